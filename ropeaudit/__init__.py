@@ -1,0 +1,48 @@
+"""ropeaudit: how far rotary position embeddings drift in finite precision, and why.
+
+The public API is loaded when it is first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ropeaudit.audit import Audit, Case, shift, to_frame
+    from ropeaudit.errors import RopeAuditError
+    from ropeaudit.formats import parse, round_to
+    from ropeaudit.records import Record
+    from ropeaudit.rope.setting import RopeSetting
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Audit": "ropeaudit.audit",
+    "Case": "ropeaudit.audit",
+    "shift": "ropeaudit.audit",
+    "to_frame": "ropeaudit.audit",
+    "RopeAuditError": "ropeaudit.errors",
+    "parse": "ropeaudit.formats",
+    "round_to": "ropeaudit.formats",
+    "Record": "ropeaudit.records",
+    "RopeSetting": "ropeaudit.rope.setting",
+}
+__all__ = [
+    "Audit",
+    "Case",
+    "Record",
+    "RopeAuditError",
+    "RopeSetting",
+    "parse",
+    "round_to",
+    "shift",
+    "to_frame",
+]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ropeaudit' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,62 @@
+"""The circumstances of a run: versions, platform, threads, command line, time."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import shlex
+import sys
+from importlib import metadata
+from typing import Any
+
+_PACKAGES = ("ropeaudit", "numpy", "ml_dtypes", "torch", "click", "rich", "pandas")
+
+
+def versions() -> dict[str, str]:
+    """Return package -> installed version; nothing is imported for it."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def threads() -> int:
+    """Return how many threads an audit uses: the processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) or 1
+    return os.cpu_count() or 1
+
+
+def environment() -> dict[str, Any]:
+    """Return versions, platform and threads as a flat mapping."""
+    return versions() | {
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "threads": threads(),
+    }
+
+
+def command_line() -> str:
+    """Return the command that is running, as one would type it."""
+    arguments = [item for item in sys.argv[1:]]
+    return shlex.join(["ropeaudit", *arguments])
+
+
+def now() -> str:
+    """Return the time in UTC to the second; SOURCE_DATE_EPOCH replaces it where it is set."""
+    fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
+    moment = (
+        datetime.datetime.fromtimestamp(int(fixed), datetime.UTC)
+        if fixed.isdigit()
+        else datetime.datetime.now(datetime.UTC)
+    )
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def gather() -> dict[str, Any]:
+    """Return all circumstances of this run."""
+    return {"command": command_line(), "time": now(), "environment": environment()}

@@ -1,0 +1,56 @@
+"""Every error that ropeaudit raises on purpose.
+
+RopeAuditError
+├── UsageError        an option or argument is wrong (exit code 2)
+│   ├── UnknownName   a dtype, recipe, column, ... that does not exist
+│   └── BadShape      an array or a size that cannot be audited
+├── BadInput          a file that cannot be read or does not hold what it should (exit code 2)
+├── BadOutput         a file or stream that cannot be written (exit code 2)
+└── NotEmulated       a recipe that NumPy arithmetic cannot reproduce (exit code 2)
+
+A message says what was seen, what was allowed and what to type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class RopeAuditError(Exception):
+    """The root: catching it catches everything that ropeaudit raises on purpose."""
+
+
+class UsageError(RopeAuditError, ValueError):
+    """An option or argument is wrong."""
+
+
+class UnknownName(UsageError):
+    """A name that is not in a closed list; the message names the nearest ones."""
+
+    def __init__(self, kind: str, seen: str, allowed: Iterable[str], hint: str = "") -> None:
+        names = list(allowed)
+        close = _nearest(seen, names)
+        tail = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
+        super().__init__(f"unknown {kind} {seen!r}; {tail}{' ' + hint if hint else ''}")
+
+
+class BadShape(UsageError):
+    """An array or a size that cannot be audited."""
+
+
+class BadInput(RopeAuditError, ValueError):
+    """A file that cannot be read, or that does not hold what it should."""
+
+
+class BadOutput(RopeAuditError, OSError):
+    """A file or stream that cannot be written."""
+
+
+class NotEmulated(RopeAuditError):
+    """A recipe that NumPy arithmetic cannot reproduce faithfully."""
+
+
+def _nearest(seen: str, names: list[str]) -> list[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(seen.lower(), names, n=2, cutoff=0.6)

@@ -1,0 +1,113 @@
+"""Streaming statistics of the differences between two sets of scores.
+
+A tile at a time goes in; sums are kept in float64 and merged in a fixed order, so that the result does not
+depend on the number of threads. Letters: r and c rows and columns of a tile.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit.formats import FloatArray
+
+Place = tuple[int, int, int]  # head, query, key
+
+
+@dataclass(slots=True)
+class Spread:
+    """Count, sum of squares and largest absolute value.
+
+    One value that is not finite makes every statistic nan: a gate on them must not hold.
+    """
+
+    count: int = 0
+    nonfinite: int = 0
+    squares: float = 0.0
+    largest: float = 0.0
+    place: Place | None = None
+
+    def add(self, tile: FloatArray, visible: int, corner: Place) -> bool:
+        """Take in a tile; return whether it is finite.
+
+        Hidden elements are 0 in it and not counted in `visible`; corner: where tile[0, 0] stands.
+        """
+        self.count += visible
+        high, low = float(tile.max()), float(tile.min())
+        if not (math.isfinite(high) and math.isfinite(low)):
+            self.nonfinite += int(tile.size - np.isfinite(tile).sum())
+            return False
+        peak = max(high, -low)
+        if peak > self.largest:
+            at = int(tile.argmax() if high >= -low else tile.argmin())
+            row, column = divmod(at, tile.shape[1])
+            self.largest = peak
+            self.place = (corner[0], corner[1] + row, corner[2] + column)
+        flat = tile.reshape(-1)
+        squares = float(np.dot(flat, flat))
+        if not 1e-25 < squares < 1e30:  # float32 may have over- or underflowed
+            wide = flat.astype(np.float64) / (peak or 1.0)
+            squares = float(np.dot(wide, wide)) * peak * peak
+        self.squares += squares
+        return True
+
+    def merge(self, later: Self) -> None:
+        """Take in what was gathered over later tiles."""
+        self.count += later.count
+        self.nonfinite += later.nonfinite
+        self.squares += later.squares
+        if later.largest > self.largest:
+            self.largest, self.place = later.largest, later.place
+
+    def _defined(self, value: float) -> float:
+        return math.nan if self.nonfinite or not self.count else value
+
+    @property
+    def max(self) -> float:
+        """The largest absolute value."""
+        return self._defined(self.largest)
+
+    @property
+    def rms(self) -> float:
+        """The root of the mean square."""
+        return self._defined(math.sqrt(self.squares / max(self.count, 1)))
+
+
+@dataclass(slots=True)
+class Differences(Spread):
+    """A `Spread` with the signed and the absolute mean beside it."""
+
+    total: float = 0.0
+    absolute: float = 0.0
+
+    def gather(self, tile: FloatArray, scratch: FloatArray, visible: int, corner: Place) -> None:
+        """Take in a tile of differences; `scratch`, an array like it, is overwritten."""
+        if self.add(tile, visible, corner):
+            self.total += float(tile.sum())
+            self.absolute += float(np.abs(tile, out=scratch).sum())
+
+    def merge(self, later: Self) -> None:
+        """Take in what was gathered over later tiles."""
+        Spread.merge(self, later)
+        self.total += later.total
+        self.absolute += later.absolute
+
+    @property
+    def mean(self) -> float:
+        """The signed mean."""
+        return self._defined(self.total / max(self.count, 1))
+
+    @property
+    def mean_abs(self) -> float:
+        """The mean absolute value."""
+        return self._defined(self.absolute / max(self.count, 1))
+
+
+def hide(tile: FloatArray, hidden: NDArray[np.bool_] | None) -> None:
+    """Set to 0, where it lies, what the mask hides."""
+    if hidden is not None:
+        np.copyto(tile, 0, where=hidden)

@@ -1,0 +1,257 @@
+"""Recipe: one number format per stage of the computation, as data.
+
+Stages, in the order of the computation:
+position, frequency, angle, trig, table, input, rotation, output, accumulate, score.
+The named recipes stand in data/recipes.toml with their sources. A recipe is resolved against the
+dtype under audit, which gives every stage its `Format`.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from ropeaudit.errors import BadInput, NotEmulated, RopeAuditError, UnknownName, UsageError
+from ropeaudit.formats import FP32, FP64, Format, parse
+from ropeaudit.rope.frequencies import FrequencyForm, check_form
+
+STAGES = (
+    "position",
+    "frequency",
+    "angle",
+    "trig",
+    "table",
+    "input",
+    "rotation",
+    "output",
+    "accumulate",
+    "score",
+)
+_CHAINED = ("frequency", "angle")  # stages that may be computed in one format and stored in another
+_OPTIONAL = ("table",)  # stages that an implementation may not have
+RotationRounding: TypeAlias = Literal["each", "once"]
+_SWITCHES = ("frequency_form", "rotation_rounding", "scale_after_store")
+_TEXTS = ("summary", "source", "note", "verified", "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A format name per stage (see data/recipes.toml for the words) and how it is computed.
+
+    stages: stage -> format name, "computed/stored", or one of the words "model", "model32",
+    "auto", "none", "accumulate".
+    rotation_rounding: "each" rounds after every multiplication and addition of the rotation,
+    "once" only at its end. scale_after_store: see data/recipes.toml.
+    refused: why NumPy arithmetic cannot reproduce the recipe; empty where it can.
+    """
+
+    name: str
+    stages: Mapping[str, str] = field(hash=False)
+    frequency_form: FrequencyForm = "inverse_power"
+    rotation_rounding: RotationRounding = "each"
+    scale_after_store: bool = False
+    summary: str = ""
+    source: str = ""
+    note: str = ""
+    verified: str = ""
+    refused: str = ""
+
+    def changed(self, changes: Mapping[str, str]) -> Recipe:
+        """Return this recipe with some stages or switches changed; the name says which.
+
+        Raises: UnknownName, UsageError.
+
+        >>> named("hf").changed({"angle": "fp64"}).name
+        'hf[angle=fp64]'
+        """
+        if not changes:
+            return self
+        table: dict[str, Any] = {key: _switch(key, value) for key, value in changes.items()}
+        label = ",".join(f"{key}={value}" for key, value in changes.items())
+        return _from_table(f"{self.name}[{label}]", table, self)
+
+    def resolve(self, dtype: Format) -> Resolved:
+        """Give every stage its format for a model in `dtype`.
+
+        Raises: NotEmulated if the recipe is one that NumPy cannot reproduce.
+        """
+        if self.refused:
+            raise NotEmulated(
+                f"recipe {self.name!r} cannot be emulated: {self.refused}; "
+                f"`ropeaudit list recipes` shows those that can"
+            )
+        chains = {stage: _chain(stage, self.stages[stage], dtype) for stage in STAGES}
+        output = chains["output"][-1]
+        wide = FP64 if output.precision > FP32.precision else FP32
+        accumulate = (chains["accumulate"] or (wide,))[-1]
+        return Resolved(
+            recipe=self,
+            dtype=dtype,
+            position=chains["position"][-1],
+            frequency=(chains["frequency"][0], chains["frequency"][-1]),
+            angle=(chains["angle"][0], chains["angle"][-1]),
+            trig=chains["trig"][-1],
+            table=chains["table"][-1] if chains["table"] else None,
+            input=chains["input"][-1],
+            rotation=chains["rotation"][-1],
+            output=output,
+            accumulate=accumulate,
+            score=(chains["score"] or (accumulate,))[-1],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A recipe in which every stage has its format: what an engine executes.
+
+    frequency and angle are (computed, stored); table is None where there is none.
+    """
+
+    recipe: Recipe = field(repr=False)
+    dtype: Format
+    position: Format
+    frequency: tuple[Format, Format]
+    angle: tuple[Format, Format]
+    trig: Format
+    table: Format | None
+    input: Format
+    rotation: Format
+    output: Format
+    accumulate: Format
+    score: Format
+
+    @property
+    def narrowest(self) -> int:
+        """The precision, in bits, of the least precise stage after the input."""
+        formats = [self.position, *self.frequency, *self.angle, self.trig, self.rotation]
+        formats += [self.output, self.accumulate, self.score, *([self.table] if self.table else [])]
+        return min(fmt.precision for fmt in formats)
+
+    def stages(self) -> dict[str, str]:
+        """Return stage -> format name, for people and for files."""
+        return {stage: _text(getattr(self, stage)) for stage in STAGES}
+
+
+def named(name: str) -> Recipe:
+    """Return the recipe called `name`. Raises: UnknownName."""
+    table = _library()
+    if name not in table:
+        raise UnknownName("recipe", name, table, "(or a path that ends in .toml)")
+    return table[name]
+
+
+def all_recipes() -> list[Recipe]:
+    """Return every named recipe, those that are refused included."""
+    return list(_library().values())
+
+
+def load(spec: str) -> Recipe:
+    """Return a named recipe, or the one in a file whose name ends in .toml.
+
+    A file has the keys of data/recipes.toml at its top level, and may name another recipe
+    that it `extends`; what it leaves out is taken from there (by default from `hf`).
+    Raises: UnknownName, BadInput.
+    """
+    if not spec.endswith(".toml"):
+        return named(spec)
+    path = Path(spec)
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"recipe file {spec!r}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"recipe file {spec!r} is not TOML: {error}") from None
+    try:
+        parent = named(_string("extends", table.pop("extends", "hf")))
+        name = _string("name", table.pop("name", path.stem))
+        return _from_table(name, table, replace(parent, source=spec, verified="", refused=""))
+    except RopeAuditError as error:
+        raise BadInput(f"recipe file {spec!r}: {error}") from None
+
+
+def parse_changes(items: Iterable[str]) -> dict[str, str]:
+    """Read "stage=format" items, several to an item if separated by commas.
+
+    Raises: UsageError.
+    """
+    changes = {}
+    for item in ",".join(items).split(","):
+        key, equals, value = item.partition("=")
+        if item.strip() and not (equals and key.strip() and value.strip()):
+            raise UsageError(f"--set {item!r} is not STAGE=FORMAT; try --set angle=fp64")
+        if equals:
+            changes[key.strip()] = value.strip()
+    return changes
+
+
+@functools.cache
+def _library() -> dict[str, Recipe]:
+    text = resources.files("ropeaudit.data").joinpath("recipes.toml").read_text(encoding="utf-8")
+    return {name: _from_table(name, table) for name, table in tomllib.loads(text).items()}
+
+
+def _from_table(name: str, table: Mapping[str, Any], parent: Recipe | None = None) -> Recipe:
+    allowed = (*STAGES, *_SWITCHES, *_TEXTS)
+    for key in table:
+        if key not in allowed:
+            raise UnknownName("stage", key, (*STAGES, *_SWITCHES))
+    stages = dict(parent.stages) if parent else {}
+    stages |= {stage: _string(stage, table[stage]) for stage in STAGES if stage in table}
+    for stage, text in stages.items():
+        _chain(stage, text, FP32)
+    rest = {key: table[key] for key in (*_SWITCHES, *_TEXTS) if key in table}
+    _check_switches(rest)
+    if parent:
+        return replace(parent, name=name, stages=stages, **rest)
+    return Recipe(name, stages, **rest)
+
+
+def _check_switches(table: Mapping[str, Any]) -> None:
+    check_form(_string("frequency_form", table.get("frequency_form", "inverse_power")))
+    rounding = table.get("rotation_rounding", "each")
+    if rounding not in get_args(RotationRounding):
+        raise UnknownName("rotation_rounding", str(rounding), get_args(RotationRounding))
+    if not isinstance(table.get("scale_after_store", False), bool):
+        raise UsageError("scale_after_store is true or false")
+    for key in _TEXTS:
+        _string(key, table.get(key, ""))
+
+
+def _chain(stage: str, text: str, dtype: Format) -> tuple[Format, ...]:
+    """The formats of one stage; empty for a stage that is absent or follows another."""
+    if text == "none" and stage in _OPTIONAL:
+        return ()
+    if (text, stage) in (("auto", "accumulate"), ("accumulate", "score")):
+        return ()
+    parts = text.split("/")
+    if len(parts) > (2 if stage in _CHAINED else 1):
+        raise UsageError(f"{stage} = {text!r}: this stage takes one format, such as fp32")
+    words = {"model": dtype, "model32": dtype if dtype.precision > FP32.precision else FP32}
+    return tuple(words[part] if part in words else parse(part) for part in parts)
+
+
+def _string(key: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{key} = {value!r} is not text; try {key} = \"fp32\"")
+    return value
+
+
+def _switch(key: str, value: str) -> str | bool:
+    if key == "scale_after_store":
+        if value not in ("true", "false"):
+            raise UsageError("scale_after_store is true or false")
+        return value == "true"
+    return value
+
+
+def _text(formats: Format | tuple[Format, Format] | None) -> str:
+    if formats is None:
+        return "none"
+    if isinstance(formats, Format):
+        return formats.name
+    return formats[0].name if formats[0] is formats[1] else "/".join(f.name for f in formats)

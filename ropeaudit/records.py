@@ -1,0 +1,162 @@
+"""The record: the flat row that a case yields, its columns, and the circumstances of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ropeaudit.errors import UnknownName
+
+SCHEMA = 1
+
+# Verdict thresholds, here and in the documentation of `verdict` alone.
+FLOOR_FACTOR = 2.0  # "floor": drift_rms <= FLOOR_FACTOR * floor_rms
+DECORRELATED_SHARE = 0.5  # "decorrelated": drift_rms >= DECORRELATED_SHARE * reference_rms
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One case: RoPE setting x inputs x subject x dtype x offset. `COLUMNS` explains every field."""
+
+    schema: int
+    subject: str
+    dtype: str
+    offset: int
+    backend: str
+    device: str
+    layout: str
+    head_dim: int
+    rotary_dim: int
+    base: float
+    scale: float
+    seq_len: int
+    heads: int
+    kv_heads: int
+    mask: str
+    source: str
+    seed: int | None
+    scores: int
+    nonfinite: int
+    distinct_positions: int
+    reference_rms: float
+    reference_error: float
+    drift_max: float
+    drift_mean_abs: float
+    drift_rms: float
+    drift_bias: float
+    drift_relative: float
+    floor_rms: float
+    self_drift_max: float
+    self_drift_rms: float
+    worst_head: int | None
+    worst_query: int | None
+    worst_key: int | None
+    verdict: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return column -> value, in the order of `COLUMNS`."""
+        return {name: getattr(self, name) for name in COLUMNS}
+
+
+# column -> what it holds
+COLUMNS: dict[str, str] = {
+    "schema": "version of this list of columns",
+    "subject": "recipe, with the changes made to it in brackets",
+    "dtype": "number format of the model, which the recipe applies to its stages",
+    "offset": "integer added to every position, in tokens",
+    "backend": "what executed the subject",
+    "device": "where it was executed",
+    "layout": "pairs of dims: half (i, i + rotary_dim/2) or interleaved (2i, 2i + 1)",
+    "head_dim": "dims of a head",
+    "rotary_dim": "dims of a head that are rotated",
+    "base": "theta: frequencies are base^(-2i/rotary_dim)",
+    "scale": "softmax scale that multiplies every score",
+    "seq_len": "positions",
+    "heads": "query heads",
+    "kv_heads": "key-value heads",
+    "mask": "which keys a query sees: causal or full",
+    "source": "where q and k come from: gaussian, ones, arange or a file",
+    "seed": "seed of gaussian q and k; nan where none was used",
+    "scores": "how many scores were compared",
+    "nonfinite": "how many of the subject's scores are nan or infinite",
+    "distinct_positions": "how many positions are still different finite numbers once rounded",
+    "reference_rms": "RMS of the exact scores",
+    "reference_error": "certified bound on the error of the reference, in score units",
+    "drift_max": "largest |subject's score at the offset - exact score|",
+    "drift_mean_abs": "mean of |drift|",
+    "drift_rms": "root mean square of drift",
+    "drift_bias": "signed mean of drift",
+    "drift_relative": "drift_rms / reference_rms",
+    "floor_rms": "drift_rms of the same subject at offset 0",
+    "self_drift_max": "largest |subject's score at the offset - its own score at offset 0|",
+    "self_drift_rms": "root mean square of self-drift",
+    "worst_head": "head of drift_max; nan where no score differs or some are not finite",
+    "worst_query": "query index of drift_max, unshifted",
+    "worst_key": "key index of drift_max, unshifted",
+    "verdict": "exact, floor, growing, decorrelated or overflow",
+}
+TEXT_COLUMNS = frozenset(f.name for f in fields(Record) if f.type == "str")
+
+VERDICTS: dict[str, str] = {
+    "exact": "drift is within the certified error of the reference",
+    "floor": f"the offset does not matter: drift_rms is at most {FLOOR_FACTOR:g} times floor_rms",
+    "growing": "drift grows with the offset",
+    "decorrelated": "drift_rms is at least half of reference_rms: the scores are unrelated to the truth",
+    "overflow": "some scores are nan or infinite",
+}
+
+
+def judge(
+    *,
+    nonfinite: int,
+    drift_max: float,
+    drift_rms: float,
+    floor_rms: float,
+    reference_rms: float,
+    reference_error: float,
+) -> str:
+    """Return the verdict, one word of `VERDICTS`; the first that applies, worst cases first."""
+    if nonfinite:
+        return "overflow"
+    if drift_max <= reference_error:
+        return "exact"
+    if drift_rms >= DECORRELATED_SHARE * reference_rms:
+        return "decorrelated"
+    if drift_rms <= FLOOR_FACTOR * floor_rms:
+        return "floor"
+    return "growing"
+
+
+def check_columns(names: Iterable[str]) -> list[str]:
+    """Return the names as a list. Raises: UnknownName for one that is no column."""
+    found = list(names)
+    for name in found:
+        if name not in COLUMNS:
+            raise UnknownName("column", name, COLUMNS, "(`ropeaudit list columns` explains them)")
+    return found
+
+
+def ratio(value: float, by: float) -> float:
+    """Return value / by, or nan where that is undefined."""
+    return value / by if by and math.isfinite(by) else math.nan
+
+
+def note(record: Record) -> str | None:
+    """Return a finding that the reader must know of, with its remedy; None where there is none."""
+    where = f"{record.subject} {record.dtype} at offset {record.offset}"
+    if record.nonfinite:
+        share = "every score is" if record.nonfinite == record.scores else (
+            f"{record.nonfinite} of {record.scores} scores are"
+        )
+        remedy = "keep the stage that overflows in float32"
+        if not record.distinct_positions == record.seq_len:
+            remedy = "keep positions in float32"
+        return f"{where}: {share} nan or infinite; {remedy}."
+    if record.distinct_positions < record.seq_len:
+        return (
+            f"{where}: {record.distinct_positions} of {record.seq_len} positions stay distinct; "
+            "keep positions in float32" + (" or float64." if record.offset >= 2**24 else ".")
+        )
+    return None

@@ -1,0 +1,156 @@
+"""The judge: exact scores from q, k and distances alone, with a certificate of their error.
+
+    s(m, n) = scale * sum_i Re(q_i conj(k_i) e^{j (m-n) theta_i}) + scale * (dims without position)
+
+The offset never enters. q_m is turned by its distance from an origin token, k_n by its own, so
+that their product holds m - n; the turning is done in double-double arithmetic with frequencies
+from 60-digit decimals, and the product is formed from slices whose leading part is exact. No code
+that computes or applies a rotation is shared with what is being judged.
+
+Letters: s positions, d head_dim, p = rotary_dim/2 pairs. Distances in tokens, frequencies in turns
+per token, scores in score units (scaled, before softmax).
+Source: RoFormer, arXiv 2104.09864, section 3.2.2; slices: Ozaki et al., Numer. Algorithms 59 (2012).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from ropeaudit import doubledouble as dd
+from ropeaudit.doubledouble import Array, Pair, Words
+from ropeaudit.rope.setting import RopeSetting
+
+# "double": one float64 product, error about 1e-13. "extended": sliced, error about 1e-19.
+Precision: TypeAlias = Literal["double", "extended"]
+
+_U = 2.0**-53
+
+
+@functools.lru_cache(maxsize=64)
+def turns_per_token(setting: RopeSetting) -> Words:
+    """Return theta_i / (2 pi), each as three float64 words.
+
+    Shapes: -> three of (p,). Units: turns per token. Relative error 2^-158.
+    """
+    found = np.empty((3, setting.pairs))
+    with dd.precise():
+        log_base = Decimal(setting.base).ln()
+        for i in range(setting.pairs):
+            theta = (-log_base * 2 * i / setting.rotary_dim).exp()
+            found[:, i] = dd.words(theta / (2 * dd.PI))
+    found.setflags(write=False)
+    return found[0], found[1], found[2]
+
+
+def distance_table(distances: Array, setting: RopeSetting) -> tuple[Pair, Pair]:
+    """Return cos and sin of distance * theta_i as double-doubles, within `dd.CIRCLE_ERROR`.
+
+    Shapes: distances (s,), integers held in float64 -> four arrays (s, p).
+    """
+    return dd.unit_circle(distances[:, None], turns_per_token(setting))
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One side of the product, turned: `head` is its leading slice, `rest` all that is left.
+
+    whole = head + rest to 2^-76 of the largest element of the row. norm and rest_norm: the largest
+    2-norms of a row of `whole` and of `rest`.
+    In "double" precision only `whole` is there.
+    """
+
+    whole: Array
+    head: Array | None
+    rest: Array | None
+    norm: float
+    rest_norm: float = 0.0
+
+    def rows(self, rows: slice) -> Factor:
+        """Return some of the rows, under the norm of all."""
+        if self.head is None or self.rest is None:
+            return Factor(self.whole[rows], None, None, self.norm)
+        head, rest = self.head[rows], self.rest[rows]
+        return Factor(self.whole[rows], head, rest, self.norm, self.rest_norm)
+
+
+def turned(
+    x: Array,
+    table: tuple[Pair, Pair],
+    setting: RopeSetting,
+    precision: Precision,
+    scale: float = 1.0,
+) -> Factor:
+    """Turn the rows of x by the angles of `table` and multiply them by `scale`.
+
+    Shapes: x (s, d), table of four (s, p) -> Factor of (s, d).
+    """
+    high, low = x * 1.0, np.zeros_like(x)
+    first, second = _members(setting)
+    (cos, sin), a, b = table, x[:, first], x[:, second]
+    for members, turn in (
+        (first, dd.subtract(dd.multiply(cos, a), dd.multiply(sin, b))),
+        (second, dd.add(dd.multiply(cos, b), dd.multiply(sin, a))),
+    ):
+        high[:, members], low[:, members] = turn
+    if scale != 1.0:
+        high, low = dd.multiply((high, low), np.float64(scale))
+    if precision == "double":
+        return Factor(high, None, None, _norm(high))
+    head = _leading(high, bits=(53 - math.ceil(math.log2(x.shape[1]))) // 2)
+    rest = (high - head) + low
+    return Factor(high, head, rest, _norm(high), _norm(rest))
+
+
+def product(q: Factor, k: Factor) -> Pair:
+    """Return q·k as (high, low); low is zero in "double" precision.
+
+    Shapes: q (r, d), k (c, d) -> two of (r, c). The product of the leading slices is exact, for
+    they have too few bits to need rounding; the rest is 2^22 times smaller and one float64 product.
+    """
+    if q.head is None or k.head is None or q.rest is None or k.rest is None:
+        return q.whole @ k.whole.T, np.zeros(())
+    exact = q.head @ k.head.T
+    rest = q.head @ k.rest.T
+    rest += q.rest @ k.whole.T
+    return dd.two_sum(exact, rest)
+
+
+def certificate(q: Factor, k: Factor) -> float:
+    """Bound |product - exact score| over all rows of q and k. Units: score units.
+
+    Table: each turned vector is off by at most sqrt(2)·CIRCLE_ERROR of its norm, on both sides, and
+    double-double operations by far less. Product: gamma_n times the product of norms (Cauchy-Schwarz),
+    n = d for one float64 product; for slices 2d and a factor 2^-bits·sqrt(d) on one side.
+    """
+    d, norms = q.whole.shape[1], q.norm * k.norm
+    table = 3.0 * dd.CIRCLE_ERROR * norms
+    if q.head is None or k.head is None:
+        return table + (d + 2) * _U / (1 - (d + 2) * _U) * norms
+    rests = q.rest_norm * k.norm + q.norm * k.rest_norm
+    return table + (2 * d + 4) * _U * rests * 1.01 + 2.0**-104 * norms
+
+
+def _members(setting: RopeSetting) -> tuple[slice, slice]:
+    """The dims that are the real and the imaginary parts of the pairs."""
+    d = setting.rotary_dim
+    if setting.layout == "interleaved":
+        return slice(0, d, 2), slice(1, d, 2)
+    return slice(0, d // 2), slice(d // 2, d)
+
+
+def _leading(x: Array, bits: int) -> Array:
+    """The multiple of 2^-bits times the row's largest power of two that is nearest to each x."""
+    _, exponent = np.frexp(np.max(np.abs(x), axis=1, keepdims=True, initial=0.0))
+    sigma = np.ldexp(1.5, exponent + 52 - bits)
+    head: Array = (x + sigma) - sigma
+    return head
+
+
+def _norm(x: Array) -> float:
+    return float(np.sqrt(np.max(np.einsum("sd,sd->s", x, x), initial=0.0)))

@@ -1,0 +1,92 @@
+"""Frequencies as code computes them: the same number written in seven ways, rounded as it goes.
+
+Mathematically all forms give base^(-2i/d) radians per token; in finite precision they do not.
+The exact values are the business of `ropeaudit.reference`, which shares nothing with this file.
+Letters: d rotary_dim, p = d/2 pairs, i = 0 ... p-1, x_i = 2i/d.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from decimal import Context, Decimal, localcontext
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from ropeaudit.errors import UnknownName
+from ropeaudit.formats import FP64, FloatArray, Format, round_to
+
+FrequencyForm: TypeAlias = Literal[
+    "inverse_power",  # 1 / base^x
+    "power",  # base^-x
+    "divide",  # base^x; the position is divided by it
+    "step_power",  # (base^(-2/d))^i
+    "recurrence",  # base^(-2/d); the angle is multiplied by it from pair to pair (ggml)
+    "exp",  # exp(-i * (ln base / p))
+    "exp2",  # 2^(-x * log2 base)
+]
+FORMS: tuple[str, ...] = get_args(FrequencyForm)
+
+
+def check_form(name: str) -> None:
+    """Raise UnknownName unless `name` is a frequency form."""
+    if name not in FORMS:
+        raise UnknownName("frequency_form", name, FORMS)
+
+
+@functools.lru_cache(maxsize=256)
+def frequencies(base: float, rotary_dim: int, form: FrequencyForm, fmt: Format) -> FloatArray:
+    """Return the numbers that `form` keeps, every operation rounded once to `fmt`.
+
+    Powers, exponentials and logarithms are correctly rounded; a mathematical library may be an
+    ulp off. base is a Python number in real code and is taken as exact.
+
+    Shapes: -> (p,): inverse frequencies in radians per token; for "divide" their inverses, in
+    tokens per radian; for "recurrence" p times the same ratio.
+    Source: the forms are those of the implementations cited in data/recipes.toml.
+    """
+    check_form(form)
+    pairs = rotary_dim // 2
+    if pairs == 0:
+        return np.zeros(0, fmt.carrier)
+    i = np.arange(pairs, dtype=np.float64)
+    x = round_to(2.0 * i / rotary_dim, fmt)
+    if form in ("inverse_power", "divide"):
+        powers = _rounded([_power(base, e) for e in x.tolist()], fmt)
+        with np.errstate(divide="ignore", over="ignore"):
+            return powers if form == "divide" else round_to(1.0 / powers.astype(np.float64), fmt)
+    if form == "power":
+        return _rounded([_power(base, -e) for e in x.tolist()], fmt)
+    if form == "exp":
+        slope = _rounded([_decimal_log(base)], fmt).astype(np.float64) / pairs
+        exponents = round_to(i * round_to(slope, fmt).astype(np.float64), fmt)
+        return _rounded([_power(math.e, -e, natural=True) for e in exponents.tolist()], fmt)
+    if form == "exp2":
+        slope = _rounded([_decimal_log(base, of=2.0)], fmt).astype(np.float64)
+        exponents = round_to(x.astype(np.float64) * slope, fmt)
+        return _rounded([_power(2.0, -e) for e in exponents.tolist()], fmt)
+    step = _rounded([_power(base, -2.0 / rotary_dim)], fmt)
+    if form == "recurrence":
+        return np.repeat(step, pairs)
+    return _rounded([_power(float(step[0]), n) for n in range(pairs)], fmt)
+
+
+def _rounded(values: list[float], fmt: Format) -> FloatArray:
+    return round_to(np.array(values, dtype=FP64.carrier), fmt)
+
+
+def _power(base: float, exponent: float, natural: bool = False) -> float:
+    """base^exponent (e^exponent if `natural`), rounded to float64 from 40 digits."""
+    with localcontext(Context(prec=40, Emin=-99999, Emax=99999)):
+        if natural:
+            return float(Decimal(exponent).exp())
+        if base <= 0.0:  # an underflowed step of step_power
+            return 1.0 if exponent == 0 else 0.0
+        return float((Decimal(base).ln() * Decimal(exponent)).exp())
+
+
+def _decimal_log(value: float, of: float | None = None) -> float:
+    with localcontext(Context(prec=40, Emin=-99999, Emax=99999)):
+        log = Decimal(value).ln()
+        return float(log if of is None else log / Decimal(of).ln())

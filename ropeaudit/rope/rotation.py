@@ -1,0 +1,23 @@
+"""Which dimensions of a head form a pair: half-split or interleaved, whole or partial.
+
+Letters: h heads, s positions, d head_dim, p = rotary_dim/2 pairs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ropeaudit.rope.setting import RopeSetting
+
+
+def split_pairs(x: NDArray[Any], setting: RopeSetting) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return views of the first and the second members of all rotated pairs.
+
+    Shapes: x (..., d) -> two of (..., p). Writing to a view writes to x.
+    Source: RoFormer, arXiv 2104.09864, section 3.4 (interleaved); GPT-NeoX (half-split).
+    """
+    if setting.layout == "interleaved":
+        return x[..., 0 : setting.rotary_dim : 2], x[..., 1 : setting.rotary_dim : 2]
+    return x[..., : setting.pairs], x[..., setting.pairs : setting.rotary_dim]

@@ -1,0 +1,84 @@
+"""How a subject forms its scores from rotated q and k: accumulate, scale, store.
+
+Letters: r and c rows and columns of a tile, d head_dim.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit.formats import FP32, FP64, FloatArray, Format, round_in_place, round_to
+from ropeaudit.subjects import Subject
+
+
+def operand(rotated: FloatArray, subject: Subject) -> FloatArray:
+    """Return rotated q or k, contiguous, in the dtype in which its products are accumulated."""
+    wide = subject.accumulate is FP64
+    return np.ascontiguousarray(rotated, np.float64 if wide else rotated.dtype)
+
+
+def tile_dtype(subject: Subject) -> np.dtype[Any]:
+    """The dtype in which a tile of scores is carried: float32 where float32 BLAS forms it."""
+    single = subject.accumulate is FP32 and subject.score.carrier == np.float32
+    return np.dtype(np.float32 if single else np.float64)
+
+
+def form(
+    q: FloatArray,
+    k: FloatArray,
+    subject: Subject,
+    scale: float,
+    out: FloatArray,
+    scratch: NDArray[Any] | None = None,
+) -> None:
+    """Write the subject's scores of a tile into `out`, which has `tile_dtype`.
+
+    float32 and float64 accumulate in the order of BLAS; a narrower accumulator adds the d products
+    one after the other, each sum rounded once: acc = round(acc + q_j * k_j).
+    The scale multiplies in the accumulator's arithmetic: before the one store, or after a first
+    store (`scale_after_store`) with a second one behind it.
+    Shapes: q (r, d), k (c, d) -> out (r, c).
+    """
+    blas = subject.accumulate is FP64 or (subject.accumulate is FP32 and q.dtype == np.float32)
+    if blas and q.dtype == out.dtype:
+        np.matmul(q, k.T, out=out)
+    else:
+        out[...] = q @ k.T if blas else _sequential(q, k, subject.accumulate)
+    if scale != 1.0:
+        if subject.scale_after_store:
+            _store(out, subject.score, scratch)
+        _multiply(out, scale, subject.accumulate)
+    _store(out, subject.score, scratch)
+
+
+def _sequential(q: FloatArray, k: FloatArray, fmt: Format) -> FloatArray:
+    total = np.zeros((q.shape[0], k.shape[0]))
+    columns_q, columns_k = q.astype(np.float64).T, k.astype(np.float64).T
+    for a, b in zip(columns_q, columns_k, strict=True):
+        total = round_to(total + np.multiply.outer(a, b), fmt).astype(np.float64)
+    return total
+
+
+def _multiply(out: FloatArray, scale: float, fmt: Format) -> None:
+    """out = out * scale, with a scale and a product in the accumulator's arithmetic.
+
+    A narrower accumulator hands its result to float32 arithmetic, as kernels do.
+    """
+    if fmt is FP64:
+        np.multiply(out, scale, out=out)
+    elif out.dtype == np.float32:
+        np.multiply(out, np.float32(scale), out=out)
+    else:
+        out[...] = round_to(out * float(np.float32(scale)), FP32)
+
+
+def _store(out: FloatArray, fmt: Format, scratch: NDArray[Any] | None) -> None:
+    if fmt.precision >= np.finfo(out.dtype).nmant + 1:
+        return
+    if fmt is FP32:
+        out[...] = out.astype(np.float32)
+    else:
+        round_in_place(out, fmt, scratch)

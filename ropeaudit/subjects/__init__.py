@@ -1,0 +1,43 @@
+"""What can be audited: anything that turns q and k and says how it forms scores."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit.formats import FloatArray, Format
+
+Positions = NDArray[np.int64]
+
+
+@runtime_checkable
+class Subject(Protocol):
+    """A way to rotate q and k at given positions, in its own number formats.
+
+    Scores are formed from the rotated arrays by `ropeaudit.measure`: q·k in `accumulate`, times
+    the softmax scale, stored in `score` (`scale_after_store`: stored before and after scaling).
+    """
+
+    name: str
+    dtype: Format
+    backend: str
+    device: str
+    input: Format
+    accumulate: Format
+    score: Format
+    scale_after_store: bool
+    narrowest: int
+
+    def table(self, positions: Positions) -> Any:
+        """Return what rotating at these positions needs and all heads share."""
+
+    def rotate(self, x: FloatArray, table: Any) -> FloatArray:
+        """Return x turned by its positions. Shapes: (s, d) -> (s, d)."""
+
+    def distinct_positions(self, positions: Positions) -> int:
+        """Count the positions that are still different finite numbers after the position stage."""
+
+    def stages(self) -> dict[str, str]:
+        """Return stage -> format name, as far as it is known."""

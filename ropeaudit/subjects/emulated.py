@@ -1,0 +1,135 @@
+"""The default engine: a recipe executed stage by stage in NumPy, each operation rounded once.
+
+For formats of at most 24 bits an operation on float64 values followed by one rounding is the correctly
+rounded operation, and so is one on float32 values for formats of at most 11 bits (53 >= 2*24 + 2,
+24 >= 2*11 + 2: Figueroa, SIGNUM Newsletter 30, 1995). float64 itself is native.
+
+Letters: s positions, d head_dim, p pairs. Positions in tokens, angles in radians.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from ropeaudit import doubledouble as dd
+from ropeaudit.formats import FP32, FP64, FloatArray, Format, round_to
+from ropeaudit.recipes import Resolved
+from ropeaudit.rope.frequencies import frequencies
+from ropeaudit.rope.rotation import split_pairs
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Positions
+
+Table = tuple[FloatArray, FloatArray]
+
+
+class Emulated:
+    """A resolved recipe applied to a RoPE setting; implements `ropeaudit.subjects.Subject`."""
+
+    backend = "numpy"
+    device = "cpu"
+
+    def __init__(self, recipe: Resolved, setting: RopeSetting) -> None:
+        """Keep the recipe and the setting; no arithmetic happens here."""
+        self.name = recipe.recipe.name
+        self.recipe, self.setting = recipe, setting
+        self.dtype, self.input = recipe.dtype, recipe.input
+        self.accumulate, self.score = recipe.accumulate, recipe.score
+        self.scale_after_store = recipe.recipe.scale_after_store
+        self.narrowest = recipe.narrowest
+
+    def stages(self) -> dict[str, str]:
+        """Return stage -> format name."""
+        return self.recipe.stages()
+
+    def distinct_positions(self, positions: Positions) -> int:
+        """Count the positions that are still different finite numbers after the position stage."""
+        rounded = round_to(positions.astype(np.float64), self.recipe.position)
+        return int(np.unique(rounded[np.isfinite(rounded)]).size)
+
+    def table(self, positions: Positions) -> Table:
+        """Return cos and sin as stored. Shapes: positions (s,) -> two of (s, p)."""
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            cos, sin = _cos_sin(self.angles(positions), self.recipe.trig)
+        if self.recipe.table is not None:
+            cos, sin = round_to(cos, self.recipe.table), round_to(sin, self.recipe.table)
+        return cos, sin
+
+    def angles(self, positions: Positions) -> FloatArray:
+        """Return the angles as stored. Shapes: positions (s,) -> (s, p). Units: radians."""
+        recipe, form = self.recipe, self.recipe.recipe.frequency_form
+        computed, stored = recipe.frequency
+        kept = frequencies(self.setting.base, self.setting.rotary_dim, form, computed)
+        kept = round_to(kept, stored).astype(np.float64)
+        position = round_to(positions.astype(np.float64), recipe.position).astype(np.float64)
+        product, angle = recipe.angle
+        if form == "recurrence":
+            return round_to(_recurrence(position, kept, product), angle)
+        with np.errstate(divide="ignore"):
+            raw = position[:, None] / kept if form == "divide" else position[:, None] * kept
+        return round_to(round_to(raw, product), angle)
+
+    def rotate(self, x: FloatArray, table: Table) -> FloatArray:
+        """Turn x, which is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""
+        recipe, fmt = self.recipe, self.recipe.rotation
+        turned = np.array(x, dtype=np.result_type(fmt.carrier, x.dtype))
+        a, b = split_pairs(x, self.setting)
+        first, second = split_pairs(turned, self.setting)
+        combine = _each if recipe.recipe.rotation_rounding == "each" else _once
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            first[...] = combine(a, b, *table, -1.0, fmt)
+            second[...] = combine(b, a, *table, 1.0, fmt)
+            return round_to(turned, recipe.output)
+
+
+def _recurrence(position: FloatArray, step: FloatArray, fmt: Format) -> FloatArray:
+    """theta_0 = position, theta_{i+1} = round(theta_i * step). Shapes: (s,), (p,) -> (s, p)."""
+    angles = np.empty((position.size, step.size))
+    current = round_to(position, fmt).astype(np.float64)
+    for i in range(step.size):
+        angles[:, i] = current
+        current = round_to(current * step[i], fmt).astype(np.float64)
+    return angles
+
+
+def _cos_sin(angles: FloatArray, fmt: Format) -> Table:
+    """cos and sin, correctly rounded to `fmt`; of an infinite angle they are nan."""
+    wide = angles.astype(np.float64)
+    if fmt is not FP64:  # float64's own errors reach a narrower rounding once in 2^28 values
+        return round_to(np.cos(wide), fmt), round_to(np.sin(wide), fmt)
+    (cos, _), (sin, _) = dd.unit_circle(wide, _turns_per_radian())
+    return cos, sin
+
+
+@functools.cache
+def _turns_per_radian() -> dd.Words:
+    with dd.precise():
+        return dd.words(1 / (2 * dd.PI))
+
+
+def _each(
+    a: FloatArray, b: FloatArray, cos: FloatArray, sin: FloatArray, sign: float, fmt: Format
+) -> FloatArray:
+    """round(round(a*cos) + sign * round(b*sin))."""
+    left, right = _operate(np.multiply, a, cos, fmt), _operate(np.multiply, b, sin, fmt)
+    return _operate(np.subtract if sign < 0 else np.add, left, right, fmt)
+
+
+def _once(
+    a: FloatArray, b: FloatArray, cos: FloatArray, sin: FloatArray, sign: float, fmt: Format
+) -> FloatArray:
+    """round(a*cos + sign * b*sin): exact until one rounding."""
+    left = dd.two_product(a.astype(np.float64), cos.astype(np.float64))
+    right = dd.two_product(b.astype(np.float64), sign * sin.astype(np.float64))
+    high, _ = dd.add(left, right)
+    return round_to(high, fmt)
+
+
+def _operate(operation: Any, a: FloatArray, b: FloatArray, fmt: Format) -> FloatArray:
+    """One operation, correctly rounded to `fmt`, in the narrowest arithmetic that gives just that."""
+    narrow = a.dtype == b.dtype == np.float32 and (fmt is FP32 or fmt.precision <= 11)
+    if not narrow:
+        a, b = a.astype(np.float64, copy=False), b.astype(np.float64, copy=False)
+    return round_to(operation(a, b), fmt)
