@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -111,16 +111,25 @@ class Audit:
         """Return "subject dtype" -> stage -> format: what was audited, for the circumstances."""
         return {f"{r.recipe.name} {r.dtype}": r.stages() for r in self.resolved()}
 
-    def run(self, threads: int | None = None) -> Iterator[Record]:
-        """Yield the records: case by case, recipe by recipe, dtype by dtype, offset by offset."""
-        for case in self.cases:
-            loaded, setting = case.load()
-            _positions_fit(self.offsets, loaded.q.shape[1])
-            subjects = [Emulated(recipe, setting) for recipe in self.resolved()]
-            yield from _run_case(case, loaded, setting, subjects, self._unique(), threads)
+    def run(
+        self, threads: int | None = None, progress: Callable[[float], None] | None = None
+    ) -> Iterator[Record]:
+        """Yield the records: case by case, recipe by recipe, dtype by dtype, offset by offset.
 
-    def _unique(self) -> list[int]:
-        return list(dict.fromkeys(int(offset) for offset in self.offsets))
+        progress is called with the share that is done, from 0 to 1.
+        """
+        offsets = list(dict.fromkeys(int(offset) for offset in self.offsets))
+        for number, case in enumerate(self.cases):
+            loaded, setting = case.load()
+            _positions_fit(offsets, loaded.q.shape[1])
+            subjects = [Emulated(recipe, setting) for recipe in self.resolved()]
+            start, count = number, len(self.cases)
+
+            def part(share: float, start: int = start, count: int = count) -> None:
+                if progress:
+                    progress((start + share) / count)
+
+            yield from _run_case(case, loaded, setting, subjects, offsets, threads, part)
 
 
 def shift(
@@ -171,11 +180,13 @@ def _run_case(
     subjects: Sequence[Subject],
     offsets: Sequence[int],
     threads: int | None,
+    progress: Callable[[float], None],
 ) -> Iterator[Record]:
     """Measure as many cells at once as the cache holds, and yield their records."""
     room = measure.cells_at_once(setting, loaded.q.shape[1])
     cells = [(subject, offset) for subject in subjects for offset in offsets]
-    for start in range(0, len(cells), max(1, room - 1)):
+    starts = range(0, len(cells), max(1, room - 1))
+    for number, start in enumerate(starts):
         batch: dict[int, list[int]] = {}
         for subject, offset in cells[start : start + max(1, room - 1)]:
             batch.setdefault(id(subject), []).append(offset)
@@ -183,7 +194,11 @@ def _run_case(
         wanted = [batch[id(subject)] for subject in chosen]
         measured_at = [[0, *(offset for offset in some if offset)] for some in wanted]
         plan = Plan(chosen, measured_at, loaded, setting, case.mask)
-        found = measure.measure(plan, threads or circumstances.threads())
+        found = measure.measure(
+            plan,
+            threads or circumstances.threads(),
+            lambda share, n=number: progress((n + share) / len(starts)),  # type: ignore[misc]
+        )
         for index, subject in enumerate(chosen):
             for offset in wanted[index]:
                 floor = found[index, 0]

@@ -11,6 +11,7 @@ float64, float32 for the rest (`Format.carrier`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -93,6 +94,8 @@ FORMATS: tuple[Format, ...] = (
     Format("float8_e5m2", ("fp8_e5m2", "e5m2"), 3, -14, 15),
 )
 
+_BLOCK = 131072  # elements rounded at once: they stay in a core's cache
+
 _BY_NAME = {name: fmt for fmt in FORMATS for name in (fmt.name, *fmt.aliases)}
 FP64, FP32 = _BY_NAME["fp64"], _BY_NAME["fp32"]
 
@@ -123,42 +126,66 @@ def round_to(values: FloatArray, fmt: Format) -> FloatArray:
     """
     x = np.asarray(values)
     if fmt.precision == FP32.precision:
-        with np.errstate(over="ignore", under="ignore"):
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             return x.astype(np.float32)  # one IEEE conversion
     if fmt.precision == FP64.precision:
         return x.astype(np.float64)
     rounded = np.array(x, dtype=x.dtype, order="C")
+    nans = np.isnan(rounded)
+    if nans.any():
+        rounded[nans] = np.nan
     round_in_place(rounded, fmt)
     return rounded.astype(np.float32)  # exact: every value of these formats is a float32
 
 
-def round_in_place(x: FloatArray, fmt: Format, scratch: NDArray[Any] | None = None) -> None:
+def round_in_place(x: FloatArray, fmt: Format, scratch: FloatArray | None = None) -> None:
     """Round a contiguous float64 or float32 array to `fmt` where it lies.
 
-    The mantissa is rounded on its bit pattern; a carry into the exponent is what rounding up
-    to a power of two is. What lies below the smallest normal number is rounded on a fixed grid
-    by adding and subtracting a constant whose ulp is that grid. `scratch` is an unsigned array of
-    the same shape and item size, to save an allocation.
+    nans are those that arithmetic makes (payload 0). `scratch`: an array like x, overwritten.
     """
-    carried = np.finfo(x.dtype).nmant + 1
-    if fmt.precision >= carried:
+    if fmt.precision > np.finfo(x.dtype).nmant:
         return
-    small = np.flatnonzero(np.abs(x) < fmt.smallest_normal)
-    below = x.reshape(-1)[small]
-    unsigned = np.uint64 if x.dtype == np.float64 else np.uint32
-    bits, drop = x.view(unsigned), carried - fmt.precision
-    nans = np.flatnonzero(np.isnan(x))
-    last = np.right_shift(bits, unsigned(drop), out=scratch)
+    flat = x.reshape(-1)
+    spare = np.empty_like(flat[:_BLOCK]) if scratch is None else scratch.reshape(-1)
+    for start in range(0, flat.size, _BLOCK):
+        block = flat[start : start + _BLOCK]
+        _round_block(block, fmt, spare[: block.size])
+
+
+def _round_block(x: FloatArray, fmt: Format, spare: FloatArray) -> None:
+    """Round on the bit pattern: a carry into the exponent is rounding up to a power of two.
+
+    Where the array's own dtype has the exponent range of the format, its subnormals and its overflow to
+    infinity are the format's. Elsewhere what lies below the smallest normal number is rounded on
+    a fixed grid instead, and what lies beyond the largest one is replaced.
+    """
+    info = np.finfo(x.dtype)
+    narrow = fmt.emin > info.minexp or fmt.emax < info.maxexp - 1 or fmt.overflow != "inf"
+    if narrow:
+        sizes = np.abs(x, out=spare)
+        over = float(sizes.max()) > fmt.largest  # what is not beyond it does not round beyond it
+        small = _where_below(sizes, fmt.smallest_normal)
+        below = x[small]
+    unsigned, drop = (np.uint64 if x.itemsize == 8 else np.uint32), info.nmant + 1 - fmt.precision
+    bits, last = x.view(unsigned), spare.view(unsigned)
+    np.right_shift(bits, unsigned(drop), out=last)
     np.bitwise_and(last, unsigned(1), out=last)
     np.add(last, unsigned((1 << (drop - 1)) - 1), out=last)
     np.add(bits, last, out=bits)
     np.bitwise_and(bits, unsigned(~((1 << drop) - 1) & np.iinfo(unsigned).max), out=bits)
-    flat = x.reshape(-1)
-    if small.size:
-        flat[small] = _on_grid(below, fmt.smallest_subnormal, carried)
-    if nans.size:
-        flat[nans] = np.nan
-    _overflow(flat, fmt)
+    if narrow:
+        x[small] = _on_grid(below, fmt.smallest_subnormal, info.nmant + 1)
+        if over:
+            _overflow(x, fmt)
+
+
+def _where_below(sizes: FloatArray, bound: float) -> NDArray[np.intp]:
+    """Return the indices of the few elements below `bound`, looking at eight at a time."""
+    below = np.zeros(-(-sizes.size // 8) * 8, np.bool_)
+    np.less(sizes, bound, out=below[: sizes.size])
+    eights = np.flatnonzero(below.view(np.uint64))
+    which, place = np.nonzero(below.reshape(-1, 8)[eights])
+    return eights[which] * 8 + place
 
 
 def _on_grid(values: FloatArray, spacing: float, carried: int) -> FloatArray:
@@ -169,9 +196,6 @@ def _on_grid(values: FloatArray, spacing: float, carried: int) -> FloatArray:
 
 def _overflow(flat: FloatArray, fmt: Format) -> None:
     """Replace what lies beyond the largest number of `fmt` by what the format says."""
-    highest = max(np.max(flat, initial=0.0), -np.min(flat, initial=0.0))
-    if highest <= fmt.largest:
-        return
-    over = np.flatnonzero(np.abs(flat) > fmt.largest)
     become = {"inf": np.inf, "nan": np.nan, "saturate": fmt.largest}[fmt.overflow]
-    flat[over] = np.copysign(flat.dtype.type(become), flat[over])
+    over = np.abs(flat) > fmt.largest
+    np.copyto(flat, np.copysign(flat.dtype.type(become), flat), where=over)

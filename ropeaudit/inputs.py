@@ -12,6 +12,7 @@ import numpy as np
 from ropeaudit import captured
 from ropeaudit.doubledouble import Array
 from ropeaudit.errors import BadShape, UnknownName
+from ropeaudit.formats import Format, parse, round_to
 
 SYNTHETIC = ("gaussian", "ones", "arange")
 
@@ -36,6 +37,10 @@ class Inputs:
                 f"give --kv-heads a divisor of --heads"
             )
 
+    def unchanged_by(self, fmt: Format) -> bool:
+        """Tell whether rounding q and k to `fmt` leaves them as they are."""
+        return all(np.array_equal(round_to(row, fmt), row) for x in (self.q, self.k) for row in x)
+
     @property
     def group(self) -> int:
         """How many query heads share a key-value head."""
@@ -48,12 +53,14 @@ def make(
     """Return synthetic q and k.
 
     kind: "gaussian" (independent standard normal, from `seed`), "ones", or "arange" (0, 1, ..., d-1 in
-    every row). Raises: UnknownName, BadShape.
+    every row). Gaussian values are rounded to bfloat16 and to multiples of 2^-24, like activations
+    captured from a 16-bit model: float64, float32, float16 and bfloat16 hold them exactly, so that these dtypes are
+    audited on the same q and k and against the same reference. Raises: UnknownName, BadShape.
     """
     q_shape, k_shape = (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim)
     if kind == "gaussian":
         generator = np.random.default_rng(seed)
-        q, k = generator.standard_normal(q_shape), generator.standard_normal(k_shape)
+        q, k = (_on_16_bit_grid(generator.standard_normal(shape)) for shape in (q_shape, k_shape))
         return Inputs(q, k, kind, seed)
     if kind == "ones":
         return Inputs(np.ones(q_shape), np.ones(k_shape), kind, None)
@@ -62,6 +69,10 @@ def make(
         q, k = (np.ascontiguousarray(np.broadcast_to(row, shape)) for shape in (q_shape, k_shape))
         return Inputs(q, k, kind, None)
     raise UnknownName("--qk", kind, SYNTHETIC, "(or a file: .safetensors, .npz, .pt, q.npy,k.npy)")
+
+
+def _on_16_bit_grid(x: Array) -> Array:
+    return round_to(round_to(x, parse("bf16")), parse("fp16")).astype(np.float64)
 
 
 def from_file(spec: str) -> Inputs:

@@ -11,6 +11,11 @@ Mask: TypeAlias = Literal["causal", "full"]
 MASKS: tuple[str, ...] = get_args(Mask)
 
 
+def count(mask: Mask, seq_len: int) -> int:
+    """Return how many scores of a head are seen."""
+    return seq_len * (seq_len + 1) // 2 if mask == "causal" else seq_len * seq_len
+
+
 def columns(mask: Mask, rows: slice, seq_len: int) -> int:
     """Return how many keys, counted from the first, some query of `rows` sees."""
     return min(rows.stop, seq_len) if mask == "causal" else seq_len

@@ -15,15 +15,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from ropeaudit import masks, reference, scores
-from ropeaudit.doubledouble import Pair
-from ropeaudit.formats import FloatArray, Format, round_to
+from ropeaudit.formats import FP32, FP64, FloatArray, Format, round_to
 from ropeaudit.inputs import Inputs
 from ropeaudit.masks import Mask
 from ropeaudit.metrics import Differences, Place, Spread, hide
@@ -32,11 +31,11 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject
 
 PANEL = 8192  # positions turned at once
-TILE_ROWS, TILE_COLUMNS = 256, 512  # a tile's few arrays stay in a core's cache
-CACHE_BYTES = 256 * 2**20  # turned q and k held at once
+TILE_ROWS, TILE_COLUMNS = 512, 512  # a tile's few arrays stay in a core's cache
+CACHE_BYTES = 384 * 2**20  # turned q and k held at once
 
-_SINGLE = np.dtype(np.float32)
-_PAIR_ERROR = 2.0**-48  # a float64 score held as two float32 numbers
+_SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
+_PAIR_ERROR = 2.0**-44  # a score of the reference held as two float32 numbers, over the norms
 
 
 @dataclass(slots=True)
@@ -89,12 +88,25 @@ class Plan:
                 yield index, offset
 
     def keys(self) -> dict[Key, list[int]]:
-        """Return which subjects share a reference."""
+        """Return which subjects share a reference: those that see the same q and k.
+
+        An input format that changes nothing is float64; one "extended" reference then serves all.
+        """
+        seen = {subject.input: subject.input for subject in self.subjects}
+        for fmt in seen:
+            if self.inputs.unchanged_by(fmt):
+                seen[fmt] = FP64
+        exact = {seen[subject.input] for subject in self.subjects if _needs_extended(subject)}
         groups: dict[Key, list[int]] = {}
         for index, subject in enumerate(self.subjects):
-            precision: Precision = "extended" if subject.narrowest > 24 else "double"
-            groups.setdefault(Key(subject.input, precision), []).append(index)
+            fmt = seen[subject.input]
+            groups.setdefault(Key(fmt, "extended" if fmt in exact else "double"), []).append(index)
         return groups
+
+
+def _needs_extended(subject: Subject) -> bool:
+    """Tell whether float64 scores would be too coarse a reference."""
+    return subject.narrowest > FP32.precision
 
 
 def cells_at_once(setting: RopeSetting, seq_len: int) -> int:
@@ -113,14 +125,19 @@ def _cell_bytes(setting: RopeSetting, seq_len: int) -> int:
     return 2 * min(seq_len, PANEL) * (setting.head_dim + 2 * setting.pairs) * 8
 
 
-def measure(plan: Plan, threads: int) -> dict[tuple[int, int], Measured]:
-    """Return what was measured, for every cell of the plan."""
+def measure(
+    plan: Plan, threads: int, progress: Callable[[float], None]
+) -> dict[tuple[int, int], Measured]:
+    """Return what was measured, for every cell of the plan; `progress` hears the share done."""
     found = {cell: Measured() for cell in plan.cells()}
+    scores_in_all = masks.count(plan.mask, plan.seq_len) * plan.inputs.q.shape[0]
+    first = next(iter(found.values()))
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
         try:
             for part in _Run(plan, pool).strips():
                 for cell, measured in part.items():
                     found[cell].merge(measured)
+                progress(first.drift.count / scores_in_all)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -129,10 +146,24 @@ def measure(plan: Plan, threads: int) -> dict[tuple[int, int], Measured]:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """q or k of one head and one panel: turned by every subject and by the reference."""
+    """q or k of one head and one panel: turned by every subject and by the reference.
+
+    Turned q are (s, d); turned k are (d, s), so that a tile's product runs over contiguous rows.
+    lost: cells in which every row of q or every column of k holds a nan, and so every score is one.
+    """
 
     subjects: dict[tuple[int, int], FloatArray]
     truth: dict[Key, Factor]
+    lost: set[tuple[int, int]]
+
+
+class _Job(NamedTuple):
+    """One head of q or k, to be turned over one panel of positions."""
+
+    side: Literal["q", "k"]
+    x: FloatArray
+    panel: slice
+    scale: float
 
 
 class _Run:
@@ -191,8 +222,8 @@ class _Run:
     ) -> Iterator[dict[tuple[int, int], Measured]]:
         inputs = self.plan.inputs
         kv_heads = sorted({head // inputs.group for head in heads})
-        jobs = [(inputs.q[head], rows, self.plan.setting.scale) for head in heads]
-        jobs += [(inputs.k[head], cols, 1.0) for head in kv_heads]
+        jobs = [_Job("q", inputs.q[head], rows, self.plan.setting.scale) for head in heads]
+        jobs += [_Job("k", inputs.k[head], cols, 1.0) for head in kv_heads]
         sides = self._turn_all(jobs)
         q = dict(zip(heads, sides, strict=False))
         k = dict(zip(kv_heads, sides[len(heads) :], strict=True))
@@ -205,30 +236,44 @@ class _Run:
             strips,
         )
 
-    def _turn_all(self, jobs: list[tuple[FloatArray, slice, float]]) -> list[_Side]:
+    def _turn_all(self, jobs: list[_Job]) -> list[_Side]:
         """Turn every head by every cell and by the reference, all in parallel."""
-        tasks: list[tuple[int, Any]] = []
-        for number in range(len(jobs)):
-            tasks += [(number, cell) for cell in [*self.groups, *self.plan.cells()]]
+        formats = {subject.input for subject in self.plan.subjects}
+        formats |= {key.input for key in self.groups}
+        rounding = [(number, fmt) for number in range(len(jobs)) for fmt in formats]
 
-        def one(task: tuple[int, Any]) -> Any:
-            x, panel, scale = jobs[task[0]]
-            return self._turn(x[panel], self.tables[panel.start], task[1], scale)
+        def rounded(task: tuple[int, Format]) -> FloatArray:
+            return round_to(jobs[task[0]].x[jobs[task[0]].panel], task[1])
 
-        sides = [_Side({}, {}) for _ in jobs]
-        for (number, cell), turned in zip(tasks, self._map(one, tasks), strict=True):
+        inputs = dict(zip(rounding, self._map(rounded, rounding), strict=True))
+        cells: list[Any] = [*self.groups, *self.plan.cells()]
+        tasks = [(number, cell) for number in range(len(jobs)) for cell in cells]
+
+        def turned(task: tuple[int, Any]) -> Any:
+            number, cell = task
+            fmt = cell.input if isinstance(cell, Key) else self.plan.subjects[cell[0]].input
+            return self._turn(jobs[number], inputs[number, fmt], cell)
+
+        sides = [_Side({}, {}, set()) for _ in jobs]
+        for (number, cell), result in zip(tasks, self._map(turned, tasks), strict=True):
             side = sides[number]
-            (side.truth if isinstance(cell, Key) else side.subjects)[cell] = turned
+            if isinstance(cell, Key):
+                side.truth[cell] = result
+            else:
+                side.subjects[cell], lost = result
+                side.lost.update({cell} if lost else ())
         return sides
 
-    def _turn(self, x: FloatArray, tables: dict[Any, Any], cell: Any, scale: float) -> Any:
+    def _turn(self, job: _Job, x: FloatArray, cell: Any) -> Any:
+        tables = self.tables[job.panel.start]
         if isinstance(cell, Key):
-            exact = round_to(x, cell.input).astype(np.float64)
-            return reference.turned(
-                exact, tables["truth"], self.plan.setting, cell.precision, scale
-            )
+            exact, truth = x.astype(np.float64), tables["truth"]
+            return reference.turned(exact, truth, self.plan.setting, cell.precision, job.scale)
         subject = self.plan.subjects[cell[0]]
-        return scores.operand(subject.rotate(round_to(x, subject.input), tables[cell]), subject)
+        rotated = subject.rotate(x, tables[cell])
+        lost = bool(np.isnan(rotated.min(axis=1)).all())
+        operand = scores.operand(rotated, subject)
+        return np.ascontiguousarray(operand.T if job.side == "k" else operand), lost
 
     def _strip(
         self, head: int, q: _Side, k: _Side, rows: slice, first_row: int, cols: slice
@@ -246,7 +291,7 @@ class _Run:
                 for key, members in self.groups.items():
                     tile.judge(q.truth[key], k.truth[key], in_q, in_k, members)
                     for index in members:
-                        tile.compare(index, q.subjects, k.subjects, in_q, in_k)
+                        tile.compare(index, q, k, in_q, in_k)
         return found
 
 
@@ -265,7 +310,7 @@ class _Tile:
         self.corner: Place = (0, 0, 0)
         self.hidden: NDArray[np.bool_] | None = None
         self.visible = 0
-        self.exact: Pair | None = None
+        self.exact: tuple[FloatArray, FloatArray | None]
         self.single: tuple[FloatArray, FloatArray] | None = None
 
     def place(self, rows: slice, cols: slice) -> None:
@@ -280,13 +325,20 @@ class _Tile:
         self, q: Factor, k: Factor, in_q: slice, in_k: slice, members: Sequence[int]
     ) -> None:
         """Compute the reference of the tile and note its statistics for the subjects in `members`."""
-        high, low = self.exact = reference.product(q.rows(in_q), k.rows(in_k))
+        exact, spare = self._array(3, _DOUBLE), self._array(4, _DOUBLE)
+        high, low = self.exact = reference.product(q.rows(in_q), k.rows(in_k), exact, spare)
         self.single = None
-        if any(scores.tile_dtype(self.plan.subjects[i]) == _SINGLE for i in members):
-            head = high.astype(np.float32)
-            self.single = head, (high - head + low).astype(np.float32)
         truth, error = Spread(), reference.certificate(q, k)
-        hide(high := high if self.hidden is None else high.copy(), self.hidden)
+        if any(scores.tile_dtype(self.plan.subjects[i]) == _SINGLE for i in members):
+            self.single = self._array(3, _SINGLE), self._array(4, _SINGLE)
+            head, tail = self.single
+            np.copyto(head, high, casting="same_kind")
+            np.subtract(high, head, out=tail, casting="same_kind")
+            if low is not None:
+                np.add(tail, low, out=tail, casting="same_kind")
+            high = head
+        if self.hidden is not None:
+            hide(high := high.copy(), self.hidden)
         truth.add(high, self.visible, self.corner)
         for index in members:
             single = scores.tile_dtype(self.plan.subjects[index]) == _SINGLE
@@ -296,37 +348,34 @@ class _Tile:
                 pair = _PAIR_ERROR * q.norm * k.norm if single else 0.0
                 measured.error = max(measured.error, error + pair)
 
-    def compare(
-        self,
-        index: int,
-        q: dict[tuple[int, int], FloatArray],
-        k: dict[tuple[int, int], FloatArray],
-        in_q: slice,
-        in_k: slice,
-    ) -> None:
+    def compare(self, index: int, q: _Side, k: _Side, in_q: slice, in_k: slice) -> None:
         """Form a subject's scores at every offset; gather their drift and self-drift."""
         subject = self.plan.subjects[index]
         dtype = scores.tile_dtype(subject)
-        base, formed, difference, scratch = (self._array(n, dtype) for n in range(4))
-        high, low = self.single if dtype == _SINGLE and self.single else self.exact  # type: ignore[misc]
-        bits = scratch.view(np.uint32 if dtype == _SINGLE else np.uint64)
+        base, formed, scratch = (self._array(number, dtype) for number in range(3))
+        high, low = self.single if dtype == _SINGLE and self.single else self.exact
+        scale = self.plan.setting.scale
         for number, offset in enumerate(self.plan.offsets[index]):
-            out = base if number == 0 else formed
-            cell = index, offset
-            scores.form(q[cell][in_q], k[cell][in_k], subject, self.plan.setting.scale, out, bits)
-            np.subtract(out, high, out=difference)
-            if low.ndim:
-                np.subtract(difference, low, out=difference)
-            hide(difference, self.hidden)
-            found = self.found[cell]
-            found.drift.gather(difference, scratch, self.visible, self.corner)
+            cell, found = (index, offset), self.found[index, offset]
+            out = formed if number else base
+            if cell in q.lost or cell in k.lost:
+                found.drift.lose(self.visible)
+                found.own.lose(self.visible)
+                out.fill(np.nan)
+                continue
+            left, right = q.subjects[cell][in_q], k.subjects[cell][:, in_k]
+            scores.form(left, right, subject, scale, out, scratch)
             if number:
-                np.subtract(out, base, out=difference)
-                hide(difference, self.hidden)
-                found.own.add(difference, self.visible, self.corner)
-            else:
-                found.own.count += self.visible
-                found.own.nonfinite = found.drift.nonfinite
+                own = np.subtract(formed, base, out=scratch)
+                hide(own, self.hidden)
+                found.own.add(own, self.visible, self.corner)
+            drift = np.subtract(out, high, out=formed)
+            if low is not None:
+                np.subtract(drift, low, out=drift)
+            hide(drift, self.hidden)
+            found.drift.gather(drift, scratch, self.visible, self.corner)
+            if number == 0:  # the difference of a score to itself: 0, or nan where it is not finite
+                found.own.count, found.own.nonfinite = found.drift.count, found.drift.nonfinite
 
     def _array(self, number: int, dtype: np.dtype[Any]) -> FloatArray:
         """Scratch array `number` of this thread, in the shape of the tile."""

@@ -36,24 +36,30 @@ class Spread:
 
         Hidden elements are 0 in it and not counted in `visible`; corner: where tile[0, 0] stands.
         """
+        return self._peak(tile, max(float(tile.max()), -float(tile.min())), visible, corner)
+
+    def _peak(self, tile: FloatArray, peak: float, visible: int, corner: Place) -> bool:
+        """Take in a tile whose largest absolute value, nan if it holds one, is `peak`."""
         self.count += visible
-        high, low = float(tile.max()), float(tile.min())
-        if not (math.isfinite(high) and math.isfinite(low)):
+        if not math.isfinite(peak):
             self.nonfinite += int(tile.size - np.isfinite(tile).sum())
             return False
-        peak = max(high, -low)
         if peak > self.largest:
-            at = int(tile.argmax() if high >= -low else tile.argmin())
-            row, column = divmod(at, tile.shape[1])
+            row, column = divmod(int(np.abs(tile).argmax()), tile.shape[1])
             self.largest = peak
             self.place = (corner[0], corner[1] + row, corner[2] + column)
         flat = tile.reshape(-1)
         squares = float(np.dot(flat, flat))
-        if not 1e-25 < squares < 1e30:  # float32 may have over- or underflowed
+        if tile.dtype == np.float32 and not 1e-25 < squares < 1e30:  # it may have over- or underflowed
             wide = flat.astype(np.float64) / (peak or 1.0)
             squares = float(np.dot(wide, wide)) * peak * peak
         self.squares += squares
         return True
+
+    def lose(self, count: int) -> None:
+        """Take in values none of which is finite."""
+        self.count += count
+        self.nonfinite += count
 
     def merge(self, later: Self) -> None:
         """Take in what was gathered over later tiles."""
@@ -86,9 +92,11 @@ class Differences(Spread):
 
     def gather(self, tile: FloatArray, scratch: FloatArray, visible: int, corner: Place) -> None:
         """Take in a tile of differences; `scratch`, an array like it, is overwritten."""
-        if self.add(tile, visible, corner):
-            self.total += float(tile.sum())
-            self.absolute += float(np.abs(tile, out=scratch).sum())
+        sizes = np.abs(tile, out=scratch)
+        if self._peak(tile, float(sizes.max()), visible, corner):
+            ones = np.ones(tile.shape[1], tile.dtype)  # a product by rows is the fastest sum
+            self.total += float((tile @ ones).sum(dtype=np.float64))
+            self.absolute += float((sizes @ ones).sum(dtype=np.float64))
 
     def merge(self, later: Self) -> None:
         """Take in what was gathered over later tiles."""

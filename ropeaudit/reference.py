@@ -30,6 +30,7 @@ from ropeaudit.rope.setting import RopeSetting
 Precision: TypeAlias = Literal["double", "extended"]
 
 _U = 2.0**-53
+_ROWS = 64  # rows turned at once in double-double: its temporaries stay in cache
 
 
 @functools.lru_cache(maxsize=64)
@@ -90,35 +91,51 @@ def turned(
 
     Shapes: x (s, d), table of four (s, p) -> Factor of (s, d).
     """
-    high, low = x * 1.0, np.zeros_like(x)
-    first, second = _members(setting)
-    (cos, sin), a, b = table, x[:, first], x[:, second]
-    for members, turn in (
-        (first, dd.subtract(dd.multiply(cos, a), dd.multiply(sin, b))),
-        (second, dd.add(dd.multiply(cos, b), dd.multiply(sin, a))),
-    ):
-        high[:, members], low[:, members] = turn
-    if scale != 1.0:
-        high, low = dd.multiply((high, low), np.float64(scale))
+    (cos, sin), members = table, _members(setting)
     if precision == "double":
-        return Factor(high, None, None, _norm(high))
-    head = _leading(high, bits=(53 - math.ceil(math.log2(x.shape[1]))) // 2)
-    rest = (high - head) + low
-    return Factor(high, head, rest, _norm(high), _norm(rest))
+        a, b = (x[:, some] for some in members)
+        whole = np.array(x)
+        whole[:, members[0]] = a * cos[0] - b * sin[0]
+        whole[:, members[1]] = b * cos[0] + a * sin[0]
+        whole *= scale
+        return Factor(whole, None, None, _norm(whole))
+    whole, head, rest = np.empty_like(x), np.empty_like(x), np.empty_like(x)
+    bits = (53 - math.ceil(math.log2(x.shape[1]))) // 2
+    for start in range(0, len(x), _ROWS):
+        rows = slice(start, start + _ROWS)
+        part = (cos[0][rows], cos[1][rows]), (sin[0][rows], sin[1][rows])
+        high, low = _turned_exactly(x[rows], *part, members, scale)
+        whole[rows], head[rows] = high, _leading(high, bits)
+        rest[rows] = (high - head[rows]) + low
+    return Factor(whole, head, rest, _norm(whole), _norm(rest))
 
 
-def product(q: Factor, k: Factor) -> Pair:
-    """Return q·k as (high, low); low is zero in "double" precision.
+def _turned_exactly(
+    x: Array, cos: Pair, sin: Pair, members: tuple[slice, slice], scale: float
+) -> Pair:
+    """Turn and scale rows of x in double-double arithmetic. Shapes: x (s, d), cos, sin (s, p)."""
+    high, low = np.array(x), np.zeros_like(x)
+    a, b = (x[:, some] for some in members)
+    first = dd.subtract(dd.multiply(cos, a), dd.multiply(sin, b))
+    second = dd.add(dd.multiply(cos, b), dd.multiply(sin, a))
+    high[:, members[0]], low[:, members[0]] = first
+    high[:, members[1]], low[:, members[1]] = second
+    return dd.multiply((high, low), np.float64(scale)) if scale != 1.0 else (high, low)
 
-    Shapes: q (r, d), k (c, d) -> two of (r, c). The product of the leading slices is exact, for
-    they have too few bits to need rounding; the rest is 2^22 times smaller and one float64 product.
+
+def product(q: Factor, k: Factor, out: Array, scratch: Array) -> tuple[Array, Array | None]:
+    """Return q·k as two arrays to be added; in "double" precision the second is None.
+
+    The product of the leading slices is exact, for they have too few bits to need rounding; the rest is
+    2^22 times smaller, and its one float64 product small enough an error. Subtract the first
+    array, then the second: the difference to a float64 score loses nothing that matters.
+    Shapes: q (r, d), k (c, d), out and scratch (r, c), both overwritten -> two of (r, c).
     """
     if q.head is None or k.head is None or q.rest is None or k.rest is None:
-        return q.whole @ k.whole.T, np.zeros(())
-    exact = q.head @ k.head.T
-    rest = q.head @ k.rest.T
-    rest += q.rest @ k.whole.T
-    return dd.two_sum(exact, rest)
+        return np.matmul(q.whole, k.whole.T, out=out), None
+    rest = np.matmul(q.head, k.rest.T, out=out)
+    rest += np.matmul(q.rest, k.whole.T, out=scratch)
+    return np.matmul(q.head, k.head.T, out=scratch), rest
 
 
 def certificate(q: Factor, k: Factor) -> float:
@@ -126,12 +143,14 @@ def certificate(q: Factor, k: Factor) -> float:
 
     Table: each turned vector is off by at most sqrt(2)·CIRCLE_ERROR of its norm, on both sides, and
     double-double operations by far less. Product: gamma_n times the product of norms (Cauchy-Schwarz),
-    n = d for one float64 product; for slices 2d and a factor 2^-bits·sqrt(d) on one side.
+    n = d for one float64 product, and 9 roundings more for turning and scaling in float64; n = 2d for the
+    product of the rests, which is that of shorter vectors.
     """
     d, norms = q.whole.shape[1], q.norm * k.norm
     table = 3.0 * dd.CIRCLE_ERROR * norms
     if q.head is None or k.head is None:
-        return table + (d + 2) * _U / (1 - (d + 2) * _U) * norms
+        n = d + 12
+        return table + n * _U / (1 - n * _U) * norms
     rests = q.rest_norm * k.norm + q.norm * k.rest_norm
     return table + (2 * d + 4) * _U * rests * 1.01 + 2.0**-104 * norms
 

@@ -8,16 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ropeaudit.formats import FP32, FP64, FloatArray, Format, round_in_place, round_to
 from ropeaudit.subjects import Subject
 
 
 def operand(rotated: FloatArray, subject: Subject) -> FloatArray:
-    """Return rotated q or k, contiguous, in the dtype in which its products are accumulated."""
-    wide = subject.accumulate is FP64
-    return np.ascontiguousarray(rotated, np.float64 if wide else rotated.dtype)
+    """Return rotated q or k in the dtype in which its products are accumulated."""
+    return rotated.astype(np.float64, copy=False) if subject.accumulate is FP64 else rotated
 
 
 def tile_dtype(subject: Subject) -> np.dtype[Any]:
@@ -32,21 +30,21 @@ def form(
     subject: Subject,
     scale: float,
     out: FloatArray,
-    scratch: NDArray[Any] | None = None,
+    scratch: FloatArray | None = None,
 ) -> None:
-    """Write the subject's scores of a tile into `out`, which has `tile_dtype`.
+    """Write the subject's scores of a tile into `out`, which has `tile_dtype`; so has `scratch`.
 
     float32 and float64 accumulate in the order of BLAS; a narrower accumulator adds the d products
     one after the other, each sum rounded once: acc = round(acc + q_j * k_j).
     The scale multiplies in the accumulator's arithmetic: before the one store, or after a first
     store (`scale_after_store`) with a second one behind it.
-    Shapes: q (r, d), k (c, d) -> out (r, c).
+    Shapes: q (r, d), k (d, c) -> out (r, c).
     """
     blas = subject.accumulate is FP64 or (subject.accumulate is FP32 and q.dtype == np.float32)
     if blas and q.dtype == out.dtype:
-        np.matmul(q, k.T, out=out)
+        np.matmul(q, k, out=out)
     else:
-        out[...] = q @ k.T if blas else _sequential(q, k, subject.accumulate)
+        out[...] = q @ k if blas else _sequential(q, k, subject.accumulate)
     if scale != 1.0:
         if subject.scale_after_store:
             _store(out, subject.score, scratch)
@@ -55,9 +53,8 @@ def form(
 
 
 def _sequential(q: FloatArray, k: FloatArray, fmt: Format) -> FloatArray:
-    total = np.zeros((q.shape[0], k.shape[0]))
-    columns_q, columns_k = q.astype(np.float64).T, k.astype(np.float64).T
-    for a, b in zip(columns_q, columns_k, strict=True):
+    total = np.zeros((q.shape[0], k.shape[1]))
+    for a, b in zip(q.astype(np.float64).T, k.astype(np.float64), strict=True):
         total = round_to(total + np.multiply.outer(a, b), fmt).astype(np.float64)
     return total
 
@@ -75,7 +72,7 @@ def _multiply(out: FloatArray, scale: float, fmt: Format) -> None:
         out[...] = round_to(out * float(np.float32(scale)), FP32)
 
 
-def _store(out: FloatArray, fmt: Format, scratch: NDArray[Any] | None) -> None:
+def _store(out: FloatArray, fmt: Format, scratch: FloatArray | None) -> None:
     if fmt.precision >= np.finfo(out.dtype).nmant + 1:
         return
     if fmt is FP32:

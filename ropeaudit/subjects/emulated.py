@@ -74,14 +74,16 @@ class Emulated:
     def rotate(self, x: FloatArray, table: Table) -> FloatArray:
         """Turn x, which is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""
         recipe, fmt = self.recipe, self.recipe.rotation
-        turned = np.array(x, dtype=np.result_type(fmt.carrier, x.dtype))
+        turned = np.empty(x.shape, np.result_type(fmt.carrier, x.dtype))
+        turned[:, self.setting.rotary_dim :] = x[:, self.setting.rotary_dim :]
         a, b = split_pairs(x, self.setting)
         first, second = split_pairs(turned, self.setting)
         combine = _each if recipe.recipe.rotation_rounding == "each" else _once
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             first[...] = combine(a, b, *table, -1.0, fmt)
             second[...] = combine(b, a, *table, 1.0, fmt)
-            return round_to(turned, recipe.output)
+            same = recipe.output is fmt and self.setting.rotary_dim == self.setting.head_dim
+            return turned if same else round_to(turned, recipe.output)
 
 
 def _recurrence(position: FloatArray, step: FloatArray, fmt: Format) -> FloatArray:

@@ -1,0 +1,86 @@
+"""ropeaudit list: recipes, formats, columns, verdicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ropeaudit.cli.options import form
+
+KINDS = ("recipes", "formats", "columns", "verdicts")
+
+
+@click.command(name="list")
+@click.argument("kind", metavar="|".join(KINDS))
+@form
+def list_(kind: str, form: str, color: bool | None) -> None:
+    """List what there is: recipes, number formats, columns of a report, verdicts."""
+    from ropeaudit.cli import output
+    from ropeaudit.errors import UnknownName
+    from ropeaudit.reports import Report
+
+    if kind not in KINDS:
+        raise UnknownName("list", kind, KINDS)
+    rows, screen = {
+        "recipes": _recipes,
+        "formats": _formats,
+        "columns": _columns,
+        "verdicts": _verdicts,
+    }[kind]()
+    columns = list(rows[0])
+    output.print_report(Report(rows, columns, screen or columns), form, color)
+
+
+def _recipes() -> tuple[list[dict[str, Any]], list[str]]:
+    from ropeaudit.recipes import STAGES, all_recipes
+
+    rows = []
+    for recipe in all_recipes():
+        rows.append(
+            {
+                "recipe": recipe.name,
+                "summary": recipe.summary,
+                "runs": f"refused: {recipe.refused}" if recipe.refused else "yes",
+                **{stage: recipe.stages[stage] for stage in STAGES},
+                "frequency_form": recipe.frequency_form,
+                "rotation_rounding": recipe.rotation_rounding,
+                "scale_after_store": recipe.scale_after_store,
+                "source": recipe.source,
+                "note": recipe.note,
+                "verified": recipe.verified,
+            }
+        )
+    screen = ["recipe", "position", "frequency", "angle", "table", "rotation", "score", "summary"]
+    return rows, [*screen, "runs"]
+
+
+def _formats() -> tuple[list[dict[str, Any]], list[str]]:
+    from ropeaudit.formats import FORMATS
+
+    return [
+        {
+            "format": fmt.name,
+            "aliases": " ".join(fmt.aliases),
+            "precision": fmt.precision,
+            "unit_roundoff": fmt.unit_roundoff,
+            "largest": fmt.largest,
+            "smallest_normal": fmt.smallest_normal,
+            "smallest_subnormal": fmt.smallest_subnormal,
+            "first_inexact_integer": fmt.first_inexact_integer,
+            "overflow": fmt.overflow,
+        }
+        for fmt in FORMATS
+    ], []
+
+
+def _columns() -> tuple[list[dict[str, Any]], list[str]]:
+    from ropeaudit.records import COLUMNS
+
+    return [{"column": name, "meaning": meaning} for name, meaning in COLUMNS.items()], []
+
+
+def _verdicts() -> tuple[list[dict[str, Any]], list[str]]:
+    from ropeaudit.records import VERDICTS
+
+    return [{"verdict": name, "meaning": meaning} for name, meaning in VERDICTS.items()], []

@@ -1,0 +1,103 @@
+"""Values of options: lists, ranges, sizes with a suffix. No number format or array is known here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from ropeaudit.errors import UsageError
+
+T = TypeVar("T")
+
+_SUFFIXES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_NUMBER = r"[+-]?[\d_]*\.?\d+(?:e\+?\d+)?|[+-]?\d+"
+_SCALAR = re.compile(r"(?P<sign>[+-]?)(?P<digits>\d[\d_]*(?:\.\d*)?(?:e\+?\d+)?)(?P<suffix>[kmg]?)")
+_POWER = re.compile(r"(?P<sign>[+-]?)2(?:\^|\*\*)(?P<exponent>\d{1,3})")
+_RANGE = re.compile(r"(?P<first>[+-]?[^-+*]+)-(?P<last>[+-]?[^-+*]+)(?P<how>[*+])(?P<step>[^-+*]+)")
+_MOST = 100_000
+
+
+def integer(text: str, flag: str) -> int:
+    """Read one whole number: 1000, -5, 16k (16 * 1024), 1m (1024²), 1e6, 2^20.
+
+    Raises: UsageError. >>> integer("16k", "--offset")  ->  16384
+    """
+    word = text.strip().lower()
+    if power := _POWER.fullmatch(word):
+        value = 2 ** int(power["exponent"])
+        return -value if power["sign"] == "-" else value
+    match = _SCALAR.fullmatch(word)
+    if not match:
+        raise UsageError(
+            f"{flag} {text.strip()!r} is not a whole number; try 1000, 16k, 1m, 2^20, or a range such "
+            "as 1k-64k*2"
+        )
+    from decimal import Decimal
+
+    value_exact = Decimal(match["digits"].replace("_", "").rstrip(".")) * _SUFFIXES[match["suffix"]]
+    if abs(value_exact) >= Decimal(10) ** 30:
+        raise UsageError(f"{flag} {text.strip()!r} is out of range")
+    if value_exact != value_exact.to_integral_value():
+        raise UsageError(f"{flag} {text.strip()!r} is a fraction; tokens are counted in whole numbers")
+    return int(-value_exact if match["sign"] == "-" else value_exact)
+
+
+def integers(items: Iterable[str], flag: str) -> list[int]:
+    """Read lists and ranges: 0,1000,16k; 1k-1m*2 multiplies, 0-4096+256 adds. Raises: UsageError."""
+    return _listed(items, flag, lambda word: _integer_or_range(word, flag))
+
+
+def numbers(items: Iterable[str], flag: str) -> list[float]:
+    """Read a list of real numbers: 10000,5e5. Raises: UsageError."""
+
+    def one(word: str) -> list[float]:
+        try:
+            return [float(word)]
+        except ValueError:
+            raise UsageError(f"{flag} {word.strip()!r} is not a number; try {flag} 10000") from None
+
+    return _listed(items, flag, one)
+
+
+def names(items: Iterable[str], flag: str) -> list[str]:
+    """Read a list of names: hf,uniform. Raises: UsageError."""
+    return _listed(items, flag, lambda word: [word.strip()])
+
+
+def _listed(items: Iterable[str], flag: str, read: Callable[[str], list[T]]) -> list[T]:
+    found: list[T] = []
+    for item in items:
+        for word in item.split(","):
+            if not word.strip():
+                raise UsageError(f"{flag} {item!r} has an empty element")
+            found += read(word)
+    return list(dict.fromkeys(found))
+
+
+def _integer_or_range(text: str, flag: str) -> list[int]:
+    match = _RANGE.fullmatch(text.strip().lower().replace("**", "^"))
+    if not match or _POWER.fullmatch(text.strip().lower()):
+        return [integer(text, flag)]
+    first, last = integer(match["first"], flag), integer(match["last"], flag)
+    step = integer(match["step"], flag)
+    found = _multiples if match["how"] == "*" else _sums
+    if first > last or step < 1 or (match["how"] == "*" and (step < 2 or first < 1)):
+        raise UsageError(
+            f"{flag} {text.strip()!r} does not count upwards; try 1k-1m*2 or 0-4096+256"
+        )
+    return found(first, last, step, flag)
+
+
+def _multiples(first: int, last: int, step: int, flag: str) -> list[int]:
+    found = [first]
+    while found[-1] * step <= last:
+        found.append(found[-1] * step)
+    return found
+
+
+def _sums(first: int, last: int, step: int, flag: str) -> list[int]:
+    count = (last - first) // step + 1
+    if count > _MOST:
+        raise UsageError(f"{flag} {first}-{last}+{step} has {count} values; at most {_MOST} are allowed")
+    return list(range(first, last + 1, step))

@@ -1,0 +1,95 @@
+"""What is said of an audit's records: the finding, the columns to show, the notes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ropeaudit import records
+from ropeaudit.records import Record
+from ropeaudit.reports import Report
+from ropeaudit.reports.numbers import percent, short
+
+LEGEND = (
+    "drift: score at the offset minus the exact score; self drift: minus the subject's own score at "
+    "offset 0;\nfloor: drift at offset 0. Scores are scaled, before softmax."
+)
+_SCREEN = (
+    "subject",
+    "dtype",
+    "offset",
+    "distinct_positions",
+    "drift_max",
+    "drift_rms",
+    "drift_relative",
+    "floor_rms",
+    "self_drift_rms",
+    "verdict",
+)
+_DISPENSABLE = ("floor_rms", "drift_max", "distinct_positions", "self_drift_rms", "drift_relative")
+_SETTINGS = (
+    "source",
+    "seed",
+    "seq_len",
+    "head_dim",
+    "rotary_dim",
+    "base",
+    "scale",
+    "layout",
+    "mask",
+)
+_GRAVITY = ("exact", "floor", "growing", "decorrelated", "overflow")
+
+
+def drift_report(
+    found: Sequence[Record],
+    columns: Sequence[str] | None,
+    circumstances: Mapping[str, Any],
+    header: bool = True,
+) -> Report:
+    """Return the report of some records; `columns` chooses and orders what is shown and written."""
+    rows = [record.as_dict() for record in found]
+    varying = [name for name in _SETTINGS if len({repr(row[name]) for row in rows}) > 1]
+    screen = [*_SCREEN[:2], *varying, *_SCREEN[2:]]
+    notes = [text for record in found if (text := records.note(record))]
+    return Report(
+        rows=rows,
+        columns=list(columns or records.COLUMNS),
+        screen=list(columns or screen),
+        dispensable=() if columns else _DISPENSABLE,
+        headline=headline(found),
+        notes=notes,
+        legend=LEGEND,
+        circumstances={"schema": records.SCHEMA, **circumstances},
+        header=header,
+    )
+
+
+def headline(found: Sequence[Record]) -> str:
+    """Return the finding in a sentence: the worst case, and how many are like it."""
+    if not found:
+        return "No case was audited."
+    worst = max(found, key=_gravity)
+    same = sum(1 for record in found if record.verdict == worst.verdict)
+    count = f" ({same} of {len(found)} cases)" if len(found) > 1 else ""
+    return f"{worst.verdict.capitalize()}{count}: {_sentence(worst)}"
+
+
+def _gravity(record: Record) -> tuple[int, float]:
+    relative = record.drift_relative
+    return _GRAVITY.index(record.verdict), relative if relative == relative else 0.0
+
+
+def _sentence(record: Record) -> str:
+    who = f"{record.subject} in {record.dtype} at offset {record.offset}"
+    if record.verdict == "overflow":
+        return f"{who} gives {record.nonfinite} of {record.scores} scores that are nan or infinite."
+    size = f"drifts by {short(record.drift_rms)} RMS, {percent(record.drift_relative)} of the scores"
+    if record.verdict == "exact":
+        return f"{who} is within the certified error of the reference, {short(record.reference_error)}."
+    if record.verdict == "decorrelated":
+        return f"{who} {size}: they are unrelated to the exact ones."
+    if record.verdict == "floor":
+        return f"{who} {size}; the offset does not matter."
+    times = records.ratio(record.drift_rms, record.floor_rms)
+    return f"{who} {size}, {times:.3g} times its floor."

@@ -1,0 +1,29 @@
+"""JSON: one object with the circumstances and the records; what is undefined is null."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from ropeaudit.reports import Report
+
+
+def render(report: Report) -> str:
+    """Return one indented JSON object; strict JSON, without NaN."""
+    whole: dict[str, Any] = dict(report.circumstances)
+    if report.headline:
+        whole["headline"] = report.headline
+    if report.notes:
+        whole["notes"] = list(report.notes)
+    whole["records"] = [plain_row(report, row) for row in report.rows]
+    return json.dumps(whole, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def plain_row(report: Report, row: Any) -> dict[str, Any]:
+    """Return a row's data columns with every value that JSON cannot hold as None."""
+    return {name: _plain(row[name]) for name in report.columns}
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,58 @@
+"""Markdown: what one pastes into a ticket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ropeaudit.reports import Report
+from ropeaudit.reports.table import heading, is_number, shown
+
+
+def render(report: Report) -> str:
+    """Return the command, the finding, the table, the notes, the legend and the environment."""
+    parts = []
+    if report.headline:
+        parts.append(f"**{_escaped(report.headline)}**")
+    if command := report.circumstances.get("command"):
+        parts.append(f"```console\n$ {command}\n```")
+    parts.append(_table(report))
+    if report.notes:
+        parts.append("\n".join(f"- {_escaped(note)}" for note in report.notes))
+    if report.legend:
+        parts.append(_escaped(report.legend))
+    parts += _environment(report.circumstances)
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(report: Report) -> str:
+    names = report.screen
+    lines = [_line(heading(name) for name in names)]
+    lines.append(_line("---:" if is_number(report.rows, name) else "---" for name in names))
+    lines += [_line(_escaped(shown(name, row[name])) for name in names) for row in report.rows]
+    return "\n".join(lines)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _environment(circumstances: Mapping[str, Any]) -> list[str]:
+    environment = circumstances.get("environment")
+    if not environment:
+        return []
+    rows = {key: circumstances[key] for key in ("time",) if key in circumstances} | environment
+    lines = "\n".join(f"{key}: {value}" for key, value in rows.items())
+    stages = "\n".join(
+        f"{subject}: " + " ".join(f"{stage}={fmt}" for stage, fmt in formats.items())
+        for subject, formats in circumstances.get("stages", {}).items()
+    )
+    blocks = [f"Environment:\n\n```text\n{lines}\n```"]
+    return [*blocks, f"Number format per stage:\n\n```text\n{stages}\n```"] if stages else blocks
+
+
+def _escaped(text: str) -> str:
+    """Return text that Markdown shows as it is."""
+    for mark in "\\|<>*_`[]":
+        text = text.replace(mark, "\\" + mark)
+    return text.replace("\n", " ")

@@ -1,0 +1,48 @@
+"""A value as text: for files without loss, for people as short as it may be."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def exact(value: Any) -> str:
+    """Return text that reads back as the same value; what is undefined is "nan".
+
+    >>> exact(0.1), exact(None), exact(3)
+    ('0.1', 'nan', '3')
+    """
+    if value is None:
+        return "nan"
+    if isinstance(value, float):
+        return repr(float(value))
+    return str(value)
+
+
+def short(value: Any) -> str:
+    """Return text for a screen: floats with three significant digits.
+
+    >>> short(0.00052341), short(0.0689), short(2.0), short(1234.5), short(math.nan)
+    ('5.23e-04', '0.0689', '2.00', '1.23e+03', 'nan')
+    """
+    if value is None:
+        return "nan"
+    if not isinstance(value, float):
+        return str(value)
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    return f"{value:#.3g}".rstrip(".") if 1e-3 <= abs(value) < 1e3 else f"{value:.2e}"
+
+
+def setting(value: Any) -> str:
+    """Return text for a number that somebody chose, such as a base: as it was typed.
+
+    >>> setting(10000.0), setting(0.08838834764831845), setting(128)
+    ('10000', '0.0883883', '128')
+    """
+    return f"{value:.6g}" if isinstance(value, float) else exact(value)
+
+
+def percent(value: float) -> str:
+    """Return a share as text. >>> percent(0.0689)  ->  '6.9 %'"""
+    return "undefined" if math.isnan(value) else f"{100 * value:.2g} %"

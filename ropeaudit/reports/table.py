@@ -1,0 +1,101 @@
+"""A table for people: coloured and fitted on a terminal, plain and whole through a pipe."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ropeaudit.reports import Report, Row
+from ropeaudit.reports.numbers import setting, short
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_SETTINGS = frozenset({"base", "scale"})
+_COLOURS = {
+    "exact": "green",
+    "floor": "green",
+    "growing": "yellow",
+    "decorrelated": "red",
+    "overflow": "bold red",
+}
+_GAP = 2
+
+
+def render(report: Report) -> str:
+    """Return the plain table at its natural width, whatever that is."""
+    from rich.console import Console
+
+    text = io.StringIO()
+    show(report, Console(file=text, width=10_000, color_system=None, force_terminal=False))
+    return "".join(line.rstrip() + "\n" for line in text.getvalue().splitlines())
+
+
+def show(report: Report, console: Console) -> None:
+    """Print the table to a console; columns that a narrow one has no room for are left out and named."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    if report.headline and report.header:
+        console.print(Text(report.headline, style="bold"), soft_wrap=True)
+        console.print()
+    names, left_out = _fitting(report, console.width)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=report.header)
+    for name in names:
+        number = is_number(report.rows, name)
+        table.add_column(heading(name), justify="right" if number else "left", overflow="fold")
+    for row in report.rows:
+        table.add_row(*(_cell(name, row[name]) for name in names))
+    console.print(table)
+    if report.header:
+        legend = [report.legend] if report.legend else []
+        if left_out:
+            legend.append(f"Left out for want of room: {', '.join(left_out)}.")
+        if legend:
+            console.print()
+            console.print(Text("\n".join(legend), style="dim"), soft_wrap=True)
+
+
+def heading(name: str) -> str:
+    """Return a column's name as a heading."""
+    return name.replace("_", " ")
+
+
+def shown(name: str, value: Any) -> str:
+    """Return a value as a reader sees it."""
+    if name == "drift_relative" and isinstance(value, float) and value == value:
+        return f"{100 * value:.2g} %" if value >= 1e-4 else f"{100 * value:.1e} %"
+    return setting(value) if name in _SETTINGS else short(value)
+
+
+def is_number(rows: Sequence[Row], name: str) -> bool:
+    """Tell whether a column holds numbers, which stand to the right."""
+    return any(isinstance(row[name], (int, float)) for row in rows)
+
+
+def _cell(name: str, value: Any) -> Any:
+    from rich.text import Text
+
+    return Text(shown(name, value), style=_COLOURS.get(value, "") if name == "verdict" else "")
+
+
+def _fitting(report: Report, width: int) -> tuple[list[str], list[str]]:
+    """Return the columns that fit into `width` and those left out for it."""
+    names, left_out = list(report.screen), []
+    for name in report.dispensable:
+        if _width(report, names) <= width:
+            break
+        if name in names:
+            names.remove(name)
+            left_out.append(name)
+    return names, left_out
+
+
+def _width(report: Report, names: Sequence[str]) -> int:
+    widths = [
+        max([len(heading(name)), *(len(shown(name, row[name])) for row in report.rows)])
+        for name in names
+    ]
+    return sum(widths) + _GAP * len(widths)
