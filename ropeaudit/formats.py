@@ -125,11 +125,9 @@ def round_to(values: FloatArray, fmt: Format) -> FloatArray:
     [1.0009765625]
     """
     x = np.asarray(values)
-    if fmt.precision == FP32.precision:
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            return x.astype(np.float32)  # one IEEE conversion
-    if fmt.precision == FP64.precision:
-        return x.astype(np.float64)
+    if fmt.precision >= FP32.precision:
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # signalling nans
+            return x.astype(fmt.carrier)  # one IEEE conversion
     rounded = np.array(x, dtype=x.dtype, order="C")
     nans = np.isnan(rounded)
     if nans.any():

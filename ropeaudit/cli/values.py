@@ -11,9 +11,8 @@ from ropeaudit.errors import UsageError
 T = TypeVar("T")
 
 _SUFFIXES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
-_NUMBER = r"[+-]?[\d_]*\.?\d+(?:e\+?\d+)?|[+-]?\d+"
-_SCALAR = re.compile(r"(?P<sign>[+-]?)(?P<digits>\d[\d_]*(?:\.\d*)?(?:e\+?\d+)?)(?P<suffix>[kmg]?)")
-_POWER = re.compile(r"(?P<sign>[+-]?)2(?:\^|\*\*)(?P<exponent>\d{1,3})")
+_SCALAR = re.compile(r"(?P<sign>[+-]?)(?P<digits>[0-9][0-9_]*(?:\.[0-9]*)?(?:e\+?[0-9]+)?)(?P<suffix>[kmg]?)")
+_POWER = re.compile(r"(?P<sign>[+-]?)2(?:\^|\*\*)(?P<exponent>[0-9]{1,3})")
 _RANGE = re.compile(r"(?P<first>[+-]?[^-+*]+)-(?P<last>[+-]?[^-+*]+)(?P<how>[*+])(?P<step>[^-+*]+)")
 _MOST = 100_000
 

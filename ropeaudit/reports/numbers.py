@@ -43,6 +43,15 @@ def setting(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else exact(value)
 
 
-def percent(value: float) -> str:
-    """Return a share as text. >>> percent(0.0689)  ->  '6.9 %'"""
-    return "undefined" if math.isnan(value) else f"{100 * value:.2g} %"
+def percent(share: float) -> str:
+    """Return a share as text.
+
+    >>> percent(0.0689), percent(1.02), percent(2.5e-15)
+    ('6.9 %', '102 %', '2.5e-13 %')
+    """
+    if math.isnan(share):
+        return "nan"
+    value = 100 * share
+    if value >= 99.5:
+        return f"{value:.0f} %"
+    return f"{value:.2g} %" if value >= 0.01 else f"{value:.1e} %"

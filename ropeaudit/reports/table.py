@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ropeaudit.reports import Report, Row
-from ropeaudit.reports.numbers import setting, short
+from ropeaudit.reports.numbers import percent, setting, short
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,8 +65,8 @@ def heading(name: str) -> str:
 
 def shown(name: str, value: Any) -> str:
     """Return a value as a reader sees it."""
-    if name == "drift_relative" and isinstance(value, float) and value == value:
-        return f"{100 * value:.2g} %" if value >= 1e-4 else f"{100 * value:.1e} %"
+    if name == "drift_relative":
+        return percent(value)
     return setting(value) if name in _SETTINGS else short(value)
 
 

@@ -1,0 +1,177 @@
+"""Whole outputs, streams and exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from ropeaudit import records, reports, shift, to_frame
+from ropeaudit.cli import options, values
+from ropeaudit.cli.main import main
+from ropeaudit.errors import UsageError
+
+SMALL = ["shift", "--heads", "1", "--seq-len", "40", "--offset", "0,1000", "--dtype", "fp32,bf16"]
+
+
+@pytest.fixture
+def out(capsys, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+
+    def run(*arguments: str, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["ropeaudit", *arguments])
+        assert main(list(arguments)) == code
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize("form", ["table", "csv"])
+def test_report(form, out, snapshot) -> None:
+    text = out(*SMALL, "-f", form, "--columns", "subject,dtype,offset,distinct_positions,drift_rms,verdict")
+    assert text == snapshot
+
+
+def test_default_table(out, snapshot) -> None:
+    assert out(*SMALL) == snapshot
+
+
+def test_markdown(out, snapshot) -> None:
+    text = out(*SMALL, "-f", "markdown")
+    ticket, _, environment = text.partition("Environment:")
+    assert ticket == snapshot
+    for word in ("time: 1970-01-01", "numpy: ", "platform: ", "threads: ", "angle=bfloat16"):
+        assert word in environment
+
+
+@pytest.mark.parametrize("kind", ["recipes", "formats", "columns", "verdicts"])
+def test_list(kind, out, snapshot) -> None:
+    assert out("list", kind) == snapshot
+
+
+def test_help(out, snapshot) -> None:
+    assert out("shift", "--help") == snapshot
+
+
+def test_json_is_strict_and_holds_the_circumstances(out) -> None:
+    text = out("shift", "--heads", "1", "--seq-len", "4", "--offset", "131072", "--dtype", "fp16", "-f", "json")
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    whole = json.loads(text, parse_constant=refuse)
+    assert whole["schema"] == records.SCHEMA
+    assert whole["command"].startswith("ropeaudit shift --heads 1")
+    assert whole["records"][0]["drift_rms"] is None
+    assert whole["stages"]["uniform float16"]["angle"] == "float16"
+    assert list(whole["records"][0]) == list(records.COLUMNS)
+
+
+def test_every_form_says_the_same(out) -> None:
+    from io import StringIO
+
+    rows = [json.loads(line) for line in out(*SMALL, "-f", "jsonl").splitlines()]
+    whole = json.loads(out(*SMALL, "-f", "json"))["records"]
+    assert rows == whole
+    found = list(shift((0, 1000), ("fp32", "bf16"), heads=1, seq_len=40))
+    assert [record.as_dict() for record in found] == rows
+    frame = pd.read_csv(StringIO(out(*SMALL, "-f", "csv")))
+    pd.testing.assert_frame_equal(frame, to_frame(found), check_exact=True)
+
+
+def test_undefined_is_nan_in_csv(out) -> None:
+    text = out(
+        "shift", "--heads", "1", "--seq-len", "4", "--offset", "131072", "--dtype", "fp16", "--qk", "ones",
+        "-f", "csv", "--columns", "seed,drift_rms,worst_head,self_drift_max",
+    )  # fmt: skip
+    assert text.splitlines()[1] == "nan,nan,nan,nan"
+
+
+def test_two_runs_give_the_same_bytes() -> None:
+    command = [sys.executable, "-m", "ropeaudit", "shift", "--heads", "2", "-f", "csv"]
+    first, second = (subprocess.run(command, capture_output=True, check=True).stdout for _ in range(2))
+    assert first == second
+    assert first.count(b"\n") == 9
+
+
+def test_reports_go_to_files_and_to_stdout(out, tmp_path) -> None:
+    names = ["drift.csv", "drift.json", "drift.jsonl", "ticket.md", "drift.txt"]
+    flags = [word for name in names for word in ("-o", str(tmp_path / name))]
+    text = out(*SMALL, "-f", "csv", *flags)
+    assert (tmp_path / "drift.csv").read_text() == text
+    assert json.loads((tmp_path / "drift.csv.meta.json").read_text())["schema"] == records.SCHEMA
+    assert "**Growing" in (tmp_path / "ticket.md").read_text() or "**Decorr" in (tmp_path / "ticket.md").read_text()
+    assert sorted(os.listdir(tmp_path)) == sorted([*names, "drift.csv.meta.json"])
+
+
+def test_a_broken_gate_gives_1_and_says_which(capsys) -> None:
+    assert main([*SMALL, "--fail-if", "drift_rms>1e-9", "--fail-if", "nonfinite>0", "-q"]) == 1
+    said = capsys.readouterr().err
+    assert "failed: drift_rms = " in said
+    assert "4 of 4 cases fail" in said
+    assert "nonfinite" not in said
+
+
+def test_a_gate_that_holds_gives_0_and_nan_breaks_it(capsys) -> None:
+    assert main([*SMALL, "--fail-if", "drift_max>10"]) == 0
+    assert main(["shift", "--offset", "131072", "--dtype", "fp16", "--heads", "1", "--fail-if", "drift_rms>9"]) == 1
+
+
+def test_notes_and_errors_stay_off_stdout(capsys) -> None:
+    assert main(["shift", "--dtype", "bf16", "--offset", "1000", "--heads", "1", "-f", "csv", "--no-header"]) == 0
+    seen = capsys.readouterr()
+    assert seen.out.count("\n") == 1
+    assert "36 of 256 positions stay distinct; keep positions in float32" in seen.err
+
+
+def test_a_terminal_gets_colour_and_no_cut_numbers(tmp_path) -> None:
+    import pty
+
+    leader, follower = pty.openpty()
+    environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+    environment |= {"TERM": "xterm-256color", "COLUMNS": "80"}
+    command = [sys.executable, "-m", "ropeaudit", *SMALL, "-q"]
+    subprocess.run(command, stdout=follower, check=True, env=environment)
+    os.close(follower)
+    text = os.read(leader, 100_000).decode()
+    os.close(leader)
+    assert "\x1b[" in text
+    assert "…" not in text
+    assert "Left out for want of room: floor rms" in text.replace("_", " ")
+
+
+def test_forms_are_the_same_list() -> None:
+    assert options.FORMS == reports.FORMS
+
+
+def test_columns_are_explained_and_in_order() -> None:
+    from dataclasses import fields
+
+    assert [field.name for field in fields(records.Record)] == list(records.COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0,1000,16k,128k,1m", [0, 1000, 16384, 131072, 1048576]),
+        ("1024-8192*2", [1024, 2048, 4096, 8192]),
+        ("1k-1m*4", [1024, 4096, 16384, 65536, 262144, 1048576]),
+        ("0-1024+256", [0, 256, 512, 768, 1024]),
+        ("-1000", [-1000]),
+        ("-4--1+1", [-4, -3, -2, -1]),
+        ("2^20,2**10", [2**20, 2**10]),
+        ("1e6,1.5k", [1000000, 1536]),
+        ("5,5,6", [5, 6]),
+        ("9007199254740991", [2**53 - 1]),
+    ],
+)
+def test_integers(text, expected) -> None:
+    assert values.integers([text], "--offset") == expected
+
+
+@pytest.mark.parametrize("text", ["", ",", "1.5", "0x10", "1-10", "10-1+1", "1-9*1", "0-9*2", "1e400", "ten", "٣", "0-1e9+1"])
+def test_bad_integers(text) -> None:
+    with pytest.raises(UsageError):
+        values.integers([text], "--offset")

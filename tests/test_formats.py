@@ -1,0 +1,193 @@
+"""Rounding, against gfloat, torch, ml_dtypes and exact fractions."""
+
+from fractions import Fraction
+
+import gfloat
+import gfloat.formats
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropeaudit.errors import UnknownName
+from ropeaudit.formats import FORMATS, Format, parse, round_in_place, round_to
+
+FP16, BF16 = parse("fp16"), parse("bf16")
+ORACLES = {
+    "float64": gfloat.formats.format_info_binary64,
+    "float32": gfloat.formats.format_info_binary32,
+    "float16": gfloat.formats.format_info_binary16,
+    "bfloat16": gfloat.formats.format_info_bfloat16,
+    "float8_e4m3": gfloat.formats.format_info_ocp_e4m3,
+    "float8_e5m2": gfloat.formats.format_info_ocp_e5m2,
+}
+PROBES = [
+    (1 + 2**-8 + 2**-40, "bf16", 1.0078125),  # rounded twice, through float32, it gives 1.0
+    (1 + 2**-11 + 2**-40, "fp16", 1.0009765625),
+    (65519.999, "fp16", 65504.0),
+    (65520.0, "fp16", np.inf),
+    (2.0**-25, "fp16", 0.0),  # a tie, to even
+    (2.0**-25 * 1.0001, "fp16", 2.0**-24),
+    (464.0, "e4m3", 448.0),  # a tie, to even
+    (464.1, "e4m3", np.nan),
+    (61440.0, "e5m2", np.inf),
+    (2.0**-150, "fp32", 0.0),
+    (257.0, "bf16", 256.0),
+    (2049.0, "tf32", 2048.0),
+]
+
+
+def codes(dtype: type) -> np.ndarray:
+    """All finite values of a 16-bit dtype, in float64."""
+    with np.errstate(invalid="ignore"):  # signalling nans
+        values = np.arange(65536, dtype=np.uint16).view(dtype).astype(np.float64)
+    return values[np.isfinite(values)]
+
+
+def oracle(x: float, fmt: Format) -> float:
+    info = ORACLES[fmt.name]
+    saturate = fmt.overflow == "saturate"
+    return gfloat.round_float(info, x, gfloat.RoundMode.TiesToEven, sat=saturate)
+
+
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    zeros = a == 0
+    return bool(
+        np.array_equal(a, b, equal_nan=True)
+        and np.array_equal(np.signbit(a[zeros]), np.signbit(b[zeros]))
+    )
+
+
+def probes_around(values: np.ndarray) -> np.ndarray:
+    """Values, the midpoints of neighbours, and the float64 numbers next to each midpoint."""
+    ordered = np.unique(values)
+    middle = ordered[:-1] + np.diff(ordered) / 2
+    return np.concatenate(
+        [values, middle, np.nextafter(middle, -np.inf), np.nextafter(middle, np.inf)]
+    )
+
+
+@pytest.mark.parametrize(("x", "name", "expected"), PROBES)
+def test_known_traps(x: float, name: str, expected: float) -> None:
+    assert same(round_to(np.array([x, -x]), parse(name)), np.array([expected, -expected], np.float32)) or (
+        np.isnan(expected) and np.isnan(round_to(np.array([x]), parse(name))).all()
+    )
+
+
+@pytest.mark.parametrize(("fmt", "dtype"), [(FP16, np.float16), (BF16, ml_dtypes.bfloat16)])
+def test_every_code_its_midpoints_and_their_neighbours(fmt: Format, dtype: type) -> None:
+    values = codes(dtype)
+    ordered, found = np.unique(values), probes_around(values)
+    above = np.searchsorted(ordered, found, side="left").clip(1, ordered.size - 1)
+    low, high = ordered[above - 1], ordered[above]
+    exact = np.isin(found, ordered)
+    # nearest by exact distances: found - low and high - found are exact for neighbours of a midpoint
+    middle = low + (high - low) / 2
+    even_low = (np.abs(low.astype(np.float32).astype(dtype).view(np.uint16).astype(int)) % 2) == 0
+    nearest = np.where(found < middle, low, np.where(found > middle, high, np.where(even_low, low, high)))
+    expected = np.where(exact, found, nearest)
+    assert np.array_equal(round_to(found, fmt), expected.astype(np.float32))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fmt", "dtype"), [(FP16, np.float16), (BF16, ml_dtypes.bfloat16)])
+def test_every_code_against_gfloat(fmt: Format, dtype: type) -> None:
+    found = probes_around(codes(dtype))
+    expected = np.array([oracle(x, fmt) for x in found.tolist()], np.float32)
+    assert same(round_to(found, fmt), expected)
+
+
+@pytest.mark.parametrize("fmt", FORMATS[:1] + FORMATS[3:], ids=str)
+def test_a_sample_against_gfloat(fmt: Format) -> None:
+    if fmt.name not in ORACLES:
+        pytest.fail("an oracle is missing")
+    rng = np.random.default_rng(1)
+    exponents = rng.uniform(fmt.emin - fmt.precision - 2, fmt.emax + 2, 3000)
+    sample = np.ldexp(rng.uniform(-2, 2, 3000), np.minimum(exponents, 1020).astype(int))
+    expected = np.array([oracle(x, fmt) for x in sample.tolist()])
+    assert same(round_to(sample, fmt).astype(np.float64), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("fp16", torch.float16), ("bf16", torch.bfloat16), ("e5m2", torch.float8_e5m2)],
+)
+def test_float32_patterns_against_torch(name: str, dtype: torch.dtype) -> None:
+    bits = np.random.default_rng(2).integers(0, 2**32, 400_000, dtype=np.uint32)
+    values = bits.view(np.float32)
+    values = values[np.isfinite(values)]
+    expected = torch.from_numpy(values).to(dtype).to(torch.float32).numpy()
+    assert same(round_to(values, parse(name)), expected)
+
+
+def test_tf32_is_float32_with_13_bits_dropped() -> None:
+    bits = np.random.default_rng(3).integers(0, 2**31, 100_000, dtype=np.uint32)
+    values = bits.view(np.float32)
+    values = values[np.isfinite(values) & (values < 3e38)]
+    whole = values.view(np.uint32).astype(np.uint64)
+    kept, rest = whole >> np.uint64(13), whole & np.uint64(0x1FFF)
+    up = (rest > 0x1000) | ((rest == 0x1000) & (kept & np.uint64(1) == 1))
+    expected = ((kept + up) << np.uint64(13)).astype(np.uint32).view(np.float32)
+    assert same(round_to(values, parse("tf32")), expected)
+
+
+@given(
+    st.floats(allow_nan=False, allow_infinity=False, width=64),
+    st.sampled_from([fmt for fmt in FORMATS if fmt.precision < 53]),
+)
+def test_no_value_of_the_format_is_nearer(x: float, fmt: Format) -> None:
+    (rounded,) = round_to(np.array([x]), fmt).astype(np.float64)
+    if not np.isfinite(rounded):
+        assert abs(x) > fmt.largest
+        return
+    spacing = max(fmt.smallest_subnormal, 2.0 ** (np.frexp(abs(x) or 1.0)[1] - fmt.precision))
+    assert abs(Fraction(x) - Fraction(rounded)) <= Fraction(spacing) / 2
+    assert Fraction(rounded) / Fraction(fmt.smallest_subnormal) % 1 == 0
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=40), st.sampled_from(FORMATS[2:]))
+def test_rounding_twice_changes_nothing_and_carriers_agree(xs: list[float], fmt: Format) -> None:
+    wide = np.array(xs, np.float64)
+    once = round_to(wide, fmt)
+    assert same(round_to(once, fmt), once)
+    assert same(round_to(wide.astype(np.float32), fmt), once)
+
+
+def test_in_place_with_scratch_equals_a_new_array() -> None:
+    x = np.random.default_rng(4).standard_normal((300, 1000)).astype(np.float32) * np.float32(1e-4)
+    expected = round_to(x, FP16)
+    round_in_place(x, FP16, np.empty_like(x))
+    assert same(x, expected)
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+def test_derived_numbers(fmt: Format) -> None:
+    info = ml_dtypes.finfo(
+        {"tf32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float8_e4m3": ml_dtypes.float8_e4m3fn,
+         "float8_e5m2": ml_dtypes.float8_e5m2}.get(fmt.name, fmt.name)
+    )
+    assert fmt.smallest_normal == float(info.smallest_normal)
+    if fmt.name != "tf32":
+        assert fmt.largest == float(info.max)
+        assert fmt.smallest_subnormal == float(info.smallest_subnormal)
+    rounded = round_to(np.array([float(fmt.first_inexact_integer)]), fmt)
+    assert int(rounded[0]) != fmt.first_inexact_integer
+    assert parse(fmt.short) is fmt
+
+
+def test_first_inexact_integers_are_those_of_the_literature() -> None:
+    seen = {fmt.name: fmt.first_inexact_integer for fmt in FORMATS}
+    assert (seen["bfloat16"], seen["float16"], seen["tf32"], seen["float32"]) == (257, 2049, 2049, 2**24 + 1)
+
+
+def test_nan_payloads_stay_nan() -> None:
+    weird = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001], np.uint32).view(np.float32)
+    for fmt in FORMATS:
+        assert np.isnan(round_to(weird, fmt)).all()
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(UnknownName, match="did you mean .*bfloat16"):
+        parse("bfloat61")

@@ -1,0 +1,131 @@
+"""The judge against 50-digit arithmetic."""
+
+import mpmath
+import numpy as np
+import pytest
+from mpmath import mp, mpf
+
+from ropeaudit import doubledouble as dd
+from ropeaudit import reference
+from ropeaudit.rope.setting import RopeSetting
+
+DIGITS = 50
+
+
+def exact_angles(distances: np.ndarray, setting: RopeSetting) -> list[list[mpf]]:
+    with mp.workdps(DIGITS):
+        base = mpf(setting.base)
+        thetas = [mpmath.power(base, -mpf(2 * i) / setting.rotary_dim) for i in range(setting.pairs)]
+        return [[int(distance) * theta for theta in thetas] for distance in distances]
+
+
+def worst_table_error(distances: np.ndarray, setting: RopeSetting) -> float:
+    (cos, cos_low), (sin, sin_low) = reference.distance_table(distances.astype(np.float64), setting)
+    worst = mpf(0)
+    with mp.workdps(DIGITS):
+        for row, angles in enumerate(exact_angles(distances, setting)):
+            for pair, angle in enumerate(angles):
+                c, s = mpmath.cos_sin(angle)
+                worst = max(
+                    worst,
+                    abs(mpf(cos[row, pair]) + mpf(cos_low[row, pair]) - c),
+                    abs(mpf(sin[row, pair]) + mpf(sin_low[row, pair]) - s),
+                )
+    return float(worst)
+
+
+def test_pi() -> None:
+    with mp.workdps(75):
+        assert abs(mpf(str(dd.PI)) - mp.pi) < mpf(10) ** -70
+
+
+@pytest.mark.parametrize("base", [10000.0, 500000.0, 1e6 + 0.5])
+def test_table_to_distance_2_to_the_24(base: float) -> None:
+    rng = np.random.default_rng(0)
+    distances = np.concatenate([rng.integers(-(2**24), 2**24, 38), [2**24, 0]])
+    assert worst_table_error(distances, RopeSetting.of(128, base=base)) < dd.CIRCLE_ERROR
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", [10000.0, 500000.0])
+def test_table_on_a_hundred_thousand_pairs(base: float) -> None:
+    rng = np.random.default_rng(1)
+    distances = np.unique(np.concatenate([np.arange(200), rng.integers(0, 2**24, 700), [2**24]]))
+    setting = RopeSetting.of(256, base=base)
+    assert distances.size * setting.pairs > 100_000
+    assert worst_table_error(distances, setting) < dd.CIRCLE_ERROR
+
+
+def test_float64_angles_of_any_size() -> None:
+    rng = np.random.default_rng(2)
+    angles = np.concatenate([rng.uniform(-(2**53), 2**53, 300), rng.standard_normal(300) * 1e-8, [0.0]])
+    with dd.precise():
+        w = dd.words(1 / (2 * dd.PI))
+    (cos, low), (sin, sin_low) = dd.unit_circle(angles[:, None], w)
+    with mp.workdps(DIGITS):
+        for i, angle in enumerate(angles):
+            c, s = mpmath.cos_sin(mpf(angle))
+            assert abs(mpf(cos[i, 0]) + mpf(low[i, 0]) - c) < dd.CIRCLE_ERROR
+            assert abs(mpf(sin[i, 0]) + mpf(sin_low[i, 0]) - s) < dd.CIRCLE_ERROR
+
+
+def exact_scores(q: np.ndarray, k: np.ndarray, setting: RopeSetting) -> list[list[mpf]]:
+    """From m - n alone, pair by pair, in 50 digits."""
+    s, half = len(q), setting.pairs
+    first = [2 * i if setting.layout == "interleaved" else i for i in range(half)]
+    second = [2 * i + 1 if setting.layout == "interleaved" else i + half for i in range(half)]
+    with mp.workdps(DIGITS):
+        turns = {
+            d: [mpmath.cos_sin(angle) for angle in exact_angles(np.array([d]), setting)[0]]
+            for d in range(-s, s)
+        }
+        scores = []
+        for m in range(s):
+            scores.append([])
+            for n in range(s):
+                total = mpf(0)
+                for i, (c, sn) in enumerate(turns[m - n]):
+                    a, b = mpf(q[m, first[i]]), mpf(q[m, second[i]])
+                    x, y = mpf(k[n, first[i]]), mpf(k[n, second[i]])
+                    total += (a * x + b * y) * c + (a * y - b * x) * sn
+                for j in range(setting.rotary_dim, setting.head_dim):
+                    total += mpf(q[m, j]) * mpf(k[n, j])
+                scores[-1].append(total * mpf(setting.scale))
+        return scores
+
+
+@pytest.mark.parametrize("precision", ["double", "extended"])
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+@pytest.mark.parametrize("rotary_dim", [32, 12])
+def test_whole_scores_hold_their_certificate(precision, layout, rotary_dim) -> None:
+    setting = RopeSetting.of(32, rotary_dim, layout=layout)
+    rng = np.random.default_rng(3)
+    q, k = rng.standard_normal((12, 32)), rng.standard_normal((12, 32)) * 10.0 ** rng.integers(-3, 3, (12, 1))
+    table = reference.distance_table(np.arange(12.0), setting)
+    left = reference.turned(q, table, setting, precision, setting.scale)
+    right = reference.turned(k, table, setting, precision)
+    shape = np.empty((12, 12)), np.empty((12, 12))
+    high, low = reference.product(left, right, *shape)
+    bound = reference.certificate(left, right)
+    exact = exact_scores(q, k, setting)
+    with mp.workdps(DIGITS):
+        for m in range(12):
+            for n in range(12):
+                seen = mpf(high[m, n]) + (mpf(low[m, n]) if low is not None else 0)
+                assert abs(seen - exact[m][n]) <= bound
+    scale = left.norm * right.norm
+    assert bound < scale * (1e-13 if precision == "double" else 1e-19)
+
+
+def test_the_leading_product_is_exact() -> None:
+    rng = np.random.default_rng(4)
+    setting = RopeSetting.of(256)
+    q, k = rng.standard_normal((6, 256)) * 1e3, rng.standard_normal((6, 256)) * 1e-5
+    table = reference.distance_table(np.arange(6.0), setting)
+    left, right = (reference.turned(x, table, setting, "extended") for x in (q, k))
+    product = left.head @ right.head.T
+    with mp.workdps(60):
+        for m in range(6):
+            for n in range(6):
+                terms = zip(left.head[m], right.head[n], strict=True)
+                assert mpf(product[m, n]) == mp.fsum(mpf(a) * mpf(b) for a, b in terms)

@@ -1,0 +1,52 @@
+"""The default command is fast because it loads little: a child process says what it loaded."""
+
+import json
+import subprocess
+import sys
+
+HEAVY = {"torch", "pandas", "matplotlib", "transformers"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    code = f"import sys\n{statement}\nimport json\nprint('\\n' + json.dumps(sorted(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    return {name.split(".")[0] for name in json.loads(out.splitlines()[-1])}
+
+
+def command(*arguments: str) -> str:
+    return f"from ropeaudit.cli.main import main\nassert main({list(arguments)!r}) == 0"
+
+
+def test_importing_the_package_loads_nothing_else() -> None:
+    assert not loaded_by("import ropeaudit") & (HEAVY | {"numpy", "rich", "click"})
+
+
+def test_help_loads_no_numpy() -> None:
+    for arguments in (["--help"], ["shift", "--help"], ["--version"]):
+        assert not loaded_by(command(*arguments)) & (HEAVY | {"numpy", "rich"})
+
+
+def test_the_default_shift_loads_neither_torch_nor_pandas() -> None:
+    for form in ("table", "csv", "json", "jsonl", "markdown"):
+        assert not loaded_by(command("shift", "--offset", "1000", "--dtype", "fp16", "-f", form)) & HEAVY
+
+
+def test_the_door_can_be_seen_open() -> None:
+    assert "pandas" in loaded_by("from ropeaudit import shift, to_frame\nto_frame(shift(heads=1, seq_len=2))")
+
+
+def test_a_default_shift_takes_at_most_a_third_of_importing_torch() -> None:
+    import time
+
+    def seconds(*command: str) -> float:
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, *command], check=True, capture_output=True)
+        return time.perf_counter() - begin
+
+    torch = min(seconds("-c", "import torch") for _ in range(3))
+    shift = min(
+        seconds("-m", "ropeaudit", "shift", "--offset", "1000", "--dtype", "fp16") for _ in range(3)
+    )
+    help_ = min(seconds("-m", "ropeaudit", "--help") for _ in range(3))
+    assert shift / torch < 1 / 3, f"{shift / torch:.2f}"
+    assert help_ / torch < 1 / 10, f"{help_ / torch:.2f}"
