@@ -15,6 +15,7 @@ from ropeaudit.formats import parse
 from ropeaudit.inputs import Inputs
 from ropeaudit.masks import Mask
 from ropeaudit.measure import Measured, Plan
+from ropeaudit.recipes import Resolved
 from ropeaudit.records import Record
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Subject
@@ -66,9 +67,7 @@ class Case:
         seq_len = _positive("seq_len", 256 if self.seq_len is None else self.seq_len)
         setting = self._setting(128 if self.head_dim is None else self.head_dim)
         if heads % kv_heads:
-            raise BadShape(
-                f"--kv-heads {kv_heads} does not divide --heads {heads}; give one of its divisors"
-            )
+            raise BadShape(f"--kv-heads {kv_heads} does not divide --heads {heads}; give one of its divisors")
         _fits(measure.bytes_needed(setting, heads, kv_heads, seq_len))
         seed = 0 if self.seed is None else self.seed
         if seed < 0:
@@ -101,7 +100,7 @@ class Audit:
                 raise UsageError(f"there are no {name} to audit")
         self.resolved()
 
-    def resolved(self) -> list[recipes.Resolved]:
+    def resolved(self) -> list[Resolved]:
         """Return every recipe in every dtype, in the order of the rows, each once."""
         chosen = [recipes.load(name).changed(self.changes) for name in dict.fromkeys(self.recipes)]
         formats = list(dict.fromkeys(parse(name) for name in self.dtypes))

@@ -46,8 +46,7 @@ def read(spec: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     q, k = (_heads(spec, name, _pick(spec, tensors, name)) for name in ("q", "k"))
     if q.shape[1:] != k.shape[1:]:
         raise BadInput(
-            f"--qk {spec!r}: q has shape {q.shape} and k {k.shape}; "
-            "they must agree in positions and head_dim"
+            f"--qk {spec!r}: q has shape {q.shape} and k {k.shape}; they must agree in positions and head_dim"
         )
     return q, k
 

@@ -42,8 +42,7 @@ def environment() -> dict[str, Any]:
 
 def command_line() -> str:
     """Return the command that is running, as one would type it."""
-    arguments = [item for item in sys.argv[1:]]
-    return shlex.join(["ropeaudit", *arguments])
+    return shlex.join(["ropeaudit", *sys.argv[1:]])
 
 
 def now() -> str:

@@ -11,7 +11,6 @@ float64, float32 for the rest (`Format.carrier`).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 

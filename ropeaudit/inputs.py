@@ -47,9 +47,7 @@ class Inputs:
         return int(self.q.shape[0] // self.k.shape[0])
 
 
-def make(
-    kind: str, heads: int, kv_heads: int, seq_len: int, head_dim: int, seed: int = 0
-) -> Inputs:
+def make(kind: str, heads: int, kv_heads: int, seq_len: int, head_dim: int, seed: int = 0) -> Inputs:
     """Return synthetic q and k.
 
     kind: "gaussian" (independent standard normal, from `seed`), "ones", or "arange" (0, 1, ..., d-1 in

@@ -120,9 +120,7 @@ def _cell_bytes(setting: RopeSetting, seq_len: int) -> int:
     return 2 * min(seq_len, PANEL) * (setting.head_dim + 2 * setting.pairs) * 8
 
 
-def measure(
-    plan: Plan, threads: int, progress: Callable[[float], None]
-) -> dict[tuple[int, int], Measured]:
+def measure(plan: Plan, threads: int, progress: Callable[[float], None]) -> dict[tuple[int, int], Measured]:
     """Return what was measured, for every cell of the plan; `progress` hears the share done."""
     found = {cell: Measured() for cell in plan.cells()}
     scores_in_all = masks.count(plan.mask, plan.seq_len) * plan.inputs.q.shape[0]
@@ -212,9 +210,7 @@ class _Run:
 
         return dict(zip(cells, self._map(one, cells), strict=True))
 
-    def _heads(
-        self, heads: range, rows: slice, cols: slice
-    ) -> Iterator[dict[tuple[int, int], Measured]]:
+    def _heads(self, heads: range, rows: slice, cols: slice) -> Iterator[dict[tuple[int, int], Measured]]:
         inputs = self.plan.inputs
         kv_heads = sorted({head // inputs.group for head in heads})
         jobs = [_Job("q", inputs.q[head], rows, self.plan.setting.scale) for head in heads]
@@ -225,9 +221,7 @@ class _Run:
         starts = range(rows.start, rows.stop, TILE_ROWS)
         strips = [(head, slice(s, min(s + TILE_ROWS, rows.stop))) for head in heads for s in starts]
         yield from self._map(
-            lambda job: self._strip(
-                job[0], q[job[0]], k[job[0] // inputs.group], job[1], rows.start, cols
-            ),
+            lambda job: self._strip(job[0], q[job[0]], k[job[0] // inputs.group], job[1], rows.start, cols),
             strips,
         )
 
@@ -316,9 +310,7 @@ class _Tile:
         hidden = 0 if self.hidden is None else int(self.hidden.sum())
         self.visible = self.shape[0] * self.shape[1] - hidden
 
-    def judge(
-        self, q: Factor, k: Factor, in_q: slice, in_k: slice, members: Sequence[int]
-    ) -> None:
+    def judge(self, q: Factor, k: Factor, in_q: slice, in_k: slice, members: Sequence[int]) -> None:
         """Compute the reference of the tile and note its statistics for the subjects in `members`."""
         exact, spare = self._array(3, _DOUBLE), self._array(4, _DOUBLE)
         high, _ = self.exact = reference.product(q.rows(in_q), k.rows(in_k), exact, spare)
@@ -369,7 +361,7 @@ class _Tile:
             if number == 0:  # the difference of a score to itself: 0, or nan where it is not finite
                 found.own.count, found.own.nonfinite = found.drift.count, found.drift.nonfinite
 
-    def _array(self, number: int, dtype: np.dtype[Any]) -> FloatArray:
+    def _array(self, number: int, dtype: np.dtype[Any]) -> Any:
         """Scratch array `number` of this thread, in the shape of the tile."""
         size = TILE_ROWS * TILE_COLUMNS
         name = f"{dtype.name}_{number}"

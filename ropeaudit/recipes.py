@@ -237,7 +237,7 @@ def _chain(stage: str, text: str, dtype: Format) -> tuple[Format, ...]:
 
 def _string(key: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise UsageError(f"{key} = {value!r} is not text; try {key} = \"fp32\"")
+        raise UsageError(f'{key} = {value!r} is not text; try {key} = "fp32"')
     return value
 
 

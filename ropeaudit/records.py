@@ -147,11 +147,13 @@ def note(record: Record) -> str | None:
     """Return a finding that the reader must know of, with its remedy; None where there is none."""
     where = f"{record.subject} {record.dtype} at offset {record.offset}"
     if record.nonfinite:
-        share = "every score is" if record.nonfinite == record.scores else (
-            f"{record.nonfinite} of {record.scores} scores are"
+        share = (
+            "every score is"
+            if record.nonfinite == record.scores
+            else (f"{record.nonfinite} of {record.scores} scores are")
         )
         remedy = "keep the stage that overflows in float32"
-        if not record.distinct_positions == record.seq_len:
+        if record.distinct_positions != record.seq_len:
             remedy = "keep positions in float32"
         return f"{where}: {share} nan or infinite; {remedy}."
     if record.distinct_positions < record.seq_len:

@@ -110,9 +110,7 @@ def turned(
     return Factor(whole, head, rest, _norm(whole), _norm(rest))
 
 
-def _turned_exactly(
-    x: Array, cos: Pair, sin: Pair, members: tuple[slice, slice], scale: float
-) -> Pair:
+def _turned_exactly(x: Array, cos: Pair, sin: Pair, members: tuple[slice, slice], scale: float) -> Pair:
     """Turn and scale rows of x in double-double arithmetic. Shapes: x (s, d), cos, sin (s, p)."""
     high, low = np.array(x), np.zeros_like(x)
     a, b = (x[:, some] for some in members)
@@ -146,7 +144,8 @@ def certificate(q: Factor, k: Factor) -> float:
     n = d for one float64 product, and 9 roundings more for turning and scaling in float64; n = 2d for the
     product of the rests, which is that of shorter vectors.
     """
-    d, norms = q.whole.shape[1], q.norm * k.norm
+    d: int = q.whole.shape[1]
+    norms = q.norm * k.norm
     table = 3.0 * dd.CIRCLE_ERROR * norms
     if q.head is None or k.head is None:
         n = d + 12

@@ -285,9 +285,7 @@ class Expected:
     nonfinite: int
 
 
-def audit(
-    model: Model, q: Sequence[Matrix], k: Sequence[Matrix], offset: int, causal: bool
-) -> Expected:
+def audit(model: Model, q: Sequence[Matrix], k: Sequence[Matrix], offset: int, causal: bool) -> Expected:
     """Audit one offset. q: heads x positions x dims; k: key-value heads x positions x dims."""
     drift: dict[tuple[int, int, int], float] = {}
     own, truth = [], []

@@ -56,7 +56,9 @@ def test_help(out, snapshot) -> None:
 
 
 def test_json_is_strict_and_holds_the_circumstances(out) -> None:
-    text = out("shift", "--heads", "1", "--seq-len", "4", "--offset", "131072", "--dtype", "fp16", "-f", "json")
+    text = out(
+        "shift", "--heads", "1", "--seq-len", "4", "--offset", "131072", "--dtype", "fp16", "-f", "json"
+    )
 
     def refuse(word: str) -> None:
         raise AssertionError(word)
@@ -102,7 +104,10 @@ def test_reports_go_to_files_and_to_stdout(out, tmp_path) -> None:
     text = out(*SMALL, "-f", "csv", *flags)
     assert (tmp_path / "drift.csv").read_text() == text
     assert json.loads((tmp_path / "drift.csv.meta.json").read_text())["schema"] == records.SCHEMA
-    assert "**Growing" in (tmp_path / "ticket.md").read_text() or "**Decorr" in (tmp_path / "ticket.md").read_text()
+    assert (
+        "**Growing" in (tmp_path / "ticket.md").read_text()
+        or "**Decorr" in (tmp_path / "ticket.md").read_text()
+    )
     assert sorted(os.listdir(tmp_path)) == sorted([*names, "drift.csv.meta.json"])
 
 
@@ -116,11 +121,17 @@ def test_a_broken_gate_gives_1_and_says_which(capsys) -> None:
 
 def test_a_gate_that_holds_gives_0_and_nan_breaks_it(capsys) -> None:
     assert main([*SMALL, "--fail-if", "drift_max>10"]) == 0
-    assert main(["shift", "--offset", "131072", "--dtype", "fp16", "--heads", "1", "--fail-if", "drift_rms>9"]) == 1
+    assert (
+        main(["shift", "--offset", "131072", "--dtype", "fp16", "--heads", "1", "--fail-if", "drift_rms>9"])
+        == 1
+    )
 
 
 def test_notes_and_errors_stay_off_stdout(capsys) -> None:
-    assert main(["shift", "--dtype", "bf16", "--offset", "1000", "--heads", "1", "-f", "csv", "--no-header"]) == 0
+    assert (
+        main(["shift", "--dtype", "bf16", "--offset", "1000", "--heads", "1", "-f", "csv", "--no-header"])
+        == 0
+    )
     seen = capsys.readouterr()
     assert seen.out.count("\n") == 1
     assert "36 of 256 positions stay distinct; keep positions in float32" in seen.err
@@ -171,7 +182,9 @@ def test_integers(text, expected) -> None:
     assert values.integers([text], "--offset") == expected
 
 
-@pytest.mark.parametrize("text", ["", ",", "1.5", "0x10", "1-10", "10-1+1", "1-9*1", "0-9*2", "1e400", "ten", "٣", "0-1e9+1"])
+@pytest.mark.parametrize(
+    "text", ["", ",", "1.5", "0x10", "1-10", "10-1+1", "1-9*1", "0-9*2", "1e400", "ten", "٣", "0-1e9+1"]
+)
 def test_bad_integers(text) -> None:
     with pytest.raises(UsageError):
         values.integers([text], "--offset")

@@ -55,8 +55,7 @@ def oracle(x: float, fmt: Format) -> float:
 def same(a: np.ndarray, b: np.ndarray) -> bool:
     zeros = a == 0
     return bool(
-        np.array_equal(a, b, equal_nan=True)
-        and np.array_equal(np.signbit(a[zeros]), np.signbit(b[zeros]))
+        np.array_equal(a, b, equal_nan=True) and np.array_equal(np.signbit(a[zeros]), np.signbit(b[zeros]))
     )
 
 
@@ -64,9 +63,7 @@ def probes_around(values: np.ndarray) -> np.ndarray:
     """Values, the midpoints of neighbours, and the float64 numbers next to each midpoint."""
     ordered = np.unique(values)
     middle = ordered[:-1] + np.diff(ordered) / 2
-    return np.concatenate(
-        [values, middle, np.nextafter(middle, -np.inf), np.nextafter(middle, np.inf)]
-    )
+    return np.concatenate([values, middle, np.nextafter(middle, -np.inf), np.nextafter(middle, np.inf)])
 
 
 @pytest.mark.parametrize(("x", "name", "expected"), PROBES)
@@ -165,8 +162,12 @@ def test_in_place_with_scratch_equals_a_new_array() -> None:
 @pytest.mark.parametrize("fmt", FORMATS, ids=str)
 def test_derived_numbers(fmt: Format) -> None:
     info = ml_dtypes.finfo(
-        {"tf32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float8_e4m3": ml_dtypes.float8_e4m3fn,
-         "float8_e5m2": ml_dtypes.float8_e5m2}.get(fmt.name, fmt.name)
+        {
+            "tf32": np.float32,
+            "bfloat16": ml_dtypes.bfloat16,
+            "float8_e4m3": ml_dtypes.float8_e4m3fn,
+            "float8_e5m2": ml_dtypes.float8_e5m2,
+        }.get(fmt.name, fmt.name)
     )
     assert fmt.smallest_normal == float(info.smallest_normal)
     if fmt.name != "tf32":
@@ -189,5 +190,5 @@ def test_nan_payloads_stay_nan() -> None:
 
 
 def test_unknown_name() -> None:
-    with pytest.raises(UnknownName, match="did you mean .*bfloat16"):
+    with pytest.raises(UnknownName, match=r"did you mean .*bfloat16"):
         parse("bfloat61")

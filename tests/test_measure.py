@@ -6,11 +6,8 @@ import pytest
 from ropeaudit import Record, inputs, measure, shift
 
 SETTING = {"seq_len": 90, "heads": 4, "kv_heads": 2, "head_dim": 16, "recipe": ["hf", "uniform"]}
-EXACT = (
-    "subject dtype offset scores nonfinite distinct_positions drift_max self_drift_max "
-    "worst_head worst_query worst_key verdict"
-).split()
-SUMS = "drift_rms drift_mean_abs self_drift_rms reference_rms floor_rms".split()
+EXACT = ["subject", "dtype", "offset", "scores", "nonfinite", "distinct_positions", "drift_max", "self_drift_max", "worst_head", "worst_query", "worst_key", "verdict"]
+SUMS = ["drift_rms", "drift_mean_abs", "self_drift_rms", "reference_rms", "floor_rms"]
 
 
 def run(**changes: object) -> list[Record]:
@@ -69,7 +66,9 @@ def test_worst_place_is_where_the_largest_drift_is() -> None:
     from ropeaudit import RopeSetting, parse, recipes
     from ropeaudit.subjects.emulated import Emulated
 
-    (record,) = shift(1000, "bf16", "hf", changes={"accumulate": "fp64", "score": "fp64"}, heads=2, seq_len=30)
+    (record,) = shift(
+        1000, "bf16", "hf", changes={"accumulate": "fp64", "score": "fp64"}, heads=2, seq_len=30
+    )
     made, setting = inputs.make("gaussian", 2, 2, 30, 128), RopeSetting.of()
     subject = Emulated(recipes.named("hf").resolve(parse("bf16")), setting)
     exact = Emulated(recipes.named("xformers-f64").resolve(parse("fp64")), setting)
@@ -78,7 +77,10 @@ def test_worst_place_is_where_the_largest_drift_is() -> None:
         pair = []
         for who, offset in ((subject, 1000), (exact, 0)):
             table = who.table(np.arange(30) + offset)
-            q, k = (who.rotate(x[head].astype(np.float32 if who is subject else float), table) for x in (made.q, made.k))
+            q, k = (
+                who.rotate(x[head].astype(np.float32 if who is subject else float), table)
+                for x in (made.q, made.k)
+            )
             pair.append(q.astype(float) @ k.astype(float).T * setting.scale)
         drift.append(np.tril(np.abs(pair[0] - pair[1])))
     place = np.unravel_index(np.argmax(drift), (2, 30, 30))

@@ -15,7 +15,7 @@ from gfloat import formats as gfloat_formats
 
 import ropeaudit
 
-CLOSE = 1e-3  # relative
+CLOSE = 1e-4  # relative; all but float64 agree to 1e-7, float64 to 1e-6
 COLUMNS = (
     "drift_max",
     "drift_rms",
@@ -274,7 +274,10 @@ def test_range(audit: Audit, tmp_path: Any) -> None:
 
 @each(
     *(Audit(name, "float32", (0, 131072), head_dim=24) for name in ("llamacpp-cpu", "llamacpp-cuda")),
-    *(Audit(name, "float32", (0, 131072), base=5e5, head_dim=12) for name in ("llamacpp-cpu", "llamacpp-cuda")),
+    *(
+        Audit(name, "float32", (0, 131072), base=5e5, head_dim=12)
+        for name in ("llamacpp-cpu", "llamacpp-cuda")
+    ),
 )
 def test_the_exponent_of_a_step_is_rounded(audit: Audit, tmp_path: Any) -> None:
     """powf(base, -2.0f / n_dims): here float32(-2/d) and -2/d give different steps."""
@@ -295,7 +298,7 @@ def test_a_product_of_a_narrow_and_a_wide_number_is_rounded_once(tmp_path: Any) 
 
 
 def test_a_rotation_that_is_rounded_once_is_exact_until_then(tmp_path: Any) -> None:
-    """a cos is a tie of bfloat16, which b sin, 2^-60 of it, breaks: float64 does not hold their sum."""
+    """a cos is a tie of bfloat16, which b sin, 2^-62 of it, breaks: float64 does not hold their sum."""
     changes = {"rotation_rounding": "once", "table": "fp64", "trig": "fp64", "score": "fp32", "input": "fp32"}
     audit = Audit("fp64-angles", "bfloat16", (1,), changes, base=1e24, head_dim=4)
     check_pair(audit, [0.0, 1 + 3 * 2.0**-8, 0.0, 2.0**-22], [1.0] * 4, tmp_path)

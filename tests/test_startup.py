@@ -44,9 +44,7 @@ def test_a_default_shift_takes_at_most_a_third_of_importing_torch() -> None:
         return time.perf_counter() - begin
 
     torch = min(seconds("-c", "import torch") for _ in range(3))
-    shift = min(
-        seconds("-m", "ropeaudit", "shift", "--offset", "1000", "--dtype", "fp16") for _ in range(3)
-    )
+    shift = min(seconds("-m", "ropeaudit", "shift", "--offset", "1000", "--dtype", "fp16") for _ in range(3))
     help_ = min(seconds("-m", "ropeaudit", "--help") for _ in range(3))
     assert shift / torch < 1 / 3, f"{shift / torch:.2f}"
     assert help_ / torch < 1 / 10, f"{help_ / torch:.2f}"

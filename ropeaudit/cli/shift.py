@@ -128,7 +128,7 @@ def _cases(options: dict[str, Any]) -> Iterator[Any]:
         found: Sequence[Any] = read(options[name], "--" + name.replace("_", "-"))
         return found or [None]
 
-    single = {
+    single: dict[str, Any] = {
         name: values.integer(options[name], "--" + name.replace("_", "-"))
         for name in ("heads", "kv_heads")
         if options[name] is not None

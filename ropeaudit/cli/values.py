@@ -24,7 +24,7 @@ def integer(text: str, flag: str) -> int:
     """
     word = text.strip().lower()
     if power := _POWER.fullmatch(word):
-        value = 2 ** int(power["exponent"])
+        value: int = 2 ** int(power["exponent"])
         return -value if power["sign"] == "-" else value
     match = _SCALAR.fullmatch(word)
     if not match:
@@ -82,9 +82,7 @@ def _integer_or_range(text: str, flag: str) -> list[int]:
     step = integer(match["step"], flag)
     found = _multiples if match["how"] == "*" else _sums
     if first > last or step < 1 or (match["how"] == "*" and (step < 2 or first < 1)):
-        raise UsageError(
-            f"{flag} {text.strip()!r} does not count upwards; try 1k-1m*2 or 0-4096+256"
-        )
+        raise UsageError(f"{flag} {text.strip()!r} does not count upwards; try 1k-1m*2 or 0-4096+256")
     return found(first, last, step, flag)
 
 

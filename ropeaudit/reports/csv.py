@@ -1,4 +1,4 @@
-"""CSV: a header, a row a case, full precision, no comments; see RFC 4180, with \\n line ends."""
+"""CSV: a header, a row a case, full precision, no comments; see RFC 4180, with line feeds."""
 
 from __future__ import annotations
 

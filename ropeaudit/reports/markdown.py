@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ropeaudit.reports import Report
+from ropeaudit.reports.numbers import printable
 from ropeaudit.reports.table import heading, is_number, shown
 
 
@@ -20,7 +21,7 @@ def render(report: Report) -> str:
     if report.notes:
         parts.append("\n".join(f"- {_escaped(note)}" for note in report.notes))
     if report.legend:
-        parts.append(_escaped(report.legend))
+        parts.append(_escaped(report.legend.replace("\n", " ")))
     parts += _environment(report.circumstances)
     return "\n\n".join(parts) + "\n"
 
@@ -53,6 +54,7 @@ def _environment(circumstances: Mapping[str, Any]) -> list[str]:
 
 def _escaped(text: str) -> str:
     """Return text that Markdown shows as it is."""
+    text = printable(text)
     for mark in "\\|<>*_`[]":
         text = text.replace(mark, "\\" + mark)
-    return text.replace("\n", " ")
+    return text

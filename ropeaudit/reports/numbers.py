@@ -28,10 +28,19 @@ def short(value: Any) -> str:
     if value is None:
         return "nan"
     if not isinstance(value, float):
-        return str(value)
+        return printable(str(value))
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
     return f"{value:#.3g}".rstrip(".") if 1e-3 <= abs(value) < 1e3 else f"{value:.2e}"
+
+
+def printable(text: str) -> str:
+    """Return text with every character that could steer a terminal written out.
+
+    >>> printable("a\\x1b[31m")
+    'a\\\\x1b[31m'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def setting(value: Any) -> str:
@@ -40,7 +49,7 @@ def setting(value: Any) -> str:
     >>> setting(10000.0), setting(0.08838834764831845), setting(128)
     ('10000', '0.0883883', '128')
     """
-    return f"{value:.6g}" if isinstance(value, float) else exact(value)
+    return f"{value:.6g}" if isinstance(value, float) else short(value)
 
 
 def percent(share: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ropeaudit.reports import Report, Row
-from ropeaudit.reports.numbers import percent, setting, short
+from ropeaudit.reports.numbers import percent, printable, setting, short
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +39,7 @@ def show(report: Report, console: Console) -> None:
     from rich.text import Text
 
     if report.headline and report.header:
-        console.print(Text(report.headline, style="bold"), soft_wrap=True)
+        console.print(Text(printable(report.headline), style="bold"), soft_wrap=True)
         console.print()
     names, left_out = _fitting(report, console.width)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=report.header)
@@ -95,7 +95,6 @@ def _fitting(report: Report, width: int) -> tuple[list[str], list[str]]:
 
 def _width(report: Report, names: Sequence[str]) -> int:
     widths = [
-        max([len(heading(name)), *(len(shown(name, row[name])) for row in report.rows)])
-        for name in names
+        max([len(heading(name)), *(len(shown(name, row[name])) for row in report.rows)]) for name in names
     ]
     return sum(widths) + _GAP * len(widths)

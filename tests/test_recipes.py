@@ -1,0 +1,105 @@
+"""Recipes are data with sources; they resolve, change, load from files, and refuse what NumPy cannot say."""
+
+from pathlib import Path
+
+import pytest
+
+from ropeaudit import recipes, shift
+from ropeaudit.errors import BadInput, NotEmulated, UnknownName, UsageError
+from ropeaudit.formats import FORMATS, parse
+
+BF16 = parse("bf16")
+REFUSED = {"mlx-metal", "flashinfer-posids"}
+
+
+@pytest.mark.parametrize("recipe", recipes.all_recipes(), ids=lambda recipe: recipe.name)
+def test_every_recipe_cites_its_source_and_resolves_or_says_why_not(recipe: recipes.Recipe) -> None:
+    assert recipe.source
+    assert recipe.summary
+    assert recipe.verified in ("ran", "read", "ours")
+    if recipe.name in REFUSED:
+        with pytest.raises(NotEmulated, match=r"no portable definition; `ropeaudit list recipes`"):
+            recipe.resolve(BF16)
+    else:
+        for fmt in FORMATS:
+            assert recipe.resolve(fmt).stages().keys() == set(recipes.STAGES)
+
+
+def test_uniform_is_the_dtype_everywhere_but_in_the_accumulator() -> None:
+    stages = recipes.named("uniform").resolve(BF16).stages()
+    assert stages.pop("accumulate") == "float32"
+    assert set(stages.values()) == {"bfloat16"}
+    assert set(recipes.named("uniform").resolve(parse("fp64")).stages().values()) == {"float64"}
+
+
+def test_hugging_face_eager_as_it_was_read() -> None:
+    assert recipes.named("hf").resolve(BF16).stages() == {
+        "position": "float32",
+        "frequency": "float32",
+        "angle": "float32",
+        "trig": "float32",
+        "table": "bfloat16",
+        "input": "bfloat16",
+        "rotation": "bfloat16",
+        "output": "bfloat16",
+        "accumulate": "float32",
+        "score": "bfloat16",
+    }
+    assert recipes.named("hf-model-cast").resolve(BF16).stages()["frequency"] == "float32/bfloat16"
+
+
+def test_a_change_is_in_the_name_and_in_the_stages() -> None:
+    changed = recipes.named("hf").changed({"angle": "fp64", "rotation_rounding": "once"})
+    assert changed.name == "hf[angle=fp64,rotation_rounding=once]"
+    assert changed.resolve(BF16).stages()["angle"] == "float64"
+    assert changed.rotation_rounding == "once"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"angel": "fp64"}, "did you mean angle"),
+        ({"angle": "fp46"}, "unknown number format 'fp46'"),
+        ({"position": "fp32/bf16"}, "takes one format"),
+        ({"frequency_form": "pow"}, "unknown frequency_form"),
+        ({"rotation_rounding": "twice"}, "unknown rotation_rounding"),
+        ({"scale_after_store": "yes"}, "true or false"),
+        ({"rotation": "none"}, "unknown number format 'none'"),
+    ],
+)
+def test_bad_changes(changes: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        recipes.named("hf").changed(changes)
+
+
+def test_a_file_extends_a_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('extends = "meta"\nangle = "fp64"\nscale_after_store = true\n')
+    mine = recipes.load(str(path))
+    assert (mine.name, mine.stages["angle"], mine.stages["rotation"]) == ("mine", "fp64", "fp32")
+    assert mine.scale_after_store
+    assert [record.subject for record in shift(5, "bf16", str(path), heads=1, seq_len=3)] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "angle = 3",
+        "angel = 'fp32'",
+        "extends = 'no'",
+        "[",
+        "a" * 9000,
+        "extends = 1",
+        "scale_after_store = 1",
+    ],
+)
+def test_bad_files(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(BadInput, match="recipe file"):
+        recipes.load(str(path))
+
+
+def test_unknown_recipe() -> None:
+    with pytest.raises(UnknownName, match="did you mean vllm-cuda"):
+        recipes.load("vllm_cuda")

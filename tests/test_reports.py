@@ -1,0 +1,73 @@
+"""Small things that every report stands on."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropeaudit import records, reports
+from ropeaudit.errors import UnknownName
+from ropeaudit.reports import Report, numbers
+
+HOSTILE = "a|b\n\x1b[31m<script>*x*"
+
+
+@given(st.floats())
+def test_exact_reads_back(value: float) -> None:
+    read = float(numbers.exact(value))
+    assert read == value or (math.isnan(read) and math.isnan(value))
+
+
+@given(st.floats(allow_nan=False))
+def test_short_is_short_and_within_half_a_percent(value: float) -> None:
+    text = numbers.short(value)
+    assert len(text) <= 10
+    if math.isfinite(value) and abs(value) < 1e307:
+        assert float(text) == pytest.approx(value, rel=5.001e-3)
+
+
+def test_a_number_is_never_cut_in_a_plain_table() -> None:
+    wide = {f"column_{i}": 123456.789 + i for i in range(40)}
+    text = reports.render("table", Report([wide], list(wide), list(wide)))
+    assert text.count("1.23e+05") == 40
+    assert "…" not in text
+
+
+@pytest.mark.parametrize("form", ["table", "markdown"])
+def test_hostile_names_are_text(form: str) -> None:
+    text = reports.render(form, Report([{"subject": HOSTILE}], ["subject"], ["subject"]))
+    assert "\x1b" not in text
+    assert len(text.splitlines()) == 3
+    if form == "markdown":
+        assert "<script>" not in text.replace("\\<script\\>", "")
+
+
+def test_unknown_forms() -> None:
+    with pytest.raises(UnknownName, match="yaml"):
+        reports.render("yaml", Report([], [], []))
+    with pytest.raises(UnknownName, match=r"\.csv"):
+        reports.form_of("drift.xlsx")
+
+
+@pytest.mark.parametrize(
+    ("figures", "verdict"),
+    [
+        ({"nonfinite": 1}, "overflow"),
+        ({"drift_max": 1e-20, "drift_rms": 1e-21}, "exact"),
+        ({"drift_rms": 0.5}, "decorrelated"),
+        ({"drift_rms": 0.02}, "floor"),
+        ({"drift_rms": 0.0201}, "growing"),
+    ],
+)
+def test_verdicts(figures: dict[str, float], verdict: str) -> None:
+    usual = {
+        "nonfinite": 0,
+        "drift_max": 1.0,
+        "drift_rms": 0.1,
+        "floor_rms": 0.01,
+        "reference_rms": 1.0,
+        "reference_error": 1e-19,
+    }
+    assert records.judge(**(usual | figures)) == verdict
+    assert verdict in records.VERDICTS

@@ -1,0 +1,118 @@
+"""The emulated engine against mathematics and against torch, transformers and NumPy's own rotations."""
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+from ropeaudit import RopeSetting, inputs, parse, recipes, round_to
+from ropeaudit.rope.frequencies import FORMS, frequencies
+from ropeaudit.subjects import Subject
+from ropeaudit.subjects.emulated import Emulated
+
+POSITIONS = np.array([0, 1, 7, 1000, 131071, -3])
+
+
+def emulated(recipe: str, dtype: str, setting: RopeSetting | None = None, **changes: str) -> Emulated:
+    resolved = recipes.named(recipe).changed(changes).resolve(parse(dtype))
+    return Emulated(resolved, setting or RopeSetting.of())
+
+
+def test_it_is_a_subject() -> None:
+    assert isinstance(emulated("hf", "bf16"), Subject)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16"])
+def test_every_form_gives_the_same_frequencies_up_to_rounding(form: str, dtype: str) -> None:
+    """A power at relative accuracy u of an exponent that is itself off by u: (1 + ln base) u and a few more."""
+    fmt = parse(dtype)
+    found = frequencies(10000.0, 64, form, fmt).astype(np.float64)
+    with mpmath.workdps(40):
+        exact = np.array([float(mpmath.mpf(10000) ** (-mpmath.mpf(i) / 32)) for i in range(32)])
+    if form == "divide":
+        found = 1 / found
+    if form == "recurrence":
+        assert np.ptp(found) == 0
+        found = np.cumprod(np.concatenate([[1.0], found[1:]]))
+    steps = 34 if form in ("recurrence", "step_power") else 1
+    assert np.max(np.abs(found / exact - 1)) < (steps + 3 + np.log(10000.0)) * fmt.unit_roundoff
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_hugging_face_bit_for_bit(dtype: str) -> None:
+    """cos, sin and the rotation of transformers' Llama on this machine.
+
+    A float32 pow or cos of the library may be an ulp off the correctly rounded one: a few table entries
+    may then be the neighbouring number; all others are equal.
+    """
+    torch_dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
+    config = LlamaConfig(hidden_size=1024, num_attention_heads=8, head_dim=128, rope_theta=10000.0)
+    made = inputs.make("gaussian", 2, 2, POSITIONS.size, 128)
+    q = torch.from_numpy(made.q).to(torch_dtype)[None]
+    cos, sin = LlamaRotaryEmbedding(config)(q, torch.from_numpy(POSITIONS)[None])
+    rotated, _ = apply_rotary_pos_emb(q, q, cos, sin)
+    subject = emulated("hf", dtype)
+    table = subject.table(POSITIONS)
+    ours = np.stack([subject.rotate(round_to(x, subject.input), table) for x in made.q])
+    for seen, expected in ((cos[0, :, :64], table[0]), (sin[0, :, :64], table[1]), (rotated[0], ours)):
+        seen = seen.to(torch.float32).numpy()
+        assert np.mean(seen != expected) < (0.2 if dtype == "fp32" else 0.01)
+        assert np.abs(seen - expected).max() < (1e-6 if dtype == "fp32" else 0.02)
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+@pytest.mark.parametrize("rotary_dim", [16, 8, 0])
+def test_float64_rotation_is_complex_multiplication(layout: str, rotary_dim: int) -> None:
+    setting = RopeSetting.of(16, rotary_dim, layout=layout)
+    x = np.random.default_rng(0).standard_normal((POSITIONS.size, 16))
+    subject = emulated("uniform", "fp64", setting)
+    turned = subject.rotate(x, subject.table(POSITIONS))
+    p = rotary_dim // 2
+    first = np.arange(p) * (2 if layout == "interleaved" else 1)
+    second = first + (1 if layout == "interleaved" else p)
+    theta = 10000.0 ** (-2 * np.arange(p) / max(rotary_dim, 1))
+    z = (x[:, first] + 1j * x[:, second]) * np.exp(1j * POSITIONS[:, None] * theta)
+    expected = x.copy()
+    expected[:, first], expected[:, second] = z.real, z.imag
+    assert np.allclose(turned, expected, atol=1e-10, rtol=0)
+
+
+def test_layouts_are_permutations_of_each_other() -> None:
+    x = round_to(np.random.default_rng(1).standard_normal((6, 128)), parse("bf16"))
+    order = np.concatenate([np.arange(0, 128, 2), np.arange(1, 128, 2)])
+    half = emulated("hf", "bf16")
+    interleaved = emulated("hf", "bf16", RopeSetting.of(layout="interleaved"))
+    table = half.table(POSITIONS)
+    assert np.array_equal(interleaved.rotate(x, table)[:, order], half.rotate(x[:, order], table))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "position", "kept"), [("bf16", 8190, 1), ("fp16", 131072, 0), ("fp32", 2**24, 129)]
+)
+def test_positions_collapse(dtype: str, position: int, kept: int) -> None:
+    """[8190, 8191] -> [8192, 8192] in bf16; float32 collides from 2^24."""
+    count = 256 if dtype == "fp32" else 2
+    assert emulated("uniform", dtype).distinct_positions(np.arange(count) + position) == kept
+
+
+def test_rounding_once_is_at_least_as_good_as_rounding_each_time() -> None:
+    x = round_to(np.random.default_rng(2).standard_normal((6, 128)), parse("bf16"))
+    exact = emulated("xformers-f64", "fp64", table="bf16", trig="fp32", angle="fp32", frequency="fp32")
+    each, once = emulated("hf", "bf16"), emulated("hf", "bf16", rotation_rounding="once")
+    truth = exact.rotate(x.astype(np.float64), each.table(POSITIONS))
+    errors = [np.abs(s.rotate(x, s.table(POSITIONS)) - truth).mean() for s in (each, once)]
+    assert errors[1] < 0.8 * errors[0]
+    assert np.array_equal(once.rotate(x, once.table(POSITIONS)), round_to(truth, parse("bf16")))
+
+
+@given(st.integers(-(2**53) + 1, 2**53 - 1))
+def test_norms_are_kept_wherever_a_row_stands(position: int) -> None:
+    x = np.ones((1, 128))
+    subject = emulated("uniform", "fp64")
+    turned = subject.rotate(x, subject.table(np.array([position])))
+    assert np.linalg.norm(turned) == pytest.approx(np.sqrt(128), rel=1e-14)
