@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ropeaudit.audit import Audit, Case, shift, to_frame
+    from ropeaudit.audit import Audit, shift, to_frame
+    from ropeaudit.cases import Case
     from ropeaudit.errors import RopeAuditError
     from ropeaudit.formats import parse, round_to
     from ropeaudit.records import Record
@@ -18,7 +19,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Audit": "ropeaudit.audit",
-    "Case": "ropeaudit.audit",
+    "Case": "ropeaudit.cases",
     "shift": "ropeaudit.audit",
     "to_frame": "ropeaudit.audit",
     "RopeAuditError": "ropeaudit.errors",

@@ -2,81 +2,31 @@
 
 from __future__ import annotations
 
-import os
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ropeaudit import circumstances, inputs, masks, measure, recipes, records
-from ropeaudit.errors import BadShape, UnknownName, UsageError
-from ropeaudit.formats import parse
+from ropeaudit import circumstances, measure, plan, recipes, records
+from ropeaudit.cases import LIMIT, Case, fits, positions_fit
+from ropeaudit.errors import UsageError
+from ropeaudit.formats import Format, parse
 from ropeaudit.inputs import Inputs
-from ropeaudit.masks import Mask
-from ropeaudit.measure import Measured, Plan
+from ropeaudit.metrics import Spread
+from ropeaudit.plan import Measured, Plan
 from ropeaudit.recipes import Resolved
 from ropeaudit.records import Record
-from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject
 from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects.exact import Exact
 
 if TYPE_CHECKING:
     import pandas as pd
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
-LIMIT = 2**53  # positions are exact in float64 below it
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """Everything of an audit but the subjects and the offsets; None means the usual default.
-
-    heads, kv_heads, seq_len, head_dim and seed are those of synthetic q and k; a captured file brings its
-    own. rotary_dim defaults to head_dim, scale to 1/sqrt(head_dim), kv_heads to heads.
-    """
-
-    qk: str = "gaussian"
-    heads: int | None = None
-    kv_heads: int | None = None
-    seq_len: int | None = None
-    head_dim: int | None = None
-    seed: int | None = None
-    rotary_dim: int | None = None
-    base: float = 10000.0
-    layout: Layout = "half"
-    scale: float | None = None
-    mask: Mask = "causal"
-
-    def load(self) -> tuple[Inputs, RopeSetting]:
-        """Return q and k and the RoPE setting. Raises: BadInput, BadShape, UnknownName, UsageError."""
-        if self.mask not in masks.MASKS:
-            raise UnknownName("mask", self.mask, masks.MASKS)
-        if not inputs.is_file(self.qk):
-            return self._synthetic()
-        for name in ("heads", "kv_heads", "seq_len", "head_dim", "seed"):
-            if getattr(self, name) is not None:
-                flag = "--" + name.replace("_", "-")
-                raise UsageError(f"{flag} is given by the file {self.qk!r}; leave it out")
-        loaded = inputs.from_file(self.qk)
-        return loaded, self._setting(loaded.q.shape[2])
-
-    def _synthetic(self) -> tuple[Inputs, RopeSetting]:
-        heads = _positive("heads", 8 if self.heads is None else self.heads)
-        kv_heads = _positive("kv_heads", heads if self.kv_heads is None else self.kv_heads)
-        seq_len = _positive("seq_len", 256 if self.seq_len is None else self.seq_len)
-        setting = self._setting(128 if self.head_dim is None else self.head_dim)
-        if heads % kv_heads:
-            raise BadShape(f"--kv-heads {kv_heads} does not divide --heads {heads}; give one of its divisors")
-        _fits(measure.bytes_needed(setting, heads, kv_heads, seq_len))
-        seed = 0 if self.seed is None else self.seed
-        if seed < 0:
-            raise UsageError(f"--seed {seed} is negative; try --seed 0")
-        made = inputs.make(self.qk, heads, kv_heads, seq_len, setting.head_dim, seed)
-        return made, setting
-
-    def _setting(self, head_dim: int) -> RopeSetting:
-        return RopeSetting.of(head_dim, self.rotary_dim, self.base, self.layout, self.scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +68,18 @@ class Audit:
         progress is called with the share that is done, from 0 to 1.
         """
         offsets = list(dict.fromkeys(int(offset) for offset in self.offsets))
+        fits(max(case.check(offsets) for case in self.cases))
         for number, case in enumerate(self.cases):
             loaded, setting = case.load()
-            _positions_fit(offsets, loaded.q.shape[1])
-            subjects = [Emulated(recipe, setting) for recipe in self.resolved()]
+            positions_fit(offsets, loaded.q.shape[1])
             start, count = number, len(self.cases)
 
             def part(share: float, start: int = start, count: int = count) -> None:
                 if progress:
                     progress((start + share) / count)
 
-            yield from _run_case(case, loaded, setting, subjects, offsets, threads, part)
+            run = _CaseRun(case, loaded, setting, self.resolved(), threads or circumstances.threads(), part)
+            yield from run.records(offsets)
 
 
 def shift(
@@ -148,7 +99,8 @@ def shift(
     offsets: tokens; negative ones are allowed. dtypes, recipe: names, or a path to a recipe file.
     changes: stage -> format, such as {"angle": "fp64"}. threads: all processors by default.
     case: the fields of `Case`: qk, heads, kv_heads, seq_len, head_dim, seed, rotary_dim, base, layout,
-    scale, mask. Shapes of q and k: (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim).
+    scale, mask, model, config, layer, scaling, clip, mrope, axis, length.
+    Shapes of q and k: (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim).
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated: children of RopeAuditError.
     Source: RoFormer, arXiv 2104.09864: exact scores depend on the distance of two tokens alone.
 
@@ -166,53 +118,112 @@ def shift(
 
 
 def to_frame(found: Iterable[Record]) -> pd.DataFrame:
-    """Return records as a pandas DataFrame, one row each, columns as in `records.COLUMNS`."""
+    """Return records as a pandas DataFrame, one row each, columns as in `records.COLUMNS`.
+
+    What is undefined is nan, as in CSV.
+    """
     import pandas as pd
 
-    return pd.DataFrame([record.as_dict() for record in found], columns=list(records.COLUMNS))
+    rows = [record.as_dict().items() for record in found]
+    defined = [{name: math.nan if value is None else value for name, value in row} for row in rows]
+    return pd.DataFrame(defined, columns=list(records.COLUMNS))
 
 
-def _run_case(
-    case: Case,
-    loaded: Inputs,
-    setting: RopeSetting,
-    subjects: Sequence[Subject],
-    offsets: Sequence[int],
-    threads: int | None,
-    progress: Callable[[float], None],
-) -> Iterator[Record]:
-    """Measure as many cells at once as the cache holds, and yield their records."""
-    room = measure.cells_at_once(setting, loaded.q.shape[1])
-    cells = [(subject, offset) for subject in subjects for offset in offsets]
-    starts = range(0, len(cells), max(1, room - 1))
-    for number, start in enumerate(starts):
-        batch: dict[int, list[int]] = {}
-        for subject, offset in cells[start : start + max(1, room - 1)]:
-            batch.setdefault(id(subject), []).append(offset)
-        chosen = [subject for subject in subjects if id(subject) in batch]
-        wanted = [batch[id(subject)] for subject in chosen]
-        measured_at = [[0, *(offset for offset in some if offset)] for some in wanted]
-        plan = Plan(chosen, measured_at, loaded, setting, case.mask)
-        found = measure.measure(
-            plan,
-            threads or circumstances.threads(),
-            lambda share, n=number: progress((n + share) / len(starts)),  # type: ignore[misc]
-        )
-        for index, subject in enumerate(chosen):
-            for offset in wanted[index]:
-                floor = found[index, 0]
-                yield _record(case, loaded, setting, subject, offset, found[index, offset], floor)
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was measured of one subject at one offset, and under which setting."""
+
+    subject: Subject
+    offset: int
+    setting: RopeSetting
+    measured: Measured
+    floor: Measured
+    structural: Spread
 
 
-def _record(
-    case: Case,
-    loaded: Inputs,
-    setting: RopeSetting,
-    subject: Subject,
-    offset: int,
-    measured: Measured,
-    floor: Measured,
-) -> Record:
+class _CaseRun:
+    """One case: its offsets by the setting that holds at them, its subjects in batches that fit the cache."""
+
+    def __init__(
+        self,
+        case: Case,
+        loaded: Inputs,
+        setting: RopeSetting,
+        resolved: Sequence[Resolved],
+        threads: int,
+        progress: Callable[[float], None],
+    ) -> None:
+        self.case, self.loaded, self.setting, self.resolved = case, loaded, setting, resolved
+        self.threads, self.progress = threads, progress
+        self.axes = case.position_axes(setting)
+        self.structural: dict[tuple[RopeSetting, int, Format], Spread] = {}
+
+    def records(self, offsets: Sequence[int]) -> Iterator[Record]:
+        """Yield the records, subject by subject, offset by offset."""
+        groups: dict[tuple[RopeSetting, int], list[int]] = {}
+        for offset in offsets:
+            at = self.case.setting_at(self.setting, self.loaded.q.shape[1], offset)
+            groups.setdefault((at, offset if at.clipped else 0), []).append(offset)
+        runs = [self._group(at, origin, some) for (at, origin), some in groups.items()]
+        if len(runs) == 1:
+            yield from (_record(self.case, self.loaded, found) for found in runs[0])
+            return
+        kept = {(f.subject.name, f.subject.dtype, f.offset): f for run in runs for f in run}
+        for recipe in self.resolved:
+            for offset in offsets:
+                yield _record(self.case, self.loaded, kept[recipe.recipe.name, recipe.dtype, offset])
+
+    def _group(self, at: RopeSetting, origin: int, offsets: Sequence[int]) -> Iterator[_Found]:
+        """Measure all subjects at the offsets that share a setting and an origin of the reference."""
+        subjects = [Emulated(recipe, at, self.axes) for recipe in self.resolved]
+        cells = [(index, offset) for index in range(len(subjects)) for offset in offsets]
+        room = max(1, plan.cells_at_once(at, self.loaded.q.shape[1]) - 1)
+        starts = range(0, len(cells), room)
+        for number, start in enumerate(starts):
+            batch = cells[start : start + room]
+            chosen = list(dict.fromkeys(index for index, _ in batch))
+            wanted = [[o for i, o in batch if i == index] for index in chosen]
+            some = [subjects[index] for index in chosen]
+            found = self._measure(some, wanted, at, origin, (number, len(starts)))
+            floors = self._measure(some, [[0]] * len(some), at, 0) if origin else found
+            for place, subject in enumerate(some):
+                for offset in wanted[place]:
+                    measured, floor = found[place, offset], floors[place, 0]
+                    structural = self._structural(at, offset, subject.input)
+                    yield _Found(subject, offset, at, measured, floor, structural)
+
+    def _measure(
+        self,
+        subjects: Sequence[Subject],
+        offsets: Sequence[Sequence[int]],
+        at: RopeSetting,
+        origin: int,
+        part: tuple[int, int] = (0, 0),
+    ) -> dict[tuple[int, int], Measured]:
+        """Measure each subject at its offsets, and at 0 before them. part: which of how many this is."""
+        number, count = part
+        measured_at = [[0, *(offset for offset in some if offset)] for some in offsets]
+        together = Plan(subjects, measured_at, self.loaded, at, self.case.mask, origin)
+
+        def hear(share: float) -> None:
+            if count:
+                self.progress((number + share) / count)
+
+        return measure.measure(together, self.threads, hear)
+
+    def _structural(self, at: RopeSetting, offset: int, input_format: Format) -> Spread:
+        """Return what the shift does to exact scores; nothing, unless the setting depends on the position."""
+        if at == self.setting and not (at.clipped and offset):
+            return Spread(count=1)
+        key = at, offset if at.clipped else 0, input_format
+        if key not in self.structural:
+            found = self._measure([Exact(at, input_format)], [[key[1]]], self.setting, 0)
+            self.structural[key] = found[0, key[1]].drift
+        return self.structural[key]
+
+
+def _record(case: Case, loaded: Inputs, found: _Found) -> Record:
+    subject, setting, measured, floor = found.subject, found.setting, found.measured, found.floor
     heads, seq_len, _ = loaded.q.shape
     drift, truth = measured.drift, measured.truth
     head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
@@ -228,7 +239,12 @@ def _record(
         schema=records.SCHEMA,
         subject=subject.name,
         dtype=subject.dtype.name,
-        offset=offset,
+        offset=found.offset,
+        model=case.model_name,
+        scaling=str(setting.scaling),
+        clip=setting.clip if setting.clipped else None,
+        length=setting.length if setting.scaling.depends_on_length else None,
+        axes=str(axes) if (axes := case.position_axes(setting)) else "none",
         backend=subject.backend,
         device=subject.device,
         layout=setting.layout,
@@ -243,51 +259,17 @@ def _record(
         source=loaded.source,
         seed=loaded.seed,
         scores=drift.count,
-        distinct_positions=subject.distinct_positions(np.arange(seq_len, dtype=np.int64) + offset),
+        distinct_positions=subject.distinct_positions(np.arange(seq_len, dtype=np.int64) + found.offset),
         drift_mean_abs=drift.mean_abs,
         drift_bias=drift.mean,
         drift_relative=records.ratio(drift.rms, truth.rms),
         self_drift_max=measured.own.max,
         self_drift_rms=measured.own.rms,
+        structural_max=found.structural.max,
+        structural_rms=found.structural.rms,
         worst_head=head,
         worst_query=query,
         worst_key=key,
         verdict=records.judge(**judged),  # type: ignore[arg-type]
         **judged,  # type: ignore[arg-type]
     )
-
-
-def _positive(name: str, value: int) -> int:
-    if value < 1:
-        flag = "--" + name.replace("_", "-")
-        raise BadShape(f"{flag} {value} is not a whole number from 1 up")
-    return value
-
-
-def _positions_fit(offsets: Iterable[int], seq_len: int) -> None:
-    for offset in offsets:
-        if abs(offset) + seq_len > LIMIT:
-            raise UsageError(f"offset {offset} takes some of {seq_len} positions past 2^53")
-
-
-def _fits(needed: int) -> None:
-    """Raise BadShape unless about `needed` bytes of memory are free."""
-    free = _free_bytes()
-    if needed > free:
-        raise BadShape(
-            f"this needs about {needed / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB are "
-            "free; give a smaller --seq-len, --heads or --head-dim"
-        )
-
-
-def _free_bytes() -> int:
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            table = dict(line.split(":", 1) for line in file)
-        return int(table["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        pass
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, AttributeError):  # Windows has no sysconf
-        return 2**36

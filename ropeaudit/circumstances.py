@@ -48,11 +48,10 @@ def command_line() -> str:
 def now() -> str:
     """Return the time in UTC to the second; SOURCE_DATE_EPOCH replaces it where it is set."""
     fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
-    moment = (
-        datetime.datetime.fromtimestamp(int(fixed), datetime.UTC)
-        if fixed.isdigit()
-        else datetime.datetime.now(datetime.UTC)
-    )
+    try:
+        moment = datetime.datetime.fromtimestamp(int(fixed), datetime.UTC)
+    except (ValueError, OverflowError, OSError):  # not set, or not a time
+        moment = datetime.datetime.now(datetime.UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

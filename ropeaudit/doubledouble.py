@@ -88,6 +88,19 @@ def multiply(a: Pair, b: Any) -> Pair:
     return two_sum(p, e)
 
 
+def to_odd(pair: Pair) -> Array:
+    """Return high + low rounded to odd: rounding it once more, to less than 52 bits, is then correct.
+
+    An inexact value gets an odd last bit, on its own side of `high`, so that no later tie is a false one.
+    Where the sum is not finite `high` is returned. Source: Boldo, Melquiond, IEEE Trans. Comp. 57 (2008).
+    """
+    high, low = pair
+    bits = np.array(high, dtype=np.float64).view(np.int64)
+    inexact = (low != 0) & np.isfinite(low) & np.isfinite(high) & (bits & 1 == 0)
+    outward = np.signbit(low) == np.signbit(high)
+    return np.where(inexact, np.where(outward, bits + 1, bits - 1), bits).view(np.float64)
+
+
 def unit_circle(x: Array, w: Words) -> tuple[Pair, Pair]:
     """Return cos and sin of 2*pi*x*w as double-doubles, for exact x and a three-word w.
 

@@ -52,9 +52,10 @@ def make(kind: str, heads: int, kv_heads: int, seq_len: int, head_dim: int, seed
 
     kind: "gaussian" (independent standard normal, from `seed`), "ones", or "arange" (0, 1, ..., d-1 in
     every row). Gaussian values are rounded to bfloat16 and to multiples of 2^-24, like activations
-    captured from a 16-bit model: float64, float32, float16 and bfloat16 hold them exactly, so that these dtypes are
-    audited on the same q and k and against the same reference. Raises: UnknownName, BadShape.
+    captured from a 16-bit model: float64, float32, float16 and bfloat16 hold them exactly, so that these
+    dtypes are audited on the same q and k and against the same reference. Raises: UnknownName, BadShape.
     """
+    check_kind(kind)
     q_shape, k_shape = (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim)
     if kind == "gaussian":
         generator = np.random.default_rng(seed)
@@ -62,11 +63,15 @@ def make(kind: str, heads: int, kv_heads: int, seq_len: int, head_dim: int, seed
         return Inputs(q, k, kind, seed)
     if kind == "ones":
         return Inputs(np.ones(q_shape), np.ones(k_shape), kind, None)
-    if kind == "arange":
-        row = np.arange(head_dim, dtype=np.float64)
-        q, k = (np.ascontiguousarray(np.broadcast_to(row, shape)) for shape in (q_shape, k_shape))
-        return Inputs(q, k, kind, None)
-    raise UnknownName("--qk", kind, SYNTHETIC, "(or a file: .safetensors, .npz, .pt, q.npy,k.npy)")
+    row = np.arange(head_dim, dtype=np.float64)
+    q, k = (np.ascontiguousarray(np.broadcast_to(row, shape)) for shape in (q_shape, k_shape))
+    return Inputs(q, k, kind, None)
+
+
+def check_kind(kind: str) -> None:
+    """Raise UnknownName unless `kind` is one that `make` knows."""
+    if kind not in SYNTHETIC:
+        raise UnknownName("--qk", kind, SYNTHETIC, "(or a file: .safetensors, .npz, .pt, q.npy,k.npy)")
 
 
 def _on_16_bit_grid(x: Array) -> Array:
@@ -76,7 +81,7 @@ def _on_16_bit_grid(x: Array) -> Array:
 def from_file(spec: str) -> Inputs:
     """Return captured q and k; see `ropeaudit.captured.read`. Raises: BadInput, BadShape."""
     q, k = captured.read(spec)
-    return Inputs(q, k, spec, None)
+    return Inputs(q, k, spec if spec.isprintable() else repr(spec)[1:-1], None)
 
 
 def is_file(spec: str) -> bool:

@@ -36,6 +36,7 @@ _CHAINED = ("frequency", "angle")  # stages that may be computed in one format a
 _OPTIONAL = ("table",)  # stages that an implementation may not have
 RotationRounding: TypeAlias = Literal["each", "once"]
 _SWITCHES = ("frequency_form", "rotation_rounding", "scale_after_store")
+_LARGEST_FILE = 2**16  # bytes of a recipe file
 _TEXTS = ("summary", "source", "note", "verified", "refused")
 
 
@@ -71,6 +72,9 @@ class Recipe:
         """
         if not changes:
             return self
+        for key in changes:
+            if key not in (*STAGES, *_SWITCHES):
+                raise UnknownName("stage", key, (*STAGES, *_SWITCHES))
         table: dict[str, Any] = {key: _switch(key, value) for key, value in changes.items()}
         label = ",".join(f"{key}={value}" for key, value in changes.items())
         return _from_table(f"{self.name}[{label}]", table, self)
@@ -161,14 +165,21 @@ def load(spec: str) -> Recipe:
         return named(spec)
     path = Path(spec)
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(f"recipe file {spec!r}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(f"recipe file {spec!r}: {reason}; give a file that can be read") from None
+    if len(text) > _LARGEST_FILE:
+        raise BadInput(f"recipe file {spec!r} is larger than 64 KiB; a recipe is a few lines of TOML")
+    try:
+        table = tomllib.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"recipe file {spec!r} is not TOML: {error}") from None
     try:
         parent = named(_string("extends", table.pop("extends", "hf")))
         name = _string("name", table.pop("name", path.stem))
+        name = name if name.isprintable() else repr(name)[1:-1]
         return _from_table(name, table, replace(parent, source=spec, verified="", refused=""))
     except RopeAuditError as error:
         raise BadInput(f"recipe file {spec!r}: {error}") from None
@@ -180,12 +191,11 @@ def parse_changes(items: Iterable[str]) -> dict[str, str]:
     Raises: UsageError.
     """
     changes = {}
-    for item in ",".join(items).split(","):
+    for item in [part for text in items for part in text.split(",")]:
         key, equals, value = item.partition("=")
-        if item.strip() and not (equals and key.strip() and value.strip()):
+        if not (equals and key.strip() and value.strip()):
             raise UsageError(f"--set {item!r} is not STAGE=FORMAT; try --set angle=fp64")
-        if equals:
-            changes[key.strip()] = value.strip()
+        changes[key.strip()] = value.strip()
     return changes
 
 
@@ -217,7 +227,7 @@ def _check_switches(table: Mapping[str, Any]) -> None:
     if rounding not in get_args(RotationRounding):
         raise UnknownName("rotation_rounding", str(rounding), get_args(RotationRounding))
     if not isinstance(table.get("scale_after_store", False), bool):
-        raise UsageError("scale_after_store is true or false")
+        raise UsageError(f"scale_after_store = {table['scale_after_store']!r}: give true or false")
     for key in _TEXTS:
         _string(key, table.get(key, ""))
 
@@ -237,14 +247,14 @@ def _chain(stage: str, text: str, dtype: Format) -> tuple[Format, ...]:
 
 def _string(key: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise UsageError(f'{key} = {value!r} is not text; try {key} = "fp32"')
+        raise UsageError(f'{key} = {value!r} is not text; put text in quotes, as in angle = "fp32"')
     return value
 
 
 def _switch(key: str, value: str) -> str | bool:
     if key == "scale_after_store":
         if value not in ("true", "false"):
-            raise UsageError("scale_after_store is true or false")
+            raise UsageError(f"scale_after_store = {value!r}: give true or false")
         return value == "true"
     return value
 

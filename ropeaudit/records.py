@@ -24,6 +24,11 @@ class Record:
     subject: str
     dtype: str
     offset: int
+    model: str
+    scaling: str
+    clip: float | None
+    length: int | None
+    axes: str
     backend: str
     device: str
     layout: str
@@ -50,6 +55,8 @@ class Record:
     floor_rms: float
     self_drift_max: float
     self_drift_rms: float
+    structural_max: float
+    structural_rms: float
     worst_head: int | None
     worst_query: int | None
     worst_key: int | None
@@ -66,6 +73,11 @@ COLUMNS: dict[str, str] = {
     "subject": "recipe, with the changes made to it in brackets",
     "dtype": "number format of the model, which the recipe applies to its stages",
     "offset": "integer added to every position, in tokens",
+    "model": "preset or config, with its layer type where it has several; none without one",
+    "scaling": "how the frequencies are changed: default, linear, dynamic, yarn, longrope, llama3, ...",
+    "clip": "cap of the angles in radians; nan without one",
+    "length": "positions that the frequencies are computed for; nan where they do not depend on it",
+    "axes": "M-RoPE: pairs per position axis and the axes that are shifted; none for one axis",
     "backend": "what executed the subject",
     "device": "where it was executed",
     "layout": "pairs of dims: half (i, i + rotary_dim/2) or interleaved (2i, 2i + 1)",
@@ -92,6 +104,8 @@ COLUMNS: dict[str, str] = {
     "floor_rms": "drift_rms of the same subject at offset 0",
     "self_drift_max": "largest |subject's score at the offset - its own score at offset 0|",
     "self_drift_rms": "root mean square of self-drift",
+    "structural_max": "largest change of the exact scores by the shift itself: new frequencies, clipping",
+    "structural_rms": "root mean square of that change; drift does not hold it",
     "worst_head": "head of drift_max; nan where no score differs or some are not finite",
     "worst_query": "query index of drift_max, unshifted",
     "worst_key": "key index of drift_max, unshifted",
@@ -141,6 +155,24 @@ def check_columns(names: Iterable[str]) -> list[str]:
 def ratio(value: float, by: float) -> float:
     """Return value / by, or nan where that is undefined."""
     return value / by if by and math.isfinite(by) else math.nan
+
+
+def structure_notes(found: Iterable[Record]) -> list[str]:
+    """Return what the shift does to exact scores, or that length-dependent frequencies were kept."""
+    moved = [record for record in found if record.structural_max > 0]
+    if moved:
+        most = max(moved, key=lambda record: record.structural_rms)
+        return [
+            f"structure, not precision: at offset {most.offset} the shift itself changes the exact scores by "
+            f"{most.structural_rms:.3g} RMS in every dtype ({'clipped angles' if most.clip else 'new frequencies'})."
+        ]
+    shifted = [record for record in found if record.length is not None and record.offset]
+    if not shifted:
+        return []
+    return [
+        f"scaling {shifted[0].scaling.partition(':')[0]} depends on the length; frequencies are those for "
+        f"{shifted[0].length} positions at every offset; --length shifted lets them change."
+    ]
 
 
 def note(record: Record) -> str | None:

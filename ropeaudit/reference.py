@@ -23,6 +23,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from ropeaudit import doubledouble as dd
+from ropeaudit import exact_frequencies
 from ropeaudit.doubledouble import Array, Pair, Words
 from ropeaudit.rope.setting import RopeSetting
 
@@ -40,10 +41,9 @@ def turns_per_token(setting: RopeSetting) -> Words:
     Shapes: -> three of (p,). Units: turns per token. Relative error 2^-158.
     """
     found = np.empty((3, setting.pairs))
+    thetas = exact_frequencies.frequencies(setting)
     with dd.precise():
-        log_base = Decimal(setting.base).ln()
-        for i in range(setting.pairs):
-            theta = (-log_base * 2 * i / setting.rotary_dim).exp()
+        for i, theta in enumerate(thetas):
             found[:, i] = dd.words(theta / (2 * dd.PI))
     found.setflags(write=False)
     return found[0], found[1], found[2]
@@ -52,9 +52,32 @@ def turns_per_token(setting: RopeSetting) -> Words:
 def distance_table(distances: Array, setting: RopeSetting) -> tuple[Pair, Pair]:
     """Return cos and sin of distance * theta_i as double-doubles, within `dd.CIRCLE_ERROR`.
 
+    Both are multiplied by the attention factor, and so is the error. With clipped angles the numbers are
+    positions rather than distances, for the exact scores depend on them.
     Shapes: distances (s,), integers held in float64 -> four arrays (s, p).
     """
-    return dd.unit_circle(distances[:, None], turns_per_token(setting))
+    words = turns_per_token(setting)
+    cos, sin = dd.unit_circle(distances[:, None], words)
+    if setting.clipped:
+        cos, sin = _clipped(cos, sin, distances[:, None] * words[0], setting.clip)
+    factor = exact_frequencies.attention_factor(setting.scaling)
+    if factor == 1:
+        return cos, sin
+    high, low, _ = (np.float64(word) for word in dd.words(factor))
+    return dd.multiply(cos, (high, low)), dd.multiply(sin, (high, low))
+
+
+def _clipped(cos: Pair, sin: Pair, turns: Array, clip: float) -> tuple[Pair, Pair]:
+    """Replace the values at angles beyond +-clip radians by those at +-clip. Shapes: all (s, p)."""
+    with dd.precise():
+        radian = dd.words(1 / (2 * dd.PI))
+        limit = float(Decimal(clip) / (2 * dd.PI))
+    at_cos, at_sin = dd.unit_circle(np.full((1, 1), clip), radian)
+    beyond, sign = np.abs(turns) > limit, np.sign(turns)
+    return (
+        (np.where(beyond, at_cos[0], cos[0]), np.where(beyond, at_cos[1], cos[1])),
+        (np.where(beyond, sign * at_sin[0], sin[0]), np.where(beyond, sign * at_sin[1], sin[1])),
+    )
 
 
 @dataclass(frozen=True, slots=True)

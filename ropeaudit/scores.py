@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ropeaudit import doubledouble as dd
 from ropeaudit.formats import FP32, FP64, FloatArray, Format, round_in_place, round_to
 from ropeaudit.subjects import Subject
 
@@ -55,7 +56,9 @@ def form(
 def _sequential(q: FloatArray, k: FloatArray, fmt: Format) -> FloatArray:
     total = np.zeros((q.shape[0], k.shape[1]))
     for a, b in zip(q.astype(np.float64).T, k.astype(np.float64), strict=True):
-        total = round_to(total + np.multiply.outer(a, b), fmt).astype(np.float64)
+        product, error = dd.two_product(a[:, None], b[None, :])
+        high, low = dd.two_sum(total, product)
+        total = round_to(dd.to_odd((high, low + error)), fmt).astype(np.float64)
     return total
 
 

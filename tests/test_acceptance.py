@@ -132,7 +132,7 @@ def test_shifting_q_alone_changes_the_scores() -> None:
     made = inputs.make("gaussian", 1, 1, 64, 128)
     subject = Emulated(recipes.named("hf").resolve(parse("fp64")), RopeSetting.of())
     positions = np.arange(64)
-    here, there = subject.table(positions), subject.table(positions + 1)
+    here, there = subject.table(positions, 0), subject.table(positions, 1)
     k = subject.rotate(made.k[0], here)
     together = subject.rotate(made.q[0], there) @ subject.rotate(made.k[0], there).T
     base = subject.rotate(made.q[0], here) @ k.T

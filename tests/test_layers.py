@@ -5,54 +5,41 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "ropeaudit"
 
-# First match wins; names are module paths below the package.
-FLOORS = [
-    ("errors", 0),
-    ("formats", 1),
-    ("doubledouble", 1),
-    ("circumstances", 1),
-    ("data", 1),
-    ("rope.setting", 2),
-    ("rope", 3),
-    ("masks", 3),
-    ("captured", 3),
-    ("reference", 4),
-    ("recipes", 4),
-    ("inputs", 4),
-    ("subjects.emulated", 6),
-    ("subjects", 5),
-    ("scores", 6),
-    ("metrics", 6),
-    ("measure", 7),
-    ("records", 7),
-    ("audit", 8),
-    ("reports.numbers", 9),
-    ("reports.drift", 11),
-    ("reports.table", 11),
-    ("reports.json", 11),
-    ("reports.markdown", 12),
-    ("reports.jsonl", 12),
-    ("reports.csv", 12),
-    ("reports", 10),
-    ("cli.main", 16),
-    ("cli.options", 13),
-    ("cli.values", 13),
-    ("cli.gates", 13),
-    ("cli.progress", 13),
-    ("cli.output", 14),
-    ("cli.shift", 15),
-    ("cli.list", 15),
-    ("cli.env", 15),
-    ("cli", 13),
-    ("__main__", 17),
-    ("", 17),
+# From the ground up; of several names that fit a module the longest counts.
+HOUSE = [
+    ["errors"],
+    ["formats", "doubledouble", "circumstances", "data"],
+    ["rope.scaling", "rope.axes"],
+    ["rope.setting"],
+    ["rope.scaled", "rope.rotation", "exact_frequencies", "masks", "captured", "tables"],
+    ["rope", "rope.frequencies"],
+    ["reference", "recipes", "inputs", "rope.hf_config"],
+    ["rope.presets"],
+    ["subjects"],
+    ["subjects.emulated", "subjects.exact", "scores", "metrics"],
+    ["plan", "records"],
+    ["tile"],
+    ["measure"],
+    ["cases"],
+    ["audit"],
+    ["analyses"],
+    ["reports.numbers"],
+    ["reports"],
+    ["reports.drift", "reports.table", "reports.json", "reports.curves"],
+    ["reports.markdown", "reports.jsonl", "reports.csv"],
+    ["cli", "cli.options", "cli.values", "cli.gates", "cli.progress"],
+    ["cli.output", "cli.settings"],
+    ["cli.shift", "cli.list", "cli.env", "cli.frequencies", "cli.decay"],
+    ["cli.main"],
+    ["", "__main__"],
 ]
+FLOORS = {name: level for level, names in enumerate(HOUSE) for name in names}
 
 
 def floor(module: str) -> int:
-    return next(
-        level for name, level in FLOORS if not name or module == name or module.startswith(name + ".")
-    )
+    parts = module.split(".")
+    names = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+    return FLOORS[next((name for name in names if name in FLOORS), "")]
 
 
 def imports(path: Path) -> list[str]:
@@ -84,7 +71,7 @@ def test_no_file_imports_from_its_own_floor_or_above() -> None:
 
 def test_the_check_sees_an_upward_import(tmp_path: Path) -> None:
     (tmp_path / "formats.py").write_text("from ropeaudit.audit import shift\n")
-    assert upward(tmp_path) == ["formats (1) imports audit (8)"]
+    assert upward(tmp_path) == [f"formats (1) imports audit ({floor('audit')})"]
 
 
 def test_the_judge_shares_no_rotation_code_with_the_accused() -> None:

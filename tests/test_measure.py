@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ropeaudit import Record, inputs, measure, shift
+from ropeaudit import Record, inputs, plan, shift, tile
 
 SETTING = {"seq_len": 90, "heads": 4, "kv_heads": 2, "head_dim": 16, "recipe": ["hf", "uniform"]}
 EXACT = ["subject", "dtype", "offset", "scores", "nonfinite", "distinct_positions", "drift_max", "self_drift_max", "worst_head", "worst_query", "worst_key", "verdict"]
@@ -26,9 +26,9 @@ def same(left: list[Record], right: list[Record]) -> None:
 def test_small_tiles_and_panels_give_what_one_tile_gives(mask, monkeypatch) -> None:
     changes = {"accumulate": "fp64"}  # a float32 BLAS product may depend on the shape of the tile
     whole = run(mask=mask, changes=changes)
-    monkeypatch.setattr(measure, "PANEL", 32)
-    monkeypatch.setattr(measure, "TILE_ROWS", 16)
-    monkeypatch.setattr(measure, "TILE_COLUMNS", 8)
+    monkeypatch.setattr(plan, "PANEL", 32)
+    monkeypatch.setattr(tile, "TILE_ROWS", 16)
+    monkeypatch.setattr(tile, "TILE_COLUMNS", 8)
     tiled = run(mask=mask, changes=changes)
     for a, b in zip(whole, tiled, strict=True):
         if a.dtype == "float64" and a.subject.startswith("uniform"):
@@ -43,7 +43,7 @@ def test_threads_do_not_change_a_bit() -> None:
 
 def test_a_small_cache_does_not_change_a_bit(monkeypatch) -> None:
     whole = run()
-    monkeypatch.setattr(measure, "CACHE_BYTES", 200_000)
+    monkeypatch.setattr(plan, "CACHE_BYTES", 200_000)
     assert run() == whole
 
 
@@ -76,7 +76,7 @@ def test_worst_place_is_where_the_largest_drift_is() -> None:
     for head in range(2):
         pair = []
         for who, offset in ((subject, 1000), (exact, 0)):
-            table = who.table(np.arange(30) + offset)
+            table = who.table(np.arange(30), offset)
             q, k = (
                 who.rotate(x[head].astype(np.float32 if who is subject else float), table)
                 for x in (made.q, made.k)

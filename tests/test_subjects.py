@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from ropeaudit import RopeSetting, inputs, parse, recipes, round_to
-from ropeaudit.rope.frequencies import FORMS, frequencies
+from ropeaudit.rope.frequencies import FORMS, unscaled
 from ropeaudit.subjects import Subject
 from ropeaudit.subjects.emulated import Emulated
 
@@ -31,7 +31,7 @@ def test_it_is_a_subject() -> None:
 def test_every_form_gives_the_same_frequencies_up_to_rounding(form: str, dtype: str) -> None:
     """A power at relative accuracy u of an exponent that is itself off by u: (1 + ln base) u and a few more."""
     fmt = parse(dtype)
-    found = frequencies(10000.0, 64, form, fmt).astype(np.float64)
+    found = unscaled(10000.0, 64, form, fmt).astype(np.float64)
     with mpmath.workdps(40):
         exact = np.array([float(mpmath.mpf(10000) ** (-mpmath.mpf(i) / 32)) for i in range(32)])
     if form == "divide":
@@ -57,7 +57,7 @@ def test_hugging_face_bit_for_bit(dtype: str) -> None:
     cos, sin = LlamaRotaryEmbedding(config)(q, torch.from_numpy(POSITIONS)[None])
     rotated, _ = apply_rotary_pos_emb(q, q, cos, sin)
     subject = emulated("hf", dtype)
-    table = subject.table(POSITIONS)
+    table = subject.table(POSITIONS, 0)
     ours = np.stack([subject.rotate(round_to(x, subject.input), table) for x in made.q])
     for seen, expected in ((cos[0, :, :64], table[0]), (sin[0, :, :64], table[1]), (rotated[0], ours)):
         seen = seen.to(torch.float32).numpy()
@@ -71,7 +71,7 @@ def test_float64_rotation_is_complex_multiplication(layout: str, rotary_dim: int
     setting = RopeSetting.of(16, rotary_dim, layout=layout)
     x = np.random.default_rng(0).standard_normal((POSITIONS.size, 16))
     subject = emulated("uniform", "fp64", setting)
-    turned = subject.rotate(x, subject.table(POSITIONS))
+    turned = subject.rotate(x, subject.table(POSITIONS, 0))
     p = rotary_dim // 2
     first = np.arange(p) * (2 if layout == "interleaved" else 1)
     second = first + (1 if layout == "interleaved" else p)
@@ -87,7 +87,7 @@ def test_layouts_are_permutations_of_each_other() -> None:
     order = np.concatenate([np.arange(0, 128, 2), np.arange(1, 128, 2)])
     half = emulated("hf", "bf16")
     interleaved = emulated("hf", "bf16", RopeSetting.of(layout="interleaved"))
-    table = half.table(POSITIONS)
+    table = half.table(POSITIONS, 0)
     assert np.array_equal(interleaved.rotate(x, table)[:, order], half.rotate(x[:, order], table))
 
 
@@ -104,15 +104,15 @@ def test_rounding_once_is_at_least_as_good_as_rounding_each_time() -> None:
     x = round_to(np.random.default_rng(2).standard_normal((6, 128)), parse("bf16"))
     exact = emulated("xformers-f64", "fp64", table="bf16", trig="fp32", angle="fp32", frequency="fp32")
     each, once = emulated("hf", "bf16"), emulated("hf", "bf16", rotation_rounding="once")
-    truth = exact.rotate(x.astype(np.float64), each.table(POSITIONS))
-    errors = [np.abs(s.rotate(x, s.table(POSITIONS)) - truth).mean() for s in (each, once)]
+    truth = exact.rotate(x.astype(np.float64), each.table(POSITIONS, 0))
+    errors = [np.abs(s.rotate(x, s.table(POSITIONS, 0)) - truth).mean() for s in (each, once)]
     assert errors[1] < 0.8 * errors[0]
-    assert np.array_equal(once.rotate(x, once.table(POSITIONS)), round_to(truth, parse("bf16")))
+    assert np.array_equal(once.rotate(x, once.table(POSITIONS, 0)), round_to(truth, parse("bf16")))
 
 
 @given(st.integers(-(2**53) + 1, 2**53 - 1))
 def test_norms_are_kept_wherever_a_row_stands(position: int) -> None:
     x = np.ones((1, 128))
     subject = emulated("uniform", "fp64")
-    turned = subject.rotate(x, subject.table(np.array([position])))
+    turned = subject.rotate(x, subject.table(np.array([position]), 0))
     assert np.linalg.norm(turned) == pytest.approx(np.sqrt(128), rel=1e-14)

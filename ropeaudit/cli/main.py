@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 import click
 
@@ -16,11 +20,14 @@ from ropeaudit.cli.env import env
 from ropeaudit.cli.list import list_
 from ropeaudit.cli.shift import shift
 from ropeaudit.errors import RopeAuditError
+from ropeaudit.reports.numbers import printable
 
 FAILED, BAD_USE, OUR_FAULT, INTERRUPTED = 1, 2, 3, 130
+_LONGEST = 1500  # characters of a line of a message
 
 
 @click.group(
+    no_args_is_help=False,  # an error is one or two lines
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with: ropeaudit shift --offset 1000 --dtype fp16",
 )
@@ -40,11 +47,17 @@ cli.add_command(env)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; no exception leaves this function."""
+    stdout, stderr = _streams()
     try:
         code = cli.main(args=arguments, prog_name="ropeaudit", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
+        return _closed_pipe()
+    except SystemExit as stop:  # how click ends after shell completion, and on a closed pipe, where it
+        if sys.stdout is stdout:  # wraps the streams
+            return int(stop.code or 0)
+        sys.stdout, sys.stderr = stdout, stderr
         return _closed_pipe()
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -67,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _refuse(message: str, hint: str = "") -> int:
-    return _say(f"error: {message}" + (f"\n{hint}" if hint else ""), BAD_USE)
+    return _say(f"error: {_short(message)}" + (f"\n{hint}" if hint else ""), BAD_USE)
 
 
 def _help_of(error: click.ClickException) -> str:
@@ -80,11 +93,35 @@ def _say(text: str, code: int) -> int:
         sys.stdout.flush()
     except (OSError, ValueError):
         _silence()
-    try:
-        print(f"ropeaudit: {text}", file=sys.stderr)
-    except OSError:
-        pass
+    with contextlib.suppress(OSError, ValueError):
+        print("\n".join(map(_short, f"ropeaudit: {text}".split("\n"))), file=sys.stderr)
     return code
+
+
+def _short(line: str) -> str:
+    """A line fit for any terminal: no control characters, and no more than a screenful."""
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+    return printable(line)
+
+
+def _streams() -> tuple[TextIO, TextIO]:
+    """Return stdout and stderr, with something in the place of those that the caller has closed (`>&-`)."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = _Closed()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # ASCII terminals must not end in a fault
+            stream.reconfigure(errors="replace" if stream is sys.stdout else "backslashreplace")
+    return sys.stdout, sys.stderr
+
+
+class _Closed(io.StringIO):
+    """A stdout that is not there: every attempt to write to it fails."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EBADF, "stdout is closed")
 
 
 def _closed_pipe() -> int:

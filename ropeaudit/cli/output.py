@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ from typing import IO, Any
 from ropeaudit import reports
 from ropeaudit.errors import BadOutput, UsageError
 from ropeaudit.reports import Report
+from ropeaudit.reports.numbers import printable
 
 
 class OutputFile:
@@ -21,56 +23,74 @@ class OutputFile:
 
     def __init__(self, path: str) -> None:
         """Claim the path. Raises: BadOutput if it cannot be written, UnknownName for its suffix."""
-        self.path, self.form = Path(path), reports.form_of(path)
-        if self.path.is_dir():
-            raise BadOutput(f"-o {path!r} is a folder; give a file's name")
-        self.file = self._open(self.path)
-
-    def _open(self, target: Path) -> IO[str]:
+        self.form = reports.form_of(path)
+        self.targets = _targets(path, self.form)
+        self.files: list[IO[str]] = []
         try:
-            folder = target.parent
-            return tempfile.NamedTemporaryFile(
-                "w", encoding="utf-8", newline="", dir=folder, prefix=f".{target.name}.", delete=False
-            )
-        except OSError as error:
-            raise BadOutput(f"-o {str(target)!r} cannot be written: {error.strerror}") from None
+            for target in self.targets:
+                self.files.append(_beside(target))
+        except BaseException:
+            self.discard()
+            raise
 
     def write(self, report: Report) -> None:
         """Write the report; beside a CSV its circumstances go to NAME.meta.json. Raises: BadOutput."""
-        self._replace(self.file, self.path, reports.render(self.form, report))
+        texts = [reports.render(self.form, report)]
         if self.form == "csv":
-            beside = self.path.with_name(self.path.name + ".meta.json")
-            text = json.dumps(report.circumstances, indent=2, ensure_ascii=False) + "\n"
-            self._replace(self._open(beside), beside, text)
-
-    def _replace(self, file: IO[str], target: Path, text: str) -> None:
+            texts.append(json.dumps(report.circumstances, indent=2, ensure_ascii=False) + "\n")
         try:
-            with file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(file.name, 0o666 & ~_umask())
-            os.replace(file.name, target)
+            for file, text in zip(self.files, texts, strict=True):
+                with file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.chmod(file.name, 0o666 & ~_umask())
+            for target, file in zip(self.targets, self.files, strict=True):
+                os.replace(file.name, target)
         except OSError as error:
-            self._remove(file)
-            raise BadOutput(f"-o {str(target)!r} cannot be written: {error.strerror}") from None
+            name = str(self.targets[0])
+            raise BadOutput(f"-o {name!r} cannot be written: {error.strerror}; give another place") from None
 
     def discard(self) -> None:
         """Leave nothing behind of a file that was not written."""
-        self._remove(self.file)
+        for file in self.files:
+            with contextlib.suppress(OSError):
+                file.close()
+            with contextlib.suppress(OSError):
+                os.unlink(file.name)
 
-    @staticmethod
-    def _remove(file: IO[str]) -> None:
-        with contextlib.suppress(OSError):
-            file.close()
-        with contextlib.suppress(OSError):
-            os.unlink(file.name)
+
+def _targets(path: str, form: str) -> list[Path]:
+    """The files that a path stands for: itself, and beside a CSV its circumstances."""
+    return [Path(path), Path(path + ".meta.json")][: 2 if form == "csv" else 1]
+
+
+def _beside(target: Path) -> IO[str]:
+    """Open a file in the folder of `target`. Raises: BadOutput."""
+    try:
+        if target.is_dir():
+            raise BadOutput(f"-o {str(target)!r} is a folder; give a file's name")
+        return tempfile.NamedTemporaryFile(
+            "w",
+            encoding="utf-8",
+            errors="backslashreplace",  # names of files may hold bytes that are no text
+            newline="",
+            dir=target.parent,
+            prefix=f".{target.name[:40]}.",
+            delete=False,
+        )
+    except BadOutput:
+        raise
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadOutput(f"-o {str(target)!r} cannot be written: {reason}; give another place") from None
 
 
 @contextlib.contextmanager
 def opened(paths: Sequence[str]) -> Iterator[list[OutputFile]]:
     """Claim all output files; whatever is not written by the end is removed again."""
-    if len(set(map(os.path.abspath, paths))) < len(paths):
+    named = [os.path.abspath(target) for path in paths for target in _targets(path, reports.form_of(path))]
+    if len(set(named)) < len(named):
         raise UsageError("-o names the same file twice")
     files: list[OutputFile] = []
     try:
@@ -92,13 +112,16 @@ def print_report(report: Report, form: str, color: bool | None) -> None:
         width = None if sys.stdout.isatty() else 10_000
         table.show(report, Console(**_colours(color), width=width, highlight=False))
     else:
+        if form in ("csv", "json", "jsonl") and isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # data may be ugly, but not lost
         sys.stdout.write(reports.render(form, report))
     sys.stdout.flush()
 
 
 def say(text: str) -> None:
-    """Print a line to stderr."""
-    print(f"ropeaudit: {text}", file=sys.stderr)
+    """Print a line to stderr; where nobody can read it, the report and the exit code still count."""
+    with contextlib.suppress(OSError):
+        print(f"ropeaudit: {printable(text)}", file=sys.stderr)
 
 
 def _colours(color: bool | None) -> dict[str, Any]:

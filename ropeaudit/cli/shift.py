@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropeaudit.cli.options import axis, form
+from ropeaudit.cli.options import axis, form, rope_options
 
 if TYPE_CHECKING:
     from ropeaudit.audit import Audit
@@ -34,10 +34,20 @@ if TYPE_CHECKING:
 @axis("--seq-len", "Positions.", "256")
 @click.option("--heads", metavar="N", help="Query heads.  [default: 8]")
 @click.option("--kv-heads", metavar="N", help="Key-value heads, a divisor of --heads.  [default: --heads]")
-@axis("--head-dim", "Dims of a head, even.", "128")
-@axis("--rotary-dim", "Dims that are rotated, the first ones.", "--head-dim")
-@axis("--base", "Base of the frequencies (rope theta).", "10000")
-@axis("--layout", "Pairs of dims: half (GPT-NeoX, Llama in HF) or interleaved (GPT-J, Meta).", "half")
+@rope_options
+@click.option(
+    "--mrope",
+    multiple=True,
+    metavar="T,H,W",
+    help="Pairs per position axis; T,H,W:interleaved as in Qwen3-VL.",
+)
+@axis("--axis", "Position axes that are shifted: all, t, h, w, or some, such as hw.", "all")
+@click.option(
+    "--length",
+    metavar="WHICH",
+    help="Frequencies that depend on the length: unshifted keeps them, shifted lets the offset change them.  "
+    "[default: unshifted]",
+)
 @axis("--mask", "Keys that a query sees: causal or full.", "causal")
 @axis(
     "--qk",
@@ -46,7 +56,6 @@ if TYPE_CHECKING:
     metavar="SOURCE",
 )
 @axis("--seed", "Seeds of gaussian q and k.", "0")
-@click.option("--scale", metavar="X", help="Softmax scale.  [default: 1/sqrt(head_dim)]")
 @form
 @click.option(
     "-o",
@@ -103,51 +112,21 @@ def _audit(options: dict[str, Any]) -> Audit:
     """Turn options into a checked audit."""
     from ropeaudit import recipes
     from ropeaudit.audit import DTYPES, Audit
-    from ropeaudit.cli import values
+    from ropeaudit.cli import settings, values
+    from ropeaudit.errors import UsageError
 
     changes = recipes.parse_changes(options["changes"])
-    if options["accumulate"]:
+    if options["accumulate"] is not None:
+        if not options["accumulate"].strip():
+            raise UsageError("--accumulate '' is no number format; try --accumulate fp32")
         changes["accumulate"] = options["accumulate"]
     return Audit(
-        cases=list(_cases(options)),
+        cases=list(settings.cases(options)),
         recipes=values.names(options["recipe"], "--recipe") or ["uniform"],
         dtypes=values.names(options["dtype"], "--dtype") or DTYPES,
         offsets=values.integers(options["offset"], "--offset") or [0, 1000],
         changes=changes,
     )
-
-
-def _cases(options: dict[str, Any]) -> Iterator[Any]:
-    """Yield the cross product of all settings, in the order of the options."""
-    from itertools import product
-
-    from ropeaudit.audit import Case
-    from ropeaudit.cli import values
-
-    def axis_of(name: str, read: Any) -> Sequence[Any]:
-        found: Sequence[Any] = read(options[name], "--" + name.replace("_", "-"))
-        return found or [None]
-
-    single: dict[str, Any] = {
-        name: values.integer(options[name], "--" + name.replace("_", "-"))
-        for name in ("heads", "kv_heads")
-        if options[name] is not None
-    }
-    if options["scale"] is not None:
-        single["scale"] = values.numbers([options["scale"]], "--scale")[0]
-    kinds = {
-        "qk": options["qk"] or [None],
-        "seq_len": axis_of("seq_len", values.integers),
-        "head_dim": axis_of("head_dim", values.integers),
-        "rotary_dim": axis_of("rotary_dim", values.integers),
-        "base": axis_of("base", values.numbers),
-        "layout": axis_of("layout", values.names),
-        "mask": axis_of("mask", values.names),
-        "seed": axis_of("seed", values.integers),
-    }
-    for chosen in product(*kinds.values()):
-        given = {name: value for name, value in zip(kinds, chosen, strict=True) if value is not None}
-        yield Case(**given, **single)
 
 
 def _rows(audit: Audit, quiet: bool) -> tuple[list[Record], bool]:

@@ -11,10 +11,12 @@ from ropeaudit.errors import UsageError
 T = TypeVar("T")
 
 _SUFFIXES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
-_SCALAR = re.compile(r"(?P<sign>[+-]?)(?P<digits>[0-9][0-9_]*(?:\.[0-9]*)?(?:e\+?[0-9]+)?)(?P<suffix>[kmg]?)")
+_DIGITS = r"[0-9]+(?:_[0-9]+)*"
+_SCALAR = re.compile(rf"(?P<sign>[+-]?)(?P<digits>{_DIGITS}(?:\.[0-9]*)?(?:e\+?[0-9]+)?)(?P<suffix>[kmg]?)")
 _POWER = re.compile(r"(?P<sign>[+-]?)2(?:\^|\*\*)(?P<exponent>[0-9]{1,3})")
 _RANGE = re.compile(r"(?P<first>[+-]?[^-+*]+)-(?P<last>[+-]?[^-+*]+)(?P<how>[*+])(?P<step>[^-+*]+)")
 _MOST = 100_000
+_LARGEST = 10**20  # every 64-bit seed is below it, and Decimal holds it with a fraction
 
 
 def integer(text: str, flag: str) -> int:
@@ -25,6 +27,8 @@ def integer(text: str, flag: str) -> int:
     word = text.strip().lower()
     if power := _POWER.fullmatch(word):
         value: int = 2 ** int(power["exponent"])
+        if value > _LARGEST:
+            raise _out_of_range(text, flag)
         return -value if power["sign"] == "-" else value
     match = _SCALAR.fullmatch(word)
     if not match:
@@ -34,11 +38,14 @@ def integer(text: str, flag: str) -> int:
         )
     from decimal import Decimal
 
-    value_exact = Decimal(match["digits"].replace("_", "").rstrip(".")) * _SUFFIXES[match["suffix"]]
-    if abs(value_exact) >= Decimal(10) ** 30:
-        raise UsageError(f"{flag} {text.strip()!r} is out of range")
+    try:
+        value_exact = Decimal(match["digits"].replace("_", "").rstrip(".")) * _SUFFIXES[match["suffix"]]
+    except ArithmeticError:  # an exponent that Decimal itself cannot hold
+        raise _out_of_range(text, flag) from None
+    if abs(value_exact) > _LARGEST:
+        raise _out_of_range(text, flag)
     if value_exact != value_exact.to_integral_value():
-        raise UsageError(f"{flag} {text.strip()!r} is a fraction; tokens are counted in whole numbers")
+        raise UsageError(f"{flag} {text.strip()!r} is a fraction; give a whole number, such as 1000")
     return int(-value_exact if match["sign"] == "-" else value_exact)
 
 
@@ -47,16 +54,19 @@ def integers(items: Iterable[str], flag: str) -> list[int]:
     return _listed(items, flag, lambda word: _integer_or_range(word, flag))
 
 
+def number(text: str, flag: str, example: str) -> float:
+    """Read one real number: 0.125, 5e5. Raises: UsageError."""
+    try:
+        if text.isascii():
+            return float(text)
+    except ValueError:
+        pass
+    raise UsageError(f"{flag} {text.strip()!r} is not a number; try {flag} {example}")
+
+
 def numbers(items: Iterable[str], flag: str) -> list[float]:
     """Read a list of real numbers: 10000,5e5. Raises: UsageError."""
-
-    def one(word: str) -> list[float]:
-        try:
-            return [float(word)]
-        except ValueError:
-            raise UsageError(f"{flag} {word.strip()!r} is not a number; try {flag} 10000") from None
-
-    return _listed(items, flag, one)
+    return _listed(items, flag, lambda word: [number(word, flag, "10000")])
 
 
 def names(items: Iterable[str], flag: str) -> list[str]:
@@ -69,7 +79,7 @@ def _listed(items: Iterable[str], flag: str, read: Callable[[str], list[T]]) -> 
     for item in items:
         for word in item.split(","):
             if not word.strip():
-                raise UsageError(f"{flag} {item!r} has an empty element")
+                raise UsageError(f"{flag} {item!r} has an empty element; leave it out or give a value")
             found += read(word)
     return list(dict.fromkeys(found))
 
@@ -84,6 +94,10 @@ def _integer_or_range(text: str, flag: str) -> list[int]:
     if first > last or step < 1 or (match["how"] == "*" and (step < 2 or first < 1)):
         raise UsageError(f"{flag} {text.strip()!r} does not count upwards; try 1k-1m*2 or 0-4096+256")
     return found(first, last, step, flag)
+
+
+def _out_of_range(text: str, flag: str) -> UsageError:
+    return UsageError(f"{flag} {text.strip()!r} is out of range; whole numbers go up to 1e20")
 
 
 def _multiples(first: int, last: int, step: int, flag: str) -> list[int]:

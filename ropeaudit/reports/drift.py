@@ -37,6 +37,10 @@ _SETTINGS = (
     "scale",
     "layout",
     "mask",
+    "model",
+    "scaling",
+    "clip",
+    "axes",
 )
 _GRAVITY = ("exact", "floor", "growing", "decorrelated", "overflow")
 
@@ -52,6 +56,7 @@ def drift_report(
     varying = [name for name in _SETTINGS if len({repr(row[name]) for row in rows}) > 1]
     screen = [*_SCREEN[:2], *varying, *_SCREEN[2:]]
     notes = [text for record in found if (text := records.note(record))]
+    notes += records.structure_notes(found)
     return Report(
         rows=rows,
         columns=list(columns or records.COLUMNS),

@@ -16,7 +16,7 @@ def render(report: Report) -> str:
     if report.headline:
         parts.append(f"**{_escaped(report.headline)}**")
     if command := report.circumstances.get("command"):
-        parts.append(f"```console\n$ {command}\n```")
+        parts.append(f"```console\n$ {printable(command)}\n```")
     parts.append(_table(report))
     if report.notes:
         parts.append("\n".join(f"- {_escaped(note)}" for note in report.notes))

@@ -35,10 +35,10 @@ def short(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text with every character that could steer a terminal written out.
+    r"""Return text with every character that could steer a terminal written out.
 
-    >>> printable("a\\x1b[31m")
-    'a\\\\x1b[31m'
+    >>> printable("a\x1b[31m")
+    'a\\x1b[31m'
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 

@@ -14,8 +14,11 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
+from ropeaudit.doubledouble import Array
 from ropeaudit.errors import UnknownName
 from ropeaudit.formats import FP64, FloatArray, Format, round_to
+from ropeaudit.rope import scaled
+from ropeaudit.rope.setting import RopeSetting
 
 FrequencyForm: TypeAlias = Literal[
     "inverse_power",  # 1 / base^x
@@ -36,8 +39,31 @@ def check_form(name: str) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def frequencies(base: float, rotary_dim: int, form: FrequencyForm, fmt: Format) -> FloatArray:
-    """Return the numbers that `form` keeps, every operation rounded once to `fmt`.
+def frequencies(setting: RopeSetting, form: FrequencyForm, fmt: Format) -> FloatArray:
+    """Return the numbers that `form` keeps for a setting, every operation rounded once to `fmt`.
+
+    A scaling is applied to inverse frequencies as `rope.scaled` says. The forms that keep something else are
+    multiplied by its effect, scaled / unscaled, rounded to `fmt`.
+    Shapes: -> (p,), see `unscaled`; for "recurrence" the starting ratio of the angles is in `effect`.
+    """
+    kept = unscaled(scaled.effective_base(setting), setting.rotary_dim, form, fmt)
+    if setting.scaling.kind in ("default", "dynamic") or form == "recurrence":
+        return kept
+    if form == "divide":
+        with np.errstate(divide="ignore"):
+            return round_to(kept.astype(np.float64) / effect(setting, fmt), fmt)
+    return round_to(scaled.scaled(kept.astype(np.float64), setting, fmt), fmt)
+
+
+@functools.lru_cache(maxsize=256)
+def effect(setting: RopeSetting, fmt: Format) -> Array:
+    """Return scaled / unscaled frequency of every pair, rounded to `fmt`. Shapes: -> (p,)."""
+    plain = unscaled(scaled.effective_base(setting), setting.rotary_dim, "inverse_power", FP64)
+    return round_to(scaled.scaled(plain, setting, FP64) / plain, fmt).astype(np.float64)
+
+
+def unscaled(base: float, rotary_dim: int, form: FrequencyForm, fmt: Format) -> FloatArray:
+    """Return the numbers that `form` keeps of base^(-2i/d), every operation rounded once to `fmt`.
 
     Powers, exponentials and logarithms are correctly rounded; a mathematical library may be an
     ulp off. base is a Python number in real code and is taken as exact.
@@ -66,7 +92,8 @@ def frequencies(base: float, rotary_dim: int, form: FrequencyForm, fmt: Format) 
         slope = _rounded([_decimal_log(base, of=2.0)], fmt).astype(np.float64)
         exponents = round_to(x.astype(np.float64) * slope, fmt)
         return _rounded([_power(2.0, -e) for e in exponents.tolist()], fmt)
-    step = _rounded([_power(base, -2.0 / rotary_dim)], fmt)
+    exponent = round_to(np.array(-2.0 / rotary_dim), fmt)
+    step = _rounded([_power(base, float(exponent))], fmt)
     if form == "recurrence":
         return np.repeat(step, pairs)
     return _rounded([_power(float(step[0]), n) for n in range(pairs)], fmt)

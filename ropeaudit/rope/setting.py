@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from ropeaudit.errors import BadShape, UnknownName, UsageError
+from ropeaudit.rope.scaling import DEFAULT, Scaling
 
 Layout: TypeAlias = Literal["half", "interleaved"]
 LAYOUTS: tuple[str, ...] = get_args(Layout)
@@ -20,6 +21,8 @@ class RopeSetting:
     base: theta of the frequencies base^(-2i/rotary_dim), radians per token.
     layout: "half" pairs dims i and i + rotary_dim/2, "interleaved" pairs 2i and 2i + 1.
     scale: the softmax scale that multiplies q·k; taken as exact.
+    scaling: how the frequencies are changed. length: the number of positions that they are computed
+    for, where they depend on it (dynamic, longrope). clip: angles are capped at +-clip radians.
     Raises: BadShape, UsageError, UnknownName.
     """
 
@@ -28,6 +31,9 @@ class RopeSetting:
     base: float = 10000.0
     layout: Layout = "half"
     scale: float = 128**-0.5
+    scaling: Scaling = DEFAULT
+    length: int = 0
+    clip: float = math.inf
 
     @classmethod
     def of(
@@ -37,12 +43,17 @@ class RopeSetting:
         base: float = 10000.0,
         layout: Layout = "half",
         scale: float | None = None,
+        scaling: Scaling = DEFAULT,
+        length: int = 0,
+        clip: float = math.inf,
     ) -> RopeSetting:
         """Make a setting; rotary_dim defaults to head_dim and scale to 1/sqrt(head_dim)."""
         _check_dim("head_dim", head_dim)
         if scale is None:
             scale = 1.0 / math.sqrt(head_dim)
-        return cls(head_dim, head_dim if rotary_dim is None else rotary_dim, base, layout, scale)
+        if rotary_dim is None:
+            rotary_dim = head_dim
+        return cls(head_dim, rotary_dim, base, layout, scale, scaling, length, clip)
 
     def __post_init__(self) -> None:
         _check_dim("head_dim", self.head_dim)
@@ -57,13 +68,32 @@ class RopeSetting:
             raise UsageError(f"base {self.base!r} is not a finite number above 1; try --base 10000")
         if not (math.isfinite(self.scale) and self.scale > 0.0):
             raise UsageError(f"scale {self.scale!r} is not a finite number above 0")
+        if not self.clip > 0.0:
+            raise UsageError(f"clip {self.clip!r} is not an angle above 0; try --clip 1000 or inf")
         if self.layout not in LAYOUTS:
             raise UnknownName("layout", self.layout, LAYOUTS)
+        self._check_lists()
+
+    def _check_lists(self) -> None:
+        for name in ("short", "long", "frequencies"):
+            values = getattr(self.scaling, name)
+            if values is not None and len(values) != self.pairs:
+                raise UsageError(
+                    f"scaling {self.scaling.kind}: {name} has {len(values)} elements and there are "
+                    f"{self.pairs} pairs; give one per pair, or --rotary-dim {2 * len(values)}"
+                )
+        if self.scaling.kind == "dynamic" and self.rotary_dim == 2:
+            raise UsageError("scaling dynamic is not defined for rotary_dim 2")
 
     @property
     def pairs(self) -> int:
         """p: how many pairs of dimensions are rotated."""
         return self.rotary_dim // 2
+
+    @property
+    def clipped(self) -> bool:
+        """Tell whether angles are capped, so that scores depend on more than the distance."""
+        return math.isfinite(self.clip)
 
 
 def _check_dim(name: str, value: int) -> None:

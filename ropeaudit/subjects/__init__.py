@@ -30,8 +30,11 @@ class Subject(Protocol):
     scale_after_store: bool
     narrowest: int
 
-    def table(self, positions: Positions) -> Any:
-        """Return what rotating at these positions needs and all heads share."""
+    def table(self, positions: Positions, offset: int) -> Any:
+        """Return what rotating at positions + offset needs and all heads share.
+
+        They come apart because a subject may shift some of its position axes only.
+        """
 
     def rotate(self, x: FloatArray, table: Any) -> FloatArray:
         """Return x turned by its positions. Shapes: (s, d) -> (s, d)."""

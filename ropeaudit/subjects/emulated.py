@@ -1,8 +1,9 @@
 """The default engine: a recipe executed stage by stage in NumPy, each operation rounded once.
 
-For formats of at most 24 bits an operation on float64 values followed by one rounding is the correctly
-rounded operation, and so is one on float32 values for formats of at most 11 bits (53 >= 2*24 + 2,
-24 >= 2*11 + 2: Figueroa, SIGNUM Newsletter 30, 1995). float64 itself is native.
+An operation is done in wider arithmetic and rounded once. That is the correctly rounded operation where
+the wider result is exact (products of 24 bits in float64), where the terms of a sum have at most 11 bits
+and float32 holds it (24 >= 2*11 + 2: Figueroa, SIGNUM Newsletter 30, 1995), and else because the wider
+result is rounded to odd. float32 and float64 themselves are native.
 
 Letters: s positions, d head_dim, p pairs. Positions in tokens, angles in radians.
 """
@@ -17,8 +18,10 @@ import numpy as np
 from ropeaudit import doubledouble as dd
 from ropeaudit.formats import FP32, FP64, FloatArray, Format, round_to
 from ropeaudit.recipes import Resolved
-from ropeaudit.rope.frequencies import frequencies
+from ropeaudit.rope.axes import Axes
+from ropeaudit.rope.frequencies import effect, frequencies
 from ropeaudit.rope.rotation import split_pairs
+from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 
@@ -31,8 +34,9 @@ class Emulated:
     backend = "numpy"
     device = "cpu"
 
-    def __init__(self, recipe: Resolved, setting: RopeSetting) -> None:
-        """Keep the recipe and the setting; no arithmetic happens here."""
+    def __init__(self, recipe: Resolved, setting: RopeSetting, axes: Axes | None = None) -> None:
+        """Keep the recipe, the setting and the position axes, if any; no arithmetic happens here."""
+        self.axes = axes
         self.name = recipe.recipe.name
         self.recipe, self.setting = recipe, setting
         self.dtype, self.input = recipe.dtype, recipe.input
@@ -49,10 +53,17 @@ class Emulated:
         rounded = round_to(positions.astype(np.float64), self.recipe.position)
         return int(np.unique(rounded[np.isfinite(rounded)]).size)
 
-    def table(self, positions: Positions) -> Table:
-        """Return cos and sin as stored. Shapes: positions (s,) -> two of (s, p)."""
+    def table(self, positions: Positions, offset: int) -> Table:
+        """Return cos and sin as stored, times the attention factor. Shapes: (s,) -> two of (s, p)."""
+        trig, factor = self.recipe.trig, attention_factor(self.setting.scaling)
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            cos, sin = _cos_sin(self.angles(positions), self.recipe.trig)
+            angles = self.angles(positions + offset)
+            if self.axes is not None:
+                angles = np.where(self.axes.moved(), angles, self.angles(positions))
+            cos, sin = _cos_sin(angles, trig)
+            if factor != 1.0:
+                weight = round_to(np.array(factor), trig)
+                cos, sin = (_operate(np.multiply, part, weight, trig) for part in (cos, sin))
         if self.recipe.table is not None:
             cos, sin = round_to(cos, self.recipe.table), round_to(sin, self.recipe.table)
         return cos, sin
@@ -61,15 +72,20 @@ class Emulated:
         """Return the angles as stored. Shapes: positions (s,) -> (s, p). Units: radians."""
         recipe, form = self.recipe, self.recipe.recipe.frequency_form
         computed, stored = recipe.frequency
-        kept = frequencies(self.setting.base, self.setting.rotary_dim, form, computed)
+        kept = frequencies(self.setting, form, computed)
         kept = round_to(kept, stored).astype(np.float64)
         position = round_to(positions.astype(np.float64), recipe.position).astype(np.float64)
         product, angle = recipe.angle
         if form == "recurrence":
-            return round_to(_recurrence(position, kept, product), angle)
-        with np.errstate(divide="ignore"):
-            raw = position[:, None] / kept if form == "divide" else position[:, None] * kept
-        return round_to(round_to(raw, product), angle)
+            raw = _recurrence(position, kept, product) * effect(self.setting, stored)
+        elif form == "divide":
+            with np.errstate(divide="ignore"):
+                raw = position[:, None] / kept
+        else:
+            raw = position[:, None] * kept
+        found = round_to(round_to(raw, product), angle)
+        clip = self.setting.clip
+        return np.clip(found, -clip, clip) if self.setting.clipped else found
 
     def rotate(self, x: FloatArray, table: Table) -> FloatArray:
         """Turn x, which is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""
@@ -125,13 +141,18 @@ def _once(
     """round(a*cos + sign * b*sin): exact until one rounding."""
     left = dd.two_product(a.astype(np.float64), cos.astype(np.float64))
     right = dd.two_product(b.astype(np.float64), sign * sin.astype(np.float64))
-    high, _ = dd.add(left, right)
-    return round_to(high, fmt)
+    total = dd.add(left, right)
+    return round_to(total[0] if fmt is FP64 else dd.to_odd(total), fmt)
 
 
 def _operate(operation: Any, a: FloatArray, b: FloatArray, fmt: Format) -> FloatArray:
-    """One operation, correctly rounded to `fmt`, in the narrowest arithmetic that gives just that."""
-    narrow = a.dtype == b.dtype == np.float32 and (fmt is FP32 or fmt.precision <= 11)
-    if not narrow:
-        a, b = a.astype(np.float64, copy=False), b.astype(np.float64, copy=False)
-    return round_to(operation(a, b), fmt)
+    """a * b, a + b or a - b, correctly rounded to `fmt`; terms of a sum are in `fmt` already."""
+    single = a.dtype == b.dtype == np.float32
+    if fmt is FP64 or (single and (fmt is FP32 or operation is not np.multiply)):
+        return round_to(operation(a, b), fmt)
+    left, right = a.astype(np.float64), b.astype(np.float64)
+    if single:  # 24 + 24 bits: the product is exact
+        return round_to(left * right, fmt)
+    if operation is np.multiply:
+        return round_to(dd.to_odd(dd.two_product(left, right)), fmt)
+    return round_to(dd.to_odd(dd.two_sum(left, -right if operation is np.subtract else right)), fmt)

@@ -1,0 +1,1 @@
+"""Questions asked of a setting or of records: one file each."""

@@ -1,0 +1,230 @@
+"""A case without its subject and offset: which model or setting, which q and k, which mask."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from ropeaudit import inputs, masks, plan
+from ropeaudit.errors import BadShape, UnknownName, UsageError
+from ropeaudit.inputs import Inputs
+from ropeaudit.masks import Mask
+from ropeaudit.rope import axes, scaling
+from ropeaudit.rope.axes import Axes
+from ropeaudit.rope.setting import Layout, RopeSetting
+
+if TYPE_CHECKING:
+    from ropeaudit.rope.hf_config import ModelRope
+
+LIMIT = 2**53  # positions are exact in float64 below it
+SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30  # squares of scores neither overflow nor vanish
+FULL = "full_attention"
+
+Length: TypeAlias = Literal["unshifted", "shifted"]
+LENGTHS = ("unshifted", "shifted")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A RoPE setting and its q and k; None means what the model says, else the usual default.
+
+    heads, kv_heads, seq_len, head_dim and seed are those of synthetic q and k; a captured file brings its
+    own. rotary_dim defaults to head_dim, scale to 1/sqrt(head_dim), kv_heads to heads.
+    model: a preset. config: a Hugging Face config.json or its folder. layer: its layer type.
+    scaling: as `rope.scaling.parse` reads it. clip: cap of the angles, radians. mrope: pairs per
+    position axis; axis: which of them are shifted. length: whether frequencies that depend on the number of
+    positions are those of the unshifted sequence (frozen) or of the shifted one.
+    """
+
+    qk: str = "gaussian"
+    heads: int | None = None
+    kv_heads: int | None = None
+    seq_len: int | None = None
+    head_dim: int | None = None
+    seed: int | None = None
+    rotary_dim: int | None = None
+    base: float | None = None
+    layout: Layout | None = None
+    scale: float | None = None
+    mask: Mask = "causal"
+    model: str | None = None
+    config: str | None = None
+    layer: str = FULL
+    scaling: str | None = None
+    clip: float | None = None
+    mrope: str | None = None
+    axis: str = "all"
+    length: Length = "unshifted"
+
+    def load(self) -> tuple[Inputs, RopeSetting]:
+        """Return q and k and the RoPE setting. Raises: BadInput, BadShape, UnknownName, UsageError."""
+        needed = self.check(())
+        if not inputs.is_file(self.qk):
+            fits(needed)
+            (heads, kv_heads, seq_len), setting = self._synthetic()
+            seed = 0 if self.seed is None else self.seed
+            return inputs.make(self.qk, heads, kv_heads, seq_len, setting.head_dim, seed), setting
+        loaded = inputs.from_file(self.qk)
+        _, seq_len, head_dim = loaded.q.shape
+        own = self.setting(seq_len).head_dim if self._model() else head_dim
+        if own != head_dim:
+            raise BadShape(f"{self.qk!r} has head_dim {head_dim} and the model {own}; they must agree")
+        return loaded, replace(self, head_dim=head_dim).setting(seq_len)
+
+    def check(self, offsets: Iterable[int]) -> int:
+        """Raise whatever is wrong with the case, as far as can be told before any work. See `load`.
+
+        Returns the bytes of memory that synthetic q and k and their audit need.
+        """
+        for kind, value, known in (("mask", self.mask, masks.MASKS), ("length", self.length, LENGTHS)):
+            if value not in known:
+                raise UnknownName(kind, value, known)
+        if not inputs.is_file(self.qk):
+            inputs.check_kind(self.qk)
+            (heads, kv_heads, seq_len), setting = self._synthetic()
+            positions_fit(offsets, seq_len)
+            self.position_axes(setting)
+            return plan.bytes_needed(setting, heads, kv_heads, seq_len)
+        for name in ("heads", "kv_heads", "seq_len", "head_dim", "seed"):
+            if getattr(self, name) is not None:
+                flag = "--" + name.replace("_", "-")
+                raise UsageError(f"{flag} is given by the file {self.qk!r}; leave it out")
+        return 0
+
+    def setting(self, seq_len: int) -> RopeSetting:
+        """Return the RoPE setting for `seq_len` positions; what is given by hand overrides the model."""
+        if self.scale is not None and not SMALLEST_SCALE <= self.scale <= LARGEST_SCALE:
+            raise UsageError(
+                f"--scale {self.scale!r} is not a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE:g}; "
+                "try --scale 0.125"
+            )
+        start = self._start()
+        head_dim = start.head_dim if self.head_dim is None else self.head_dim
+        whole, usual = start.rotary_dim == start.head_dim, start.scale == 1 / math.sqrt(start.head_dim)
+        return RopeSetting.of(
+            head_dim,
+            self.rotary_dim if self.rotary_dim is not None else None if whole else start.rotary_dim,
+            start.base if self.base is None else self.base,
+            self.layout or start.layout,
+            self.scale if self.scale is not None else None if usual else start.scale,
+            chosen := scaling.parse(self.scaling) if self.scaling is not None else start.scaling,
+            chosen.length_for(seq_len),
+            start.clip if self.clip is None else self.clip,
+        )
+
+    def setting_at(self, setting: RopeSetting, seq_len: int, offset: int) -> RopeSetting:
+        """Return the setting that holds at an offset: another one only if the length may change it."""
+        if self.length == "unshifted":
+            return setting
+        return replace(setting, length=setting.scaling.length_for(max(seq_len, seq_len + offset)))
+
+    def position_axes(self, setting: RopeSetting) -> Axes | None:
+        """Return the position axes of M-RoPE, None for a single axis. Raises: UsageError."""
+        model = self._model()
+        found = axes.parse(self.mrope, self.axis) if self.mrope is not None else None
+        if found is None and model is not None and model.axes is not None:
+            shifted = axes.AXES if self.axis == "all" else tuple(self.axis)
+            found = replace(model.axes, shifted=shifted)
+        if found is None:
+            if self.axis != "all":
+                raise UsageError(f"--axis {self.axis} needs position axes; give --mrope 16,24,24 or a model")
+            return None
+        if sum(found.sections) != setting.pairs:
+            raise UsageError(f"--mrope has {sum(found.sections)} pairs and the setting {setting.pairs}")
+        return found
+
+    @property
+    def model_name(self) -> str:
+        """The model and its layer type as one word; "none" without a model."""
+        model = self._model()
+        if model is None:
+            return "none"
+        return model.name if len(model.layers) == 1 else f"{model.name}/{self.layer}"
+
+    @property
+    def maximum(self) -> int | None:
+        """The number of positions that the model is made for, None where nothing says it."""
+        model = self._model()
+        return model.maximum if model else None
+
+    def layers(self) -> tuple[str, ...]:
+        """Return the layer types of the model."""
+        model = self._model()
+        return tuple(model.layers) if model else (FULL,)
+
+    def _model(self) -> ModelRope | None:
+        if self.model is not None and self.config is not None:
+            raise UsageError("--model and --config both name a model; give one of them")
+        if self.model is not None:
+            from ropeaudit.rope import presets  # in-function: most audits need neither
+
+            return presets.named(self.model)
+        if self.config is not None:
+            from ropeaudit.rope import hf_config
+
+            return hf_config.read(self.config)
+        return None
+
+    def _start(self) -> RopeSetting:
+        """The setting before anything is changed by hand."""
+        model = self._model()
+        if model is None:
+            return RopeSetting()
+        if self.layer not in model.layers:
+            raise UnknownName("layer type", self.layer, model.layers, "(or all)")
+        return model.layers[self.layer]
+
+    def _synthetic(self) -> tuple[tuple[int, int, int], RopeSetting]:
+        """Return heads, kv_heads and seq_len, all of them checked, and the RoPE setting."""
+        model = self._model()
+        given = self.heads if self.heads is not None else model.heads if model else 8
+        heads = _positive("heads", given)
+        usual = model.kv_heads if model and self.heads is None else heads
+        kv_heads = _positive("kv_heads", usual if self.kv_heads is None else self.kv_heads)
+        seq_len = _positive("seq_len", 256 if self.seq_len is None else self.seq_len)
+        setting = self.setting(seq_len)
+        if heads % kv_heads:
+            raise BadShape(f"--kv-heads {kv_heads} does not divide --heads {heads}; give one of its divisors")
+        if self.seed is not None and self.seed < 0:
+            raise UsageError(f"--seed {self.seed} is negative; try --seed 0")
+        return (heads, kv_heads, seq_len), setting
+
+
+def _positive(name: str, value: int) -> int:
+    if value < 1:
+        flag = "--" + name.replace("_", "-")
+        raise BadShape(f"{flag} {value} is not a whole number from 1 up")
+    return value
+
+
+def positions_fit(offsets: Iterable[int], seq_len: int) -> None:
+    """Raise UsageError if a shifted position would not be exact in float64."""
+    for offset in offsets:
+        if abs(offset) + seq_len > LIMIT:
+            raise UsageError(f"offset {offset} takes some of {seq_len} positions past 2^53")
+
+
+def fits(needed: int) -> None:
+    """Raise BadShape unless about `needed` bytes of memory are free."""
+    free = _free_bytes()
+    if needed > free:
+        raise BadShape(
+            f"this needs about {needed / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB are "
+            "free; give a smaller --seq-len, --heads or --head-dim"
+        )
+
+
+def _free_bytes() -> int:
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            table = dict(line.split(":", 1) for line in file)
+        return int(table["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):  # Windows has no sysconf
+        return 2**36

@@ -1,0 +1,109 @@
+"""What is measured together, and how much of it fits in memory at once.
+
+Letters: h heads, g key-value heads, s positions, d head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ropeaudit.formats import FP32, FP64, Format
+from ropeaudit.inputs import Inputs
+from ropeaudit.masks import Mask
+from ropeaudit.metrics import Differences, Spread
+from ropeaudit.reference import Precision
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Subject
+
+PANEL = 8192  # positions turned at once
+CACHE_BYTES = 384 * 2**20  # turned q and k held at once
+
+
+@dataclass(slots=True)
+class Measured:
+    """What was measured of one subject at one offset.
+
+    drift: against the reference. own: against the same subject at offset 0.
+    truth: the reference's scores. error: the certificate of the reference.
+    """
+
+    drift: Differences = field(default_factory=Differences)
+    own: Spread = field(default_factory=Spread)
+    truth: Spread = field(default_factory=Spread)
+    error: float = 0.0
+
+    def merge(self, later: Measured) -> None:
+        """Take in what was measured over later tiles."""
+        self.drift.merge(later.drift)
+        self.own.merge(later.own)
+        self.truth.merge(later.truth)
+        self.error = max(self.error, later.error)
+
+
+class Key(NamedTuple):
+    """What a reference depends on besides q and k: how they were rounded, how exact it must be."""
+
+    input: Format
+    precision: Precision
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Subjects and offsets that are measured together; each subject's first offset is 0.
+
+    origin is added to the positions of the reference. It changes nothing, for exact scores depend on
+    distances, unless angles are clipped.
+    """
+
+    subjects: Sequence[Subject]
+    offsets: Sequence[Sequence[int]]
+    inputs: Inputs
+    setting: RopeSetting
+    mask: Mask
+    origin: int = 0
+
+    @property
+    def seq_len(self) -> int:
+        """s: the number of positions."""
+        return int(self.inputs.q.shape[1])
+
+    def cells(self) -> Iterator[tuple[int, int]]:
+        """Yield (index of the subject, offset) in order."""
+        for index, offsets in enumerate(self.offsets):
+            for offset in offsets:
+                yield index, offset
+
+    def keys(self) -> dict[Key, list[int]]:
+        """Return which subjects share a reference: those that see the same q and k.
+
+        An input format that changes nothing counts as float64. A key depends on its subject and on q and k
+        alone, so that a case gives the same bits whatever else is measured with it.
+        """
+        seen = {subject.input: subject.input for subject in self.subjects}
+        for fmt in seen:
+            if self.inputs.unchanged_by(fmt):
+                seen[fmt] = FP64
+        groups: dict[Key, list[int]] = {}
+        for index, subject in enumerate(self.subjects):
+            precision: Precision = "extended" if subject.narrowest > FP32.precision else "double"
+            groups.setdefault(Key(seen[subject.input], precision), []).append(index)
+        return groups
+
+
+def cells_at_once(setting: RopeSetting, seq_len: int) -> int:
+    """How many (subject, offset) cells fit in the cache together, one head at a time."""
+    return max(2, CACHE_BYTES // cell_bytes(setting, seq_len))
+
+
+def bytes_needed(setting: RopeSetting, heads: int, kv_heads: int, seq_len: int) -> int:
+    """Estimate the peak memory of an audit: q and k in float64, the caches and one head's factors."""
+    inputs = (heads + kv_heads) * seq_len * setting.head_dim * 8
+    cell = cell_bytes(setting, seq_len)
+    return inputs + max(CACHE_BYTES, 2 * cell) + 8 * cell + 64 * 2**20
+
+
+def cell_bytes(setting: RopeSetting, seq_len: int) -> int:
+    """Return the bytes of one cell: turned q and k of a head, and their tables, in float64."""
+    return 2 * min(seq_len, PANEL) * (setting.head_dim + 2 * setting.pairs) * 8

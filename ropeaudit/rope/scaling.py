@@ -1,0 +1,219 @@
+"""Scaling: how a model changes its frequencies to reach beyond its training length, as data.
+
+The keys are those of a Hugging Face config under shorter names (`HF_NAMES`). Which kinds take which keys
+stands in `KEYS`; nothing is ignored: a key that a kind does not take is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ropeaudit.errors import UnknownName, UsageError
+
+# kind -> keys that it needs, keys that it may have
+KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "default": ((), ()),
+    "linear": (("factor",), ()),
+    "dynamic": (("factor", "maximum"), ("original",)),
+    "proportional": (("fraction",), ("factor",)),
+    "yarn": (
+        ("original",),
+        (
+            *("factor", "maximum", "attention_factor", "beta_fast", "beta_slow"),
+            *("truncate", "mscale", "mscale_all_dim"),
+        ),
+    ),
+    "longrope": (("short", "long", "original"), ("factor", "maximum", "attention_factor")),
+    "llama3": (("factor", "low", "high", "original"), ()),
+    "explicit": (("frequencies",), ("attention_factor",)),
+}
+KINDS = tuple(KEYS)
+
+HF_NAMES = {
+    "factor": "factor",
+    "original_max_position_embeddings": "original",
+    "max_position_embeddings": "maximum",
+    "low_freq_factor": "low",
+    "high_freq_factor": "high",
+    "partial_rotary_factor": "fraction",
+    "short_factor": "short",
+    "long_factor": "long",
+    **{name: name for name in ("beta_fast", "beta_slow", "truncate", "mscale", "mscale_all_dim")},
+    "attention_factor": "attention_factor",
+}
+_LISTS = ("short", "long", "frequencies")
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """A kind and its parameters; what a kind does not use is None.
+
+    factor: how much longer. original, maximum: positions before and after the extension. fraction: of the
+    pairs that turn at all (p-RoPE). low, high: llama3's wavelength factors. short, long: longrope's divisors,
+    one per pair. frequencies: an explicit list, radians per token. attention_factor: multiplies cos and sin.
+    Raises: UsageError, UnknownName.
+    """
+
+    kind: str = "default"
+    factor: float | None = None
+    original: float | None = None
+    maximum: float | None = None
+    fraction: float | None = None
+    low: float | None = None
+    high: float | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
+    truncate: bool | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    attention_factor: float | None = None
+    short: tuple[float, ...] | None = None
+    long: tuple[float, ...] | None = None
+    frequencies: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KEYS:
+            raise UnknownName("scaling", self.kind, KINDS)
+        needed, optional = KEYS[self.kind]
+        given = self.parameters()
+        for name in needed:
+            if name not in given:
+                raise UsageError(f"scaling {self.kind} needs {name}; try {_example(self.kind)}")
+        for name, value in given.items():
+            if name not in (*needed, *optional):
+                raise UsageError(f"scaling {self.kind} takes no {name}; it takes {_taken(self.kind)}")
+            _check(self.kind, name, value)
+        if self.kind == "yarn" and self.factor is None and self.maximum is None:
+            raise UsageError(f"scaling yarn needs factor; try {_example('yarn')}")
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Tell whether the frequencies change with the number of positions."""
+        return self.kind in ("dynamic", "longrope")
+
+    @property
+    def stretch(self) -> float:
+        """The factor, or maximum / original where it is not given (yarn, longrope), or 1."""
+        if self.factor is not None:
+            return self.factor
+        if self.maximum is not None and self.original is not None:
+            return self.maximum / self.original
+        return 1.0
+
+    def length_for(self, positions: int) -> int:
+        """Return the length that stands for `positions`: equal lengths mean equal frequencies.
+
+        0 where frequencies do not depend on it; for longrope one length for either list of divisors.
+        """
+        if self.kind == "dynamic":
+            return max(positions, int(self.maximum or 0))
+        if self.kind == "longrope":
+            original = int(self.original or 0)
+            return original if positions <= original else original + 1
+        return 0
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters that are given, by name."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "kind"}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def __str__(self) -> str:
+        """Return the text that `parse` reads: yarn:factor=4,original=32768."""
+        inner = ",".join(f"{name}={_text(value)}" for name, value in self.parameters().items())
+        return f"{self.kind}:{inner}" if inner else self.kind
+
+
+DEFAULT = Scaling()
+
+
+def parse(text: str) -> Scaling:
+    """Read "kind" or "kind:key=value,...", elements of a list separated by semicolons.
+
+    Raises: UsageError, UnknownName. >>> parse("linear:factor=4").factor  ->  4.0
+    """
+    kind, _, inner = text.strip().partition(":")
+    if kind not in KEYS:
+        raise UnknownName("scaling", kind, KINDS)
+    values: dict[str, Any] = {}
+    for item in filter(None, inner.split(",")):
+        key, equals, value = item.partition("=")
+        key = HF_NAMES.get(key.strip(), key.strip())
+        if not equals or key not in {f.name for f in fields(Scaling)} - {"kind"}:
+            raise UsageError(f"scaling {kind}: {item!r} is not KEY=VALUE with one of {_taken(kind)}")
+        values[key] = _read(kind, key, value)
+    return Scaling(kind, **values)
+
+
+def from_mapping(kind: str, values: Mapping[str, Any]) -> Scaling:
+    """Return a scaling from values as JSON holds them; lists may be lists. Raises: UsageError."""
+    kept = {k: tuple(map(_number, v)) if isinstance(v, (list, tuple)) else v for k, v in values.items()}
+    return Scaling(kind, **kept)
+
+
+def _number(value: Any) -> Any:
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _read(kind: str, key: str, text: str) -> Any:
+    if key == "truncate":
+        if text not in ("true", "false"):
+            raise UsageError(f"scaling {kind}: truncate is true or false")
+        return text == "true"
+    try:
+        if key in _LISTS:
+            return tuple(float(part) for part in text.split(";"))
+        return float(text)
+    except ValueError:
+        raise UsageError(f"scaling {kind}: {key}={text!r} is not a number") from None
+
+
+def _check(kind: str, name: str, value: Any) -> None:
+    """Refuse values of a wrong type, or for which the formulas mean nothing."""
+    where = f"scaling {kind}: {name} = {str(value)[:40]}"
+    if name == "truncate":
+        if not isinstance(value, bool):
+            raise UsageError(f"{where} is not true or false")
+        return
+    values = value if name in _LISTS else (value,)
+    if name in _LISTS and (not isinstance(value, tuple) or not value):
+        raise UsageError(f"{where} is not a list of numbers")
+    for one in values:
+        if isinstance(one, bool) or not isinstance(one, (int, float)) or not math.isfinite(one):
+            raise UsageError(f"{where} is not a finite number")
+        zero_allowed = name in ("fraction", "frequencies", "mscale", "mscale_all_dim")
+        if one < 0 or (one == 0 and not zero_allowed) or abs(one) > 1e18:
+            raise UsageError(f"{where} is not a number above 0 that a model could have")
+    if name == "fraction" and value > 1:
+        raise UsageError(f"{where} is not between 0 and 1")
+    if name == "factor" and kind != "proportional" and value < 1:
+        raise UsageError(f"{where} is below 1, which would shorten the context")
+    if name == "original" and value < 2:
+        raise UsageError(f"{where} is not a number of positions from 2 up")
+
+
+def _taken(kind: str) -> str:
+    needed, optional = KEYS[kind]
+    return ", ".join((*needed, *optional)) or "nothing"
+
+
+def _example(kind: str) -> str:
+    return {
+        "linear": "linear:factor=4",
+        "dynamic": "dynamic:factor=2,maximum=4096",
+        "proportional": "proportional:fraction=0.25",
+        "yarn": "yarn:factor=4,original=32768",
+        "longrope": "longrope:short=1;1,long=2;4,original=4096,factor=32",
+        "llama3": "llama3:factor=8,low=1,high=4,original=8192",
+        "explicit": "explicit:frequencies=1;0.1;0.01",
+    }.get(kind, kind)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ";".join(_text(one) for one in value)
+    return f"{value:.17g}" if value != int(value) or abs(value) >= 1e15 else str(int(value))

@@ -1,0 +1,262 @@
+"""Read a dumped table of frequencies, or of cos and sin, out of a file.
+
+.npy holds one array (a pair is named "cos.npy,sin.npy"); .npz, .safetensors, .pt and .pth hold tensors that
+are known by their names, or a single one of any name. Of a name such as model.rotary_emb.inv_freq the last
+part counts. Nothing in a file is ever executed: no pickles.
+Letters: n positions, p pairs, c columns: p, or 2p where every pair stands twice.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit.errors import BadInput
+
+Array = NDArray[np.float64]
+Tensors = Mapping[str, NDArray[Any]]
+_FREQUENCIES = ("inv_freq", "inv_freqs", "frequencies", "freqs")
+_COS = ("cos", "cos_cached", "cos_cache", "cos_table", "freqs_cos")
+_SIN = ("sin", "sin_cached", "sin_cache", "sin_table", "freqs_sin")
+_BOTH = ("freqs_cis", "freqs_complex", "cos_sin_cache", "cos_sin", "cache")  # complex, or side by side
+_NAMES = frozenset((*_FREQUENCIES, *_COS, *_SIN, *_BOTH))
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """What a file holds, in float64, exactly as stored: frequencies (c,), or cos and sin (n, c)."""
+
+    spec: str
+    name: str
+    frequencies: Array | None = None
+    cos: Array | None = None
+    sin: Array | None = None
+
+    def folded(self, pairs: int) -> Dump:
+        """Return the dump with one column a pair, where each stands twice: in halves or side by side.
+
+        Raises: BadInput if the columns are not those of `pairs` pairs.
+        """
+        kept = [
+            None if part is None else self._folded(part, pairs)
+            for part in (self.frequencies, self.cos, self.sin)
+        ]
+        return Dump(self.spec, self.name, *kept)
+
+    def _folded(self, part: Array, pairs: int) -> Array:
+        columns = part.shape[-1]
+        if columns == pairs:
+            return part
+        if columns != 2 * pairs:
+            raise BadInput(
+                f"--against {self.spec!r}: {self.name} has {columns} columns and the setting has {pairs} "
+                f"pairs; give --head-dim or --rotary-dim {2 * columns}, or {columns} if each stands twice"
+            )
+        for one, other in (
+            (part[..., :pairs], part[..., pairs:]),
+            (part[..., ::2], part[..., 1::2]),
+        ):
+            if np.array_equal(one, other, equal_nan=True):
+                return one
+        raise BadInput(
+            f"--against {self.spec!r}: the {columns} columns of {self.name} repeat {pairs} pairs neither in "
+            f"halves nor side by side; give one column a pair, or --rotary-dim {2 * columns}"
+        )
+
+
+def read(spec: str) -> Dump:
+    """Return the table in a file. spec: a path, or "cos.npy,sin.npy". Raises: BadInput."""
+    paths = [Path(part) for part in spec.split(",")] if spec.endswith(".npy") else [Path(spec)]
+    for path in paths:
+        _check(path)
+    try:
+        with warnings.catch_warnings():  # what a parser thinks of a file is in its error
+            warnings.simplefilter("ignore")
+            tensors = _tensors(spec, paths)
+    except BadInput:
+        raise
+    except ImportError as error:
+        raise BadInput(f"--against {spec!r}: cannot be read without {error.name}") from None
+    except Exception as error:  # whatever a parser makes of a damaged or hostile file
+        raise BadInput(f"--against {spec!r}: not a readable {paths[0].suffix} file: {_line(error)}") from None
+    return _dump(spec, tensors)
+
+
+def _check(path: Path) -> None:
+    """Raise BadInput unless the path is that of a file with something in it."""
+    name = f"--against {str(path)!r}"
+    try:
+        if path.is_dir():
+            raise BadInput(f"{name}: is a folder; give a file with inv_freq, or with cos and sin")
+        if not path.is_file():
+            raise BadInput(f"{name}: no such file; give one with inv_freq, or with cos and sin")
+        if path.stat().st_size == 0:
+            raise BadInput(f"{name}: the file is empty; give one with inv_freq, or with cos and sin")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(f"{name}: {reason}; give a file that can be read") from None
+
+
+def _tensors(spec: str, paths: list[Path]) -> Tensors:
+    if len(paths) > 2:
+        raise BadInput(f"--against {spec!r}: names {len(paths)} files; give one, or cos.npy,sin.npy")
+    if len(paths) == 2:
+        return {n: np.load(p, allow_pickle=False) for n, p in zip(("cos", "sin"), paths, strict=True)}
+    reader = _READERS.get(paths[0].suffix.lower())
+    if reader is None:
+        raise BadInput(f"--against {spec!r}: unknown kind of file; give one of {', '.join(_READERS)}")
+    return reader(paths[0])
+
+
+def _wanted(names: list[str]) -> list[str]:
+    """The names to load: known ones, or the only one there is."""
+    return [name for name in names if _last(name) in _NAMES] or (names if len(names) == 1 else [])
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _read_npy(path: Path) -> Tensors:
+    return {path.stem: np.load(path, allow_pickle=False)}
+
+
+def _read_npz(path: Path) -> Tensors:
+    archive = np.load(path, allow_pickle=False)
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        return {path.stem: archive}
+    with archive:
+        kept = _wanted(archive.files)
+        return {name: archive[name] if name in kept else np.zeros(0) for name in archive.files}
+
+
+def _read_safetensors(path: Path) -> Tensors:
+    import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as archive:
+        names = list(archive.keys())
+        kept = _wanted(names)
+        return {name: archive.get_tensor(name) if name in kept else np.zeros(0) for name in names}
+
+
+def _read_torch(path: Path) -> Tensors:
+    import torch
+
+    loaded = torch.load(path, map_location="cpu", weights_only=True)
+    if isinstance(loaded, torch.Tensor):
+        loaded = {path.stem: loaded}
+    if isinstance(loaded, (tuple, list)) and len(loaded) == 2:
+        loaded = dict(zip(("cos", "sin"), loaded, strict=True))
+    if not isinstance(loaded, dict):
+        raise BadInput(f"--against {str(path)!r}: holds a {type(loaded).__name__}; give tensors by name")
+    tensors = {str(name): value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
+    kept, found = _wanted(list(tensors)), {}
+    for name, value in tensors.items():
+        wide = torch.complex128 if value.is_complex() else torch.float64  # NumPy knows no bfloat16
+        found[name] = value.detach().to(wide).numpy() if name in kept else np.zeros(0)
+    return found
+
+
+_READERS: dict[str, Callable[[Path], Tensors]] = {
+    ".safetensors": _read_safetensors,
+    ".npz": _read_npz,
+    ".npy": _read_npy,
+    ".pt": _read_torch,
+    ".pth": _read_torch,
+}
+
+
+def _dump(spec: str, tensors: Tensors) -> Dump:
+    """Choose among the tensors: frequencies first, then cos and sin, then both in one."""
+    found = {"inv_freq": _FREQUENCIES, "cos": _COS, "sin": _SIN, "both": _BOTH}
+    picked = {kind: _pick(spec, tensors, names) for kind, names in found.items()}
+    if picked["inv_freq"] is None and picked["cos"] is not None and picked["sin"] is not None:
+        cos, sin = (_plane(spec, *picked[kind]) for kind in ("cos", "sin"))  # type: ignore[misc]
+        if cos.shape != sin.shape:
+            raise BadInput(f"--against {spec!r}: cos has shape {cos.shape} and sin {sin.shape}; give equal ones")
+        return Dump(spec, "the cos/sin table", cos=cos, sin=sin)
+    chosen = picked["inv_freq"] or picked["both"]
+    if chosen is None and len(tensors) == 1 and not {_last(n) for n in tensors} & {*_COS, *_SIN}:
+        chosen = next(iter(tensors.items()))
+    if chosen is None:
+        seen = ", ".join(repr(name[:40])[1:-1] for name in sorted(tensors)[:8]) or "nothing"
+        raise BadInput(f"--against {spec!r}: no inv_freq, cos and sin, or freqs_cis; it holds {seen}")
+    name, tensor = chosen
+    squeezed = np.squeeze(tensor) if isinstance(tensor, np.ndarray) else tensor
+    if getattr(squeezed, "ndim", 0) <= 1 and getattr(tensor, "dtype", np.dtype("O")).kind != "c":
+        return Dump(spec, "inv_freq", frequencies=_real(spec, name, tensor).reshape(-1))
+    cos, sin = _both(spec, name, tensor)
+    return Dump(spec, "the cos/sin table", cos=cos, sin=sin)
+
+
+def _pick(spec: str, tensors: Tensors, names: tuple[str, ...]) -> tuple[str, NDArray[Any]] | None:
+    """Return the tensor of one of these names; layers may each hold the same one. Raises: BadInput."""
+    for wanted in names:
+        matching = [(name, tensor) for name, tensor in tensors.items() if _last(name) == wanted]
+        if any(not np.array_equal(tensor, matching[0][1]) for _, tensor in matching[1:]):
+            raise BadInput(
+                f"--against {spec!r}: {len(matching)} tensors called {wanted} differ; give a file with one"
+            )
+        if matching:
+            return matching[0]
+    return None
+
+
+def _both(spec: str, name: str, tensor: NDArray[Any]) -> tuple[Array, Array]:
+    """Take cos and sin out of a complex table, one with a last axis of 2, or one with them side by side."""
+    if tensor.dtype.kind == "c":
+        return _plane(spec, name, tensor.real), _plane(spec, name, tensor.imag)
+    if tensor.ndim > 2 and tensor.shape[-1] == 2:
+        return _plane(spec, name, tensor[..., 0]), _plane(spec, name, tensor[..., 1])
+    plane = _plane(spec, name, tensor)
+    if plane.shape[1] % 2:
+        raise BadInput(f"--against {spec!r}: {name} has shape {tensor.shape}; give cos and sin side by side")
+    half = plane.shape[1] // 2
+    return plane[:, :half], plane[:, half:]
+
+
+def _plane(spec: str, name: str, tensor: NDArray[Any]) -> Array:
+    """Bring a table to (n, c) in float64: axes of length 1 before the last are dropped."""
+    values = _real(spec, name, tensor)
+    axes = [axis for axis, length in enumerate(values.shape[:-1]) if length == 1]
+    values = np.squeeze(values, tuple(axes[: max(0, values.ndim - 2)]))
+    if values.ndim != 2 or values.shape[0] < 2:
+        raise BadInput(
+            f"--against {spec!r}: {name} has shape {tensor.shape}; give (positions, pairs) or "
+            "(positions, rotary_dim), for 2 positions at least"
+        )
+    return values
+
+
+def _real(spec: str, name: str, tensor: Any) -> Array:
+    """Return a tensor in float64. Raises: BadInput unless it holds real numbers, and some."""
+    if not isinstance(tensor, np.ndarray):  # .npz archives may hold files that are no arrays
+        raise BadInput(f"--against {spec!r}: {name[:40]} is no array; give real numbers")
+    if tensor.dtype.kind == "V" and tensor.dtype.itemsize == 2:
+        import ml_dtypes
+
+        tensor = tensor.view(ml_dtypes.bfloat16)  # how NumPy's own files hand bfloat16 back
+    if tensor.dtype.kind in "VOcSUbMm" and "float" not in tensor.dtype.name:
+        raise BadInput(f"--against {spec!r}: {name[:40]} holds {tensor.dtype}; give real numbers")
+    if tensor.size == 0:
+        raise BadInput(f"--against {spec!r}: {name[:40]} has shape {tensor.shape}, which holds no number")
+    with np.errstate(over="ignore", invalid="ignore"):
+        return tensor.astype(np.float64)
+
+
+def _line(error: BaseException) -> str:
+    """The first sentence of a parser's message, short enough to read, without advice on pickles."""
+    if "ickle" in str(error) or "weights_only" in str(error):
+        return "it holds Python objects, or is damaged; give tensors alone"
+    text = str(error).strip().splitlines()
+    first = text[0].partition(". ")[0] if text else ""
+    return (first if len(first) > 3 else "it is damaged")[:160]

@@ -1,0 +1,717 @@
+"""Bad input gives one clear message on stderr, exit code 2, nothing on stdout and no file.
+
+The table of command lines below runs in this process; streams and signals need a process of their own.
+"""
+
+import json
+import os
+import pickle
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from ropeaudit import shift
+from ropeaudit.cli import output
+from ropeaudit.cli.main import main
+from ropeaudit.errors import UsageError
+
+SMALL = ["shift", "--heads", "1", "--seq-len", "4", "--head-dim", "4", "--offset", "5", "--dtype", "fp16"]
+TINY = SMALL[:7]  # without offsets and dtypes
+RNG = np.random.default_rng(0)
+Q, K = (RNG.standard_normal((heads, 5, 4)).astype(np.float32) for heads in (2, 1))
+
+
+@pytest.fixture
+def refused(capsys, tmp_path, monkeypatch):
+    """Run a command line that must be refused in an empty folder; return its message."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> str:
+        before = sorted(os.listdir(tmp_path))
+        code = main(list(arguments))
+        out, err = capsys.readouterr()
+        assert code == 2, (code, err)
+        assert out == ""
+        assert err.startswith("ropeaudit: error: ")
+        assert "Traceback" not in err
+        lines = err.rstrip("\n").split("\n")
+        assert len(lines) <= 2
+        assert all(line.isprintable() and len(line) < 2000 for line in lines)
+        assert sorted(os.listdir(tmp_path)) == before
+        return err
+
+    return run
+
+
+TABLE = [
+    # the command itself
+    ("", "Missing command"),
+    ("nope", "No such command 'nope'"),
+    ("shift extra", "unexpected extra argument"),
+    ("shift --nope", "No such option '--nope'"),
+    ("shift --offset", "requires an argument"),
+    ("shift --quiet=3", "does not take a value"),
+    ("list", "Missing argument"),
+    ("list nope", "known: recipes, formats, columns, verdicts"),
+    ("list recipes -f nope", "known: table, csv, json, jsonl, markdown"),
+    ("env -f nope", "known: table, csv, json, jsonl, markdown"),
+    # names
+    ("shift --dtype fp17", "unknown number format 'fp17'; did you mean fp16"),
+    ("shift --dtype fp16,,bf16", "--dtype 'fp16,,bf16' has an empty element"),
+    ("shift --dtype ''", "--dtype '' has an empty element"),
+    ("shift --recipe huggingface", "unknown recipe 'huggingface'; known: "),
+    ("shift --recipe hff", "did you mean hf"),
+    ("shift -f yaml", "unknown report format 'yaml'; known: table, csv"),
+    ("shift --columns drift", "unknown column 'drift'"),
+    ("shift --columns ,", "--columns ',' has an empty element"),
+    ("shift --layout quarter", "unknown layout 'quarter'; known: half, interleaved"),
+    ("shift --mask sliding", "unknown mask 'sliding'; known: causal, full"),
+    ("shift --qk normal", "unknown --qk 'normal'; known: gaussian, ones, arange (or a file"),
+    ("shift --no-header -f json", "--no-header goes with csv and table"),
+    # --set and --accumulate
+    ("shift --set angles=fp32", "unknown stage 'angles'; did you mean angle"),
+    ("shift --set summary=x", "unknown stage 'summary'"),
+    ("shift --set refused=x", "unknown stage 'refused'"),
+    ("shift --set angle", "--set 'angle' is not STAGE=FORMAT; try --set angle=fp64"),
+    ("shift --set angle=", "is not STAGE=FORMAT"),
+    ("shift --set =fp32", "is not STAGE=FORMAT"),
+    ("shift --set ''", "is not STAGE=FORMAT"),
+    ("shift --set ,", "is not STAGE=FORMAT"),
+    ("shift --set angle=fp17", "unknown number format 'fp17'"),
+    ("shift --set angle=fp32=fp16", "unknown number format 'fp32=fp16'"),
+    ("shift --set position=fp32/fp16", "this stage takes one format"),
+    ("shift --set trig=none", "unknown number format 'none'"),
+    ("shift --set frequency_form=sum", "unknown frequency_form 'sum'; known: inverse_power"),
+    ("shift --set rotation_rounding=twice", "known: each, once"),
+    ("shift --set scale_after_store=1", "scale_after_store = '1': give true or false"),
+    ("shift --accumulate fp17", "unknown number format 'fp17'"),
+    ("shift --accumulate ''", "try --accumulate fp32"),
+    # offsets
+    ("shift --offset 1.5", "--offset '1.5' is a fraction"),
+    ("shift --offset -0.5", "is a fraction"),
+    ("shift --offset 1e-3", "is not a whole number; try 1000, 16k"),
+    ("shift --offset nan", "is not a whole number"),
+    ("shift --offset inf", "is not a whole number"),
+    ("shift --offset ten", "is not a whole number"),
+    ("shift --offset 0x10", "is not a whole number"),
+    ("shift --offset 1__0", "is not a whole number"),
+    ("shift --offset 1_", "is not a whole number"),
+    ("shift --offset '1 0'", "is not a whole number"),
+    ("shift --offset --5", "is not a whole number"),
+    ("shift --offset ١٠", "is not a whole number"),
+    ("shift --offset １０", "is not a whole number"),
+    ("shift --offset ²", "is not a whole number"),
+    ("shift --offset ,", "has an empty element"),
+    ("shift --offset 1,", "has an empty element"),
+    ("shift --offset 2^53", "is past 2^53 - 1 = 9007199254740991"),
+    ("shift --offset -2^53", "is past 2^53 - 1"),
+    ("shift --offset 9007199254740991", "takes some of 256 positions past 2^53"),
+    ("shift --offset -9007199254740991", "takes some of 256 positions past 2^53"),
+    ("shift --offset 2^999", "'2^999' is out of range"),
+    ("shift --offset 1e400", "'1e400' is out of range"),
+    ("shift --offset 1e999999999", "is out of range"),
+    ("shift --offset 1e99999999999999999999", "is out of range"),
+    ("shift --offset 1-10", "is not a whole number; try 1000, 16k, 1m, 2^20, or a range"),
+    ("shift --offset 1-10+", "is not a whole number"),
+    ("shift --offset 1-10*1", "does not count upwards; try 1k-1m*2 or 0-4096+256"),
+    ("shift --offset 1-10+0", "does not count upwards"),
+    ("shift --offset 0-10*2", "does not count upwards"),
+    ("shift --offset 10-1+1", "does not count upwards"),
+    ("shift --offset 5--10+5", "does not count upwards"),
+    ("shift --offset 0-1g+1", "has 1073741825 values; at most 100000 are allowed"),
+    # sizes
+    ("shift --head-dim 7", "head_dim 7 is not an even number from 2 up"),
+    ("shift --head-dim 0", "head_dim 0 is not an even number"),
+    ("shift --head-dim -2", "head_dim -2 is not an even number"),
+    ("shift --rotary-dim 3", "rotary_dim 3 is not an even number"),
+    ("shift --rotary-dim -2", "rotary_dim -2 is not an even number"),
+    ("shift --head-dim 4 --rotary-dim 8", "rotary_dim 8 is larger than head_dim 4; give --rotary-dim 4"),
+    ("shift --heads 0", "--heads 0 is not a whole number from 1 up"),
+    ("shift --heads -3", "--heads -3 is not"),
+    ("shift --heads 1.5", "--heads '1.5' is a fraction"),
+    ("shift --heads 1,2", "--heads '1,2' is not a whole number"),
+    ("shift --heads ''", "--heads '' is not a whole number"),
+    ("shift --heads 8 --kv-heads 3", "--kv-heads 3 does not divide --heads 8"),
+    ("shift --heads 8 --kv-heads 16", "--kv-heads 16 does not divide --heads 8"),
+    ("shift --kv-heads 0", "--kv-heads 0 is not"),
+    ("shift --seq-len 0", "--seq-len 0 is not a whole number from 1 up"),
+    ("shift --seq-len -1", "--seq-len -1 is not"),
+    ("shift --seed -1", "--seed -1 is negative; try --seed 0"),
+    ("shift --seed 1.5", "--seed '1.5' is a fraction"),
+    ("shift --seed 123456789012345678901234567890", "is out of range"),
+    # real numbers
+    *(
+        (f"shift --base {word}", "is not a finite number above 1")
+        for word in ("nan", "inf", "0", "-1", "1", "1e400")
+    ),
+    ("shift --base x", "--base 'x' is not a number; try --base 10000"),
+    ("shift --base ''", "has an empty element"),
+    ("shift --base ١٠", "is not a number"),
+    *(
+        (f"shift --scale {word}", "try --scale 0.125")
+        for word in ("nan", "inf", "0", "-1", "1e400", "1e308", "5e-324")
+    ),
+    ("shift --scale x", "--scale 'x' is not a number; try --scale 0.125"),
+    ("shift --scale 1,2", "--scale '1,2' is not a number"),
+    ("shift --scale ''", "is not a number"),
+    # gates
+    ("shift --fail-if x", "is not COLUMN>NUMBER; try --fail-if 'drift_rms>0.01'"),
+    ("shift --fail-if ''", "is not COLUMN>NUMBER"),
+    ("shift --fail-if 'drift_rms>'", "is not COLUMN>NUMBER"),
+    ("shift --fail-if 'drift_rms=>1'", "is not COLUMN>NUMBER"),
+    ("shift --fail-if 'drift_rms=1'", "is not COLUMN>NUMBER"),
+    ("shift --fail-if 'drift_rms>1 2'", "is not COLUMN>NUMBER"),
+    ("shift --fail-if 'drift_rms>x'", "'x' is not a number"),
+    ("shift --fail-if 'drift_rms>1>2'", "'1>2' is not a number"),
+    ("shift --fail-if 'drift_rms>nan'", "nan compares with nothing"),
+    ("shift --fail-if 'drift>1'", "unknown numeric column 'drift'"),
+    ("shift --fail-if 'verdict==floor'", "unknown numeric column 'verdict'"),
+    # files to write
+    ("shift -o x", "unknown kind of output file 'x'; known: .txt, .csv"),
+    ("shift -o x.yaml", "unknown kind of output file 'x.yaml'"),
+    ("shift -o ''", "unknown kind of output file ''"),
+    ("shift -o nowhere/x.csv", "-o 'nowhere/x.csv' cannot be written: No such file or directory"),
+    ("shift -o x.csv -o ./x.csv", "-o names the same file twice"),
+    ("shift -o x.csv -o x.csv.meta.json", "-o names the same file twice"),
+    # files to read
+    ("shift --qk nowhere.npz", "--qk 'nowhere.npz': no such file; or give gaussian, ones or arange"),
+    ("shift --qk .", "is a folder"),
+    ("shift --qk a.npy,b.npy", "--qk 'a.npy': no such file"),
+    ("shift --qk x.npz --heads 2", "--heads is given by the file 'x.npz'; leave it out"),
+    ("shift --recipe nowhere.toml", "recipe file 'nowhere.toml': No such file or directory"),
+    ("shift --recipe ./", "unknown recipe './'"),
+]
+
+
+@pytest.mark.parametrize(("line", "fragment"), TABLE, ids=[line or "(nothing)" for line, _ in TABLE])
+def test_a_bad_command_line_is_refused(line, fragment, refused) -> None:
+    assert fragment in refused(*shlex.split(line))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        "--seq-len 1e12",
+        "--heads 1e9",
+        "--head-dim 1e9",
+        "--seq-len 1e20 --heads 1e20 --head-dim 1e20",
+        "--seq-len 4,1e12",
+        "--seq-len 2^53 --heads 1 --head-dim 2",
+    ],
+)
+def test_an_absurd_size_is_refused_before_any_work(sizes, refused) -> None:
+    begun = time.monotonic()
+    message = refused("shift", *sizes.split())
+    assert "GiB of memory and" in message or "positions past 2^53" in message
+    assert time.monotonic() - begun < 1.0
+
+
+def test_too_many_settings_are_refused_before_they_are_made(refused) -> None:
+    lists = ["--seq-len", "1-100000+1", "--head-dim", "2-200000+2"]
+    assert "make 10000000000 settings; at most 100000 are allowed" in refused("shift", *lists)
+
+
+@pytest.mark.parametrize("flags", ["--mask causal,nope", "--layout half,nope", "--base 10000,nan"])
+def test_all_settings_are_checked_before_the_first_is_audited(flags, refused, monkeypatch) -> None:
+    monkeypatch.setattr("ropeaudit.measure.measure", lambda *_: pytest.fail("work was done"))
+    refused("shift", *flags.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--offset", "9" * 100_000],
+        ["--offset", "1-" * 50_000],
+        ["--offset", ",".join(map(str, range(3000))) + ",x"],
+        ["--dtype", "f" * 100_000],
+        ["--columns", ",".join(["drift_rms"] * 5000 + ["nope"])],
+        ["--fail-if", " " * 20_000 + "a"],
+        ["--qk", "a" * 5000 + ".npz"],
+        ["--recipe", "a" * 5000 + ".toml"],
+        ["-o", "a" * 5000 + ".csv"],
+        ["--qk", "a\0.npz"],
+        ["--recipe", "a\0.toml"],
+        ["-o", "a\0.csv"],
+    ],
+    ids=lambda words: f"{words[0]} {words[1][:8]!r}",
+)
+def test_long_and_strange_words_give_short_messages(arguments, refused) -> None:
+    refused("shift", *arguments)
+
+
+ESCAPE = "\x1b[31mred\x9b\r\n\u202e"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [ESCAPE],
+        ["shift", ESCAPE],
+        ["shift", "--" + ESCAPE],
+        ["shift", "--dtype", ESCAPE],
+        ["shift", "--recipe", ESCAPE],
+        ["shift", "--recipe", ESCAPE + ".toml"],
+        ["shift", "--qk", ESCAPE + ".npz"],
+        ["shift", "--fail-if", ESCAPE],
+        ["shift", "--set", ESCAPE],
+        ["shift", "-o", ESCAPE + "/x.csv"],
+        ["list", ESCAPE],
+    ],
+    ids=lambda words: " ".join(words).replace(ESCAPE, "ESC"),
+)
+def test_escape_codes_in_arguments_do_not_reach_the_terminal(arguments, refused) -> None:
+    assert "\\x1b[31m" in refused(*arguments)
+
+
+@pytest.mark.parametrize("offsets", ["-5", "-10--5+1", "-10-5+5", "-2^40,2^40", "-9007199254740988"])
+def test_negative_offsets_work(offsets, capsys) -> None:
+    assert main([*TINY, "--offset", offsets, "--dtype", "fp64", "-q"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_what_is_lossy_but_possible_is_a_finding(capsys) -> None:
+    assert main([*TINY, "--offset", "9007199254740000", "--dtype", "bf16,fp16,e4m3", "-f", "json"]) == 0
+    seen = capsys.readouterr()
+    assert len(json.loads(seen.out)["records"]) == 3
+    assert "positions stay distinct" in seen.err
+    assert "nan or infinite" in seen.err
+
+
+# ---------------------------------------------------------------------------- captured q and k
+
+
+def write_torch(path: Path, value: object, **options: object) -> None:
+    import torch
+
+    torch.save(value, path, **options)
+
+
+def tensors(**arrays: np.ndarray) -> dict[str, object]:
+    import torch
+
+    return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+
+
+BAD_ARRAYS = [
+    ("neither", {"a": Q, "b": K}, "no tensor called q or query; it holds a, b"),
+    ("one", {"q": Q}, "no tensor called k or key; it holds q"),
+    ("positions", {"q": Q, "k": K[:, :4]}, "they must agree in positions and head_dim"),
+    ("dims", {"q": Q, "k": K[..., :2]}, "they must agree in positions and head_dim"),
+    ("ranks", {"q": Q[0], "k": K[0]}, "q has shape (5, 4); give (heads, seq, head_dim)"),
+    ("rank 5", {"q": Q[None, None], "k": K[None, None]}, "give (heads, seq, head_dim)"),
+    ("rank 0", {"q": np.float32(1), "k": np.float32(1)}, "give (heads, seq, head_dim)"),
+    ("odd", {"q": Q[..., :3], "k": K[..., :3]}, "head_dim even"),
+    ("none", {"q": Q[:0], "k": K}, "none of them 0"),
+    ("heads", {"q": np.repeat(Q, 2, 0)[:3], "k": Q}, "2 key-value heads do not divide 3 heads"),
+    ("nan", {"q": Q, "k": K * np.nan}, "k has 20 nan or infinite values of 20"),
+    (
+        "inf",
+        {"q": np.where(np.arange(40).reshape(Q.shape) == 7, np.inf, Q), "k": K},
+        "q has 1 nan or infinite values of 40",
+    ),
+    ("huge", {"q": Q.astype(float) * 1e99, "k": K}, "give one between 1e-60 and 1e+60"),
+    ("minute", {"q": Q, "k": K.astype(float) * 1e-99}, "give one between 1e-60 and 1e+60"),
+    ("complex", {"q": Q + 1j, "k": K + 1j}, "give real numbers"),
+    ("bool", {"q": Q > 0, "k": K > 0}, "give real numbers"),
+]
+NUMPY_ONLY = [
+    ("text", {"q": Q.astype("U8"), "k": K.astype("U8")}, "q holds <U8; give real numbers"),
+    ("bytes", {"q": Q.astype("S8"), "k": K.astype("S8")}, "give real numbers"),
+    ("dates", {"q": Q.astype("M8[s]"), "k": K.astype("M8[s]")}, "give real numbers"),
+    ("objects", {"q": Q.astype(object), "k": K.astype(object)}, "it holds Python objects"),
+    ("raw", {"q": Q.view("V4"), "k": K.view("V4")}, "give real numbers"),
+    ("fields", {"q": np.zeros((1, 2, 2), "f8,f8"), "k": K}, "give real numbers"),
+    ("long", {"q": np.longdouble("1e4000") * Q, "k": K}, "nan or infinite"),
+]
+
+
+@pytest.mark.parametrize(("arrays", "fragment"), [row[1:] for row in BAD_ARRAYS + NUMPY_ONLY],
+                         ids=[row[0] for row in BAD_ARRAYS + NUMPY_ONLY])  # fmt: skip
+def test_bad_arrays_in_npz(arrays, fragment, refused) -> None:
+    np.savez("x.npz", **arrays)
+    assert fragment in refused("shift", "--qk", "x.npz")
+
+
+@pytest.mark.parametrize(("arrays", "fragment"), [row[1:] for row in BAD_ARRAYS],
+                         ids=[row[0] for row in BAD_ARRAYS])  # fmt: skip
+def test_bad_arrays_in_safetensors_and_torch_files(arrays, fragment, refused) -> None:
+    kept = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    if all(array.dtype != np.complex128 for array in kept.values()):
+        save_file(kept, "x.safetensors")
+        shapes = {name: np.shape(array) for name, array in arrays.items()}
+        if all(kept[name].shape == shape for name, shape in shapes.items()):
+            assert fragment in refused("shift", "--qk", "x.safetensors")
+    write_torch(Path("x.pt"), tensors(**{name: np.asarray(array) for name, array in arrays.items()}))
+    assert fragment in refused("shift", "--qk", "x.pt")
+
+
+def good_files(folder: Path) -> dict[str, str]:
+    """Write the same q and k in every form; return kind -> value of --qk."""
+    np.savez(folder / "x.npz", q=Q, k=K)
+    save_file({"q": Q, "k": K}, folder / "x.safetensors")
+    write_torch(folder / "x.pt", tensors(q=Q, k=K))
+    write_torch(folder / "old.pth", tensors(query=Q, key=K), _use_new_zipfile_serialization=False)
+    np.save(folder / "q.npy", Q)
+    np.save(folder / "k.npy", K)
+    names = {name: str(folder / name) for name in ("x.npz", "x.safetensors", "x.pt", "old.pth")}
+    return names | {"q.npy": f"{folder / 'q.npy'},{folder / 'k.npy'}"}
+
+
+KINDS = ("x.npz", "x.safetensors", "x.pt", "old.pth", "q.npy")
+
+
+def test_every_form_of_the_same_q_and_k_gives_the_same_rows(tmp_path) -> None:
+    seen = [
+        [record.drift_rms for record in shift((0, 1000), "fp32", qk=spec)]
+        for spec in good_files(tmp_path).values()
+    ]
+    assert all(rows == seen[0] for rows in seen)
+
+
+@pytest.mark.parametrize("form", ["npz", "safetensors", "npy"])
+def test_bfloat16_is_read_as_such(form, tmp_path) -> None:
+    short = {name: x.astype(ml_dtypes.bfloat16) for name, x in (("q", Q), ("k", K))}
+    path = str(tmp_path / f"x.{form}")
+    if form == "npz":
+        np.savez(path, **short)
+    elif form == "safetensors":
+        save_file(short, path)
+    else:
+        path = f"{tmp_path}/q.npy,{tmp_path}/k.npy"
+        np.save(tmp_path / "q.npy", short["q"])
+        np.save(tmp_path / "k.npy", short["k"])
+    np.savez(tmp_path / "same.npz", **{name: x.astype(np.float64) for name, x in short.items()})
+    (record,) = shift(1000, "bf16", qk=path)
+    (same,) = shift(1000, "bf16", qk=str(tmp_path / "same.npz"))
+    assert record.drift_rms == same.drift_rms
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("damage", ["empty", "truncated", "half", "magic", "text", "pickle", "folder"])
+def test_damaged_files(kind, damage, refused, tmp_path) -> None:
+    spec = good_files(tmp_path)[kind]
+    path = tmp_path / kind
+    whole = path.read_bytes()
+    path.unlink()
+    match damage:
+        case "folder":
+            path.mkdir()
+        case "pickle":
+            path.write_bytes(pickle.dumps({"q": Q, "k": K}))
+        case _:
+            path.write_bytes({
+                "empty": b"",
+                "truncated": whole[:-9],
+                "half": whole[: len(whole) // 2],
+                "magic": b"\xff\xff\xff\xff" + whole[4:],
+                "text": b"q and k",
+            }[damage])  # fmt: skip
+    message = refused("shift", "--qk", spec)
+    assert f"--qk '{path}" in message or f"--qk '{spec}'" in message
+
+
+def test_a_pickle_is_never_run(refused, tmp_path) -> None:
+    class Trap:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "sprung"),)
+
+    Path("x.pt").write_bytes(pickle.dumps({"q": Trap(), "k": Trap()}))
+    write_torch(Path("y.pt"), {"q": Trap(), "k": Trap()})
+    with zipfile.ZipFile("x.npz", "w") as archive:
+        archive.writestr("q.npy", pickle.dumps(Trap()))
+        archive.writestr("k.npy", pickle.dumps(Trap()))
+    for name in ("x.pt", "y.pt", "x.npz"):
+        refused("shift", "--qk", name)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize(
+    "case", ["sparse", "list", "tensor", "archive of text", "lying", "unknown", "single"]
+)
+def test_strange_files(case, refused, tmp_path) -> None:
+    import torch
+
+    path, fragment = "x.pt", "--qk 'x.pt'"
+    match case:
+        case "sparse":
+            write_torch(Path(path), {"q": torch.from_numpy(Q).to_sparse(), "k": torch.from_numpy(K)})
+        case "list":
+            write_torch(Path(path), [1, 2, 3])
+            fragment = "holds a list; give a dict of q and k"
+        case "tensor":
+            write_torch(Path(path), torch.from_numpy(Q))
+            fragment = "holds a Tensor; give a dict of q and k"
+        case "archive of text":
+            path, fragment = "x.npz", "q is no array; give real numbers"
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr("q", "no array")
+                archive.writestr("k", "no array")
+        case "lying":
+            path, fragment = "q.npy,q.npy", "not a readable .npy file"
+            header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 1000000, 1000)}".ljust(117)
+            Path("q.npy").write_bytes(b"\x93NUMPY\x01\x00\x76\x00" + header + b"\n" + b"x" * 99)
+        case "unknown":
+            path, fragment = "x.bin", "unknown kind of file; give one of .safetensors, .npz, .pt, .pth"
+            Path(path).write_bytes(b"1234")
+        case "single":
+            path, fragment = "q.npy", "one .npy file holds one tensor"
+            np.save(path, Q)
+    assert fragment in refused("shift", "--qk", path)
+
+
+def test_names_of_tensors_are_shown_safely(refused) -> None:
+    np.savez("x.npz", **{"a" + ESCAPE: Q, "b" * 3000: K})
+    message = refused("shift", "--qk", "x.npz")
+    assert "\\x1b[31m" in message
+    assert len(message) < 400
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may do everything")
+def test_files_without_permission(refused, tmp_path) -> None:
+    np.savez("x.npz", q=Q, k=K)
+    os.chmod("x.npz", 0)
+    assert "ermission" in refused("shift", "--qk", "x.npz")
+    os.mkdir("shut")
+    os.chmod("shut", 0o500)
+    assert "ermission" in refused("shift", "-o", "shut/x.csv")
+    os.chmod("shut", 0)
+    assert "ermission" in refused("shift", "--qk", "shut/x.npz")
+    os.chmod("shut", 0o700)
+
+
+HOSTILE = "a|<b>[bold]*_`\x1b[31m\n.npz"
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json", "jsonl", "markdown"])
+@pytest.mark.parametrize("color", ["--color", "--no-color"])
+def test_a_hostile_file_name_is_text_in_every_report(form, color, capfd, monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez(HOSTILE, q=Q, k=K)
+    words = ["shift", "--qk", HOSTILE, "--dtype", "fp16", "--columns", "source", "-f", form, color]
+    monkeypatch.setattr(sys, "argv", ["ropeaudit"])
+    assert main([*words, "-o", "x.csv", "-o", "x.md", "-o", "x.txt"]) == 0
+    seen = capfd.readouterr()
+    for text in (seen.out, seen.err, *(Path(f"x.{end}").read_text() for end in ("csv", "md", "txt"))):
+        assert "\x1b[31m" not in text
+        assert "red\n.npz" not in text
+    assert {"markdown": "\\<b\\>\\[bold\\]"}.get(form, "<b>[bold]*_`") in seen.out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes there")
+def test_a_name_that_is_no_text_gives_valid_json(capfd, monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("x.npz", q=Q, k=K)
+    os.rename("x.npz", b"\xff.npz")
+    words = ["shift", "--qk", "\udcff.npz", "--dtype", "fp16", "--columns", "source"]
+    monkeypatch.setattr(sys, "argv", ["ropeaudit", *words])
+    for form in ("csv", "json", "table", "markdown"):
+        assert main([*words, "-f", form, "-o", "x.json"]) == 0
+        text = capfd.readouterr().out
+        assert "udcff" in text
+        assert form != "json" or json.loads(text)["records"]
+    assert json.loads(Path("x.json").read_text())["records"]
+
+
+# ---------------------------------------------------------------------------- recipe files
+
+BAD_RECIPES = [
+    (b"angle = ", "is not TOML: "),
+    (b"\xff\xfe\x00binary", "is not TOML: "),
+    (b"\x00" * 99, "is not TOML: "),
+    (b"x = " + b"[" * 5000, "is not TOML: "),
+    (b"x = " + b"1" * 9999, "is not TOML: "),
+    (b"# " + b"x" * 70_000, "is larger than 64 KiB"),
+    (b"angel = 'fp32'", "unknown stage 'angel'; did you mean angle"),
+    (b"[angle]\nx = 1", "angle = {'x': 1} is not text; put text in quotes"),
+    (b"angle = 3", 'angle = 3 is not text; put text in quotes, as in angle = "fp32"'),
+    (b"angle = ['fp32']", "is not text"),
+    (b"angle = 'fp17'", "unknown number format 'fp17'"),
+    (b"extends = 'nope'", "unknown recipe 'nope'"),
+    (b"extends = 3", "extends = 3 is not text"),
+    (b"name = 3", "name = 3 is not text"),
+    (b"summary = 3", "summary = 3 is not text"),
+    (b"frequency_form = 'sum'", "unknown frequency_form 'sum'"),
+    (b"rotation_rounding = ['each']", "unknown rotation_rounding"),
+    (b"scale_after_store = 'yes'", "scale_after_store = 'yes': give true or false"),
+    (b"refused = 'because'", "cannot be emulated: because"),
+    (b"'\x1b[31m' = 1", "is not TOML"),
+    (b'"\\u001b[31m" = 1', "unknown stage '\\x1b[31m'"),
+]
+
+
+@pytest.mark.parametrize(("text", "fragment"), BAD_RECIPES, ids=[repr(text[:24]) for text, _ in BAD_RECIPES])
+def test_bad_recipe_files(text, fragment, refused) -> None:
+    Path("x.toml").write_bytes(text)
+    assert fragment in refused("shift", "--recipe", "./x.toml")
+
+
+def test_a_recipe_file_that_is_a_folder_or_endless(refused) -> None:
+    os.mkdir("folder.toml")
+    assert "Is a directory" in refused("shift", "--recipe", "folder.toml")
+    if os.path.exists("/dev/zero"):
+        os.symlink("/dev/zero", "endless.toml")
+        assert "is larger than" in refused("shift", "--recipe", "endless.toml")
+
+
+def test_a_hostile_name_of_a_recipe_is_text(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.toml").write_text('name = "\\u001b[31m|\\n"')
+    for form in ("table", "csv", "markdown"):
+        assert main([*SMALL, "--recipe", "x.toml", "-f", form, "--columns", "subject"]) == 0
+        seen = capsys.readouterr()
+        assert "\x1b" not in seen.out + seen.err
+        assert "x1b" in seen.out
+
+
+# ---------------------------------------------------------------------------- files to write
+
+
+def test_an_output_file_that_is_a_folder(refused, tmp_path) -> None:
+    os.mkdir("x.csv")
+    assert "-o 'x.csv' is a folder; give a file's name" in refused(*SMALL, "-o", "x.csv")
+    os.mkdir("y.csv.meta.json")
+    Path("y.csv").write_text("old")
+    assert "is a folder" in refused(*SMALL, "-o", "y.csv")
+    assert Path("y.csv").read_text() == "old"
+
+
+def test_a_failed_run_leaves_an_existing_file_as_it_was(refused) -> None:
+    Path("x.csv").write_text("old")
+    refused("shift", "--seq-len", "0", "-o", "x.csv", "-o", "y.json")
+    refused("shift", "--qk", "nowhere.npz", "-o", "x.csv", "-o", "y.json")
+    refused(*SMALL, "-o", "x.csv", "-o", "nowhere/y.json")
+    assert Path("x.csv").read_text() == "old"
+
+
+@pytest.mark.parametrize("step", ["fsync", "chmod"])
+def test_a_full_disk_leaves_an_existing_file_as_it_was(step, refused, monkeypatch) -> None:
+    import errno
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    Path("x.csv").write_text("old")
+    monkeypatch.setattr(output.os, step, full)
+    assert "-o 'x.csv' cannot be written: No space left on device" in refused(*SMALL, "-o", "x.csv")
+    assert Path("x.csv").read_text() == "old"
+    assert os.listdir() == ["x.csv"]
+
+
+def test_an_interrupt_keeps_the_rows_that_are_done(capsys, monkeypatch, tmp_path) -> None:
+    from ropeaudit.audit import Audit
+
+    whole = Audit.run
+
+    def run(self, threads=None, progress=None):
+        rows = whole(self, threads, progress)
+        yield next(rows)
+        yield next(rows)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Audit, "run", run)
+    path = tmp_path / "x.csv"
+    assert main([*TINY, "--seed", "0-9+1", "-o", str(path), "-q"]) == 130
+    assert path.read_text().count("\n") == 3
+    assert "interrupted: 2 rows were done" in capsys.readouterr().err
+
+
+def test_the_api_refuses_as_the_command_line_does() -> None:
+    for wrong in ({"scale": float("nan")}, {"seq_len": 0}, {"mask": "nope"}, {"qk": "nope"}, {"head_dim": 3}):
+        with pytest.raises(UsageError):
+            list(shift(1000, "fp16", **wrong))
+
+
+# ---------------------------------------------------------------------------- processes and streams
+
+ROPEAUDIT = [sys.executable, "-m", "ropeaudit"]
+posix = pytest.mark.skipif(os.name != "posix", reason="a shell with pipes")
+
+
+def in_shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of bash in which `r` is ropeaudit."""
+    script = f'r() {{ "{sys.executable}" -m ropeaudit "$@"; }}; {line}'
+    return subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, env=os.environ | environment, timeout=60
+    )
+
+
+@posix
+@pytest.mark.parametrize(
+    "line", ["r list recipes -f csv | head -1", "r shift --help | true", "r env | head -1"]
+)
+def test_a_closed_pipe_is_no_error(line) -> None:
+    seen = in_shell(f"{line} >/dev/null; exit ${{PIPESTATUS[0]}}")
+    assert (seen.returncode, seen.stderr) == (0, "")
+
+
+@posix
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.parametrize("line", [shlex.join(SMALL), "list formats", "--help"])
+def test_a_full_stdout_is_an_error(line) -> None:
+    seen = in_shell(f"r {line} >/dev/full")
+    assert seen.returncode == 2
+    assert seen.stderr == "ropeaudit: error: cannot write the report: No space left on device\n"
+
+
+@posix
+def test_closed_streams() -> None:
+    line = shlex.join(SMALL)
+    closed = in_shell(f"r {line} >&-")
+    assert (closed.returncode, closed.stdout) == (2, "")
+    assert closed.stderr == "ropeaudit: error: cannot write the report: stdout is closed\n"
+    mute = in_shell("r shift --dtype nope 2>&-")
+    assert (mute.returncode, mute.stdout) == (2, "")
+
+
+@posix
+def test_a_stream_that_knows_ascii_alone() -> None:
+    seen = in_shell(f"r {shlex.join(SMALL)} && r shift --help >/dev/null", PYTHONIOENCODING="ascii")
+    assert (seen.returncode, seen.stderr) == (0, "")
+    assert "uniform" in seen.stdout
+
+
+def test_an_error_in_a_process() -> None:
+    seen = subprocess.run([*ROPEAUDIT, "shift", "--dtype", "fp17"], capture_output=True, text=True)
+    assert seen.returncode == 2
+    assert seen.stdout == ""
+    assert seen.stderr == "ropeaudit: error: unknown number format 'fp17'; did you mean fp16?\n"
+
+
+@posix
+def test_ctrl_c_leaves_whole_rows_in_the_file(tmp_path) -> None:
+    path = tmp_path / "x.csv"
+    command = [*ROPEAUDIT, *TINY, "--seed", "0-4999+1", "--dtype", "fp16", "-o", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            deadline = time.monotonic() + 30
+            while not os.listdir(tmp_path) and time.monotonic() < deadline:
+                time.sleep(0.05)  # files are opened before the work starts
+            time.sleep(2.0)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert "rows were done" in said
+    assert "Traceback" not in said
+    lines = path.read_text().splitlines()
+    assert len(lines) > 1
+    assert {line.count(",") for line in lines} == {lines[0].count(",")}
+    assert sorted(os.listdir(tmp_path)) == ["x.csv", "x.csv.meta.json"]
+
+
+def test_inputs_that_overflow_the_dtype_are_a_finding(capsys, tmp_path) -> None:
+    np.savez(tmp_path / "x.npz", q=Q * 1e6, k=K)
+    assert main(["shift", "--qk", str(tmp_path / "x.npz"), "--dtype", "fp16", "-f", "jsonl", "-q"]) == 0
+    seen = capsys.readouterr()
+    assert {json.loads(line)["verdict"] for line in seen.out.splitlines()} == {"overflow"}
+    assert seen.err == ""

@@ -1,0 +1,152 @@
+"""Every scaling against transformers' own code, and the judge's decimals against both."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from ropeaudit import RopeSetting, exact_frequencies, parse
+from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.rope import scaled, scaling
+from ropeaudit.rope.frequencies import frequencies
+from ropeaudit.rope.scaling import HF_NAMES, Scaling
+
+FP32, FP64 = parse("fp32"), parse("fp64")
+U = 2.0**-24
+TYPES = sorted(set(ROPE_INIT_FUNCTIONS) - {"axial"})
+
+
+def draw(rope_type: str, rng: np.random.Generator) -> tuple[dict, int, float, int, int]:
+    """Random rope parameters, rotary dims, base, maximum positions and current length."""
+    pairs = int(rng.choice([8, 16, 32, 40, 48, 64, 128]))
+    base = float(rng.choice([10000.0, 500000.0, 1e6, 150000.0, 12345.5]))
+    original = int(rng.choice([2048, 4096, 8192, 32768]))
+    factor = float(rng.choice([1.0, 2.0, 4.0, 8.0, 40.0, 3.7]))
+    maximum = int(original * factor)
+    length = int(rng.choice([16, original, original + 1, 3 * original, 2 * maximum]))
+    values: dict = {"rope_type": rope_type, "rope_theta": base, "factor": factor}
+    if rope_type == "default":
+        del values["factor"]
+    if rope_type in ("yarn", "llama3", "longrope"):
+        values["original_max_position_embeddings"] = original
+    if rope_type == "yarn":
+        values |= {"beta_fast": float(rng.choice([32, 16, 1])), "beta_slow": 1.0}
+        values["truncate"] = bool(rng.integers(2))
+        kind = rng.integers(3)
+        values |= {"mscale": 0.707, "mscale_all_dim": float(rng.choice([0.707, 1.0]))} if kind == 1 else {}
+        values |= {"attention_factor": 1.25} if kind == 2 else {}
+    if rope_type == "llama3":
+        low = float(rng.choice([1.0, 2.0]))
+        values |= {"low_freq_factor": low, "high_freq_factor": low * float(rng.choice([1.0, 4.0]))}
+    if rope_type == "longrope":
+        values |= {name: (1 + 9 * rng.random(pairs)).tolist() for name in ("short_factor", "long_factor")}
+        if rng.integers(2):
+            values["attention_factor"] = 1.19
+    if rope_type == "proportional":
+        values["partial_rotary_factor"] = float(rng.choice([0.0, 0.25, 0.5, 0.75, 1.0]))
+    return values, 2 * pairs, base, maximum, length
+
+
+def theirs(values: dict, dim: int, maximum: int, length: int) -> tuple[np.ndarray, float]:
+    config = LlamaConfig(hidden_size=dim, num_attention_heads=1, head_dim=dim)
+    config.max_position_embeddings = maximum
+    config.rope_parameters = dict(values)
+    if values["rope_type"] == "default":
+        from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+        found, factor = LlamaRotaryEmbedding.compute_default_rope_parameters(config)
+    else:
+        found, factor = ROPE_INIT_FUNCTIONS[values["rope_type"]](config, torch.device("cpu"), seq_len=length)
+    return found.double().numpy(), float(factor)
+
+
+def ours(values: dict, dim: int, base: float, maximum: int, length: int) -> RopeSetting:
+    kind = values["rope_type"]
+    kept = {HF_NAMES[k]: v for k, v in values.items() if k not in ("rope_type", "rope_theta")}
+    if kind == "dynamic":
+        kept["maximum"] = maximum
+    return RopeSetting.of(dim, base=base, scaling=scaling.from_mapping(kind, kept), length=length)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("rope_type", [*TYPES, "default"] if "default" not in TYPES else TYPES)
+def test_random_settings_agree_with_transformers(rope_type: str, seed: int) -> None:
+    values, dim, base, maximum, length = draw(rope_type, np.random.default_rng(seed))
+    setting = ours(values, dim, base, maximum, length)
+    expected, factor = theirs(values, dim, maximum, length)
+    code = frequencies(setting, "inverse_power", FP32).astype(np.float64)
+    exact = np.array([float(theta) for theta in exact_frequencies.frequencies(setting)])
+    # A power off by ln(base) u through its exponent, a dozen operations of the ramps, and the
+    # cancellation in 1 - smooth and L/w - low, which grows with L/w (at most high = 8 here).
+    tolerance = (np.log(scaled.effective_base(setting)) + 40) * U * np.abs(exact) + 1e-12 * exact.max()
+    assert np.all(np.abs(code - expected) <= tolerance)
+    assert np.all(np.abs(exact - expected) <= tolerance)
+    wide = frequencies(setting, "inverse_power", FP64)
+    assert np.allclose(wide, exact, rtol=1e-13, atol=0)
+    assert scaled.attention_factor(setting.scaling) == pytest.approx(factor, rel=1e-15)
+    assert float(exact_frequencies.attention_factor(setting.scaling)) == pytest.approx(factor, rel=1e-15)
+
+
+def test_every_registered_type_is_covered() -> None:
+    assert set(ROPE_INIT_FUNCTIONS) - {"default"} <= {*scaling.KINDS, "axial"}, sorted(ROPE_INIT_FUNCTIONS)
+
+
+def test_published_attention_factors() -> None:
+    """gpt-oss 1.346574; phi-3.5-mini sqrt(1 + ln 32/ln 4096) = 1.190238; DeepSeek's m² = 1.8739 for f = 40."""
+    assert scaled.attention_factor(Scaling("yarn", factor=32.0, original=4096)) == pytest.approx(1.346574, abs=5e-7)
+    long = Scaling("longrope", factor=32.0, original=4096, short=(1.0,), long=(1.0,))
+    assert scaled.attention_factor(long) == pytest.approx(1.190238, abs=5e-7)
+    assert scaled.mscale(40.0, 1.0) ** 2 == pytest.approx(1.8739, abs=5e-5)
+
+
+@pytest.mark.parametrize("form", ["power", "divide", "step_power", "exp", "exp2"])
+def test_every_form_carries_the_scaling(form: str) -> None:
+    setting = RopeSetting.of(64, scaling=scaling.parse("yarn:factor=4,original=4096"))
+    found = frequencies(setting, form, FP64)
+    plain = frequencies(setting, "inverse_power", FP64)
+    assert np.allclose(1 / found if form == "divide" else found, plain, rtol=1e-12)
+
+
+def test_text_reads_back() -> None:
+    for text in (
+        "default",
+        "linear:factor=4",
+        "yarn:factor=4,original=32768,truncate=false",
+        "longrope:factor=2,original=64,short=1;1.5,long=2;4",
+        "proportional:fraction=0.25",
+    ):
+        assert str(scaling.parse(text)) == str(scaling.parse(str(scaling.parse(text))))
+        assert scaling.parse(str(scaling.parse(text))) == scaling.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("yarm:factor=2", "did you mean yarn"),
+        ("linear", "needs factor; try linear:factor=4"),
+        ("linear:factor=0.5", "below 1"),
+        ("linear:factor=nan", "not a finite number"),
+        ("linear:factor=x", "not a number"),
+        ("linear:factor=2,low=3", "takes no low"),
+        ("linear:4", "is not KEY=VALUE"),
+        ("llama3:factor=8,low=0,high=4,original=8192", "not a number above 0"),
+        ("proportional:fraction=1.5", "between 0 and 1"),
+        ("yarn:factor=4,original=1", "positions from 2 up"),
+        ("yarn:original=4096", "needs factor"),
+        ("yarn:factor=4,original=4096,truncate=1", "true or false"),
+    ],
+)
+def test_bad_scalings(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        scaling.parse(text)
+    assert issubclass(UnknownName, UsageError)
+
+
+def test_a_list_must_have_one_element_per_pair() -> None:
+    with pytest.raises(UsageError, match="2 elements and there are 64 pairs"):
+        RopeSetting.of(128, scaling=scaling.parse("explicit:frequencies=1;0.1"))
+    assert math.isinf(RopeSetting.of().clip)
