@@ -103,7 +103,8 @@ class Case:
             )
         start = self._start()
         head_dim = start.head_dim if self.head_dim is None else self.head_dim
-        whole, usual = start.rotary_dim == start.head_dim, start.scale == 1 / math.sqrt(start.head_dim)
+        whole = start.rotary_dim == start.head_dim
+        usual = math.isclose(start.scale, 1 / math.sqrt(start.head_dim), rel_tol=1e-12)
         return RopeSetting.of(
             head_dim,
             self.rotary_dim if self.rotary_dim is not None else None if whole else start.rotary_dim,

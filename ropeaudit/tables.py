@@ -90,19 +90,20 @@ def read(spec: str) -> Dump:
 
 def _check(path: Path) -> None:
     """Raise BadInput unless the path is that of a file with something in it."""
-    name = f"--against {str(path)!r}"
     try:
-        if path.is_dir():
-            raise BadInput(f"{name}: is a folder; give a file with inv_freq, or with cos and sin")
-        if not path.is_file():
-            raise BadInput(f"{name}: no such file; give one with inv_freq, or with cos and sin")
-        if path.stat().st_size == 0:
-            raise BadInput(f"{name}: the file is empty; give one with inv_freq, or with cos and sin")
+        wrong = (
+            "is a folder"
+            if path.is_dir()
+            else "no such file"
+            if not path.is_file()
+            else ""
+            if path.stat().st_size
+            else "the file is empty"
+        )
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        if isinstance(error, BadInput):
-            raise
-        raise BadInput(f"{name}: {reason}; give a file that can be read") from None
+        wrong = str(getattr(error, "strerror", None) or error)
+    if wrong:
+        raise BadInput(f"--against {str(path)!r}: {wrong}; give a file with inv_freq, or with cos and sin")
 
 
 def _tensors(spec: str, paths: list[Path]) -> Tensors:
@@ -182,7 +183,9 @@ def _dump(spec: str, tensors: Tensors) -> Dump:
     if picked["inv_freq"] is None and picked["cos"] is not None and picked["sin"] is not None:
         cos, sin = (_plane(spec, *picked[kind]) for kind in ("cos", "sin"))  # type: ignore[misc]
         if cos.shape != sin.shape:
-            raise BadInput(f"--against {spec!r}: cos has shape {cos.shape} and sin {sin.shape}; give equal ones")
+            raise BadInput(
+                f"--against {spec!r}: cos has shape {cos.shape} and sin {sin.shape}; give equal ones"
+            )
         return Dump(spec, "the cos/sin table", cos=cos, sin=sin)
     chosen = picked["inv_freq"] or picked["both"]
     if chosen is None and len(tensors) == 1 and not {_last(n) for n in tensors} & {*_COS, *_SIN}:
@@ -250,7 +253,7 @@ def _real(spec: str, name: str, tensor: Any) -> Array:
     if tensor.size == 0:
         raise BadInput(f"--against {spec!r}: {name[:40]} has shape {tensor.shape}, which holds no number")
     with np.errstate(over="ignore", invalid="ignore"):
-        return tensor.astype(np.float64)
+        return np.asarray(tensor, dtype=np.float64)
 
 
 def _line(error: BaseException) -> str:

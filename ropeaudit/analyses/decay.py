@@ -13,6 +13,7 @@ q and k: Barbero et al., "Round and Round We Go", arXiv 2410.06205.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,16 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit import exact_frequencies, reference, scores
-from ropeaudit.doubledouble import Array, Pair
+from ropeaudit.doubledouble import Array
 from ropeaudit.errors import BadShape, UsageError
 from ropeaudit.formats import round_to
 from ropeaudit.inputs import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects.emulated import Emulated, Table
 
 LARGEST = 2**53 - 1  # distances are exact in float64 up to it
-SEARCHED, SEARCHED_EMULATED = 2**28, 2**20  # how far a first failing distance is looked for: seconds
+SEARCHED, SEARCHED_CLIPPED, SEARCHED_EMULATED = 2**28, 2**23, 2**20  # a search of seconds
 _BLOCK = 2048  # distances whose scores are formed at once
 _COLUMNS, _ROWS = 1024, 64  # distances searched at once: their product
 _U = 2.0**-53
@@ -59,6 +60,58 @@ class Scores:
     drift_rms: Array
 
 
+@dataclass(frozen=True, slots=True)
+class Decay:
+    """All curves of a setting, of some q and k and perhaps of a recipe. Shapes: (s,).
+
+    label: the setting for people. maximum: positions that the model is made for, None if unknown.
+    start: RMS of the exact scores at distance 0. first, own_first: see `first_failing`.
+    """
+
+    label: str
+    setting: RopeSetting
+    maximum: int | None
+    inputs: Inputs
+    recipe: Resolved | None
+    distances: Sequence[int]
+    exact: Angles
+    own: Angles | None
+    scores: Scores
+    start: float
+    first: int | None
+    own_first: int | None
+
+
+def decay(
+    setting: RopeSetting,
+    inputs: Inputs,
+    distances: Sequence[int],
+    recipe: Resolved | None = None,
+    label: str = "",
+    maximum: int | None = None,
+) -> Decay:
+    """Return all curves at the distances, and the first failing distance up to the largest of them.
+
+    Raises: UsageError, BadShape.
+    """
+    check(distances)
+    last = max(distances)
+    return Decay(
+        label=label,
+        setting=setting,
+        maximum=maximum,
+        inputs=inputs,
+        recipe=recipe,
+        distances=distances,
+        exact=angles(distances, setting),
+        own=angles(distances, setting, recipe) if recipe else None,
+        scores=score_curve(distances, setting, inputs, recipe),
+        start=float(score_curve([0], setting, inputs, recipe).rms[0]),
+        first=first_failing(setting, last),
+        own_first=first_failing(setting, last, recipe) if recipe else None,
+    )
+
+
 def check(distances: Sequence[int]) -> None:
     """Raise UsageError unless there are distances, all of them from 0 to `LARGEST`."""
     if not distances:
@@ -66,37 +119,6 @@ def check(distances: Sequence[int]) -> None:
     for distance in distances:
         if not 0 <= distance <= LARGEST:
             raise UsageError(f"--distance {distance} is not a distance from 0 to {LARGEST}; try 0-50000")
-
-
-def readable(first: int, last: int) -> list[int]:
-    """Return a few round distances from `first` to `last`, both included: the rows of a table.
-
-    1, 2, 5, 10, ... over a wide range, 17 evenly spaced ones over a narrow one.
-    >>> readable(0, 50)
-    [0, 1, 2, 5, 10, 20, 50]
-    """
-    if _wide(first, last):
-        steps = [digit * 10**power for power in range(len(str(last))) for digit in (1, 2, 5)]
-        found = [first, *(step for step in steps if first < step < last), last]
-    else:
-        found = [first + round((last - first) * part / 16) for part in range(17)]
-    return list(dict.fromkeys(found))
-
-
-def dense(first: int, last: int, count: int = 512) -> list[int]:
-    """Return up to `count` distances, dense where they are small if the range is wide: a curve."""
-    parts = np.linspace(0.0, 1.0, count)
-    if _wide(first, last):
-        low, high = math.log1p(first), math.log1p(last)
-        found = np.rint(np.expm1(low + (high - low) * parts))
-    else:
-        found = np.rint(first + (last - first) * parts)
-    inner = (min(max(int(x), first), last) for x in found)
-    return list(dict.fromkeys([first, *inner, last])) if last > first else [first]
-
-
-def _wide(first: int, last: int) -> bool:
-    return last >= 20 * max(first, 1)
 
 
 def sample(inputs: Inputs, most: int) -> Inputs:
@@ -109,7 +131,7 @@ def sample(inputs: Inputs, most: int) -> Inputs:
 def angles(distances: Sequence[int], setting: RopeSetting, recipe: Resolved | None = None) -> Angles:
     """Return both curves, exact to float64, or of the cos and sin that a recipe stores.
 
-    Source: RoFormer, section 3.4.3; Men et al., theorem 1 (their B). nan where nothing is rotated.
+    nan where nothing is rotated.
     """
     plain = _without_factor(setting)
     bound, total = np.full(len(distances), np.nan), np.full(len(distances), np.nan)
@@ -126,23 +148,32 @@ def angles(distances: Sequence[int], setting: RopeSetting, recipe: Resolved | No
     return Angles(bound, total)
 
 
+def searched(setting: RopeSetting, recipe: Resolved | None = None) -> int:
+    """Return how far a first failing distance is looked for at most, so that it takes seconds."""
+    return SEARCHED_EMULATED if recipe else SEARCHED_CLIPPED if setting.clipped else SEARCHED
+
+
+@functools.lru_cache(maxsize=256)
 def first_failing(setting: RopeSetting, last: int, recipe: Resolved | None = None) -> int | None:
     """Return the first distance up to `last` at which the sum of Men et al. is negative; None: nowhere.
 
-    Every integer is looked at, up to `SEARCHED` or `SEARCHED_EMULATED`. Exact: float64 sums sift, and what
-    is too near to zero for them is decided in double-double. With a recipe its own cosines are
-    summed, in float64, and a sum that is nan fails too.
+    Every integer up to `searched` is looked at. Exact: float64 sums sift, and what is too near to
+    zero for them is decided in double-double. With a recipe its own cosines are summed, in
+    float64, and a sum that is nan fails too.
     """
-    plain = _without_factor(setting)
+    plain, last = _without_factor(setting), min(last, searched(setting, recipe))
     if setting.pairs == 0:
         return None
     if recipe is not None:
-        return _first_emulated(Emulated(recipe, plain), min(last, SEARCHED_EMULATED))
-    still = int(np.count_nonzero(reference.turns_per_token(plain)[0] == 0.0))
-    if 2 * still >= setting.pairs:  # pairs that do not turn add 1 each, the others at least -1
+        return _first_emulated(Emulated(recipe, plain), last)
+    turning = reference.turns_per_token(plain)[0]
+    turning = turning[turning > 0.0]
+    if 2 * turning.size <= setting.pairs:  # pairs that do not turn add 1 each, the others at least -1
         return None
+    if plain.clipped:  # past this distance every angle stays where it is
+        last = min(last, math.ceil(plain.clip / (6.28 * float(turning.min()))))
     sift = _clipped_sums(plain) if plain.clipped else _turned_sums(plain)
-    for start in range(0, min(last, SEARCHED) + 1, _COLUMNS * _ROWS):
+    for start in range(0, last + 1, _COLUMNS * _ROWS):
         sums, doubt = sift(start)
         for place in np.flatnonzero(sums < doubt):
             distance = start + int(place)
@@ -234,53 +265,45 @@ def _block_of_scores(
 ) -> Array:
     """Sums of scores and squares, exact and own, and of squared drift. Shapes: (s,) -> (5, s)."""
     totals = np.zeros((5, block.size))
-    side = _Side(Emulated(recipe, setting), block) if recipe else None
+    subject = Emulated(recipe, setting) if recipe else None
+    own_table = subject.table(block, 0) if subject else None
     precision: reference.Precision = "extended" if recipe and recipe.narrowest > 24 else "double"
     table = reference.distance_table(block.astype(np.float64), setting)
-    origin = _rows_of(reference.distance_table(np.zeros(1), setting), inputs.k.shape[1])
+    origin = reference.distance_table(np.zeros(inputs.k.shape[1]), setting)
     for head, queries in enumerate(inputs.q):
         keys = inputs.k[head // inputs.group]
         if recipe is not None:
             queries, keys = (round_to(x, recipe.input).astype(np.float64) for x in (queries, keys))
         k = reference.turned(keys, origin, setting, precision)
-        own_k = side.key(keys) if side else None
+        own_k = _own_keys(subject, keys) if subject else None
         for query in queries:
             q = reference.turned(_repeated(query, block.size), table, setting, precision, setting.scale)
             out, scratch = np.empty((2, block.size, len(keys)))
             high, low = reference.product(q, k, out, scratch)
             exact = high if low is None else high + low
             totals[:2] += exact.sum(axis=1), np.einsum("sn,sn->s", exact, exact)
-            if side is None:
+            if subject is None or own_table is None:
                 continue
             with np.errstate(invalid="ignore", over="ignore"):
-                own = side.scores(query, own_k)
+                own = _own_scores(subject, query, own_table, own_k)
                 drift = own - high if low is None else (own - high) - low
                 totals[2:] += own.sum(axis=1), (own * own).sum(axis=1), (drift * drift).sum(axis=1)
     return totals
 
 
-class _Side:
-    """A recipe's own scores of queries at some distances and keys at 0."""
+def _own_keys(subject: Emulated, keys: Array) -> Any:
+    """A recipe's keys at position 0. Shapes: (n, d) -> (d, n)."""
+    typed = keys.astype(subject.input.carrier)
+    return scores.operand(subject.rotate(typed, subject.table(np.zeros(len(keys), np.int64), 0)), subject).T
 
-    def __init__(self, subject: Emulated, block: NDArray[np.int64]) -> None:
-        self.subject = subject
-        self.query_table = subject.table(block, 0)
-        self.key_table = subject.table(np.zeros(1, np.int64), 0)
 
-    def key(self, keys: Array) -> Any:
-        """Keys at position 0. Shapes: (n, d) -> (d, n)."""
-        cos, sin = (_repeated(part[0], len(keys)) for part in self.key_table)
-        typed = keys.astype(self.subject.input.carrier)
-        return scores.operand(self.subject.rotate(typed, (cos, sin)), self.subject).T
-
-    def scores(self, query: Array, keys: Any) -> Array:
-        """Scores of one query at every distance. Shapes: (d,), (d, n) -> (s, n)."""
-        count = len(self.query_table[0])
-        typed = _repeated(query.astype(self.subject.input.carrier), count)
-        turned = scores.operand(self.subject.rotate(typed, self.query_table), self.subject)
-        out = np.empty((count, keys.shape[1]), scores.tile_dtype(self.subject))
-        scores.form(turned, keys, self.subject, self.subject.setting.scale, out)
-        return out.astype(np.float64)
+def _own_scores(subject: Emulated, query: Array, table: Table, keys: Any) -> Array:
+    """A recipe's scores of one query at every distance. Shapes: (d,), (s, p), (d, n) -> (s, n)."""
+    typed = _repeated(query.astype(subject.input.carrier), len(table[0]))
+    out = np.empty((len(typed), keys.shape[1]), scores.tile_dtype(subject))
+    turned = scores.operand(subject.rotate(typed, table), subject)
+    scores.form(turned, keys, subject, subject.setting.scale, out)
+    return out.astype(np.float64)
 
 
 def _blocks(distances: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], slice]]:
@@ -291,12 +314,3 @@ def _blocks(distances: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], slice
 
 def _repeated(row: Any, count: int) -> Any:
     return np.broadcast_to(row, (count, row.shape[0]))
-
-
-def _rows_of(table: tuple[Pair, Pair], count: int) -> tuple[Pair, Pair]:
-    """The one row of a table, `count` times."""
-    (a, b), (c, e) = table
-    return (
-        (_repeated(a[0], count), _repeated(b[0], count)),
-        (_repeated(c[0], count), _repeated(e[0], count)),
-    )

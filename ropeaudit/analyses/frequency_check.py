@@ -10,23 +10,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit import exact_frequencies
-from ropeaudit.analyses.frequency_variants import Variant, variants
 from ropeaudit.doubledouble import Array
-from ropeaudit.formats import FP32, Format, parse, round_to
+from ropeaudit.formats import FP32, FP64, Format, parse, round_to
 from ropeaudit.reference import distance_table
+from ropeaudit.rope import scaled
+from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.scaled import effective_base
+from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tables import Dump
 
 _CASTS = tuple(parse(name) for name in ("fp16", "bf16", "tf32", "e4m3", "e5m2"))
 _STEPS = {"frequency": "inv_freq was", "angle": "angles were", "position": "positions were"}
+# Bases of published models (rope theta).
+_BASES = (1e4, 1e5, 1.5e5, 1.6e5, 5e5, 1e6, 5e6, 8e6, 1e7, 1e8)
 _CHUNK = 8192  # positions compared at once
 _SHOWN = 8  # hypotheses kept
 _STRAY = 0.002  # share of angles that float32 may push over a midpoint of a narrower format
@@ -153,13 +157,15 @@ class _Table:
 
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
         nothing = np.zeros((0, 0))
-        self.points = (nothing if dump.cos is None else dump.cos) + 1j * (nothing if dump.sin is None else dump.sin)
+        self.points = (nothing if dump.cos is None else dump.cos) + 1j * (
+            nothing if dump.sin is None else dump.sin
+        )
         self.setting, self.exact, self.tolerance = setting, exact, tolerance(setting)
         self.factor = float(exact_frequencies.attention_factor(setting.scaling))
         self.recovered = _recovered(self.points)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield what is known of every pair: the frequency recovered, the largest error and where it begins."""
+        """Yield of every pair the frequency recovered, the largest error and where it begins."""
         n, pairs = self.points.shape
         largest, first = np.zeros(pairs), np.full(pairs, n)
         for start in range(0, n, _CHUNK):
@@ -206,4 +212,232 @@ class _Table:
                     strays = float(np.mean(~(np.abs(points - predicted) <= slack)))
                     if cast:
                         predicted = round_to(predicted.real, cast) + 1j * round_to(predicted.imag, cast)
-                    yield _scored(said, strays <= _STRAY, np.abs(points - predicted), cost + extra + _cost(cast))
+                    yield _scored(
+                        said, strays <= _STRAY, np.abs(points - predicted), cost + extra + _cost(cast)
+                    )
+
+    def _factors(self, points: NDArray[np.complex128]) -> list[tuple[float, str, float]]:
+        """The attention factor that is expected, and the one that the lengths of the points tell."""
+        found = [(self.factor, "", 0.0)]
+        seen = float(np.median(np.abs(points)))
+        if abs(seen / self.factor - 1) > 1e-3 and math.isfinite(seen):
+            rough = 1.0 if abs(seen - 1) < 1e-2 else float(f"{seen:.3g}")
+            words = (
+                "cos and sin are multiplied by an attention factor of {:.6g}; expected "
+                + f"{self.factor:.6g}"
+            )
+            found += [(value, words.format(value), cost) for value, cost in ((rough, 1.0), (seen, 1.1))]
+        return found
+
+    def _angles(self, positions: Array, table: str) -> Iterator[tuple[str, Array, Array, float]]:
+        """Yield (text, angles (s, p), the frequencies to judge them by, cost)."""
+        at, exact = positions[:, None], self.exact
+        cast = f"the cos/sin table was cast to {table}" if table else ""
+        yield cast, at * exact, exact, 0.0
+        for text, angles in (
+            ("the table begins at position 1 instead of 0", (at + 1) * exact),
+            ("sin has the opposite sign", -at * exact),
+            ("cos and sin are swapped", math.pi / 2 - at * exact),
+        ):
+            yield " and ".join(filter(None, (text, cast))), angles, exact, 1.0
+        for fmt in _CASTS[:3]:
+            for steps in (*((step,) for step in _STEPS), ("position", "frequency", "angle")):
+                chosen = {step: fmt if step in steps else parse("fp64") for step in _STEPS}
+                theta = round_to(exact, chosen["frequency"]).astype(np.float64)
+                place = round_to(at, chosen["position"]).astype(np.float64)
+                angles = round_to(place * theta, chosen["angle"]).astype(np.float64)
+                verb = "cast" if steps[0] == "frequency" else "rounded"
+                who = "every angle was computed in" if len(steps) > 1 else f"{_STEPS[steps[0]]} {verb} to"
+                yield (
+                    " and ".join(filter(None, (f"{who} {fmt.name}", cast))),
+                    angles,
+                    exact,
+                    1 + _cost(fmt) / 10,
+                )
+        for variant in variants(self.setting, exact, self.recovered):
+            yield variant.text("", table), at * variant.theta, variant.theta, variant.cost
+
+
+def _recovered(points: NDArray[np.complex128]) -> Array:
+    """Return the frequencies that a table's phases tell, refined from position 1 to ever later ones.
+
+    Shapes: (n, p) -> (p,). Angles rounded coarsely lose count of the turns; the early positions decide then.
+    """
+    phases, n = np.angle(np.nan_to_num(points)), len(points)
+    found, at = phases[1].copy(), 1
+    while at < n - 1:
+        at = min(2 * at, n - 1)
+        rest = phases[at] - found * at
+        found += (rest - 2 * math.pi * np.round(rest / (2 * math.pi))) / at
+    return np.asarray(found)
+
+
+def _holding(values: Array) -> list[Format]:
+    """The formats narrower than float32 that hold every value."""
+    return [fmt for fmt in _CASTS if np.array_equal(round_to(values, fmt).astype(np.float64), values)]
+
+
+def _scored(text: str, explains: bool, errors: Array, cost: float) -> Hypothesis:
+    return Hypothesis(text, explains, float(np.sqrt(np.mean(errors**2))), float(errors.max()), cost)
+
+
+def _sizes(theta: Array) -> Array:
+    """What errors are relative to: the frequency, or the largest one where it is 0."""
+    return np.where(theta == 0, np.abs(theta).max(initial=0.0) or 1.0, np.abs(theta))
+
+
+def _least(setting: RopeSetting) -> float:
+    """A tolerance for scalings that the expected one may have been taken for."""
+    return (2 * math.log(effective_base(setting)) + 40) * FP32.unit_roundoff
+
+
+def _cost(cast: Format | None) -> float:
+    return 0.0 if cast is None else 1.0 + 0.01 * _CASTS.index(cast)
+
+
+# --- what may have been meant instead -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Frequencies (p,) that may have been meant, in words, and how far-fetched they are."""
+
+    theta: Array
+    seen: str = ""
+    expected: str = ""
+    cost: float = 1.0
+    computed: bool = False  # in a format of its own
+
+    def text(self, name: str, cast: str) -> str:
+        """Return the hypothesis as a sentence, with the format that the whole was cast to, if any."""
+        if not self.seen:
+            return f"{name} was cast to {cast}"
+        if self.computed:
+            table = f", and the table cast to {cast}" if cast else ""
+            return f"inv_freq was computed in {self.seen}{table}"
+        return f"{self.seen}{f', cast to {cast},' if cast else ''} explains it; expected {self.expected}"
+
+
+def variants(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant]:
+    """Yield wrong settings, some fitted to the frequencies found. Shapes: exact, found (p,)."""
+    seen = {exact.astype(np.float32).tobytes()}
+    with np.errstate(all="ignore"):
+        for make in (_ramps, _lists, _scalings, _bases, _transforms, _computed):
+            for one in make(setting, exact, found):
+                key = one.theta.astype(np.float32).tobytes()
+                if key not in seen and np.isfinite(one.theta).all():
+                    seen.add(key)
+                    yield one
+
+
+def _theta(setting: RopeSetting) -> Array:
+    """The frequencies in float64, as code would compute them: close enough for a hypothesis."""
+    return scaled.scaled(_plain(setting), setting, FP64)
+
+
+def _plain(setting: RopeSetting) -> Array:
+    x = 2.0 * np.arange(setting.pairs) / setting.rotary_dim
+    return np.asarray(effective_base(setting) ** -x)
+
+
+def _ramps(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant]:
+    """YaRN's ramp the other way round, truncated or not, with its usual borders."""
+    scaling = setting.scaling
+    if scaling.kind != "yarn":
+        return
+    plain, right = _plain(setting), scaling.truncate is not False
+    for truncate in (right, not right):
+        one = _theta(replace(setting, scaling=replace(scaling, truncate=truncate)))
+        words = f"truncate = {str(truncate).lower()}"
+        if truncate is not right:
+            yield Variant(one, f"a YaRN ramp with {words}", f"truncate = {str(right).lower()}", 0.9)
+        more = "" if truncate is right else f" and {words}"
+        yield Variant(
+            plain + plain / scaling.stretch - one,
+            f"an inverted YaRN ramp{more} (fast pairs interpolated, slow ones kept)",
+            "fast pairs kept, slow ones interpolated",
+            1.0 if truncate is right else 1.5,
+        )
+    fast, slow = scaling.beta_fast or 32.0, scaling.beta_slow or 1.0
+    for beta_fast, beta_slow in ((32.0, 1.0), (slow, fast)):
+        other = replace(scaling, beta_fast=beta_fast, beta_slow=beta_slow)
+        words = f"beta_fast = {beta_fast:g}, beta_slow = {beta_slow:g}"
+        yield Variant(_theta(replace(setting, scaling=other)), words, f"{fast:g} and {slow:g}", 1.0)
+
+
+def _lists(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant]:
+    """The frequencies of another length, where they depend on it."""
+    original = setting.scaling.original or setting.scaling.maximum or 0
+    for length in (0, int(original) + 1):
+        if setting.scaling.kind == "longrope":
+            which = ("long", "short") if length > original else ("short", "long")
+            words = (f"the list of {which[0]} divisors", f"the {which[1]} ones")
+            yield Variant(_theta(replace(setting, length=length)), *words)
+    if setting.scaling.kind == "dynamic":
+        words = ("dynamic scaling for a length up to its maximum", f"for length {setting.length}")
+        yield Variant(_theta(replace(setting, length=0)), *words)
+
+
+def _scalings(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant]:
+    """No scaling, the known ones, and the expected one with other numbers."""
+    expected = f"scaling {str(setting.scaling)[:80]}"
+    plain = replace(setting, scaling=DEFAULT)
+    theta, turning = _plain(plain), int(np.count_nonzero(found))
+    yield Variant(theta, "no scaling", expected, 0.95)
+    ratios = [float(np.median(theta / found)), float(theta[-1] / found[-1])]
+    factors = [setting.scaling.stretch, *(float(f"{r:.{k}g}") for r in ratios for k in (1, 2, 3, 4))]
+    known = [setting.scaling.original, setting.scaling.maximum, *(2048.0 * 2**k for k in range(7))]
+    tried = [Scaling("proportional", fraction=turning / setting.pairs)]
+    for factor in dict.fromkeys(one for one in factors if 1 < one < 1e6):
+        tried.append(Scaling("linear", factor=factor))
+        for original in dict.fromkeys(one for one in known if one):
+            if setting.scaling.kind in ("yarn", "llama3"):
+                tried.append(replace(setting.scaling, factor=factor, original=original))
+            tried.append(Scaling("yarn", factor=factor, original=original))
+            tried.append(Scaling("yarn", factor=factor, original=original, truncate=False))
+            tried.append(Scaling("llama3", factor=factor, low=1.0, high=4.0, original=original))
+    for number, scaling in enumerate(tried):
+        other = replace(plain, scaling=scaling)
+        yield Variant(_theta(other), f"scaling {scaling}", expected, 1.0 + 1e-4 * number)
+
+
+def _bases(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant]:
+    """Other bases: well-known ones, and those that the frequencies tell, in few digits."""
+    if setting.scaling.kind == "explicit":
+        return
+    stretch, current, fitted = effective_base(setting) / setting.base, setting, []
+    x = 2.0 * np.arange(1, setting.pairs) / setting.rotary_dim
+    for _ in range(4):  # the ramps of a scaling move with the base
+        told = (found / (_theta(current) / _plain(current)))[1:] ** (-1 / x) / stretch
+        told = told[np.isfinite(told) & (told > 1.0)]
+        if not told.size:
+            break
+        fitted = [float(np.median(told)), float(np.median(told[: -(-told.size // 3)])), float(told[-1])]
+        current = replace(setting, base=fitted[0])
+    tried = dict.fromkeys(_BASES, 1.0)
+    for digits in range(1, 8):
+        for base in fitted:
+            tried.setdefault(float(f"{base:.{digits - 1}e}"), 1.0 + 0.02 * digits)
+    for base, cost in tried.items():
+        if 1.0 < base < 1e18:
+            other = replace(setting, base=base)
+            yield Variant(_theta(other), f"base {base:.10g}", f"{setting.base:.10g}", cost)
+
+
+def _transforms(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant]:
+    """The right frequencies in another unit or order, or over another number of dims."""
+    if setting.head_dim != setting.rotary_dim:
+        x = 2.0 * np.arange(setting.pairs) / setting.head_dim
+        words = (f"exponents over head_dim = {setting.head_dim}", f"rotary_dim = {setting.rotary_dim}")
+        yield Variant(setting.base**-x, *words)
+    yield Variant(1 / exact, "a table of inverses (tokens per radian)", "radians per token")
+    yield Variant(exact / (2 * math.pi), "turns per token", "radians per token")
+    yield Variant(exact[::-1], "the reverse order of pairs", "the fastest first")
+
+
+def _computed(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant]:
+    """The formulas in arithmetic of a narrower format, form by form."""
+    for fmt in (FP32, *_CASTS[:2]):
+        for cost, form in enumerate(("inverse_power", "power", "step_power", "exp", "exp2")):
+            theta = frequencies(setting, form, fmt).astype(np.float64)
+            yield Variant(theta, f"{fmt.name}, as {form}", "", 1.5 + 0.01 * cost, computed=True)

@@ -1,4 +1,4 @@
-"""Read JSON that may be damaged or hostile, and take checked values out of it.
+"""Read a config.json that may be damaged or hostile: its keys, and checked values out of it.
 
 Every message says on one short line which key holds what, and what would be right.
 """
@@ -11,8 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from ropeaudit.errors import BadInput
+from ropeaudit.rope.scaling import HF_NAMES
 
 Config = Mapping[str, Any]
+
+DICTS = ("rope_scaling", "rope_parameters")
+BASES = ("rope_theta", "rotary_emb_base")
+FRACTIONS = ("partial_rotary_factor", "rotary_pct", "rope_pct")
+LOCAL_BASE = "rope_local_base_freq"
+LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention")
+_PARTS = ("thinker_config", "text_config", "llm_config", "language_config")
+_TOP = {*DICTS, *BASES, *FRACTIONS, LOCAL_BASE, "rotary", "rotary_dim", "rope_interleave", "qk_rope_head_dim"}
+_TOP |= {"no_rope_layers", "no_rope_layer_interval"}  # which layers do not rotate; those that do are audited
+_INNER = {*HF_NAMES, "rope_theta", "rope_type", "type", "mrope_section", "mrope_interleaved"}
+_INNER |= {"finetuned"}  # whether weights were trained with the scaling: changes no number
+_INNER -= {"max_position_embeddings"}  # stands outside
+_RULES = ("use_dynamic_ntk", "attention_head_dim")  # change frequencies or heads by rules not known here
 
 _LARGEST_FILE = 2**24  # bytes; configs are kilobytes
 _LARGEST = 1e18  # of any number; keeps integers of a thousand digits from float() and str()
@@ -78,7 +92,9 @@ def shown(value: Any) -> str:
 def first(config: Config, keys: Iterable[str]) -> tuple[str, Any]:
     """Return the first of some spellings of a key that is given, and its value; else the first and None."""
     spellings = tuple(keys)
-    return next(((key, config[key]) for key in spellings if config.get(key) is not None), (spellings[0], None))
+    return next(
+        ((key, config[key]) for key in spellings if config.get(key) is not None), (spellings[0], None)
+    )
 
 
 def number(key: str, value: Any) -> float:
@@ -113,7 +129,9 @@ def needed(config: Config, keys: Iterable[str], largest: int = 2**16) -> int:
     """Return a positive integer that has to be there. Raises: BadInput."""
     value = count(config, keys, largest)
     if value is None:
-        raise BadInput(f"{first(config, keys)[0]} is missing, and its default is not in the file; add it there")
+        raise BadInput(
+            f"{first(config, keys)[0]} is missing, and its default is not in the file; add it there"
+        )
     return value
 
 
@@ -123,3 +141,74 @@ def flag(config: Config, key: str) -> bool | None:
     if value is not None and not isinstance(value, bool):
         raise BadInput(f"{key} = {shown(value)} is not true or false")
     return value
+
+
+def text_part(config: Any) -> Config:
+    """Return the part about text of a model that also sees or hears. Raises: BadInput."""
+    for _ in range(4):
+        if not isinstance(config, Mapping):
+            raise BadInput(
+                f"holds {shown(config)} where an object {{...}} belongs; give the config.json of a model"
+            )
+        inner = first(config, _PARTS)[1]
+        if inner is None:
+            return config
+        config = inner
+    raise BadInput("holds a text_config within a text_config; give the config.json of a model")
+
+
+def check_keys(config: Config) -> None:
+    """Raise BadInput for a key about RoPE, outside its dict, that is not understood."""
+    for key, value in config.items():
+        about = key in _RULES or key.startswith(("rope", "rotary")) or "rope_" in key
+        if about and key not in _TOP and value is not None and value is not False:
+            raise BadInput(
+                f"the key {shown(key)} is not understood; understood are {', '.join(sorted(_TOP))}"
+            )
+
+
+def check_inner(rope: Config) -> None:
+    """Raise BadInput for a key of a dict of RoPE parameters that is not understood."""
+    for key in rope:
+        if key not in _INNER:
+            known = ", ".join(sorted(_INNER))
+            raise BadInput(f"the RoPE parameter {shown(key)} is not understood; understood are {known}")
+
+
+def rope_dict(config: Config) -> Config:
+    """Return the dict of RoPE parameters, empty where there is none. Raises: BadInput."""
+    found: list[Config] = []
+    for key in DICTS:
+        value = config.get(key)
+        if value is not None and not isinstance(value, Mapping):
+            raise BadInput(f"{key} = {shown(value)} is not an object {{...}} or null")
+        found += [value] if value else []
+    if len(found) == 2 and found[0] != found[1]:
+        raise BadInput("rope_scaling and rope_parameters are both given and differ; keep one")
+    return found[0] if found else {}
+
+
+def model_type(config: Config) -> str:
+    """Return the model type without the ending "_text". Raises: BadInput."""
+    model = config.get("model_type") or ""
+    if not isinstance(model, str):
+        raise BadInput(f"model_type = {shown(model)} is not text")
+    return model.removesuffix("_text")
+
+
+def by_layer(config: Config, given: Config) -> dict[str, Config]:
+    """Return what is given per layer type, empty where none is named. Raises: BadInput.
+
+    What stands beside the layer types is for all of them.
+    """
+    layers = {key: value for key, value in given.items() if isinstance(value, Mapping)}
+    listed = config.get("layer_types")
+    known = [*LAYER_TYPES, *(listed if isinstance(listed, list) else [])]
+    for name in layers:
+        if name not in known:
+            raise BadInput(f"the layer type {shown(name)} is not understood; known: {', '.join(LAYER_TYPES)}")
+    # A layer type of null does not rotate.
+    rest = {k: v for k, v in given.items() if k not in layers and not (v is None and k in known)}
+    if not layers and len(rest) < len(given):
+        raise BadInput("every layer type of the RoPE parameters is null; there is no RoPE to audit")
+    return {name: {**rest, **rope} for name, rope in layers.items()}

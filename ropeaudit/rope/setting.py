@@ -30,7 +30,7 @@ class RopeSetting:
     rotary_dim: int = 128
     base: float = 10000.0
     layout: Layout = "half"
-    scale: float = 128**-0.5
+    scale: float = 1.0 / math.sqrt(128)
     scaling: Scaling = DEFAULT
     length: int = 0
     clip: float = math.inf
