@@ -173,6 +173,8 @@ class Case:
         """The setting before anything is changed by hand."""
         model = self._model()
         if model is None:
+            if self.layer != FULL:
+                raise UsageError(f"--layer {self.layer}: there are no layer types without --model or --config")
             return RopeSetting()
         if self.layer not in model.layers:
             raise UnknownName("layer type", self.layer, model.layers, "(or all)")

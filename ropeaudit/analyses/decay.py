@@ -171,7 +171,7 @@ def first_failing(setting: RopeSetting, last: int, recipe: Resolved | None = Non
     if 2 * turning.size <= setting.pairs:  # pairs that do not turn add 1 each, the others at least -1
         return None
     if plain.clipped:  # past this distance every angle stays where it is
-        last = min(last, math.ceil(plain.clip / (6.28 * float(turning.min()))))
+        last = math.ceil(min(last, plain.clip / (6.28 * float(turning.min()))))
     sift = _clipped_sums(plain) if plain.clipped else _turned_sums(plain)
     for start in range(0, last + 1, _COLUMNS * _ROWS):
         sums, doubt = sift(start)

@@ -31,8 +31,10 @@ _CASTS = tuple(parse(name) for name in ("fp16", "bf16", "tf32", "e4m3", "e5m2"))
 _STEPS = {"frequency": "inv_freq was", "angle": "angles were", "position": "positions were"}
 # Bases of published models (rope theta).
 _BASES = (1e4, 1e5, 1.5e5, 1.6e5, 5e5, 1e6, 5e6, 8e6, 1e7, 1e8)
+_SAME = 2e-6  # bases nearer than this cannot be told apart by float32 frequencies
 _CHUNK = 8192  # positions compared at once
-_SHOWN = 8  # hypotheses kept
+_SHOWN = 5, 3  # hypotheses kept, those that explain and those that do not
+_EXPLAINS = " explains it; expected "
 _STRAY = 0.002  # share of angles that float32 may push over a midpoint of a narrower format
 
 
@@ -86,24 +88,31 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> Diagnosis:
     dump = dump.folded(setting.pairs)
     exact = np.array([float(theta) for theta in exact_frequencies.frequencies(setting)])
     work = _Frequencies(dump, setting, exact) if dump.cos is None else _Table(dump, setting, exact)
-    found = [{"setting": label, **row} for row in work.rows()]
-    off = sum(row["off"] == "yes" for row in found)
-    ranked = sorted(work.hypotheses(), key=lambda one: one.rank)[:_SHOWN] if off else []
-    return Diagnosis(not off, found, ranked, _headline(dump.name, work, found, ranked))
+    with np.errstate(all="ignore"):
+        found = [{"setting": label, **row} for row in work.rows()]
+        off = sum(row["off"] == "yes" for row in found)
+        tried = work.hypotheses() if off and np.isfinite(work.found).all() else []
+        ranked = sorted(tried, key=lambda one: one.rank)
+    right = [one for one in ranked if one.explains][: _SHOWN[0]]
+    near = [one for one in ranked if not one.explains][: _SHOWN[1]]
+    return Diagnosis(not off, found, right + near, _headline(dump.name, work, found, right + near))
 
 
 def _headline(
     name: str, work: _Frequencies | _Table, found: list[dict[str, Any]], ranked: list[Hypothesis]
 ) -> str:
-    worst = max(found, key=lambda row: abs(row[work.size]) if abs(row[work.size]) >= 0 else math.inf)
+    bad = int(work.found.size - np.isfinite(work.found).sum())
+    if bad:
+        return f"{name} holds {bad} nan or infinite values of {work.found.size}."
+    worst = max(found, key=lambda row: abs(row[work.size]))
     size = f"{abs(worst[work.size]):.2g} {work.unit}"
-    if not ranked:
-        return f"{name} agrees within float32 rounding (worst: pair {worst['pair']}, {size})."
     off = sum(row["off"] == "yes" for row in found)
-    much = f"{off} of {len(found)} pairs are off, by up to {size}"
+    if not off:
+        return f"{name} agrees within float32 rounding (worst: pair {worst['pair']}, {size})."
+    much = f"{off} of {len(found)} pairs {'is' if off == 1 else 'are'} off, by up to {size}"
     if ranked[0].explains:
         return f"{ranked[0].text} ({much})."
-    return f"{much}, and nothing that was tried explains it; the nearest: {ranked[0].text}."
+    return f"{much}; nothing that was tried explains it, and the nearest is: {ranked[0].text}."
 
 
 class _Frequencies:
@@ -132,22 +141,18 @@ class _Frequencies:
     def hypotheses(self) -> Iterator[Hypothesis]:
         """Yield every setting that may have been meant, alone and with the casts that fit."""
         casts = _holding(self.found)
-        for variant in (Variant(self.exact), *variants(self.setting, self.exact, self.found)):
+        for variant in (Variant(self.exact, cost=0.0), *variants(self.setting, self.exact, self.found)):
             for cast in (None,) if variant.computed else (None, *casts):
                 if cast or variant.seen:
                     yield self._hypothesis(variant, cast)
 
     def _hypothesis(self, variant: Variant, cast: Format | None) -> Hypothesis:
         theta, sizes = variant.theta, _sizes(variant.theta)
-        slack = np.where(theta == 0, 0.0, np.maximum(self.tolerance, _least(self.setting)))
-        predicted = theta
-        if cast:
-            predicted = round_to(theta, cast).astype(np.float64)
-            slack = slack + cast.unit_roundoff + cast.smallest_subnormal / 2 / sizes
-        explains = bool(np.all(np.abs(self.found - theta) / sizes <= slack))
-        cost = variant.cost + _cost(cast)
+        slack = np.where(theta == 0, 0.0, np.maximum(self.tolerance, _least(self.setting))) * sizes
+        explains = bool(np.all(_within(self.found, theta, slack, cast)))
+        errors = np.abs(self.found - _cast(theta, cast)) / sizes
         text = variant.text("inv_freq", cast.name if cast else "")
-        return _scored(text, explains, np.abs(self.found - predicted) / sizes, cost)
+        return _scored(text, explains, errors, variant.cost + _cost(cast))
 
 
 class _Table:
@@ -157,24 +162,27 @@ class _Table:
 
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
         nothing = np.zeros((0, 0))
-        self.points = (nothing if dump.cos is None else dump.cos) + 1j * (
+        self.found = (nothing if dump.cos is None else dump.cos) + 1j * (
             nothing if dump.sin is None else dump.sin
         )
         self.setting, self.exact, self.tolerance = setting, exact, tolerance(setting)
         self.factor = float(exact_frequencies.attention_factor(setting.scaling))
-        self.recovered = _recovered(self.points)
+        self.recovered = _recovered(self.found)
+        self.first = np.zeros(0, np.int64)  # position at which every pair is first off; set by `rows`
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield of every pair the frequency recovered, the largest error and where it begins."""
-        n, pairs = self.points.shape
+        n, pairs = self.found.shape
         largest, first = np.zeros(pairs), np.full(pairs, n)
         for start in range(0, n, _CHUNK):
             positions = np.arange(start, min(n, start + _CHUNK), dtype=np.float64)
             cos, sin = distance_table(positions, self.setting)
-            errors = np.abs(self.points[start : start + _CHUNK] - (cos[0] + 1j * sin[0]))
+            errors = np.abs(self.found[start : start + _CHUNK] - (cos[0] + 1j * sin[0]))
             wrong = ~(errors <= self.slack(self.exact, positions))
-            first = np.minimum(first, np.where(wrong.any(axis=0), start + wrong.argmax(axis=0), n))
+            begins = np.where(wrong.any(axis=0), start + wrong.argmax(axis=0), n)
+            first = np.minimum(first, begins)
             largest = np.maximum(largest, errors.max(axis=0))
+        self.first = first
         relative = (self.recovered - self.exact) / _sizes(self.exact)
         for i in range(pairs):
             yield {
@@ -187,47 +195,45 @@ class _Table:
                 "off": "yes" if first[i] < n else "no",
             }
 
-    def slack(self, theta: Array, positions: Array, cast: Format | None = None) -> Array:
-        """Return the error that float32 angles, and one cast, account for. Shapes: (p,), (s,) -> (s, p)."""
-        u = FP32.unit_roundoff
-        relative = np.maximum(self.tolerance, _least(self.setting)) if cast else self.tolerance
-        table = 3 * u + (2 * cast.unit_roundoff + cast.smallest_subnormal if cast else 0.0)
-        return np.asarray(self.factor * (np.abs(positions[:, None] * theta) * (relative + 2 * u) + table))
+    def slack(self, theta: Array, positions: Array, least: float = 0.0) -> Array:
+        """Return the error that float32 arithmetic accounts for. Shapes: (p,), (s,) -> (s, p)."""
+        relative = np.maximum(self.tolerance, least) + 2 * FP32.unit_roundoff
+        turned = np.abs(positions[:, None] * theta) * relative
+        return np.asarray(self.factor * (turned + 3 * FP32.unit_roundoff))
 
     def hypotheses(self) -> Iterator[Hypothesis]:
-        """Yield every setting that may have been meant, and every stage that may have been cast."""
-        n = len(self.points)
-        positions = np.unique(np.concatenate([np.arange(min(n, 96)), np.geomspace(1, n - 1, 96).round()]))
-        points = self.points[positions.astype(np.int64)]
-        factors = self._factors(points)
-        parts = np.concatenate([points.real, points.imag])
-        for cast in (None, *_holding(parts)):
-            for factor, words, extra in factors:
+        """Yield every setting that may have been meant, and every stage that may have been cast.
+
+        They are judged by some positions: the first ones, later ones, and those where pairs begin to be off.
+        """
+        n = len(self.found)
+        some = (np.arange(min(n, 96)), np.geomspace(1, n - 1, 96).round(), self.first[self.first < n])
+        positions = np.unique(np.concatenate(some)).astype(np.float64)
+        points, least = self.found[positions.astype(np.int64)], _least(self.setting)
+        for cast in (None, *_holding(np.concatenate([points.real, points.imag]))):
+            for factor, words, extra in self._factors(points):
                 for text, angles, theta, cost in self._angles(positions, cast.name if cast else ""):
                     said = " and ".join(filter(None, (words, text)))
                     if not said:
                         continue
-                    predicted = factor * np.exp(1j * np.clip(angles, -self.setting.clip, self.setting.clip))
-                    slack = self.slack(theta, positions, cast)
-                    strays = float(np.mean(~(np.abs(points - predicted) <= slack)))
-                    if cast:
-                        predicted = round_to(predicted.real, cast) + 1j * round_to(predicted.imag, cast)
-                    yield _scored(
-                        said, strays <= _STRAY, np.abs(points - predicted), cost + extra + _cost(cast)
-                    )
+                    angles = np.clip(angles, -self.setting.clip, self.setting.clip)
+                    cos, sin = factor * np.cos(angles), factor * np.sin(angles)
+                    slack = self.slack(theta, positions, least)
+                    fits = _within(points.real, cos, slack, cast) & _within(points.imag, sin, slack, cast)
+                    allowed = _STRAY if "angle" in text else 0.0
+                    errors = np.abs(points - (_cast(cos, cast) + 1j * _cast(sin, cast)))
+                    explains = float(np.mean(~fits)) <= allowed
+                    yield _scored(said, explains, errors, cost + extra + _cost(cast))
 
     def _factors(self, points: NDArray[np.complex128]) -> list[tuple[float, str, float]]:
         """The attention factor that is expected, and the one that the lengths of the points tell."""
-        found = [(self.factor, "", 0.0)]
+        found = {self.factor: ("", 0.0)}
         seen = float(np.median(np.abs(points)))
-        if abs(seen / self.factor - 1) > 1e-3 and math.isfinite(seen):
-            rough = 1.0 if abs(seen - 1) < 1e-2 else float(f"{seen:.3g}")
-            words = (
-                "cos and sin are multiplied by an attention factor of {:.6g}; expected "
-                + f"{self.factor:.6g}"
-            )
-            found += [(value, words.format(value), cost) for value, cost in ((rough, 1.0), (seen, 1.1))]
-        return found
+        if abs(seen / self.factor - 1) > 1e-3:
+            for factor in ([1.0] if abs(seen - 1) < 1e-2 else []) + [float(f"{seen:.{k}g}") for k in (3, 6)]:
+                words = f"cos and sin are multiplied by {factor:.6g} instead of {self.factor:.6g}"
+                found.setdefault(factor, (words, 1.0 + 0.1 * len(found)))
+        return [(factor, *rest) for factor, rest in found.items()]
 
     def _angles(self, positions: Array, table: str) -> Iterator[tuple[str, Array, Array, float]]:
         """Yield (text, angles (s, p), the frequencies to judge them by, cost)."""
@@ -246,6 +252,8 @@ class _Table:
                 theta = round_to(exact, chosen["frequency"]).astype(np.float64)
                 place = round_to(at, chosen["position"]).astype(np.float64)
                 angles = round_to(place * theta, chosen["angle"]).astype(np.float64)
+                if "position" in steps and np.array_equal(place, at):
+                    continue
                 verb = "cast" if steps[0] == "frequency" else "rounded"
                 who = "every angle was computed in" if len(steps) > 1 else f"{_STEPS[steps[0]]} {verb} to"
                 yield (
@@ -273,11 +281,24 @@ def _recovered(points: NDArray[np.complex128]) -> Array:
 
 
 def _holding(values: Array) -> list[Format]:
-    """The formats narrower than float32 that hold every value."""
-    return [fmt for fmt in _CASTS if np.array_equal(round_to(values, fmt).astype(np.float64), values)]
+    """The formats narrower than float32 that hold every value; not tf32 where float16 does."""
+    found = [fmt for fmt in _CASTS if np.array_equal(_cast(values, fmt), values)]
+    return [fmt for fmt in found if not (fmt.name == "tf32" and _CASTS[0] in found)]
+
+
+def _cast(values: Array, fmt: Format | None) -> Array:
+    return values if fmt is None else round_to(values, fmt).astype(np.float64)
+
+
+def _within(found: Array, predicted: Array, slack: Array, cast: Format | None) -> NDArray[np.bool_]:
+    """Tell where a value is what a cast makes of a number within `slack` of the predicted one."""
+    low, high = _cast(predicted - slack, cast), _cast(predicted + slack, cast)
+    return np.asarray((low <= found) & (found <= high))
 
 
 def _scored(text: str, explains: bool, errors: Array, cost: float) -> Hypothesis:
+    if not explains:
+        text = text.replace(_EXPLAINS, " instead of ")
     return Hypothesis(text, explains, float(np.sqrt(np.mean(errors**2))), float(errors.max()), cost)
 
 
@@ -315,7 +336,7 @@ class Variant:
         if self.computed:
             table = f", and the table cast to {cast}" if cast else ""
             return f"inv_freq was computed in {self.seen}{table}"
-        return f"{self.seen}{f', cast to {cast},' if cast else ''} explains it; expected {self.expected}"
+        return f"{self.seen}{f', cast to {cast},' if cast else ''}{_EXPLAINS}{self.expected}"
 
 
 def variants(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant]:
@@ -380,7 +401,7 @@ def _lists(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant
 
 def _scalings(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant]:
     """No scaling, the known ones, and the expected one with other numbers."""
-    expected = f"scaling {str(setting.scaling)[:80]}"
+    expected = _words(setting.scaling)
     plain = replace(setting, scaling=DEFAULT)
     theta, turning = _plain(plain), int(np.count_nonzero(found))
     yield Variant(theta, "no scaling", expected, 0.95)
@@ -398,7 +419,13 @@ def _scalings(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Vari
             tried.append(Scaling("llama3", factor=factor, low=1.0, high=4.0, original=original))
     for number, scaling in enumerate(tried):
         other = replace(plain, scaling=scaling)
-        yield Variant(_theta(other), f"scaling {scaling}", expected, 1.0 + 1e-4 * number)
+        yield Variant(_theta(other), _words(scaling), expected, 1.0 + 1e-4 * number)
+
+
+def _words(scaling: Scaling) -> str:
+    given = {name: value for name, value in scaling.parameters().items() if not isinstance(value, tuple)}
+    inner = ",".join(f"{k}={str(v).lower() if isinstance(v, bool) else f'{v:.6g}'}" for k, v in given.items())
+    return "no scaling" if scaling.kind == "default" else f"scaling {scaling.kind}:{inner}".rstrip(":")
 
 
 def _bases(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant]:
@@ -416,8 +443,9 @@ def _bases(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant
         current = replace(setting, base=fitted[0])
     tried = dict.fromkeys(_BASES, 1.0)
     for digits in range(1, 8):
-        for base in fitted:
-            tried.setdefault(float(f"{base:.{digits - 1}e}"), 1.0 + 0.02 * digits)
+        for base in (float(f"{one:.{digits - 1}e}") for one in fitted):
+            if all(abs(base / other - 1) > _SAME for other in (setting.base, *tried)):
+                tried[base] = 1.0 + 0.02 * digits
     for base, cost in tried.items():
         if 1.0 < base < 1e18:
             other = replace(setting, base=base)
@@ -437,7 +465,7 @@ def _transforms(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Va
 
 def _computed(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant]:
     """The formulas in arithmetic of a narrower format, form by form."""
-    for fmt in (FP32, *_CASTS[:2]):
+    for fmt in _CASTS[:2]:
         for cost, form in enumerate(("inverse_power", "power", "step_power", "exp", "exp2")):
             theta = frequencies(setting, form, fmt).astype(np.float64)
             yield Variant(theta, f"{fmt.name}, as {form}", "", 1.5 + 0.01 * cost, computed=True)

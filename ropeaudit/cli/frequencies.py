@@ -35,7 +35,7 @@ _CHECK_LEGEND = "Errors in {}; off: beyond what float32 arithmetic accounts for.
 @click.option(
     "--against",
     metavar="FILE",
-    help="Check a dumped inv_freq, cos and sin, or freqs_cis: .npz, .npy, cos.npy,sin.npy, .safetensors, .pt.",
+    help="Check a dumped inv_freq, cos and sin, or freqs_cis: .npz, .npy, c.npy,s.npy, .safetensors, .pt.",
 )
 @form
 @click.option(

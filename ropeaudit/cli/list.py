@@ -1,4 +1,4 @@
-"""ropeaudit list: recipes, formats, columns, verdicts."""
+"""ropeaudit list: recipes, formats, models, columns, verdicts."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import click
 
 from ropeaudit.cli.options import form
 
-KINDS = ("recipes", "formats", "columns", "verdicts")
+KINDS = ("recipes", "formats", "models", "columns", "verdicts")
 
 
 @click.command(name="list")
 @click.argument("kind", metavar="|".join(KINDS))
 @form
 def list_(kind: str, form: str, color: bool | None) -> None:
-    """List what there is: recipes, number formats, columns of a report, verdicts."""
+    """List what there is: recipes, formats, models, columns, verdicts."""
     from ropeaudit.cli import output
     from ropeaudit.errors import UnknownName
     from ropeaudit.reports import Report
@@ -25,6 +25,7 @@ def list_(kind: str, form: str, color: bool | None) -> None:
     rows, screen = {
         "recipes": _recipes,
         "formats": _formats,
+        "models": _models,
         "columns": _columns,
         "verdicts": _verdicts,
     }[kind]()
@@ -72,6 +73,31 @@ def _formats() -> tuple[list[dict[str, Any]], list[str]]:
         }
         for fmt in FORMATS
     ], []
+
+
+def _models() -> tuple[list[dict[str, Any]], list[str]]:
+    from ropeaudit.rope.presets import all_presets
+
+    rows = [
+        {
+            "model": model.name,
+            "layer": layer,
+            "base": setting.base,
+            "head_dim": setting.head_dim,
+            "rotary_dim": setting.rotary_dim,
+            "layout": setting.layout,
+            "heads": model.heads,
+            "kv_heads": model.kv_heads,
+            "maximum": model.maximum,
+            "scaling": str(setting.scaling),
+            "scale": setting.scale,
+            "source": model.source,
+        }
+        for model in all_presets()
+        for layer, setting in model.layers.items()
+    ]
+    screen = [name for name in rows[0] if name not in ("scaling", "scale", "layout")]
+    return [row | {"kind": str(row["scaling"]).partition(":")[0]} for row in rows], [*screen, "kind"]
 
 
 def _columns() -> tuple[list[dict[str, Any]], list[str]]:

@@ -49,7 +49,9 @@ def setting(value: Any) -> str:
     >>> setting(10000.0), setting(0.08838834764831845), setting(128)
     ('10000', '0.0883883', '128')
     """
-    return f"{value:.6g}" if isinstance(value, float) else short(value)
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() and abs(value) < 1e12 else f"{value:.6g}"
+    return short(value)
 
 
 def percent(share: float) -> str:

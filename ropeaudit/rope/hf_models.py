@@ -1,7 +1,7 @@
 """What the code of a Hugging Face model type does that its config.json does not say.
 
 Model types are named without the ending "_text". Source: transformers 5.23.0, models/*/modeling_*.py and
-configuration_*.py (read); kimi_k2 and stablelm_epoch: the code beside the checkpoints.
+configuration_*.py (read); kimi_k2 is DeepSeek-V3 there; stablelm_epoch is as stablelm (recalled).
 """
 
 
@@ -42,7 +42,7 @@ BASE = {"gptj": 10000.0, "codegen": 10000.0}
 SCALE_ONE = ("gemma3n", "gemma4", "diffusion_gemma")
 
 # Beginnings of types with sliding layers of another base; which, old configs leave to the class.
-LOCAL_BASE = ("gemma3", "modernbert")
+LOCAL_BASE = ("gemma3",)
 
 # A scaling is for the full layers alone.
 SLIDING_UNSCALED = ("olmo3",)

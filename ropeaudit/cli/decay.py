@@ -1,0 +1,254 @@
+"""ropeaudit decay: scores against distance."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropeaudit.cli.options import axis, form, rope_options
+
+if TYPE_CHECKING:
+    from ropeaudit.analyses.decay import Decay
+    from ropeaudit.cli.output import OutputFile
+    from ropeaudit.cli.settings import Chosen
+    from ropeaudit.inputs import Inputs
+    from ropeaudit.recipes import Resolved
+    from ropeaudit.reports import Report
+
+_PLAIN_RANGE = re.compile(r"(?P<first>[^-+*]+)-(?P<last>[^-+*]+)")
+_USUAL = 65536  # largest distance where nothing says another
+_MOST_CASES, _MOST_VECTORS, _MOST_ROWS = 1000, 1024, 1_000_000
+
+
+@click.command(
+    epilog="Distances: 0-50000 picks a few round ones, 0-4096+64 and 1-64k*2 count. The first failing "
+    "distance is looked for at every integer up to the largest one. k = 1024, m = 1024²."
+)
+@axis("--distance", "Positions of the query; the key stands at 0.", "0 to the model's positions, or to 64k")
+@rope_options
+@axis(
+    "--qk",
+    "ones, gaussian, arange, or a file with captured q and k: .safetensors, .npz, .pt, q.npy,k.npy.",
+    "ones,gaussian",
+    metavar="SOURCE",
+)
+@click.option("--vectors", metavar="N", help="Queries and keys of a head, at most.  [default: 64]")
+@click.option("--seed", metavar="N", help="Seed of gaussian q and k.  [default: 0]")
+@axis("--dtype", "Number formats in which a recipe computes the same curves.", "none; all with --recipe")
+@axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "uniform")
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="STAGE=FORMAT",
+    help="Change a stage of every recipe, such as angle=fp64.",
+)
+@form
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="FILE",
+    help="Write a file too: .csv, .json, .jsonl, .md or .txt. Repeatable.",
+)
+@axis("--columns", "Columns to show and write.")
+@click.option("--no-header", is_flag=True, help="Rows alone, for csv and table.")
+@click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
+def decay(**options: Any) -> int:
+    """Show how scores change with the distance between query and key.
+
+    Constant q and k decay, Gaussian ones do not, and neither curve is monotone. Beside them stand RoFormer's
+    bound and the sum of Men et al., with the first distance at which it is negative.
+    """
+    from ropeaudit import circumstances
+    from ropeaudit.cli import output
+    from ropeaudit.reports.curves import decay_report
+
+    columns = _columns(options)
+    recipes = _recipes(options)
+    sources = _sources(options)
+    settings = _settings(options, sources)
+    distances = _distances(options["distance"], settings)
+    jobs = [(one, source, recipe) for one in settings for source in sources for recipe in recipes or [None]]
+    _check_size(len(jobs), len(distances))
+    with output.opened(options["outputs"]) as files:
+        found, shapes = _run(jobs, distances, sources, options)
+        about = circumstances.gather() | {
+            "stages": {f"{recipe.recipe.name} {recipe.dtype}": recipe.stages() for recipe in recipes}
+        }
+        report = decay_report(found, shapes, about, columns, header=not options["no_header"])
+        _deliver(report, shapes, files, options)
+    return 0
+
+
+def _columns(options: dict[str, Any]) -> list[str]:
+    """Check the form and the columns. Raises: UnknownName, UsageError."""
+    from ropeaudit import reports
+    from ropeaudit.cli import values
+    from ropeaudit.errors import UnknownName, UsageError
+    from ropeaudit.reports.curves import COLUMNS
+
+    if options["form"] not in reports.FORMS:
+        raise UnknownName("report format", options["form"], reports.FORMS)
+    if options["no_header"] and options["form"] not in ("csv", "table"):
+        raise UsageError(f"--no-header goes with csv and table; {options['form']} has no header")
+    names = values.names(options["columns"], "--columns")
+    for name in names:
+        if name not in COLUMNS:
+            raise UnknownName("column", name, COLUMNS)
+    return names
+
+
+def _recipes(options: dict[str, Any]) -> list[Resolved]:
+    """Return every recipe in every dtype; none where neither was asked for."""
+    from ropeaudit import recipes
+    from ropeaudit.audit import DTYPES
+    from ropeaudit.cli import values
+    from ropeaudit.formats import parse
+
+    dtypes = values.names(options["dtype"], "--dtype")
+    named = values.names(options["recipe"], "--recipe")
+    changes = recipes.parse_changes(options["changes"])
+    if not (dtypes or named or changes):
+        return []
+    chosen = [recipes.load(name).changed(changes) for name in named or ["uniform"]]
+    formats = list(dict.fromkeys(parse(name) for name in dtypes or DTYPES))
+    return [recipe.resolve(fmt) for recipe in chosen for fmt in formats]
+
+
+def _sources(options: dict[str, Any]) -> dict[str, Inputs | None]:
+    """Return --qk value -> captured q and k, None where they are to be made."""
+    from ropeaudit import inputs
+
+    found: dict[str, Inputs | None] = {}
+    for text in options["qk"] or ["ones,gaussian"]:
+        for word in [text] if inputs.is_file(text) else [part.strip() for part in text.split(",")]:
+            if not inputs.is_file(word):
+                inputs.check_kind(word)
+            found[word] = inputs.from_file(word) if inputs.is_file(word) else None
+    return found
+
+
+def _settings(options: dict[str, Any], sources: dict[str, Inputs | None]) -> list[Chosen]:
+    """Return the settings; without a model or --head-dim, captured q and k say the head_dim."""
+    from ropeaudit.cli.settings import chosen
+
+    rest = ("qk", "seed", "distance")  # not a matter of the setting
+    given = {name: value for name, value in options.items() if name not in rest}
+    files = [captured for captured in sources.values() if captured is not None]
+    if files and not any(given.get(name) for name in ("head_dim", "model", "config")):
+        given["head_dim"] = (str(files[0].q.shape[2]),)
+    return chosen(given)
+
+
+def _distances(items: Sequence[str], settings: Sequence[Chosen]) -> list[int]:
+    """Read --distance; a range without a step becomes a few round distances. Raises: UsageError."""
+    from ropeaudit.analyses.decay import check
+    from ropeaudit.cli import values
+    from ropeaudit.errors import UsageError
+    from ropeaudit.reports.curves import readable
+
+    if not items:
+        known = [one.maximum for one in settings if one.maximum is not None]
+        return readable(0, max(known, default=_USUAL))
+    found: list[int] = []
+    for word in [part for text in items for part in text.split(",")]:
+        match = _PLAIN_RANGE.fullmatch(word.strip())
+        if not match:
+            found += values.integers([word], "--distance")
+            continue
+        first, last = (values.integer(match[name], "--distance") for name in ("first", "last"))
+        if first > last:
+            raise UsageError(f"--distance {word.strip()!r} does not count upwards; try 0-50000")
+        check([first, last])
+        found += readable(first, last)
+    check(found)
+    return list(dict.fromkeys(found))
+
+
+def _check_size(jobs: int, distances: int) -> None:
+    from ropeaudit.errors import UsageError
+
+    if jobs > _MOST_CASES or jobs * distances > _MOST_ROWS:
+        raise UsageError(
+            f"these lists make {jobs} cases of {distances} distances; at most {_MOST_CASES} cases and "
+            f"{_MOST_ROWS} rows are allowed: shorten one"
+        )
+
+
+def _run(
+    jobs: Sequence[tuple[Chosen, str, Resolved | None]],
+    distances: Sequence[int],
+    sources: dict[str, Inputs | None],
+    options: dict[str, Any],
+) -> tuple[list[Decay], list[Decay]]:
+    """Return the curves of every job at the distances, and the exact ones on dense distances."""
+    from ropeaudit.analyses import decay as analysis
+    from ropeaudit.cli.progress import Progress
+    from ropeaudit.reports.curves import dense
+
+    progress, found, shapes = Progress(options["quiet"]), [], {}
+    finer = dense(min(distances), max(distances))
+    try:
+        for done, (one, source, recipe) in enumerate(jobs):
+            inputs = sources[source] or _made(source, one.setting.head_dim, options)
+            some = analysis.sample(inputs, _number(options, "vectors", 64, 1, _MOST_VECTORS))
+            about = one.label, one.maximum
+            found.append(analysis.decay(one.setting, some, distances, recipe, *about))
+            if (one.label, source) not in shapes:
+                shapes[one.label, source] = analysis.decay(one.setting, some, finer, None, *about)
+            progress((done + 1) / len(jobs))
+    finally:
+        progress.clear()
+    return found, list(shapes.values())
+
+
+def _made(source: str, head_dim: int, options: dict[str, Any]) -> Inputs:
+    """One head of synthetic q and k; of constant ones a single vector says all."""
+    from ropeaudit import inputs
+
+    vectors = _number(options, "vectors", 64, 1, _MOST_VECTORS) if source == "gaussian" else 1
+    return inputs.make(source, 1, 1, vectors, head_dim, _number(options, "seed", 0, 0, 2**64 - 1))
+
+
+def _number(options: dict[str, Any], name: str, default: int, least: int, most: int) -> int:
+    from ropeaudit.cli import values
+    from ropeaudit.errors import UsageError
+
+    if options[name] is None:
+        return default
+    number = values.integer(options[name], f"--{name}")
+    if not least <= number <= most:
+        raise UsageError(f"--{name} {number} is not a number from {least} to {most}; try --{name} {default}")
+    return number
+
+
+def _deliver(
+    report: Report, shapes: Sequence[Decay], files: Sequence[OutputFile], options: dict[str, Any]
+) -> None:
+    """Write the files first, then stdout; only tables have the curves."""
+    import shutil
+    import sys
+    from dataclasses import replace
+
+    from ropeaudit.cli import output
+    from ropeaudit.reports.curves import drawn
+
+    def with_curves(width: int, plain: bool) -> Report:
+        return replace(report, legend="\n\n".join(filter(None, [drawn(shapes, width, plain), report.legend])))
+
+    for file in files:
+        file.write(with_curves(48, False) if file.form == "table" else report)
+    width = min(72, max(16, shutil.get_terminal_size().columns - 12)) if sys.stdout.isatty() else 48
+    plain = not (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+    shown = with_curves(width, plain) if options["form"] == "table" else report
+    output.print_report(shown, options["form"], options["color"])
+    if not options["quiet"] and options["form"] != "markdown":
+        for note in report.notes[:8]:
+            output.say(f"note: {note}")
+        if len(report.notes) > 8:
+            output.say(f"note: {len(report.notes) - 8} more like these")

@@ -1,0 +1,304 @@
+"""Scores against distance for people: which distances to show, the finding in words, a curve in a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ropeaudit.analyses.decay import Decay, searched
+from ropeaudit.reports import Report
+from ropeaudit.reports.numbers import percent, short
+
+SCHEMA = 1
+# column -> what it holds
+COLUMNS: dict[str, str] = {
+    "setting": "the setting: model, or what was chosen",
+    "head_dim": "dims of a head",
+    "rotary_dim": "dims of a head that are rotated",
+    "base": "theta: frequencies are base^(-2i/rotary_dim)",
+    "scaling": "how the frequencies are changed",
+    "clip": "cap of the angles, radians; inf without one",
+    "layout": "pairs of dims: half (i, i + rotary_dim/2) or interleaved (2i, 2i + 1)",
+    "scale": "softmax scale that multiplies every score",
+    "source": "where q and k come from: gaussian, ones, arange or a file",
+    "seed": "seed of gaussian q and k; nan where none was used",
+    "heads": "query heads",
+    "vectors": "queries and keys of a head: every query is paired with every key",
+    "subject": "recipe, nan without one",
+    "dtype": "number format of the model, nan without a recipe",
+    "distance": "position of the query; the key stands at 0",
+    "score_mean": "mean of the exact scores over all pairs, in score units",
+    "score_rms": "RMS of the exact scores over all pairs, in score units",
+    "mean_relative": "score_mean / score_rms at distance 0",
+    "rms_relative": "score_rms / score_rms at distance 0",
+    "bound": "RoFormer, section 3.4.3: mean over j of |sum_{i<j} e^{i distance theta_i}|, exact",
+    "men_sum": "Men et al.: sum_i cos(distance theta_i), exact",
+    "first_failing": "first distance, up to the largest one, at which men_sum < 0; nan where there is none",
+    "subject_mean": "mean of the recipe's scores",
+    "subject_rms": "RMS of the recipe's scores",
+    "drift_rms": "RMS of the recipe's scores minus the exact ones",
+    "drift_relative": "drift_rms / score_rms",
+    "subject_bound": "bound, from the cos and sin that the recipe stores",
+    "subject_men_sum": "men_sum, from the cos that the recipe stores",
+    "subject_first_failing": "first distance at which subject_men_sum is negative or nan",
+}
+LEGEND = (
+    "mean, rms relative: mean and RMS of the exact scores of every query with every key, over the RMS at "
+    "distance 0;\nbound: RoFormer's decay curve, section 3.4.3; men sum: sum of cos(distance theta_i), "
+    "which Men et al. want to be 0 or more."
+)
+_DECAYED = 0.5  # share of the RMS score at distance 0 below which scores "decay"
+_MOST_SENTENCES, _MOST_CURVES = 3, 4
+_BRAILLE = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+
+
+def readable(first: int, last: int) -> list[int]:
+    """Return a few round distances from `first` to `last`, both included: the rows of a table.
+
+    1, 2, 5, 10, ... over a wide range, 17 evenly spaced ones over a narrow one.
+    >>> readable(0, 50)
+    [0, 1, 2, 5, 10, 20, 50]
+    """
+    if _wide(first, last):
+        steps = [digit * 10**power for power in range(len(str(last))) for digit in (1, 2, 5)]
+        found = [first, *(step for step in steps if first < step < last), last]
+    else:
+        found = [first + round((last - first) * part / 16) for part in range(17)]
+    return list(dict.fromkeys(found))
+
+
+def dense(first: int, last: int, count: int = 512) -> list[int]:
+    """Return about `count` distances: those of a curve, and evenly spaced ones of the farther half."""
+    parts = np.linspace(0.0, 1.0, count)
+    if _wide(first, last):
+        low, high = math.log1p(first), math.log1p(last)
+        found = np.rint(np.expm1(low + (high - low) * parts))
+    else:
+        found = np.rint(first + (last - first) * parts)
+    far = np.rint(np.linspace((first + last) / 2, last, count // 4))
+    inner = (min(max(int(x), first), last) for x in np.concatenate([found, far]))
+    return sorted({first, *inner, last})
+
+
+def _wide(first: int, last: int) -> bool:
+    return last >= 20 * max(first, 1)
+
+
+def rows(found: Decay) -> list[dict[str, Any]]:
+    """Return a row per distance with the columns of `COLUMNS`."""
+    setting, inputs, recipe = found.setting, found.inputs, found.recipe
+    head = {
+        "setting": found.label,
+        **{name: getattr(setting, name) for name in ("head_dim", "rotary_dim", "base")},
+        "scaling": str(setting.scaling),
+        **{name: getattr(setting, name) for name in ("clip", "layout", "scale")},
+        "source": inputs.source,
+        "seed": inputs.seed,
+        "heads": inputs.q.shape[0],
+        "vectors": inputs.q.shape[1],
+        "subject": recipe.recipe.name if recipe else None,
+        "dtype": recipe.dtype.name if recipe else None,
+    }
+    whole = {"first_failing": found.first, "subject_first_failing": found.own_first}
+    scores, nothing = found.scores, np.full(len(found.distances), np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        columns = {
+            "score_mean": scores.mean,
+            "score_rms": scores.rms,
+            "mean_relative": scores.mean / found.start,
+            "rms_relative": scores.rms / found.start,
+            "bound": found.exact.bound,
+            "men_sum": found.exact.men_sum,
+            "subject_mean": scores.own_mean,
+            "subject_rms": scores.own_rms,
+            "drift_rms": scores.drift_rms,
+            "drift_relative": scores.drift_rms / scores.rms,
+            "subject_bound": found.own.bound if found.own else nothing,
+            "subject_men_sum": found.own.men_sum if found.own else nothing,
+        }
+    made = []
+    for i, distance in enumerate(found.distances):
+        row = head | whole | {"distance": distance} | {k: float(v[i]) for k, v in columns.items()}
+        made.append({name: row[name] for name in COLUMNS})
+    return made
+
+
+def decay_report(
+    found: Sequence[Decay],
+    shapes: Sequence[Decay],
+    circumstances: Mapping[str, Any],
+    columns: Sequence[str] | None = None,
+    header: bool = True,
+) -> Report:
+    """Return the report; `shapes` are the exact curves on dense distances, for the finding in words."""
+    whole = [row for one in found for row in rows(one)]
+    some = [name for name in ("setting", "source") if len({row[name] for row in whole}) > 1]
+    own = any(one.recipe for one in found)
+    several = ["first_failing"] if "setting" in some else []
+    screen = [*some, *(("subject", "dtype") if own else ()), "distance", "mean_relative", "rms_relative"]
+    screen += ["bound", "men_sum", *several]
+    screen += ["drift_rms", "drift_relative", "subject_bound", "subject_men_sum"] if own else []
+    return Report(
+        rows=whole,
+        columns=list(columns or COLUMNS),
+        screen=list(columns or screen),
+        dispensable=()
+        if columns
+        else ("drift_relative", "subject_bound", "subject_men_sum", "first_failing"),
+        headline=" ".join([*_headline(shapes), *_worst(found)]),
+        notes=_notes(found),
+        legend=LEGEND,
+        circumstances={"schema": SCHEMA, **circumstances},
+        header=header,
+    )
+
+
+def _headline(shapes: Sequence[Decay]) -> list[str]:
+    """A sentence per setting: which q and k decay, where the bound rises again, where the sum fails."""
+    by_setting: dict[str, list[Decay]] = {}
+    for one in shapes:
+        by_setting.setdefault(one.label, []).append(one)
+    said = [_sentence(label, some) for label, some in list(by_setting.items())[:_MOST_SENTENCES]]
+    more = len(by_setting) - len(said)
+    return [*said, f"({more} more settings.)"] if more else said
+
+
+def _sentence(label: str, some: Sequence[Decay]) -> str:
+    one = some[0]
+    far = np.array(one.distances) >= (one.distances[0] + one.distances[-1]) / 2
+    words = []
+    for shape in some:
+        level = math.sqrt(float(np.mean(shape.scores.rms[far] ** 2)))
+        share = level / shape.start if shape.start else math.nan
+        verb = "decays to" if share < _DECAYED else "does not decay: it keeps"
+        words.append(f"{shape.inputs.source} {verb} {percent(share)}")
+    first = int(np.array(one.distances)[far][0])
+    where = f"of the RMS score at distance 0 beyond {first}"
+    return f"{label}: {', '.join(words)} {where}; {_rise(one)}; {_failing(one)}."
+
+
+def _rise(shape: Decay) -> str:
+    """The largest rise of the bound, which shows that it is not monotone."""
+    values, distances = shape.exact.bound, shape.distances
+    if np.isnan(values).any():
+        return "nothing is rotated"
+    lowest = np.minimum.accumulate(values)
+    top = int(np.argmax(values - lowest))
+    if values[top] - lowest[top] <= 1e-9 * values.max():
+        return f"RoFormer's bound falls from {short(float(values[0]))} to {short(float(values[-1]))}"
+    low = int(np.argmin(values[: top + 1]))
+    return (
+        f"RoFormer's bound is not monotone: from {short(float(values[low]))} at {distances[low]} it rises "
+        f"to {short(float(values[top]))} at {distances[top]}"
+    )
+
+
+def _failing(shape: Decay) -> str:
+    last = min(shape.distances[-1], searched(shape.setting))
+    if shape.setting.pairs == 0:
+        return "there is no sum of Men et al."
+    if shape.first is None:
+        return f"the sum of Men et al. is not negative up to {last}"
+    inside = ""
+    if shape.maximum is not None:
+        side = "within" if shape.first < shape.maximum else "past"
+        inside = f", {side} the model's {shape.maximum} positions"
+    return f"the sum of Men et al. is first negative at {shape.first}{inside}"
+
+
+def _worst(found: Sequence[Decay]) -> list[str]:
+    """The recipe that is farthest off, over all distances."""
+    own = [one for one in found if one.recipe]
+    if not own:
+        return []
+    off = [np.where(np.isnan(one.scores.drift_rms), np.inf, one.scores.drift_rms) for one in own]
+    which = max(range(len(own)), key=lambda i: float(off[i].max()))
+    place = int(np.argmax(off[which]))
+    size, one = float(off[which][place]), own[which]
+    what = f"is off by {short(size)} RMS" if math.isfinite(size) else "gives scores that are nan or infinite"
+    return [f"{_name(one)} {what} at distance {one.distances[place]} ({one.inputs.source})."]
+
+
+def _notes(found: Sequence[Decay]) -> list[str]:
+    said = []
+    for one in found:
+        last = max(one.distances)
+        for recipe in (None, one.recipe) if one.recipe else (None,):
+            limit = searched(one.setting, recipe)
+            first = one.own_first if recipe else one.first
+            if last > limit and first is None:
+                who = f"{one.label} {_name(one)}" if recipe else one.label
+                said.append(f"{who}: a first failing distance was looked for up to {limit} only.")
+        if one.recipe and one.own_first != one.first:
+            said.append(
+                f"{one.label} {_name(one)}: first failing distance "
+                f"{_or_none(one.own_first)}, exactly {_or_none(one.first)}."
+            )
+    return list(dict.fromkeys(said))
+
+
+def _name(one: Decay) -> str:
+    return f"{one.recipe.recipe.name} {one.recipe.dtype}" if one.recipe else ""
+
+
+def _or_none(distance: int | None) -> str:
+    return "none" if distance is None else str(distance)
+
+
+def drawn(shapes: Sequence[Decay], width: int = 48, plain: bool = False) -> str:
+    """Return small curves as text: RMS score of every q and k, and RoFormer's bound, over distance 0."""
+    charts: list[tuple[str, Sequence[int], Any]] = []
+    for one in shapes:
+        if one.start:
+            title = f"{one.label} {one.inputs.source}: RMS score / that at distance 0"
+            charts.append((title, one.distances, one.scores.rms / one.start))
+    for one in {shape.label: shape for shape in shapes}.values():
+        charts.append((f"{one.label}: RoFormer's bound", one.distances, one.exact.bound))
+    parts = [
+        "\n".join([title, *curve(xs, ys, width, plain=plain)])
+        for title, xs, ys in charts[:_MOST_CURVES]
+        if len(xs) > 1 and np.isfinite(ys).all()
+    ]
+    if len(charts) > _MOST_CURVES:
+        parts.append(f"{len(charts) - _MOST_CURVES} more curves are not drawn.")
+    return "\n\n".join(parts)
+
+
+def curve(xs: Sequence[int], ys: Any, width: int = 48, height: int = 4, plain: bool = False) -> list[str]:
+    """Return the lines of a curve: Braille dots, or ASCII if `plain`. Shapes: (s,), xs ascending.
+
+    The vertical axis holds 0; the horizontal one is log(1 + x) if the range is wide.
+    """
+    across, down = (1, 2) if plain else (2, 4)
+    values, wide = np.asarray(ys, np.float64), _wide(xs[0], xs[-1])
+    at = np.log1p(np.array(xs, float)) if wide else np.array(xs, float)
+    at = (at - at[0]) / (at[-1] - at[0]) * (width * across - 1)
+    low, high = min(0.0, float(values.min())), max(0.0, float(values.max()))
+    level = (high - values) / ((high - low) or 1.0) * (height * down - 1)
+    dots = np.zeros((height * down, width * across), bool)
+    between = np.interp(np.arange(width * across), at, level)
+    before = between[0]
+    for column, middle in enumerate(between):
+        here = level[np.rint(at) == column]
+        reach = [middle, before, *here]
+        dots[round(min(reach)) : round(max(reach)) + 1, column] = True
+        before = here[-1] if here.size else middle
+    lines = [_line(dots[down * r : down * (r + 1)], across, plain) for r in range(height)]
+    labels = [short(high), *[""] * (height - 2), short(low)]
+    scale = f"{xs[0]}{str(xs[-1]) + (' (log)' if wide else ''):>{width - len(str(xs[0]))}}"
+    return [f"{label:>8} {line}".rstrip() for label, line in zip(labels, lines, strict=True)] + [
+        f"{'':8} {scale}"
+    ]
+
+
+def _line(dots: Any, across: int, plain: bool) -> str:
+    cells = dots.reshape(dots.shape[0], -1, across).transpose(1, 2, 0)
+    if plain:
+        return "".join(" '.:"[int(up) + 2 * int(low)] for ((up, low),) in cells)
+    codes = [
+        sum(bit for bit, on in zip(sum(_BRAILLE, ()), cell.ravel(), strict=True) if on) for cell in cells
+    ]
+    return "".join(chr(0x2800 + code) if code else " " for code in codes)

@@ -1,0 +1,50 @@
+"""Named models: the settings in data/models.toml, each with where it was read."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from ropeaudit.errors import UnknownName
+from ropeaudit.rope import scaling
+from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.rope.setting import RopeSetting
+
+
+def named(name: str) -> ModelRope:
+    """Return the model called `name`. Raises: UnknownName.
+
+    >>> named("llama-3.1-8b").layers["full_attention"].base
+    500000.0
+    """
+    library = _library()
+    if name not in library:
+        raise UnknownName("model", name, library)
+    return library[name]
+
+
+def all_presets() -> list[ModelRope]:
+    """Return every named model, in the order of data/models.toml."""
+    return list(_library().values())
+
+
+@functools.cache
+def _library() -> dict[str, ModelRope]:
+    text = resources.files("ropeaudit.data").joinpath("models.toml").read_text(encoding="utf-8")
+    return {name: _model(name, table) for name, table in tomllib.loads(text).items()}
+
+
+def _model(name: str, table: Mapping[str, Any]) -> ModelRope:
+    layers = {"full_attention": _setting(table, table["base"], table.get("scaling", "default"))}
+    if "sliding_base" in table:
+        layers["sliding_attention"] = _setting(table, table["sliding_base"], "default")
+    return ModelRope(name, table["source"], table["heads"], table["kv_heads"], table["maximum"], layers)
+
+
+def _setting(table: Mapping[str, Any], base: float, scale: str) -> RopeSetting:
+    head_dim, rotary_dim, layout = table["head_dim"], table["rotary_dim"], table["layout"]
+    kept = scaling.parse(scale)
+    return RopeSetting.of(head_dim, rotary_dim, float(base), layout, table.get("scale"), kept)

@@ -1,0 +1,191 @@
+"""Named models: their sources, and their frequencies against transformers' own code."""
+
+import tomllib
+from importlib import resources
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from ropeaudit import RopeSetting, exact_frequencies, parse
+from ropeaudit.errors import UnknownName
+from ropeaudit.rope import presets, scaled
+from ropeaudit.rope.frequencies import frequencies
+from ropeaudit.rope.hf_config import ModelRope, from_config
+from ropeaudit.rope.scaling import HF_NAMES
+
+FP32 = parse("fp32")
+U = 2.0**-24
+TABLES = tomllib.loads(resources.files("ropeaudit.data").joinpath("models.toml").read_text(encoding="utf-8"))
+LAYERS = [(model.name, layer) for model in presets.all_presets() for layer in model.layers]
+HF = {short: name for name, short in HF_NAMES.items()}
+
+
+def theirs(setting: RopeSetting, maximum: int, length: int) -> tuple[np.ndarray, float]:
+    """Inverse frequencies and attention factor of transformers; the rotary dims are a whole head there."""
+    values = {HF[k]: list(v) if isinstance(v, tuple) else v for k, v in setting.scaling.parameters().items()}
+    values.pop("max_position_embeddings", None)
+    values |= {"rope_type": setting.scaling.kind, "rope_theta": setting.base}
+    if setting.scaling.kind == "yarn":
+        values["original_max_position_embeddings"] = int(values["original_max_position_embeddings"])
+    config = LlamaConfig(hidden_size=setting.rotary_dim, num_attention_heads=1, head_dim=setting.rotary_dim)
+    config.max_position_embeddings = maximum
+    config.rope_parameters = values
+    if setting.scaling.kind == "default":
+        found, factor = LlamaRotaryEmbedding.compute_default_rope_parameters(config)
+    else:
+        found, factor = ROPE_INIT_FUNCTIONS[setting.scaling.kind](config, torch.device("cpu"), seq_len=length)
+    return found.double().numpy(), float(factor)
+
+
+def check(setting: RopeSetting, maximum: int, length: int = 16) -> None:
+    expected, factor = theirs(setting, maximum, length)
+    code = frequencies(setting, "inverse_power", FP32).astype(np.float64)
+    exact = np.array([float(theta) for theta in exact_frequencies.frequencies(setting)])
+    # As in test_scaling: a power off by ln(base) u, the operations of the ramps, their cancellation.
+    tolerance = (np.log(scaled.effective_base(setting)) + 40) * U * np.abs(exact) + 1e-12 * exact.max()
+    assert np.all(np.abs(code - expected) <= tolerance)
+    assert np.all(np.abs(exact - expected) <= tolerance)
+    assert scaled.attention_factor(setting.scaling) == pytest.approx(factor, rel=1e-15)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize(("name", "layer"), LAYERS)
+def test_every_model_agrees_with_transformers(name: str, layer: str) -> None:
+    model = presets.named(name)
+    check(model.layers[layer], model.maximum or 0)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", ["phi-3.5-mini", "phi-3-vision-128k"])
+def test_long_factors_agree_past_the_original_length(name: str) -> None:
+    from dataclasses import replace
+
+    model = presets.named(name)
+    check(replace(model.layers["full_attention"], length=5000), model.maximum or 0, 5000)
+
+
+def test_every_model_has_a_source() -> None:
+    assert len(TABLES) == len(presets.all_presets()) == 58
+    for name, table in TABLES.items():
+        assert len(table["source"]) > 10, name
+        assert table["verified"].startswith("source"), name
+        assert presets.named(name).source == table["source"]
+
+
+def test_every_key_of_the_table_is_used() -> None:
+    used = {
+        "base",
+        "head_dim",
+        "rotary_dim",
+        "layout",
+        "heads",
+        "kv_heads",
+        "maximum",
+        "scaling",
+        "sliding_base",
+    }
+    used |= {"scale", "source", "verified", "note"}
+    assert {key for table in TABLES.values() for key in table} == used
+
+
+def test_heads_are_groups() -> None:
+    for model in presets.all_presets():
+        assert model.heads % model.kv_heads == 0, model.name
+        assert model.maximum, model.name
+        assert set(model.layers) <= {"full_attention", "sliding_attention"}
+
+
+def test_an_unknown_model() -> None:
+    with pytest.raises(UnknownName, match=r"unknown model 'llama-3\.1-8'; did you mean llama-3\.1-8b"):
+        presets.named("llama-3.1-8")
+
+
+CONFIGS = {
+    "llama-3.2-1b": {
+        **{"model_type": "llama", "hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 8},
+        **{"head_dim": 64, "max_position_embeddings": 131072, "rope_theta": 500000.0},
+        "rope_scaling": {
+            **{"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "rope_type": "llama3"},
+            "original_max_position_embeddings": 8192,
+        },
+    },
+    "gemma-2-27b": {
+        **{"model_type": "gemma2", "head_dim": 128, "hidden_size": 4608, "num_attention_heads": 32},
+        **{"num_key_value_heads": 16, "max_position_embeddings": 8192, "query_pre_attn_scalar": 144},
+        "rope_theta": 10000.0,
+    },
+    "deepseek-v2-lite": {
+        **{
+            "model_type": "deepseek_v2",
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "hidden_size": 2048,
+        },
+        **{
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "max_position_embeddings": 163840,
+            "rope_theta": 10000,
+        },
+        "rope_scaling": {
+            **{"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 0.707, "mscale_all_dim": 0.707},
+            **{"original_max_position_embeddings": 4096, "type": "yarn"},
+        },
+    },
+    "kimi-k2": {
+        **{
+            "model_type": "kimi_k2",
+            "num_attention_heads": 64,
+            "num_key_value_heads": 64,
+            "hidden_size": 7168,
+        },
+        **{"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "max_position_embeddings": 131072},
+        "rope_theta": 50000.0,
+        "rope_scaling": {
+            **{"beta_fast": 1.0, "beta_slow": 1.0, "factor": 32.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+            **{"original_max_position_embeddings": 4096, "type": "yarn"},
+        },
+    },
+    "olmo-3-7b": {
+        **{"model_type": "olmo3", "num_attention_heads": 32, "num_key_value_heads": 32, "hidden_size": 4096},
+        **{"max_position_embeddings": 65536, "rope_theta": 500000},
+        "rope_scaling": {
+            **{"rope_type": "yarn", "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0},
+            **{"original_max_position_embeddings": 8192, "attention_factor": 1.2079441541679836},
+        },
+    },
+    "command-r-v01": {
+        **{"model_type": "cohere", "num_attention_heads": 64, "num_key_value_heads": 64, "hidden_size": 8192},
+        **{"max_position_embeddings": 8192, "rope_theta": 8000000.0},
+    },
+    "falcon-7b": {
+        **{"model_type": "falcon", "num_attention_heads": 71, "multi_query": True, "hidden_size": 4544},
+        **{"max_position_embeddings": 2048, "rope_theta": 10000.0, "alibi": False},
+    },
+    "minimax-text-01": {
+        **{
+            "model_type": "minimax_text_01",
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+        },
+        **{
+            "max_position_embeddings": 10240000,
+            "rope_theta": 10000000,
+            "rotary_dim": 64,
+            "hidden_size": 6144,
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_and_the_named_model_say_the_same(name: str) -> None:
+    read, kept = from_config(CONFIGS[name], name, "config.json"), presets.named(name)
+    assert isinstance(read, ModelRope)
+    assert (read.heads, read.kv_heads, read.maximum) == (kept.heads, kept.kv_heads, kept.maximum)
+    assert dict(read.layers) == dict(kept.layers)

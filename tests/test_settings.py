@@ -1,0 +1,170 @@
+"""RoPE as deployed: what a scaling, a clip or a position axis does to exact scores and to drift."""
+
+import mpmath
+import numpy as np
+import pytest
+from mpmath import mp, mpf
+
+from ropeaudit import Record, exact_frequencies, reference, shift
+from ropeaudit.errors import UsageError
+from ropeaudit.rope import axes, scaling
+from ropeaudit.rope.setting import RopeSetting
+
+SMALL = {"heads": 2, "seq_len": 64, "head_dim": 32}
+DYNAMIC = "dynamic:factor=4,maximum=2048"
+LONG = "longrope:factor=4,original=1024,short={0},long={1}".format(
+    ";".join("1" for _ in range(16)), ";".join(str(1 + 0.5 * i) for i in range(16))
+)
+
+
+def rows(*args: object, **kwargs: object) -> list[Record]:
+    return list(shift(*args, **(SMALL | kwargs)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("spec", "edge"), [(DYNAMIC, 2048), (LONG, 1024)])
+def test_structure_jumps_where_the_length_crosses_the_border(spec: str, edge: int) -> None:
+    """transformers recomputes frequencies once the largest position + 1 exceeds the border."""
+    last = edge - SMALL["seq_len"]
+    found = rows((0, last, last + 1, 16384), ("fp64", "fp32", "bf16"), "hf", scaling=spec, length="shifted")
+    for record in found:
+        if record.offset <= last:
+            assert record.structural_max == 0.0
+        else:
+            assert record.structural_rms > 1e-4
+    per_dtype = [
+        [r.structural_rms for r in found if r.dtype == name] for name in ("float64", "float32", "bfloat16")
+    ]
+    assert per_dtype[0] == per_dtype[1] == per_dtype[2]  # q and k are the same in every dtype
+    drift = [r.drift_rms for r in found if r.dtype == "float64"]
+    assert drift[2] < 3 * drift[1]  # what is left beside the structure does not jump
+
+
+@pytest.mark.parametrize("spec", [DYNAMIC, LONG])
+def test_frequencies_are_frozen_by_default(spec: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert {r.structural_max for r in rows((0, 2**20), "fp32", scaling=spec)} == {0.0}
+    from ropeaudit.cli.main import main
+
+    assert (
+        main(
+            [
+                "shift",
+                "--offset",
+                "1m",
+                "--dtype",
+                "fp32",
+                "--heads",
+                "1",
+                "--head-dim",
+                "32",
+                "--scaling",
+                spec,
+            ]
+        )
+        == 0
+    )
+    assert "--length shifted lets them change" in capsys.readouterr().err
+
+
+def test_whole_p_rope_is_rope_and_no_p_rope_is_no_position() -> None:
+    plain = rows((0, 1000, 2**20), ("fp64", "fp32", "bf16"))
+    whole = rows((0, 1000, 2**20), ("fp64", "fp32", "bf16"), scaling="proportional:fraction=1")
+    for a, b in zip(plain, whole, strict=True):
+        assert (a.drift_max, a.drift_rms, a.self_drift_rms) == (b.drift_max, b.drift_rms, b.self_drift_rms)
+    changes = {"accumulate": "fp64"}  # without position all that is left is the sum of products
+    none = rows(
+        (0, 1000, 131071),
+        ("fp32", "bf16"),
+        scaling="proportional:fraction=0",
+        scale=0.125,
+        qk="ones",
+        changes=changes,
+    )
+    for record in none:
+        assert record.drift_max == record.self_drift_max == 0.0
+        assert record.verdict == "exact"
+    gaussian = rows((0, 1000, 131071), ("fp64", "fp32", "bf16"), scaling="proportional:fraction=0")
+    assert {record.self_drift_max for record in gaussian} == {0.0}
+
+
+def test_clipping_at_infinity_is_rope_and_a_clip_is_structure() -> None:
+    plain, far = rows(1000, "fp32"), rows(1000, "fp32", clip=float("inf"))
+    assert plain == far
+    (near,) = rows(1000, "fp64", clip=10.0)
+    assert near.structural_rms > 0.1
+    assert near.drift_rms < 1e-14
+
+
+def test_all_axes_together_are_one_axis_and_one_axis_moves_its_pairs_alone() -> None:
+    figures = ("drift_max", "drift_rms", "self_drift_rms", "reference_rms")
+    plain, together = rows(1000, "bf16"), rows(1000, "bf16", mrope="4,6,6")
+    for name in figures:
+        assert getattr(plain[0], name) == getattr(together[0], name)
+    one = {axis: rows(1000, "bf16", mrope="4,6,6", axis=axis)[0] for axis in "thw"}
+    assert one["t"].self_drift_rms > one["w"].self_drift_rms > 0  # the first pairs are the fast ones
+    assert one["h"].structural_max == 0.0
+    assert one["t"].axes == "split 4/6/6, shifted t"
+
+
+def test_sections_as_transformers_arranges_them() -> None:
+    """Qwen2-VL takes contiguous sections; Qwen3-VL puts h and w at every third place."""
+    assert axes.parse("2,1,1").of_pairs().tolist() == [0, 0, 1, 2]
+    assert axes.parse("4,2,2:interleaved").of_pairs().tolist() == [0, 1, 2, 0, 1, 2, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "yarn:factor=40,original=4096,mscale=0.707,mscale_all_dim=1",
+        "yarn:factor=4,original=64,truncate=false",
+        "llama3:factor=8,low=1,high=4,original=64",
+        "linear:factor=3",
+        DYNAMIC,
+        LONG,
+        "proportional:fraction=0.25,factor=2",
+    ],
+)
+def test_exact_scores_of_every_scaling_against_50_digits(spec: str) -> None:
+    """Frequencies from the formula, the attention factor on both sides, dims without position untouched."""
+    setting = RopeSetting.of(40, 32, scaling=scaling.parse(spec), length=3000)
+    rng = np.random.default_rng(0)
+    q, k = rng.standard_normal((2, 6, 40))
+    table = reference.distance_table(np.arange(6.0), setting)
+    left, right = (reference.turned(x, table, setting, "extended") for x in (q, k))
+    high, low = reference.product(left, right, np.empty((6, 6)), np.empty((6, 6)))
+    bound = reference.certificate(left, right)
+    with mp.workdps(50):
+        thetas = [mpf(str(theta)) for theta in exact_frequencies.frequencies(setting)]
+        factor = mpf(str(exact_frequencies.attention_factor(setting.scaling))) ** 2
+        for m in range(6):
+            for n in range(6):
+                total = mp.fsum(mpf(q[m, j]) * mpf(k[n, j]) for j in range(32, 40))
+                for i, theta in enumerate(thetas):
+                    turn = mpmath.mpc(q[m, i], q[m, i + 16]) * mpmath.mpc(k[n, i], -k[n, i + 16])
+                    total += factor * (turn * mpmath.expj((m - n) * theta)).real
+                assert abs(mpf(high[m, n]) + mpf(low[m, n]) - total) <= bound
+
+
+def test_the_float64_subject_agrees_with_the_reference_for_every_scaling() -> None:
+    for spec in (DYNAMIC, LONG, "yarn:factor=4,original=64", "llama3:factor=8,low=1,high=4,original=64"):
+        (record,) = rows(0, "fp64", scaling=spec)
+        assert record.drift_rms < 2e-15 * max(record.reference_rms, 1)
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ({"axis": "t"}, "needs position axes"),
+        ({"mrope": "1,1,1"}, "has 3 pairs and the setting 16"),
+        ({"mrope": "a,b"}, "three counts of pairs"),
+        ({"mrope": "4,6,6", "axis": "x"}, "unknown axis"),
+        ({"mrope": "4,6,6:mixed"}, "unknown arrangement"),
+        ({"clip": -1.0}, "not an angle above 0"),
+        ({"clip": float("nan")}, "not an angle above 0"),
+        ({"length": "both"}, "unknown length"),
+        ({"model": "lama"}, "unknown model"),
+        ({"layer": "sliding"}, "unknown layer type|no layer types"),
+    ],
+)
+def test_bad_settings(case: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        rows(0, "fp32", **case)
