@@ -1,6 +1,7 @@
 """Named models: their sources, and their frequencies against transformers' own code."""
 
 import tomllib
+from dataclasses import replace
 from importlib import resources
 
 import numpy as np
@@ -14,7 +15,6 @@ from ropeaudit import RopeSetting, exact_frequencies, parse
 from ropeaudit.errors import UnknownName
 from ropeaudit.rope import presets, scaled
 from ropeaudit.rope.frequencies import frequencies
-from ropeaudit.rope.hf_config import ModelRope, from_config
 from ropeaudit.rope.scaling import HF_NAMES
 
 FP32 = parse("fp32")
@@ -62,8 +62,6 @@ def test_every_model_agrees_with_transformers(name: str, layer: str) -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", ["phi-3.5-mini", "phi-3-vision-128k"])
 def test_long_factors_agree_past_the_original_length(name: str) -> None:
-    from dataclasses import replace
-
     model = presets.named(name)
     check(replace(model.layers["full_attention"], length=5000), model.maximum or 0, 5000)
 
@@ -102,90 +100,3 @@ def test_heads_are_groups() -> None:
 def test_an_unknown_model() -> None:
     with pytest.raises(UnknownName, match=r"unknown model 'llama-3\.1-8'; did you mean llama-3\.1-8b"):
         presets.named("llama-3.1-8")
-
-
-CONFIGS = {
-    "llama-3.2-1b": {
-        **{"model_type": "llama", "hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 8},
-        **{"head_dim": 64, "max_position_embeddings": 131072, "rope_theta": 500000.0},
-        "rope_scaling": {
-            **{"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "rope_type": "llama3"},
-            "original_max_position_embeddings": 8192,
-        },
-    },
-    "gemma-2-27b": {
-        **{"model_type": "gemma2", "head_dim": 128, "hidden_size": 4608, "num_attention_heads": 32},
-        **{"num_key_value_heads": 16, "max_position_embeddings": 8192, "query_pre_attn_scalar": 144},
-        "rope_theta": 10000.0,
-    },
-    "deepseek-v2-lite": {
-        **{
-            "model_type": "deepseek_v2",
-            "num_attention_heads": 16,
-            "num_key_value_heads": 16,
-            "hidden_size": 2048,
-        },
-        **{
-            "qk_nope_head_dim": 128,
-            "qk_rope_head_dim": 64,
-            "max_position_embeddings": 163840,
-            "rope_theta": 10000,
-        },
-        "rope_scaling": {
-            **{"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 0.707, "mscale_all_dim": 0.707},
-            **{"original_max_position_embeddings": 4096, "type": "yarn"},
-        },
-    },
-    "kimi-k2": {
-        **{
-            "model_type": "kimi_k2",
-            "num_attention_heads": 64,
-            "num_key_value_heads": 64,
-            "hidden_size": 7168,
-        },
-        **{"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "max_position_embeddings": 131072},
-        "rope_theta": 50000.0,
-        "rope_scaling": {
-            **{"beta_fast": 1.0, "beta_slow": 1.0, "factor": 32.0, "mscale": 1.0, "mscale_all_dim": 1.0},
-            **{"original_max_position_embeddings": 4096, "type": "yarn"},
-        },
-    },
-    "olmo-3-7b": {
-        **{"model_type": "olmo3", "num_attention_heads": 32, "num_key_value_heads": 32, "hidden_size": 4096},
-        **{"max_position_embeddings": 65536, "rope_theta": 500000},
-        "rope_scaling": {
-            **{"rope_type": "yarn", "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0},
-            **{"original_max_position_embeddings": 8192, "attention_factor": 1.2079441541679836},
-        },
-    },
-    "command-r-v01": {
-        **{"model_type": "cohere", "num_attention_heads": 64, "num_key_value_heads": 64, "hidden_size": 8192},
-        **{"max_position_embeddings": 8192, "rope_theta": 8000000.0},
-    },
-    "falcon-7b": {
-        **{"model_type": "falcon", "num_attention_heads": 71, "multi_query": True, "hidden_size": 4544},
-        **{"max_position_embeddings": 2048, "rope_theta": 10000.0, "alibi": False},
-    },
-    "minimax-text-01": {
-        **{
-            "model_type": "minimax_text_01",
-            "num_attention_heads": 64,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
-        },
-        **{
-            "max_position_embeddings": 10240000,
-            "rope_theta": 10000000,
-            "rotary_dim": 64,
-            "hidden_size": 6144,
-        },
-    },
-}
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_config_and_the_named_model_say_the_same(name: str) -> None:
-    read, kept = from_config(CONFIGS[name], name, "config.json"), presets.named(name)
-    assert isinstance(read, ModelRope)
-    assert (read.heads, read.kv_heads, read.maximum) == (kept.heads, kept.kv_heads, kept.maximum)
-    assert dict(read.layers) == dict(kept.layers)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PLAIN_RANGE = re.compile(r"(?P<first>[^-+*]+)-(?P<last>[^-+*]+)")
 _USUAL = 65536  # largest distance where nothing says another
-_MOST_CASES, _MOST_VECTORS, _MOST_ROWS = 1000, 1024, 1_000_000
+_MOST_CASES, _MOST_VECTORS, _MOST_ROWS = 1000, 1024, 200_000
 
 
 @click.command(
@@ -73,16 +73,22 @@ def decay(**options: Any) -> int:
     sources = _sources(options)
     settings = _settings(options, sources)
     distances = _distances(options["distance"], settings)
-    jobs = [(one, source, recipe) for one in settings for source in sources for recipe in recipes or [None]]
+    options["vectors"] = _number(options, "vectors", 64, 1, _MOST_VECTORS)
+    options["seed"] = _number(options, "seed", 0, 0, 2**64 - 1)
+    every: list[Resolved | None] = [*recipes] or [None]
+    jobs = [(one, source, recipe) for one in settings for source in sources for recipe in every]
     _check_size(len(jobs), len(distances))
     with output.opened(options["outputs"]) as files:
-        found, shapes = _run(jobs, distances, sources, options)
+        found, shapes, interrupted = _run(jobs, distances, sources, options)
         about = circumstances.gather() | {
             "stages": {f"{recipe.recipe.name} {recipe.dtype}": recipe.stages() for recipe in recipes}
         }
-        report = decay_report(found, shapes, about, columns, header=not options["no_header"])
-        _deliver(report, shapes, files, options)
-    return 0
+        if found or not interrupted:
+            report = decay_report(found, shapes, about, columns, header=not options["no_header"])
+            _deliver(report, shapes, files, options)
+    if interrupted:
+        output.say(f"interrupted: {len(found)} of {len(jobs)} cases were done and written")
+    return 130 if interrupted else 0
 
 
 def _columns(options: dict[str, Any]) -> list[str]:
@@ -185,34 +191,38 @@ def _run(
     distances: Sequence[int],
     sources: dict[str, Inputs | None],
     options: dict[str, Any],
-) -> tuple[list[Decay], list[Decay]]:
-    """Return the curves of every job at the distances, and the exact ones on dense distances."""
+) -> tuple[list[Decay], list[Decay], bool]:
+    """Return every job's curves, the exact ones on dense distances, and whether the user broke it off."""
     from ropeaudit.analyses import decay as analysis
     from ropeaudit.cli.progress import Progress
     from ropeaudit.reports.curves import dense
 
-    progress, found, shapes = Progress(options["quiet"]), [], {}
+    progress = Progress(options["quiet"])
+    found: list[Decay] = []
+    shapes: dict[Any, Decay] = {}
     finer = dense(min(distances), max(distances))
     try:
         for done, (one, source, recipe) in enumerate(jobs):
             inputs = sources[source] or _made(source, one.setting.head_dim, options)
-            some = analysis.sample(inputs, _number(options, "vectors", 64, 1, _MOST_VECTORS))
-            about = one.label, one.maximum
+            some = analysis.sample(inputs, options["vectors"])
+            about, key = (one.label, one.maximum), (one.label, one.setting, source)
+            shape = shapes.get(key) or analysis.decay(one.setting, some, finer, None, *about)
             found.append(analysis.decay(one.setting, some, distances, recipe, *about))
-            if (one.label, source) not in shapes:
-                shapes[one.label, source] = analysis.decay(one.setting, some, finer, None, *about)
+            shapes[key] = shape
             progress((done + 1) / len(jobs))
+    except KeyboardInterrupt:
+        return found, list(shapes.values()), True
     finally:
         progress.clear()
-    return found, list(shapes.values())
+    return found, list(shapes.values()), False
 
 
 def _made(source: str, head_dim: int, options: dict[str, Any]) -> Inputs:
     """One head of synthetic q and k; of constant ones a single vector says all."""
     from ropeaudit import inputs
 
-    vectors = _number(options, "vectors", 64, 1, _MOST_VECTORS) if source == "gaussian" else 1
-    return inputs.make(source, 1, 1, vectors, head_dim, _number(options, "seed", 0, 0, 2**64 - 1))
+    vectors = options["vectors"] if source == "gaussian" else 1
+    return inputs.make(source, 1, 1, vectors, head_dim, options["seed"])
 
 
 def _number(options: dict[str, Any], name: str, default: int, least: int, most: int) -> int:

@@ -16,7 +16,9 @@ from typing import TextIO
 import click
 
 from ropeaudit import __version__
+from ropeaudit.cli.decay import decay
 from ropeaudit.cli.env import env
+from ropeaudit.cli.frequencies import frequencies
 from ropeaudit.cli.list import list_
 from ropeaudit.cli.shift import shift
 from ropeaudit.errors import RopeAuditError
@@ -41,6 +43,8 @@ def cli() -> None:
 
 
 cli.add_command(shift)
+cli.add_command(frequencies)
+cli.add_command(decay)
 cli.add_command(list_)
 cli.add_command(env)
 

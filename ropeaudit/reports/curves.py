@@ -1,4 +1,4 @@
-"""Scores against distance for people: which distances to show, the finding in words, a curve in a terminal."""
+"""Scores against distance for people: which distances to show, the finding in words, small curves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 
 from ropeaudit.analyses.decay import Decay, searched
 from ropeaudit.reports import Report
-from ropeaudit.reports.numbers import percent, short
+from ropeaudit.reports.numbers import percent, printable, short
+from ropeaudit.rope.setting import RopeSetting
 
 SCHEMA = 1
 # column -> what it holds
@@ -158,26 +159,26 @@ def decay_report(
 
 def _headline(shapes: Sequence[Decay]) -> list[str]:
     """A sentence per setting: which q and k decay, where the bound rises again, where the sum fails."""
-    by_setting: dict[str, list[Decay]] = {}
+    by_setting: dict[tuple[str, RopeSetting], list[Decay]] = {}
     for one in shapes:
-        by_setting.setdefault(one.label, []).append(one)
-    said = [_sentence(label, some) for label, some in list(by_setting.items())[:_MOST_SENTENCES]]
+        by_setting.setdefault((one.label, one.setting), []).append(one)
+    said = [_sentence(some) for some in list(by_setting.values())[:_MOST_SENTENCES]]
     more = len(by_setting) - len(said)
     return [*said, f"({more} more settings.)"] if more else said
 
 
-def _sentence(label: str, some: Sequence[Decay]) -> str:
+def _sentence(some: Sequence[Decay]) -> str:
     one = some[0]
     far = np.array(one.distances) >= (one.distances[0] + one.distances[-1]) / 2
     words = []
     for shape in some:
         level = math.sqrt(float(np.mean(shape.scores.rms[far] ** 2)))
         share = level / shape.start if shape.start else math.nan
-        verb = "decays to" if share < _DECAYED else "does not decay: it keeps"
+        verb = "decays to" if share < _DECAYED else "keeps"
         words.append(f"{shape.inputs.source} {verb} {percent(share)}")
     first = int(np.array(one.distances)[far][0])
-    where = f"of the RMS score at distance 0 beyond {first}"
-    return f"{label}: {', '.join(words)} {where}; {_rise(one)}; {_failing(one)}."
+    what = f"from distance {first} on {' and '.join(words)} of the RMS score at distance 0"
+    return f"{one.label}: {what}; {_rise(one)}; {_failing(one)}."
 
 
 def _rise(shape: Decay) -> str:
@@ -255,10 +256,10 @@ def drawn(shapes: Sequence[Decay], width: int = 48, plain: bool = False) -> str:
         if one.start:
             title = f"{one.label} {one.inputs.source}: RMS score / that at distance 0"
             charts.append((title, one.distances, one.scores.rms / one.start))
-    for one in {shape.label: shape for shape in shapes}.values():
+    for one in {(shape.label, shape.setting): shape for shape in shapes}.values():
         charts.append((f"{one.label}: RoFormer's bound", one.distances, one.exact.bound))
     parts = [
-        "\n".join([title, *curve(xs, ys, width, plain=plain)])
+        "\n".join([printable(title), *curve(xs, ys, width, plain=plain)])
         for title, xs, ys in charts[:_MOST_CURVES]
         if len(xs) > 1 and np.isfinite(ys).all()
     ]

@@ -1,0 +1,537 @@
+"""Frequencies: where formats merge positions, what recipes store, and what a dumped table suffers from."""
+
+import json
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from ropeaudit import RopeSetting, exact_frequencies, parse, recipes, tables
+from ropeaudit.analyses.frequencies import (
+    COLUMNS,
+    first_shared_angle,
+    first_shared_position,
+    headline,
+    rows,
+)
+from ropeaudit.analyses.frequency_check import check
+from ropeaudit.cli.frequencies import frequencies as command
+from ropeaudit.errors import BadInput, UnknownName, UsageError
+from ropeaudit.formats import FORMATS, Format, round_to
+from ropeaudit.rope import scaling
+from ropeaudit.rope.frequencies import FORMS, frequencies
+from ropeaudit.tables import Dump
+
+FP32, BF16, FP16 = parse("fp32"), parse("bf16"), parse("fp16")
+PLAIN = RopeSetting.of(128, base=1e6)
+TINY = (Format("tiny", (), 3, -4, 5), Format("small", (), 4, -3, 3), parse("e4m3"), parse("e5m2"), BF16, FP16)
+
+
+def yarn(truncate: str = "true", factor: int = 40) -> RopeSetting:
+    text = f"yarn:factor={factor},original=4096,truncate={truncate}"
+    return RopeSetting.of(64, base=1e4, scaling=scaling.parse(text))
+
+
+def llama3(base: float = 5e5) -> RopeSetting:
+    return RopeSetting.of(128, base=base, scaling=scaling.parse("llama3:factor=8,low=1,high=4,original=8192"))
+
+
+def inv(setting: RopeSetting, fmt: Format = FP32, form: str = "inverse_power") -> np.ndarray:
+    return frequencies(setting, form, fmt).astype(np.float64)
+
+
+def cast(values: np.ndarray, name: str) -> np.ndarray:
+    return round_to(values, parse(name)).astype(np.float64)
+
+
+def inverted(setting: RopeSetting) -> np.ndarray:
+    """litgpt 0.5.13: the ramp keeps what it should interpolate."""
+    plain = inv(replace(setting, scaling=scaling.DEFAULT))
+    return cast(plain + plain / setting.scaling.factor - inv(setting), "fp32")
+
+
+# --- positions that share an angle
+
+
+def in_a_row(theta: Decimal, fmt: Format, limit: int) -> int | None:
+    """The first shared angle by trying every position, rounding fractions."""
+
+    def rounded(value: Fraction) -> Fraction | str:
+        e = fmt.emin
+        while Fraction(2) ** (e + 1) <= value:
+            e += 1
+        spacing = Fraction(2) ** (e - fmt.precision + 1)
+        found = round(value / spacing) * spacing
+        return "beyond" if found > fmt.largest else found
+
+    before = rounded(Fraction(0))
+    for position in range(limit):
+        after = rounded(Fraction(theta) * (position + 1))
+        if after == before:
+            return position
+        before = after
+    return None
+
+
+@pytest.mark.parametrize("fmt", TINY, ids=lambda fmt: fmt.name)
+def test_the_first_shared_angle_is_the_one_that_trying_finds(fmt: Format) -> None:
+    rng = np.random.default_rng(7)
+    near_one = [1.0 + sign * 2.0**-k for k in (2, 5, 9, 14) for sign in (-1, 1)]
+    powers = [2.0**k for k in (-30, -15, -9, -3, -1, 0, 2, 5)]
+    drawn = [*rng.random(30), *(10.0 ** rng.uniform(-9, 3, 40)), *(rng.integers(1, 200, 20) / 16)]
+    for theta in map(Decimal, map(float, [*near_one, *powers, *drawn])):
+        found, tried = first_shared_angle(theta, fmt), in_a_row(theta, fmt, 6000)
+        assert found == tried or (tried is None and found >= 6000), (theta, fmt.name, found, tried)
+
+
+def test_in_float32_the_neighbours_of_the_first_shared_angle_agree_with_numpy() -> None:
+    for theta in map(float, exact_frequencies.frequencies(PLAIN)[:40:7]):
+        found = first_shared_angle(Decimal(theta), FP32)
+        positions = np.arange(found - 200_000, found + 2, dtype=np.float64)
+        angles = np.float32(positions * theta)  # exact products round twice only in the rarest of cases
+        assert np.flatnonzero(np.diff(angles) == 0).tolist() == [200_000]
+
+
+def test_positions_themselves() -> None:
+    for fmt in FORMATS:
+        assert first_shared_position(fmt) == 2**fmt.precision
+    assert first_shared_angle(Decimal(0), FP32) == 0
+    assert first_shared_angle(Decimal("1e-9"), FP16) == 0  # underflow: every angle is 0
+    assert first_shared_angle(Decimal(60000), FP16) == 2  # 120000 and 180000 overflow; nothing else is shared
+
+
+# --- rows
+
+
+def test_rows() -> None:
+    setting, formats = RopeSetting.of(128), [FP32, FP16, BF16]
+    hf, cast_, uniform = (recipes.load(name) for name in ("hf", "hf-model-cast", "uniform"))
+    found = rows("x", setting, 4096, formats, [hf, cast_, uniform])
+    assert len(found) == 64
+    assert (
+        found[0] | {"theta": 1.0, "angle_at_maximum": 4096.0, "shared_bf16": 256, "hf_error": 0.0} == found[0]
+    )
+    assert found[32]["theta"] == 0.01
+    assert found[32]["wavelength"] == pytest.approx(200 * np.pi, rel=1e-15)
+    assert {"hf", "hf-model-cast_fp32", "hf-model-cast_bf16", "uniform_fp16_error"} <= set(found[0])
+    for row, value in zip(found, cast(inv(setting), "bf16"), strict=True):
+        assert row["hf-model-cast_bf16"] == value
+        assert row["hf-model-cast_bf16_error"] == pytest.approx(value / row["theta"] - 1, abs=1e-15)
+        assert abs(row["hf_error"]) < 1e-6
+    assert set(COLUMNS) >= {"setting", "pair", "theta", "wavelength", "maximum", "angle_at_maximum"}
+    # wavelength 2 pi * 10000^(i/64) passes 4096 tokens at i = 45.03
+    assert headline(found, formats).startswith(
+        "18 of 64 pairs turn less than once up to the maximum position;"
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_stands_for_the_frequency(form: str) -> None:
+    recipe = recipes.named("hf").changed({"frequency_form": form, "frequency": "fp64"})
+    for setting in (RopeSetting.of(64), yarn()):
+        errors = [row[f"{recipe.name}_error"] for row in rows("x", setting, 4096, [FP32], [recipe])]
+        assert max(map(abs, errors)) < 1e-13, form
+
+
+def test_pairs_that_do_not_turn() -> None:
+    setting = RopeSetting.of(64, scaling=scaling.parse("proportional:fraction=0.25"))
+    last = rows("x", setting, 4096, [FP16], [recipes.named("hf")])[-1]
+    assert (last["theta"], last["wavelength"], last["shared_fp16"], last["hf_error"]) == (0.0, np.inf, 0, 0.0)
+    assert headline([], [FP16]) == "No pair is rotated."
+
+
+# --- a dumped inv_freq
+
+
+def against(values: np.ndarray, setting: RopeSetting) -> str:
+    found = check(Dump("x", "inv_freq", frequencies=values), setting)
+    assert found.agrees is (not found.hypotheses and "nan" not in found.headline)
+    return found.headline
+
+
+@pytest.mark.parametrize("form", ["inverse_power", "power", "step_power", "exp", "exp2"])
+def test_every_way_to_compute_in_float32_agrees(form: str) -> None:
+    for setting in (PLAIN, RopeSetting.of(64), yarn(), yarn("false"), llama3()):
+        assert "agrees within float32 rounding" in against(inv(setting, form=form), setting)
+
+
+@pytest.mark.parametrize(
+    ("setting", "values", "said"),
+    [
+        (PLAIN, cast(inv(PLAIN), "bf16"), "inv_freq was cast to bfloat16 (63 of 64 pairs are off"),
+        (PLAIN, cast(inv(PLAIN), "fp16"), "inv_freq was cast to float16 ("),
+        (PLAIN, cast(inv(PLAIN), "tf32"), "inv_freq was cast to tf32 ("),
+        (llama3(), cast(inv(llama3()), "bf16"), "inv_freq was cast to bfloat16 ("),
+        (PLAIN, inv(RopeSetting.of(128, base=5e5)), "base 500000 explains it; expected 1000000 ("),
+        (PLAIN, inv(RopeSetting.of(128, base=123456.0)), "base 123456 explains it; expected 1000000 ("),
+        (
+            PLAIN,
+            cast(inv(RopeSetting.of(128, base=5e5)), "bf16"),
+            "base 500000, cast to bfloat16, explains it;",
+        ),
+        (llama3(), inv(llama3(1e4)), "base 10000 explains it; expected 500000 ("),
+        (
+            yarn(),
+            inverted(yarn()),
+            "an inverted YaRN ramp (fast pairs interpolated, slow ones kept) explains it",
+        ),
+        (yarn("false"), inverted(yarn("false")), "an inverted YaRN ramp (fast"),
+        (yarn(), cast(inverted(yarn()), "bf16"), "an inverted YaRN ramp (fast"),
+        (
+            yarn("false"),
+            inv(yarn("true")),
+            "a YaRN ramp with truncate = true explains it; expected truncate = false",
+        ),
+        (
+            yarn("true"),
+            inv(yarn("false")),
+            "a YaRN ramp with truncate = false explains it; expected truncate = true",
+        ),
+        (yarn(), inv(RopeSetting.of(64)), "no scaling explains it; expected scaling yarn:factor=40,"),
+        (
+            yarn(),
+            inv(yarn(factor=20)),
+            "scaling yarn:factor=20,original=4096,truncate=true explains it; expected",
+        ),
+        (
+            RopeSetting.of(64),
+            inv(yarn()),
+            "scaling yarn:factor=40,original=4096 explains it; expected no scaling",
+        ),
+        (
+            llama3(),
+            inv(replace(llama3(), scaling=scaling.DEFAULT)),
+            "no scaling explains it; expected scaling llama3:",
+        ),
+        (PLAIN, inv(PLAIN) / 4, "scaling linear:factor=4 explains it; expected no scaling"),
+        (PLAIN, inv(PLAIN, BF16), "inv_freq was computed in bfloat16, as inverse_power ("),
+        (PLAIN, 1 / inv(PLAIN), "a table of inverses (tokens per radian) explains it"),
+        (
+            PLAIN,
+            np.where(np.arange(64) == 5, 1.01, 1) * inv(PLAIN),
+            "1 of 64 pairs is off, by up to 0.01 relative; nothing",
+        ),
+        (PLAIN, np.full(64, np.nan), "inv_freq holds 64 nan or infinite values of 64."),
+        (RopeSetting.of(2), np.array([0.5]), "scaling linear:factor=2 explains it"),
+    ],
+)
+def test_a_wrong_inv_freq_is_explained(setting: RopeSetting, values: np.ndarray, said: str) -> None:
+    found = against(values, setting)
+    assert found.startswith(said), found
+
+
+def test_longrope_short_for_long() -> None:
+    lists = scaling.from_mapping(
+        "longrope", {"short": [1.0] * 32, "long": list(range(1, 33)), "original": 4096, "factor": 8.0}
+    )
+    setting = RopeSetting.of(64, scaling=lists, length=8192)
+    found = against(inv(replace(setting, length=0)), setting)
+    assert found.startswith("the list of short divisors explains it; expected the long ones ("), found
+
+
+def test_hypotheses_are_ranked_and_rows_say_which_pairs() -> None:
+    found = check(Dump("x", "inv_freq", frequencies=inv(RopeSetting.of(64))), yarn())
+    assert [one.explains for one in found.hypotheses] == [True, False, False, False]
+    residuals = [one.residual for one in found.hypotheses]
+    assert residuals == sorted(residuals)
+    assert "instead of" in found.hypotheses[1].text
+    expected = np.array([float(theta) for theta in exact_frequencies.frequencies(yarn())])
+    off = np.abs(inv(RopeSetting.of(64)) / expected - 1) > 1e-4
+    assert [row["off"] for row in found.rows] == ["yes" if one else "no" for one in off]
+    assert found.rows[31]["relative_error"] == pytest.approx(39, rel=1e-5)
+
+
+# --- a dumped table of cos and sin
+
+
+def table(
+    theta: np.ndarray,
+    n: int = 2000,
+    factor: float = 1.0,
+    angle: Format = FP32,
+    stored: str = "fp32",
+    position: Format = FP32,
+) -> tuple[np.ndarray, np.ndarray]:
+    positions = round_to(np.arange(n, dtype=np.float64)[:, None], position).astype(np.float64)
+    angles = round_to(positions * theta, angle).astype(np.float64)
+    return cast(factor * np.cos(angles), stored), cast(factor * np.sin(angles), stored)
+
+
+YARN_FACTOR = 0.1 * np.log(40) + 1
+RIGHT = inv(PLAIN)
+BASE = inv(RopeSetting.of(128, base=5e5))
+
+
+@pytest.mark.parametrize(
+    ("setting", "points", "said"),
+    [
+        (PLAIN, table(RIGHT), "the cos/sin table agrees within float32 rounding"),
+        (PLAIN, table(RIGHT, 2), "the cos/sin table agrees within float32 rounding"),
+        (PLAIN, table(RIGHT, 20000), "the cos/sin table agrees within float32 rounding"),
+        (yarn(), table(inv(yarn()), factor=YARN_FACTOR), "the cos/sin table agrees within float32 rounding"),
+        (PLAIN, table(RIGHT, stored="bf16"), "the cos/sin table was cast to bfloat16 (64 of 64 pairs"),
+        (PLAIN, table(RIGHT, 9000, stored="fp16"), "the cos/sin table was cast to float16 ("),
+        (PLAIN, table(cast(RIGHT, "bf16")), "inv_freq was cast to bfloat16 (63 of 64 pairs"),
+        (
+            PLAIN,
+            table(cast(RIGHT, "fp16"), stored="fp16"),
+            "inv_freq was cast to float16 and the cos/sin table was cast to float16 (",
+        ),
+        (PLAIN, table(RIGHT, angle=BF16), "angles were rounded to bfloat16 ("),
+        (PLAIN, table(RIGHT, position=BF16), "positions were rounded to bfloat16 ("),
+        (
+            PLAIN,
+            table(cast(RIGHT, "bf16"), position=BF16, angle=BF16, stored="bf16"),
+            "every angle was computed in bfloat16 and the cos/sin table was cast to bfloat16 (",
+        ),
+        (PLAIN, table(BASE), "base 500000 explains it; expected 1000000 ("),
+        (PLAIN, table(BASE, 2), "base 500000 explains it; expected 1000000 ("),
+        (
+            PLAIN,
+            table(BASE, 9000, stored="bf16"),
+            "base 500000, cast to bfloat16, explains it; expected 1000000",
+        ),
+        (yarn(), table(inv(yarn())), "cos and sin are multiplied by 1 instead of 1.36889 ("),
+        (
+            yarn(),
+            table(inv(yarn("false")), factor=YARN_FACTOR),
+            "a YaRN ramp with truncate = false explains it",
+        ),
+        (yarn(), table(inverted(yarn()), factor=YARN_FACTOR), "an inverted YaRN ramp (fast"),
+        (PLAIN, table(-RIGHT), "sin has the opposite sign ("),
+        (PLAIN, table(RIGHT)[::-1], "cos and sin are swapped ("),
+        (PLAIN, tuple(part[1:] for part in table(RIGHT)), "the table begins at position 1 instead of 0 ("),
+        (
+            PLAIN,
+            tuple(np.nan * part for part in table(RIGHT)),
+            "the cos/sin table holds 128000 nan or infinite",
+        ),
+    ],
+)
+def test_a_wrong_table_is_explained(
+    setting: RopeSetting, points: tuple[np.ndarray, np.ndarray], said: str
+) -> None:
+    found = check(Dump("x", "the cos/sin table", cos=points[0], sin=points[1]), setting)
+    assert found.headline.startswith(said), found.headline
+    assert found.agrees is ("agrees" in said)
+
+
+def test_a_single_wrong_value_is_found_and_not_explained_away() -> None:
+    cos, sin = table(RIGHT, 20000)
+    cos[12345, 3] += 0.05
+    found = check(Dump("x", "the cos/sin table", cos=cos, sin=sin), PLAIN)
+    assert "1 of 64 pairs is off" in found.headline
+    assert "nothing that was tried explains it" in found.headline
+    assert [(row["pair"], row["first_position_off"]) for row in found.rows if row["off"] == "yes"] == [
+        (3, 12345)
+    ]
+    assert [row["first_position_off"] for row in found.rows[:3]] == [None] * 3
+    assert found.rows[3]["found"] == pytest.approx(found.rows[3]["theta"], rel=1e-6)
+
+
+# --- files
+
+
+COS, SIN = (part.astype(np.float32) for part in table(RIGHT, 50))
+
+
+def doubled(part: np.ndarray) -> np.ndarray:
+    return np.concatenate([part, part], axis=1)
+
+
+def npz(path: str, **arrays: np.ndarray) -> str:
+    np.savez(path, **arrays)
+    return path
+
+
+def saved(tmp: str, kind: str) -> str:
+    """Write the right table in one of the forms that code dumps it in."""
+    inv32, cis = RIGHT.astype(np.float32), COS + 1j * SIN
+    layers = {f"model.layers.{i}.rotary_emb.inv_freq": torch.tensor(inv32) for i in range(3)}
+    if kind.startswith("pt"):
+        torch.save(
+            {
+                "pt-layers": layers,
+                "pt-tensor": torch.tensor(inv32),
+                "pt-cis": torch.tensor(cis),
+                "pt-pair": (torch.tensor(COS), torch.tensor(SIN)),
+            }[kind],
+            f"{tmp}/x.pt",
+        )
+        return f"{tmp}/x.pt"
+    if kind == "safetensors":
+        save_file({"rotary.inv_freq": inv32, "weight": np.zeros(3, np.float32)}, f"{tmp}/x.safetensors")
+        return f"{tmp}/x.safetensors"
+    if kind.startswith("npy"):
+        values = {"npy": inv32, "npy-cis": cis, "npy-side": np.concatenate([COS, SIN], axis=1)}[kind]
+        np.save(f"{tmp}/x.npy", values)
+        return f"{tmp}/x.npy"
+    if kind == "two":
+        np.save(f"{tmp}/c.npy", COS)
+        np.save(f"{tmp}/s.npy", SIN)
+        return f"{tmp}/c.npy,{tmp}/s.npy"
+    return npz(
+        f"{tmp}/x.npz",
+        **{
+            "npz": {"inv_freq": inv32, "other": np.zeros(2)},
+            "npz-any": {"anything": inv32},
+            "npz-halves": {"cos_cached": doubled(COS)[None, None], "sin_cached": doubled(SIN)[None, None]},
+            "npz-side": {"cos": np.repeat(COS, 2, axis=1), "sin": np.repeat(SIN, 2, axis=1)},
+            "npz-real": {"cache": np.stack([COS, SIN], axis=-1)},
+        }[kind],
+    )
+
+
+KINDS = (
+    "npz",
+    "npz-any",
+    "npz-halves",
+    "npz-side",
+    "npz-real",
+    "npy",
+    "npy-cis",
+    "npy-side",
+    "two",
+    "safetensors",
+    "pt-layers",
+    "pt-tensor",
+    "pt-cis",
+    "pt-pair",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_file(tmp_path: object, kind: str) -> None:
+    dump = tables.read(saved(str(tmp_path), kind))
+    found = check(dump, PLAIN)
+    assert found.agrees, found.headline
+    assert len(found.rows) == 64
+
+
+def test_bfloat16_files(tmp_path: object) -> None:
+    values = RIGHT.astype(np.float32).astype(ml_dtypes.bfloat16)
+    save_file({"inv_freq": values}, f"{tmp_path}/x.safetensors")
+    torch.save({"inv_freq": torch.tensor(RIGHT).bfloat16()}, f"{tmp_path}/x.pt")
+    np.savez(f"{tmp_path}/x.npz", inv_freq=values)
+    for name in ("x.safetensors", "x.pt", "x.npz"):
+        dump = tables.read(f"{tmp_path}/{name}")
+        assert dump.frequencies is not None
+        assert dump.frequencies.tolist() == values.astype(np.float64).tolist()
+        assert check(dump, PLAIN).headline.startswith("inv_freq was cast to bfloat16")
+
+
+class Mine:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"a": np.zeros(3), "b": np.zeros(3)}, "no inv_freq, cos and sin, or freqs_cis; it holds a, b"),
+        ({"cos": COS}, "no inv_freq, cos and sin"),
+        ({"cos": COS, "sin": SIN[1:]}, r"cos has shape \(50, 64\) and sin \(49, 64\)"),
+        ({"cos": COS[:1], "sin": SIN[:1]}, "for 2 positions at least"),
+        ({"cos": COS[0], "sin": SIN[0]}, "for 2 positions at least"),
+        ({"inv_freq": np.array(["a"])}, "holds <U1; give real numbers"),
+        ({"inv_freq": np.zeros((2, 0))}, "holds no number"),
+        ({"a.inv_freq": np.zeros(3), "b.inv_freq": np.ones(3)}, "2 tensors called inv_freq differ"),
+        ({"inv_freq": np.ones(32)}, "has 32 columns and the setting has 64 pairs; give --head-dim"),
+        ({"inv_freq": np.arange(128.0)}, "neither in halves nor side by side"),
+        ({"freqs_cis": np.ones((4, 3))}, "give cos and sin side by side"),
+        ({"inv_freq": RIGHT * 1j}, "for 2 positions at least"),
+    ],
+)
+def test_files_that_hold_no_table(tmp_path: object, arrays: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        check(tables.read(npz(f"{tmp_path}/x.npz", **arrays)), PLAIN)
+
+
+def test_files_that_cannot_be_read(tmp_path: object) -> None:
+    for name, content in (
+        ("e.npz", b""),
+        ("d.npz", b"PK\x03\x04garbage"),
+        ("d.pt", b"\x80\x04junk."),
+        ("d.safetensors", b"\xff" * 30),
+        ("d.npy", b"\x93NUMPY"),
+        ("d.xyz", b"1"),
+    ):
+        with open(f"{tmp_path}/{name}", "wb") as file:
+            file.write(content)
+        with pytest.raises(BadInput, match="--against"):
+            tables.read(f"{tmp_path}/{name}")
+    torch.save({"inv_freq": Mine()}, f"{tmp_path}/m.pt")
+    np.save(f"{tmp_path}/o.npy", np.array([Mine()], dtype=object), allow_pickle=True)
+    for name in ("m.pt", "o.npy", "missing.npz", "a\0b.npz", ""):
+        with pytest.raises(BadInput, match="--against"):
+            tables.read(f"{tmp_path}/{name}")
+
+
+# --- the command
+
+
+def run(*arguments: str) -> int:
+    code = command.main(args=list(arguments), standalone_mode=False)
+    assert isinstance(code, int)
+    return code
+
+
+def test_the_command_shows_pairs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--head-dim", "8", "--recipe", "hf", "--dtype", "bf16") == 0
+    shown = capsys.readouterr()
+    assert "shared bf16" in shown.out
+    assert "256 in bf16" in shown.out
+    assert len([line for line in shown.out.splitlines() if line.startswith(("   0", "   3"))]) == 2
+    assert run("--head-dim", "8", "-f", "csv", "--max-position", "4k") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split(",")[:6] == [
+        "setting",
+        "pair",
+        "theta",
+        "wavelength",
+        "maximum",
+        "angle_at_maximum",
+    ]
+    assert lines[2].split(",")[2:6] == ["0.1", "62.83185307179586", "4096", "409.6"]
+
+
+def test_the_command_checks_a_dump(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
+    path = f"{tmp_path}/x.npz"
+    np.savez(path, inv_freq=RIGHT)
+    options = ("--base", "1e6", "--against", path)
+    assert run(*options) == 0
+    assert "agrees within float32 rounding" in capsys.readouterr().out
+    np.savez(path, inv_freq=BASE)
+    assert run(*options, "-f", "json", "-o", f"{tmp_path}/x.csv") == 1
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert found["headline"].startswith("base 500000 explains it; expected 1000000 (")
+    assert found["agrees"] is False
+    assert found["hypotheses"][0]["explains"] is True
+    assert "note: hypothesis 1: base 500000 explains it" in shown.err
+    with open(f"{tmp_path}/x.csv") as file:
+        assert len(file.readlines()) == 65
+    assert run("--base", "5e5,1e6", "--against", path, "-q") == 0  # the one that it agrees with
+
+
+def test_the_command_refuses(tmp_path: object) -> None:
+    np.save(f"{tmp_path}/x.npy", RIGHT)
+    for arguments, error, message in (
+        (("--max-position", "0"), UsageError, "--max-position 0 is not"),
+        (("--dtype", "fp15"), UnknownName, "did you mean"),
+        (("--columns", "thetta"), UnknownName, "did you mean theta"),
+        (("--recipe", "hff"), UnknownName, "did you mean hf"),
+        (
+            ("--against", f"{tmp_path}/x.npy", "--recipe", "hf"),
+            UsageError,
+            "--recipe does not go with --against",
+        ),
+        (("--against", f"{tmp_path}/x.npy", "--head-dim", "64"), BadInput, "64 columns|neither in halves"),
+        (("-f", "yaml"), UnknownName, "report format"),
+    ):
+        with pytest.raises(error, match=message):
+            run(*arguments)

@@ -1,0 +1,467 @@
+"""config.json of public models, old and new, and a hundred that are damaged or hostile."""
+
+import json
+import math
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeaudit.errors import BadInput, RopeAuditError
+from ropeaudit.rope import hf_config, presets
+from ropeaudit.rope.hf_config import from_config
+
+FACTORS = dict(
+    zip(("short", "long"), ([1.0 + i / 48 for i in range(48)], [2.0 + i for i in range(48)]), strict=True)
+)
+
+# Fragments of real files: keys that have nothing to do with heads and positions are left out.
+TEXTS = {
+    "llama-3.1-8b": """{"architectures": ["LlamaForCausalLM"], "attention_bias": false, "hidden_size": 4096,
+        "max_position_embeddings": 131072, "model_type": "llama", "num_attention_heads": 32,
+        "num_key_value_heads": 8, "rope_theta": 500000.0, "torch_dtype": "bfloat16", "rope_scaling": {"factor": 8.0,
+        "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+        "rope_type": "llama3"}}""",
+    "qwen2.5-7b": """{"hidden_size": 3584, "max_position_embeddings": 131072, "max_window_layers": 28,
+        "model_type": "qwen2", "num_attention_heads": 28, "num_key_value_heads": 4, "rope_theta": 1000000.0,
+        "sliding_window": 131072, "use_mrope": false, "use_sliding_window": false}""",
+    "gemma-2-27b": """{"model_type": "gemma2", "head_dim": 128, "hidden_size": 4608, "num_attention_heads": 32,
+        "num_key_value_heads": 16, "max_position_embeddings": 8192, "query_pre_attn_scalar": 144,
+        "rope_theta": 10000.0, "sliding_window": 4096}""",
+    "gemma-3-27b": """{"model_type": "gemma3", "vision_config": {"num_attention_heads": 16, "hidden_size": 1152},
+        "text_config": {"head_dim": 128, "hidden_size": 5376, "max_position_embeddings": 131072,
+        "model_type": "gemma3_text", "num_attention_heads": 32, "num_key_value_heads": 16,
+        "query_pre_attn_scalar": 168, "rope_local_base_freq": 10000.0, "rope_theta": 1000000.0,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window_pattern": 6}}""",
+    "deepseek-v3": """{"hidden_size": 7168, "kv_lora_rank": 512, "max_position_embeddings": 163840,
+        "model_type": "deepseek_v3", "num_attention_heads": 128, "num_key_value_heads": 128, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0,
+        "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096, "type": "yarn"}, "rope_theta": 10000}""",
+    "deepseek-v2-lite": """{"hidden_size": 2048, "max_position_embeddings": 163840, "model_type": "deepseek_v2",
+        "num_attention_heads": 16, "num_key_value_heads": 16, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+        "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 0.707, "mscale_all_dim": 0.707,
+        "original_max_position_embeddings": 4096, "type": "yarn"}, "rope_theta": 10000}""",
+    "kimi-k2": """{"hidden_size": 7168, "max_position_embeddings": 131072, "model_type": "kimi_k2",
+        "num_attention_heads": 64, "num_key_value_heads": 64, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+        "rope_scaling": {"beta_fast": 1.0, "beta_slow": 1.0, "factor": 32.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 4096, "type": "yarn"}, "rope_theta": 50000.0}""",
+    "gpt-neox-20b": """{"hidden_size": 6144, "max_position_embeddings": 2048, "model_type": "gpt_neox",
+        "num_attention_heads": 64, "rotary_emb_base": 10000, "rotary_pct": 0.25, "use_parallel_residual": true}""",
+    "gpt-j-6b": """{"model_type": "gptj", "n_ctx": 2048, "n_embd": 4096, "n_head": 16, "n_positions": 2048,
+        "rotary": true, "rotary_dim": 64, "scale_attn_weights": true}""",
+    "gpt-oss-20b": """{"head_dim": 64, "hidden_size": 2880, "initial_context_length": 4096,
+        "layer_types": ["sliding_attention", "full_attention"], "max_position_embeddings": 131072,
+        "model_type": "gpt_oss", "num_attention_heads": 64, "num_key_value_heads": 8, "rope_scaling": {
+        "beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
+        "rope_type": "yarn", "truncate": false}, "rope_theta": 150000, "sliding_window": 128}""",
+    "olmo-3-7b": """{"hidden_size": 4096, "max_position_embeddings": 65536, "model_type": "olmo3",
+        "num_attention_heads": 32, "num_key_value_heads": 32, "rope_scaling": {"attention_factor": 1.2079441541679836,
+        "beta_fast": 32.0, "beta_slow": 1.0, "factor": 8.0, "original_max_position_embeddings": 8192,
+        "rope_type": "yarn"}, "rope_theta": 500000, "sliding_window": 4096}""",
+    "command-r-v01": """{"hidden_size": 8192, "logit_scale": 0.0625, "max_position_embeddings": 8192,
+        "model_type": "cohere", "num_attention_heads": 64, "num_key_value_heads": 64, "rope_theta": 8000000.0}""",
+    "falcon-7b": """{"alibi": false, "hidden_size": 4544, "max_position_embeddings": 2048, "model_type": "falcon",
+        "multi_query": true, "new_decoder_architecture": false, "num_attention_heads": 71, "rope_theta": 10000.0}""",
+    "stablelm-3b-4e1t": """{"hidden_size": 2560, "max_position_embeddings": 4096, "model_type": "stablelm_epoch",
+        "num_attention_heads": 32, "num_key_value_heads": 32, "rope_pct": 0.25, "rope_theta": 10000}""",
+    "minimax-text-01": """{"head_dim": 128, "hidden_size": 6144, "max_position_embeddings": 10240000,
+        "model_type": "minimax_text_01", "num_attention_heads": 64, "num_key_value_heads": 8, "rope_theta": 10000000,
+        "rotary_dim": 64}""",
+}
+OTHERS = {
+    "phi-3.5": """{"hidden_size": 3072, "max_position_embeddings": 131072, "model_type": "phi3",
+        "num_attention_heads": 32, "num_key_value_heads": 32, "original_max_position_embeddings": 4096,
+        "rope_theta": 10000.0, "sliding_window": 262144,
+        "rope_scaling": {"long_factor": LONG, "short_factor": SHORT, "type": "longrope"}}""",
+    "qwen2-vl": """{"hidden_size": 3584, "max_position_embeddings": 32768, "model_type": "qwen2_vl",
+        "num_attention_heads": 28, "num_key_value_heads": 4, "rope_theta": 1000000.0, "vision_config": {"depth": 32},
+        "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}""",
+    "qwen3-vl": """{"model_type": "qwen3_vl", "text_config": {"head_dim": 128, "hidden_size": 4096,
+        "max_position_embeddings": 262144, "model_type": "qwen3_vl_text", "num_attention_heads": 32,
+        "num_key_value_heads": 8, "rope_scaling": {"mrope_interleaved": true, "mrope_section": [24, 20, 20],
+        "rope_type": "default"}, "rope_theta": 5000000}, "vision_config": {"hidden_size": 1152}}""",
+    "new-gemma-3": """{"model_type": "gemma3_text", "head_dim": 256, "hidden_size": 640, "num_attention_heads": 4,
+        "num_key_value_heads": 1, "max_position_embeddings": 32768, "query_pre_attn_scalar": 256,
+        "layer_types": ["sliding_attention", "full_attention"], "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}""",
+    "gemma-4": """{"model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512, "hidden_size": 2304,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072, "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}""",
+    "granite": """{"model_type": "granite", "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "max_position_embeddings": 131072, "rope_theta": 10000000.0, "rope_scaling": null,
+        "attention_multiplier": 0.0078125, "time_step_limit": [0.0, Infinity]}""",
+}
+
+
+def config(name: str) -> dict[str, Any]:
+    text = {**TEXTS, **OTHERS}[name]
+    for word, values in FACTORS.items():
+        text = text.replace(word.upper(), json.dumps(values))
+    return json.loads(text)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_config_and_the_named_model_say_the_same(name: str) -> None:
+    found, kept = from_config(config(name), name, "config.json"), presets.named(name)
+    assert (found.heads, found.kv_heads, found.maximum) == (kept.heads, kept.kv_heads, kept.maximum)
+    assert dict(found.layers) == dict(kept.layers)
+    assert found.axes is None
+
+
+def test_longrope_takes_the_original_length_from_outside() -> None:
+    setting = from_config(config("phi-3.5"), "phi", "here").layers["full_attention"]
+    assert (setting.head_dim, setting.scaling.kind, setting.scaling.stretch) == (96, "longrope", 32.0)
+    assert setting.scaling.original == 4096
+    assert setting.scaling.long == tuple(FACTORS["long"])
+    legacy = config("phi-3.5")
+    legacy["rope_scaling"]["type"] = "su"
+    assert from_config(legacy, "phi", "here").layers["full_attention"] == setting
+
+
+def test_axes_of_images() -> None:
+    split, woven = (from_config(config(name), name, "here") for name in ("qwen2-vl", "qwen3-vl"))
+    assert str(split.axes) == "split 16/24/24, shifted thw"
+    assert str(woven.axes) == "interleaved 24/20/20, shifted thw"
+    assert woven.layers["full_attention"].base == 5e6
+    assert split.layers["full_attention"].scaling.kind == "default"
+
+
+def test_settings_per_layer_type() -> None:
+    layers = from_config(config("new-gemma-3"), "g", "here").layers
+    assert {name: (s.base, s.scaling.kind) for name, s in layers.items()} == {
+        "full_attention": (1e6, "linear"),
+        "sliding_attention": (1e4, "default"),
+    }
+    full, sliding = from_config(config("gemma-4"), "g", "here").layers.values()
+    assert (full.head_dim, full.rotary_dim, full.scaling.fraction, full.scale) == (512, 512, 0.25, 1.0)
+    assert (sliding.head_dim, sliding.rotary_dim, sliding.scaling.kind) == (256, 256, "default")
+
+
+def test_a_layer_type_that_does_not_rotate_is_left_out() -> None:
+    values = config("new-gemma-3") | {"model_type": "cohere2"}
+    values["rope_parameters"]["full_attention"] = None
+    assert list(from_config(values, "c", "here").layers) == ["sliding_attention"]
+    assert from_config(values, "c", "here").layers["sliding_attention"].layout == "interleaved"
+
+
+def test_softmax_scales() -> None:
+    assert from_config(config("granite"), "g", "here").layers["full_attention"].scale == 0.0078125
+    v3 = from_config(config("deepseek-v3"), "d", "here").layers["full_attention"]
+    assert v3.scale == pytest.approx(192**-0.5 * (0.1 * math.log(40) + 1) ** 2, rel=1e-15)
+    assert (v3.head_dim, v3.rotary_dim, v3.layout) == (192, 64, "interleaved")
+
+
+def test_dynamic_and_yarn_take_the_declared_maximum() -> None:
+    values = config("qwen2.5-7b") | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}
+    assert from_config(values, "q", "here").layers["full_attention"].scaling.maximum == 131072
+    values["rope_scaling"] = {"type": "yarn", "factor": None, "original_max_position_embeddings": 32768}
+    assert from_config(values, "q", "here").layers["full_attention"].scaling.stretch == 4.0
+    values["rope_scaling"] = {"type": "yarn", "factor": 4.0, "finetuned": True}
+    scale = from_config(values, "q", "here").layers["full_attention"].scaling
+    assert (scale.original, scale.maximum) == (131072, None)
+
+
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+def test_new_and_old_spellings_are_one(key: str) -> None:
+    old = config("llama-3.1-8b")
+    new = {k: v for k, v in old.items() if k not in ("rope_theta", "rope_scaling")}
+    new[key] = {"rope_theta": 500000.0, **old["rope_scaling"]}
+    assert from_config(new, "l", "here") == from_config(old, "l", "here")
+
+
+def test_a_base_can_be_given_where_there_is_none() -> None:
+    values = config("falcon-7b")
+    del values["rope_theta"]
+    assert from_config(values, "f", "here", base=12345.0).layers["full_attention"].base == 12345.0
+    assert (
+        from_config(config("falcon-7b"), "f", "here", base=12345.0).layers["full_attention"].base == 10000.0
+    )
+
+
+def test_a_file_a_folder_and_a_byte_order_mark(tmp_path: Path) -> None:
+    folder = tmp_path / "Llama-3.1-8B"
+    folder.mkdir()
+    file = folder / "config.json"
+    file.write_text(TEXTS["llama-3.1-8b"], encoding="utf-8-sig")
+    for path in (folder, file):
+        found = hf_config.read(str(path))
+        assert (found.name, found.source) == ("Llama-3.1-8B", repr(str(path)))
+    other = file.rename(folder / "mine.json")
+    assert hf_config.read(str(other)).name == "mine"
+
+
+Change = dict[str, Any]
+REFUSED: list[tuple[str, Change, str]] = [
+    ("llama-3.1-8b", {"rope_theta": None}, "rope_theta is missing; give --base"),
+    ("gpt-neox-20b", {"rotary_emb_base": None}, "rope_theta is missing; give --base"),
+    ("gpt-neox-20b", {"rotary_pct": None}, "partial_rotary_factor is missing"),
+    (
+        "qwen3-vl",
+        {"text_config": {**config("qwen3-vl")["text_config"], "head_dim": None}},
+        "head_dim is missing",
+    ),
+    (
+        "gemma-3-27b",
+        {"text_config": {"model_type": "gemma3_text", "rope_theta": 1e6}},
+        "rope_local_base_freq is",
+    ),
+    ("llama-3.1-8b", {"num_attention_heads": None, "head_dim": 128}, "num_attention_heads is missing"),
+    (
+        "llama-3.1-8b",
+        {"model_type": "bert", "rope_theta": None, "rope_scaling": None},
+        "not encode .*type = bert",
+    ),
+    ("falcon-7b", {"alibi": True}, r"by rotation \(alibi = true\)"),
+    ("gpt-j-6b", {"rotary": False}, r"by rotation \(rotary = false\)"),
+    ("granite", {"position_embedding_type": "nope"}, "by rotation .*nope"),
+    ("llama-3.1-8b", {"rope_ratio": 50}, "key 'rope_ratio' is not understood"),
+    ("llama-3.1-8b", {"rotary_new": 50}, "key 'rotary_new' is not understood"),
+    ("llama-3.1-8b", {"my_rope_base": 50}, "key 'my_rope_base' is not understood"),
+    ("qwen2.5-7b", {"use_dynamic_ntk": True}, "key 'use_dynamic_ntk' is not understood"),
+    (
+        "qwen2.5-7b",
+        {"rope_scaling": {"type": "ntk-aware", "factor": 2}},
+        "'ntk-aware' is not understood; known: default",
+    ),
+    (
+        "qwen2.5-7b",
+        {"rope_scaling": {"type": "linear", "alpha": 2}},
+        "RoPE parameter 'alpha' is not understood",
+    ),
+    (
+        "qwen2.5-7b",
+        {"rope_scaling": {"type": "linear", "rope_type": "yarn", "factor": 2}},
+        "differ; keep one",
+    ),
+    ("qwen2.5-7b", {"rope_scaling": {"type": "linear", "factor": 2, "beta_fast": 3}}, "takes no beta_fast"),
+    ("qwen2.5-7b", {"rope_scaling": {"type": "linear"}}, "linear needs factor"),
+    ("qwen2.5-7b", {"rope_scaling": {"a_layer": {"factor": 2}}}, "layer type 'a_layer' is not understood"),
+    ("qwen2.5-7b", {"rope_scaling": {"full_attention": None}}, "every layer type .* is null"),
+    (
+        "qwen2.5-7b",
+        {"rope_parameters": {"factor": 2}, "rope_scaling": {"factor": 3}},
+        "both given and differ",
+    ),
+    ("phi-3.5", {"num_attention_heads": 16}, "48 elements and there are 96 pairs"),
+    ("qwen2-vl", {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24]}}, "not three counts"),
+    (
+        "qwen2-vl",
+        {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 25]}},
+        "65 pairs and there are 64",
+    ),
+    ("qwen2-vl", {"rope_scaling": {"type": "mrope", "mrope_interleaved": True}}, "mrope_section is missing"),
+    ("qwen2-vl", {"model_type": "ernie4_5_vl_moe", "head_dim": 128}, "way that is not understood"),
+    ("minimax-text-01", {"partial_rotary_factor": 0.25}, "rotary_dim = 64 is not 0.25 of head_dim"),
+    ("minimax-text-01", {"rotary_dim": 63}, "even number"),
+    ("falcon-7b", {"multi_query": "yes"}, "multi_query = \"?'yes'\"? is not true or false"),
+    ("llama-3.1-8b", {"num_key_value_heads": 7}, "does not divide"),
+    ("granite", {"attention_multiplier": 0}, "is not above 0"),
+    ("llama-3.1-8b", {"rope_theta": 1}, "not a finite number above 1"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "message"), REFUSED)
+def test_what_is_not_understood_is_named(name: str, change: Change, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as caught:
+        from_config(config(name) | change, name, "config.json")
+    assert str(caught.value).startswith("config.json: ")
+    assert "\n" not in str(caught.value)
+
+
+# Texts that no configuration should have, written to a file as they are.
+WHOLE: dict[str, bytes] = {
+    "empty": b"",
+    "spaces": b" \n\t ",
+    "null": b"null",
+    "number": b"12",
+    "list": b"[]",
+    "text": b'"config"',
+    "empty object": b"{}",
+    "cut short": b'{"rope_theta": 1000',
+    "two objects": b"{}{}",
+    "comment": b'{"a": 1} // no',
+    "single quotes": b"{'a': 1}",
+    "trailing comma": b'{"a": 1,}',
+    "a list in depth": b"[" * 200_000,
+    "objects in depth": b'{"a":' * 100_000,
+    "text_config in depth": b'{"text_config":' * 50 + b"{}" + b"}" * 50,
+    "latin-1": '{"a": "\xe9"}'.encode("latin-1"),
+    "utf-16": '{"a": 1}'.encode("utf-16"),
+    "zeros": bytes(1000),
+    "a cut character": b'{"a": "\xf0\x9f"}',
+    "random": random.Random(1).randbytes(5000),
+    "pickle": b"\x80\x04K\x01.",
+    "5000 digits": b'{"rope_theta": ' + b"9" * 5000 + b"}",
+    "twice": b'{"rope_theta": 1e4, "rope_theta": 1e6}',
+    "twice inside": b'{"rope_scaling": {"factor": 1, "factor": 2}}',
+    "lone surrogate": b'{"rope_\\ud800": 3}',
+    "line breaks in a key": b'{"rope_\\n\\u001b[31m": 3}',
+    "a million keys": b"{" + b",".join(b'"%d":0' % i for i in range(300_000)) + b"}",
+    "a long key": b'{"rope_' + b"x" * 2_000_000 + b'": 1}',
+    "17 MiB": b'{"a": "' + b"x" * (17 * 2**20) + b'"}',
+}
+VALUES = [
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "1e400",
+    "-1e400",
+    "9" * 1000,
+    "-1",
+    "0",
+    "-0.0",
+    "1e-400",
+    "true",
+    '"8"',
+    '""',
+]
+VALUES += [
+    "[]",
+    "[1]",
+    "{}",
+    '{"a": {}}',
+    "[" * 300 + "]" * 300,
+    "1e308",
+    "0.3",
+    '"' + "x" * 10**6 + '"',
+    "[null]",
+]
+VALUES += [
+    f"[{','.join(['1'] * 100_000)}]",
+    "9007199254740993",
+    "5e-324",
+    '"\\ud800"',
+    '"NaN"',
+    "[1, 2, 3]",
+    "false",
+]
+TOP = ["rope_theta", "num_attention_heads", "num_key_value_heads", "hidden_size", "max_position_embeddings"]
+TOP += [
+    "rope_scaling",
+    "model_type",
+    "head_dim",
+    "text_config",
+    "partial_rotary_factor",
+    "rotary_dim",
+    "rope_parameters",
+]
+TOP += [
+    "original_max_position_embeddings",
+    "rope_local_base_freq",
+    "query_pre_attn_scalar",
+    "qk_nope_head_dim",
+]
+TOP += ["rope_interleave", "attention_multiplier", "layer_types", "position_embedding_type", "rotary"]
+
+
+def damaged(seed: int) -> bytes:
+    """A real config with one to three values replaced, at any level, or with bytes changed."""
+    rng = random.Random(seed)
+    name = rng.choice([*TEXTS, *OTHERS])
+    values = config(name)
+    target = values.get("text_config", values)
+    marks = {}
+    for n in range(rng.choice([1, 1, 2, 3])):
+        place: Any = target
+        if isinstance(target.get("rope_scaling"), dict) and rng.random() < 0.6:
+            place = target["rope_scaling"]
+        mark = f"@{n}@"
+        marks[f'"{mark}"'] = rng.choice(VALUES)
+        place[rng.choice(list(place) if place is not target else [*TOP, *target])] = mark
+    text = json.dumps(values)
+    for mark, value in marks.items():
+        text = text.replace(mark, value)
+    data = text.encode()
+    if rng.random() < 0.2:
+        at = rng.randrange(len(data))
+        data = data[:at] + rng.randbytes(rng.randrange(4)) + data[at + rng.randrange(30) :]
+    return data
+
+
+def outcome(path: Path) -> str:
+    """The message of the refusal, or "" where the file was read; nothing else may come out, nor late."""
+    start = time.perf_counter()
+    try:
+        found = hf_config.read(str(path))
+    except RopeAuditError as error:
+        message = str(error)
+        assert "\n" not in message
+        assert message.isprintable()
+        assert len(message) < 1000 + len(str(path))
+    else:
+        message = ""
+        for setting in found.layers.values():
+            assert math.isfinite(setting.scale)
+            assert math.isfinite(setting.base)
+            assert 0 <= setting.rotary_dim <= setting.head_dim < 2**18
+    assert time.perf_counter() - start < 1.0
+    return message
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_a_hostile_file_is_refused(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_bytes(WHOLE[kind])
+    assert outcome(file)
+
+
+def test_a_hundred_damaged_configs(tmp_path: Path) -> None:
+    refused, seed = 0, 0
+    while refused < 150:  # some changes leave a file that says something sensible
+        file = tmp_path / f"{seed}.json"
+        file.write_bytes(damaged(seed))
+        refused += bool(outcome(file))
+        seed += 1
+    assert seed < 400
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("key", ["rope_theta", "num_attention_heads", "hidden_size", "rope_scaling"])
+def test_a_needed_value_of_nonsense(key: str, value: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    values = config("llama-3.1-8b") | {key: "@"}
+    file.write_text(json.dumps(values).replace('"@"', value))
+    sensible = {"rope_theta": ("1e308", "9007199254740993"), "rope_scaling": ("{}",)}
+    if value not in sensible.get(key, ()) or value == "1e308":
+        assert outcome(file)
+
+
+@pytest.mark.parametrize(
+    "key", ["factor", "low_freq_factor", "original_max_position_embeddings", "rope_type"]
+)
+@pytest.mark.parametrize("value", [v for v in VALUES if v not in ("0.3", "9007199254740993", "5e-324")])
+def test_a_rope_parameter_of_nonsense(key: str, value: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    values = config("llama-3.1-8b")
+    values["rope_scaling"][key] = "@"
+    file.write_text(json.dumps(values).replace('"@"', value))
+    assert outcome(file)
+
+
+def test_paths_that_hold_no_config(tmp_path: Path) -> None:
+    (tmp_path / "config.json").mkdir()
+    for path in (
+        tmp_path,
+        tmp_path / "none.json",
+        tmp_path / "a\0b",
+        tmp_path / ("x" * 5000),
+        Path("/dev/null"),
+    ):
+        with pytest.raises(BadInput) as caught:
+            hf_config.read(str(path))
+        assert "\n" not in str(caught.value)
+
+
+def test_python_values_that_json_has_not() -> None:
+    values: list[Any] = [None, 3, [], {1: 2}, {"rope_theta": 10**5000}, {"model_type": object()}]
+    values += [
+        {"rope_theta": complex(1)},
+        {"rope_theta": 1e4, "num_attention_heads": 10**5000, "hidden_size": 64},
+    ]
+    for one in values:
+        with pytest.raises(BadInput):
+            from_config(one, "x", "here")
