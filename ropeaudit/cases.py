@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Iterable
@@ -164,9 +165,7 @@ class Case:
 
             return presets.named(self.model)
         if self.config is not None:
-            from ropeaudit.rope import hf_config
-
-            return hf_config.read(self.config)
+            return _config(self.config, self.base, _changed(self.config))
         return None
 
     def _start(self) -> RopeSetting:
@@ -174,7 +173,9 @@ class Case:
         model = self._model()
         if model is None:
             if self.layer != FULL:
-                raise UsageError(f"--layer {self.layer}: there are no layer types without --model or --config")
+                raise UsageError(
+                    f"--layer {self.layer}: there are no layer types without --model or --config"
+                )
             return RopeSetting()
         if self.layer not in model.layers:
             raise UnknownName("layer type", self.layer, model.layers, "(or all)")
@@ -194,6 +195,22 @@ class Case:
         if self.seed is not None and self.seed < 0:
             raise UsageError(f"--seed {self.seed} is negative; try --seed 0")
         return (heads, kv_heads, seq_len), setting
+
+
+@functools.lru_cache(maxsize=64)
+def _config(path: str, base: float | None, changed: int) -> ModelRope:
+    """Read a config once, until it is changed."""
+    from ropeaudit.rope import hf_config
+
+    return hf_config.read(path, base=base)
+
+
+def _changed(path: str) -> int:
+    """When a file was last changed, in nanoseconds; 0 where that cannot be told."""
+    try:
+        return os.stat(os.path.join(path, "config.json") if os.path.isdir(path) else path).st_mtime_ns
+    except (OSError, ValueError):
+        return 0
 
 
 def _positive(name: str, value: int) -> int:

@@ -162,9 +162,10 @@ def structure_notes(found: Iterable[Record]) -> list[str]:
     moved = [record for record in found if record.structural_max > 0]
     if moved:
         most = max(moved, key=lambda record: record.structural_rms)
+        why = "clipped angles" if most.clip else "new frequencies"
         return [
             f"structure, not precision: at offset {most.offset} the shift itself changes the exact scores by "
-            f"{most.structural_rms:.3g} RMS in every dtype ({'clipped angles' if most.clip else 'new frequencies'})."
+            f"{most.structural_rms:.3g} RMS in every dtype ({why})."
         ]
     shifted = [record for record in found if record.length is not None and record.offset]
     if not shifted:

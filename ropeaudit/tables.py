@@ -43,11 +43,8 @@ class Dump:
 
         Raises: BadInput if the columns are not those of `pairs` pairs.
         """
-        kept = [
-            None if part is None else self._folded(part, pairs)
-            for part in (self.frequencies, self.cos, self.sin)
-        ]
-        return Dump(self.spec, self.name, *kept)
+        parts = (self.frequencies, self.cos, self.sin)
+        return Dump(self.spec, self.name, *(None if a is None else self._folded(a, pairs) for a in parts))
 
     def _folded(self, part: Array, pairs: int) -> Array:
         columns = part.shape[-1]
@@ -58,10 +55,7 @@ class Dump:
                 f"--against {self.spec!r}: {self.name} has {columns} columns and the setting has {pairs} "
                 f"pairs; give --head-dim or --rotary-dim {2 * columns}, or {columns} if each stands twice"
             )
-        for one, other in (
-            (part[..., :pairs], part[..., pairs:]),
-            (part[..., ::2], part[..., 1::2]),
-        ):
+        for one, other in (np.split(part, 2, axis=-1), (part[..., ::2], part[..., 1::2])):
             if np.array_equal(one, other, equal_nan=True):
                 return one
         raise BadInput(
@@ -91,15 +85,9 @@ def read(spec: str) -> Dump:
 def _check(path: Path) -> None:
     """Raise BadInput unless the path is that of a file with something in it."""
     try:
-        wrong = (
-            "is a folder"
-            if path.is_dir()
-            else "no such file"
-            if not path.is_file()
-            else ""
-            if path.stat().st_size
-            else "the file is empty"
-        )
+        size = path.stat().st_size if path.is_file() else 0
+        wrong = "is a folder" if path.is_dir() else "no such file" if not path.is_file() else ""
+        wrong = wrong or ("" if size else "the file is empty")
     except (OSError, ValueError) as error:
         wrong = str(getattr(error, "strerror", None) or error)
     if wrong:
@@ -127,16 +115,18 @@ def _last(name: str) -> str:
 
 
 def _read_npy(path: Path) -> Tensors:
-    return {path.stem: np.load(path, allow_pickle=False)}
+    with path.open("rb") as file:
+        return {path.stem: np.load(file, allow_pickle=False)}
 
 
 def _read_npz(path: Path) -> Tensors:
-    archive = np.load(path, allow_pickle=False)
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        return {path.stem: archive}
-    with archive:
-        kept = _wanted(archive.files)
-        return {name: archive[name] if name in kept else np.zeros(0) for name in archive.files}
+    with path.open("rb") as file:  # np.load itself leaves damaged files open
+        archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            return {path.stem: archive}
+        with archive:
+            kept = _wanted(archive.files)
+            return {name: archive[name] if name in kept else np.zeros(0) for name in archive.files}
 
 
 def _read_safetensors(path: Path) -> Tensors:
@@ -206,9 +196,8 @@ def _pick(spec: str, tensors: Tensors, names: tuple[str, ...]) -> tuple[str, NDA
     for wanted in names:
         matching = [(name, tensor) for name, tensor in tensors.items() if _last(name) == wanted]
         if any(not np.array_equal(tensor, matching[0][1]) for _, tensor in matching[1:]):
-            raise BadInput(
-                f"--against {spec!r}: {len(matching)} tensors called {wanted} differ; give a file with one"
-            )
+            seen = f"{len(matching)} tensors called {wanted} differ"
+            raise BadInput(f"--against {spec!r}: {seen}; give a file with one")
         if matching:
             return matching[0]
     return None

@@ -1,5 +1,6 @@
 """config.json of public models, old and new, and a hundred that are damaged or hostile."""
 
+import importlib
 import json
 import math
 import random
@@ -8,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoConfig
 
+from ropeaudit import parse
 from ropeaudit.errors import BadInput, RopeAuditError
-from ropeaudit.rope import hf_config, presets
+from ropeaudit.rope import hf_config, presets, scaled
+from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import from_config
 
 FACTORS = dict(
@@ -19,81 +24,130 @@ FACTORS = dict(
 
 # Fragments of real files: keys that have nothing to do with heads and positions are left out.
 TEXTS = {
-    "llama-3.1-8b": """{"architectures": ["LlamaForCausalLM"], "attention_bias": false, "hidden_size": 4096,
+    "llama-3.1-8b": """
+        {"architectures": ["LlamaForCausalLM"], "attention_bias": false, "hidden_size": 4096,
         "max_position_embeddings": 131072, "model_type": "llama", "num_attention_heads": 32,
-        "num_key_value_heads": 8, "rope_theta": 500000.0, "torch_dtype": "bfloat16", "rope_scaling": {"factor": 8.0,
-        "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
-        "rope_type": "llama3"}}""",
-    "qwen2.5-7b": """{"hidden_size": 3584, "max_position_embeddings": 131072, "max_window_layers": 28,
-        "model_type": "qwen2", "num_attention_heads": 28, "num_key_value_heads": 4, "rope_theta": 1000000.0,
-        "sliding_window": 131072, "use_mrope": false, "use_sliding_window": false}""",
-    "gemma-2-27b": """{"model_type": "gemma2", "head_dim": 128, "hidden_size": 4608, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "rope_theta": 500000.0, "torch_dtype": "bfloat16", "rope_scaling":
+        {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192, "rope_type": "llama3"}}
+    """,
+    "qwen2.5-7b": """
+        {"hidden_size": 3584, "max_position_embeddings": 131072, "max_window_layers": 28, "model_type":
+        "qwen2", "num_attention_heads": 28, "num_key_value_heads": 4, "rope_theta": 1000000.0,
+        "sliding_window": 131072, "use_mrope": false, "use_sliding_window": false}
+    """,
+    "gemma-2-27b": """
+        {"model_type": "gemma2", "head_dim": 128, "hidden_size": 4608, "num_attention_heads": 32,
         "num_key_value_heads": 16, "max_position_embeddings": 8192, "query_pre_attn_scalar": 144,
-        "rope_theta": 10000.0, "sliding_window": 4096}""",
-    "gemma-3-27b": """{"model_type": "gemma3", "vision_config": {"num_attention_heads": 16, "hidden_size": 1152},
+        "rope_theta": 10000.0, "sliding_window": 4096}
+    """,
+    "gemma-3-27b": """
+        {"model_type": "gemma3", "vision_config": {"num_attention_heads": 16, "hidden_size": 1152},
         "text_config": {"head_dim": 128, "hidden_size": 5376, "max_position_embeddings": 131072,
         "model_type": "gemma3_text", "num_attention_heads": 32, "num_key_value_heads": 16,
         "query_pre_attn_scalar": 168, "rope_local_base_freq": 10000.0, "rope_theta": 1000000.0,
-        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window_pattern": 6}}""",
-    "deepseek-v3": """{"hidden_size": 7168, "kv_lora_rank": 512, "max_position_embeddings": 163840,
-        "model_type": "deepseek_v3", "num_attention_heads": 128, "num_key_value_heads": 128, "qk_nope_head_dim": 128,
-        "qk_rope_head_dim": 64, "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0,
-        "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096, "type": "yarn"}, "rope_theta": 10000}""",
-    "deepseek-v2-lite": """{"hidden_size": 2048, "max_position_embeddings": 163840, "model_type": "deepseek_v2",
-        "num_attention_heads": 16, "num_key_value_heads": 16, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
-        "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 0.707, "mscale_all_dim": 0.707,
-        "original_max_position_embeddings": 4096, "type": "yarn"}, "rope_theta": 10000}""",
-    "kimi-k2": """{"hidden_size": 7168, "max_position_embeddings": 131072, "model_type": "kimi_k2",
-        "num_attention_heads": 64, "num_key_value_heads": 64, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
-        "rope_scaling": {"beta_fast": 1.0, "beta_slow": 1.0, "factor": 32.0, "mscale": 1.0, "mscale_all_dim": 1.0,
-        "original_max_position_embeddings": 4096, "type": "yarn"}, "rope_theta": 50000.0}""",
-    "gpt-neox-20b": """{"hidden_size": 6144, "max_position_embeddings": 2048, "model_type": "gpt_neox",
-        "num_attention_heads": 64, "rotary_emb_base": 10000, "rotary_pct": 0.25, "use_parallel_residual": true}""",
-    "gpt-j-6b": """{"model_type": "gptj", "n_ctx": 2048, "n_embd": 4096, "n_head": 16, "n_positions": 2048,
-        "rotary": true, "rotary_dim": 64, "scale_attn_weights": true}""",
-    "gpt-oss-20b": """{"head_dim": 64, "hidden_size": 2880, "initial_context_length": 4096,
-        "layer_types": ["sliding_attention", "full_attention"], "max_position_embeddings": 131072,
-        "model_type": "gpt_oss", "num_attention_heads": 64, "num_key_value_heads": 8, "rope_scaling": {
-        "beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
-        "rope_type": "yarn", "truncate": false}, "rope_theta": 150000, "sliding_window": 128}""",
-    "olmo-3-7b": """{"hidden_size": 4096, "max_position_embeddings": 65536, "model_type": "olmo3",
-        "num_attention_heads": 32, "num_key_value_heads": 32, "rope_scaling": {"attention_factor": 1.2079441541679836,
-        "beta_fast": 32.0, "beta_slow": 1.0, "factor": 8.0, "original_max_position_embeddings": 8192,
-        "rope_type": "yarn"}, "rope_theta": 500000, "sliding_window": 4096}""",
-    "command-r-v01": """{"hidden_size": 8192, "logit_scale": 0.0625, "max_position_embeddings": 8192,
-        "model_type": "cohere", "num_attention_heads": 64, "num_key_value_heads": 64, "rope_theta": 8000000.0}""",
-    "falcon-7b": """{"alibi": false, "hidden_size": 4544, "max_position_embeddings": 2048, "model_type": "falcon",
-        "multi_query": true, "new_decoder_architecture": false, "num_attention_heads": 71, "rope_theta": 10000.0}""",
-    "stablelm-3b-4e1t": """{"hidden_size": 2560, "max_position_embeddings": 4096, "model_type": "stablelm_epoch",
-        "num_attention_heads": 32, "num_key_value_heads": 32, "rope_pct": 0.25, "rope_theta": 10000}""",
-    "minimax-text-01": """{"head_dim": 128, "hidden_size": 6144, "max_position_embeddings": 10240000,
-        "model_type": "minimax_text_01", "num_attention_heads": 64, "num_key_value_heads": 8, "rope_theta": 10000000,
-        "rotary_dim": 64}""",
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window_pattern": 6}}
+    """,
+    "deepseek-v3": """
+        {"hidden_size": 7168, "kv_lora_rank": 512, "max_position_embeddings": 163840, "model_type":
+        "deepseek_v3", "num_attention_heads": 128, "num_key_value_heads": 128, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale":
+        1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096, "type": "yarn"},
+        "rope_theta": 10000}
+    """,
+    "deepseek-v2-lite": """
+        {"hidden_size": 2048, "max_position_embeddings": 163840, "model_type": "deepseek_v2",
+        "num_attention_heads": 16, "num_key_value_heads": 16, "qk_nope_head_dim": 128, "qk_rope_head_dim":
+        64, "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 0.707,
+        "mscale_all_dim": 0.707, "original_max_position_embeddings": 4096, "type": "yarn"}, "rope_theta":
+        10000}
+    """,
+    "kimi-k2": """
+        {"hidden_size": 7168, "max_position_embeddings": 131072, "model_type": "kimi_k2",
+        "num_attention_heads": 64, "num_key_value_heads": 64, "qk_nope_head_dim": 128, "qk_rope_head_dim":
+        64, "rope_scaling": {"beta_fast": 1.0, "beta_slow": 1.0, "factor": 32.0, "mscale": 1.0,
+        "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096, "type": "yarn"}, "rope_theta":
+        50000.0}
+    """,
+    "gpt-neox-20b": """
+        {"hidden_size": 6144, "max_position_embeddings": 2048, "model_type": "gpt_neox",
+        "num_attention_heads": 64, "rotary_emb_base": 10000, "rotary_pct": 0.25, "use_parallel_residual":
+        true}
+    """,
+    "gpt-j-6b": """
+        {"model_type": "gptj", "n_ctx": 2048, "n_embd": 4096, "n_head": 16, "n_positions": 2048, "rotary":
+        true, "rotary_dim": 64, "scale_attn_weights": true}
+    """,
+    "gpt-oss-20b": """
+        {"head_dim": 64, "hidden_size": 2880, "initial_context_length": 4096, "layer_types":
+        ["sliding_attention", "full_attention"], "max_position_embeddings": 131072, "model_type":
+        "gpt_oss", "num_attention_heads": 64, "num_key_value_heads": 8, "rope_scaling": { "beta_fast":
+        32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096, "rope_type":
+        "yarn", "truncate": false}, "rope_theta": 150000, "sliding_window": 128}
+    """,
+    "olmo-3-7b": """
+        {"hidden_size": 4096, "max_position_embeddings": 65536, "model_type": "olmo3",
+        "num_attention_heads": 32, "num_key_value_heads": 32, "rope_scaling": {"attention_factor":
+        1.2079441541679836, "beta_fast": 32.0, "beta_slow": 1.0, "factor": 8.0,
+        "original_max_position_embeddings": 8192, "rope_type": "yarn"}, "rope_theta": 500000,
+        "sliding_window": 4096}
+    """,
+    "command-r-v01": """
+        {"hidden_size": 8192, "logit_scale": 0.0625, "max_position_embeddings": 8192, "model_type":
+        "cohere", "num_attention_heads": 64, "num_key_value_heads": 64, "rope_theta": 8000000.0}
+    """,
+    "falcon-7b": """
+        {"alibi": false, "hidden_size": 4544, "max_position_embeddings": 2048, "model_type": "falcon",
+        "multi_query": true, "new_decoder_architecture": false, "num_attention_heads": 71, "rope_theta":
+        10000.0}
+    """,
+    "stablelm-3b-4e1t": """
+        {"hidden_size": 2560, "max_position_embeddings": 4096, "model_type": "stablelm_epoch",
+        "num_attention_heads": 32, "num_key_value_heads": 32, "rope_pct": 0.25, "rope_theta": 10000}
+    """,
+    "minimax-text-01": """
+        {"head_dim": 128, "hidden_size": 6144, "max_position_embeddings": 10240000, "model_type":
+        "minimax_text_01", "num_attention_heads": 64, "num_key_value_heads": 8, "rope_theta": 10000000,
+        "rotary_dim": 64}
+    """,
 }
 OTHERS = {
-    "phi-3.5": """{"hidden_size": 3072, "max_position_embeddings": 131072, "model_type": "phi3",
+    "phi-3.5": """
+        {"hidden_size": 3072, "max_position_embeddings": 131072, "model_type": "phi3",
         "num_attention_heads": 32, "num_key_value_heads": 32, "original_max_position_embeddings": 4096,
-        "rope_theta": 10000.0, "sliding_window": 262144,
-        "rope_scaling": {"long_factor": LONG, "short_factor": SHORT, "type": "longrope"}}""",
-    "qwen2-vl": """{"hidden_size": 3584, "max_position_embeddings": 32768, "model_type": "qwen2_vl",
-        "num_attention_heads": 28, "num_key_value_heads": 4, "rope_theta": 1000000.0, "vision_config": {"depth": 32},
-        "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}""",
-    "qwen3-vl": """{"model_type": "qwen3_vl", "text_config": {"head_dim": 128, "hidden_size": 4096,
+        "rope_theta": 10000.0, "sliding_window": 262144, "rope_scaling": {"long_factor": LONG,
+        "short_factor": SHORT, "type": "longrope"}}
+    """,
+    "qwen2-vl": """
+        {"hidden_size": 3584, "max_position_embeddings": 32768, "model_type": "qwen2_vl",
+        "num_attention_heads": 28, "num_key_value_heads": 4, "rope_theta": 1000000.0, "vision_config":
+        {"depth": 32}, "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}
+    """,
+    "qwen3-vl": """
+        {"model_type": "qwen3_vl", "text_config": {"head_dim": 128, "hidden_size": 4096,
         "max_position_embeddings": 262144, "model_type": "qwen3_vl_text", "num_attention_heads": 32,
-        "num_key_value_heads": 8, "rope_scaling": {"mrope_interleaved": true, "mrope_section": [24, 20, 20],
-        "rope_type": "default"}, "rope_theta": 5000000}, "vision_config": {"hidden_size": 1152}}""",
-    "new-gemma-3": """{"model_type": "gemma3_text", "head_dim": 256, "hidden_size": 640, "num_attention_heads": 4,
+        "num_key_value_heads": 8, "rope_scaling": {"mrope_interleaved": true, "mrope_section": [24, 20,
+        20], "rope_type": "default"}, "rope_theta": 5000000}, "vision_config": {"hidden_size": 1152}}
+    """,
+    "new-gemma-3": """
+        {"model_type": "gemma3_text", "head_dim": 256, "hidden_size": 640, "num_attention_heads": 4,
         "num_key_value_heads": 1, "max_position_embeddings": 32768, "query_pre_attn_scalar": 256,
-        "layer_types": ["sliding_attention", "full_attention"], "rope_parameters": {
-        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}""",
-    "gemma-4": """{"model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512, "hidden_size": 2304,
-        "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072, "rope_parameters": {
-        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}""",
-    "granite": """{"model_type": "granite", "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
-        "max_position_embeddings": 131072, "rope_theta": 10000000.0, "rope_scaling": null,
-        "attention_multiplier": 0.0078125, "time_step_limit": [0.0, Infinity]}""",
+        "layer_types": ["sliding_attention", "full_attention"], "rope_parameters": { "full_attention":
+        {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0}, "sliding_attention":
+        {"rope_type": "default", "rope_theta": 10000.0}}}
+    """,
+    "gemma-4": """
+        {"model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512, "hidden_size": 2304,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072,
+        "rope_parameters": { "full_attention": {"rope_type": "proportional", "partial_rotary_factor":
+        0.25, "rope_theta": 1000000.0}, "sliding_attention": {"rope_type": "default", "rope_theta":
+        10000.0}}}
+    """,
+    "granite": """
+        {"model_type": "granite", "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads":
+        8, "max_position_embeddings": 131072, "rope_theta": 10000000.0, "rope_scaling": null,
+        "attention_multiplier": 0.0078125, "time_step_limit": [0.0, Infinity]}
+    """,
 }
 
 
@@ -110,6 +164,49 @@ def test_a_config_and_the_named_model_say_the_same(name: str) -> None:
     assert (found.heads, found.kv_heads, found.maximum) == (kept.heads, kept.kv_heads, kept.maximum)
     assert dict(found.layers) == dict(kept.layers)
     assert found.axes is None
+
+
+# name of a fragment: model type, beginning of the names of its classes in transformers
+CLASSES = {
+    "llama-3.1-8b": ("llama", "Llama"),
+    "qwen2.5-7b": ("qwen2", "Qwen2"),
+    "gemma-2-27b": ("gemma2", "Gemma2"),
+    "gemma-3-27b": ("gemma3_text", "Gemma3"),
+    "new-gemma-3": ("gemma3_text", "Gemma3"),
+    "deepseek-v3": ("deepseek_v3", "DeepseekV3"),
+    "deepseek-v2-lite": ("deepseek_v2", "DeepseekV2"),
+    "kimi-k2": ("deepseek_v3", "DeepseekV3"),
+    "gpt-neox-20b": ("gpt_neox", "GPTNeoX"),
+    "gpt-oss-20b": ("gpt_oss", "GptOss"),
+    "olmo-3-7b": ("olmo3", "Olmo3"),
+    "command-r-v01": ("cohere", "Cohere"),
+    "stablelm-3b-4e1t": ("stablelm", "StableLm"),
+    "phi-3.5": ("phi3", "Phi3"),
+    "qwen2-vl": ("qwen2_vl_text", "Qwen2VL"),
+    "qwen3-vl": ("qwen3_vl_text", "Qwen3VLText"),
+    "granite": ("granite", "Granite"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", CLASSES)
+def test_frequencies_and_scales_are_those_of_the_model_in_transformers(name: str) -> None:
+    kind, prefix = CLASSES[name]
+    given = config(name)
+    given = {**given, **given.get("text_config", {}), "model_type": kind}
+    given |= {"num_hidden_layers": len(given["layer_types"])} if "layer_types" in given else {}
+    theirs = AutoConfig.for_model(**given)
+    module = importlib.import_module(type(theirs).__module__.replace("configuration_", "modeling_"))
+    rotary = getattr(module, f"{prefix}RotaryEmbedding")(theirs)
+    with torch.device("meta"):
+        softmax = getattr(module, f"{prefix}Attention")(theirs, layer_idx=0).scaling
+    for layer, setting in from_config(config(name), name, "here").layers.items():
+        at = f"{layer}_" if hasattr(rotary, f"{layer}_inv_freq") else ""
+        found = frequencies(setting, "inverse_power", parse("fp32")).astype(float)
+        expected = getattr(rotary, f"{at}inv_freq").double().numpy()
+        assert found == pytest.approx(expected, rel=60 * 2.0**-24, abs=0)
+        assert scaled.attention_factor(setting.scaling) == getattr(rotary, f"{at}attention_scaling")
+        assert setting.scale == pytest.approx(softmax, rel=1e-15)
 
 
 def test_longrope_takes_the_original_length_from_outside() -> None:

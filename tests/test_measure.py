@@ -6,7 +6,20 @@ import pytest
 from ropeaudit import Record, inputs, plan, shift, tile
 
 SETTING = {"seq_len": 90, "heads": 4, "kv_heads": 2, "head_dim": 16, "recipe": ["hf", "uniform"]}
-EXACT = ["subject", "dtype", "offset", "scores", "nonfinite", "distinct_positions", "drift_max", "self_drift_max", "worst_head", "worst_query", "worst_key", "verdict"]
+EXACT = [
+    "subject",
+    "dtype",
+    "offset",
+    "scores",
+    "nonfinite",
+    "distinct_positions",
+    "drift_max",
+    "self_drift_max",
+    "worst_head",
+    "worst_query",
+    "worst_key",
+    "verdict",
+]
 SUMS = ["drift_rms", "drift_mean_abs", "self_drift_rms", "reference_rms", "floor_rms"]
 
 

@@ -96,8 +96,10 @@ def test_every_registered_type_is_covered() -> None:
 
 
 def test_published_attention_factors() -> None:
-    """gpt-oss 1.346574; phi-3.5-mini sqrt(1 + ln 32/ln 4096) = 1.190238; DeepSeek's m² = 1.8739 for f = 40."""
-    assert scaled.attention_factor(Scaling("yarn", factor=32.0, original=4096)) == pytest.approx(1.346574, abs=5e-7)
+    """gpt-oss 1.346574; phi-3.5 sqrt(1 + ln 32/ln 4096) = 1.190238; DeepSeek's m² = 1.8739 for f = 40."""
+    assert scaled.attention_factor(Scaling("yarn", factor=32.0, original=4096)) == pytest.approx(
+        1.346574, abs=5e-7
+    )
     long = Scaling("longrope", factor=32.0, original=4096, short=(1.0,), long=(1.0,))
     assert scaled.attention_factor(long) == pytest.approx(1.190238, abs=5e-7)
     assert scaled.mscale(40.0, 1.0) ** 2 == pytest.approx(1.8739, abs=5e-5)

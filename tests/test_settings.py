@@ -12,7 +12,7 @@ from ropeaudit.rope.setting import RopeSetting
 
 SMALL = {"heads": 2, "seq_len": 64, "head_dim": 32}
 DYNAMIC = "dynamic:factor=4,maximum=2048"
-LONG = "longrope:factor=4,original=1024,short={0},long={1}".format(
+LONG = "longrope:factor=4,original=1024,short={},long={}".format(
     ";".join("1" for _ in range(16)), ";".join(str(1 + 0.5 * i) for i in range(16))
 )
 

@@ -29,7 +29,7 @@ def test_it_is_a_subject() -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16"])
 def test_every_form_gives_the_same_frequencies_up_to_rounding(form: str, dtype: str) -> None:
-    """A power at relative accuracy u of an exponent that is itself off by u: (1 + ln base) u and a few more."""
+    """A power at relative accuracy u of an exponent that is off by u: (1 + ln base) u and a few more."""
     fmt = parse(dtype)
     found = unscaled(10000.0, 64, form, fmt).astype(np.float64)
     with mpmath.workdps(40):

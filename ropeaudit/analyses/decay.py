@@ -149,8 +149,24 @@ def angles(distances: Sequence[int], setting: RopeSetting, recipe: Resolved | No
 
 
 def searched(setting: RopeSetting, recipe: Resolved | None = None) -> int:
-    """Return how far a first failing distance is looked for at most, so that it takes seconds."""
-    return SEARCHED_EMULATED if recipe else SEARCHED_CLIPPED if setting.clipped else SEARCHED
+    """Return up to which distance a search says whether the sum fails; bounded so that it takes seconds."""
+    if recipe is not None:
+        return SEARCHED_EMULATED
+    if _never(setting) or _settled(setting) < SEARCHED_CLIPPED:
+        return LARGEST
+    return SEARCHED_CLIPPED if setting.clipped else SEARCHED
+
+
+def _never(setting: RopeSetting) -> bool:
+    """Whether half the pairs or more do not turn: they add 1 each, and the others at least -1."""
+    turning = np.count_nonzero(reference.turns_per_token(setting)[0])
+    return bool(2 * turning <= setting.pairs)
+
+
+def _settled(setting: RopeSetting) -> float:
+    """A distance past which every angle is clipped, or still: the sum no longer changes."""
+    turns = reference.turns_per_token(setting)[0]
+    return float(setting.clip / (6.28 * turns[turns > 0.0].min(initial=np.inf)))
 
 
 @functools.lru_cache(maxsize=256)
@@ -166,12 +182,9 @@ def first_failing(setting: RopeSetting, last: int, recipe: Resolved | None = Non
         return None
     if recipe is not None:
         return _first_emulated(Emulated(recipe, plain), last)
-    turning = reference.turns_per_token(plain)[0]
-    turning = turning[turning > 0.0]
-    if 2 * turning.size <= setting.pairs:  # pairs that do not turn add 1 each, the others at least -1
+    if _never(plain):
         return None
-    if plain.clipped:  # past this distance every angle stays where it is
-        last = math.ceil(min(last, plain.clip / (6.28 * float(turning.min()))))
+    last = math.ceil(min(last, _settled(plain)))
     sift = _clipped_sums(plain) if plain.clipped else _turned_sums(plain)
     for start in range(0, last + 1, _COLUMNS * _ROWS):
         sums, doubt = sift(start)

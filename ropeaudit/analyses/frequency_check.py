@@ -353,7 +353,7 @@ def variants(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Varia
 
 def _theta(setting: RopeSetting) -> Array:
     """The frequencies in float64, as code would compute them: close enough for a hypothesis."""
-    return scaled.scaled(_plain(setting), setting, FP64)
+    return np.asarray(scaled.scaled(_plain(setting), setting, FP64), dtype=np.float64)
 
 
 def _plain(setting: RopeSetting) -> Array:

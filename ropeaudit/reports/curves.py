@@ -200,7 +200,7 @@ def _rise(shape: Decay) -> str:
 def _failing(shape: Decay) -> str:
     last = min(shape.distances[-1], searched(shape.setting))
     if shape.setting.pairs == 0:
-        return "there is no sum of Men et al."
+        return "no sum of cosines can fail"
     if shape.first is None:
         return f"the sum of Men et al. is not negative up to {last}"
     inside = ""

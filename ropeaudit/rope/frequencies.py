@@ -14,7 +14,6 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from ropeaudit.doubledouble import Array
 from ropeaudit.errors import UnknownName
 from ropeaudit.formats import FP64, FloatArray, Format, round_to
 from ropeaudit.rope import scaled
@@ -56,7 +55,7 @@ def frequencies(setting: RopeSetting, form: FrequencyForm, fmt: Format) -> Float
 
 
 @functools.lru_cache(maxsize=256)
-def effect(setting: RopeSetting, fmt: Format) -> Array:
+def effect(setting: RopeSetting, fmt: Format) -> FloatArray:
     """Return scaled / unscaled frequency of every pair, rounded to `fmt`. Shapes: -> (p,)."""
     plain = unscaled(scaled.effective_base(setting), setting.rotary_dim, "inverse_power", FP64)
     return round_to(scaled.scaled(plain, setting, FP64) / plain, fmt).astype(np.float64)

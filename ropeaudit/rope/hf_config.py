@@ -94,16 +94,13 @@ def _ropes(config: Config, model: str, base: float | None) -> dict[str, Config]:
         raise BadInput(f"{hf_json.LOCAL_BASE} {_MISSING}")
     for layer, rope in layers.items():
         hf_json.check_inner(rope)
-        choices = (
-            rope.get("rope_theta"),
-            local if layer == _SLIDING else None,
-            theta,
-            hf_models.BASE.get(model),
-        )
-        own = next((one for one in (*choices, base) if one is not None), None)
-        if own is None:
+        local_here = local if layer == _SLIDING else None
+        choices = [("rope_theta", rope.get("rope_theta")), (hf_json.LOCAL_BASE, local_here), (key, theta)]
+        choices += [("rope_theta", hf_models.BASE.get(model)), ("--base", base)]
+        told = next((one for one in choices if one[1] is not None), None)
+        if told is None:
             raise BadInput(f"{key} is missing; give --base")
-        layers[layer] = {**rope, "rope_theta": number(key, own)}
+        layers[layer] = {**rope, "rope_theta": number(*told)}
     return layers
 
 

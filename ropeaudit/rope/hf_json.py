@@ -160,6 +160,8 @@ def text_part(config: Any) -> Config:
 def check_keys(config: Config) -> None:
     """Raise BadInput for a key about RoPE, outside its dict, that is not understood."""
     for key, value in config.items():
+        if not isinstance(key, str):
+            raise BadInput(f"the key {shown(key)} is not text")
         about = key in _RULES or key.startswith(("rope", "rotary")) or "rope_" in key
         if about and key not in _TOP and value is not None and value is not False:
             raise BadInput(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ropeaudit.doubledouble import Array
+from ropeaudit.formats import FloatArray as Array
 from ropeaudit.formats import Format, round_to
 from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.setting import RopeSetting
