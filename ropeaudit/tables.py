@@ -100,13 +100,12 @@ def _tensors(spec: str, paths: list[Path]) -> Tensors:
     if len(paths) == 2:
         return {n: np.load(p, allow_pickle=False) for n, p in zip(("cos", "sin"), paths, strict=True)}
     reader = _READERS.get(paths[0].suffix.lower())
-    if reader is None:
-        raise BadInput(f"--against {spec!r}: unknown kind of file; give one of {', '.join(_READERS)}")
-    return reader(paths[0])
+    if reader:
+        return reader(paths[0])
+    raise BadInput(f"--against {spec!r}: unknown kind of file; give one of {', '.join(_READERS)}")
 
 
-def _wanted(names: list[str]) -> list[str]:
-    """The names to load: known ones, or the only one there is."""
+def _wanted(names: list[str]) -> list[str]:  # the names to load: known ones, or the only one there is
     return [name for name in names if _last(name) in _NAMES] or (names if len(names) == 1 else [])
 
 
@@ -210,9 +209,11 @@ def _both(spec: str, name: str, tensor: NDArray[Any]) -> tuple[Array, Array]:
     if tensor.ndim > 2 and tensor.shape[-1] == 2:
         return _plane(spec, name, tensor[..., 0]), _plane(spec, name, tensor[..., 1])
     plane = _plane(spec, name, tensor)
-    if plane.shape[1] % 2:
-        raise BadInput(f"--against {spec!r}: {name} has shape {tensor.shape}; give cos and sin side by side")
     half = plane.shape[1] // 2
+    if plane.shape[1] != 2 * half:
+        raise BadInput(
+            f"--against {spec!r}: {name[:40]} has shape {tensor.shape}; give cos and sin side by side"
+        )
     return plane[:, :half], plane[:, half:]
 
 
@@ -222,25 +223,24 @@ def _plane(spec: str, name: str, tensor: NDArray[Any]) -> Array:
     axes = [axis for axis, length in enumerate(values.shape[:-1]) if length == 1]
     values = np.squeeze(values, tuple(axes[: max(0, values.ndim - 2)]))
     if values.ndim != 2 or values.shape[0] < 2:
-        raise BadInput(
-            f"--against {spec!r}: {name} has shape {tensor.shape}; give (positions, pairs) or "
-            "(positions, rotary_dim), for 2 positions at least"
-        )
+        needed = "give (positions, pairs) or (positions, rotary_dim), for 2 positions at least"
+        raise BadInput(f"--against {spec!r}: {name[:40]} has shape {tensor.shape}; {needed}")
     return values
 
 
 def _real(spec: str, name: str, tensor: Any) -> Array:
     """Return a tensor in float64. Raises: BadInput unless it holds real numbers, and some."""
+    seen = f"--against {spec!r}: {name[:40]}"
     if not isinstance(tensor, np.ndarray):  # .npz archives may hold files that are no arrays
-        raise BadInput(f"--against {spec!r}: {name[:40]} is no array; give real numbers")
+        raise BadInput(f"{seen} is no array; give real numbers")
     if tensor.dtype.kind == "V" and tensor.dtype.itemsize == 2:
         import ml_dtypes
 
         tensor = tensor.view(ml_dtypes.bfloat16)  # how NumPy's own files hand bfloat16 back
     if tensor.dtype.kind in "VOcSUbMm" and "float" not in tensor.dtype.name:
-        raise BadInput(f"--against {spec!r}: {name[:40]} holds {tensor.dtype}; give real numbers")
+        raise BadInput(f"{seen} holds {tensor.dtype}; give real numbers")
     if tensor.size == 0:
-        raise BadInput(f"--against {spec!r}: {name[:40]} has shape {tensor.shape}, which holds no number")
+        raise BadInput(f"{seen} has shape {tensor.shape}, which holds no number")
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(tensor, dtype=np.float64)
 

@@ -12,10 +12,12 @@ import pytest
 
 from ropeaudit import inputs, parse, recipes
 from ropeaudit.analyses import decay as analysis
+from ropeaudit.analyses import men
 from ropeaudit.cli.decay import decay
 from ropeaudit.cli.main import cli, main
 from ropeaudit.errors import BadShape, UsageError
 from ropeaudit.reports import curves
+from ropeaudit.reports import decay as reports_decay
 from ropeaudit.rope import scaling
 from ropeaudit.rope.setting import RopeSetting
 
@@ -60,9 +62,9 @@ def test_roformer_golden_values() -> None:
 
 
 def test_men_golden_value_in_any_search() -> None:
-    assert analysis.first_failing(PLAIN, 50000) == MEN_FIRST
-    assert analysis.first_failing(PLAIN, MEN_FIRST) == MEN_FIRST
-    assert analysis.first_failing(PLAIN, MEN_FIRST - 1) is None
+    assert men.first_failing(PLAIN, 50000) == MEN_FIRST
+    assert men.first_failing(PLAIN, MEN_FIRST) == MEN_FIRST
+    assert men.first_failing(PLAIN, MEN_FIRST - 1) is None
     assert (analysis.angles([MEN_FIRST - 1, MEN_FIRST], PLAIN).men_sum < 0).tolist() == [False, True]
 
 
@@ -85,22 +87,22 @@ def test_men_golden_value_in_any_search() -> None:
     ids=lambda s: f"{s.head_dim}-{s.rotary_dim}-{s.base:g}-{s.scaling}-{s.clip}",
 )
 def test_first_failing_is_that_of_a_brute_search(setting) -> None:
-    assert analysis.first_failing(setting, 20000) == brute_first(setting, 20000)
+    assert men.first_failing(setting, 20000) == brute_first(setting, 20000)
 
 
 def test_what_float64_cannot_decide_is_decided_exactly(monkeypatch) -> None:
     """With a doubt of everything, every distance goes to double-double, and the answer is the same."""
-    analysis.first_failing.cache_clear()
-    monkeypatch.setattr(analysis, "_U", 1.0)
-    assert analysis.first_failing(PLAIN, 2000) == MEN_FIRST
-    analysis.first_failing.cache_clear()
+    men.first_failing.cache_clear()
+    monkeypatch.setattr(men, "_U", 1.0)
+    assert men.first_failing(PLAIN, 2000) == MEN_FIRST
+    men.first_failing.cache_clear()
 
 
 def test_sums_past_many_blocks_agree_with_double_double() -> None:
     setting = RopeSetting.of(base=1e9)
-    first = analysis.first_failing(setting, 2**22)
+    first = men.first_failing(setting, 2**22)
     assert first is not None
-    assert first > 10 * analysis._COLUMNS * analysis._ROWS
+    assert first > 10 * men._COLUMNS * men._ROWS
     near = analysis.angles(range(first - 2000, first + 1), setting).men_sum
     assert (near[:-1] >= 0).all()
     assert near[-1] < 0
@@ -108,10 +110,10 @@ def test_sums_past_many_blocks_agree_with_double_double() -> None:
 
 def test_a_search_that_cannot_fail_is_short_and_conclusive() -> None:
     setting = RopeSetting.of(scaling=scaling.parse("proportional:fraction=0.5"))
-    assert analysis.first_failing(setting, analysis.LARGEST) is None
-    assert analysis.searched(setting) == analysis.LARGEST
-    assert analysis.searched(RopeSetting.of(clip=10.0)) == analysis.LARGEST
-    assert analysis.searched(RopeSetting.of(clip=1e6)) == analysis.SEARCHED_CLIPPED
+    assert men.first_failing(setting, men.LARGEST) is None
+    assert men.searched(setting) == men.LARGEST
+    assert men.searched(RopeSetting.of(clip=10.0)) == men.LARGEST
+    assert men.searched(RopeSetting.of(clip=1e6)) == men.SEARCHED_CLIPPED
 
 
 def test_an_attention_factor_is_in_the_scores_alone() -> None:
@@ -175,12 +177,12 @@ def test_a_recipe_stands_beside_the_exact_curves() -> None:
 
 def test_first_failing_of_a_recipe_is_that_of_its_own_cosines() -> None:
     recipe = recipes.named("uniform").resolve(parse("bf16"))
-    found = analysis.first_failing(PLAIN, 5000, recipe)
+    found = men.first_failing(PLAIN, 5000, recipe)
     sums = analysis.angles(range(5001), PLAIN, recipe).men_sum
     assert found == int(np.flatnonzero(sums < 0)[0])
     assert found != MEN_FIRST
     double = recipes.named("uniform").resolve(parse("fp64"))
-    assert analysis.first_failing(PLAIN, 5000, double) == MEN_FIRST
+    assert men.first_failing(PLAIN, 5000, double) == MEN_FIRST
 
 
 def test_a_sum_that_is_nan_fails() -> None:
@@ -240,7 +242,7 @@ def test_the_command_gives_the_golden_values(capsys) -> None:
     assert [f"{float(row['bound']):.4f}" for row in found] == list(ROFORMER.values())
     assert {row["first_failing"] for row in found} == {str(MEN_FIRST)}
     assert {row["subject"] for row in found} == {"nan"}
-    assert list(found[0]) == list(curves.COLUMNS)
+    assert list(found[0]) == list(reports_decay.COLUMNS)
 
 
 def test_the_headline_says_what_the_literature_says(capsys) -> None:

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -102,6 +103,8 @@ def test_positions_themselves() -> None:
         assert first_shared_position(fmt) == 2**fmt.precision
     assert first_shared_angle(Decimal(0), FP32) == 0
     assert first_shared_angle(Decimal("1e-9"), FP16) == 0  # underflow: every angle is 0
+    assert first_shared_angle(Decimal(65520), FP16) == 1  # halfway to the next number, and beyond the largest
+    assert first_shared_angle(Decimal(464), parse("e4m3")) == 2  # halfway too, but to 448, which is even
     assert first_shared_angle(Decimal(60000), FP16) == 2  # 120000 and 180000 overflow; nothing else is shared
 
 
@@ -426,7 +429,13 @@ def test_bfloat16_files(tmp_path: object) -> None:
 
 
 class Mine:
-    pass
+    """An object whose unpickling would write a file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        return open, (self.path, "w")
 
 
 @pytest.mark.parametrize(
@@ -464,11 +473,20 @@ def test_files_that_cannot_be_read(tmp_path: object) -> None:
             file.write(content)
         with pytest.raises(BadInput, match="--against"):
             tables.read(f"{tmp_path}/{name}")
-    torch.save({"inv_freq": Mine()}, f"{tmp_path}/m.pt")
-    np.save(f"{tmp_path}/o.npy", np.array([Mine()], dtype=object), allow_pickle=True)
+    torch.save({"inv_freq": Mine(f"{tmp_path}/made")}, f"{tmp_path}/m.pt")
+    np.save(f"{tmp_path}/o.npy", np.array([Mine(f"{tmp_path}/made")], dtype=object), allow_pickle=True)
     for name in ("m.pt", "o.npy", "missing.npz", "a\0b.npz", ""):
         with pytest.raises(BadInput, match="--against"):
             tables.read(f"{tmp_path}/{name}")
+    assert not Path(f"{tmp_path}/made").exists()
+
+
+def test_casts_that_change_nothing_are_no_hypotheses() -> None:
+    cos, sin = table(RIGHT, stored="bf16")
+    found = check(Dump("x", "the cos/sin table", cos=cos, sin=sin), PLAIN)
+    assert [one.text for one in found.hypotheses if one.explains] == [
+        "the cos/sin table was cast to bfloat16"
+    ]
 
 
 # --- the command

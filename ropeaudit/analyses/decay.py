@@ -13,8 +13,6 @@ q and k: Barbero et al., "Round and Round We Go", arXiv 2410.06205.
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit import exact_frequencies, reference, scores
+from ropeaudit import reference, scores
+from ropeaudit.analyses import men
 from ropeaudit.doubledouble import Array
 from ropeaudit.errors import BadShape, UsageError
 from ropeaudit.formats import round_to
@@ -31,11 +30,7 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated, Table
 
-LARGEST = 2**53 - 1  # distances are exact in float64 up to it
-SEARCHED, SEARCHED_CLIPPED, SEARCHED_EMULATED = 2**28, 2**23, 2**20  # a search of seconds
 _BLOCK = 2048  # distances whose scores are formed at once
-_COLUMNS, _ROWS = 1024, 64  # distances searched at once: their product
-_U = 2.0**-53
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +102,18 @@ def decay(
         own=angles(distances, setting, recipe) if recipe else None,
         scores=score_curve(distances, setting, inputs, recipe),
         start=float(score_curve([0], setting, inputs, recipe).rms[0]),
-        first=first_failing(setting, last),
-        own_first=first_failing(setting, last, recipe) if recipe else None,
+        first=men.first_failing(setting, last),
+        own_first=men.first_failing(setting, last, recipe) if recipe else None,
     )
 
 
 def check(distances: Sequence[int]) -> None:
-    """Raise UsageError unless there are distances, all of them from 0 to `LARGEST`."""
+    """Raise UsageError unless there are distances, all of them from 0 to `men.LARGEST`."""
     if not distances:
         raise UsageError("there are no distances; try --distance 0-50000")
     for distance in distances:
-        if not 0 <= distance <= LARGEST:
-            raise UsageError(f"--distance {distance} is not a distance from 0 to {LARGEST}; try 0-50000")
+        if not 0 <= distance <= men.LARGEST:
+            raise UsageError(f"--distance {distance} is not a distance from 0 to {men.LARGEST}; try 0-50000")
 
 
 def sample(inputs: Inputs, most: int) -> Inputs:
@@ -133,7 +128,7 @@ def angles(distances: Sequence[int], setting: RopeSetting, recipe: Resolved | No
 
     nan where nothing is rotated.
     """
-    plain = _without_factor(setting)
+    plain = men.without_factor(setting)
     bound, total = np.full(len(distances), np.nan), np.full(len(distances), np.nan)
     if setting.pairs == 0:
         return Angles(bound, total)
@@ -146,108 +141,6 @@ def angles(distances: Sequence[int], setting: RopeSetting, recipe: Resolved | No
         sums = np.hypot(np.cumsum(cos, axis=1), np.cumsum(sin, axis=1))
         bound[where], total[where] = sums.mean(axis=1), cos.sum(axis=1)
     return Angles(bound, total)
-
-
-def searched(setting: RopeSetting, recipe: Resolved | None = None) -> int:
-    """Return up to which distance a search says whether the sum fails; bounded so that it takes seconds."""
-    if recipe is not None:
-        return SEARCHED_EMULATED
-    if _never(setting) or _settled(setting) < SEARCHED_CLIPPED:
-        return LARGEST
-    return SEARCHED_CLIPPED if setting.clipped else SEARCHED
-
-
-def _never(setting: RopeSetting) -> bool:
-    """Whether half the pairs or more do not turn: they add 1 each, and the others at least -1."""
-    turning = np.count_nonzero(reference.turns_per_token(setting)[0])
-    return bool(2 * turning <= setting.pairs)
-
-
-def _settled(setting: RopeSetting) -> float:
-    """A distance past which every angle is clipped, or still: the sum no longer changes."""
-    turns = reference.turns_per_token(setting)[0]
-    return float(setting.clip / (6.28 * turns[turns > 0.0].min(initial=np.inf)))
-
-
-@functools.lru_cache(maxsize=256)
-def first_failing(setting: RopeSetting, last: int, recipe: Resolved | None = None) -> int | None:
-    """Return the first distance up to `last` at which the sum of Men et al. is negative; None: nowhere.
-
-    Every integer up to `searched` is looked at. Exact: float64 sums sift, and what is too near to
-    zero for them is decided in double-double. With a recipe its own cosines are summed, in
-    float64, and a sum that is nan fails too.
-    """
-    plain, last = _without_factor(setting), min(last, searched(setting, recipe))
-    if setting.pairs == 0:
-        return None
-    if recipe is not None:
-        return _first_emulated(Emulated(recipe, plain), last)
-    if _never(plain):
-        return None
-    last = math.ceil(min(last, _settled(plain)))
-    sift = _clipped_sums(plain) if plain.clipped else _turned_sums(plain)
-    for start in range(0, last + 1, _COLUMNS * _ROWS):
-        sums, doubt = sift(start)
-        for place in np.flatnonzero(sums < doubt):
-            distance = start + int(place)
-            if distance > last:
-                return None
-            if _exact_sum(distance, plain) < 0.0:
-                return distance
-    return None
-
-
-def _first_emulated(subject: Emulated, last: int) -> int | None:
-    for start in range(0, last + 1, _BLOCK):
-        cos, _ = subject.table(np.arange(start, min(start + _BLOCK, last + 1)), 0)
-        failing = np.flatnonzero(~(cos.astype(np.float64).sum(axis=1) >= 0.0))
-        if failing.size:
-            return start + int(failing[0])
-    return None
-
-
-def _turned_sums(setting: RopeSetting) -> Any:
-    """A function start -> sums at start, start + 1, ... and how far they may be off: one product of matrices.
-
-    cos((M + r) theta) = cos(M theta) cos(r theta) - sin(M theta) sin(r theta).
-    """
-    (cos, _), (sin, _) = reference.distance_table(np.arange(float(_COLUMNS)), setting)
-    right = np.concatenate([cos, -sin], axis=1).T
-    doubt = 2.0 * (2 * setting.pairs + 8) * setting.pairs * _U
-
-    def sums(start: int) -> tuple[Array, float]:
-        origins = start + _COLUMNS * np.arange(float(_ROWS))
-        (cos, _), (sin, _) = reference.distance_table(origins, setting)
-        return (np.concatenate([cos, sin], axis=1) @ right).reshape(-1), doubt
-
-    return sums
-
-
-def _clipped_sums(setting: RopeSetting) -> Any:
-    """The same with clipped angles, for which there is no addition theorem."""
-    thetas = np.array([float(theta) for theta in exact_frequencies.frequencies(setting)])
-    doubt = setting.pairs * _U * (4.0 * setting.clip + 2.0 * setting.pairs + 8.0)
-
-    def sums(start: int) -> tuple[Array, float]:
-        total = np.zeros(_COLUMNS * _ROWS)
-        distances = start + np.arange(float(total.size))
-        for theta in thetas:
-            total += np.cos(np.minimum(distances * theta, setting.clip))
-        return total, doubt
-
-    return sums
-
-
-def _exact_sum(distance: int, setting: RopeSetting) -> float:
-    cos, _ = reference.distance_table(np.array([float(distance)]), setting)
-    return math.fsum(np.concatenate(cos, axis=1)[0])
-
-
-def _without_factor(setting: RopeSetting) -> RopeSetting:
-    """The same angles without an attention factor."""
-    if exact_frequencies.attention_factor(setting.scaling) == 1:
-        return setting
-    return replace(setting, scaling=replace(setting.scaling, attention_factor=1.0))
 
 
 def score_curve(

@@ -66,7 +66,7 @@ def decay(**options: Any) -> int:
     """
     from ropeaudit import circumstances
     from ropeaudit.cli import output
-    from ropeaudit.reports.curves import decay_report
+    from ropeaudit.reports.decay import decay_report
 
     columns = _columns(options)
     recipes = _recipes(options)
@@ -96,7 +96,7 @@ def _columns(options: dict[str, Any]) -> list[str]:
     from ropeaudit import reports
     from ropeaudit.cli import values
     from ropeaudit.errors import UnknownName, UsageError
-    from ropeaudit.reports.curves import COLUMNS
+    from ropeaudit.reports.decay import COLUMNS
 
     if options["form"] not in reports.FORMS:
         raise UnknownName("report format", options["form"], reports.FORMS)
@@ -246,7 +246,7 @@ def _deliver(
     from dataclasses import replace
 
     from ropeaudit.cli import output
-    from ropeaudit.reports.curves import drawn
+    from ropeaudit.reports.decay import drawn
 
     def with_curves(width: int, plain: bool) -> Report:
         return replace(report, legend="\n\n".join(filter(None, [drawn(shapes, width, plain), report.legend])))
