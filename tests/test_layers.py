@@ -22,7 +22,7 @@ HOUSE = [
     ["measure"],
     ["cases"],
     ["audit"],
-    ["analyses.men"],
+    ["analyses.men", "analyses.frequency_variants"],
     ["analyses"],
     ["reports.numbers"],
     ["reports"],

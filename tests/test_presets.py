@@ -100,3 +100,19 @@ def test_heads_are_groups() -> None:
 def test_an_unknown_model() -> None:
     with pytest.raises(UnknownName, match=r"unknown model 'llama-3\.1-8'; did you mean llama-3\.1-8b"):
         presets.named("llama-3.1-8")
+
+
+def test_every_model_works_in_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    from ropeaudit.cli.main import main
+
+    layers = sum(len(model.layers) for model in presets.all_presets())
+    pairs = sum(setting.pairs for model in presets.all_presets() for setting in model.layers.values())
+    small = ["--model", "all", "--layer", "all", "-f", "csv", "--no-header", "-q"]
+    assert (
+        main(["shift", *small, "--heads", "1", "--seq-len", "32", "--offset", "128k", "--dtype", "bf16"]) == 0
+    )
+    assert capsys.readouterr().out.count("\n") == layers
+    assert main(["frequencies", *small[:-2]]) == 0
+    assert capsys.readouterr().out.count("\n") == pairs + 1
+    assert main(["decay", *small, "--distance", "0,1,100", "--qk", "ones"]) == 0
+    assert capsys.readouterr().out.count("\n") == 3 * layers
