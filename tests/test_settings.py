@@ -84,6 +84,9 @@ def test_whole_p_rope_is_rope_and_no_p_rope_is_no_position() -> None:
         assert record.verdict == "exact"
     gaussian = rows((0, 1000, 131071), ("fp64", "fp32", "bf16"), scaling="proportional:fraction=0")
     assert {record.self_drift_max for record in gaussian} == {0.0}
+    without = rows((0, 1000, 131071), ("fp64", "fp32", "bf16"), rotary_dim=0)
+    for a, b in zip(gaussian, without, strict=True):
+        assert (a.drift_max, a.drift_rms, a.drift_bias) == (b.drift_max, b.drift_rms, b.drift_bias)
 
 
 def test_clipping_at_infinity_is_rope_and_a_clip_is_structure() -> None:
