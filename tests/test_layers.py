@@ -28,7 +28,7 @@ HOUSE = [
     ["reports"],
     ["reports.drift", "reports.table", "reports.json", "reports.curves"],
     ["reports.markdown", "reports.jsonl", "reports.csv", "reports.decay"],
-    ["cli", "cli.options", "cli.values", "cli.gates", "cli.progress"],
+    ["cli", "cli.options", "cli.values", "cli.gates", "cli.progress", "cli.interrupts"],
     ["cli.output", "cli.settings"],
     ["cli.shift", "cli.list", "cli.env", "cli.frequencies", "cli.decay"],
     ["cli.main"],

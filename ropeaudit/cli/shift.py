@@ -131,12 +131,19 @@ def _audit(options: dict[str, Any]) -> Audit:
 
 def _rows(audit: Audit, quiet: bool) -> tuple[list[Record], bool]:
     """Run the audit; return the records and whether the user broke it off."""
+    from ropeaudit.cli.interrupts import held_back
     from ropeaudit.cli.progress import Progress
 
     progress, found = Progress(quiet), []
     try:
-        for record in audit.run(progress=progress):
-            found.append(record)
+        with held_back() as interrupts:
+
+            def hear(share: float) -> None:
+                interrupts.check()
+                progress(share)
+
+            for record in audit.run(progress=hear):
+                found.append(record)
     except KeyboardInterrupt:
         return found, True
     finally:
