@@ -21,6 +21,7 @@ _COLOURS = {
     "overflow": "bold red",
 }
 _GAP = 2
+WHOLE = 10_000  # columns: no table is wider
 
 
 def render(report: Report) -> str:
@@ -28,7 +29,7 @@ def render(report: Report) -> str:
     from rich.console import Console
 
     text = io.StringIO()
-    show(report, Console(file=text, width=10_000, color_system=None, force_terminal=False))
+    show(report, Console(file=text, width=WHOLE, color_system=None, force_terminal=False))
     return "".join(line.rstrip() + "\n" for line in text.getvalue().splitlines())
 
 
@@ -38,8 +39,9 @@ def show(report: Report, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    whole = console.width >= WHOLE  # a pipe or a file: lines are not wrapped
     if report.headline and report.header:
-        console.print(Text(printable(report.headline), style="bold"), soft_wrap=True)
+        console.print(Text(printable(report.headline), style="bold"), soft_wrap=whole)
         console.print()
     names, left_out = _fitting(report, console.width)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=report.header)
@@ -55,7 +57,7 @@ def show(report: Report, console: Console) -> None:
             legend.append(f"Left out for want of room: {', '.join(left_out)}.")
         if legend:
             console.print()
-            console.print(Text("\n".join(legend), style="dim"), soft_wrap=True)
+            console.print(Text("\n".join(legend), style="dim"), soft_wrap=whole)
 
 
 def heading(name: str) -> str:
