@@ -167,4 +167,5 @@ def _product(a: FloatArray, b: FloatArray) -> FloatArray:
 
 def _few_bits(x: FloatArray) -> bool:
     """Whether the last 12 bits of every mantissa are 0; the first row is looked at first."""
-    return all(not (np.ascontiguousarray(part).view(np.uint32) & 0xFFF).any() for part in (x[:1], x))
+    rows = np.atleast_1d(x)
+    return all(not (np.ascontiguousarray(part).view(np.uint32) & 0xFFF).any() for part in (rows[:1], rows))
