@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ropeaudit import circumstances, measure, plan, recipes, records
+from ropeaudit import circumstances, measure, plan, recipes, records, reference
 from ropeaudit.cases import LIMIT, Case, fits, positions_fit
 from ropeaudit.errors import UsageError
 from ropeaudit.formats import Format, parse
@@ -111,7 +111,7 @@ def shift(
         cases=(Case(**case),),
         recipes=(recipe,) if isinstance(recipe, str) else tuple(recipe),
         dtypes=(dtypes,) if isinstance(dtypes, str) else tuple(dtypes),
-        offsets=(offsets,) if isinstance(offsets, int) else tuple(offsets),
+        offsets=(offsets,) if isinstance(offsets, (int, np.integer)) else tuple(offsets),
         changes=changes or {},
     )
     return audit.run(threads)
@@ -213,7 +213,9 @@ class _CaseRun:
 
     def _structural(self, at: RopeSetting, offset: int, input_format: Format) -> Spread:
         """Return what the shift does to exact scores; nothing, unless the setting depends on the position."""
-        if at == self.setting and not (at.clipped and offset):
+        farthest = abs(offset) + self.loaded.q.shape[1]
+        clips = at.clipped and offset and farthest * reference.fastest(at) >= at.clip
+        if at == self.setting and not clips:
             return Spread(count=1)
         key = at, offset if at.clipped else 0, input_format
         if key not in self.structural:

@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import numpy as np
+
 from ropeaudit import inputs, masks, plan
-from ropeaudit.errors import BadShape, UnknownName, UsageError
+from ropeaudit.errors import BadInput, BadShape, UnknownName, UsageError
 from ropeaudit.inputs import Inputs
 from ropeaudit.masks import Mask
 from ropeaudit.rope import axes, scaling
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 LIMIT = 2**53  # positions are exact in float64 below it
 SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30  # squares of scores neither overflow nor vanish
+SMALLEST_SCORE = 1e-25  # float32 holds it, and a drift of a part in 1e12 of it, with all its bits
 FULL = "full_attention"
 
 Length: TypeAlias = Literal["unshifted", "shifted"]
@@ -60,6 +63,16 @@ class Case:
     axis: str = "all"
     length: Length = "unshifted"
 
+    def __post_init__(self) -> None:
+        for name in ("heads", "kv_heads", "seq_len", "head_dim", "seed", "rotary_dim"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer))):
+                raise UsageError(f"{name} {value!r} is not a whole number")
+        for name in ("base", "scale", "clip"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, (bool, str)) or not isinstance(value, (int, float))):
+                raise UsageError(f"{name} {value!r} is not a number")
+
     def load(self) -> tuple[Inputs, RopeSetting]:
         """Return q and k and the RoPE setting. Raises: BadInput, BadShape, UnknownName, UsageError."""
         needed = self.check(())
@@ -69,11 +82,19 @@ class Case:
             seed = 0 if self.seed is None else self.seed
             return inputs.make(self.qk, heads, kv_heads, seq_len, setting.head_dim, seed), setting
         loaded = inputs.from_file(self.qk)
+        if loaded.q.shape[0] % loaded.k.shape[0]:
+            raise BadShape(
+                f"{self.qk!r}: {loaded.k.shape[0]} heads of k do not divide {loaded.q.shape[0]} of q"
+            )
         _, seq_len, head_dim = loaded.q.shape
         own = self.setting(seq_len).head_dim if self._model() else head_dim
         if own != head_dim:
             raise BadShape(f"{self.qk!r} has head_dim {head_dim} and the model {own}; they must agree")
-        return loaded, replace(self, head_dim=head_dim).setting(seq_len)
+        setting = replace(self, head_dim=head_dim).setting(seq_len)
+        largest = float(np.abs(loaded.q).max() * np.abs(loaded.k).max() * setting.scale)
+        if 0.0 < largest < SMALLEST_SCORE:
+            raise BadInput(f"{self.qk!r}: scores of at most {largest:.1g} would vanish in float32")
+        return loaded, setting
 
     def check(self, offsets: Iterable[int]) -> int:
         """Raise whatever is wrong with the case, as far as can be told before any work. See `load`.
@@ -106,6 +127,8 @@ class Case:
         head_dim = start.head_dim if self.head_dim is None else self.head_dim
         whole = start.rotary_dim == start.head_dim
         usual = math.isclose(start.scale, 1 / math.sqrt(start.head_dim), rel_tol=1e-12)
+        if self.scaling is not None and start.scaling.mscale_all_dim:  # the scale held YaRN's mscale
+            usual = True
         return RopeSetting.of(
             head_dim,
             self.rotary_dim if self.rotary_dim is not None else None if whole else start.rotary_dim,
@@ -121,7 +144,7 @@ class Case:
         """Return the setting that holds at an offset: another one only if the length may change it."""
         if self.length == "unshifted":
             return setting
-        return replace(setting, length=setting.scaling.length_for(max(seq_len, seq_len + offset)))
+        return replace(setting, length=setting.scaling.length_for(max(1, seq_len + offset)))
 
     def position_axes(self, setting: RopeSetting) -> Axes | None:
         """Return the position axes of M-RoPE, None for a single axis. Raises: UsageError."""
@@ -135,7 +158,11 @@ class Case:
                 raise UsageError(f"--axis {self.axis} needs position axes; give --mrope 16,24,24 or a model")
             return None
         if sum(found.sections) != setting.pairs:
-            raise UsageError(f"--mrope has {sum(found.sections)} pairs and the setting {setting.pairs}")
+            raise UsageError(
+                f"the position axes have {sum(found.sections)} pairs and the setting {setting.pairs}"
+            )
+        if setting.clipped and set(found.shifted) != set(axes.AXES):
+            raise UsageError("--clip goes with --axis all: exact scores of one shifted axis are not defined")
         return found
 
     @property

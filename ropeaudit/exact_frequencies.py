@@ -75,7 +75,8 @@ def _scaled(theta: Decimal, pair: int, setting: RopeSetting) -> Decimal:
         case "linear":
             return theta / _stretch(scaling)
         case "proportional":
-            turning = int(Decimal(scaling.fraction or 0) * setting.rotary_dim / 2)
+            # A count, not a number to be exact about: this floating-point formula is its definition.
+            turning = int((scaling.fraction or 0.0) * setting.rotary_dim // 2)
             return theta / _stretch(scaling) if pair < turning else Decimal(0)
         case "longrope":
             past = setting.length > (scaling.original or 0)

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from ropeaudit.formats import FP32, FP64, Format
 from ropeaudit.inputs import Inputs
 from ropeaudit.masks import Mask
@@ -39,7 +41,7 @@ class Measured:
         self.drift.merge(later.drift)
         self.own.merge(later.own)
         self.truth.merge(later.truth)
-        self.error = max(self.error, later.error)
+        self.error = float(np.maximum(self.error, later.error))  # nan stays nan
 
 
 class Key(NamedTuple):

@@ -131,10 +131,8 @@ class Resolved:
 
     @property
     def narrowest(self) -> int:
-        """The precision, in bits, of the least precise stage after the input."""
-        formats = [self.position, *self.frequency, *self.angle, self.trig, self.rotation]
-        formats += [self.output, self.accumulate, self.score, *([self.table] if self.table else [])]
-        return min(fmt.precision for fmt in formats)
+        """The precision, in bits, of the least precise stage that rounds whatever the positions are."""
+        return min(fmt.precision for fmt in (self.rotation, self.output, self.accumulate, self.score))
 
     def stages(self) -> dict[str, str]:
         """Return stage -> format name, for people and for files."""

@@ -76,7 +76,7 @@ COLUMNS: dict[str, str] = {
     "model": "preset or config, with its layer type where it has several; none without one",
     "scaling": "how the frequencies are changed: default, linear, dynamic, yarn, longrope, llama3, ...",
     "clip": "cap of the angles in radians; nan without one",
-    "length": "positions that the frequencies are computed for; nan where they do not depend on it",
+    "length": "positions that the frequencies stand for (longrope: the border, or one more); nan without",
     "axes": "M-RoPE: pairs per position axis and the axes that are shifted; none for one axis",
     "backend": "what executed the subject",
     "device": "where it was executed",
@@ -101,9 +101,9 @@ COLUMNS: dict[str, str] = {
     "drift_rms": "root mean square of drift",
     "drift_bias": "signed mean of drift",
     "drift_relative": "drift_rms / reference_rms",
-    "floor_rms": "drift_rms of the same subject at offset 0",
+    "floor_rms": "drift_rms of the same subject at offset 0, with the frequencies that hold at the offset",
     "self_drift_max": "largest |subject's score at the offset - its own score at offset 0|",
-    "self_drift_rms": "root mean square of self-drift",
+    "self_drift_rms": "root mean square of self-drift; clipped angles add their structural change to it",
     "structural_max": "largest change of the exact scores by the shift itself: new frequencies, clipping",
     "structural_rms": "root mean square of that change; drift does not hold it",
     "worst_head": "head of drift_max; nan where no score differs or some are not finite",
@@ -157,8 +157,9 @@ def ratio(value: float, by: float) -> float:
     return value / by if by and math.isfinite(by) else math.nan
 
 
-def structure_notes(found: Iterable[Record]) -> list[str]:
+def structure_notes(found: Iterable[Record], frozen: bool) -> list[str]:
     """Return what the shift does to exact scores, or that length-dependent frequencies were kept."""
+    found = list(found)
     moved = [record for record in found if record.structural_max > 0]
     if moved:
         most = max(moved, key=lambda record: record.structural_rms)
@@ -168,7 +169,7 @@ def structure_notes(found: Iterable[Record]) -> list[str]:
             f"{most.structural_rms:.3g} RMS in every dtype ({why})."
         ]
     shifted = [record for record in found if record.length is not None and record.offset]
-    if not shifted:
+    if not shifted or not frozen:
         return []
     return [
         f"scaling {shifted[0].scaling.partition(':')[0]} depends on the length; frequencies are those for "
@@ -179,19 +180,18 @@ def structure_notes(found: Iterable[Record]) -> list[str]:
 def note(record: Record) -> str | None:
     """Return a finding that the reader must know of, with its remedy; None where there is none."""
     where = f"{record.subject} {record.dtype} at offset {record.offset}"
+    collapsed = record.distinct_positions < record.seq_len
     if record.nonfinite:
-        share = (
-            "every score is"
-            if record.nonfinite == record.scores
-            else (f"{record.nonfinite} of {record.scores} scores are")
-        )
+        every = record.nonfinite == record.scores
+        share = "every score is" if every else f"{record.nonfinite} of {record.scores} scores are"
         remedy = "keep the stage that overflows in float32"
-        if record.distinct_positions != record.seq_len:
+        if collapsed:
+            remedy = "keep positions, frequencies and angles in float32"
+        if not record.distinct_positions:
             remedy = "keep positions in float32"
         return f"{where}: {share} nan or infinite; {remedy}."
-    if record.distinct_positions < record.seq_len:
-        return (
-            f"{where}: {record.distinct_positions} of {record.seq_len} positions stay distinct; "
-            "keep positions in float32" + (" or float64." if record.offset >= 2**24 else ".")
-        )
+    if collapsed and record.rotary_dim:
+        wide = "float64" if abs(record.offset) + record.seq_len > 2**24 else "float32"
+        count = f"{record.distinct_positions} of {record.seq_len}"
+        return f"{where}: {count} positions stay distinct; keep positions in {wide}."
     return None

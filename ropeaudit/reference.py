@@ -49,6 +49,11 @@ def turns_per_token(setting: RopeSetting) -> Words:
     return found[0], found[1], found[2]
 
 
+def fastest(setting: RopeSetting) -> float:
+    """Return the largest frequency, radians per token; 0 where nothing turns."""
+    return float(2 * np.pi * np.max(turns_per_token(setting)[0], initial=0.0))
+
+
 def distance_table(distances: Array, setting: RopeSetting) -> tuple[Pair, Pair]:
     """Return cos and sin of distance * theta_i as double-doubles, within `dd.CIRCLE_ERROR`.
 

@@ -83,8 +83,8 @@ class Tile:
             for offset in self.plan.offsets[index]:
                 measured = self.found[index, offset]
                 measured.truth.merge(truth)
-                pair = _PAIR_ERROR * q.norm * k.norm if single else 0.0
-                measured.error = max(measured.error, error + pair)
+                pair = _PAIR_ERROR * q.norm * k.norm + 2.0**-148 if single else 0.0
+                measured.error = float(np.maximum(measured.error, error + pair))  # nan stays nan
 
     def compare(self, index: int, q: Side, k: Side, in_q: slice, in_k: slice) -> None:
         """Form a subject's scores at every offset; gather their drift and self-drift."""

@@ -157,7 +157,7 @@ def test_the_float64_subject_agrees_with_the_reference_for_every_scaling() -> No
     ("case", "message"),
     [
         ({"axis": "t"}, "needs position axes"),
-        ({"mrope": "1,1,1"}, "has 3 pairs and the setting 16"),
+        ({"mrope": "1,1,1"}, "have 3 pairs and the setting 16"),
         ({"mrope": "a,b"}, "three counts of pairs"),
         ({"mrope": "4,6,6", "axis": "x"}, "unknown axis"),
         ({"mrope": "4,6,6:mixed"}, "unknown arrangement"),
@@ -171,3 +171,63 @@ def test_the_float64_subject_agrees_with_the_reference_for_every_scaling() -> No
 def test_bad_settings(case: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         rows(0, "fp32", **case)
+
+
+def test_a_negative_offset_shortens_the_length() -> None:
+    """transformers takes max(position_ids) + 1, which is below the border again."""
+    spec = LONG.replace("original=1024", "original=60")
+    base, back = rows((0, -10), "fp32", scaling=spec, length="shifted")
+    assert (base.structural_max, base.length) == (0.0, 61)
+    assert (back.length, back.structural_rms > 1e-3) == (60, True)
+
+
+def test_a_clip_that_is_not_reached_changes_nothing_and_one_axis_is_refused() -> None:
+    (record,) = rows(1000, "fp32", clip=1e9)
+    assert record.structural_max == 0.0
+    with pytest.raises(UsageError, match="--clip goes with --axis all"):
+        rows(1000, "fp32", clip=10.0, mrope="4,6,6", axis="h")
+
+
+def test_a_narrow_position_does_not_make_float64_exact() -> None:
+    """Positions below 2^24 are exact in float32: the verdict is that of float64 throughout."""
+    plain = rows((0, 1000), "fp64")
+    narrow = rows((0, 1000), "fp64", changes={"position": "fp32"})
+    assert [r.verdict for r in narrow] == [r.verdict for r in plain] == ["floor", "growing"]
+    assert [r.drift_rms for r in narrow] == [r.drift_rms for r in plain]
+
+
+def test_scores_that_vanish_in_float32_are_refused(tmp_path) -> None:
+    from ropeaudit.errors import BadInput
+
+    tiny = np.random.default_rng(0).standard_normal((2, 8, 16)) * 1e-25
+    np.savez(tmp_path / "tiny.npz", q=tiny, k=tiny)
+    with pytest.raises(BadInput, match="would vanish in float32"):
+        list(shift(0, "fp32", qk=str(tmp_path / "tiny.npz")))
+
+
+def test_a_scaling_by_hand_drops_the_scale_of_the_models_own() -> None:
+    (own,) = shift(0, "fp32", model="deepseek-v3", heads=1, seq_len=4)
+    (plain,) = shift(0, "fp32", model="deepseek-v3", scaling="default", heads=1, seq_len=4)
+    assert plain.scale == pytest.approx(192**-0.5)
+    assert own.scale / plain.scale == pytest.approx(1.8739, abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"heads": 2.5},
+        {"seq_len": True},
+        {"base": "1e4"},
+        {"base": 1e300},
+        {"head_dim": 2**20},
+        {"scaling": "dynamic:factor=3,maximum=1e-300"},
+        {"scaling": "yarn:factor=4,original=4096,beta_slow=1e-320"},
+    ],
+)
+def test_nonsense_is_refused(case: dict) -> None:
+    with pytest.raises(UsageError):
+        rows(0, "fp32", **case)
+
+
+def test_numpy_integers_are_offsets() -> None:
+    assert [record.offset for record in rows(np.int64(7), "fp32")] == [7]

@@ -20,6 +20,8 @@ from ropeaudit.cli.decay import decay
 from ropeaudit.cli.env import env
 from ropeaudit.cli.frequencies import frequencies
 from ropeaudit.cli.list import list_
+from ropeaudit.cli.parity import parity
+from ropeaudit.cli.rerotate import rerotate
 from ropeaudit.cli.shift import shift
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.reports.numbers import printable
@@ -45,6 +47,8 @@ def cli() -> None:
 cli.add_command(shift)
 cli.add_command(frequencies)
 cli.add_command(decay)
+cli.add_command(parity)
+cli.add_command(rerotate)
 cli.add_command(list_)
 cli.add_command(env)
 

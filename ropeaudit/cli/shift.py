@@ -97,7 +97,8 @@ def shift(**options: Any) -> int:
         found, interrupted = _rows(audit, options["quiet"])
         about = circumstances.gather() | {"stages": audit.stages()}
         if found or not interrupted:
-            report = drift_report(found, columns, about, header=not options["no_header"])
+            frozen = options["length"] != "shifted"
+            report = drift_report(found, columns, about, header=not options["no_header"], frozen=frozen)
             _deliver(report, files, options)
     if interrupted:
         output.say(f"interrupted: {len(found)} rows were done and written")

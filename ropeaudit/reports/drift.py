@@ -50,13 +50,17 @@ def drift_report(
     columns: Sequence[str] | None,
     circumstances: Mapping[str, Any],
     header: bool = True,
+    frozen: bool = True,
 ) -> Report:
-    """Return the report of some records; `columns` chooses and orders what is shown and written."""
+    """Return the report of some records; `columns` chooses and orders what is shown and written.
+
+    frozen: whether frequencies that depend on the length were kept at every offset.
+    """
     rows = [record.as_dict() for record in found]
     varying = [name for name in _SETTINGS if len({repr(row[name]) for row in rows}) > 1]
     screen = [*_SCREEN[:2], *varying, *_SCREEN[2:]]
     notes = [text for record in found if (text := records.note(record))]
-    notes += records.structure_notes(found)
+    notes += records.structure_notes(found, frozen)
     return Report(
         rows=rows,
         columns=list(columns or records.COLUMNS),

@@ -186,13 +186,13 @@ def _check(kind: str, name: str, value: Any) -> None:
         if isinstance(one, bool) or not isinstance(one, (int, float)) or not math.isfinite(one):
             raise UsageError(f"{where} is not a finite number")
         zero_allowed = name in ("fraction", "frequencies", "mscale", "mscale_all_dim")
-        if one < 0 or (one == 0 and not zero_allowed) or abs(one) > 1e18:
+        if one < 0 or (one < 1e-9 and not zero_allowed) or one > 1e18:
             raise UsageError(f"{where} is not a number above 0 that a model could have")
     if name == "fraction" and value > 1:
         raise UsageError(f"{where} is not between 0 and 1")
     if name == "factor" and kind != "proportional" and value < 1:
         raise UsageError(f"{where} is below 1, which would shorten the context")
-    if name == "original" and value < 2:
+    if name in ("original", "maximum") and value < 2:
         raise UsageError(f"{where} is not a number of positions from 2 up")
 
 

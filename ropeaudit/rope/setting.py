@@ -11,6 +11,7 @@ from ropeaudit.rope.scaling import DEFAULT, Scaling
 
 Layout: TypeAlias = Literal["half", "interleaved"]
 LAYOUTS: tuple[str, ...] = get_args(Layout)
+LARGEST_DIM, LARGEST_BASE = 2**16, 1e100  # far beyond any model, near enough for every formula to hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,10 @@ class RopeSetting:
                 f"rotary_dim {self.rotary_dim} is larger than head_dim {self.head_dim}; "
                 f"give --rotary-dim {self.head_dim} or less"
             )
-        if not (math.isfinite(self.base) and self.base > 1.0):
-            raise UsageError(f"base {self.base!r} is not a finite number above 1; try --base 10000")
+        if not 1.0 < self.base <= LARGEST_BASE:
+            raise UsageError(
+                f"base {self.base!r} is not a finite number above 1, up to 1e100; try --base 10000"
+            )
         if not (math.isfinite(self.scale) and self.scale > 0.0):
             raise UsageError(f"scale {self.scale!r} is not a finite number above 0")
         if not self.clip > 0.0:
@@ -97,6 +100,6 @@ class RopeSetting:
 
 
 def _check_dim(name: str, value: int) -> None:
-    if value < 2 or value % 2:
+    if not 2 <= value <= LARGEST_DIM or value % 2:
         flag = "--" + name.replace("_", "-")
-        raise BadShape(f"{name} {value} is not an even number from 2 up; try {flag} 128")
+        raise BadShape(f"{name} {value} is not an even number from 2 to {LARGEST_DIM}; try {flag} 128")

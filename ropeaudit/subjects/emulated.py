@@ -147,8 +147,11 @@ def _once(
 
 def _operate(operation: Any, a: FloatArray, b: FloatArray, fmt: Format) -> FloatArray:
     """a * b, a + b or a - b, correctly rounded to `fmt`; terms of a sum are in `fmt` already."""
+    if fmt is FP64:
+        wide: FloatArray = operation(a.astype(np.float64), b.astype(np.float64))
+        return wide
     single = a.dtype == b.dtype == np.float32
-    if fmt is FP64 or (single and (fmt is FP32 or operation is not np.multiply)):
+    if single and (fmt is FP32 or operation is not np.multiply):
         return round_to(operation(a, b), fmt)
     if single:  # 24 + 24 bits: the product is exact in float64, and often in float32
         return round_to(_product(a, b), fmt)

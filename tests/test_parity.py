@@ -1,0 +1,266 @@
+"""Parity: two subjects against each other and against the exact scores, the notes, the command."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+
+from ropeaudit import inputs, parse, shift
+from ropeaudit.analyses import pair
+from ropeaudit.analyses import parity as analysis
+from ropeaudit.cases import Case
+from ropeaudit.cli.main import cli, main
+from ropeaudit.cli.parity import parity
+from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.formats import round_to
+from ropeaudit.recipes import named
+from ropeaudit.reports.parity import COLUMNS, row
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.emulated import Emulated
+
+SMALL = ["--heads", "2", "--seq-len", "96"]
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch) -> None:
+    monkeypatch.setitem(cli.commands, "parity", parity)
+
+
+def compare(first, second, dtype="bf16", offsets=(0,), **case):
+    two = analysis.subject(first, {}), analysis.subject(second, {})
+    given = {"heads": 2, "seq_len": 96} | case
+    called = analysis.names(two, (first, second))
+    return [row(one) for one in analysis.run([Case(**given)], two, called, [parse(dtype)], offsets)]
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])
+def test_a_subject_agrees_with_itself_exactly(dtype) -> None:
+    for found in compare("hf", "hf", dtype, (0, 131072)):
+        assert found["parity_max"] == found["parity_rms"] == found["a_nearer"] == found["b_nearer"] == 0
+        assert found["nearer"] == "equal"
+        assert found["worst_head"] is None
+        assert found["a_drift_rms"] == found["b_drift_rms"] > 0
+
+
+def test_meta_is_nearer_than_hf_in_bfloat16() -> None:
+    for found in compare("hf", "meta", offsets=(0, 32768, 131072)):
+        assert found["nearer"] == "meta"
+        assert found["b_drift_rms"] < 0.85 * found["a_drift_rms"]
+        assert found["b_nearer"] > found["a_nearer"] > 0
+        assert found["a_nearer"] + found["b_nearer"] < 1  # scores in bfloat16 are often the same
+
+
+def test_the_order_of_the_two_changes_signs_alone() -> None:
+    (one,), (other,) = compare("hf", "vllm-cuda"), compare("vllm-cuda", "hf")
+    assert (one["parity_max"], one["parity_rms"]) == (other["parity_max"], other["parity_rms"])
+    assert one["parity_bias"] == -other["parity_bias"]
+    assert one["nearer"] == other["nearer"] == "vllm-cuda"
+    assert (one["a_nearer"], one["a_drift_max"]) == (other["b_nearer"], other["b_drift_max"])
+    assert one["worst_query"] == other["worst_query"]
+
+
+@pytest.mark.parametrize(("dtype", "mask"), [("bf16", "causal"), ("fp32", "full"), ("fp64", "causal")])
+def test_drift_is_that_of_the_audit(dtype, mask) -> None:
+    case = {"heads": 4, "kv_heads": 2, "seq_len": 70, "mask": mask, "layout": "interleaved", "rotary_dim": 64}
+    found = compare("hf", "vllm-cuda", dtype, (0, 4096), **case)
+    audited = list(shift((0, 4096), dtype, ["hf", "vllm-cuda"], **case))
+    for index, one in enumerate(found):
+        for side, record in zip("ab", (audited[index], audited[2 + index]), strict=True):
+            assert one[f"{side}_drift_rms"] == pytest.approx(record.drift_rms, rel=2e-4)
+            assert one[f"{side}_drift_max"] == pytest.approx(record.drift_max, rel=2e-4)
+        assert one["scores"] == audited[index].scores
+        assert one["reference_rms"] == pytest.approx(audited[index].reference_rms, rel=1e-12)
+
+
+def brute(name: str, some: inputs.Inputs, setting: RopeSetting, offset: int) -> np.ndarray:
+    """All scores at once, with float64 sums of rotated vectors; scores are stored as vllm-cuda does."""
+    subject = Emulated(named(name).resolve(parse("bf16")), setting)
+    table = subject.table(np.arange(some.q.shape[1]), offset)
+    q, k = (
+        np.stack([subject.rotate(round_to(head, subject.input), table) for head in x]).astype(np.float64)
+        for x in (some.q, some.k)
+    )
+    return np.einsum("hmd,hnd->hmn", q, k) * setting.scale
+
+
+def test_parity_is_the_difference_of_all_scores_at_once() -> None:
+    some, setting = inputs.make("gaussian", 2, 2, 600, 128, 0), RopeSetting.of()
+    apart = brute("vllm-cuda", some, setting, 1000) - brute("trtllm", some, setting, 1000)
+    apart *= np.tril(np.ones((600, 600)))
+    (found,) = compare("vllm-cuda", "trtllm", offsets=(1000,), seq_len=600)
+    assert apart.any()
+    assert found["scores"] == 2 * 600 * 601 // 2
+    assert found["parity_rms"] == pytest.approx(np.sqrt((apart**2).sum() / found["scores"]), rel=1e-3)
+    place = np.unravel_index(np.abs(apart).argmax(), apart.shape)
+    assert (found["worst_head"], found["worst_query"], found["worst_key"]) == place
+    assert found["parity_max"] == pytest.approx(np.abs(apart).max(), rel=1e-3)
+
+
+def test_neither_tiles_nor_panels_nor_threads_change_the_result(monkeypatch) -> None:
+    (whole,) = compare("hf", "meta", offsets=(5,), seq_len=300)
+    monkeypatch.setattr(pair.plan, "PANEL", 128)
+    monkeypatch.setattr(pair.tile, "TILE_ROWS", 50)
+    monkeypatch.setattr(pair.tile, "TILE_COLUMNS", 70)
+    monkeypatch.setattr(pair.circumstances, "threads", lambda: 1)
+    (cut,) = compare("hf", "meta", offsets=(5,), seq_len=300)
+    for name in COLUMNS:
+        if name in ("reference_error", "a_drift_max", "b_drift_max") or name.endswith(("rms", "bias")):
+            assert cut[name] == pytest.approx(whole[name], rel=1e-2, abs=1e-5), name
+    assert cut["scores"] == whole["scores"]
+    assert cut["nearer"] == whole["nearer"]
+
+
+def test_only_tiles_are_held(monkeypatch) -> None:
+    shapes = []
+    real = pair._note
+    monkeypatch.setattr(
+        pair, "_note", lambda found, apart, *rest: shapes.append(apart.shape) or real(found, apart, *rest)
+    )
+    compare("hf", "meta", heads=1, seq_len=1100)
+    assert max(shapes) == (512, 512)
+    assert len(shapes) == 6
+
+
+def test_inputs_rounded_differently_get_a_reference_each(tmp_path, capsys) -> None:
+    generator = np.random.default_rng(1)
+    path = tmp_path / "qk.npz"
+    np.savez(path, q=generator.standard_normal((2, 20, 64)), k=generator.standard_normal((2, 20, 64)))
+    command = ["parity", "hf[input=fp32]", "hf", "--qk", f"{path}", "--offset", "0", "-f", "csv"]
+    assert main(command) == 0
+    seen = capsys.readouterr()
+    assert "hf[input=fp32] rounds q and k to float32, hf to bfloat16" in seen.err
+    assert "own reference" in seen.err
+    (found,) = rows(seen.out)
+    own = next(iter(shift(0, "bf16", "hf", qk=str(path))))
+    assert float(found["b_drift_rms"]) == pytest.approx(own.drift_rms, rel=1e-3)
+    assert main([*command, "--set", "input=bf16"]) == 0
+    assert "own reference" in capsys.readouterr().err  # the side's own change has the last word
+    assert main(["parity", "hf[table=fp32]", "hf", "--qk", f"{path}", "--offset", "0", "-f", "csv"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_gaussian_inputs_are_the_same_in_every_format(capsys) -> None:
+    assert main(["parity", "hf[input=fp32]", "hf", *SMALL, "--offset", "0"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_changes_of_one_side_and_of_both() -> None:
+    assert analysis.subject("hf[angle=fp64,table=fp32]", {}).name == "hf[angle=fp64,table=fp32]"
+    assert analysis.subject("hf[angle=fp64]", {"score": "fp32"}).name == "hf[score=fp32,angle=fp64]"
+    assert analysis.subject("hf[score=fp64]", {"score": "fp32"}).stages["score"] == "fp64"
+    for bad in ("hf[]", "[angle=fp64]", "hf[angle]"):
+        with pytest.raises(UsageError):
+            analysis.subject(bad, {})
+    with pytest.raises(UnknownName):
+        analysis.subject("hf[angel=fp64]", {})
+
+
+def test_two_files_of_one_name_are_told_apart(tmp_path, capsys) -> None:
+    for folder, text in (("a", 'table = "fp32"'), ("b", 'table = "bf16"')):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "own.toml").write_text(f'extends = "hf"\n{text}\n')
+    first, second = (f"{tmp_path / folder / 'own.toml'}" for folder in "ab")
+    assert main(["parity", first, second, *SMALL, "-f", "csv"]) == 0
+    found = rows(capsys.readouterr().out)
+    assert {(one["a"], one["b"]) for one in found} == {(first, second)}
+    assert {one["nearer"] for one in found} <= {first, second, "equal"}
+
+
+def test_lost_scores_are_a_finding(capsys) -> None:
+    command = ["parity", "uniform", "hf", "--dtype", "fp16", "--offset", "0,128k", *SMALL]
+    assert main([*command, "-f", "json"]) == 0
+    seen = capsys.readouterr()
+    report = json.loads(seen.out)
+    assert (
+        "cannot be compared in float16 at offset 131072: 9312 of 9312 scores of uniform" in report["headline"]
+    )
+    assert "uniform float16 at offset 131072: 100 % of the scores are nan" in seen.err
+    assert [one["nearer"] for one in report["records"]] == ["hf", "hf"]
+    assert report["records"][1]["a_nonfinite"] == 9312
+    assert main(["parity", "uniform", "uniform", *command[3:], "-f", "csv"]) == 0
+    assert rows(capsys.readouterr().out)[1]["nearer"] == "nan"
+
+
+def test_clipped_angles_are_judged_at_their_positions() -> None:
+    (found,) = compare("hf", "hf-sdpa", "fp64", (500,), clip=100.0)
+    assert 0 < found["a_drift_rms"] < 1e-4
+
+
+def test_the_headline_holds_the_numbers(capsys) -> None:
+    command = ["parity", "hf", "vllm-cuda", "--dtype", "bf16", "--offset", "0,32k,128k", "-f", "json"]
+    assert main(command) == 0
+    report = json.loads(capsys.readouterr().out)
+    worst = max(report["records"], key=lambda one: one["parity_relative"])
+    assert report["headline"] == (
+        f"hf and vllm-cuda differ by {worst['parity_rms']:#.3g} RMS in bfloat16 at offset {worst['offset']}; "
+        f"vllm-cuda is nearer to the exact scores ({worst['b_drift_rms']:#.3g} against "
+        f"{worst['a_drift_rms']:#.3g})."
+    )
+    assert list(report["records"][0]) == list(COLUMNS)
+
+
+def test_equals_and_agreement_in_words(capsys) -> None:
+    assert main(["parity", "hf", "hf", *SMALL]) == 0
+    assert "hf and hf give the same scores in bfloat16" in capsys.readouterr().out
+    assert main(["parity", "hf", "hf[angle=fp64]", *SMALL, "--dtype", "bf16", "--offset", "1"]) == 0
+    assert "equal" in capsys.readouterr().out
+
+
+def test_several_settings_and_files(tmp_path, capsys) -> None:
+    table, data = tmp_path / "a.txt", tmp_path / "b.csv"
+    command = ["parity", "hf", "meta", *SMALL, "--base", "1e4,5e5", "--dtype", "bf16,fp16", "-q"]
+    assert main([*command, "-o", f"{table}", "-o", f"{data}"]) == 0
+    assert table.read_text(encoding="utf-8") == capsys.readouterr().out
+    assert len(rows(data.read_text(encoding="utf-8"))) == 8
+    stages = json.loads((tmp_path / "b.csv.meta.json").read_text(encoding="utf-8"))["stages"]
+    assert stages["meta bfloat16"]["table"] == "float32"
+    assert main([*command, "--columns", "base,nearer", "-f", "csv"]) == 0
+    assert capsys.readouterr().out.startswith("base,nearer\n10000.0,meta\n")
+
+
+def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
+    real, calls = analysis._one, []
+
+    def broken(*arguments):
+        calls.append(arguments)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(analysis, "_one", broken)
+    assert main(["parity", "hf", "meta", *SMALL, "-f", "csv"]) == 130
+    seen = capsys.readouterr()
+    assert len(rows(seen.out)) == 1
+    assert "interrupted: 1 rows" in seen.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["hf", "none-such"], "unknown recipe"),
+        (["hf", "hf[angle=fp65]"], "unknown number format"),
+        (["hf", "hf[]"], "is not NAME[STAGE=FORMAT]"),
+        (["hf", "there-is-no.toml"], "No such file"),
+        (["hf", "meta", "--set", "angle"], "is not STAGE=FORMAT"),
+        (["hf", "meta", "--offset", "2^60"], "past 2^53"),
+        (["hf", "meta", "--offset", "1.5"], "fraction"),
+        (["hf", "meta", "--dtype", "fp17"], "unknown number format"),
+        (["hf", "meta", "--mask", "half"], "unknown mask"),
+        (["hf", "meta", "--kv-heads", "3"], "does not divide"),
+        (["hf", "meta", "--columns", "drift"], "unknown column"),
+        (["hf", "meta", "-f", "xml"], "unknown report format"),
+    ],
+)
+def test_bad_input_gets_one_line(options, said, tmp_path, capsys) -> None:
+    assert main(["parity", *options, "-o", f"{tmp_path / 'x.csv'}"]) == 2
+    seen = capsys.readouterr()
+    assert said in seen.err
+    assert seen.err.count("\n") == 1
+    assert seen.out == ""
+    assert list(tmp_path.iterdir()) == []
