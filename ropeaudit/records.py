@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ropeaudit.errors import UnknownName
-
 SCHEMA = 1
 
 # Verdict thresholds, here and in the documentation of `verdict` alone.
@@ -141,15 +139,6 @@ def judge(
     if drift_rms <= FLOOR_FACTOR * floor_rms:
         return "floor"
     return "growing"
-
-
-def check_columns(names: Iterable[str]) -> list[str]:
-    """Return the names as a list. Raises: UnknownName for one that is no column."""
-    found = list(names)
-    for name in found:
-        if name not in COLUMNS:
-            raise UnknownName("column", name, COLUMNS, "(`ropeaudit list columns` explains them)")
-    return found
 
 
 def ratio(value: float, by: float) -> float:

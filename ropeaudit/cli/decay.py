@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropeaudit.cli.options import axis, form, rope_options
+from ropeaudit.cli.options import axis, changes_option, report_options, rope_options
 
 if TYPE_CHECKING:
     from ropeaudit.analyses.decay import Decay
@@ -39,25 +39,9 @@ _MOST_CASES, _MOST_VECTORS, _MOST_ROWS = 1000, 1024, 200_000
 @click.option("--seed", metavar="N", help="Seed of gaussian q and k.  [default: 0]")
 @axis("--dtype", "Number formats in which a recipe computes the same curves.", "none; all with --recipe")
 @axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "uniform")
-@click.option(
-    "--set",
-    "changes",
-    multiple=True,
-    metavar="STAGE=FORMAT",
-    help="Change a stage of every recipe, such as angle=fp64.",
-)
-@form
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="FILE",
-    help="Write a file too: .csv, .json, .jsonl, .md or .txt. Repeatable.",
-)
-@axis("--columns", "Columns to show and write.")
+@changes_option
+@report_options
 @click.option("--no-header", is_flag=True, help="Rows alone, for csv and table.")
-@click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
 def decay(**options: Any) -> int:
     """Show how scores change with the distance between query and key.
 
@@ -93,19 +77,13 @@ def decay(**options: Any) -> int:
 
 def _columns(options: dict[str, Any]) -> list[str]:
     """Check the form and the columns. Raises: UnknownName, UsageError."""
-    from ropeaudit import reports
-    from ropeaudit.cli import values
-    from ropeaudit.errors import UnknownName, UsageError
+    from ropeaudit.cli import rows
+    from ropeaudit.errors import UsageError
     from ropeaudit.reports.decay import COLUMNS
 
-    if options["form"] not in reports.FORMS:
-        raise UnknownName("report format", options["form"], reports.FORMS)
+    names = rows.chosen_columns(options, COLUMNS)
     if options["no_header"] and options["form"] not in ("csv", "table"):
         raise UsageError(f"--no-header goes with csv and table; {options['form']} has no header")
-    names = values.names(options["columns"], "--columns")
-    for name in names:
-        if name not in COLUMNS:
-            raise UnknownName("column", name, COLUMNS)
     return names
 
 
@@ -257,8 +235,4 @@ def _deliver(
     plain = not (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
     shown = with_curves(width, plain) if options["form"] == "table" else report
     output.print_report(shown, options["form"], options["color"])
-    if not options["quiet"] and options["form"] != "markdown":
-        for note in report.notes[:8]:
-            output.say(f"note: {note}")
-        if len(report.notes) > 8:
-            output.say(f"note: {len(report.notes) - 8} more like these")
+    output.say_notes(report, options)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropeaudit.cli.options import axis, form, rope_options
+from ropeaudit.cli.options import axis, report_options, rope_options
 
 if TYPE_CHECKING:
     from ropeaudit.cli.settings import Chosen
@@ -37,17 +37,7 @@ _CHECK_LEGEND = "Errors in {}; off: beyond what float32 arithmetic accounts for.
     metavar="FILE",
     help="Check a dumped inv_freq, cos and sin, or freqs_cis: .npz, .npy, c.npy,s.npy, .safetensors, .pt.",
 )
-@form
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="FILE",
-    help="Write a file too: .csv, .json, .jsonl, .md or .txt. Repeatable.",
-)
-@axis("--columns", "Columns to show and write.")
-@click.option("-q", "--quiet", is_flag=True, help="No notes on stderr.")
+@report_options
 def frequencies(**options: Any) -> int:
     """Show every pair's frequency, wavelength and the positions that number formats merge.
 
@@ -65,12 +55,7 @@ def frequencies(**options: Any) -> int:
     make = _shown if options["against"] is None else _checked
     with output.opened(options["outputs"]) as files:
         report, code = make(settings, options)
-        for file in files:
-            file.write(report)
-        output.print_report(report, options["form"], options["color"])
-    if not options["quiet"] and options["form"] != "markdown":
-        for note in report.notes:
-            output.say(f"note: {note}")
+        output.deliver(report, files, options)
     return code
 
 

@@ -33,6 +33,59 @@ def form(function: F) -> F:
     return function
 
 
+def report_options(function: F) -> F:
+    """-f/--format, --color, -o, --columns and -q; `cli.output` and `cli.rows` read them."""
+    for option in (
+        click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr."),
+        axis("--columns", "Columns to show and write."),
+        click.option(
+            "-o",
+            "--output",
+            "outputs",
+            multiple=True,
+            metavar="FILE",
+            help="Write a file too: .csv, .json, .jsonl, .md or .txt. Repeatable.",
+        ),
+    ):
+        function = option(function)
+    return form(function)
+
+
+def vector_options(function: F) -> F:
+    """The options that choose q and k, and which of their scores are seen; `cli.settings` reads them."""
+    for option in reversed(
+        (
+            axis("--seq-len", "Positions.", "256"),
+            click.option("--heads", metavar="N", help="Query heads.  [default: 8]"),
+            click.option(
+                "--kv-heads", metavar="N", help="Key-value heads, a divisor of --heads.  [default: --heads]"
+            ),
+            axis("--mask", "Keys that a query sees: causal or full.", "causal"),
+            axis(
+                "--qk",
+                "gaussian, ones, arange, or a file with captured q and k: .safetensors, .npz, .pt, "
+                "q.npy,k.npy.",
+                "gaussian",
+                metavar="SOURCE",
+            ),
+            axis("--seed", "Seeds of gaussian q and k.", "0"),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def changes_option(function: F) -> F:
+    """--set; `recipes.parse_changes` reads it."""
+    return click.option(
+        "--set",
+        "changes",
+        multiple=True,
+        metavar="STAGE=FORMAT",
+        help="Change a stage of every recipe, such as angle=fp64 or frequency_form=divide.",
+    )(function)
+
+
 def rope_options(function: F) -> F:
     """The options that choose a RoPE setting; `cli.settings` reads them."""
     for option in reversed(

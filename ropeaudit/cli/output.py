@@ -17,6 +17,8 @@ from ropeaudit.errors import BadOutput, UsageError
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import printable
 
+_MOST_NOTES = 8
+
 
 class OutputFile:
     """A file to be: its bytes go beside it, and under its name only once they are all there."""
@@ -116,6 +118,24 @@ def print_report(report: Report, form: str, color: bool | None) -> None:
             sys.stdout.reconfigure(errors="backslashreplace")  # data may be ugly, but not lost
         sys.stdout.write(reports.render(form, report))
     sys.stdout.flush()
+
+
+def deliver(report: Report, files: Sequence[OutputFile], options: dict[str, Any]) -> None:
+    """Write the files, then stdout, then the notes: a closed pipe must not lose the files."""
+    for file in files:
+        file.write(report)
+    print_report(report, options["form"], options["color"])
+    say_notes(report, options)
+
+
+def say_notes(report: Report, options: dict[str, Any]) -> None:
+    """Print the first notes of a report to stderr, unless it shows them itself."""
+    if options["quiet"] or options["form"] == "markdown":
+        return
+    for note in report.notes[:_MOST_NOTES]:
+        say(f"note: {note}")
+    if len(report.notes) > _MOST_NOTES:
+        say(f"note: {len(report.notes) - _MOST_NOTES} more like these")
 
 
 def say(text: str) -> None:
