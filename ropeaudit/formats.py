@@ -128,11 +128,10 @@ def round_to(values: FloatArray, fmt: Format) -> FloatArray:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # signalling nans
             return x.astype(fmt.carrier)  # one IEEE conversion
     rounded = np.array(x, dtype=x.dtype, order="C")
-    nans = np.isnan(rounded)
-    if nans.any():
-        rounded[nans] = np.nan
+    if rounded.size and np.isnan(rounded.max()):
+        rounded[np.isnan(rounded)] = np.nan
     round_in_place(rounded, fmt)
-    return rounded.astype(np.float32)  # exact: every value of these formats is a float32
+    return rounded.astype(np.float32, copy=False)  # exact: every value of these formats is a float32
 
 
 def round_in_place(x: FloatArray, fmt: Format, scratch: FloatArray | None = None) -> None:

@@ -95,9 +95,10 @@ class Emulated:
         a, b = split_pairs(x, self.setting)
         first, second = split_pairs(turned, self.setting)
         combine = _each if recipe.recipe.rotation_rounding == "each" else _once
+        bits = recipe.input.precision + (recipe.table or recipe.trig).precision  # of a product
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            first[...] = combine(a, b, *table, -1.0, fmt)
-            second[...] = combine(b, a, *table, 1.0, fmt)
+            first[...] = combine(a, b, *table, -1.0, fmt, bits)
+            second[...] = combine(b, a, *table, 1.0, fmt, bits)
             same = recipe.output is fmt and self.setting.rotary_dim == self.setting.head_dim
             return turned if same else round_to(turned, recipe.output)
 
@@ -128,15 +129,15 @@ def _turns_per_radian() -> dd.Words:
 
 
 def _each(
-    a: FloatArray, b: FloatArray, cos: FloatArray, sin: FloatArray, sign: float, fmt: Format
+    a: FloatArray, b: FloatArray, cos: FloatArray, sin: FloatArray, sign: float, fmt: Format, bits: int
 ) -> FloatArray:
-    """round(round(a*cos) + sign * round(b*sin))."""
-    left, right = _operate(np.multiply, a, cos, fmt), _operate(np.multiply, b, sin, fmt)
+    """round(round(a*cos) + sign * round(b*sin)); the products have at most `bits` bits."""
+    left, right = _operate(np.multiply, a, cos, fmt, bits), _operate(np.multiply, b, sin, fmt, bits)
     return _operate(np.subtract if sign < 0 else np.add, left, right, fmt)
 
 
 def _once(
-    a: FloatArray, b: FloatArray, cos: FloatArray, sin: FloatArray, sign: float, fmt: Format
+    a: FloatArray, b: FloatArray, cos: FloatArray, sin: FloatArray, sign: float, fmt: Format, _: int
 ) -> FloatArray:
     """round(a*cos + sign * b*sin): exact until one rounding."""
     left = dd.two_product(a.astype(np.float64), cos.astype(np.float64))
@@ -145,30 +146,21 @@ def _once(
     return round_to(total[0] if fmt is FP64 else dd.to_odd(total), fmt)
 
 
-def _operate(operation: Any, a: FloatArray, b: FloatArray, fmt: Format) -> FloatArray:
-    """a * b, a + b or a - b, correctly rounded to `fmt`; terms of a sum are in `fmt` already."""
+def _operate(operation: Any, a: FloatArray, b: FloatArray, fmt: Format, bits: int = 2 * 24) -> FloatArray:
+    """a * b, a + b or a - b, correctly rounded to `fmt`; terms of a sum are in `fmt` already.
+
+    bits: how many an exact product may have. Up to 24 of them it is exact in float32, barring underflow, and
+    up to 48 in float64.
+    """
     if fmt is FP64:
         wide: FloatArray = operation(a.astype(np.float64), b.astype(np.float64))
         return wide
     single = a.dtype == b.dtype == np.float32
-    if single and (fmt is FP32 or operation is not np.multiply):
+    if single and (fmt is FP32 or operation is not np.multiply or bits <= 24):
         return round_to(operation(a, b), fmt)
-    if single:  # 24 + 24 bits: the product is exact in float64, and often in float32
-        return round_to(_product(a, b), fmt)
     left, right = a.astype(np.float64), b.astype(np.float64)
+    if single:
+        return round_to(left * right, fmt)
     if operation is np.multiply:
         return round_to(dd.to_odd(dd.two_product(left, right)), fmt)
     return round_to(dd.to_odd(dd.two_sum(left, -right if operation is np.subtract else right)), fmt)
-
-
-def _product(a: FloatArray, b: FloatArray) -> FloatArray:
-    """The exact product, barring underflow, of two float32 arrays: in float32 where 12 bits each allow it."""
-    if _few_bits(a) and _few_bits(b):
-        return a * b
-    return a.astype(np.float64) * b.astype(np.float64)
-
-
-def _few_bits(x: FloatArray) -> bool:
-    """Whether the last 12 bits of every mantissa are 0; the first row is looked at first."""
-    rows = np.atleast_1d(x)
-    return all(not (np.ascontiguousarray(part).view(np.uint32) & 0xFFF).any() for part in (rows[:1], rows))
