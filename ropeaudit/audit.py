@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ropeaudit import circumstances, measure, plan, recipes, records, reference
+from ropeaudit import bounds, circumstances, measure, plan, recipes, records, reference
+from ropeaudit.bounds import Bound
 from ropeaudit.cases import LIMIT, Case, fits, positions_fit
 from ropeaudit.errors import UsageError
 from ropeaudit.formats import Format, parse
@@ -139,6 +140,7 @@ class _Found:
     measured: Measured
     floor: Measured
     structural: Spread
+    bound: Bound
 
 
 class _CaseRun:
@@ -186,11 +188,13 @@ class _CaseRun:
             some = [subjects[index] for index in chosen]
             found = self._measure(some, wanted, at, origin, (number, len(starts)))
             floors = self._measure(some, [[0]] * len(some), at, 0) if origin else found
+            pairs = [(subjects[index], offset) for index, offset in batch]
+            limits = iter(bounds.bounds(pairs, self.loaded, self.case.mask, self.threads))
             for place, subject in enumerate(some):
                 for offset in wanted[place]:
                     measured, floor = found[place, offset], floors[place, 0]
                     structural = self._structural(at, offset, subject.input)
-                    yield _Found(subject, offset, at, measured, floor, structural)
+                    yield _Found(subject, offset, at, measured, floor, structural, next(limits))
 
     def _measure(
         self,
@@ -269,6 +273,8 @@ def _record(case: Case, loaded: Inputs, found: _Found) -> Record:
         self_drift_rms=measured.own.rms,
         structural_max=found.structural.max,
         structural_rms=found.structural.rms,
+        predicted_rms=found.bound.rms,
+        bound_max=found.bound.maximum + measured.error,
         worst_head=head,
         worst_query=query,
         worst_key=key,

@@ -28,7 +28,6 @@ from ropeaudit.subjects.emulated import Emulated
 NOISE = 0.42**2  # mean square of a relative rounding error, in units of u squared
 _COSINE = 2.0**-49  # of NumPy's float64 cos and sin, absolute: 4 ulp
 _SLACK = 2.0**-50  # of a few float64 operations
-_ROWS = 1024  # positions at once
 _PARTS = ("known", "worst", "variance")
 
 Frequencies = tuple[Array, Array, Array]
@@ -65,18 +64,30 @@ def _frequencies(setting: RopeSetting, form: FrequencyForm, computed: Format, st
     return kept, np.array(meant), np.array(error)
 
 
-def phase(subject: Emulated, seq_len: int, offset: int) -> Phase:
-    """Return the errors of the angles at all positions; not finite where an angle is not."""
-    found = Phase(*np.empty((3, seq_len, subject.setting.pairs)))
-    for start in range(0, seq_len, _ROWS):
-        steps = np.arange(start, min(start + _ROWS, seq_len), dtype=np.int64)
-        part = _phase(subject, steps, offset)
-        for name in _PARTS:
-            getattr(found, name)[start : start + _ROWS] = getattr(part, name)
-    return found
+def thetas(subject: Emulated) -> Array:
+    """Return the frequencies that the recipe's stand for, radians per token. Shapes: -> (p,)."""
+    return _frequencies(subject.setting, subject.recipe.recipe.frequency_form, *subject.recipe.frequency)[1]
 
 
-def _phase(subject: Emulated, steps: Positions, offset: int) -> Phase:
+def rate(subject: Emulated) -> Array:
+    """Return the errors of the frequencies, by which phase errors grow with distance. Shapes: -> (p,).
+
+    0 where angles are clipped: there they do not grow evenly.
+    """
+    _, _, error = _frequencies(
+        subject.setting, subject.recipe.recipe.frequency_form, *subject.recipe.frequency
+    )
+    return np.zeros_like(error) if subject.setting.clipped else error
+
+
+def aliasing(subject: Emulated, seq_len: int, offset: int) -> Array:
+    """Return by how much each shifted position is rounded. Shapes: -> (s,). Units: tokens."""
+    exact = np.arange(seq_len, dtype=np.float64) + offset
+    return round_to(exact, subject.recipe.position).astype(np.float64) - exact
+
+
+def phase(subject: Emulated, steps: Positions, offset: int) -> Phase:
+    """Return the errors of the angles at steps + offset; not finite where an angle is not."""
     shifted = _phase_at(subject, steps, offset, offset)
     if subject.axes is None or not offset:
         return shifted

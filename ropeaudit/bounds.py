@@ -1,31 +1,34 @@
 """A-priori bound and predicted RMS of the drift of an emulated recipe.
 
-Letters: h heads, s positions, d head_dim, p pairs, r and c rows and columns of a tile.
-Source: numerics.md, section 4.
+Letters: h heads, s positions, d head_dim, p pairs, b blocks of positions. Source: numerics.md, section 4.
+
+Everything is a sum over pairs of a query's part times a key's part, so that no array of the size s² is
+needed: what a position contributes is gathered by blocks of positions, then blocks meet blocks.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from ropeaudit import bound_terms as terms
 from ropeaudit import masks
-from ropeaudit.bound_terms import Pair, Phase, Score
+from ropeaudit.bound_sums import Gathered, Gathering, Meeting, Weights
+from ropeaudit.bound_terms import Pair
 from ropeaudit.doubledouble import Array
-from ropeaudit.formats import FloatArray, round_to
 from ropeaudit.inputs import Inputs
 from ropeaudit.masks import Mask
-from ropeaudit.rope.rotation import split_pairs
-from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
 
-_TILE = 512  # rows and columns at once
-_PAIRS = 8  # pairs at once
+T = TypeVar("T")
+
 _SLACK = 1 + 2.0**-20  # float64 in here; the measured difference itself is rounded to float32
-_SMALL = 1e-2  # phase errors below it count by their squares, for 1 - cos would cancel
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +44,11 @@ def bound(subject: Emulated, inputs: Inputs, mask: Mask, offset: int) -> Bound:
 
     Exact, that is computed from what the recipe does: errors of positions and frequencies. As large as they
     can be: every later rounding; half an ulp of the angle where it is inexact. Looser than
-    section 4 says: each side's phase error is capped at 2, and only its difference to a middle value of
-    the tile counts, which costs up to a factor of 2 near the diagonal; |score| is replaced by the
-    sum of |q_i| |k_i|; a rotation costs (1 + sqrt 2) u.
-    Underflow counts at its largest.
-    Time: one float32 product of depth d per head, in tiles. Memory: three arrays (s, p), a head's
-    q and k in float64 a few times, and a few tiles.
+    section 4 says: sums over pairs are bounded by Cauchy and Schwarz, which costs at least a factor of
+    4/pi for gaussian q and k; a block of positions counts as its worst one; a rotation
+    costs (1 + sqrt 2) u. Underflow counts at its largest.
+    Time: a few passes over q and k, a hundredth of the products of the scores where those are many. Memory:
+    a few arrays of all heads and 512 positions, and what blocks sum to.
 
     Args:
         subject: A recipe on a setting; the scores are in its score format.
@@ -58,7 +60,7 @@ def bound(subject: Emulated, inputs: Inputs, mask: Mask, offset: int) -> Bound:
         maximum and rms, in score units (scaled, before softmax). maximum is inf where a number may
         overflow; rms is that of a run without overflow, and inf where an angle or an input is not finite.
         rms assumes that the phases of q and k have nothing to do with those of the errors, as in
-        gaussian inputs, and leaves out underflow.
+        gaussian inputs, and leaves out underflow; inside a block all pairs of positions count alike.
 
     Raises:
         Nothing of its own; the subject and the inputs were checked when they were made.
@@ -66,163 +68,152 @@ def bound(subject: Emulated, inputs: Inputs, mask: Mask, offset: int) -> Bound:
     Source: Brent, Percival, Zimmermann, Math. Comp. 76 (2007), for bounds of this form;
     Higham, Accuracy and Stability of Numerical Algorithms, chapter 3, for sums.
     """
+    return bounds([(subject, offset)], inputs, mask)[0]
+
+
+def bounds(
+    cells: Sequence[tuple[Emulated, int]], inputs: Inputs, mask: Mask, threads: int = 1
+) -> list[Bound]:
+    """Return the bound of every (subject, offset); see `bound`. q and k are looked at once for all of them.
+
+    The subjects share their setting.
+    """
+    found = [Bound(math.inf, math.inf)] * len(cells)
+    if not cells:
+        return found
+    seq_len, heads = int(inputs.q.shape[1]), int(inputs.q.shape[0])
+    setting, meeting = cells[0][0].setting, Meeting(mask, seq_len)
+    count = masks.count(mask, seq_len) * heads
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+        weights = list(
+            pool.map(_quiet, [Weights] * len(cells), *zip(*cells, strict=True), [seq_len] * len(cells))
+        )
+        finite = [index for index, weight in enumerate(weights) if weight.finite]
+        gathering = Gathering(inputs, setting, [weights[index] for index in finite])
+        gathered = gathering.joined(
+            list(pool.map(lambda start: _quiet(gathering.panel, start), gathering.starts))
+        )
+
+        def one(place: int) -> Bound:
+            index = finite[place]
+            subject = cells[index][0]
+            q, k = (_Side(gathered[place], place, which, subject, inputs) for which in "qk")
+            return _Cell(subject, weights[index], q, k, meeting).bound(count)
+
+        for index, value in zip(finite, pool.map(lambda p: _quiet(one, p), range(len(finite))), strict=True):
+            found[index] = value
+    return found
+
+
+def _quiet(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function whose overflows and nans are answers."""
     with np.errstate(all="ignore"):
-        return _Cell(subject, inputs.q.shape[1], mask, offset).bound(inputs)
+        return function(*arguments)
 
 
-@dataclass(frozen=True, slots=True)
 class _Side:
-    """q or k of a head: |pair| times the attention factor (s, p), |other dimension| (s, d - 2p)."""
+    """q or k of all query heads, the attention factor included: norms by block (h, b), squares (h, b, p)."""
 
-    pairs: Array
-    rest: Array
-
-    def norm(self) -> Array:
-        """2-norms of the rows. Shapes: -> (s,)."""
-        return np.asarray(np.sqrt((self.pairs**2).sum(axis=1) + (self.rest**2).sum(axis=1)))
+    def __init__(self, found: Gathered, cell: int, which: str, subject: Emulated, inputs: Inputs) -> None:
+        number = np.arange(len(inputs.q))
+        heads = number if which == "q" else len(inputs.q) + number // inputs.group
+        weight = terms.rotated(subject).weight
+        self.lost, self.drawn, self.even = weight * np.sqrt(found.weighted[cell][:, heads])
+        self.pairs, self.rest = weight * np.sqrt(found.pairs[heads]), np.sqrt(found.rest[heads])
+        self.squares, self.rest_squares = weight**2 * found.squares[heads], found.rest_squares[heads]
+        self.largest, self.largest_rest = (
+            weight * np.sqrt(found.largest[0, heads]),
+            np.sqrt(found.largest[1, heads]),
+        )
 
 
 class _Cell:
     """One subject at one offset."""
 
-    def __init__(self, subject: Emulated, seq_len: int, mask: Mask, offset: int) -> None:
-        self.subject, self.mask, self.seq_len = subject, mask, seq_len
-        self.setting: RopeSetting = subject.setting
-        self.phase: Phase = terms.phase(subject, seq_len, offset)
+    def __init__(self, subject: Emulated, weights: Weights, q: _Side, k: _Side, meeting: Meeting) -> None:
+        self.subject, self.setting, self.meeting = subject, subject.setting, meeting
+        self.weights, self.q, self.k = weights, q, k
         self.turned: Pair = terms.rotated(subject)
         self.passed: Pair = terms.passed(subject)
-        self.score: Score = terms.score(subject)
+        self.score = terms.score(subject)
         u, d = subject.accumulate.unit_roundoff, self.setting.head_dim
         self.sum_worst = math.expm1(d * math.log1p(u))
         self.sum_variance = terms.NOISE * u * u * d / 2
 
-    def bound(self, inputs: Inputs) -> Bound:
-        known, worst = self.phase.known, self.phase.worst
-        if not (np.isfinite(known).all() and np.isfinite(worst).all()):
-            return Bound(math.inf, math.inf)
-        largest, squares = 0.0, 0.0
-        for head, x in enumerate(inputs.q):
-            if head % inputs.group == 0:
-                k = self._side(inputs.k[head // inputs.group])
-            q = self._side(x)
-            largest = max(largest, self._largest(q, k))
-            squares += self._squares(q, k)
-        mean = squares / (masks.count(self.mask, self.seq_len) * inputs.q.shape[0])
+    def bound(self, count: int) -> Bound:
+        """Return the bound over `count` scores."""
+        largest = math.inf if self._overflows() else self._largest()
+        mean = self._squares() / count
         maximum = (self.score.grows * largest + self.score.small) * _SLACK
-        if not math.isfinite(maximum + mean):
-            return Bound(math.inf, self.setting.scale * math.sqrt(mean) if math.isfinite(mean) else math.inf)
-        return Bound(maximum, self.setting.scale * math.sqrt(max(mean, 0.0)))
+        rms = self.setting.scale * math.sqrt(max(mean, 0.0)) if math.isfinite(mean) else math.inf
+        return Bound(maximum if math.isfinite(maximum + mean) else math.inf, rms)
 
-    def _side(self, x: Array) -> _Side:
-        exact = round_to(x, self.subject.input).astype(np.float64)
-        a, b = split_pairs(exact, self.setting)
-        return _Side(self.turned.weight * np.hypot(a, b), np.abs(exact[:, self.setting.rotary_dim :]))
-
-    def _overflows(self, q: _Side, k: _Side) -> bool:
-        recipe = self.subject.recipe
+    def _overflows(self) -> bool:
+        recipe, both = self.subject.recipe, (self.q, self.k)
         room = min(recipe.rotation.largest, recipe.output.largest)
-        for side in (q, k):
-            pairs, rest = (float(part.max(initial=0.0)) for part in (side.pairs, side.rest))
-            if not pairs * (1 + self.turned.worst) + self.turned.small <= room:
+        for side in both:
+            if not (side.largest * (1 + self.turned.worst) + self.turned.small <= room).all():
                 return True
-            if not rest * (1 + self.passed.worst) <= recipe.output.largest:
+            if not (side.largest_rest * (1 + self.passed.worst) <= recipe.output.largest).all():
                 return True
         grown = (1 + max(self.turned.worst, self.passed.worst)) ** 2 * (1 + self.sum_worst)
-        sums = float(q.norm().max()) * float(k.norm().max()) * grown
-        stored = sums * (1 + self.subject.score.unit_roundoff) ** 2
-        return not stored <= self.score.largest
+        norms = [np.sqrt((side.pairs**2 + side.rest**2).max(axis=1)) for side in both]
+        stored = norms[0] * norms[1] * grown * (1 + self.subject.score.unit_roundoff) ** 2
+        return not (stored <= self.score.largest).all()
 
     def _relative(self, pair: Pair) -> float:
         """What multiplies |q_i| |k_i|: roundings of both sides, of the sum, and of the score."""
         both = (1 + pair.worst) ** 2
         return both - 1 + self.sum_worst * both + self.score.adds / self.score.grows
 
-    def _largest(self, q: _Side, k: _Side) -> float:
-        """The largest bound of the error of an unscaled score, inf where one may overflow."""
-        if self._overflows(q, k):
-            return math.inf
-        turned, passed = self.turned, self.passed
-        small = sum(
-            turned.small * (1 + turned.worst) * float(side.pairs.sum(axis=1).max())
-            + passed.small * (1 + passed.worst) * float(side.rest.sum(axis=1).max())
-            for side in (q, k)
-        )
-        d, low = self.setting.head_dim, self.subject.accumulate.smallest_subnormal
-        small += d * (max(turned.small, passed.small) ** 2 + low)
-        found = 0.0
-        for start in range(0, self.seq_len, _TILE):
-            rows = slice(start, min(start + _TILE, self.seq_len))
-            for first in range(0, masks.columns(self.mask, rows, self.seq_len), _TILE):
-                cols = slice(first, min(first + _TILE, self.seq_len))
-                found = max(found, self._tile(q, k, rows, cols))
-        return found + (1 + self.sum_worst) * small
+    def _largest(self) -> float:
+        """The largest bound of the error of an unscaled score.
 
-    def _tile(self, q: _Side, k: _Side, rows: slice, cols: slice) -> float:
-        """The largest bound in a tile: a product, and where phases are lost not more than norms allow.
-
-        A float32 product of positive numbers up to 1 is off by gamma: the result is made larger by that.
+        sum of |q_i| |k_i| min(2, lost_q + lost_k + distance |rate|) + relative errors, by norms.
         """
-        known, worst = self.phase.known, self.phase.worst
-        middle = (known[rows.start] + known[cols.stop - 1]) / 2
-        lost_q, lost_k = (
-            np.minimum(2.0, np.abs(known[some] - middle) + worst[some]) for some in (rows, cols)
-        )
-        pairs, rest = self._relative(self.turned), self._relative(self.passed)
-        a, b = q.pairs[rows], k.pairs[cols]
-        left, top = _single(a * (lost_q + pairs), a, q.rest[rows] * rest)
-        right, other = _single(b, b * lost_k, k.rest[cols])
-        found = left @ right.T
-        if max(lost_q.max(initial=0.0), lost_k.max(initial=0.0)) > 0.5:
-            most = (2 + max(pairs, rest)) / top / other
-            of_q, of_k = _Side(a, q.rest[rows]).norm() * most, _Side(b, k.rest[cols]).norm()
-            np.minimum(found, np.outer(of_q.astype(np.float32), of_k.astype(np.float32)), out=found)
-        hidden = masks.hidden(self.mask, rows, cols)
-        if hidden is not None:
-            found[hidden] = 0.0
-        count = left.shape[1] + 8
-        largest = float(found.max()) * (1 + count * 2.0**-23) + count * 2.0**-140
-        return float(largest * top * other)
+        q, k, meeting = self.q, self.k, self.meeting
+        pairs, rest, most = self._relative(self.turned), self._relative(self.passed), 0.0
+        for head in range(len(q.pairs)):
+            lost = np.outer(q.lost[head], k.pairs[head]) + np.outer(q.pairs[head], k.lost[head])
+            np.minimum(lost, 2 * np.outer(q.even[head], k.even[head]), out=lost)
+            lost += meeting.distance * np.outer(q.drawn[head], k.drawn[head])
+            both = np.outer(q.pairs[head], k.pairs[head])
+            found = np.minimum(lost, 2 * both) + pairs * both
+            if self.setting.rotary_dim < self.setting.head_dim:
+                found += rest * np.outer(q.rest[head], k.rest[head])
+            most = max(most, float(found.max(where=meeting.seen, initial=0.0)))
+        return most + (1 + self.sum_worst) * self._underflow()
 
-    def _squares(self, q: _Side, k: _Side) -> float:
-        """Sum of the expected squares of all errors of a head's scores, unscaled; a few pairs at a time."""
+    def _underflow(self) -> float:
+        turned, passed, setting = self.turned, self.passed, self.setting
+        parts = math.sqrt(setting.pairs), math.sqrt(setting.head_dim - setting.rotary_dim)  # 1- from 2-norms
+        small = sum(
+            turned.small * (1 + turned.worst) * parts[0] * float(side.pairs.max())
+            + passed.small * (1 + passed.worst) * parts[1] * float(side.rest.max())
+            for side in (self.q, self.k)
+        )
+        low = self.subject.accumulate.smallest_subnormal
+        return small + setting.head_dim * (max(turned.small, passed.small) ** 2 + low)
+
+    def _squares(self) -> float:
+        """Sum of the expected squares of all errors of all scores, unscaled."""
+        q, k, summed = self.q, self.k, self.meeting.sum
         later = self.sum_variance + self.score.variance
         turned = 2 * self.turned.variance + (2 * self.turned.bias) ** 2 + later
-        total = (2 * self.passed.variance + later) * float(self._visible(q.rest**2, k.rest**2).sum())
-        for start in range(0, self.setting.pairs, _PAIRS):
-            some = slice(start, start + _PAIRS)
-            x, y = q.pairs[:, some] ** 2, k.pairs[:, some] ** 2
-            known, noise = self.phase.known[:, some], self.phase.variance[:, some]
-            known = known - (known[:1] + known[-1:]) / 2
-            size = np.sqrt((known**2 + noise).max(axis=0))
-            phases = np.where(
-                size < _SMALL,
-                self._small_phases(x, y, known, noise) / 2,
-                self._large_phases(x, y, known, noise),
-            )
-            total += float((0.5 * turned * self._visible(x, y) + phases).sum())
-        return total
+        both, rest = summed(q.squares, k.squares), summed(q.rest_squares, k.rest_squares)
+        phases = np.where(self.weights.small, self._small_phases(), self._large_phases(both))
+        return float((2 * self.passed.variance + later) * rest.sum() + (0.5 * turned * both + phases).sum())
 
-    def _visible(self, f: Array, g: Array) -> Array:
-        """Sum of f(m) g(n) over the visible m, n. Shapes: two of (s, p) -> (p,)."""
-        seen = np.cumsum(g, axis=0) if self.mask == "causal" else g.sum(axis=0)
-        return np.asarray((f * seen).sum(axis=0))
+    def _small_phases(self) -> Array:
+        """Half of x y ((known(m) - known(n))^2 + noise(m) + noise(n)), summed. Shapes: -> (p,)."""
+        q, k, summed = self.q, self.k, self.meeting.sum
+        known, own = self.weights.means[:2]
+        squares = summed(q.squares * own, k.squares) + summed(q.squares, k.squares * own)
+        return squares / 2 - summed(q.squares * known, k.squares * known)
 
-    def _small_phases(self, x: Array, y: Array, known: Array, noise: Array) -> Array:
-        """x y ((known(m) - known(n))^2 + noise(m) + noise(n)), summed."""
-        own = known**2 + noise
-        crossed = self._visible(x * known, y * known)
-        return self._visible(x * own, y) + self._visible(x, y * own) - 2 * crossed
-
-    def _large_phases(self, x: Array, y: Array, known: Array, noise: Array) -> Array:
+    def _large_phases(self, both: Array) -> Array:
         """x y (1 - mean cosine of the phase error), summed: what |1 - e^(i error)|^2 / 2 is in the mean."""
-        kept = np.exp(-noise / 2)
-        cos, sin = kept * np.cos(known), kept * np.sin(known)
-        alike = self._visible(x * cos, y * cos) + self._visible(x * sin, y * sin)
-        return self._visible(x, y) - alike
-
-
-def _single(*parts: Array) -> tuple[FloatArray, float]:
-    """Return non-negative parts side by side, over their largest number, in float32, and that number."""
-    whole = np.hstack(parts)
-    top = float(whole.max(initial=0.0)) or 1.0
-    return (whole / top).astype(np.float32), top
+        q, k = self.q, self.k
+        for weight in self.weights.means[2:]:
+            both = both - self.meeting.sum(q.squares * weight, k.squares * weight)
+        return both

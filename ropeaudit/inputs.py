@@ -5,14 +5,15 @@ Letters: h heads, g key-value heads, s positions, d head_dim.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ropeaudit import captured
 from ropeaudit.doubledouble import Array
 from ropeaudit.errors import BadShape, UnknownName
-from ropeaudit.formats import Format, parse, round_to
+from ropeaudit.formats import FP64, Format, parse, round_to
 
 SYNTHETIC = ("gaussian", "ones", "arange")
 
@@ -29,6 +30,7 @@ class Inputs:
     k: Array
     source: str
     seed: int | None
+    _unchanged: dict[Format, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.q.shape[0] % self.k.shape[0]:
@@ -39,7 +41,14 @@ class Inputs:
 
     def unchanged_by(self, fmt: Format) -> bool:
         """Tell whether rounding q and k to `fmt` leaves them as they are."""
-        return all(np.array_equal(round_to(row, fmt), row) for x in (self.q, self.k) for row in x)
+        if fmt not in self._unchanged:
+            rows = (row for x in (self.q, self.k) for row in x)
+            self._unchanged[fmt] = fmt is FP64 or all(np.array_equal(round_to(row, fmt), row) for row in rows)
+        return self._unchanged[fmt]
+
+    def distinct(self, formats: Iterable[Format]) -> dict[Format, Format]:
+        """Return each format, or float64 in the place of one that leaves q and k as they are."""
+        return {fmt: FP64 if self.unchanged_by(fmt) else fmt for fmt in formats}
 
     @property
     def group(self) -> int:
@@ -59,7 +68,7 @@ def make(kind: str, heads: int, kv_heads: int, seq_len: int, head_dim: int, seed
     q_shape, k_shape = (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim)
     if kind == "gaussian":
         generator = np.random.default_rng(seed)
-        q, k = (_on_16_bit_grid(generator.standard_normal(shape)) for shape in (q_shape, k_shape))
+        q, k = (_gaussian(generator, shape) for shape in (q_shape, k_shape))
         return Inputs(q, k, kind, seed)
     if kind == "ones":
         return Inputs(np.ones(q_shape), np.ones(k_shape), kind, None)
@@ -72,6 +81,15 @@ def check_kind(kind: str) -> None:
     """Raise UnknownName unless `kind` is one that `make` knows."""
     if kind not in SYNTHETIC:
         raise UnknownName("--qk", kind, SYNTHETIC, "(or a file: .safetensors, .npz, .pt, q.npy,k.npy)")
+
+
+def _gaussian(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Draw normal numbers on the 16-bit grid, a head at a time: what is drawn is still in the cache."""
+    drawn = np.empty(shape)
+    for head in drawn:
+        generator.standard_normal(out=head)
+        head[...] = _on_16_bit_grid(head)
+    return drawn
 
 
 def _on_16_bit_grid(x: Array) -> Array:

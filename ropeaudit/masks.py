@@ -30,3 +30,20 @@ def hidden(mask: Mask, rows: slice, cols: slice) -> NDArray[np.bool_] | None:
         return None
     keys = np.arange(cols.start, cols.stop)
     return keys[None, :] > np.arange(rows.start, rows.stop)[:, None]
+
+
+def counts(mask: Mask, edges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many scores are seen between blocks of queries and blocks of keys that share edges.
+
+    edges: rising, b + 1 of them. Shapes: (b + 1,) -> (b, b).
+    """
+    before = _before(mask, edges[:, None], edges[None, :])
+    return np.asarray(np.diff(np.diff(before, axis=0), axis=1))
+
+
+def _before(mask: Mask, queries: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many scores are seen of the first `queries` queries and the first `keys` keys."""
+    if mask == "full":
+        return np.asarray(queries * keys)
+    some = np.minimum(queries, keys)
+    return np.asarray(some * (some + 1) // 2 + (queries - some) * some)

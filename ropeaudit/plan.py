@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ropeaudit.formats import FP32, FP64, Format
+from ropeaudit.formats import FP32, Format
 from ropeaudit.inputs import Inputs
 from ropeaudit.masks import Mask
 from ropeaudit.metrics import Differences, Spread
@@ -83,10 +83,7 @@ class Plan:
         An input format that changes nothing counts as float64. A key depends on its subject and on q and k
         alone, so that a case gives the same bits whatever else is measured with it.
         """
-        seen = {subject.input: subject.input for subject in self.subjects}
-        for fmt in seen:
-            if self.inputs.unchanged_by(fmt):
-                seen[fmt] = FP64
+        seen = self.inputs.distinct(subject.input for subject in self.subjects)
         groups: dict[Key, list[int]] = {}
         for index, subject in enumerate(self.subjects):
             precision: Precision = "extended" if subject.narrowest > FP32.precision else "double"

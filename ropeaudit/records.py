@@ -55,6 +55,8 @@ class Record:
     self_drift_rms: float
     structural_max: float
     structural_rms: float
+    predicted_rms: float
+    bound_max: float
     worst_head: int | None
     worst_query: int | None
     worst_key: int | None
@@ -104,6 +106,8 @@ COLUMNS: dict[str, str] = {
     "self_drift_rms": "root mean square of self-drift; clipped angles add their structural change to it",
     "structural_max": "largest change of the exact scores by the shift itself: new frequencies, clipping",
     "structural_rms": "root mean square of that change; drift does not hold it",
+    "predicted_rms": "drift_rms predicted from the recipe, for q and k of random phases, as gaussian ones",
+    "bound_max": "drift_max cannot exceed it with q and k of these sizes; inf where a score may overflow",
     "worst_head": "head of drift_max; nan where no score differs or some are not finite",
     "worst_query": "query index of drift_max, unshifted",
     "worst_key": "key index of drift_max, unshifted",

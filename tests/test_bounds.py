@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeaudit import recipes
+from ropeaudit import masks, recipes
 from ropeaudit.audit import shift
-from ropeaudit.bounds import Bound, bound
+from ropeaudit.bounds import Bound, bound, bounds
 from ropeaudit.cases import Case
 from ropeaudit.formats import parse
 from ropeaudit.inputs import Inputs, make
+from ropeaudit.masks import Mask
 from ropeaudit.measure import measure
 from ropeaudit.plan import Plan
 from ropeaudit.records import Record
@@ -90,7 +91,8 @@ def holds(record: Record, found: Bound) -> bool:
         return found.maximum == math.inf and not math.isnan(found.rms)
     if math.isnan(found.rms) or not math.isfinite(record.drift_max):
         return False
-    return record.drift_max <= found.maximum + record.reference_error
+    same = record.predicted_rms == found.rms and record.bound_max == found.maximum + record.reference_error
+    return same and record.drift_max <= record.bound_max
 
 
 def check(*arguments: Any, **case: Any) -> int:
@@ -204,3 +206,23 @@ def test_what_overflows_has_no_bound() -> None:
     assert bound(subject, inputs, "causal", 65536) == Bound(math.inf, math.inf)
     assert bound(subject, make("arange", 1, 1, 16, 64), "causal", 0).maximum == math.inf
     assert math.isfinite(bound(subject, inputs, "causal", 1000).maximum)
+
+
+@pytest.mark.parametrize("mask", ["causal", "full"])
+@pytest.mark.parametrize("edges", [[0, 1], [0, 3, 6, 7], [0, 1, 2, 3, 4, 5], [0, 16, 32, 40]])
+def test_blocks_see_as_many_scores_as_the_mask_shows(mask: Mask, edges: list[int]) -> None:
+    size = edges[-1]
+    hidden = masks.hidden(mask, slice(0, size), slice(0, size))
+    seen = np.ones((size, size), int) if hidden is None else (~hidden).astype(int)
+    sums = np.add.reduceat(np.add.reduceat(seen, edges[:-1], axis=0), edges[:-1], axis=1)
+    assert (masks.counts(mask, np.array(edges)) == sums).all()
+    assert sums.sum() == masks.count(mask, size)
+
+
+def test_the_bounds_of_many_cells_are_those_of_each_alone() -> None:
+    setting, inputs = RopeSetting.of(16, rotary_dim=8), make("gaussian", 4, 2, 700, 16)
+    subjects = [Emulated(recipes.named("hf").resolve(parse(dtype)), setting) for dtype in MORE]
+    cells = [(subject, offset) for subject in subjects for offset in (0, 5000)]
+    alone = [bound(subject, inputs, "causal", offset) for subject, offset in cells]
+    assert bounds(cells, inputs, "causal", 3) == alone
+    assert bounds([], inputs, "causal") == []

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from ropeaudit import circumstances, masks, plan, reference, scores, tile
 from ropeaudit.doubledouble import Array
-from ropeaudit.formats import FP32, FP64, FloatArray, Format, round_to
+from ropeaudit.formats import FP32, FloatArray, Format, round_to
 from ropeaudit.inputs import Inputs
 from ropeaudit.masks import Mask
 from ropeaudit.metrics import Differences, Place, Spread, hide
@@ -101,10 +101,7 @@ class Fresh:
 
 def input_formats(inputs: Inputs, subjects: Sequence[Subject]) -> list[Format]:
     """Return how each subject's q and k are rounded; a format that changes nothing counts as float64."""
-    known = {subject.input: subject.input for subject in subjects}
-    for fmt in known:
-        if inputs.unchanged_by(fmt):
-            known[fmt] = FP64
+    known = inputs.distinct(subject.input for subject in subjects)
     return [known[subject.input] for subject in subjects]
 
 
