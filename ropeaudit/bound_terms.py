@@ -47,7 +47,7 @@ class Phase:
 
 
 @functools.lru_cache(maxsize=256)
-def _frequencies(setting: RopeSetting, form: FrequencyForm, computed: Format, stored: Format) -> Frequencies:
+def kept_frequencies(setting: RopeSetting, form: FrequencyForm, computed: Format, stored: Format) -> Frequencies:
     """Return what is kept, the frequency that it stands for, and the error of that. Shapes: -> (p,)."""
     kept = round_to(frequencies(setting, form, computed), stored).astype(np.float64)
     after = [Decimal(x) for x in effect(setting, stored).tolist()] if form == "recurrence" else []
@@ -87,7 +87,7 @@ def _phase(subject: Emulated, steps: Positions, offset: int) -> Phase:
 def _phase_at(subject: Emulated, steps: Positions, shift: int, origin: int) -> Phase:
     """The errors at steps + shift; where angles are clipped the reference stands at steps + origin."""
     recipe, setting = subject.recipe, subject.setting
-    _, theta, error = _frequencies(setting, recipe.recipe.frequency_form, *recipe.frequency)
+    _, theta, error = kept_frequencies(setting, recipe.recipe.frequency_form, *recipe.frequency)
     exact = (steps + shift).astype(np.float64)
     position = round_to(exact, recipe.position).astype(np.float64)
     truth = (steps + origin).astype(np.float64) if setting.clipped else exact
@@ -109,7 +109,7 @@ def _phase_at(subject: Emulated, steps: Positions, shift: int, origin: int) -> P
 def _roundings(subject: Emulated, position: Array) -> tuple[Array, Array]:
     """Largest sum and variance of the roundings of the angles. Shapes: (s,) -> two of (s, p)."""
     recipe, form = subject.recipe, subject.recipe.recipe.frequency_form
-    kept, _, _ = _frequencies(subject.setting, form, *recipe.frequency)
+    kept, _, _ = kept_frequencies(subject.setting, form, *recipe.frequency)
     product, angle = recipe.angle
     worst, variance = np.zeros((2, position.size, kept.size))
     if form == "recurrence":

@@ -7,12 +7,13 @@ Source: numerics.md, section 4.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from ropeaudit import bound_monotone, masks
 from ropeaudit import bound_terms as terms
-from ropeaudit import masks
 from ropeaudit.bound_terms import Pair, Phase, Score
 from ropeaudit.doubledouble import Array
 from ropeaudit.formats import FloatArray, round_to
@@ -66,8 +67,22 @@ def bound(subject: Emulated, inputs: Inputs, mask: Mask, offset: int) -> Bound:
     Source: Brent, Percival, Zimmermann, Math. Comp. 76 (2007), for bounds of this form;
     Higham, Accuracy and Stability of Numerical Algorithms, chapter 3, for sums.
     """
+    seq_len = inputs.q.shape[1]
     with np.errstate(all="ignore"):
-        return _Cell(subject, inputs.q.shape[1], mask, offset).bound(inputs)
+        return _Cell(subject, seq_len, mask, terms.phase(subject, seq_len, offset)).bound(inputs)
+
+
+def bound_up_to(subject: Emulated, inputs: Inputs, mask: Mask, offset: int) -> float:
+    """Bound the drift of a subject at every offset from 0 to `offset` at once; inf where none is known.
+
+    The errors of the angles in `bound` are replaced by ones that grow with the position, and nothing else in
+    it depends on the offset: see `ropeaudit.bound_monotone`. So the result, too, grows with the offset.
+    Units: score units.
+    """
+    seq_len = inputs.q.shape[1]
+    with np.errstate(all="ignore"):
+        phase = bound_monotone.phase_up_to(subject, seq_len, offset)
+        return math.inf if phase is None else _Cell(subject, seq_len, mask, phase).maximum(inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +98,12 @@ class _Side:
 
 
 class _Cell:
-    """One subject at one offset."""
+    """One subject whose angles have the errors `phase`."""
 
-    def __init__(self, subject: Emulated, seq_len: int, mask: Mask, offset: int) -> None:
+    def __init__(self, subject: Emulated, seq_len: int, mask: Mask, phase: Phase) -> None:
         self.subject, self.mask, self.seq_len = subject, mask, seq_len
         self.setting: RopeSetting = subject.setting
-        self.phase: Phase = terms.phase(subject, seq_len, offset)
+        self.phase = phase
         self.turned: Pair = terms.rotated(subject)
         self.passed: Pair = terms.passed(subject)
         self.score: Score = terms.score(subject)
@@ -97,21 +112,30 @@ class _Cell:
         self.sum_variance = terms.NOISE * u * u * d / 2
 
     def bound(self, inputs: Inputs) -> Bound:
-        known, worst = self.phase.known, self.phase.worst
-        if not (np.isfinite(known).all() and np.isfinite(worst).all()):
+        if not self._finite():
             return Bound(math.inf, math.inf)
-        largest, squares = 0.0, 0.0
+        squares = sum(self._squares(q, k) for q, k in self._heads(inputs))
+        mean = squares / (masks.count(self.mask, self.seq_len) * inputs.q.shape[0])
+        rms = self.setting.scale * math.sqrt(max(mean, 0.0)) if math.isfinite(mean) else math.inf
+        return Bound(self.maximum(inputs) if math.isfinite(mean) else math.inf, rms)
+
+    def maximum(self, inputs: Inputs) -> float:
+        """The largest bound of all scores; inf where a number may overflow."""
+        if not self._finite():
+            return math.inf
+        largest = max(self._largest(q, k) for q, k in self._heads(inputs))
+        found = (self.score.grows * largest + self.score.small) * _SLACK
+        return found if math.isfinite(found) else math.inf
+
+    def _finite(self) -> bool:
+        return bool(np.isfinite(self.phase.known).all() and np.isfinite(self.phase.worst).all())
+
+    def _heads(self, inputs: Inputs) -> Iterator[tuple[_Side, _Side]]:
+        """q and k of every query head."""
         for head, x in enumerate(inputs.q):
             if head % inputs.group == 0:
                 k = self._side(inputs.k[head // inputs.group])
-            q = self._side(x)
-            largest = max(largest, self._largest(q, k))
-            squares += self._squares(q, k)
-        mean = squares / (masks.count(self.mask, self.seq_len) * inputs.q.shape[0])
-        maximum = (self.score.grows * largest + self.score.small) * _SLACK
-        if not math.isfinite(maximum + mean):
-            return Bound(math.inf, self.setting.scale * math.sqrt(mean) if math.isfinite(mean) else math.inf)
-        return Bound(maximum, self.setting.scale * math.sqrt(max(mean, 0.0)))
+            yield self._side(x), k
 
     def _side(self, x: Array) -> _Side:
         exact = round_to(x, self.subject.input).astype(np.float64)
