@@ -1,9 +1,9 @@
 """Errors of the angles that hold at all offsets up to one: what a bound needs to speak of a range.
 
-The errors at a single offset go up and down: a rounding is exact here and not there. Here every rounding of an
-angle counts half an ulp at its size, unless it is exact at all smaller positions too; sizes grow with the
-position, so these errors do. Only positions that their format holds exactly are spoken of: every integer
-up to 2^precision.
+The errors at a single offset go up and down: a rounding is exact here and not there. Here every rounding of
+an angle counts half an ulp at its size, unless it is exact at all smaller positions too; sizes grow with the
+position, so these errors do. Only positions that their format holds exactly are spoken of: every integer up
+to 2^precision.
 Letters: s positions, p pairs.
 """
 

@@ -47,7 +47,9 @@ class Phase:
 
 
 @functools.lru_cache(maxsize=256)
-def kept_frequencies(setting: RopeSetting, form: FrequencyForm, computed: Format, stored: Format) -> Frequencies:
+def kept_frequencies(
+    setting: RopeSetting, form: FrequencyForm, computed: Format, stored: Format
+) -> Frequencies:
     """Return what is kept, the frequency that it stands for, and the error of that. Shapes: -> (p,)."""
     kept = round_to(frequencies(setting, form, computed), stored).astype(np.float64)
     after = [Decimal(x) for x in effect(setting, stored).tolist()] if form == "recurrence" else []

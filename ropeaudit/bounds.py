@@ -76,8 +76,8 @@ def bound_up_to(subject: Emulated, inputs: Inputs, mask: Mask, offset: int) -> f
     """Bound the drift of a subject at every offset from 0 to `offset` at once; inf where none is known.
 
     The errors of the angles in `bound` are replaced by ones that grow with the position, and nothing else in
-    it depends on the offset: see `ropeaudit.bound_monotone`. So the result, too, grows with the offset.
-    Units: score units.
+    it depends on the offset: see `ropeaudit.bound_monotone`. So what is bounded grows with the offset, and
+    one call speaks of the whole range. Units: score units.
     """
     seq_len = inputs.q.shape[1]
     with np.errstate(all="ignore"):

@@ -39,7 +39,16 @@ HOUSE = [
     ],
     ["cli", "cli.options", "cli.values", "cli.gates", "cli.progress"],
     ["cli.output", "cli.settings", "cli.rows"],
-    ["cli.shift", "cli.list", "cli.env", "cli.frequencies", "cli.decay", "cli.parity", "cli.rerotate", "cli.limit"],
+    [
+        "cli.shift",
+        "cli.list",
+        "cli.env",
+        "cli.frequencies",
+        "cli.decay",
+        "cli.parity",
+        "cli.rerotate",
+        "cli.limit",
+    ],
     ["cli.main"],
     ["", "__main__"],
 ]

@@ -35,7 +35,7 @@ from ropeaudit.subjects.emulated import Emulated
 UP_TO = 2**24  # the default of the largest offset
 TOLERANCE = "drift_relative=0.01"
 FEWEST = 64  # offsets that any search may measure
-_MOST, _TYPICAL, _OVERHEAD = 256, 2**26, 2**22  # offsets of a case of 8 heads x 256² scores x 128 dims
+_MOST, _TYPICAL, _OVERHEAD = 208, 2**26, 2**22  # offsets of a case of 8 heads x 256² scores x 128 dims
 _CLIPPED = 8  # times as much work where the exact scores depend on the offset
 _SURE = 1 - 2.0**-30  # float64 roundings of a tolerance
 

@@ -32,7 +32,8 @@ def likeliest(subject: Emulated, seq_len: int, low: int, high: int, count: int) 
     if high < low:
         return []
     parts = [
-        _spread(subject, seq_len, start, min(start + _ROWS, high + 2)) for start in range(low, high + 2, _ROWS)
+        _spread(subject, seq_len, start, min(start + _ROWS, high + 2))
+        for start in range(low, high + 2, _ROWS)
     ]
     spreads, block = np.concatenate(parts), max(1, seq_len // 2)
     starts = range(0, spreads.size - 1, block)

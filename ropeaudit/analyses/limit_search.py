@@ -66,6 +66,7 @@ class _Search:
         self.held: set[int] = set()
         self.failing: int | None = None  # the lowest known
         self.tested = 0
+        self.guessed = False
 
     def run(self) -> Boundary:
         """Search, and make sure that the last safe offset was tested itself."""
@@ -99,7 +100,9 @@ class _Search:
         self.tested += len(some)
         results = self.test(some)
         self.held.update(offset for offset, good in zip(some, results, strict=True) if good)
-        self.failing = min((o for o, good in zip(some, results, strict=True) if not good), default=self.failing)
+        self.failing = min(
+            (o for o, good in zip(some, results, strict=True) if not good), default=self.failing
+        )
 
     def walk(self, offsets: Sequence[int]) -> None:
         """Test upwards, some at a time, until one fails."""
@@ -119,6 +122,7 @@ class _Search:
             known = self.top()
             self.ask(range(known - _BESIDE, known + 1), kept)
             self.ask(self.guess(low, known, _GUESSED), kept)
+            self.guessed = True
         self.ask(spread(low, self.top(), self.left(_LAST)), _LAST)
         self.cut(0)
 
@@ -134,6 +138,8 @@ class _Search:
             if gap <= 1:
                 return
             parts = {low + max(1, gap * i // (_SECTIONS + 1)) for i in range(1, _SECTIONS + 1)}
+            if self.guessed and gap > 4 * self.question.seq_len:  # a guess is about right: stay beside it
+                parts = {low + gap // 2, *(self.failing - self.question.seq_len // i for i in (1, 4))}
             self.ask(parts, kept)
 
 
