@@ -51,10 +51,10 @@ COLUMNS: dict[str, str] = {
     "how": "exhaustive: every offset below the first failing one was measured or is guaranteed; or searched",
 }
 LEGEND = (
-    "safe up to: the last position of a sequence such that no measured offset up to its own fails; first "
-    "failing\nposition: that of the first one found to fail. guaranteed offset: up to it an a-priori bound "
-    "proves the\ntolerance. how: exhaustive: every offset below the first failing one was measured or is "
-    "guaranteed;\nsearched: those likely to fail were measured, and another may fail."
+    "safe up to: the last position of a sequence such that no measured offset up to its own fails;\n"
+    "first failing position: that of the first one found to fail. guaranteed offset: up to it an\n"
+    "a-priori bound proves the tolerance. how: exhaustive: every offset below the first failing one\n"
+    "was measured or is guaranteed; searched: those likely to fail were, and another may fail."
 )
 _SCREEN = ("safe_up_to", "first_failing_position", "value_at_safe", "value_at_failing", "guaranteed_offset")
 _DISPENSABLE = ("guaranteed_offset", "value_at_safe", "how", "value_at_failing", "model_maximum")
