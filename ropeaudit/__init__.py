@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ropeaudit.analyses.limit import Limit, limit
     from ropeaudit.audit import Audit, shift, to_frame
     from ropeaudit.cases import Case
     from ropeaudit.errors import RopeAuditError
@@ -20,6 +21,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "Audit": "ropeaudit.audit",
     "Case": "ropeaudit.cases",
+    "Limit": "ropeaudit.analyses.limit",
+    "limit": "ropeaudit.analyses.limit",
     "shift": "ropeaudit.audit",
     "to_frame": "ropeaudit.audit",
     "RopeAuditError": "ropeaudit.errors",
@@ -31,9 +34,11 @@ _HOMES = {
 __all__ = [
     "Audit",
     "Case",
+    "Limit",
     "Record",
     "RopeAuditError",
     "RopeSetting",
+    "limit",
     "parse",
     "round_to",
     "shift",

@@ -79,7 +79,7 @@ class Audit:
                 if progress:
                     progress((start + share) / count)
 
-            run = _CaseRun(case, loaded, setting, self.resolved(), threads or circumstances.threads(), part)
+            run = CaseRun(case, loaded, setting, self.resolved(), threads or circumstances.threads(), part)
             yield from run.records(offsets)
 
 
@@ -143,7 +143,7 @@ class _Found:
     bound: Bound
 
 
-class _CaseRun:
+class CaseRun:
     """One case: its offsets by the setting that holds at them, its subjects in batches that fit the cache."""
 
     def __init__(

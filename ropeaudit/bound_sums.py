@@ -6,7 +6,7 @@ Letters: h heads, g key-value heads, s positions, d head_dim, p pairs, b blocks,
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,18 +14,24 @@ from numpy.typing import NDArray
 
 from ropeaudit import bound_terms as terms
 from ropeaudit import masks
+from ropeaudit.bound_terms import Phase
 from ropeaudit.doubledouble import Array
 from ropeaudit.formats import Format, round_to
 from ropeaudit.inputs import Inputs
 from ropeaudit.masks import Mask
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Positions
 from ropeaudit.subjects.emulated import Emulated
 
 PANEL = 512  # positions at once
 _BLOCKS = 256  # of largest norms
 _SUMS = 64  # blocks of sums of squares
 _SMALL = 1e-2  # phase errors below it count by their squares, for 1 - cos would cancel
+
+
+# errors of the angles of a subject, at steps (s,) + offset
+PhaseAt = Callable[[Emulated, Positions, int], Phase]
 
 
 class Weights:
@@ -40,13 +46,14 @@ class Weights:
     even: Array
     means: Array
 
-    def __init__(self, subject: Emulated, offset: int, seq_len: int) -> None:
+    def __init__(self, subject: Emulated, offset: int, seq_len: int, phase: PhaseAt) -> None:
         """Compute them all."""
-        self.subject, self.offset = subject, offset
+        self._phase: Callable[[Positions], Phase] = lambda steps: phase(subject, steps, offset)
+        self.input = subject.input
         self._rate = terms.rate(subject)
         self.rate = np.abs(self._rate)
         ends = np.array([0, seq_len - 1])
-        found = terms.phase(subject, ends, offset)
+        found = self._phase(ends)
         self._middle = found.known.mean(axis=0)
         self._centre = (found.known - ends[:, None] * self._rate).mean(axis=0)
         aliasing = terms.aliasing(subject, seq_len, offset)
@@ -66,7 +73,7 @@ class Weights:
     def _panel(self, start: int, stop: int, fine: int, coarse: int) -> tuple[Array, Array]:
         """What is lost at most, and sums of the four weights. Shapes: -> (b, p), (4, b, p)."""
         steps = np.arange(start, stop, dtype=np.int64)
-        found = terms.phase(self.subject, steps, self.offset)
+        found = self._phase(steps)
         bounded = found.known - steps[:, None] * self._rate - self._centre
         lost = np.minimum(2.0, np.abs(bounded) + found.worst)
         weights, large = np.zeros((4, *lost.shape)), ~self.small
@@ -106,10 +113,10 @@ class Gathering:
         self.inputs, self.setting, self.cells = inputs, setting, cells
         self.size = int(inputs.q.shape[1])
         self.fine, self.coarse = _size(self.size, _BLOCKS), _size(self.size, _SUMS)
-        formats = inputs.distinct(weights.subject.input for weights in cells)
+        formats = inputs.distinct(weights.input for weights in cells)
         self.members: dict[Format, list[int]] = {}
         for index, weights in enumerate(cells):
-            self.members.setdefault(formats[weights.subject.input], []).append(index)
+            self.members.setdefault(formats[weights.input], []).append(index)
 
         self.starts = range(0, self.size, PANEL)
 

@@ -46,7 +46,9 @@ class Phase:
 
 
 @functools.lru_cache(maxsize=256)
-def _frequencies(setting: RopeSetting, form: FrequencyForm, computed: Format, stored: Format) -> Frequencies:
+def kept_frequencies(
+    setting: RopeSetting, form: FrequencyForm, computed: Format, stored: Format
+) -> Frequencies:
     """Return what is kept, the frequency that it stands for, and the error of that. Shapes: -> (p,)."""
     kept = round_to(frequencies(setting, form, computed), stored).astype(np.float64)
     after = [Decimal(x) for x in effect(setting, stored).tolist()] if form == "recurrence" else []
@@ -66,7 +68,9 @@ def _frequencies(setting: RopeSetting, form: FrequencyForm, computed: Format, st
 
 def thetas(subject: Emulated) -> Array:
     """Return the frequencies that the recipe's stand for, radians per token. Shapes: -> (p,)."""
-    return _frequencies(subject.setting, subject.recipe.recipe.frequency_form, *subject.recipe.frequency)[1]
+    return kept_frequencies(subject.setting, subject.recipe.recipe.frequency_form, *subject.recipe.frequency)[
+        1
+    ]
 
 
 def rate(subject: Emulated) -> Array:
@@ -74,7 +78,7 @@ def rate(subject: Emulated) -> Array:
 
     0 where angles are clipped: there they do not grow evenly.
     """
-    _, _, error = _frequencies(
+    _, _, error = kept_frequencies(
         subject.setting, subject.recipe.recipe.frequency_form, *subject.recipe.frequency
     )
     return np.zeros_like(error) if subject.setting.clipped else error
@@ -98,7 +102,7 @@ def phase(subject: Emulated, steps: Positions, offset: int) -> Phase:
 def _phase_at(subject: Emulated, steps: Positions, shift: int, origin: int) -> Phase:
     """The errors at steps + shift; where angles are clipped the reference stands at steps + origin."""
     recipe, setting = subject.recipe, subject.setting
-    _, theta, error = _frequencies(setting, recipe.recipe.frequency_form, *recipe.frequency)
+    _, theta, error = kept_frequencies(setting, recipe.recipe.frequency_form, *recipe.frequency)
     exact = (steps + shift).astype(np.float64)
     position = round_to(exact, recipe.position).astype(np.float64)
     truth = (steps + origin).astype(np.float64) if setting.clipped else exact
@@ -120,7 +124,7 @@ def _phase_at(subject: Emulated, steps: Positions, shift: int, origin: int) -> P
 def _roundings(subject: Emulated, position: Array) -> tuple[Array, Array]:
     """Largest sum and variance of the roundings of the angles. Shapes: (s,) -> two of (s, p)."""
     recipe, form = subject.recipe, subject.recipe.recipe.frequency_form
-    kept, _, _ = _frequencies(subject.setting, form, *recipe.frequency)
+    kept, _, _ = kept_frequencies(subject.setting, form, *recipe.frequency)
     product, angle = recipe.angle
     worst, variance = np.zeros((2, position.size, kept.size))
     if form == "recurrence":

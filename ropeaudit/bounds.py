@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from ropeaudit import bound_monotone, masks
 from ropeaudit import bound_terms as terms
-from ropeaudit import masks
-from ropeaudit.bound_sums import Gathered, Gathering, Meeting, Weights
+from ropeaudit.bound_sums import Gathered, Gathering, Meeting, PhaseAt, Weights
 from ropeaudit.bound_terms import Pair
 from ropeaudit.doubledouble import Array
 from ropeaudit.inputs import Inputs
@@ -71,12 +71,28 @@ def bound(subject: Emulated, inputs: Inputs, mask: Mask, offset: int) -> Bound:
     return bounds([(subject, offset)], inputs, mask)[0]
 
 
+def bound_up_to(subject: Emulated, inputs: Inputs, mask: Mask, offset: int) -> float:
+    """Bound the drift of a subject at every offset from 0 to `offset` at once; inf where none is known.
+
+    The errors of the angles in `bound` are replaced by ones that grow with the position, and nothing else in
+    it depends on the offset: see `ropeaudit.bound_monotone`. So what is bounded grows with the offset, and
+    one call speaks of the whole range. Units: score units.
+    """
+    if not bound_monotone.speaks_of(subject, int(inputs.q.shape[1]), offset):
+        return math.inf
+    return bounds([(subject, offset)], inputs, mask, phase=bound_monotone.phase_up_to)[0].maximum
+
+
 def bounds(
-    cells: Sequence[tuple[Emulated, int]], inputs: Inputs, mask: Mask, threads: int = 1
+    cells: Sequence[tuple[Emulated, int]],
+    inputs: Inputs,
+    mask: Mask,
+    threads: int = 1,
+    phase: PhaseAt = terms.phase,
 ) -> list[Bound]:
     """Return the bound of every (subject, offset); see `bound`. q and k are looked at once for all of them.
 
-    The subjects share their setting.
+    The subjects share their setting. phase: the errors of their angles at some positions and an offset.
     """
     found = [Bound(math.inf, math.inf)] * len(cells)
     if not cells:
@@ -85,9 +101,7 @@ def bounds(
     setting, meeting = cells[0][0].setting, Meeting(mask, seq_len)
     count = masks.count(mask, seq_len) * heads
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
-        weights = list(
-            pool.map(_quiet, [Weights] * len(cells), *zip(*cells, strict=True), [seq_len] * len(cells))
-        )
+        weights = list(pool.map(lambda cell: _quiet(Weights, cell[0], cell[1], seq_len, phase), cells))
         finite = [index for index, weight in enumerate(weights) if weight.finite]
         gathering = Gathering(inputs, setting, [weights[index] for index in finite])
         gathered = gathering.joined(

@@ -19,6 +19,7 @@ from ropeaudit import __version__
 from ropeaudit.cli.decay import decay
 from ropeaudit.cli.env import env
 from ropeaudit.cli.frequencies import frequencies
+from ropeaudit.cli.limit import limit
 from ropeaudit.cli.list import list_
 from ropeaudit.cli.parity import parity
 from ropeaudit.cli.rerotate import rerotate
@@ -49,6 +50,7 @@ cli.add_command(frequencies)
 cli.add_command(decay)
 cli.add_command(parity)
 cli.add_command(rerotate)
+cli.add_command(limit)
 cli.add_command(list_)
 cli.add_command(env)
 

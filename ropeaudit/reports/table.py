@@ -12,7 +12,7 @@ from ropeaudit.reports.numbers import percent, printable, setting, short
 if TYPE_CHECKING:
     from rich.console import Console
 
-_SETTINGS = frozenset({"base", "scale"})
+_SETTINGS = frozenset({"base", "scale", "tolerance"})
 _COLOURS = {
     "exact": "green",
     "floor": "green",

@@ -1,0 +1,73 @@
+"""Errors of the angles that hold at all offsets up to one: what a bound needs to speak of a range.
+
+The errors at a single offset go up and down: a rounding is exact here and not there. Here every rounding of
+an angle counts half an ulp at its size, unless it is exact at all smaller positions too; sizes grow with the
+position, so these errors do. Only positions that their format holds exactly are spoken of: every integer up
+to 2^precision.
+Letters: s positions, p pairs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ropeaudit import bound_terms as terms
+from ropeaudit.bound_terms import Phase
+from ropeaudit.doubledouble import Array
+from ropeaudit.formats import FP64, Format, round_to
+from ropeaudit.subjects import Positions
+from ropeaudit.subjects.emulated import Emulated
+
+_SLACK = 2.0**-50  # of a few float64 operations
+
+
+def last_exact_offset(fmt: Format, seq_len: int) -> int:
+    """Return the largest offset up to which all positions are integers that `fmt` holds; negative: none."""
+    return fmt.first_inexact_integer - seq_len
+
+
+def speaks_of(subject: Emulated, seq_len: int, offset: int) -> bool:
+    """Tell whether such errors are known: not with clipped angles, a recurrence, rounded positions."""
+    if subject.setting.clipped or subject.recipe.recipe.frequency_form == "recurrence":
+        return False
+    return 0 <= offset <= last_exact_offset(subject.recipe.position, seq_len)
+
+
+def phase_up_to(subject: Emulated, steps: Positions, offset: int) -> Phase:
+    """Return errors of the angles that none exceeds at any offset from 0 to `offset`.
+
+    The known ones, of rounded frequencies, depend on distances alone; `worst` of a row grows with the offset.
+    They hold where `speaks_of` says so. Shapes: steps (s,) -> three of (s, p).
+    """
+    form = subject.recipe.recipe.frequency_form
+    _, _, error = terms.kept_frequencies(subject.setting, form, *subject.recipe.frequency)
+    place = steps.astype(np.float64)
+    known = place[:, None] * error
+    worst = _worst(subject, place + offset)
+    if subject.axes is not None:
+        worst = np.where(subject.axes.moved(), worst, _worst(subject, place))
+    return Phase(known, worst + _SLACK * np.abs(known), np.zeros_like(known))
+
+
+def _worst(subject: Emulated, position: Array) -> Array:
+    """Half an ulp of every rounding of the angles that is not always exact. Shapes: (s,) -> (s, p)."""
+    recipe, form = subject.recipe, subject.recipe.recipe.frequency_form
+    kept, _, _ = terms.kept_frequencies(subject.setting, form, *recipe.frequency)
+    product, angle = recipe.angle
+    divided = form == "divide"
+    raw = position[:, None] / kept if divided else position[:, None] * kept
+    step = np.abs(1 / kept if divided else kept)
+    first = round_to(raw, product).astype(np.float64)
+    second = round_to(first, angle).astype(np.float64)
+    found = np.where(_exact(position, step, product), 0.0, terms.half_ulp(raw, product))
+    found += (0.0 if product is FP64 else 2.0**-53) * np.abs(raw)
+    if angle.precision < product.precision or angle.emin > product.emin:
+        found += np.where(_exact(position, step, angle), 0.0, terms.half_ulp(first, angle))
+    return np.where(np.isfinite(second), found, np.inf)
+
+
+def _exact(position: Array, step: Array, fmt: Format) -> Array:
+    """Whether `fmt` holds position * step, and that of all smaller positions: step is a power of two."""
+    mantissa, _ = np.frexp(step)
+    power = (mantissa == 0.5) & (step >= fmt.smallest_subnormal)
+    return np.asarray(power & (position[:, None] <= 2.0**fmt.precision))

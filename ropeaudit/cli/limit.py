@@ -1,0 +1,83 @@
+"""ropeaudit limit: the largest offset that meets a tolerance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ropeaudit.cli.options import axis, changes_option, report_options, rope_options, vector_options
+
+
+@click.command(
+    epilog="What is claimed: the first failing offset was measured. Where `how` says exhaustive, so were all "
+    "below it but those that the a-priori bound proves (guaranteed_offset). Where it says searched, they are "
+    "too many: measured were powers of two, ends of formats, neighbours of the boundary, the offsets "
+    "below it whose angles are the worst, and spread ones; one that fails may have been missed. "
+    "Frequencies are those of the unshifted sequence. Exit code: 0 done, 2 bad usage or input."
+)
+@axis(
+    "--tolerance",
+    "Worst accepted value of a column of `shift`, such as drift_rms=1e-3: at most it, of distinct_positions "
+    "at least it.",
+    "drift_relative=0.01",
+    metavar="COLUMN=X",
+)
+@click.option("--up-to", metavar="N", help="Largest offset that is looked at.  [default: 16m]")
+@click.option(
+    "--budget",
+    metavar="N",
+    help="Offsets that may be measured per row.  [default: by size, 208 for 8 heads of 256 positions]",
+)
+@axis("--dtype", "Number formats of the model.", "bf16")
+@axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "hf")
+@changes_option
+@vector_options
+@rope_options
+@report_options
+def limit(**options: Any) -> int:
+    """Find how far positions may be shifted within a tolerance.
+
+    Reported are the largest offset that is safe, with all below it, and the first that fails, in tokens
+    and as the last position of the sequence there.
+    """
+    from ropeaudit import circumstances
+    from ropeaudit.analyses import limit as analysis
+    from ropeaudit.cli import output, rows
+    from ropeaudit.reports.limit import COLUMNS, limit_report
+
+    columns = rows.chosen_columns(options, COLUMNS)
+    arguments = _arguments(options)
+    stages = {f"{r.recipe.name} {r.dtype}": r.stages() for r in arguments["resolved"]}
+    with output.opened(options["outputs"]) as files:
+        found, interrupted = rows.gathered(
+            lambda hear: analysis.run(**arguments, progress=hear), options["quiet"]
+        )
+        if found or not interrupted:
+            about = circumstances.gather() | {"stages": stages}
+            output.deliver(limit_report(found, columns, about), files, options)
+    if interrupted:
+        output.say(f"interrupted: {len(found)} rows were done and written")
+    return 130 if interrupted else 0
+
+
+def _arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """Turn options into the arguments of `analyses.limit.run`. Raises: RopeAuditError."""
+    from ropeaudit import recipes
+    from ropeaudit.analyses import limit as analysis
+    from ropeaudit.cli import settings, values
+    from ropeaudit.formats import parse
+
+    changes = recipes.parse_changes(options["changes"])
+    named = values.names(options["recipe"], "--recipe") or ["hf"]
+    chosen = [recipes.load(name).changed(changes) for name in named]
+    formats = dict.fromkeys(parse(name) for name in values.names(options["dtype"], "--dtype") or ["bf16"])
+    typed = values.names(options["tolerance"], "--tolerance") or [analysis.TOLERANCE]
+    up_to, budget = options["up_to"], options["budget"]
+    return {
+        "cases": list(settings.cases(options)),
+        "resolved": [recipe.resolve(fmt) for recipe in chosen for fmt in formats],
+        "tolerances": [analysis.tolerance(text) for text in typed],
+        "up_to": analysis.UP_TO if up_to is None else values.integer(up_to, "--up-to"),
+        "budget": None if budget is None else values.integer(budget, "--budget"),
+    }

@@ -1,0 +1,400 @@
+"""Limits: against a scan of every offset, the search on its own, the bound over a range, the command."""
+
+import csv
+import io
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ropeaudit import inputs, limit, parse, recipes, shift
+from ropeaudit.analyses import limit as analysis
+from ropeaudit.analyses import limit_guess, limit_search
+from ropeaudit.analyses.limit_search import Question, search
+from ropeaudit.bound_monotone import last_exact_offset
+from ropeaudit.bounds import bound, bound_up_to
+from ropeaudit.cases import Case
+from ropeaudit.cli.main import main
+from ropeaudit.errors import NotEmulated, UnknownName, UsageError
+from ropeaudit.reports.limit import COLUMNS, row
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.emulated import Emulated
+
+SMALL = ["--heads", "1", "--seq-len", "16", "--head-dim", "32"]
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+# The first integer that a format does not hold: 2^11 + 1 and 2^8 + 1.
+@pytest.mark.parametrize(("fmt", "first"), [("fp16", 2049), ("bf16", 257)])
+@pytest.mark.parametrize("seq_len", [16, 64, 256])
+def test_rounded_positions_fail_at_the_first_integer_that_is_not_held(fmt, first, seq_len) -> None:
+    changes, case = {"position": fmt}, {"heads": 1, "seq_len": seq_len}
+    for tolerance in ("drift_max=1e-9", f"distinct_positions={seq_len}"):
+        (found,) = limit(tolerance, "float64", "uniform", changes=changes, **case)
+        assert found.last_position(found.first_failing_offset) == first
+        assert found.first_failing_offset == first - seq_len + 1
+        assert found.safe_offset == found.guaranteed == first - seq_len
+        assert found.boundary.exhaustive
+
+
+# recipe, dtype, changes, case: small, and of every kind; several recover at offsets past their first failure.
+SETTINGS = [
+    ("uniform", "bf16", {}, {"seq_len": 16, "head_dim": 32}),
+    ("uniform", "fp16", {}, {"seq_len": 8, "head_dim": 16}),
+    ("uniform", "fp32", {}, {"seq_len": 4, "head_dim": 8}),
+    ("uniform", "fp64", {"position": "bf16"}, {"seq_len": 4, "head_dim": 8}),
+    ("uniform", "fp64", {"position": "fp8_e4m3"}, {"seq_len": 4, "head_dim": 8}),
+    ("uniform", "fp64", {"position": "fp8_e5m2"}, {"seq_len": 5, "head_dim": 4}),
+    ("uniform", "fp64", {"angle": "bf16"}, {"seq_len": 6, "head_dim": 4}),
+    ("hf", "fp16", {}, {"seq_len": 8, "head_dim": 32}),
+    ("hf", "bf16", {}, {"seq_len": 16, "head_dim": 64, "heads": 2}),
+    ("hf", "fp32", {"angle": "tf32"}, {"seq_len": 8, "head_dim": 16}),
+    ("hf", "bf16", {"position": "bf16"}, {"seq_len": 4, "head_dim": 32, "heads": 2}),
+    ("hf-tf32-matmul", "bf16", {}, {"seq_len": 12, "head_dim": 16}),
+    ("vllm-cuda", "fp16", {"position": "fp8_e4m3"}, {"seq_len": 4, "head_dim": 8, "mask": "full"}),
+    ("llamacpp-cpu", "fp32", {}, {"seq_len": 8, "head_dim": 16}),
+    ("maxtext", "fp32", {}, {"seq_len": 8, "head_dim": 16, "base": 500.0}),
+    ("hf-autocast-bf16", "bf16", {}, {"seq_len": 4, "head_dim": 8}),
+    ("gpt-neox-te", "fp16", {}, {"seq_len": 8, "head_dim": 8, "rotary_dim": 4}),
+    ("meta", "fp32", {}, {"seq_len": 32, "head_dim": 8, "layout": "interleaved"}),
+    ("hf", "fp16", {}, {"seq_len": 4, "head_dim": 8, "clip": 100.0}),
+    ("hf", "fp32", {}, {"seq_len": 8, "head_dim": 8, "scaling": "dynamic:factor=2,maximum=64"}),
+]
+
+
+def scan(records, tolerance, up_to):
+    """The first offset that fails, by looking at each of them: column, number, direction read anew."""
+    column, number = tolerance.split("=")
+    for record in records[: up_to + 1]:
+        value = getattr(record, column)
+        good = value >= float(number) if column == "distinct_positions" else abs(value) <= float(number)
+        if not good:
+            return record.offset
+    return None
+
+
+def tolerances(records):
+    """Tolerances that fail at 0, early, late and never, and on which values come and go."""
+    found = []
+    for column in ("drift_max", "drift_rms", "drift_relative", "self_drift_rms", "drift_bias"):
+        values = np.abs([getattr(record, column) for record in records])
+        finite = values[np.isfinite(values)]
+        found += [f"{column}={float(np.quantile(finite, share))!r}" for share in (0.02, 0.6)]
+        found.append(f"{column}={float(np.max(finite[: max(2, finite.size // 2)]))!r}")
+        found.append(f"{column}={float(2 * finite.max() + 1e-6)!r}")
+    return [*found, f"distinct_positions={records[0].seq_len}", "nonfinite=0", "drift_mean_abs=1e-30"]
+
+
+def check_setting(which, up_to, budget=None):
+    name, dtype, changes, case = SETTINGS[which]
+    case = {"heads": 1, "seed": which} | case
+    records = list(shift(range(up_to + 1), dtype, name, changes=changes, **case))
+    asked = tolerances(records)
+    outcomes = set()
+    for text, found in zip(
+        asked, limit(asked, dtype, name, changes=changes, up_to=up_to, budget=budget, **case), strict=True
+    ):
+        first = scan(records, text, up_to)
+        assert str(found.tolerance).startswith(text.partition("=")[0])
+        if found.boundary.exhaustive:
+            assert found.first_failing_offset == first, text
+            safe = up_to if first is None else first - 1
+            assert found.safe_offset == (safe if safe >= 0 else None), text
+        claims_hold(found, records, first)
+        outcomes |= {"at 0" if first == 0 else "never" if first is None else "between"}
+        if first is not None and any(found.tolerance.holds(record) for record in records[first:]):
+            outcomes |= {"recovers"}
+    return outcomes
+
+
+def claims_hold(found, records, first):
+    """What is said of a limit is what was measured there, whether or not all was searched."""
+    if found.guaranteed is not None:
+        assert first is None or first > found.guaranteed, found.tolerance
+    if found.first_failing_offset is None:
+        assert found.safe_offset == found.up_to
+    else:
+        assert first is not None
+        assert found.first_failing_offset >= first
+        assert repr(found.at_failing) == repr(records[found.first_failing_offset])
+        assert not found.tolerance.holds(found.at_failing)
+    if found.safe_offset is not None:
+        assert repr(found.at_safe) == repr(records[found.safe_offset])  # bit for bit what `shift` reports
+        assert found.tolerance.holds(found.at_safe)
+    assert repr(found.at_zero) == repr(records[0])
+
+
+def test_limits_are_those_of_a_scan_of_every_offset() -> None:
+    outcomes = set()
+    for which in range(len(SETTINGS)):
+        outcomes |= check_setting(which, 40 if "clip" in SETTINGS[which][3] else 120)
+    assert outcomes == {"at 0", "never", "between", "recovers"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", range(len(SETTINGS)))
+def test_limits_are_those_of_a_scan_of_every_offset_up_to_3000(which) -> None:
+    check_setting(which, 300 if "clip" in SETTINGS[which][3] else 3000)
+
+
+@pytest.mark.parametrize("which", [0, 4, 7, 10])
+def test_a_search_with_few_measurements_claims_nothing_that_is_wrong(which) -> None:
+    check_setting(which, 600, 64)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 600), st.integers(64, 500), st.data())
+def test_a_boundary_is_found_exactly_where_all_beyond_it_fails(up_to, seq_len, most, data) -> None:
+    first = data.draw(st.integers(0, up_to + 1))
+    proved = data.draw(st.integers(-1, first - 1)) if first else -1
+    asked = []
+
+    def test(offsets):
+        asked.extend(offsets)
+        return [offset < first for offset in offsets]
+
+    found = search(Question(seq_len, up_to, proved, most), test)
+    assert len(asked) == len(set(asked)) == found.tested <= most + 1
+    assert found.failing == (first if first <= up_to else None)
+    assert found.safe == (first - 1 if first <= up_to else up_to)
+    assert found.safe in asked or found.safe < 0
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 400), st.sets(st.integers(0, 400)), st.integers(64, 500))
+def test_any_failures_are_found_where_all_can_be_tested(up_to, failures, most) -> None:
+    found = search(Question(16, up_to, -1, most), lambda some: [x not in failures for x in some])
+    first = min((x for x in failures if x <= up_to), default=None)
+    if up_to + 1 <= most:
+        assert found.exhaustive
+    if found.exhaustive:
+        assert found.failing == first
+    elif found.failing is not None:
+        assert found.failing in failures
+
+
+def test_a_guess_lowers_the_boundary() -> None:
+    fails = {70_000, *range(90_000, 10**6)}
+    question = Question(16, 10**6, -1, 300)
+    holds = lambda some: [x not in fails for x in some]  # noqa: E731
+    assert search(question, holds).failing == 90_000
+    guessed = search(question, holds, lambda low, high, count: [70_000])
+    assert (guessed.failing, guessed.exhaustive) == (70_000, False)
+
+
+def test_a_landmark_is_tested() -> None:
+    holds = lambda some: [x != 54_321 - 15 for x in some]  # noqa: E731
+    assert search(Question(16, 10**6, -1, 300, [54_321]), holds).failing == 54_306
+    assert search(Question(16, 10**6, -1, 300), holds).failing is None
+
+
+def test_the_guess_ranks_offsets_as_drift_does() -> None:
+    subject = Emulated(recipes.named("hf").resolve(parse("fp32")), RopeSetting.of(64))
+    offsets = range(300_000, 302_000, 50)
+    drift = [r.drift_rms for r in shift(offsets, "fp32", "hf", head_dim=64, seq_len=64, heads=4)]
+    guessed = np.sqrt(limit_guess._spread(subject, 64, 300_000, 302_000)[::50])
+    assert np.corrcoef(drift, guessed)[0, 1] > 0.95
+    (worst,) = limit_guess.likeliest(subject, 64, 300_000, 300_031, 1)
+    spread = limit_guess._spread(subject, 64, 300_000, 300_032)
+    assert worst == 300_000 + spread.argmax()
+    assert limit_guess.likeliest(subject, 64, 5, 4, 3) == []
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("name", ["uniform", "hf", "maxtext", "gpt-neox-te", "hf-model-cast", "llamacpp-cpu"])
+def test_the_bound_of_a_range_covers_and_grows(name, dtype) -> None:
+    subject = Emulated(recipes.named(name).resolve(parse(dtype)), RopeSetting.of(16))
+    some = inputs.make("gaussian", 1, 1, 12, 16)
+    exact = last_exact_offset(subject.recipe.position, 12)
+    tops = sorted({0, 1, 52, 53, 243, 244, 245, 2037, 30_000, 70_000, exact, exact + 1})
+    found = [bound_up_to(subject, some, "causal", top) for top in tops]
+    for low, high in itertools.pairwise(found):
+        assert low <= high * (1 + 1e-6)  # a product in float32 is within that of what it bounds
+    if name == "llamacpp-cpu":
+        assert set(found) == {math.inf}
+        return
+    assert found[-1] == math.inf or exact > 70_000
+    for top, whole in zip(tops, found, strict=True):
+        for offset in {max(0, top - 3), top // 2, top}:
+            assert bound(subject, some, "causal", offset).maximum <= whole * (1 + 1e-6)
+    assert found[2] <= 1.6 * bound(subject, some, "causal", tops[2]).maximum
+
+
+def test_what_is_guaranteed_was_worth_proving() -> None:
+    (found,) = limit("drift_max=0.01", "fp32", "hf", heads=1, seq_len=32, head_dim=64, budget=64)
+    assert 20_000 < found.guaranteed < found.first_failing_offset
+    records = shift(range(found.guaranteed - 40, found.guaranteed + 1), "fp32", "hf", heads=1, seq_len=32)
+    assert max(record.drift_max for record in records) <= 0.01
+    (none,) = limit("drift_max=0.01", "fp32", "llamacpp-cpu", heads=1, seq_len=8, head_dim=8, up_to=50)
+    assert none.guaranteed is None
+    (clipped,) = limit("drift_max=9", "fp32", "hf", heads=1, seq_len=8, head_dim=8, up_to=20, clip=50.0)
+    assert (clipped.guaranteed, clipped.first_failing_offset) == (None, None)
+
+
+def test_budgets_count_work() -> None:
+    assert analysis.most(inputs.make("ones", 8, 8, 256, 128), RopeSetting.of()) == 208
+    assert analysis.most(inputs.make("ones", 1, 1, 16, 32), RopeSetting.of(32)) > 3001
+    assert analysis.most(inputs.make("ones", 8, 8, 2048, 128), RopeSetting.of()) == analysis.FEWEST
+    (found,) = limit("drift_rms=1e-3", "fp16", heads=1, seq_len=64, head_dim=32, budget=100)
+    assert 60 < found.boundary.tested <= 101
+    assert not found.boundary.exhaustive
+
+
+def test_the_order_of_tolerances_does_not_matter() -> None:
+    asked = ["drift_rms=1e-3", "drift_max=4e-3"]
+    given = {"heads": 1, "seq_len": 32, "head_dim": 32, "budget": 80}
+    there, back = (list(limit(some, "fp16", **given)) for some in (asked, asked[::-1]))
+    assert [one.boundary for one in there] == [one.boundary for one in back[::-1]]
+
+
+def test_tables_and_words(out_of, snapshot) -> None:
+    command = ["limit", *SMALL, "--dtype", "fp16,bf16", "--recipe", "uniform", "--up-to", "300"]
+    asked = ["--tolerance", "drift_relative=0.02,drift_max=1,drift_rms=1e-9", "--tolerance", "nonfinite=0"]
+    assert out_of(*command, *asked) == snapshot
+    assert out_of(*command, "--tolerance", "drift_rms=0.01", "-f", "markdown").partition("Env")[0] == snapshot
+
+
+@pytest.fixture
+def out_of(capsys, monkeypatch):
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr("sys.argv", ["ropeaudit", *arguments])
+        assert main(list(arguments)) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["--dtype", "fp64", "--recipe", "uniform", "--tolerance", "drift_max=1e-9"],
+            "no failure up to position 315.",
+        ),
+        (["--dtype", "bf16", "--tolerance", "drift_max=0"], "never meets drift_max ≤ 0: drift_max is"),
+        (["--set", "position=bf16", "--tolerance", "distinct_positions=16"], "position 257 fails"),
+        (
+            ["--recipe", "hf,uniform", "--tolerance", "distinct_positions=16"],
+            "1 of 2 cases fail up to offset 300; the first of them: uniform",
+        ),
+        (["--recipe", "hf,meta", "--tolerance", "drift_rms=1"], "None of 2 cases fails: "),
+        (["--set", "angle=fp8_e4m3", "--tolerance", "nonfinite=0"], "nonfinite is"),
+        (["--set", "angle=fp8_e4m3", "--tolerance", "drift_max=9"], "scores are nan or infinite."),
+    ],
+)
+def test_the_headline_says_it(options, said, out_of) -> None:
+    text = out_of("limit", *SMALL, "--up-to", "500" if "angle" in options[1] else "300", *options)
+    assert said in text.splitlines()[0]
+
+
+def test_data_is_whole_and_undefined_values_are_nan(out_of, capsys, tmp_path) -> None:
+    command = ["limit", *SMALL, "--dtype", "fp16,bf16", "--tolerance", "drift_rms=1e-3", "--up-to", "90"]
+    assert main([*command, "-f", "csv", "-o", f"{tmp_path / 'x.json'}"]) == 0
+    first, second = rows(capsys.readouterr().out)
+    assert list(first) == list(COLUMNS)
+    assert (first["safe_offset"], first["first_failing_offset"], first["how"]) == ("90", "nan", "exhaustive")
+    assert (second["safe_offset"], second["safe_position"], second["safe_up_to"]) == ("nan", "nan", "never")
+    assert (second["first_failing_offset"], second["first_failing_position"]) == ("0", "15")
+    report = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
+    assert report["records"][1]["value_at_failing"] == report["records"][1]["value_at_zero"] > 1e-3
+    assert "hf bfloat16" in report["stages"]
+
+
+def test_notes_name_remedies_and_models_that_fall_short(capsys) -> None:
+    command = ["limit", "--model", "llama-3.1-8b", "--heads", "1", "--seq-len", "16", "--dtype", "bf16"]
+    assert main([*command, "--recipe", "uniform", "--tolerance", "drift_rms=0.3"]) == 0
+    seen = capsys.readouterr()
+    assert "uniform in bfloat16 (llama-3.1-8b) meets" in seen.out
+    assert "llama-3.1-8b: made for 131,072 positions, uniform in bfloat16 meets drift_rms ≤ 0.3" in seen.err
+    assert main(["limit", *SMALL, "--recipe", "uniform", "--tolerance", "distinct_positions=16"]) == 0
+    assert "positions stay distinct; keep positions in float32." in capsys.readouterr().err
+    assert main(["limit", *SMALL, "--scaling", "dynamic:factor=2,maximum=64", "--up-to", "90"]) == 0
+    assert "frequencies are those for" in capsys.readouterr().err
+
+
+def test_nothing_turns_or_nothing_is_there() -> None:
+    (found,) = limit("drift_max=1e-2", "bf16", heads=1, seq_len=4, head_dim=8, rotary_dim=0, budget=64)
+    assert found.first_failing_offset is None
+    (single,) = limit("drift_max=1", "bf16", heads=1, seq_len=1, head_dim=2, up_to=0)
+    assert (single.safe_offset, single.boundary.exhaustive) == (0, True)
+    (axes,) = limit(
+        "drift_max=1e-9", "fp64", "uniform", heads=1, seq_len=4, head_dim=8, mrope="1,2,1", axis="h", up_to=99
+    )
+    assert (axes.guaranteed, axes.first_failing_offset) == (99, None)
+    assert row(axes)["axes"].startswith("split 1/2/1")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--tolerance", "drift_rms"], "is not COLUMN=NUMBER"),
+        (["--tolerance", "drift_rsm=1"], "did you mean drift_rms"),
+        (["--tolerance", "seq_len=1"], "unknown column of a tolerance"),
+        (["--tolerance", "drift_rms=-1"], "is not a number from 0 up"),
+        (["--tolerance", "drift_rms=nan"], "is not a number from 0 up"),
+        (["--tolerance", "drift_rms=much"], "is not a number from 0 up"),
+        (["--tolerance", ""], "empty element"),
+        (["--tolerance", "distinct_positions=300"], "256 are all"),
+        (["--up-to", "-1"], "is not a whole number from 0 up"),
+        (["--up-to", "2^60"], "past 2^53"),
+        (["--up-to", "1.5"], "fraction"),
+        (["--budget", "5"], "--budget 5 is not a whole number from 64 up"),
+        (["--recipe", "none-such"], "unknown recipe"),
+        (["--recipe", "mlx-metal"], "cannot be emulated"),
+        (["--dtype", "fp17"], "unknown number format"),
+        (["--columns", "drift"], "unknown column"),
+        (["-f", "xml"], "unknown report format"),
+    ],
+)
+def test_bad_input_gets_one_line(options, said, tmp_path, capsys) -> None:
+    assert main(["limit", *options, "-o", f"{tmp_path / 'x.csv'}"]) == 2
+    seen = capsys.readouterr()
+    assert said in seen.err
+    assert seen.err.count("\n") == 1
+    assert seen.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_arguments_in_python() -> None:
+    with pytest.raises(UsageError, match="up-to"):
+        list(limit(up_to=1.5))
+    with pytest.raises(UsageError, match="length"):
+        list(limit(length="shifted"))
+    with pytest.raises(UnknownName):
+        limit("drift=1")
+    with pytest.raises(NotEmulated):
+        limit(recipe="flashinfer-posids")
+
+
+def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
+    real, calls = limit_search.search, []
+
+    def broken(*arguments):
+        calls.append(arguments)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(analysis.limit_search, "search", broken)
+    assert main(["limit", *SMALL, "--dtype", "fp16,bf16", "--up-to", "20", "-f", "csv"]) == 130
+    seen = capsys.readouterr()
+    assert len(rows(seen.out)) == 1
+    assert "interrupted: 1 rows" in seen.err
+
+
+def test_cases_multiply() -> None:
+    given = [Case(heads=1, seq_len=8, head_dim=d) for d in (8, 16)]
+    resolved = [recipes.named("hf").resolve(parse(fmt)) for fmt in ("fp16", "bf16")]
+    heard = []
+    asked = [analysis.tolerance("drift_rms=1e-3"), analysis.tolerance("nonfinite=0")]
+    found = list(analysis.run(given, resolved, asked, 60, progress=heard.append))
+    assert len(found) == 8
+    assert [one.tolerance for one in found] == asked * 4
+    assert heard == sorted(heard)
+    assert heard[-1] <= 1
