@@ -55,6 +55,18 @@ class Record:
     self_drift_rms: float
     structural_max: float
     structural_rms: float
+    attention_tv_max: float | None
+    attention_tv_mean: float | None
+    attention_kl_max: float | None
+    top1_flips: float | None
+    entropy_reference: float | None
+    entropy: float | None
+    weight_reference: float | None
+    weight: float | None
+    right_token: float | None
+    attention_adaptive_tv_mean: float | None
+    attention_d: float | None
+    attention_d_logit: float | None
     worst_head: int | None
     worst_query: int | None
     worst_key: int | None
@@ -65,6 +77,24 @@ class Record:
         return {name: getattr(self, name) for name in COLUMNS}
 
 
+# The columns of --attention -> what they hold; rows are those of the softmax, one per query and head.
+ATTENTION: dict[str, str] = {
+    "attention_tv_max": "--attention: largest share of a row's weight that drift moves, Σ|p - exact p|/2",
+    "attention_tv_mean": "mean of that share (total variation) over rows and heads",
+    "attention_kl_max": "largest KL(exact p || p) of a row, nats; inf where --softmax recipe lost a weight",
+    "top1_flips": "rows whose largest weight moves to another key; ties do not count",
+    "entropy_reference": "mean Shannon entropy of the exact rows, nats",
+    "entropy": "mean Shannon entropy of the subject's rows, nats",
+    "weight_reference": "mean largest weight of the exact rows",
+    "weight": "mean largest weight of the subject's rows",
+    "right_token": "share of rows that attend most, without a tie, to the token they were built for; nan "
+    "unless --qk is diagonal or previous",
+    "attention_adaptive_tv_mean": "attention_tv_mean at the adaptive temperature of arXiv 2410.01104",
+    "attention_d": "AnchorAttention's D(offset, --anchor), arXiv 2411.13476: Σ over heads and keys of the "
+    "mean |A - A at the anchor|; 0 for a subject that offsets do not change",
+    "attention_d_logit": "the same of the first token's scores, before softmax. Random q and k say nothing "
+    "about a trained model's first token",
+}
 # column -> what it holds
 COLUMNS: dict[str, str] = {
     "schema": "version of this list of columns",
@@ -87,7 +117,7 @@ COLUMNS: dict[str, str] = {
     "heads": "query heads",
     "kv_heads": "key-value heads",
     "mask": "which keys a query sees: causal or full",
-    "source": "where q and k come from: gaussian, ones, arange or a file",
+    "source": "where q and k come from: gaussian, ones, arange, diagonal, previous or a file",
     "seed": "seed of gaussian q and k; nan where none was used",
     "scores": "how many scores were compared",
     "nonfinite": "how many of the subject's scores are nan or infinite",
@@ -104,6 +134,7 @@ COLUMNS: dict[str, str] = {
     "self_drift_rms": "root mean square of self-drift; clipped angles add their structural change to it",
     "structural_max": "largest change of the exact scores by the shift itself: new frequencies, clipping",
     "structural_rms": "root mean square of that change; drift does not hold it",
+    **ATTENTION,
     "worst_head": "head of drift_max; nan where no score differs or some are not finite",
     "worst_query": "query index of drift_max, unshifted",
     "worst_key": "key index of drift_max, unshifted",
