@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ropeaudit.doubledouble import Array
 from ropeaudit.formats import Format, round_to
 
-# beta(entropy), highest power first. Source: softmax is not enough, arXiv 2410.01104, appendix.
+# beta(entropy), highest power first. Source: softmax is not enough, arXiv 2410.01104.
 TEMPERATURE = (-0.037, 0.481, -2.3, 4.917, -1.791)
 
 
@@ -54,10 +54,9 @@ def softmax(scores: Array, rounding: Rounding | None = None) -> tuple[Array, Arr
     return weights, np.log(weights)
 
 
-def entropies(weights: Array, inside: float = 0.0) -> Array:
-    """Return -Σ p log(p + inside) of every row, with 0 log 0 = 0. Shapes: (r, c) -> (r,). Units: nats."""
-    logs = np.log(weights + inside, where=weights > 0, out=np.zeros_like(weights))
-    found: Array = -np.einsum("rc,rc->r", weights, logs)
+def entropies(weights: Array, logs: Array) -> Array:
+    """Return -Σ p log(p) of every row, with 0 log 0 = 0. Shapes: two of (r, c) -> (r,). Units: nats."""
+    found: Array = -np.einsum("rc,rc->r", weights, np.maximum(logs, -1e300))  # 0 * -inf is nan
     return found
 
 
@@ -72,7 +71,7 @@ def beta(entropy: Array) -> Array:
 @np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore")
 def adapted(scores: Array, weights: Array, rounding: Rounding | None = None) -> Array:
     """Return the weights at the adaptive temperature of each row's own entropy. Shapes: all (r, c)."""
-    sharper = beta(entropies(weights, 1e-9))
+    sharper = beta(entropies(weights, np.log(weights + 1e-9)))
     return softmax(scores * sharper[:, None], rounding)[0]
 
 
@@ -138,7 +137,8 @@ class Rows:
         self.weights, self.logs = softmax(scores)
         self.adapted = adapted(scores, self.weights)
         self.first = scores >= scores.max(axis=1, keepdims=True) - slack
-        self.entropy = float(entropies(self.weights).sum())
+        self.gone = np.isneginf(scores).sum(axis=1)
+        self.entropy = float(entropies(self.weights, self.logs).sum())
         self.weight = float(self.weights.max(axis=1).sum())
 
     @np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore")
@@ -146,19 +146,18 @@ class Rows:
         """Compare a subject's scores with the exact ones; return the statistics and its weights."""
         found = Attention(rows=len(scores), entropy_reference=self.entropy, weight_reference=self.weight)
         weights, logs = softmax(scores, rounding)
-        seen = np.isfinite(scores) | np.isneginf(self.scores)
-        fine = seen.all(axis=1) & np.isfinite(self.weights.sum(axis=1)) & np.isfinite(weights.sum(axis=1))
+        fine = np.isfinite(self.weights.sum(axis=1) + weights.sum(axis=1))
+        fine &= np.isneginf(scores).sum(axis=1) == self.gone
         found.lost = int(fine.size - fine.sum())
         if found.lost:
             return found, weights
-        moved = np.abs(weights - self.weights).sum(axis=1) / 2
+        moved = _apart(weights, self.weights)
         found.tv_max, found.tv = float(moved.max()), float(moved.sum())
-        other = adapted(scores, weights, rounding)
-        found.adaptive_tv = float(np.abs(np.subtract(other, self.adapted, out=other)).sum()) / 2
+        found.adaptive_tv = float(_apart(adapted(scores, weights, rounding), self.adapted).sum())
         found.kl_max = float(divergences(self.weights, self.logs, weights, logs).max())
         largest = weights.max(axis=1)
         found.flips = int((np.where(self.first, weights, -1.0).max(axis=1) < largest).sum())
-        found.entropy, found.weight = float(entropies(weights).sum()), float(largest.sum())
+        found.entropy, found.weight = float(entropies(weights, logs).sum()), float(largest.sum())
         if self.right is not None:
             found.right, found.right_rows = _right(weights, self.right)
         return found, weights
@@ -171,13 +170,22 @@ def divergences(exact: Array, exact_logs: Array, weights: Array, logs: Array) ->
     The last two sums differ where rounded weights do not add up to 1. inf where a weight vanished that is not
     0. Shapes: all (r, c) -> (r,). Units: nats.
     """
-    there = exact > 0
-    ratio = np.subtract(logs, exact_logs, where=there, out=np.zeros_like(logs))
-    near = np.abs(ratio) < 0.5
-    small = np.where(near, ratio, 0.0)
-    terms = np.where(near, exact * (np.expm1(small) - small), weights - exact)
-    np.subtract(terms, exact * ratio, where=there & ~near, out=terms)
+    ratio = logs - exact_logs
+    np.copyto(ratio, 0.0, where=exact + weights == 0)
+    terms = np.expm1(ratio)
+    terms -= ratio
+    terms *= exact
+    far = np.abs(ratio) > 0.5
+    if far.any():
+        np.copyto(terms, weights - exact - exact * ratio, where=far)
     found: Array = np.maximum(terms.sum(axis=1), 0.0)
+    return found
+
+
+def _apart(weights: Array, others: Array) -> Array:
+    """Return the total variation Σ|p - p'|/2 of every row. Shapes: two of (r, c) -> (r,)."""
+    difference = weights - others
+    found: Array = np.abs(difference, out=difference).sum(axis=1) / 2
     return found
 
 

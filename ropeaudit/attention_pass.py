@@ -25,7 +25,7 @@ from ropeaudit.formats import FloatArray, Format, round_to
 from ropeaudit.plan import Plan
 from ropeaudit.rope.setting import RopeSetting
 
-STRIP = 2**18  # scores of a strip, where that leaves FEW rows
+STRIP = 2**17  # scores of a strip, where that leaves FEW rows
 LARGEST_STRIP = 2**21  # scores that it may have else
 FEW = 32  # rows
 ARRAYS = 16  # of a strip, held at once by a thread

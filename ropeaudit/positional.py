@@ -4,7 +4,7 @@ diagonal: q = k = psi; the score Σ |psi_i|² cos(t theta_i) is largest at dista
 previous: k_i is psi_i turned by theta_i, one token; the score is largest at distance 1.
 psi lives on the fastest frequencies, for these tell neighbours apart, with the same size on each.
 Letters: g key-value heads, d head_dim, f fast pairs, t distances in tokens.
-Source: Round and Round We Go!, arXiv 2410.06205, section 5, which finds such heads in Gemma.
+Source: Round and Round We Go!, arXiv 2410.06205, which finds such heads in a trained model.
 """
 
 from __future__ import annotations

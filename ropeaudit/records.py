@@ -118,7 +118,7 @@ COLUMNS: dict[str, str] = {
     "kv_heads": "key-value heads",
     "mask": "which keys a query sees: causal or full",
     "source": "where q and k come from: gaussian, ones, arange, diagonal, previous or a file",
-    "seed": "seed of gaussian q and k; nan where none was used",
+    "seed": "seed of random q and k; nan where none was used",
     "scores": "how many scores were compared",
     "nonfinite": "how many of the subject's scores are nan or infinite",
     "distinct_positions": "how many positions are still different finite numbers once rounded",
