@@ -226,9 +226,10 @@ class _Chunk:
             own = self._form(index, offset, task, turned, hidden)
             judged, moved = truth.judge(own, self.roundings[index])
             found[index, offset] = judged
-            judged.lost = max(judged.lost, at_anchor.lost)
             judged.d = float(np.abs(moved - weights).sum(axis=0) @ share)
             judged.d_logit = float(np.abs(own[:, 0] - base[:, 0]).sum() * share[0])
+            if at_anchor.lost:
+                judged.d = judged.d_logit = np.nan
 
     def _form(self, index: int, offset: int, task: Task, turned: Turned, hidden: Any) -> Array:
         """Return the subject's own scores of a strip in float64, hidden ones -inf. Shapes: -> (r, c)."""

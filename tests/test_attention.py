@@ -101,6 +101,8 @@ def test_softmax_is_that_of_torch() -> None:
     assert single == pytest.approx(as_torch, rel=1e-6)
     eager, _ = attention.softmax(scores, Rounding(parse("fp32"), parse("bf16")))
     assert np.array_equal(eager, round_to(single, parse("bf16")))
+    coarse, _ = attention.softmax(scores, Rounding(parse("bf16"), parse("fp32")))
+    assert np.array_equal(coarse, round_to(coarse, parse("bf16")))
     cast = torch.tensor(as_torch).bfloat16().float().numpy()
     assert (eager == cast).mean() > 0.99
 
@@ -198,6 +200,8 @@ def test_lost_scores_make_every_column_nan() -> None:
     assert found[0].attention_tv_mean > 0
     later = next(iter(shift(0, "fp16", "uniform", anchor=128 * 1024, **SMALL)))
     assert math.isnan(later.attention_d)  # for its anchor is lost
+    assert math.isnan(later.attention_d_logit)
+    assert later.attention_tv_mean == found[0].attention_tv_mean
 
 
 def test_not_asked_is_not_measured(monkeypatch) -> None:
@@ -282,16 +286,19 @@ def test_recipes_say_their_softmax(tmp_path) -> None:
     assert load(str(path)).resolve(bf16).softmax is bf16
 
 
-def test_progress_counts_both_passes() -> None:
+@pytest.mark.parametrize("cache", [plan.CACHE_BYTES, 120_000])
+def test_progress_counts_both_passes(cache, monkeypatch) -> None:
     from ropeaudit import Audit, Case
     from ropeaudit.plan import AttentionOptions
 
+    monkeypatch.setattr(plan, "CACHE_BYTES", cache)
     heard: list[float] = []
-    audit = Audit(cases=[Case(heads=2, seq_len=30)], dtypes=["bf16"], attention=AttentionOptions())
+    case = Case(heads=2, seq_len=30, head_dim=32)
+    audit = Audit([case], dtypes=["bf16"], offsets=[0, 1, 2, 3, 4], attention=AttentionOptions())
     list(audit.run(progress=heard.append))
     assert heard == sorted(heard)
     assert heard[-1] == 1.0
-    assert 0.5 in heard
+    assert max(np.diff([0.0, *heard])) <= 0.25  # both passes of a batch count
 
 
 @pytest.mark.parametrize(

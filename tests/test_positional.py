@@ -35,7 +35,7 @@ def test_most_of_the_exact_weight_is_on_the_right_token(kind, setting) -> None:
     weights = exact_weights(some, setting)
     behind = positional.BEHIND[kind]
     rows = np.arange(behind, 256)
-    assert weights[rows, rows - behind].min() >= 0.9
+    assert 0.9 <= weights[rows, rows - behind].min() <= 0.98  # and no sharper than that takes
     assert (some.q == some.q[:1, :1]).all()  # the same at every token, and in heads that share a key
     assert all(some.unchanged_by(parse(fmt)) for fmt in ("bf16", "fp16", "fp32"))
     assert (some.q == some.k.repeat(2, 0)).all() == (kind == "diagonal")
