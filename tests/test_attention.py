@@ -238,6 +238,20 @@ def test_neither_threads_nor_batches_change_a_bit(monkeypatch) -> None:
     assert len(chunks) > 2
 
 
+def test_chunks_of_a_plan_share_its_progress(monkeypatch) -> None:
+    setting = RopeSetting.of(16)
+    some = inputs.make("gaussian", 2, 2, 90, setting)
+    subject = Emulated(named("hf").resolve(parse("bf16")), setting)
+    together = plan.Plan([subject], [(0, 5, 6, 7, 8)], some, setting, "causal")
+    monkeypatch.setattr(plan, "CACHE_BYTES", 100_000)
+    assert len(list(attention_pass._chunks(together, list(together.cells())))) > 2
+    heard: list[float] = []
+    found = attention_pass.measure(together, 16, None, [None], 2, heard.append)
+    assert [cell.rows for cell in found.values()] == [180] * 5
+    assert heard == sorted(heard)
+    assert heard[-1] == 1.0
+
+
 def test_strips_are_bounded() -> None:
     for size in (1, 100, 256, 5000, 2**15, 2**17, 2**22):
         rows = attention_pass.rows_of_strip(size)

@@ -37,8 +37,8 @@ _AFTER = (
     "attention_d",
 )
 _AFTER_LEGEND = (
-    "\nAfter softmax: attention tv: share of a row's weight that drift moves; top1 flips: rows whose largest "
-    "weight\nmoves to another key; entropy: of the rows, in nats; attention d: against the anchor's offset."
+    "\nAfter softmax: attention tv: share of a row's weight that drift moves; top1 flips: rows whose"
+    "\nlargest weight moves to another key; entropy: in nats; attention d: against the anchor's offset."
 )
 _AFTER_FIRST = ("attention_d", "entropy", "entropy_reference", "attention_tv_max")
 _DISPENSABLE = ("floor_rms", "drift_max", "distinct_positions", "self_drift_rms", "drift_relative")
