@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ropeaudit import bounds, circumstances, measure, plan, recipes, records, reference
+from ropeaudit import bounds, circumstances, inputs, measure, plan, recipes, records, reference
 from ropeaudit.bounds import Bound
 from ropeaudit.cases import LIMIT, Case, fits, positions_fit
 from ropeaudit.errors import UsageError
 from ropeaudit.formats import Format, parse
 from ropeaudit.inputs import Inputs
 from ropeaudit.metrics import Spread
-from ropeaudit.plan import Measured, Plan
+from ropeaudit.plan import AttentionOptions, Measured, Plan
 from ropeaudit.recipes import Resolved
 from ropeaudit.records import Record
 from ropeaudit.rope.setting import RopeSetting
@@ -26,6 +26,8 @@ from ropeaudit.subjects.exact import Exact
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from ropeaudit.attention import Attention
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
@@ -39,6 +41,7 @@ class Audit:
     dtypes: Sequence[str] = DTYPES
     offsets: Sequence[int] = (0, 1000)
     changes: Mapping[str, str] = field(default_factory=dict)
+    attention: AttentionOptions | None = None
 
     def __post_init__(self) -> None:
         for offset in self.offsets:
@@ -49,6 +52,8 @@ class Audit:
         for name in ("cases", "recipes", "dtypes", "offsets"):
             if not getattr(self, name):
                 raise UsageError(f"there are no {name} to audit")
+        if "softmax" in self.changes and (self.attention is None or self.attention.softmax != "recipe"):
+            raise UsageError("a changed softmax stage is not used; add --attention --softmax recipe")
         self.resolved()
 
     def resolved(self) -> list[Resolved]:
@@ -69,17 +74,19 @@ class Audit:
         progress is called with the share that is done, from 0 to 1.
         """
         offsets = list(dict.fromkeys(int(offset) for offset in self.offsets))
-        fits(max(case.check(offsets) for case in self.cases))
+        anchors = [self.attention.anchor] if self.attention else []
+        fits(max(case.check([*offsets, *anchors]) for case in self.cases))
         for number, case in enumerate(self.cases):
             loaded, setting = case.load()
-            positions_fit(offsets, loaded.q.shape[1])
+            positions_fit([*offsets, *anchors], loaded.q.shape[1])
             start, count = number, len(self.cases)
 
             def part(share: float, start: int = start, count: int = count) -> None:
                 if progress:
                     progress((start + share) / count)
 
-            run = CaseRun(case, loaded, setting, self.resolved(), threads or circumstances.threads(), part)
+            resolved, workers = self.resolved(), threads or circumstances.threads()
+            run = CaseRun(case, loaded, setting, resolved, self.attention, workers, part)
             yield from run.records(offsets)
 
 
@@ -90,6 +97,9 @@ def shift(
     *,
     changes: Mapping[str, str] | None = None,
     threads: int | None = None,
+    attention: bool = False,
+    softmax: str | None = None,
+    anchor: int | None = None,
     **case: Any,
 ) -> Iterator[Record]:
     """Audit the scores of q and k when `offsets` are added to every position.
@@ -99,6 +109,8 @@ def shift(
 
     offsets: tokens; negative ones are allowed. dtypes, recipe: names, or a path to a recipe file.
     changes: stage -> format, such as {"angle": "fp64"}. threads: all processors by default.
+    attention: measure the rows after softmax too. softmax: "fp64", or "recipe" for the recipe's own
+    arithmetic. anchor: the offset that `attention_d` compares with, 16 by default.
     case: the fields of `Case`: qk, heads, kv_heads, seq_len, head_dim, seed, rotary_dim, base, layout,
     scale, mask, model, config, layer, scaling, clip, mrope, axis, length.
     Shapes of q and k: (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim).
@@ -114,6 +126,7 @@ def shift(
         dtypes=(dtypes,) if isinstance(dtypes, str) else tuple(dtypes),
         offsets=(offsets,) if isinstance(offsets, (int, np.integer)) else tuple(offsets),
         changes=changes or {},
+        attention=AttentionOptions.asked(attention, softmax, anchor),
     )
     return audit.run(threads)
 
@@ -141,6 +154,7 @@ class _Found:
     floor: Measured
     structural: Spread
     bound: Bound
+    attention: Attention | None
 
 
 class CaseRun:
@@ -152,11 +166,12 @@ class CaseRun:
         loaded: Inputs,
         setting: RopeSetting,
         resolved: Sequence[Resolved],
+        asked: AttentionOptions | None,
         threads: int,
         progress: Callable[[float], None],
     ) -> None:
         self.case, self.loaded, self.setting, self.resolved = case, loaded, setting, resolved
-        self.threads, self.progress = threads, progress
+        self.asked, self.threads, self.progress = asked, threads, progress
         self.axes = case.position_axes(setting)
         self.structural: dict[tuple[RopeSetting, int, Format], Spread] = {}
 
@@ -186,15 +201,23 @@ class CaseRun:
             chosen = list(dict.fromkeys(index for index, _ in batch))
             wanted = [[o for i, o in batch if i == index] for index in chosen]
             some = [subjects[index] for index in chosen]
-            found = self._measure(some, wanted, at, origin, (number, len(starts)))
+            passes = 2 if self.asked else 1
+            part = passes * number, passes * len(starts)
+            found = self._measure(some, wanted, at, origin, part)
             floors = self._measure(some, [[0]] * len(some), at, 0) if origin else found
             pairs = [(subjects[index], offset) for index, offset in batch]
             limits = iter(bounds.bounds(pairs, self.loaded, self.case.mask, self.threads))
+            rows: dict[tuple[int, int], Attention] = {}
+            if self.asked:
+                together = Plan(some, wanted, self.loaded, at, self.case.mask, origin)
+                rows = self._attention(together, self.asked, [self.resolved[i] for i in chosen], part)
             for place, subject in enumerate(some):
                 for offset in wanted[place]:
                     measured, floor = found[place, offset], floors[place, 0]
                     structural = self._structural(at, offset, subject.input)
-                    yield _Found(subject, offset, at, measured, floor, structural, next(limits))
+                    softened = rows.get((place, offset))
+                    limit = next(limits)
+                    yield _Found(subject, offset, at, measured, floor, structural, limit, softened)
 
     def _measure(
         self,
@@ -214,6 +237,24 @@ class CaseRun:
                 self.progress((number + share) / count)
 
         return measure.measure(together, self.threads, hear)
+
+    def _attention(
+        self, together: Plan, asked: AttentionOptions, resolved: Sequence[Resolved], part: tuple[int, int]
+    ) -> dict[tuple[int, int], Attention]:
+        """Measure the rows after softmax, in a pass of its own behind that of the drift."""
+        from ropeaudit import attention_pass  # in-function: most audits need neither
+        from ropeaudit.attention import Rounding
+
+        fits(attention_pass.bytes_needed(together.setting, together.seq_len, self.threads))
+        own = asked.softmax == "recipe"
+        roundings = [Rounding(recipe.softmax, recipe.output) if own else None for recipe in resolved]
+        behind = inputs.BEHIND.get(self.loaded.source)
+        number, count = part
+
+        def hear(share: float) -> None:
+            self.progress((number + 1 + share) / count)
+
+        return attention_pass.measure(together, asked.anchor, behind, roundings, self.threads, hear)
 
     def _structural(self, at: RopeSetting, offset: int, input_format: Format) -> Spread:
         """Return what the shift does to exact scores; nothing, unless the setting depends on the position."""
@@ -275,6 +316,7 @@ def _record(case: Case, loaded: Inputs, found: _Found) -> Record:
         structural_rms=found.structural.rms,
         predicted_rms=found.bound.rms,
         bound_max=found.bound.maximum + measured.error,
+        **(found.attention.columns() if found.attention else dict.fromkeys(records.ATTENTION)),
         worst_head=head,
         worst_query=query,
         worst_key=key,

@@ -80,7 +80,7 @@ class Case:
             fits(needed)
             (heads, kv_heads, seq_len), setting = self._synthetic()
             seed = 0 if self.seed is None else self.seed
-            return inputs.make(self.qk, heads, kv_heads, seq_len, setting.head_dim, seed), setting
+            return inputs.make(self.qk, heads, kv_heads, seq_len, setting, seed), setting
         loaded = inputs.from_file(self.qk)
         if loaded.q.shape[0] % loaded.k.shape[0]:
             raise BadShape(
@@ -109,6 +109,7 @@ class Case:
             (heads, kv_heads, seq_len), setting = self._synthetic()
             positions_fit(offsets, seq_len)
             self.position_axes(setting)
+            inputs.check_head(self.qk, seq_len, setting)
             return plan.bytes_needed(setting, heads, kv_heads, seq_len)
         for name in ("heads", "kv_heads", "seq_len", "head_dim", "seed"):
             if getattr(self, name) is not None:

@@ -1,4 +1,4 @@
-"""The q and k of an audit: made from a seed, constant, counted, or captured from a real model.
+"""The q and k of an audit: made from a seed, constant, counted, positional, or captured from a real model.
 
 Letters: h heads, g key-value heads, s positions, d head_dim.
 """
@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ropeaudit import captured
+from ropeaudit import captured, positional
 from ropeaudit.doubledouble import Array
 from ropeaudit.errors import BadShape, UnknownName
 from ropeaudit.formats import FP64, Format, parse, round_to
+from ropeaudit.rope.setting import RopeSetting
 
-SYNTHETIC = ("gaussian", "ones", "arange")
+BEHIND = positional.BEHIND  # kind of head -> distance of the token that it looks at
+SYNTHETIC = ("gaussian", "ones", "arange", *BEHIND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +58,28 @@ class Inputs:
         return int(self.q.shape[0] // self.k.shape[0])
 
 
-def make(kind: str, heads: int, kv_heads: int, seq_len: int, head_dim: int, seed: int = 0) -> Inputs:
-    """Return synthetic q and k.
+def make(kind: str, heads: int, kv_heads: int, seq_len: int, setting: RopeSetting, seed: int = 0) -> Inputs:
+    """Return synthetic q and k for a setting.
 
-    kind: "gaussian" (independent standard normal, from `seed`), "ones", or "arange" (0, 1, ..., d-1 in
-    every row). Gaussian values are rounded to bfloat16 and to multiples of 2^-24, like activations
-    captured from a 16-bit model: float64, float32, float16 and bfloat16 hold them exactly, so that these
-    dtypes are audited on the same q and k and against the same reference. Raises: UnknownName, BadShape.
+    kind: "gaussian" (independent standard normal, from `seed`), "ones", "arange" (0, 1, ..., d-1 in
+    every row), or a head of `positional`, which looks at one distance by the setting's frequencies. Random
+    values are rounded to bfloat16 and to multiples of 2^-24, like activations captured from a 16-bit
+    model: float64, float32, float16 and bfloat16 hold them exactly, so that these dtypes are audited on the
+    same q and k and against the same reference. Raises: UnknownName, BadShape, UsageError.
     """
     check_kind(kind)
+    head_dim = setting.head_dim
     q_shape, k_shape = (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim)
     if kind == "gaussian":
         generator = np.random.default_rng(seed)
         q, k = (_gaussian(generator, shape) for shape in (q_shape, k_shape))
+        return Inputs(q, k, kind, seed)
+    if kind in BEHIND:
+        q, k = (_on_16_bit_grid(x) for x in positional.vectors(kind, kv_heads, seq_len, setting, seed))
+        q = q.repeat(heads // kv_heads, axis=0)
+        q, k = (
+            np.ascontiguousarray(np.broadcast_to(x[:, None], (len(x), seq_len, head_dim))) for x in (q, k)
+        )
         return Inputs(q, k, kind, seed)
     if kind == "ones":
         return Inputs(np.ones(q_shape), np.ones(k_shape), kind, None)
@@ -90,6 +101,12 @@ def _gaussian(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         generator.standard_normal(out=head)
         head[...] = _on_16_bit_grid(head)
     return drawn
+
+
+def check_head(kind: str, seq_len: int, setting: RopeSetting) -> None:
+    """Raise UsageError if `kind` is a head that the setting cannot make."""
+    if kind in BEHIND:
+        positional.vectors(kind, 1, seq_len, setting, 0)
 
 
 def _on_16_bit_grid(x: Array) -> Array:

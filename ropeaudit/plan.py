@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.formats import FP32, Format
 from ropeaudit.inputs import Inputs
 from ropeaudit.masks import Mask
@@ -21,6 +22,33 @@ from ropeaudit.subjects import Subject
 
 PANEL = 8192  # positions turned at once
 CACHE_BYTES = 384 * 2**20  # turned q and k held at once
+
+
+SOFTMAX = ("fp64", "recipe")  # arithmetic of the softmax
+ANCHOR = 16  # tokens: the offset with which AnchorAttention compares, arXiv 2411.13476
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionOptions:
+    """How attention after softmax is measured: the softmax's arithmetic, the offset that D compares with."""
+
+    softmax: str = "fp64"
+    anchor: int = ANCHOR
+
+    def __post_init__(self) -> None:
+        if self.softmax not in SOFTMAX:
+            raise UnknownName("softmax", str(self.softmax), SOFTMAX)
+        if isinstance(self.anchor, bool) or not isinstance(self.anchor, (int, np.integer)):
+            raise UsageError(f"anchor {self.anchor!r} is not a whole number of tokens; try --anchor {ANCHOR}")
+
+    @classmethod
+    def asked(cls, attention: bool, softmax: str | None, anchor: int | None) -> AttentionOptions | None:
+        """Return the options, None without `attention`. Raises: UsageError, UnknownName."""
+        given = {name: v for name, v in (("softmax", softmax), ("anchor", anchor)) if v is not None}
+        for name, value in given.items():
+            if not attention:
+                raise UsageError(f"--{name} {value} says how attention is measured; add --attention")
+        return cls(**given) if attention else None  # type: ignore[arg-type]
 
 
 @dataclass(slots=True)

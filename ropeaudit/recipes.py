@@ -1,7 +1,7 @@
 """Recipe: one number format per stage of the computation, as data.
 
 Stages, in the order of the computation:
-position, frequency, angle, trig, table, input, rotation, output, accumulate, score.
+position, frequency, angle, trig, table, input, rotation, output, accumulate, score, softmax.
 The named recipes stand in data/recipes.toml with their sources. A recipe is resolved against the
 dtype under audit, which gives every stage its `Format`.
 """
@@ -31,9 +31,11 @@ STAGES = (
     "output",
     "accumulate",
     "score",
+    "softmax",
 )
 _CHAINED = ("frequency", "angle")  # stages that may be computed in one format and stored in another
 _OPTIONAL = ("table",)  # stages that an implementation may not have
+_LEFT_OUT = {"softmax": "fp32"}  # stage -> what it is where a recipe does not say it
 RotationRounding: TypeAlias = Literal["each", "once"]
 _SWITCHES = ("frequency_form", "rotation_rounding", "scale_after_store")
 _LARGEST_FILE = 2**16  # bytes of a recipe file
@@ -106,6 +108,7 @@ class Recipe:
             output=output,
             accumulate=accumulate,
             score=(chains["score"] or (accumulate,))[-1],
+            softmax=chains["softmax"][-1],
         )
 
 
@@ -128,6 +131,7 @@ class Resolved:
     output: Format
     accumulate: Format
     score: Format
+    softmax: Format
 
     @property
     def narrowest(self) -> int:
@@ -208,7 +212,7 @@ def _from_table(name: str, table: Mapping[str, Any], parent: Recipe | None = Non
     for key in table:
         if key not in allowed:
             raise UnknownName("stage", key, (*STAGES, *_SWITCHES))
-    stages = dict(parent.stages) if parent else {}
+    stages = dict(parent.stages if parent else _LEFT_OUT)
     stages |= {stage: _string(stage, table[stage]) for stage in STAGES if stage in table}
     for stage, text in stages.items():
         _chain(stage, text, FP32)

@@ -57,6 +57,18 @@ class Record:
     structural_rms: float
     predicted_rms: float
     bound_max: float
+    attention_tv_max: float | None
+    attention_tv_mean: float | None
+    attention_kl_max: float | None
+    top1_flips: float | None
+    entropy_reference: float | None
+    entropy: float | None
+    weight_reference: float | None
+    weight: float | None
+    right_token: float | None
+    attention_adaptive_tv_mean: float | None
+    attention_d: float | None
+    attention_d_logit: float | None
     worst_head: int | None
     worst_query: int | None
     worst_key: int | None
@@ -67,6 +79,24 @@ class Record:
         return {name: getattr(self, name) for name in COLUMNS}
 
 
+# The columns of --attention -> what they hold; rows are those of the softmax, one per query and head.
+ATTENTION: dict[str, str] = {
+    "attention_tv_max": "--attention: largest share of a row's weight that drift moves, Σ|p - exact p|/2",
+    "attention_tv_mean": "mean of that share (total variation) over rows and heads",
+    "attention_kl_max": "largest KL(exact p || p) of a row, nats; inf where --softmax recipe lost a weight",
+    "top1_flips": "rows whose largest weight moves to another key; ties do not count",
+    "entropy_reference": "mean Shannon entropy of the exact rows, nats",
+    "entropy": "mean Shannon entropy of the subject's rows, nats",
+    "weight_reference": "mean largest weight of the exact rows",
+    "weight": "mean largest weight of the subject's rows",
+    "right_token": "share of rows that attend most, without a tie, to the token they were built for; nan "
+    "unless --qk is diagonal or previous",
+    "attention_adaptive_tv_mean": "attention_tv_mean at the adaptive temperature of arXiv 2410.01104",
+    "attention_d": "AnchorAttention's D(offset, --anchor), arXiv 2411.13476: Σ over heads and keys of the "
+    "mean |A - A at the anchor|; 0 for a subject that offsets do not change",
+    "attention_d_logit": "the same of the first token's scores, before softmax. Random q and k say nothing "
+    "about a trained model's first token",
+}
 # column -> what it holds
 COLUMNS: dict[str, str] = {
     "schema": "version of this list of columns",
@@ -89,8 +119,8 @@ COLUMNS: dict[str, str] = {
     "heads": "query heads",
     "kv_heads": "key-value heads",
     "mask": "which keys a query sees: causal or full",
-    "source": "where q and k come from: gaussian, ones, arange or a file",
-    "seed": "seed of gaussian q and k; nan where none was used",
+    "source": "where q and k come from: gaussian, ones, arange, diagonal, previous or a file",
+    "seed": "seed of random q and k; nan where none was used",
     "scores": "how many scores were compared",
     "nonfinite": "how many of the subject's scores are nan or infinite",
     "distinct_positions": "how many positions are still different finite numbers once rounded",
@@ -108,6 +138,7 @@ COLUMNS: dict[str, str] = {
     "structural_rms": "root mean square of that change; drift does not hold it",
     "predicted_rms": "drift_rms predicted from the recipe, for q and k of random phases, as gaussian ones",
     "bound_max": "drift_max cannot exceed it with q and k of these sizes; inf where a score may overflow",
+    **ATTENTION,
     "worst_head": "head of drift_max; nan where no score differs or some are not finite",
     "worst_query": "query index of drift_max, unshifted",
     "worst_key": "key index of drift_max, unshifted",

@@ -129,7 +129,7 @@ def test_shifting_q_alone_changes_the_scores() -> None:
     from ropeaudit import RopeSetting, inputs, parse, recipes
     from ropeaudit.subjects.emulated import Emulated
 
-    made = inputs.make("gaussian", 1, 1, 64, 128)
+    made = inputs.make("gaussian", 1, 1, 64, RopeSetting.of(128))
     subject = Emulated(recipes.named("hf").resolve(parse("fp64")), RopeSetting.of())
     positions = np.arange(64)
     here, there = subject.table(positions, 0), subject.table(positions, 1)

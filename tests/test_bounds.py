@@ -196,15 +196,15 @@ GOLDEN = [
 @pytest.mark.parametrize(("name", "dtype", "offset", "rms"), GOLDEN)
 def test_the_prediction_is_that_of_the_prototype(name: str, dtype: str, offset: int, rms: float) -> None:
     subject = Emulated(recipes.named(name).resolve(parse(dtype)), RopeSetting.of(128))
-    found = bound(subject, make("gaussian", 1, 1, 1024, 128), "full", offset)
+    found = bound(subject, make("gaussian", 1, 1, 1024, RopeSetting.of(128)), "full", offset)
     assert rms / 1.5 < found.rms < rms * 1.5
 
 
 def test_what_overflows_has_no_bound() -> None:
     subject = Emulated(recipes.named("uniform").resolve(parse("fp16")), RopeSetting.of(64))
-    inputs = make("gaussian", 1, 1, 16, 64)
+    inputs = make("gaussian", 1, 1, 16, RopeSetting.of(64))
     assert bound(subject, inputs, "causal", 65536) == Bound(math.inf, math.inf)
-    assert bound(subject, make("arange", 1, 1, 16, 64), "causal", 0).maximum == math.inf
+    assert bound(subject, make("arange", 1, 1, 16, RopeSetting.of(64)), "causal", 0).maximum == math.inf
     assert math.isfinite(bound(subject, inputs, "causal", 1000).maximum)
 
 
@@ -220,7 +220,7 @@ def test_blocks_see_as_many_scores_as_the_mask_shows(mask: Mask, edges: list[int
 
 
 def test_the_bounds_of_many_cells_are_those_of_each_alone() -> None:
-    setting, inputs = RopeSetting.of(16, rotary_dim=8), make("gaussian", 4, 2, 700, 16)
+    setting, inputs = RopeSetting.of(16, rotary_dim=8), make("gaussian", 4, 2, 700, RopeSetting.of(16))
     subjects = [Emulated(recipes.named("hf").resolve(parse(dtype)), setting) for dtype in MORE]
     cells = [(subject, offset) for subject in subjects for offset in (0, 5000)]
     alone = [bound(subject, inputs, "causal", offset) for subject, offset in cells]

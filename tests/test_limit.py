@@ -210,7 +210,7 @@ def test_the_guess_ranks_offsets_as_drift_does() -> None:
 @pytest.mark.parametrize("name", ["uniform", "hf", "maxtext", "gpt-neox-te", "hf-model-cast", "llamacpp-cpu"])
 def test_the_bound_of_a_range_covers_and_grows(name, dtype) -> None:
     subject = Emulated(recipes.named(name).resolve(parse(dtype)), RopeSetting.of(16))
-    some = inputs.make("gaussian", 1, 1, 12, 16)
+    some = inputs.make("gaussian", 1, 1, 12, RopeSetting.of(16))
     exact = last_exact_offset(subject.recipe.position, 12)
     tops = sorted({0, 1, 52, 53, 243, 244, 245, 2037, 30_000, 70_000, exact, exact + 1})
     found = [bound_up_to(subject, some, "causal", top) for top in tops]
@@ -238,9 +238,12 @@ def test_what_is_guaranteed_was_worth_proving() -> None:
 
 
 def test_budgets_count_work() -> None:
-    assert analysis.most(inputs.make("ones", 8, 8, 256, 128), RopeSetting.of()) == 208
-    assert analysis.most(inputs.make("ones", 1, 1, 16, 32), RopeSetting.of(32)) > 3001
-    assert analysis.most(inputs.make("ones", 8, 8, 2048, 128), RopeSetting.of()) == analysis.FEWEST
+    assert analysis.most(inputs.make("ones", 8, 8, 256, RopeSetting.of(128)), RopeSetting.of()) == 208
+    assert analysis.most(inputs.make("ones", 1, 1, 16, RopeSetting.of(32)), RopeSetting.of(32)) > 3001
+    assert (
+        analysis.most(inputs.make("ones", 8, 8, 2048, RopeSetting.of(128)), RopeSetting.of())
+        == analysis.FEWEST
+    )
     (found,) = limit("drift_rms=1e-3", "fp16", heads=1, seq_len=64, head_dim=32, budget=100)
     assert 60 < found.boundary.tested <= 101
     assert not found.boundary.exhaustive

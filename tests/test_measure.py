@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ropeaudit import Record, inputs, plan, shift, tile
+from ropeaudit import Record, RopeSetting, inputs, plan, shift, tile
 
 SETTING = {"seq_len": 90, "heads": 4, "kv_heads": 2, "head_dim": 16, "recipe": ["hf", "uniform"]}
 EXACT = [
@@ -66,7 +66,7 @@ def test_causal_counts_the_lower_triangle() -> None:
 
 
 def test_key_value_heads_are_shared_as_in_attention(tmp_path) -> None:
-    made = inputs.make("gaussian", 4, 2, 20, 16, seed=3)
+    made = inputs.make("gaussian", 4, 2, 20, RopeSetting.of(16), seed=3)
     grouped = tmp_path / "grouped.npz"
     repeated = tmp_path / "repeated.npz"
     np.savez(grouped, q=made.q, k=made.k)
@@ -76,13 +76,13 @@ def test_key_value_heads_are_shared_as_in_attention(tmp_path) -> None:
 
 
 def test_worst_place_is_where_the_largest_drift_is() -> None:
-    from ropeaudit import RopeSetting, parse, recipes
+    from ropeaudit import parse, recipes
     from ropeaudit.subjects.emulated import Emulated
 
     (record,) = shift(
         1000, "bf16", "hf", changes={"accumulate": "fp64", "score": "fp64"}, heads=2, seq_len=30
     )
-    made, setting = inputs.make("gaussian", 2, 2, 30, 128), RopeSetting.of()
+    made, setting = inputs.make("gaussian", 2, 2, 30, RopeSetting.of(128)), RopeSetting.of()
     subject = Emulated(recipes.named("hf").resolve(parse("bf16")), setting)
     exact = Emulated(recipes.named("xformers-f64").resolve(parse("fp64")), setting)
     drift = []

@@ -90,7 +90,7 @@ def brute(name: str, some: inputs.Inputs, setting: RopeSetting, offset: int) -> 
 
 
 def test_parity_is_the_difference_of_all_scores_at_once() -> None:
-    some, setting = inputs.make("gaussian", 2, 2, 600, 128, 0), RopeSetting.of()
+    some, setting = inputs.make("gaussian", 2, 2, 600, RopeSetting.of(128), 0), RopeSetting.of()
     apart = brute("vllm-cuda", some, setting, 1000) - brute("trtllm", some, setting, 1000)
     apart *= np.tril(np.ones((600, 600)))
     (found,) = compare("vllm-cuda", "trtllm", offsets=(1000,), seq_len=600)

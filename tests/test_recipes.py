@@ -44,6 +44,7 @@ def test_hugging_face_eager_as_it_was_read() -> None:
         "output": "bfloat16",
         "accumulate": "float32",
         "score": "bfloat16",
+        "softmax": "float32",
     }
     assert recipes.named("hf-model-cast").resolve(BF16).stages()["frequency"] == "float32/bfloat16"
 

@@ -52,7 +52,7 @@ def test_hugging_face_bit_for_bit(dtype: str) -> None:
     """
     torch_dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
     config = LlamaConfig(hidden_size=1024, num_attention_heads=8, head_dim=128, rope_theta=10000.0)
-    made = inputs.make("gaussian", 2, 2, POSITIONS.size, 128)
+    made = inputs.make("gaussian", 2, 2, POSITIONS.size, RopeSetting.of(128))
     q = torch.from_numpy(made.q).to(torch_dtype)[None]
     cos, sin = LlamaRotaryEmbedding(config)(q, torch.from_numpy(POSITIONS)[None])
     rotated, _ = apply_rotary_pos_emb(q, q, cos, sin)

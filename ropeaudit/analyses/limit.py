@@ -201,7 +201,7 @@ class _Measured:
         self.subject = Emulated(recipe, setting, case.position_axes(setting))
         self.hear: Callable[[], None] = lambda: None
         self.run = CaseRun(
-            case, inputs, setting, [recipe], circumstances.threads(), lambda share: self.hear()
+            case, inputs, setting, [recipe], None, circumstances.threads(), lambda share: self.hear()
         )
         self.found: dict[int, Record] = {}
         self.bounds: dict[int, float] = {}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ropeaudit.inputs import Inputs
     from ropeaudit.recipes import Resolved
     from ropeaudit.reports import Report
+    from ropeaudit.rope.setting import RopeSetting
 
 _PLAIN_RANGE = re.compile(r"(?P<first>[^-+*]+)-(?P<last>[^-+*]+)")
 _USUAL = 65536  # largest distance where nothing says another
@@ -31,7 +32,8 @@ _MOST_CASES, _MOST_VECTORS, _MOST_ROWS = 1000, 1024, 200_000
 @rope_options
 @axis(
     "--qk",
-    "ones, gaussian, arange, or a file with captured q and k: .safetensors, .npz, .pt, q.npy,k.npy.",
+    "ones, gaussian, arange, diagonal, previous, or a file with captured q and k: .safetensors, .npz, .pt, "
+    "q.npy,k.npy.",
     "ones,gaussian",
     metavar="SOURCE",
 )
@@ -181,7 +183,7 @@ def _run(
     finer = dense(min(distances), max(distances))
     try:
         for done, (one, source, recipe) in enumerate(jobs):
-            inputs = sources[source] or _made(source, one.setting.head_dim, options)
+            inputs = sources[source] or _made(source, one.setting, options)
             some = analysis.sample(inputs, options["vectors"])
             about, key = (one.label, one.maximum), (one.label, one.setting, source)
             shape = shapes.get(key) or analysis.decay(one.setting, some, finer, None, *about)
@@ -195,12 +197,12 @@ def _run(
     return found, list(shapes.values()), False
 
 
-def _made(source: str, head_dim: int, options: dict[str, Any]) -> Inputs:
+def _made(source: str, setting: RopeSetting, options: dict[str, Any]) -> Inputs:
     """One head of synthetic q and k; of constant ones a single vector says all."""
     from ropeaudit import inputs
 
     vectors = options["vectors"] if source == "gaussian" else 1
-    return inputs.make(source, 1, 1, vectors, head_dim, options["seed"])
+    return inputs.make(source, 1, 1, vectors, setting, options["seed"])
 
 
 def _number(options: dict[str, Any], name: str, default: int, least: int, most: int) -> int:

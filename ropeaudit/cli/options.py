@@ -63,12 +63,12 @@ def vector_options(function: F) -> F:
             axis("--mask", "Keys that a query sees: causal or full.", "causal"),
             axis(
                 "--qk",
-                "gaussian, ones, arange, or a file with captured q and k: .safetensors, .npz, .pt, "
-                "q.npy,k.npy.",
+                "gaussian, ones, arange, diagonal, previous (heads that look at one token), or a file with "
+                "captured q and k: .safetensors, .npz, .pt, q.npy,k.npy.",
                 "gaussian",
                 metavar="SOURCE",
             ),
-            axis("--seed", "Seeds of gaussian q and k.", "0"),
+            axis("--seed", "Seeds of random q and k.", "0"),
         )
     ):
         function = option(function)

@@ -37,6 +37,15 @@ if TYPE_CHECKING:
     help="Frequencies that depend on the length: unshifted keeps them, shifted lets the offset change them.  "
     "[default: unshifted]",
 )
+@click.option("--attention", is_flag=True, help="Measure the rows after softmax too: what drift moves there.")
+@click.option(
+    "--softmax",
+    metavar="HOW",
+    help="Arithmetic of --attention's softmax: fp64, or recipe for that of the recipe.  [default: fp64]",
+)
+@click.option(
+    "--anchor", metavar="N", help="Offset that attention_d compares with (AnchorAttention).  [default: 16]"
+)
 @report_options
 @click.option("--no-header", is_flag=True, help="Rows alone, for csv and table.")
 @click.option(
@@ -84,16 +93,19 @@ def _audit(options: dict[str, Any]) -> Audit:
     from ropeaudit.audit import DTYPES, Audit
     from ropeaudit.cli import settings, values
     from ropeaudit.errors import UsageError
+    from ropeaudit.plan import AttentionOptions
 
     changes = recipes.parse_changes(options["changes"])
     if options["accumulate"] is not None:
         if not options["accumulate"].strip():
             raise UsageError("--accumulate '' is no number format; try --accumulate fp32")
         changes["accumulate"] = options["accumulate"]
+    anchor = None if options["anchor"] is None else values.integer(options["anchor"], "--anchor")
     return Audit(
         cases=list(settings.cases(options)),
         recipes=values.names(options["recipe"], "--recipe") or ["uniform"],
         dtypes=values.names(options["dtype"], "--dtype") or DTYPES,
         offsets=values.integers(options["offset"], "--offset") or [0, 1000],
         changes=changes,
+        attention=AttentionOptions.asked(options["attention"], options["softmax"], anchor),
     )

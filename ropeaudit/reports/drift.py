@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,20 @@ _SCREEN = (
     "self_drift_rms",
     "verdict",
 )
+_AFTER = (
+    "attention_tv_max",
+    "attention_tv_mean",
+    "attention_adaptive_tv_mean",
+    "top1_flips",
+    "entropy_reference",
+    "entropy",
+    "attention_d",
+)
+_AFTER_LEGEND = (
+    "\nAfter softmax: attention tv: share of a row's weight that drift moves; top1 flips: rows whose"
+    "\nlargest weight moves to another key; entropy: in nats; attention d: against the anchor's offset."
+)
+_AFTER_FIRST = ("attention_d", "entropy", "entropy_reference", "attention_tv_max")
 _DISPENSABLE = ("floor_rms", "drift_max", "distinct_positions", "self_drift_rms", "drift_relative")
 _SETTINGS = (
     "source",
@@ -58,17 +73,22 @@ def drift_report(
     """
     rows = [record.as_dict() for record in found]
     varying = [name for name in _SETTINGS if len({repr(row[name]) for row in rows}) > 1]
-    screen = [*_SCREEN[:2], *varying, *_SCREEN[2:]]
+    measured = any(record.attention_tv_mean is not None for record in found)
+    after = (
+        (*_AFTER, *(["right_token"] if any(_built(record) for record in found) else [])) if measured else ()
+    )
+    screen = [*_SCREEN[:2], *varying, *_SCREEN[2:-1], *after, _SCREEN[-1]]
     notes = [text for record in found if (text := records.note(record))]
     notes += records.structure_notes(found, frozen)
+    notes += _temperature(_worst(found)) if measured else []
     return Report(
         rows=rows,
         columns=list(columns or records.COLUMNS),
         screen=list(columns or screen),
-        dispensable=() if columns else _DISPENSABLE,
+        dispensable=() if columns else (*(_AFTER_FIRST if measured else ()), *_DISPENSABLE),
         headline=headline(found),
         notes=notes,
-        legend=LEGEND,
+        legend=LEGEND + (_AFTER_LEGEND if measured else ""),
         circumstances={"schema": records.SCHEMA, **circumstances},
         header=header,
     )
@@ -78,10 +98,53 @@ def headline(found: Sequence[Record]) -> str:
     """Return the finding in a sentence: the worst case, and how many are like it."""
     if not found:
         return "No case was audited."
-    worst = max(found, key=_gravity)
+    worst = _worst(found)
     same = sum(1 for record in found if record.verdict == worst.verdict)
     count = f" ({same} of {len(found)} cases)" if len(found) > 1 else ""
-    return f"{worst.verdict.capitalize()}{count}: {_sentence(worst)}"
+    sentence = f"{worst.verdict.capitalize()}{count}: {_sentence(worst)}"
+    return f"{sentence[:-1]}; {_clause(worst)}." if _moved(worst) is not None else sentence
+
+
+def _worst(found: Sequence[Record]) -> Record:
+    return max(found, key=_gravity)
+
+
+def _moved(record: Record) -> float | None:
+    """The mean share of a row's weight that drift moves, None where it was not measured or is undefined."""
+    mean = record.attention_tv_mean
+    return None if mean is None or math.isnan(mean) else mean
+
+
+def _built(record: Record) -> bool:
+    """Whether the rows were built to attend to one token, and do so or not."""
+    return record.right_token is not None and not math.isnan(record.right_token)
+
+
+def _clause(record: Record) -> str:
+    """Say what drift does after softmax."""
+    moved = f"after softmax {percent(_moved(record) or 0.0)} of the weight moves and"
+    if _built(record):
+        return (
+            f"{moved} {percent(record.right_token or 0.0)} of the rows attend to the token they were made for"
+        )
+    flips, rows = int(record.top1_flips or 0), record.heads * record.seq_len
+    return f"{moved} {flips} of {rows} top-1 keys change"
+
+
+def _temperature(record: Record) -> list[str]:
+    """Say whether an adaptive temperature undoes or amplifies what drift moves."""
+    plain, adaptive = _moved(record), record.attention_adaptive_tv_mean
+    if not plain or adaptive is None:
+        return []
+    times = adaptive / plain
+    where = f"{record.subject} {record.dtype} at offset {record.offset}: an adaptive temperature"
+    if 0.95 <= times <= 1.05:
+        return [f"{where} (arXiv 2410.01104) neither undoes nor amplifies what drift moves."]
+    does = "amplifies" if times > 1 else "undoes part of"
+    return [
+        f"{where} (arXiv 2410.01104) {does} what drift moves: {percent(adaptive)} of the weight instead of "
+        f"{percent(plain)}."
+    ]
 
 
 def _gravity(record: Record) -> tuple[int, float]:

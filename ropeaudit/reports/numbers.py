@@ -57,12 +57,14 @@ def setting(value: Any) -> str:
 def percent(share: float) -> str:
     """Return a share as text.
 
-    >>> percent(0.0689), percent(1.02), percent(2.5e-15)
-    ('6.9 %', '102 %', '2.5e-13 %')
+    >>> percent(0.0689), percent(1.02), percent(2.5e-15), percent(0.0)
+    ('6.9 %', '102 %', '2.5e-13 %', '0 %')
     """
     if math.isnan(share):
         return "nan"
     value = 100 * share
+    if value == 0:
+        return "0 %"
     if value >= 99.5:
         return f"{value:.0f} %"
     return f"{value:.2g} %" if value >= 0.01 else f"{value:.1e} %"

@@ -1,0 +1,392 @@
+"""Attention after softmax: the statistics of rows, the pass over strips, the options and the words."""
+
+import csv
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ropeaudit import RopeSetting, attention, attention_pass, inputs, parse, plan, records, shift
+from ropeaudit.attention import Rounding, Rows
+from ropeaudit.cli.main import main
+from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.formats import round_to
+from ropeaudit.recipes import load, named
+from ropeaudit.subjects.emulated import Emulated
+
+SMALL = {"heads": 2, "seq_len": 48, "attention": True}
+COLUMNS = list(records.ATTENTION)
+
+
+def plain_softmax(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def plain_entropy(p: np.ndarray, inside: float = 0.0) -> np.ndarray:
+    return -sum(
+        np.where(x > 0, x * np.log(np.where(x > 0, x, 1.0) + inside), 0.0) for x in np.moveaxis(p, -1, 0)
+    )
+
+
+def plain_adapted(scores: np.ndarray) -> np.ndarray:
+    h = plain_entropy(plain_softmax(scores), 1e-9)
+    poly = -0.037 * h**4 + 0.481 * h**3 - 2.3 * h**2 + 4.917 * h - 1.791
+    return plain_softmax(scores * np.where(h > 0.5, np.maximum(poly, 1.0), 1.0)[..., None])
+
+
+def whole(recipe: str, dtype: str, offset: int, some: inputs.Inputs, mask: str = "causal") -> np.ndarray:
+    """All scores of a recipe whose accumulator and scores are float64, hidden ones -inf."""
+    subject = Emulated(named(recipe).resolve(parse(dtype)), RopeSetting.of(some.q.shape[2]))
+    table = subject.table(np.arange(some.q.shape[1]), offset)
+    q, k = (
+        np.stack([subject.rotate(round_to(head, subject.input), table) for head in x]).astype(np.float64)
+        for x in (some.q, some.k)
+    )
+    found = np.einsum("hmd,hnd->hmn", q, k.repeat(some.group, 0)) * subject.setting.scale
+    return np.where(np.tril(np.ones(found.shape[1:])), found, -np.inf) if mask == "causal" else found
+
+
+@pytest.mark.parametrize(("mask", "kv_heads", "strip"), [("causal", 4, 2**17), ("full", 2, 300)])
+def test_columns_are_those_of_whole_matrices(mask, kv_heads, strip, monkeypatch) -> None:
+    monkeypatch.setattr(attention_pass, "STRIP", strip)
+    monkeypatch.setattr(attention_pass, "FEW", 1)
+    monkeypatch.setattr(plan, "PANEL", 20)
+    some = inputs.make("gaussian", 4, kv_heads, 60, RopeSetting.of(32), seed=1)
+    changes = {"accumulate": "fp64", "score": "fp64"}
+    given = {"heads": 4, "kv_heads": kv_heads, "seq_len": 60, "head_dim": 32, "seed": 1, "mask": mask}
+    _, record = shift((16, 1000), "bf16", "uniform", changes=changes, attention=True, **given)
+    exact = whole("xformers-f64", "fp64", 0, some, mask)
+    own, anchor = (whole("uniform", "bf16", offset, some, mask) for offset in (1000, 16))
+    p, exact_p, anchor_p = map(plain_softmax, (own, exact, anchor))
+    moved = np.abs(p - exact_p).sum(-1) / 2
+    tiny = 1e-300
+    kl = (exact_p * np.log(np.maximum(exact_p, tiny) / np.maximum(p, tiny))).sum(-1)
+    weight = 1 / (60.0 - np.arange(60)) if mask == "causal" else np.full(60, 1 / 60)
+    expected = {
+        "attention_tv_max": moved.max(),
+        "attention_tv_mean": moved.mean(),
+        "attention_kl_max": kl.max(),
+        "top1_flips": (p.argmax(-1) != exact_p.argmax(-1)).sum(),
+        "entropy_reference": plain_entropy(exact_p).mean(),
+        "entropy": plain_entropy(p).mean(),
+        "weight_reference": exact_p.max(-1).mean(),
+        "weight": p.max(-1).mean(),
+        "attention_adaptive_tv_mean": np.abs(plain_adapted(own) - plain_adapted(exact)).sum(-1).mean() / 2,
+        "attention_d": (np.abs(p - anchor_p).sum((0, 1)) * weight).sum(),
+        "attention_d_logit": np.abs(own[:, :, 0] - anchor[:, :, 0]).sum() / 60,
+    }
+    assert expected["top1_flips"] > 10
+    assert math.isnan(record.right_token)
+    for name, value in expected.items():
+        assert getattr(record, name) == pytest.approx(value, rel=1e-9), name
+
+
+def test_softmax_is_that_of_torch() -> None:
+    import torch
+
+    scores = np.random.default_rng(0).standard_normal((50, 70)) * 5
+    scores[:, 60:] = -np.inf
+    weights, logs = attention.softmax(scores)
+    assert weights == pytest.approx(torch.softmax(torch.tensor(scores), 1).numpy(), rel=1e-12)
+    assert logs[:, :60] == pytest.approx(
+        torch.log_softmax(torch.tensor(scores), 1).numpy()[:, :60], abs=1e-12
+    )
+    single, _ = attention.softmax(scores, Rounding(parse("fp32"), parse("fp32")))
+    as_torch = torch.softmax(torch.tensor(scores, dtype=torch.float32), 1).numpy()
+    assert single == pytest.approx(as_torch, rel=1e-6)
+    eager, _ = attention.softmax(scores, Rounding(parse("fp32"), parse("bf16")))
+    assert np.array_equal(eager, round_to(single, parse("bf16")))
+    coarse, _ = attention.softmax(scores, Rounding(parse("bf16"), parse("fp32")))
+    assert np.array_equal(coarse, round_to(coarse, parse("bf16")))
+    cast = torch.tensor(as_torch).bfloat16().float().numpy()
+    assert (eager == cast).mean() > 0.99
+
+
+@pytest.mark.parametrize("fmt", ["fp32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2"])
+def test_a_rounded_softmax_rounds_every_step(fmt) -> None:
+    how = Rounding(parse(fmt), parse(fmt))
+    scores = np.array([[0.1, 1.3, -2.7, -np.inf]])
+    weights, _ = attention.softmax(scores, how)
+
+    def once(x: float) -> float:
+        return float(round_to(np.array([x]), how.computed)[0])
+
+    kept = [once(x) for x in (0.1, 1.3, -2.7)]
+    powers = [once(math.exp(once(x - kept[1]))) for x in kept]
+    total = once(sum(powers))
+    assert weights.tolist() == [[once(x / total) for x in powers] + [0.0]]
+
+
+def test_beta_is_the_polynomial_of_the_paper() -> None:
+    h = np.array([0.0, 0.5, 0.5001, 1.0, 2.0, 5.94, 5.96, 8.0])
+    found = attention.beta(h)
+    assert found[[3, 4]] == pytest.approx([1.27, 2.099], abs=1e-12)
+    assert found[[0, 1, 6, 7]].tolist() == [1.0] * 4
+    assert found[5] > 1
+    rows = np.zeros((1, 400))  # entropy log 400 = 5.99
+    rows[0, 0] = 0.3
+    assert np.array_equal(attention.adapted(rows, attention.softmax(rows)[0]), attention.softmax(rows)[0])
+    rows = rows[:, :300]  # 5.70
+    assert not np.array_equal(attention.adapted(rows, attention.softmax(rows)[0]), attention.softmax(rows)[0])
+
+
+numbers = st.floats(-30, 30, allow_subnormal=False)
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(1, 4), st.integers(1, 6), st.floats(1e-9, 40))
+def test_what_holds_of_any_rows(data, rows, columns, size) -> None:
+    shape = st.lists(numbers, min_size=rows * columns, max_size=rows * columns)
+    exact = np.array(data.draw(shape)).reshape(rows, columns)
+    drift = np.array(data.draw(shape)).reshape(rows, columns) / 30 * size
+    truth = Rows(exact.copy())
+    found, weights = truth.judge(exact + drift)
+    largest = float(np.abs(exact + drift - exact).max())
+    assert 0 <= found.tv_max <= 1 + 1e-12
+    assert (
+        found.tv_max <= math.tanh(largest / 2) + 1e-12 <= largest / 2 + 1e-12
+    )  # half of numerics.md's 1-norm
+    assert -1e-12 <= found.kl_max <= largest**2 / 2 * (1 + 1e-9) + 1e-12
+    assert found.tv_max <= math.sqrt(found.kl_max / 2) + 1e-7  # Pinsker
+    assert 0 <= found.flips <= rows
+    assert weights.sum(axis=1) == pytest.approx(np.ones(rows))
+    assert truth.judge(exact.copy())[0].tv_max == truth.judge(exact.copy())[0].flips == 0
+
+
+def test_the_bound_on_the_moved_weight_is_attained() -> None:
+    e = 0.01
+    found, _ = Rows(np.array([[-e / 2, e / 2]])).judge(np.array([[e / 2, -e / 2]]))
+    assert found.tv_max == pytest.approx(math.tanh(e / 2), rel=1e-12)
+
+
+def test_divergence_of_weights_far_apart_and_near() -> None:
+    exact = Rows(np.array([[0.0, -800.0, 0.0]]))
+    found, _ = exact.judge(np.array([[0.0, 0.0, 0.0]]))
+    assert found.kl_max == pytest.approx(math.log(3) - math.log(2), rel=1e-12)
+    near = 1e-7
+    found, _ = Rows(np.zeros((1, 2))).judge(np.array([[near, -near]]))
+    assert found.kl_max == pytest.approx(near**2 / 2, rel=1e-6)  # log cosh
+    lost, _ = Rows(np.array([[0.0, -12.0]])).judge(
+        np.array([[0.0, -12.0]]), Rounding(parse("fp32"), parse("fp8_e4m3"))
+    )
+    assert lost.kl_max == math.inf
+
+
+def test_ties_are_not_flips() -> None:
+    tied = np.array([[1.0, 1.0, 0.0]])
+    assert Rows(tied.copy()).judge(np.array([[1.0, 1.1, 0.0]]))[0].flips == 0  # the exact ones tie
+    assert Rows(np.array([[1.0, 0.9, 0.0]])).judge(tied.copy())[0].flips == 0  # its own do
+    assert Rows(np.array([[1.0, 0.9, 0.0]])).judge(np.array([[1.0, 1.1, 0.0]]))[0].flips == 1
+    near = np.array([[1.0, 1.0 - 1e-14, 0.0]])
+    assert Rows(near.copy(), slack=1e-13).judge(np.array([[0.0, 1.0, 0.0]]))[0].flips == 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_row_that_is_not_finite_is_lost(bad) -> None:
+    found, _ = Rows(np.array([[1.0, -np.inf], [1.0, 2.0]])).judge(np.array([[1.0, -np.inf], [1.0, bad]]))
+    assert found.lost == 1
+    assert all(math.isnan(value) for value in found.columns().values())
+
+
+def test_lost_scores_make_every_column_nan() -> None:
+    found = list(shift((0, 128 * 1024), "fp16", "uniform", **SMALL))
+    assert found[1].verdict == "overflow"
+    assert all(math.isnan(getattr(found[1], name)) for name in COLUMNS)
+    assert found[0].attention_tv_mean > 0
+    later = next(iter(shift(0, "fp16", "uniform", anchor=128 * 1024, **SMALL)))
+    assert math.isnan(later.attention_d)  # for its anchor is lost
+    assert math.isnan(later.attention_d_logit)
+    assert later.attention_tv_mean == found[0].attention_tv_mean
+
+
+def test_not_asked_is_not_measured(monkeypatch) -> None:
+    monkeypatch.setattr(attention_pass, "measure", None)
+    (record,) = shift(5, "bf16", "hf", heads=1, seq_len=8)
+    assert [getattr(record, name) for name in COLUMNS] == [None] * len(COLUMNS)
+    assert list(record.as_dict()) == list(records.COLUMNS)
+
+
+def test_drift_is_the_same_with_attention() -> None:
+    given = ((0, 1000), ("fp32", "bf16"), "hf")
+    for plain, both in zip(shift(*given, heads=2, seq_len=48), shift(*given, **SMALL), strict=True):
+        assert [getattr(plain, c) for c in records.COLUMNS if c not in COLUMNS] == [
+            getattr(both, c) for c in records.COLUMNS if c not in COLUMNS
+        ]
+
+
+def values(**changes: object) -> list[list[float]]:
+    given = {"heads": 4, "kv_heads": 2, "seq_len": 90, "head_dim": 16, "attention": True}
+    found = shift((0, 1000, -5), ("fp64", "bf16"), ("hf", "uniform"), **(given | changes))
+    return [[getattr(record, name) for name in COLUMNS if name != "right_token"] for record in found]
+
+
+def test_neither_threads_nor_batches_change_a_bit(monkeypatch) -> None:
+    monkeypatch.setattr(attention_pass, "STRIP", 90 * 7)
+    monkeypatch.setattr(attention_pass, "FEW", 1)
+    once = values(threads=1)
+    assert once == values(threads=2) == values(threads=5)
+    chunks = []
+    real = attention_pass._chunks
+    monkeypatch.setattr(attention_pass, "_chunks", lambda *a: chunks.extend(real(*a)) or real(*a))
+    monkeypatch.setattr(plan, "CACHE_BYTES", 200_000)
+    assert values() == once
+    assert len(chunks) > 2
+
+
+def test_chunks_of_a_plan_share_its_progress(monkeypatch) -> None:
+    setting = RopeSetting.of(16)
+    some = inputs.make("gaussian", 2, 2, 90, setting)
+    subject = Emulated(named("hf").resolve(parse("bf16")), setting)
+    together = plan.Plan([subject], [(0, 5, 6, 7, 8)], some, setting, "causal")
+    monkeypatch.setattr(plan, "CACHE_BYTES", 100_000)
+    assert len(list(attention_pass._chunks(together, list(together.cells())))) > 2
+    heard: list[float] = []
+    found = attention_pass.measure(together, 16, None, [None], 2, heard.append)
+    assert [cell.rows for cell in found.values()] == [180] * 5
+    assert heard == sorted(heard)
+    assert heard[-1] == 1.0
+
+
+def test_strips_are_bounded() -> None:
+    for size in (1, 100, 256, 5000, 2**15, 2**17, 2**22):
+        rows = attention_pass.rows_of_strip(size)
+        assert rows == 1 or rows * size <= 2**21
+    assert attention_pass.rows_of_strip(2**15) >= 32
+
+
+def test_clipped_angles_have_their_own_reference() -> None:
+    (record,) = shift(500, "fp64", "hf", clip=100.0, **SMALL)
+    assert record.attention_tv_max < 1e-4
+    assert record.attention_d > 1e-2  # the shift itself changes exact scores
+
+
+def test_d_is_zero_at_its_anchor_flat_in_bfloat16_and_grows_in_float32() -> None:
+    offsets = (0, 2, 16, 250, 500, 1000, 1500, 2000)
+    given = {"heads": 4, "seq_len": 128, "attention": True}
+    for anchor in (16, 250):
+        found = {r.offset: r for r in shift(offsets, "bf16", "hf", anchor=anchor, **given)}
+        assert found[anchor].attention_d == found[anchor].attention_d_logit == 0.0
+        others = [r.attention_d for r in found.values() if r.offset != anchor]
+        assert max(others) < 1.15 * min(others)
+    single = [r.attention_d for r in shift(offsets, "fp32", "uniform", **given) if r.offset != 16]
+    assert max(single) < 1e-2 * min(others)
+    assert single[-1] > 6 * single[0]
+    assert single[2:] == sorted(single[2:])
+
+
+def test_the_softmax_of_the_recipe() -> None:
+    plain, rounded = (next(iter(shift(0, "bf16", "hf", softmax=how, **SMALL))) for how in ("fp64", "recipe"))
+    assert 0 < plain.attention_tv_mean < rounded.attention_tv_mean < 2 * plain.attention_tv_mean
+    coarse = next(iter(shift(0, "bf16", "uniform", softmax="recipe", **SMALL)))
+    assert coarse.attention_tv_mean > next(iter(shift(0, "bf16", "uniform", **SMALL))).attention_tv_mean
+    set_ = next(iter(shift(0, "bf16", "hf", softmax="recipe", changes={"softmax": "bf16"}, **SMALL)))
+    assert set_.subject == "hf[softmax=bf16]"
+    assert set_.attention_tv_mean > rounded.attention_tv_mean
+
+
+def test_recipes_say_their_softmax(tmp_path) -> None:
+    bf16 = parse("bf16")
+    assert named("uniform").resolve(bf16).softmax is bf16
+    for name in ("hf", "meta", "torchtune", "vllm-cuda"):
+        assert named(name).resolve(bf16).softmax is parse("fp32")
+    assert named("torchtune").stages["softmax"] == "fp32"  # left out there
+    path = tmp_path / "own.toml"
+    path.write_text('extends = "hf"\nsoftmax = "model"\n')
+    assert load(str(path)).resolve(bf16).softmax is bf16
+
+
+@pytest.mark.parametrize("cache", [plan.CACHE_BYTES, 120_000])
+def test_progress_counts_both_passes(cache, monkeypatch) -> None:
+    from ropeaudit import Audit, Case
+    from ropeaudit.plan import AttentionOptions
+
+    monkeypatch.setattr(plan, "CACHE_BYTES", cache)
+    heard: list[float] = []
+    case = Case(heads=2, seq_len=30, head_dim=32)
+    audit = Audit([case], dtypes=["bf16"], offsets=[0, 1, 2, 3, 4], attention=AttentionOptions())
+    list(audit.run(progress=heard.append))
+    assert heard == sorted(heard)
+    assert heard[-1] == 1.0
+    assert max(np.diff([0.0, *heard])) <= 0.25  # both passes of a batch count
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"softmax": "fp64"}, "--softmax fp64 says how attention is measured; add --attention"),
+        ({"anchor": 3}, "add --attention"),
+        ({"attention": True, "anchor": 1.5}, "not a whole number"),
+        ({"changes": {"softmax": "bf16"}}, "add --attention --softmax recipe"),
+        ({"attention": True, "changes": {"softmax": "bf16"}}, "add --attention --softmax recipe"),
+    ],
+)
+def test_bad_options(options, said) -> None:
+    with pytest.raises(UsageError, match=said):
+        shift(0, "bf16", "hf", **options)
+    with pytest.raises(UnknownName, match="fp64, recipe"):
+        shift(0, "bf16", "hf", attention=True, softmax="fast")
+
+
+LINE = ["shift", "--heads", "2", "--seq-len", "64", "--recipe", "hf", "--dtype", "bf16"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--softmax", "recipe"], "add --attention"),
+        (["--attention", "--softmax", "fast"], "unknown softmax"),
+        (["--attention", "--anchor", "2^60"], "past 2^53"),
+        (["--attention", "--anchor", "x"], "not a whole number"),
+        (["--fail-if", "attention_tv>1"], "unknown numeric column"),
+    ],
+)
+def test_bad_input_gets_one_line(options, said, capsys) -> None:
+    assert main([*LINE, *options]) == 2
+    seen = capsys.readouterr()
+    assert said in seen.err
+    assert (seen.err.count("\n"), seen.out) == (1, "")
+
+
+def test_the_table(capsys, snapshot) -> None:
+    assert main([*LINE, "--attention", "--offset", "0,16,128k"]) == 0
+    seen = capsys.readouterr()
+    assert seen.out == snapshot
+    assert "an adaptive temperature (arXiv 2410.01104) amplifies what drift moves" in seen.err
+
+
+def test_the_headline_holds_the_numbers(capsys) -> None:
+    assert main([*LINE, "--attention", "--offset", "1000", "-f", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    (row,) = report["records"]
+    moved = f"{100 * row['attention_tv_mean']:.2g} %"
+    clause = f"after softmax {moved} of the weight moves and {row['top1_flips']} of 128 top-1 keys change."
+    assert report["headline"].endswith(clause)
+
+
+def test_gates_and_columns(capsys) -> None:
+    command = [*LINE, "--offset", "1000", "-f", "csv", "-q"]
+    assert main([*command, "--attention", "--fail-if", "attention_tv_mean>0.5"]) == 0
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert float(row["attention_d"]) > 0
+    assert row["right_token"] == "nan"  # noqa: S105
+    assert main([*command, "--attention", "--fail-if", "attention_tv_mean>1e-6"]) == 1
+    assert main([*command, "--fail-if", "attention_tv_mean>0.5"]) == 1  # nan, for it was not measured
+    assert "failed: attention_tv_mean = None" in capsys.readouterr().err
+
+
+def test_the_default_shift_does_not_load_the_pass() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from ropeaudit import shift; list(shift(0, 'bf16', heads=1, seq_len=4, attention={}));"
+        "print('ropeaudit.attention_pass' in sys.modules)"
+    )
+    for asked in (False, True):
+        run = [sys.executable, "-c", code.format(asked)]
+        assert subprocess.run(run, check=True, capture_output=True, text=True).stdout.strip() == str(asked)
