@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ropeaudit.analyses.explain import explain
     from ropeaudit.audit import Audit, shift, to_frame
     from ropeaudit.cases import Case
     from ropeaudit.errors import RopeAuditError
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Audit": "ropeaudit.audit",
     "Case": "ropeaudit.cases",
+    "explain": "ropeaudit.analyses.explain",
     "shift": "ropeaudit.audit",
     "to_frame": "ropeaudit.audit",
     "RopeAuditError": "ropeaudit.errors",
@@ -34,6 +36,7 @@ __all__ = [
     "Record",
     "RopeAuditError",
     "RopeSetting",
+    "explain",
     "parse",
     "round_to",
     "shift",
