@@ -47,6 +47,7 @@ CAUSES: dict[str, str] = {
 CANCELS = 3.0
 REST = "float64"  # what float64 in every stage leaves
 _REST_SHOWN = 1e-6  # of the mean square
+_DIGITS = 3  # of a share, by which stages are ranked
 _SHARE_OF_WORK = 0.8  # of the time that the shares take
 
 
@@ -284,5 +285,6 @@ class _One:
 
 
 def _badness(one: Blame, lost: Lost | None) -> tuple[bool, float]:
-    """Sort key: the stage that loses scores first, then by share."""
-    return not (lost and lost.first == one.stage), -one.share if one.share == one.share else 0.0
+    """Sort key: the stage that loses scores first, then by share; equals stay in the order of stages."""
+    share = 0.0 if math.isnan(one.share) else round(one.share, _DIGITS)
+    return not (lost and lost.first == one.stage), -share

@@ -50,6 +50,7 @@ _VARYING: tuple[str, ...] = (
 _VARYING += ("clip",)
 _PLURAL = {"stage": "stages", "pair": "pairs", "position": "positions", "head": "heads", "remedy": "remedies"}
 _NOTABLE = 0.01  # share of the drift
+_NEITHER = 0.9  # share of the drift that is of no pair, above which pairs are not compared
 _ALIKE = 1.25  # how much more drift than the other kind of pair one must have to suffer more
 
 
@@ -70,7 +71,7 @@ def explain_report(
             [*own_columns("remedy"), *varying],
             [*first, *_SCREEN["remedy"]],
             dispensable=_DISPENSABLE,
-            headline=_search(found),
+            headline=_search(found) if whole["remedy"] else "",
             legend=_LEGENDS["remedy"],
         )
         pairs = further.pop("pairs")
@@ -110,16 +111,18 @@ def _drift(one: Explanation) -> str:
         return f"{size}, within the certified error of the reference: there is nothing to explain."
     if not first.share > 0:
         return f"{size}: no stage is narrower than float64, so there is none to widen."
-    blame = f"{part(first.share)} of it is the {first.stage} ({first.cause})"
+    blame = f"{part(first.share)} of it is the {_noun(first.stage)} ({first.cause})"
     return f"{size}: {blame}; {_cure(one)}."
 
 
 def _overflow(one: Explanation) -> str:
     share = percent(one.drift.nonfinite / one.drift.count)
     first = next(blame for blame in one.blames if one.lost and blame.stage == one.lost.first)
-    size = f"{_who(one)}: {share} of the scores are nan or infinite (overflow, first at the {first.stage}"
+    size = (
+        f"{_who(one)}: {share} of the scores are nan or infinite (overflow, first at the {_noun(first.stage)}"
+    )
     if first.stage == "input":
-        return f"{size}, where q and k are stored in {first.format}); --set input=fp32 keeps them."
+        return f"{size}, where q and k are stored in {first.format}); try --set input=fp32."
     return f"{size} in {first.format}); {_cure(one)}."
 
 
@@ -156,6 +159,10 @@ def words(remedy: Remedy) -> str:
     return f"keeping {' and '.join(kept)}"
 
 
+def _noun(stage: str) -> str:
+    return "accumulator" if stage == "accumulate" else stage
+
+
 def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
@@ -177,7 +184,7 @@ def frequencies(one: Explanation) -> str:
 
     Fast: a full turn takes fewer tokens than there are positions. Source: arXiv 2410.06205.
     """
-    pairs, length = len(one.wavelengths), one.inputs.q.shape[1]
+    length = one.inputs.q.shape[1]
     if not one.parts.whole > 0 or not math.isfinite(one.parts.whole):
         return "Frequencies: no finite drift to share out."
     held = one.parts.products / one.parts.whole
@@ -188,12 +195,12 @@ def frequencies(one: Explanation) -> str:
         f"Frequencies: {count} fast pairs (wavelength below {length} tokens) hold {part(quick)} of the "
         f"drift, {slow_count} slow ones {part(slow)}, sum and store {part(rest)}"
     )
-    if not count or not slow_count or max(quick, slow) <= 0:
+    if rest > _NEITHER or not count or not slow_count or max(quick, slow) <= 0:
         return f"{said}."
     times = ratio(quick / count, slow / slow_count) if slow > 0 else math.inf
-    if times > _ALIKE or 0 <= times < 1 / _ALIKE or times < 0:
+    if not 1 / _ALIKE <= times <= _ALIKE:
         return f"{said}: the {'fast, positional' if times > 1 else 'slow, semantic'} ones suffer more."
-    return f"{said}: both suffer alike." if pairs else f"{said}."
+    return f"{said}: pair for pair both suffer alike."
 
 
 def notes(found: Sequence[Explanation]) -> list[str]:
@@ -208,10 +215,11 @@ def notes(found: Sequence[Explanation]) -> list[str]:
                 f"{sampled.positions.size} of {size} positions, evenly spread, were looked at."
             )
         if one.lost:
-            repairs = ", ".join(one.lost.repaired_by) or "no single stage"
+            repairs = " or ".join(one.lost.repaired_by)
+            alone = f"{repairs} alone repairs" if repairs else "no stage alone repairs"
             said.append(
-                f"{_who(one)}: shares are not defined while scores are not finite; widening {repairs} alone "
-                "makes all of them finite. Explain the remedy with --set to see what is left."
+                f"{_who(one)}: shares are not defined while scores are not finite; {alone} them all. Give "
+                "the set of a remedy as --set to see what drift is left."
             )
         elif one.drift.rms and any(math.isnan(blame.share) for blame in one.blames):
             said.append(f"{_who(one)}: some mixtures of formats overflow, so shares are not defined.")
