@@ -56,9 +56,10 @@ def parse(text: str) -> Tolerance:
     if not equals:
         raise UsageError(f"--tolerance {text!r} is not COLUMN=NUMBER; try --tolerance drift_rms=1e-3")
     try:
-        return tolerance(column.strip(), float(number))
+        bound = float(number)
     except ValueError:
         raise UsageError(f"--tolerance {text!r}: {number.strip()!r} is not a number; try 1e-3") from None
+    return tolerance(column.strip(), bound)
 
 
 def tolerance(column: str, bound: float) -> Tolerance:
