@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import ropeaudit
 from ropeaudit import inputs, parse, shift
-from ropeaudit.analyses import remedies, shares, variants
-from ropeaudit.analyses.explain import CAUSES, explain
+from ropeaudit.analyses import remedies, sampling, shares, variants
+from ropeaudit.analyses.causes import CAUSES
+from ropeaudit.analyses.explain import explain
 from ropeaudit.cases import Case
 from ropeaudit.cli.main import main
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
@@ -343,7 +344,7 @@ def test_positions_and_heads_hold_the_drift() -> None:
 
 
 def test_a_long_sequence_is_sampled_and_said_so(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(variants, "_BUDGET", 2e7)
+    monkeypatch.setattr(sampling, "_BUDGET", 2e7)
     found = explain(1000, "bf16", "hf", heads=8, kv_heads=2, seq_len=1000, head_dim=64)
     assert found.sample.positions[0] == 0
     assert found.sample.positions[-1] == 999

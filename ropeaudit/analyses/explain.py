@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from ropeaudit import recipes
-from ropeaudit.analyses import parts, remedies, shares, variants
+from ropeaudit.analyses import causes, parts, remedies, sampling, shares
 from ropeaudit.analyses.parts import Parts
 from ropeaudit.analyses.remedies import Remedy, Search, Tolerance
-from ropeaudit.analyses.variants import Bench, Sample, Scene
+from ropeaudit.analyses.sampling import Sample
+from ropeaudit.analyses.variants import Bench, Scene
 from ropeaudit.cases import LIMIT, Case, fits, positions_fit
 from ropeaudit.doubledouble import Array
 from ropeaudit.errors import UsageError
@@ -29,22 +30,6 @@ from ropeaudit.rope.setting import RopeSetting
 
 Progress = Callable[[float], None]
 
-# stage -> why it drifts. Two things override it: any score that is not finite is overflow, and an accumulator
-# is quantisation unless the terms of a score are more than CANCELS times what the sum of as many
-# independent terms would leave of them.
-CAUSES: dict[str, str] = {
-    "position": "aliasing",  # distinct positions become the same number
-    "frequency": "sensitivity",  # a position multiplies the relative error of a frequency
-    "angle": "sensitivity",  # the spacing of angles grows with the position
-    "trig": "quantisation",
-    "table": "quantisation",
-    "input": "quantisation",
-    "rotation": "quantisation",
-    "output": "quantisation",
-    "accumulate": "cancellation",
-    "score": "quantisation",
-}
-CANCELS = 3.0
 REST = "float64"  # what float64 in every stage leaves
 _REST_SHOWN = 1e-6  # of the mean square
 _DIGITS = 3  # of a share, by which stages are ranked
@@ -183,7 +168,7 @@ class _One:
         every = np.arange(inputs.q.shape[1], dtype=np.int64)
         self.names = shares.players(recipe, every + offset)
         self.coalitions = list(shares.coalitions(self.names))
-        sample = variants.sample(
+        sample = sampling.sample(
             inputs, setting, [shares.alone(recipe, self.names, some) for some in self.coalitions]
         )
         wide = recipe.narrowest > FP32.precision
@@ -264,7 +249,8 @@ class _One:
             left = drifts[1].rms
             share = found.get(stage, math.nan if lost or not whole else 0.0)
             removed = 1.0 - left / whole if whole else math.nan
-            cause = self._cause(stage, lost, cancelling)
+            overflows = lost is not None and stage in (lost.first, *lost.repaired_by)
+            cause = causes.cause(stage, overflows, cancelling, self.setting.head_dim)
             blames.append(Blame(stage, stages[stage], drifts[0].rms, left, removed, share, cause))
         if lost and lost.first == "input":
             blames.append(Blame("input", stages["input"], math.nan, math.nan, math.nan, math.nan, "overflow"))
@@ -274,14 +260,6 @@ class _One:
             left = math.sqrt(values[nobody])
             blames.append(Blame(REST, "float64", left, math.nan, math.nan, rest, "none"))
         return tuple(blames)
-
-    def _cause(self, stage: str, lost: Lost | None, cancelling: float) -> str:
-        if lost and stage in (lost.first, *lost.repaired_by):
-            return "overflow"
-        independent = 2 / math.pi * math.sqrt(self.setting.head_dim)
-        if stage == "accumulate" and not cancelling > CANCELS * independent:
-            return "quantisation"
-        return CAUSES[stage]
 
 
 def _badness(one: Blame, lost: Lost | None) -> tuple[bool, float]:

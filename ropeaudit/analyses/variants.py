@@ -9,7 +9,6 @@ Letters: h heads, g key-value heads, n sampled positions, d head_dim.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ropeaudit import circumstances, masks, reference, scores
+from ropeaudit.analyses.sampling import TABLE, TURN, Sample
 from ropeaudit.doubledouble import Array
 from ropeaudit.formats import FP32, FP64, FloatArray, round_to
 from ropeaudit.inputs import Inputs
@@ -28,26 +28,7 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.reference import Factor, Precision
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Positions
 from ropeaudit.subjects.emulated import Emulated, Table
-
-MOST_POSITIONS = 256
-_BUDGET = 5e9  # nanoseconds of one thread, at the rates below
-_FEW_HEADS, _FEW_POSITIONS, _FEWEST_POSITIONS = 4, 64, 16
-_TABLE = ("position", "frequency", "angle", "trig", "table")  # the stages that q and k have no part in
-_TURN = ("rotation", "output")
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Which positions (n,) and query heads are looked at."""
-
-    positions: Positions
-    heads: tuple[int, ...]
-
-    def covers(self, inputs: Inputs) -> bool:
-        """Tell whether nothing is left out."""
-        return (len(self.heads), self.positions.size) == inputs.q.shape[:2]
 
 
 class Truth(NamedTuple):
@@ -147,7 +128,7 @@ class Bench:
         self, variants: Sequence[Resolved], pool: ThreadPoolExecutor
     ) -> list[tuple[Table, list[Resolved]]]:
         """Return each table with the variants that use it; tables of the same bits are one."""
-        groups = _grouped(variants, _TABLE)
+        groups = _grouped(variants, TABLE)
         tables = pool.map(lambda some: self.table(some[0]), groups)
         merged: dict[bytes, tuple[Table, list[Resolved]]] = {}
         for table, some in zip(tables, groups, strict=True):
@@ -169,7 +150,7 @@ class Bench:
     ) -> dict[Resolved, Spread]:
         """Measure variants of one table on the query heads of one key-value head."""
         found = {variant: Spread() for variant in variants}
-        for alike in _grouped(variants, _TURN):
+        for alike in _grouped(variants, TURN):
             k = self.turned("k", heads[0], table, alike[0])
             for head in heads:
                 q = self.turned("q", head, table, alike[0])
@@ -228,29 +209,6 @@ def summed(q: FloatArray, k: FloatArray, subject: Emulated) -> Array:
         out -= single.astype(np.float64) @ other.astype(np.float64)
         out += q @ k.T
     return out
-
-
-def sample(inputs: Inputs, setting: RopeSetting, variants: Sequence[Resolved]) -> Sample:
-    """Return as many positions and heads as measuring the variants has time for, evenly spread.
-
-    The choice depends on its arguments alone, not on the machine.
-    """
-    heads, size, _ = inputs.q.shape
-    distinct = {tuple(getattr(v, name) for name in (*_TABLE, *_TURN, "accumulate")) for v in variants}
-    slow = sum(1 for key in distinct if key[-1].precision < FP32.precision)  # sums step by step
-    cost = (len(distinct) - slow) * (0.15 * setting.head_dim + 15.0) + slow * 45.0 * setting.head_dim
-    allowed = max(1, int(_BUDGET / max(cost, 1.0)))
-    count = min(size, MOST_POSITIONS)
-    for fewest, some in ((_FEW_POSITIONS, _FEW_HEADS), (_FEWEST_POSITIONS, 1)):
-        if allowed // count**2 < min(some, heads):
-            count = min(count, max(fewest, math.isqrt(allowed // min(some, heads))))
-    kept = max(1, min(heads, allowed // count**2))
-    return Sample(_spread(size, count), tuple(_spread(heads, kept).tolist()))
-
-
-def _spread(size: int, count: int) -> Positions:
-    """Return `count` whole numbers from 0 to size - 1, evenly spread."""
-    return np.linspace(0, size - 1, count).round().astype(np.int64)
 
 
 def _grouped(variants: Sequence[Resolved], stages: Sequence[str]) -> list[list[Resolved]]:
