@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ropeaudit.analyses.explain import explain
     from ropeaudit.analyses.limit import Limit, limit
     from ropeaudit.audit import Audit, shift, to_frame
     from ropeaudit.cases import Case
@@ -23,6 +24,7 @@ _HOMES = {
     "Case": "ropeaudit.cases",
     "Limit": "ropeaudit.analyses.limit",
     "limit": "ropeaudit.analyses.limit",
+    "explain": "ropeaudit.analyses.explain",
     "shift": "ropeaudit.audit",
     "to_frame": "ropeaudit.audit",
     "RopeAuditError": "ropeaudit.errors",
@@ -38,6 +40,7 @@ __all__ = [
     "Record",
     "RopeAuditError",
     "RopeSetting",
+    "explain",
     "limit",
     "parse",
     "round_to",

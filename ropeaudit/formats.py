@@ -74,6 +74,13 @@ class Format:
         return int(min(2**self.precision, self.largest)) + 1
 
     @property
+    def storage_bits(self) -> int:
+        """How many bits a number takes in memory: 8, 16, 32 (tf32 too) or 64."""
+        exponents = self.emax - self.emin + (3 if self.overflow == "inf" else 2)  # 0 and infinity with them
+        bits = self.precision + (exponents - 1).bit_length()
+        return next(size for size in (8, 16, 32, 64) if bits <= size)
+
+    @property
     def carrier(self) -> np.dtype[Any]:
         """The narrowest NumPy dtype that holds every value of the format."""
         return np.dtype(np.float64 if self.precision > 24 else np.float32)

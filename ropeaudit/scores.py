@@ -41,11 +41,21 @@ def form(
     store (`scale_after_store`) with a second one behind it.
     Shapes: q (r, d), k (d, c) -> out (r, c).
     """
+    summed(q, k, subject, out)
+    stored(out, subject, scale, scratch)
+
+
+def summed(q: FloatArray, k: FloatArray, subject: Subject, out: FloatArray) -> None:
+    """Write q·k, before the scale, into `out`. Shapes: q (r, d), k (d, c) -> out (r, c)."""
     blas = subject.accumulate is FP64 or (subject.accumulate is FP32 and q.dtype == np.float32)
     if blas and q.dtype == out.dtype:
         np.matmul(q, k, out=out)
     else:
         out[...] = q @ k if blas else _sequential(q, k, subject.accumulate)
+
+
+def stored(out: FloatArray, subject: Subject, scale: float, scratch: FloatArray | None = None) -> None:
+    """Scale sums and round them to the score's format, where they lie."""
     if scale != 1.0:
         if subject.scale_after_store:
             _store(out, subject.score, scratch)

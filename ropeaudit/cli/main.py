@@ -18,6 +18,7 @@ import click
 from ropeaudit import __version__
 from ropeaudit.cli.decay import decay
 from ropeaudit.cli.env import env
+from ropeaudit.cli.explain import explain
 from ropeaudit.cli.frequencies import frequencies
 from ropeaudit.cli.limit import limit
 from ropeaudit.cli.list import list_
@@ -51,6 +52,7 @@ cli.add_command(decay)
 cli.add_command(parity)
 cli.add_command(rerotate)
 cli.add_command(limit)
+cli.add_command(explain)
 cli.add_command(list_)
 cli.add_command(env)
 

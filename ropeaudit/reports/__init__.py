@@ -27,8 +27,10 @@ class Report:
     """Rows and what is said around them.
 
     columns: those that go into data files. screen: those that a reader sees, most telling ones kept
-    longest where room is short (`dispensable` names the others, the first to go first).
+    longest where room is short (`dispensable` names the others, the first to go first); without any, the rows
+    are for data files alone.
     headline: the finding in a sentence. notes: findings with their remedies. legend: how to read it.
+    further: tables of other rows by name; JSON holds them all, and people see those that have a headline.
     """
 
     rows: Sequence[Row]
@@ -40,6 +42,7 @@ class Report:
     legend: str = ""
     circumstances: Mapping[str, Any] = field(default_factory=dict)
     header: bool = True
+    further: Mapping[str, Report] = field(default_factory=dict)
 
 
 def render(form: str, report: Report) -> str:

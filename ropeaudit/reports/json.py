@@ -17,6 +17,8 @@ def render(report: Report) -> str:
     if report.notes:
         whole["notes"] = list(report.notes)
     whole["records"] = [plain_row(report, row) for row in report.rows]
+    for name, other in report.further.items():
+        whole[name] = [plain_row(other, row) for row in other.rows]
     return json.dumps(whole, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 

@@ -17,11 +17,12 @@ def render(report: Report) -> str:
         parts.append(f"**{_escaped(report.headline)}**")
     if command := report.circumstances.get("command"):
         parts.append(f"```console\n$ {printable(command)}\n```")
-    parts.append(_table(report))
+    parts += [_table(report)] if report.screen else []
     if report.notes:
         parts.append("\n".join(f"- {_escaped(note)}" for note in report.notes))
     if report.legend:
         parts.append(_escaped(report.legend.replace("\n", " ")))
+    parts += [render(other).rstrip("\n") for other in report.further.values() if other.headline]
     parts += _environment(report.circumstances)
     return "\n\n".join(parts) + "\n"
 

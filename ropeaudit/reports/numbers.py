@@ -68,3 +68,15 @@ def percent(share: float) -> str:
     if value >= 99.5:
         return f"{value:.0f} %"
     return f"{value:.2g} %" if value >= 0.01 else f"{value:.1e} %"
+
+
+def part(share: float) -> str:
+    """Return a share of a whole as text; others may make it negative.
+
+    >>> part(0.611), part(-0.00002), part(0.9998), part(0.99999), part(math.nan)
+    ('61.1 %', '0.0 %', '99.98 %', '100.0 %', 'nan')
+    """
+    if not math.isfinite(share):
+        return str(share)
+    value = round(100 * share, 2 if 0.999 <= share < 0.99995 else 1) + 0.0
+    return f"{value} %"

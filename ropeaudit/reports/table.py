@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ropeaudit.reports import Report, Row
-from ropeaudit.reports.numbers import percent, printable, setting, short
+from ropeaudit.reports.numbers import part, percent, printable, setting, short
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 _SETTINGS = frozenset({"base", "scale", "tolerance"})
+_PARTS = frozenset({"share", "removed", "left_relative"})
 _COLOURS = {
     "exact": "green",
     "floor": "green",
@@ -35,22 +37,16 @@ def render(report: Report) -> str:
 
 def show(report: Report, console: Console) -> None:
     """Print the table to a console; columns that a narrow one has no room for are left out and named."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     whole = console.width >= WHOLE  # a pipe or a file: lines are not wrapped
     if report.headline and report.header:
         console.print(Text(printable(report.headline), style="bold"), soft_wrap=whole)
-        console.print()
+        if report.screen:
+            console.print()
     names, left_out = _fitting(report, console.width)
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=report.header)
-    for name in names:
-        number = is_number(report.rows, name)
-        table.add_column(heading(name), justify="right" if number else "left", overflow="fold")
-    for row in report.rows:
-        table.add_row(*(_cell(name, row[name]) for name in names))
-    console.print(table)
+    if names:
+        console.print(_table(report, names))
     if report.header:
         legend = [report.legend] if report.legend else []
         if left_out:
@@ -58,6 +54,23 @@ def show(report: Report, console: Console) -> None:
         if legend:
             console.print()
             console.print(Text("\n".join(legend), style="dim"), soft_wrap=whole)
+    for other in report.further.values():
+        if other.headline:
+            console.print()
+            show(other, console)
+
+
+def _table(report: Report, names: Sequence[str]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=report.header)
+    for name in names:
+        number = is_number(report.rows, name)
+        table.add_column(heading(name), justify="right" if number else "left", overflow="fold")
+    for row in report.rows:
+        table.add_row(*(_cell(name, row[name]) for name in names))
+    return table
 
 
 def heading(name: str) -> str:
@@ -69,6 +82,8 @@ def shown(name: str, value: Any) -> str:
     """Return a value as a reader sees it."""
     if name == "drift_relative":
         return percent(value)
+    if name in _PARTS:
+        return part(value)
     return setting(value) if name in _SETTINGS else short(value)
 
 

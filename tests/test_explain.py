@@ -1,0 +1,483 @@
+"""Explain: shares against brute force, planted faults, remedies, where the drift sits, the command."""
+
+import csv
+import io
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ropeaudit
+from ropeaudit import inputs, parse, shift
+from ropeaudit.analyses import remedies, sampling, shares, variants
+from ropeaudit.analyses.causes import CAUSES
+from ropeaudit.analyses.explain import explain
+from ropeaudit.cases import Case
+from ropeaudit.cli.main import main
+from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
+from ropeaudit.formats import FP32, FP64, round_to
+from ropeaudit.recipes import STAGES, named
+from ropeaudit.reports.explain_rows import COLUMNS, KINDS, rows
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.emulated import Emulated
+
+TINY = {"heads": 1, "seq_len": 20, "head_dim": 64}
+SMALL = ["--heads", "2", "--seq-len", "40"]
+FAULTS = {"position": "bf16", "frequency": "fp32/bf16", "table": "fp16", "score": "bf16"}
+
+
+def names(found) -> set[str]:
+    return set(found.remedy.widths) if found.remedy else set()
+
+
+def total(found, kind: str) -> float:
+    return sum(row["share"] for row in rows(found, kind))
+
+
+def table(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def drift_of(some, offset=1000, **case) -> float:
+    """Mean square drift of a float64 recipe with some of FAULTS, from the public audit."""
+    changes = {stage: FAULTS[stage] for stage in sorted(some)}
+    (record,) = shift(offset, "fp64", "uniform", changes=changes, **(TINY | case))
+    return record.drift_rms**2
+
+
+def test_shares_are_those_of_all_orders_by_brute_force() -> None:
+    values = {
+        frozenset(some): drift_of(some) for size in range(5) for some in itertools.combinations(FAULTS, size)
+    }
+    gained = dict.fromkeys(FAULTS, 0.0)
+    for order in itertools.permutations(FAULTS):
+        for count, stage in enumerate(order):
+            gained[stage] += values[frozenset(order[: count + 1])] - values[frozenset(order[:count])]
+    found = explain(1000, "fp64", "uniform", changes=FAULTS, **TINY)
+    whole = values[frozenset(FAULTS)]
+    assert found.drift.rms**2 == pytest.approx(whole, rel=1e-9)
+    by_stage = {one.stage: one for one in found.blames}
+    for stage in FAULTS:
+        one = by_stage[stage]
+        assert one.share == pytest.approx(gained[stage] / 24 / whole, rel=1e-6, abs=1e-12)
+        assert one.alone**2 == pytest.approx(values[frozenset([stage])], rel=1e-6)
+        assert one.without**2 == pytest.approx(values[frozenset(FAULTS) - {stage}], rel=1e-6)
+        assert one.removed == pytest.approx(1 - one.without / found.drift.rms)
+    assert {s for s, one in by_stage.items() if one.share == 0} == set(shares.SHARED) - set(FAULTS)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(st.sampled_from("abcde"), st.floats(0, 10), min_size=1), st.floats(-3, 3))
+def test_shapley_values_are_fair(worth, together) -> None:
+    everybody = frozenset(worth)
+    values = {
+        some: sum(worth[p] for p in some) + (together if some == everybody else 0.0)
+        for some in shares.coalitions(sorted(worth))
+    }
+    found = shares.shapley(values)
+    assert sum(found.values()) == pytest.approx(values[everybody] - values[frozenset()], abs=1e-9)
+    for player, value in found.items():  # what all of them make together is shared alike
+        assert value == pytest.approx(worth[player] + together / len(worth), abs=1e-9)
+
+
+@pytest.mark.parametrize("recipe", ["hf", "uniform", "vllm-cuda", "llamacpp-cpu", "te-fused"])
+@pytest.mark.parametrize(("dtype", "offset"), [("bf16", 0), ("fp32", 32768), ("fp16", 1000)])
+def test_shares_sum_to_the_whole(recipe, dtype, offset) -> None:
+    found = explain(offset, dtype, recipe, **TINY)
+    for kind in ("stage", "pair", "position", "head"):
+        assert total(found, kind) == pytest.approx(1.0, abs=0.01), kind
+    (record,) = shift(offset, dtype, recipe, **TINY)
+    assert found.drift.rms == pytest.approx(record.drift_rms, rel=1e-4)
+    assert found.truth.rms == pytest.approx(record.reference_rms, rel=1e-12)
+
+
+@pytest.mark.parametrize("recipe", ["uniform", "hf"])
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize(
+    ("stage", "fmt", "offset", "cause"),
+    [
+        ("position", "bf16", 1000, "aliasing"),
+        ("position", "bf16", 32768, "aliasing"),
+        ("angle", "bf16", 0, "sensitivity"),
+        ("angle", "bf16", 1000, "sensitivity"),
+        ("angle", "bf16", 32768, "sensitivity"),
+        ("frequency", "fp32/bf16", 0, "sensitivity"),
+        ("frequency", "fp32/bf16", 1000, "sensitivity"),
+        ("table", "fp16", 0, "quantisation"),
+        ("table", "fp16", 1000, "quantisation"),
+        ("angle", "tf32/fp32", 0, "sensitivity"),
+        ("angle", "tf32/fp32", 1000, "sensitivity"),
+        ("angle", "tf32/fp32", 32768, "sensitivity"),
+    ],
+)
+def test_a_planted_fault_is_found_and_is_the_remedy(stage, fmt, offset, cause, head_dim, recipe) -> None:
+    case = {"heads": 1, "seq_len": 32, "head_dim": head_dim}
+    found = explain(offset, "fp32", recipe, changes={stage: fmt}, **case)
+    assert (found.blames[0].stage, found.blames[0].cause) == (stage, cause)
+    assert found.blames[0].share > 0.95
+    assert found.remedy.widths == {stage: FP32}
+    assert len(found.remedies) == 1
+    assert total(found, "stage") == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("stage", "fmt"), [("table", "fp16"), ("accumulate", "fp16"), ("frequency", "fp32/bf16")]
+)
+def test_a_planted_fault_is_found_far_out_where_angles_are_float64(stage, fmt) -> None:
+    """At 32768 angles in float32 drift as much as these faults, which are then no remedy alone."""
+    changes = {"frequency": "fp64", "angle": "fp64", stage: fmt}
+    case = {"heads": 1, "seq_len": 16, "head_dim": 64}
+    found = explain(32768, "fp32", "uniform", changes=changes, **case)
+    assert found.blames[0].stage == stage
+    assert found.remedy.widths == {stage: FP32}
+    mixed = explain(32768, "fp32", "uniform", changes={"table": "fp16"}, heads=1, seq_len=32)
+    assert names(mixed) == {"angle", "table"}
+
+
+@pytest.mark.parametrize("offset", [0, 1000])
+@pytest.mark.parametrize(("recipe", "head_dim"), [("uniform", 64), ("hf", 128)])
+def test_a_planted_accumulator_is_found(offset, recipe, head_dim) -> None:
+    case = {"heads": 1, "seq_len": 16, "head_dim": head_dim}
+    found = explain(offset, "fp32", recipe, changes={"accumulate": "fp16"}, **case)
+    assert found.blames[0].stage == "accumulate"
+    assert found.blames[0].cause == "quantisation"
+    assert found.remedy.widths == {"accumulate": FP32}
+
+
+def test_terms_that_cancel_are_told_from_terms_that_do_not(tmp_path) -> None:
+    generator = np.random.default_rng(2)
+    q, k = generator.standard_normal((2, 1, 12, 64)).astype(np.float16)
+    bias = np.repeat([8.0, -8.0], 8).astype(np.float16)
+    causes = {}
+    for name, large in (("small", 0.0), ("large", 1.0)):
+        k_one = k.copy()
+        q_one = q.copy()
+        q_one[..., 48:] += 8 * np.float16(large)
+        k_one[..., 48:] += bias * np.float16(large)
+        np.savez(tmp_path / f"{name}.npz", q=q_one, k=k_one)
+        path = str(tmp_path / f"{name}.npz")
+        found = explain(0, "fp16", "hf", changes={"accumulate": "fp16"}, qk=path, rotary_dim=32)
+        causes[name] = {one.stage: one.cause for one in found.blames}["accumulate"]
+        own = np.abs(q_one.astype(float)) @ np.abs(k_one[0].astype(float).T) / 8
+        if (
+            large
+        ):  # the bias is not rotated and dominates: the sums of |terms| are nearly those of plain q and k
+            seen = np.sqrt((own[0][np.tril_indices(12)] ** 2).mean()) / found.truth.rms
+            assert found.cancelling == pytest.approx(seen, rel=0.05)
+    assert causes == {"small": "quantisation", "large": "cancellation"}
+
+
+def test_overflow_names_the_first_stage_and_what_repairs_it(capsys) -> None:
+    found = explain(131072, "fp16", "uniform", **TINY)
+    assert (found.lost.first, found.lost.repaired_by) == ("position", ())
+    assert (found.blames[0].stage, found.blames[0].cause) == ("position", "overflow")
+    assert all(math.isnan(one.share) for one in found.blames)
+    assert names(found) == {"position", "angle"}
+    assert not found.remedy.drift.nonfinite
+    assert found.remedies[0].drift.nonfinite
+    found = explain(131072, "fp32", "hf", changes={"position": "fp16"}, **TINY)
+    assert (found.lost.first, found.lost.repaired_by) == ("position", ("position",))
+    found = explain(131072, "fp32", "hf", changes={"angle": "fp16"}, **TINY)
+    assert (found.lost.first, names(found)) == ("angle", {"angle"})
+    assert main(["explain", "--dtype", "fp16", "--offset", "128k", *SMALL]) == 0
+    seen = capsys.readouterr()
+    assert seen.out.startswith(
+        "float16 uniform at offset 131072: 100 % of the scores are nan or infinite (overflow, first at the "
+        "position in float16); keeping position and angle in float32 makes every score finite.\n"
+    )
+    assert "shares are not defined" in seen.err
+
+
+def test_inputs_that_overflow_are_named(tmp_path, capsys) -> None:
+    x = 1e5 * np.ones((1, 4, 64))
+    np.savez(tmp_path / "big.npz", q=x, k=x / 1e5)
+    command = ["explain", "--qk", f"{tmp_path / 'big.npz'}", "--dtype", "fp16", "--recipe", "hf"]
+    assert main(command) == 0
+    seen = capsys.readouterr()
+    assert "first at the input, where q and k are stored in float16); try --set input=fp32." in seen.out
+    assert "Stages to keep wider" not in seen.out
+
+
+def test_a_remedy_works_when_it_is_set() -> None:
+    for dtype, recipe, offset in (
+        ("bf16", "hf", 131072),
+        ("bf16", "uniform", 1000),
+        ("fp16", "uniform", 4096),
+    ):
+        found = explain(offset, dtype, recipe, **TINY)
+        assert found.remedy.drift.rms <= 0.1 * found.drift.rms
+        for row in rows(found, "remedy"):
+            changes = dict(item.split("=") for item in row["set"].split(","))
+            (record,) = shift(offset, dtype, recipe, changes=changes, **TINY)
+            assert record.drift_rms == pytest.approx(row["left_rms"], rel=1e-3)
+            assert len(changes) == row["size"]
+
+
+def test_no_smaller_set_meets_the_tolerance() -> None:
+    bound = 0.0025
+    found = explain(1000, "bf16", "hf", tolerance=("drift_rms", bound), **TINY)
+    assert found.remedy.drift.rms <= bound
+    assert [len(one.widths) for one in found.remedies] == list(range(1, len(found.remedies) + 1))
+    assert [one.meets for one in found.remedies] == [False] * (len(found.remedies) - 1) + [True]
+    stages = [one.stage for one in found.blames]
+    for some in itertools.combinations(stages, len(found.remedy.widths) - 1):
+        (record,) = shift(1000, "bf16", "hf", changes=dict.fromkeys(some, "fp64"), **TINY)
+        assert record.drift_rms > bound
+
+
+def test_tolerances_of_every_kind() -> None:
+    loose = explain(1000, "bf16", "hf", tolerance=("drift_max", 1.0), **TINY)
+    assert [dict(one.widths) for one in loose.remedies] == [{}]
+    relative = explain(1000, "bf16", "uniform", tolerance=("drift_relative", 0.2), **TINY)
+    assert relative.remedy.drift.rms <= 0.2 * relative.truth.rms
+    never = explain(1000, "bf16", "hf", tolerance=("drift_rms", 1e-30), **TINY)
+    assert never.remedy is None
+    assert len(never.remedies) == 8  # positions are exact at 1000 in float32
+    wide = explain(0, "bf16", "hf", tolerance=("drift_rms", 1e-9), **TINY)
+    assert FP64 in wide.remedy.widths.values()
+
+
+def test_rounded_vectors_are_not_blamed_on_a_float32_accumulator() -> None:
+    setting = RopeSetting.of(64)
+    subject = Emulated(named("fp64-angles").changed({"accumulate": "fp32"}).resolve(FP64), setting)
+    q, k = np.zeros((1, 64)), np.ones((1, 64))
+    q[0, 0] = 1 + 2.0**-40  # float32 does not hold it, but there is nothing to add up
+    assert variants.summed(q, k, subject)[0, 0] == q[0, 0]
+    q, k = np.random.default_rng(3).standard_normal((2, 50, 64))
+    own = np.zeros((50, 50), np.float32)
+    for a, b in zip(q.astype(np.float32).T, k.astype(np.float32).T, strict=True):
+        own += np.outer(a, b)
+    one_by_one = own - q.astype(np.float32).astype(float) @ k.astype(np.float32).astype(float).T
+    error = variants.summed(q, k, subject) - q @ k.T
+    assert 0.1 < np.std(error) / np.std(one_by_one) < 2  # of the size of float32 sums, in another order
+    single = q.astype(np.float32).astype(float), k.astype(np.float32).astype(float)
+    assert np.array_equal(variants.summed(*single, subject), (q.astype(np.float32) @ k.astype(np.float32).T))
+
+
+def test_costs() -> None:
+    found = explain(1000, "fp32", "hf", changes={"table": "fp16"}, **TINY)
+    (one,) = found.remedies
+    assert (one.table_bytes, one.multiply_bits) == (1020 * 32 * 2 * 4, 0)
+    found = explain(1000, "fp32", "hf", changes={"angle": "tf32/fp32"}, **TINY)
+    assert (found.remedy.table_bytes, found.remedy.multiply_bits) == (1020 * 32 * 2 * 4, 32)
+    bits = {"fp64": 64, "fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8}
+    assert {name: parse(name).storage_bits for name in bits} == bits
+
+
+def test_widening_is_of_all_parts_of_a_stage() -> None:
+    recipe = named("trtllm").changed({"angle": "tf32/fp32", "table": "none"}).resolve(parse("bf16"))
+    wide = shares.widened(recipe, {"angle": FP64, "frequency": FP32, "table": FP64, "rotation": FP32})
+    assert wide.angle == (FP64, FP64)
+    assert wide.frequency == recipe.frequency  # computed in float64, stored in float32 already
+    assert wide.table is None
+    assert shares.formats(wide, "table") == ()
+    assert "table" not in shares.players(recipe, np.arange(4))
+    assert "position" not in shares.players(recipe, np.array([2**24]))
+    assert "position" in shares.players(recipe, np.array([2**24 + 1]))
+
+
+def test_float64_has_no_wider_remedy(capsys) -> None:
+    found = explain(1000, "fp64", **TINY)
+    assert [one.share for one in found.blames[:-1]] == [0.0] * len(shares.SHARED)
+    assert (found.blames[-1].stage, found.blames[-1].share) == ("float64", pytest.approx(1.0))
+    assert found.drift.rms > found.error  # the extended reference sees it
+    assert (found.remedies, found.remedy) == ((), None)
+    assert main(["explain", "--dtype", "fp64", *SMALL]) == 0
+    seen = capsys.readouterr()
+    assert "no stage is narrower than float64" in seen.out
+    assert "no wider format here" in seen.err
+    assert "Stages to keep wider" not in seen.out
+
+
+def test_no_drift_is_said(tmp_path, capsys) -> None:
+    np.savez(tmp_path / "zero.npz", q=np.zeros((1, 4, 64)), k=np.ones((1, 4, 64)))
+    assert main(["explain", "--qk", f"{tmp_path / 'zero.npz'}", "-f", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["headline"] == "bfloat16 uniform at offset 1000 does not drift: every score is exact."
+    assert {one["share"] for one in report["records"]} == {None}
+
+
+@pytest.mark.parametrize(
+    ("layout", "rotary_dim", "mask"), [("half", 64, "causal"), ("interleaved", 32, "full")]
+)
+def test_pairs_are_those_of_complex_arithmetic(layout, rotary_dim, mask) -> None:
+    """Each pair's part: subject's turned pair against scale·Re(q conj(k) e^{j(m-n)θ}), in complex float64."""
+    setting = RopeSetting.of(64, rotary_dim, layout=layout)
+    some = inputs.make("gaussian", 1, 1, 24, RopeSetting.of(64), 0)
+    subject = Emulated(named("hf").resolve(parse("bf16")), setting)
+    turned = [
+        subject.rotate(round_to(x[0], subject.input), subject.table(np.arange(24), 77)).astype(float)
+        for x in (some.q, some.k)
+    ]
+    seen = np.tril(np.ones((24, 24))) if mask == "causal" else np.ones((24, 24))
+    distance = np.arange(24)[:, None] - np.arange(24)[None, :]
+    pairs = setting.pairs
+    found = explain(
+        77, "bf16", "hf", heads=1, seq_len=24, head_dim=64, rotary_dim=rotary_dim, layout=layout, mask=mask
+    )
+    listed = rows(found, "pair")
+    assert len(listed) == pairs + 1
+    for i in (0, 3, pairs - 1):
+        a, b = (i, i + pairs) if layout == "half" else (2 * i, 2 * i + 1)
+        own = [x[:, a] + 1j * x[:, b] for x in turned]
+        q, k = (x[0][:, a] + 1j * x[0][:, b] for x in (some.q, some.k))
+        theta = 10000.0 ** (-2 * i / rotary_dim)
+        exact = (q[:, None] * k.conj()[None, :] * np.exp(1j * distance * theta)).real
+        part = ((own[0][:, None] * own[1].conj()[None, :]).real - exact) * setting.scale * seen
+        assert listed[i]["part_rms"] == pytest.approx(np.sqrt((part**2).sum() / seen.sum()), rel=1e-6)
+        assert listed[i]["wavelength"] == pytest.approx(2 * np.pi / theta, rel=1e-12)
+        assert listed[i]["q_norm"] == pytest.approx(np.abs(q).mean())
+        assert listed[i]["k_norm"] == pytest.approx(np.abs(k).mean())
+
+
+def test_positions_and_heads_hold_the_drift() -> None:
+    found = explain(1000, "bf16", "hf", heads=2, seq_len=100, head_dim=64)
+    by_position, by_head = rows(found, "position"), rows(found, "head")
+    assert (by_position[0]["first_query"], by_position[-1]["last_query"], len(by_position)) == (0, 99, 32)
+    first, second = (shares_of["part_rms"] ** 2 for shares_of in by_head)
+    assert (first + second) / 2 == pytest.approx(found.drift.rms**2, rel=1e-6)
+    assert len(rows(explain(0, "bf16", **TINY), "position")) == 20
+
+
+def test_a_long_sequence_is_sampled_and_said_so(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sampling, "_BUDGET", 2e7)
+    found = explain(1000, "bf16", "hf", heads=8, kv_heads=2, seq_len=1000, head_dim=64)
+    assert found.sample.positions[0] == 0
+    assert found.sample.positions[-1] == 999
+    assert found.sample.positions.size < 256
+    assert 1 <= len(found.sample.heads) < 8
+    (record,) = shift(1000, "bf16", "hf", heads=8, kv_heads=2, seq_len=1000, head_dim=64)
+    assert found.drift.rms == pytest.approx(record.drift_rms, rel=0.1)
+    assert main(["explain", "--seq-len", "600", "--heads", "3", "--head-dim", "64", "--recipe", "hf"]) == 0
+    assert "positions, evenly spread, were looked at" in capsys.readouterr().err
+
+
+def test_threads_do_not_change_the_result(monkeypatch) -> None:
+    case = {"heads": 4, "kv_heads": 2, "seq_len": 24, "head_dim": 64}
+    many = explain(1000, "bf16", "hf", **case)
+    monkeypatch.setattr(variants.circumstances, "threads", lambda: 1)
+    one = explain(1000, "bf16", "hf", **case)
+    assert one.blames == many.blames
+    assert one.remedies == many.remedies
+
+
+def test_other_settings_run() -> None:
+    for case in (
+        {"clip": 100.0},
+        {"scaling": "yarn:factor=4,original=4096"},
+        {"mrope": "8,12,12", "axis": "h"},
+        {"rotary_dim": 0},
+        {"kv_heads": 1, "mask": "full"},
+        {"qk": "ones"},
+    ):
+        found = explain(2000, "bf16", "hf", **({"heads": 2, "seq_len": 10, "head_dim": 64} | case))
+        (record,) = shift(2000, "bf16", "hf", **({"heads": 2, "seq_len": 10, "head_dim": 64} | case))
+        assert found.drift.rms == pytest.approx(record.drift_rms, rel=1e-3), case
+        assert total(found, "stage") == pytest.approx(1.0, abs=0.01)
+        assert total(found, "pair") == pytest.approx(1.0, abs=0.01)
+
+
+def test_every_stage_has_a_cause() -> None:
+    assert set(CAUSES) == set(STAGES)
+
+
+def test_the_public_name_is_lazy() -> None:
+    assert ropeaudit.explain is explain
+    with pytest.raises(UsageError):
+        ropeaudit.explain(0.5)
+    with pytest.raises(UnknownName):
+        ropeaudit.explain(0, tolerance=("drift", 1.0))
+    assert Case(**TINY).heads == 1
+    assert issubclass(UsageError, RopeAuditError)
+
+
+def test_the_table(capsys, snapshot) -> None:
+    columns = "stage,format,share,without_rms,removed,cause"
+    command = ["explain", "--recipe", "hf", "--offset", "128k", "--tolerance", "drift_rms=1e-3", *SMALL]
+    assert main([*command, "--columns", columns]) == 0
+    assert capsys.readouterr().out == snapshot
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_every_kind(kind, capsys) -> None:
+    command = ["explain", "--recipe", "vllm-cuda", "--by", kind, "--dtype", "bf16,fp16", "-q"]
+    command += ["--heads", "1", "--seq-len", "16", "--head-dim", "64"]
+    assert main([*command, "-f", "csv"]) == 0
+    found = table(capsys.readouterr().out)
+    assert list(found[0]) == list(COLUMNS[kind])
+    assert {row["dtype"] for row in found} == {"bfloat16", "float16"}
+    assert main([*command, "-f", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    plural = {"stages", "pairs", "positions", "heads", "remedies"} - {
+        {"stage": "stages", "remedy": "remedies"}.get(kind, f"{kind}s")
+    }
+    assert plural <= set(report)
+    assert len(report["records"]) == len(found)
+    assert report["headline"].startswith("Worst of 2 cases: bfloat16 vllm-cuda at offset 1000 drifts by")
+    assert main([*command, "-f", "markdown"]) == 0
+    assert ("Stages to keep wider" in capsys.readouterr().out) == (kind == "stage")
+
+
+def test_the_headline_holds_the_numbers(capsys) -> None:
+    assert main(["explain", "--recipe", "hf", "--set", "position=bf16", *SMALL, "-f", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    first, (remedy,) = report["records"][0], report["remedies"]
+    assert report["headline"] == (
+        f"bfloat16 hf[position=bf16] at offset 1000 drifts by {first['drift_rms']:#.3g} RMS: "
+        f"{100 * first['share']:.1f} % of it is the position (aliasing); keeping position in float32 removes "
+        f"{100 * remedy['removed']:.1f} %."
+    )
+    assert (remedy["set"], remedy["meets"]) == ("position=fp32", "yes")
+
+
+def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
+    from ropeaudit.analyses import explain as analysis
+
+    real, calls = analysis._One.explained, []
+
+    def broken(self, tolerance):
+        calls.append(self)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return real(self, tolerance)
+
+    monkeypatch.setattr(analysis._One, "explained", broken)
+    assert main(["explain", "--offset", "0,1000", *SMALL, "-f", "jsonl"]) == 130
+    seen = capsys.readouterr()
+    assert {json.loads(line)["offset"] for line in seen.out.splitlines()} == {0}
+    assert "interrupted: 1 cases" in seen.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--by", "layer"], "unknown --by 'layer'"),
+        (["--tolerance", "1e-3"], "is not COLUMN=NUMBER"),
+        (["--tolerance", "drift_rms=x"], "'x' is not a number"),
+        (["--tolerance", "drift_rms=nan"], "finite number"),
+        (["--tolerance", "bias=1"], "drift_rms, drift_max, drift_relative"),
+        (["--recipe", "none-such"], "unknown recipe"),
+        (["--recipe", "mlx-metal"], "cannot be emulated"),
+        (["--set", "angle"], "is not STAGE=FORMAT"),
+        (["--offset", "2^60"], "below 2^53"),
+        (["--columns", "wavelength"], "unknown column"),
+        (["--dtype", "fp17"], "unknown number format"),
+        (["-f", "xml"], "unknown report format"),
+        (["--heads", "3", "--kv-heads", "2"], "does not divide"),
+    ],
+)
+def test_bad_input_gets_one_line(options, said, tmp_path, capsys) -> None:
+    assert main(["explain", *options, "-o", f"{tmp_path / 'x.csv'}"]) == 2
+    seen = capsys.readouterr()
+    assert said in seen.err
+    assert seen.err.count("\n") == 1
+    assert seen.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tolerance_is_read() -> None:
+    assert remedies.parse("drift_rms=1e-3") == remedies.Tolerance("drift_rms", 1e-3, True)
