@@ -6,7 +6,9 @@ Source: numerics.md, section 4.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +28,8 @@ _TILE = 512  # rows and columns at once
 _PAIRS = 8  # pairs at once
 _SLACK = 1 + 2.0**-20  # float64 in here; the measured difference itself is rounded to float32
 _SMALL = 1e-2  # phase errors below it count by their squares, for 1 - cos would cancel
+
+_Seen = Callable[[Array, Array], Array]  # sums f(m) g(n) over the visible m, n
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +153,10 @@ class _Cell:
         )
         d, low = self.setting.head_dim, self.subject.accumulate.smallest_subnormal
         small += d * (max(turned.small, passed.small) ** 2 + low)
-        found = 0.0
+        found, whole = 0.0, slice(0, self.seq_len)
         for start in range(0, self.seq_len, _TILE):
             rows = slice(start, min(start + _TILE, self.seq_len))
-            for first in range(0, masks.columns(self.mask, rows, self.seq_len), _TILE):
-                cols = slice(first, min(first + _TILE, self.seq_len))
+            for cols in masks.tiles(self.mask, rows, whole, _TILE, self.seq_len):
                 found = max(found, self._tile(q, k, rows, cols))
         return found + (1 + self.sum_worst) * small
 
@@ -184,41 +187,50 @@ class _Cell:
         return float(largest * top * other)
 
     def _squares(self, q: _Side, k: _Side) -> float:
-        """Sum of the expected squares of all errors of a head's scores, unscaled; a few pairs at a time."""
+        """Sum of the expected squares of all errors of a head's scores, unscaled."""
+        found = 0.0
+        for rows, cols in masks.bands(self.mask, self.seq_len):  # along a window, else sums would cancel
+            sides = (_Side(side.pairs[cols], side.rest[cols]) for side in (q, k))
+            found += self._band(rows, cols, *sides)
+        return found
+
+    def _band(self, rows: slice, cols: slice, q: _Side, k: _Side) -> float:
+        """The same for some rows, a few pairs at a time. Both sides stand at `cols`, which holds `rows`."""
+        seen = functools.partial(self._visible, rows, cols)
         later = self.sum_variance + self.score.variance
         turned = 2 * self.turned.variance + (2 * self.turned.bias) ** 2 + later
-        total = (2 * self.passed.variance + later) * float(self._visible(q.rest**2, k.rest**2).sum())
+        total = (2 * self.passed.variance + later) * float(seen(q.rest**2, k.rest**2).sum())
         for start in range(0, self.setting.pairs, _PAIRS):
             some = slice(start, start + _PAIRS)
             x, y = q.pairs[:, some] ** 2, k.pairs[:, some] ** 2
-            known, noise = self.phase.known[:, some], self.phase.variance[:, some]
+            known, noise = self.phase.known[cols, some], self.phase.variance[cols, some]
             known = known - (known[:1] + known[-1:]) / 2
             size = np.sqrt((known**2 + noise).max(axis=0))
             phases = np.where(
                 size < _SMALL,
-                self._small_phases(x, y, known, noise) / 2,
-                self._large_phases(x, y, known, noise),
+                _small_phases(seen, x, y, known, noise) / 2,
+                _large_phases(seen, x, y, known, noise),
             )
-            total += float((0.5 * turned * self._visible(x, y) + phases).sum())
+            total += float((0.5 * turned * seen(x, y) + phases).sum())
         return total
 
-    def _visible(self, f: Array, g: Array) -> Array:
-        """Sum of f(m) g(n) over the visible m, n. Shapes: two of (s, p) -> (p,)."""
-        seen = np.cumsum(g, axis=0) if self.mask == "causal" else g.sum(axis=0)
-        return np.asarray((f * seen).sum(axis=0))
+    def _visible(self, rows: slice, cols: slice, f: Array, g: Array) -> Array:
+        """Sum of f(m) g(n) over the visible m in `rows`, n in `cols`. Shapes: two of (c, p) -> (p,)."""
+        queries = f[rows.start - cols.start : rows.stop - cols.start]
+        return np.asarray((queries * masks.sums(self.mask, rows, cols, g)).sum(axis=0))
 
-    def _small_phases(self, x: Array, y: Array, known: Array, noise: Array) -> Array:
-        """x y ((known(m) - known(n))^2 + noise(m) + noise(n)), summed."""
-        own = known**2 + noise
-        crossed = self._visible(x * known, y * known)
-        return self._visible(x * own, y) + self._visible(x, y * own) - 2 * crossed
 
-    def _large_phases(self, x: Array, y: Array, known: Array, noise: Array) -> Array:
-        """x y (1 - mean cosine of the phase error), summed: what |1 - e^(i error)|^2 / 2 is in the mean."""
-        kept = np.exp(-noise / 2)
-        cos, sin = kept * np.cos(known), kept * np.sin(known)
-        alike = self._visible(x * cos, y * cos) + self._visible(x * sin, y * sin)
-        return self._visible(x, y) - alike
+def _small_phases(seen: _Seen, x: Array, y: Array, known: Array, noise: Array) -> Array:
+    """x y ((known(m) - known(n))^2 + noise(m) + noise(n)), summed."""
+    own = known**2 + noise
+    return seen(x * own, y) + seen(x, y * own) - 2 * seen(x * known, y * known)
+
+
+def _large_phases(seen: _Seen, x: Array, y: Array, known: Array, noise: Array) -> Array:
+    """x y (1 - mean cosine of the phase error), summed: what |1 - e^(i error)|^2 / 2 is in the mean."""
+    kept = np.exp(-noise / 2)
+    cos, sin = kept * np.cos(known), kept * np.sin(known)
+    return seen(x, y) - (seen(x * cos, y * cos) + seen(x * sin, y * sin))
 
 
 def _single(*parts: Array) -> tuple[FloatArray, float]:

@@ -101,9 +101,9 @@ class Case:
 
         Returns the bytes of memory that synthetic q and k and their audit need.
         """
-        for kind, value, known in (("mask", self.mask, masks.MASKS), ("length", self.length, LENGTHS)):
-            if value not in known:
-                raise UnknownName(kind, value, known)
+        masks.check(self.mask)
+        if self.length not in LENGTHS:
+            raise UnknownName("length", self.length, LENGTHS)
         if not inputs.is_file(self.qk):
             inputs.check_kind(self.qk)
             (heads, kv_heads, seq_len), setting = self._synthetic()

@@ -30,7 +30,7 @@ _AXES = {
     "layout": values.names,
     "mrope": None,
     "axis": values.names,
-    "mask": values.names,
+    "mask": values.masks,
     "seed": values.integers,
 }
 
