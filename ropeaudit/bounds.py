@@ -195,7 +195,11 @@ class _Cell:
         return found
 
     def _band(self, rows: slice, cols: slice, q: _Side, k: _Side) -> float:
-        """The same for some rows, a few pairs at a time. Both sides stand at `cols`, which holds `rows`."""
+        """The same for some rows, a few pairs at a time. Both sides stand at `cols`, which holds `rows`.
+
+        On the diagonal both sides make the same phase error, whose part is taken out again.
+        """
+        own = slice(rows.start - cols.start, rows.stop - cols.start)
         seen = functools.partial(self._visible, rows, cols)
         later = self.sum_variance + self.score.variance
         turned = 2 * self.turned.variance + (2 * self.turned.bias) ** 2 + later
@@ -208,8 +212,8 @@ class _Cell:
             size = np.sqrt((known**2 + noise).max(axis=0))
             phases = np.where(
                 size < _SMALL,
-                _small_phases(seen, x, y, known, noise) / 2,
-                _large_phases(seen, x, y, known, noise),
+                _small_phases(seen, x, y, known, noise) / 2 - (x * y * noise)[own].sum(axis=0),
+                _large_phases(seen, x, y, known, noise) + (x * y * np.expm1(-noise))[own].sum(axis=0),
             )
             total += float((0.5 * turned * seen(x, y) + phases).sum())
         return total
