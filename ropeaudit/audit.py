@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ropeaudit import circumstances, measure, plan, recipes, records, reference
+from ropeaudit import circumstances, measure, plan, recipes, records, reference, sampled
 from ropeaudit.cases import LIMIT, Case, fits, positions_fit
+from ropeaudit.drawn import Drawn
 from ropeaudit.errors import UsageError
 from ropeaudit.formats import Format, parse
 from ropeaudit.inputs import Inputs
@@ -26,6 +27,8 @@ from ropeaudit.subjects.exact import Exact
 if TYPE_CHECKING:
     import pandas as pd
 
+_POSITIONS = 2**20  # looked at together
+_DRAWING = 0.3  # share of the progress that drawing a sample counts for
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -70,14 +73,17 @@ class Audit:
         offsets = list(dict.fromkeys(int(offset) for offset in self.offsets))
         fits(max(case.check(offsets) for case in self.cases))
         for number, case in enumerate(self.cases):
-            loaded, setting = case.load()
-            positions_fit(offsets, loaded.q.shape[1])
-            start, count = number, len(self.cases)
+            first = _DRAWING if case.sample is not None else 0.0  # its share of the case
 
-            def part(share: float, start: int = start, count: int = count) -> None:
+            def part(share: float, start: float = number + first, size: float = 1 - first) -> None:
                 if progress:
-                    progress((start + share) / count)
+                    progress((start + size * share) / len(self.cases))
 
+            def drawing(share: float, start: int = number) -> None:
+                part(share, start, _DRAWING)
+
+            loaded, setting = case.load() if case.sample is None else case.draw(drawing)
+            positions_fit(offsets, loaded.seq_len)
             run = _CaseRun(case, loaded, setting, self.resolved(), threads or circumstances.threads(), part)
             yield from run.records(offsets)
 
@@ -99,7 +105,7 @@ def shift(
     offsets: tokens; negative ones are allowed. dtypes, recipe: names, or a path to a recipe file.
     changes: stage -> format, such as {"angle": "fp64"}. threads: all processors by default.
     case: the fields of `Case`: qk, heads, kv_heads, seq_len, head_dim, seed, rotary_dim, base, layout,
-    scale, mask, model, config, layer, scaling, clip, mrope, axis, length.
+    scale, mask, model, config, layer, scaling, clip, mrope, axis, length, sample.
     Shapes of q and k: (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim).
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated: children of RopeAuditError.
     Source: RoFormer, arXiv 2104.09864: exact scores depend on the distance of two tokens alone.
@@ -147,7 +153,7 @@ class _CaseRun:
     def __init__(
         self,
         case: Case,
-        loaded: Inputs,
+        loaded: Inputs | Drawn,
         setting: RopeSetting,
         resolved: Sequence[Resolved],
         threads: int,
@@ -162,7 +168,7 @@ class _CaseRun:
         """Yield the records, subject by subject, offset by offset."""
         groups: dict[tuple[RopeSetting, int], list[int]] = {}
         for offset in offsets:
-            at = self.case.setting_at(self.setting, self.loaded.q.shape[1], offset)
+            at = self.case.setting_at(self.setting, self.loaded.seq_len, offset)
             groups.setdefault((at, offset if at.clipped else 0), []).append(offset)
         runs = [self._group(at, origin, some) for (at, origin), some in groups.items()]
         if len(runs) == 1:
@@ -177,7 +183,8 @@ class _CaseRun:
         """Measure all subjects at the offsets that share a setting and an origin of the reference."""
         subjects = [Emulated(recipe, at, self.axes) for recipe in self.resolved]
         cells = [(index, offset) for index in range(len(subjects)) for offset in offsets]
-        room = max(1, plan.cells_at_once(at, self.loaded.q.shape[1]) - 1)
+        whole = isinstance(self.loaded, Inputs)  # a sample is turned block by block and fits always
+        room = max(1, plan.cells_at_once(at, self.loaded.seq_len) - 1) if whole else len(cells)
         starts = range(0, len(cells), room)
         for number, start in enumerate(starts):
             batch = cells[start : start + room]
@@ -203,17 +210,19 @@ class _CaseRun:
         """Measure each subject at its offsets, and at 0 before them. part: which of how many this is."""
         number, count = part
         measured_at = [[0, *(offset for offset in some if offset)] for some in offsets]
-        together = Plan(subjects, measured_at, self.loaded, at, self.case.mask, origin)
 
         def hear(share: float) -> None:
             if count:
                 self.progress((number + share) / count)
 
-        return measure.measure(together, self.threads, hear)
+        rest, loaded = (at, self.case.mask, origin), self.loaded
+        if isinstance(loaded, Drawn):
+            return sampled.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, hear)
+        return measure.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, hear)
 
     def _structural(self, at: RopeSetting, offset: int, input_format: Format) -> Spread:
         """Return what the shift does to exact scores; nothing, unless the setting depends on the position."""
-        farthest = abs(offset) + self.loaded.q.shape[1]
+        farthest = abs(offset) + self.loaded.seq_len
         clips = at.clipped and offset and farthest * reference.fastest(at) >= at.clip
         if at == self.setting and not clips:
             return Spread(count=1)
@@ -224,11 +233,11 @@ class _CaseRun:
         return self.structural[key]
 
 
-def _record(case: Case, loaded: Inputs, found: _Found) -> Record:
+def _record(case: Case, loaded: Inputs | Drawn, found: _Found) -> Record:
     subject, setting, measured, floor = found.subject, found.setting, found.measured, found.floor
-    heads, seq_len, _ = loaded.q.shape
     drift, truth = measured.drift, measured.truth
     head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
+    low, high = sampled.interval(drift)
     judged = {
         "nonfinite": drift.nonfinite,
         "drift_max": drift.max,
@@ -254,15 +263,18 @@ def _record(case: Case, loaded: Inputs, found: _Found) -> Record:
         rotary_dim=setting.rotary_dim,
         base=setting.base,
         scale=setting.scale,
-        seq_len=seq_len,
-        heads=heads,
-        kv_heads=loaded.k.shape[0],
+        seq_len=loaded.seq_len,
+        heads=loaded.heads,
+        kv_heads=loaded.kv_heads,
         mask=case.mask,
         source=loaded.source,
         seed=loaded.seed,
+        sample=case.sample,
         scores=drift.count,
-        distinct_positions=subject.distinct_positions(np.arange(seq_len, dtype=np.int64) + found.offset),
+        distinct_positions=_distinct(subject, loaded.seq_len, found.offset),
         drift_mean_abs=drift.mean_abs,
+        drift_rms_low=low,
+        drift_rms_high=high,
         drift_bias=drift.mean,
         drift_relative=records.ratio(drift.rms, truth.rms),
         self_drift_max=measured.own.max,
@@ -275,3 +287,14 @@ def _record(case: Case, loaded: Inputs, found: _Found) -> Record:
         verdict=records.judge(**judged),  # type: ignore[arg-type]
         **judged,  # type: ignore[arg-type]
     )
+
+
+def _distinct(subject: Subject, seq_len: int, offset: int) -> int:
+    """Count the positions that stay different, a part at a time: parts share their last position."""
+    count = 0
+    for start in range(0, seq_len, _POSITIONS):
+        part = np.arange(start, min(start + _POSITIONS + 1, seq_len), dtype=np.int64) + offset
+        count += subject.distinct_positions(part)
+        if part.size > _POSITIONS:
+            count -= subject.distinct_positions(part[-1:])
+    return count

@@ -37,6 +37,21 @@ class Inputs:
                 f"give --kv-heads a divisor of --heads"
             )
 
+    @property
+    def heads(self) -> int:
+        """h: query heads."""
+        return int(self.q.shape[0])
+
+    @property
+    def kv_heads(self) -> int:
+        """g: key-value heads."""
+        return int(self.k.shape[0])
+
+    @property
+    def seq_len(self) -> int:
+        """s: positions."""
+        return int(self.q.shape[1])
+
     def unchanged_by(self, fmt: Format) -> bool:
         """Tell whether rounding q and k to `fmt` leaves them as they are."""
         return all(np.array_equal(round_to(row, fmt), row) for x in (self.q, self.k) for row in x)
@@ -59,7 +74,7 @@ def make(kind: str, heads: int, kv_heads: int, seq_len: int, head_dim: int, seed
     q_shape, k_shape = (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim)
     if kind == "gaussian":
         generator = np.random.default_rng(seed)
-        q, k = (_on_16_bit_grid(generator.standard_normal(shape)) for shape in (q_shape, k_shape))
+        q, k = (on_16_bit_grid(generator.standard_normal(shape)) for shape in (q_shape, k_shape))
         return Inputs(q, k, kind, seed)
     if kind == "ones":
         return Inputs(np.ones(q_shape), np.ones(k_shape), kind, None)
@@ -74,7 +89,8 @@ def check_kind(kind: str) -> None:
         raise UnknownName("--qk", kind, SYNTHETIC, "(or a file: .safetensors, .npz, .pt, q.npy,k.npy)")
 
 
-def _on_16_bit_grid(x: Array) -> Array:
+def on_16_bit_grid(x: Array) -> Array:
+    """Round to bfloat16, then to float16: see `make`."""
     return round_to(round_to(x, parse("bf16")), parse("fp16")).astype(np.float64)
 
 

@@ -19,6 +19,8 @@ from ropeaudit.errors import UnknownName, UsageError
 Mask: TypeAlias = str
 MASKS: tuple[str, ...] = ("causal", "full", "window:N")
 
+Ints: TypeAlias = NDArray[np.int64]
+
 _ALL = 2**53  # more than there are positions
 _BAND = 512  # the fewest rows of a band
 
@@ -48,6 +50,27 @@ def count(mask: Mask, seq_len: int) -> int:
         return seq_len * seq_len
     width = min(width, seq_len)
     return seq_len * width - width * (width - 1) // 2
+
+
+def seen(mask: Mask, seq_len: int, numbers: Ints) -> tuple[Ints, Ints]:
+    """Return the query and the key of the numbered scores of a head: row by row, from 0 to `count` - 1.
+
+    Shapes: numbers (n,) -> two of (n,).
+    """
+    width = _width(mask)
+    if width is None:
+        return numbers // seq_len, numbers % seq_len
+    width = min(width, seq_len)
+    corner = width * (width + 1) // 2  # the scores of the first queries, which see fewer keys
+    inside = np.minimum(numbers, corner - 1)
+    short = np.floor(np.sqrt(2.0 * inside + 0.25) - 0.5).astype(np.int64)
+    for _ in range(2):  # the square root may be off by one
+        short -= short * (short + 1) // 2 > inside
+        short += (short + 1) * (short + 2) // 2 <= inside
+    later, place = np.divmod(np.maximum(numbers - corner, 0), width)
+    first = numbers < corner
+    queries = np.where(first, short, width + later)
+    return queries, np.where(first, inside - short * (short + 1) // 2, queries - width + 1 + place)
 
 
 def columns(mask: Mask, rows: slice, seq_len: int) -> slice:

@@ -21,11 +21,14 @@ from threadpoolctl import threadpool_limits
 
 from ropeaudit import masks, plan, reference, scores, tile
 from ropeaudit.formats import FloatArray, Format, round_to
+from ropeaudit.inputs import Inputs
 from ropeaudit.plan import Key, Measured, Plan
 from ropeaudit.tile import Side, Tile
 
 
-def measure(cases: Plan, threads: int, progress: Callable[[float], None]) -> dict[tuple[int, int], Measured]:
+def measure(
+    cases: Plan[Inputs], threads: int, progress: Callable[[float], None]
+) -> dict[tuple[int, int], Measured]:
     """Return what was measured, for every cell of the plan; `progress` hears the share done."""
     found = {cell: Measured() for cell in cases.cells()}
     scores_in_all = masks.count(cases.mask, cases.seq_len) * cases.inputs.q.shape[0]
@@ -54,7 +57,7 @@ class _Job(NamedTuple):
 class _Run:
     """One pass over all heads and panels of a plan."""
 
-    def __init__(self, cases: Plan, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, cases: Plan[Inputs], pool: ThreadPoolExecutor) -> None:
         self.plan, self.pool = cases, pool
         self.groups = cases.keys()
         self.local = threading.local()

@@ -40,6 +40,7 @@ class Record:
     mask: str
     source: str
     seed: int | None
+    sample: int | None
     scores: int
     nonfinite: int
     distinct_positions: int
@@ -48,6 +49,8 @@ class Record:
     drift_max: float
     drift_mean_abs: float
     drift_rms: float
+    drift_rms_low: float | None
+    drift_rms_high: float | None
     drift_bias: float
     drift_relative: float
     floor_rms: float
@@ -87,16 +90,19 @@ COLUMNS: dict[str, str] = {
     "heads": "query heads",
     "kv_heads": "key-value heads",
     "mask": "which keys a query sees: causal, full or window:N, the last N",
-    "source": "where q and k come from: gaussian, ones, arange or a file",
-    "seed": "seed of gaussian q and k; nan where none was used",
+    "source": "where q and k come from: gaussian (by-row: each row by itself), ones, arange or a file",
+    "seed": "seed of gaussian q and k, and of the sample; nan where none was used",
+    "sample": "how many scores were drawn at random to stand for all that the mask shows; nan without",
     "scores": "how many scores were compared",
     "nonfinite": "how many of the subject's scores are nan or infinite",
     "distinct_positions": "how many positions are still different finite numbers once rounded",
     "reference_rms": "RMS of the exact scores",
     "reference_error": "certified bound on the error of the reference, in score units",
-    "drift_max": "largest |subject's score at the offset - exact score|",
+    "drift_max": "largest |subject's score at the offset - exact score|; of a sample a lower bound",
     "drift_mean_abs": "mean of |drift|",
     "drift_rms": "root mean square of drift",
+    "drift_rms_low": "lower end of the 95 % interval of drift_rms over all scores; nan without a sample",
+    "drift_rms_high": "its upper end (normal approximation of the mean square, on a log scale)",
     "drift_bias": "signed mean of drift",
     "drift_relative": "drift_rms / reference_rms",
     "floor_rms": "drift_rms of the same subject at offset 0, with the frequencies that hold at the offset",
@@ -172,7 +178,8 @@ def note(record: Record) -> str | None:
     collapsed = record.distinct_positions < record.seq_len
     if record.nonfinite:
         every = record.nonfinite == record.scores
-        share = "every score is" if every else f"{record.nonfinite} of {record.scores} scores are"
+        kind = "sampled score" if record.sample else "score"
+        share = f"every {kind} is" if every else f"{record.nonfinite} of {record.scores} {kind}s are"
         remedy = "keep the stage that overflows in float32"
         if collapsed:
             remedy = "keep positions, frequencies and angles in float32"

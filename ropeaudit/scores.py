@@ -41,11 +41,36 @@ def form(
     store (`scale_after_store`) with a second one behind it.
     Shapes: q (r, d), k (d, c) -> out (r, c).
     """
-    blas = subject.accumulate is FP64 or (subject.accumulate is FP32 and q.dtype == np.float32)
-    if blas and q.dtype == out.dtype:
+    if not _native(q, subject):
+        out[...] = _sequential(q[:, :, None], k[None, :, :], subject.accumulate)
+    elif q.dtype == out.dtype:
         np.matmul(q, k, out=out)
     else:
-        out[...] = q @ k if blas else _sequential(q, k, subject.accumulate)
+        out[...] = q @ k
+    _finish(out, subject, scale, scratch)
+
+
+def form_pairs(q: FloatArray, k: FloatArray, subject: Subject, scale: float) -> FloatArray:
+    """Return the subject's scores of rows of q with the same rows of k, as `form` does.
+
+    float32 and float64 accumulate in the order of `np.einsum`. Shapes: q, k (n, d) -> (n,), in float64.
+    """
+    if _native(q, subject):
+        out = np.einsum("nd,nd->n", q, k).astype(tile_dtype(subject), copy=False)
+    else:
+        out = _sequential(q[:, :, None], k[:, :, None], subject.accumulate)[:, 0]
+        out = np.ascontiguousarray(out, dtype=tile_dtype(subject))
+    _finish(out, subject, scale, None)
+    return np.asarray(out, dtype=np.float64)
+
+
+def _native(q: FloatArray, subject: Subject) -> bool:
+    """Whether the accumulator's arithmetic is that of the array."""
+    return subject.accumulate is FP64 or (subject.accumulate is FP32 and q.dtype == np.float32)
+
+
+def _finish(out: FloatArray, subject: Subject, scale: float, scratch: FloatArray | None) -> None:
+    """Scale sums and store them, where they lie."""
     if scale != 1.0:
         if subject.scale_after_store:
             _store(out, subject.score, scratch)
@@ -54,9 +79,11 @@ def form(
 
 
 def _sequential(q: FloatArray, k: FloatArray, fmt: Format) -> FloatArray:
-    total = np.zeros((q.shape[0], k.shape[1]))
-    for a, b in zip(q.astype(np.float64).T, k.astype(np.float64), strict=True):
-        product, error = dd.two_product(a[:, None], b[None, :])
+    """Sum the products along the second axis one by one. Shapes: (r, d, 1), (1 or r, d, c) -> (r, c)."""
+    total = np.zeros((q.shape[0], k.shape[2]))
+    q, k = q.astype(np.float64), k.astype(np.float64)
+    for j in range(q.shape[1]):
+        product, error = dd.two_product(q[:, j], k[:, j])
         high, low = dd.two_sum(total, product)
         total = round_to(dd.to_odd((high, low + error)), fmt).astype(np.float64)
     return total

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from ropeaudit import inputs, masks, parse, plan, recipes, shift, tile
@@ -29,6 +29,7 @@ def dense(mask: str, size: int) -> np.ndarray:
     return (m - width < n) & (n <= m)
 
 
+@settings(deadline=None)
 @given(MASKS, SIZES)
 def test_count_and_hidden_are_the_definition(mask, size) -> None:
     seen = dense(mask, size)
@@ -37,6 +38,7 @@ def test_count_and_hidden_are_the_definition(mask, size) -> None:
     assert np.array_equal(seen, np.ones_like(seen) if hidden is None else ~hidden)
 
 
+@settings(deadline=None)
 @given(MASKS, SIZES, some.integers(1, 20), some.integers(1, 9), some.integers(1, 9))
 def test_tiles_of_panels_cover_what_is_seen_once_and_are_never_empty(mask, size, panel, high, wide) -> None:
     met = np.zeros((size, size), int)
@@ -54,6 +56,7 @@ def test_tiles_of_panels_cover_what_is_seen_once_and_are_never_empty(mask, size,
     assert (met >= dense(mask, size)).all()
 
 
+@settings(deadline=None, max_examples=40)
 @given(MASKS, some.integers(1, 1800))
 def test_sums_of_bands_are_those_of_the_whole_matrix(mask, size) -> None:
     g, found = np.random.default_rng(size).random((size, 2)), []

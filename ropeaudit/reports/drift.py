@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit import records
+from ropeaudit import masks, records
 from ropeaudit.records import Record
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import percent, short
@@ -14,6 +15,7 @@ LEGEND = (
     "drift: score at the offset minus the exact score; self drift: minus the subject's own score at "
     "offset 0;\nfloor: drift at offset 0. Scores are scaled, before softmax."
 )
+_SAMPLED = "\nSampled: low and high are the 95 % interval of drift rms over all scores; their drift max may be larger."
 _SCREEN = (
     "subject",
     "dtype",
@@ -26,7 +28,15 @@ _SCREEN = (
     "self_drift_rms",
     "verdict",
 )
-_DISPENSABLE = ("floor_rms", "drift_max", "distinct_positions", "self_drift_rms", "drift_relative")
+_DISPENSABLE = (
+    "drift_rms_low",
+    "drift_rms_high",
+    "floor_rms",
+    "drift_max",
+    "distinct_positions",
+    "self_drift_rms",
+    "drift_relative",
+)
 _SETTINGS = (
     "source",
     "seed",
@@ -59,6 +69,10 @@ def drift_report(
     rows = [record.as_dict() for record in found]
     varying = [name for name in _SETTINGS if len({repr(row[name]) for row in rows}) > 1]
     screen = [*_SCREEN[:2], *varying, *_SCREEN[2:]]
+    sampled = any(record.sample for record in found)
+    if sampled:
+        at = screen.index("drift_rms") + 1
+        screen[at:at] = ["drift_rms_low", "drift_rms_high"]
     notes = [text for record in found if (text := records.note(record))]
     notes += records.structure_notes(found, frozen)
     return Report(
@@ -68,7 +82,7 @@ def drift_report(
         dispensable=() if columns else _DISPENSABLE,
         headline=headline(found),
         notes=notes,
-        legend=LEGEND,
+        legend=LEGEND + _SAMPLED if sampled else LEGEND,
         circumstances={"schema": records.SCHEMA, **circumstances},
         header=header,
     )
@@ -81,7 +95,18 @@ def headline(found: Sequence[Record]) -> str:
     worst = max(found, key=_gravity)
     same = sum(1 for record in found if record.verdict == worst.verdict)
     count = f" ({same} of {len(found)} cases)" if len(found) > 1 else ""
-    return f"{worst.verdict.capitalize()}{count}: {_sentence(worst)}"
+    return f"{worst.verdict.capitalize()}{count}: {_sentence(worst)}{_estimated(worst)}"
+
+
+def _estimated(record: Record) -> str:
+    """Say of how many scores a sample stands for all, and within which interval."""
+    if not record.sample:
+        return ""
+    every = masks.count(record.mask, record.seq_len) * record.heads
+    said = f" Estimated from {record.scores} of {every} scores"
+    if record.drift_rms_low is None or math.isnan(record.drift_rms_low):
+        return f"{said}."
+    return f"{said} (95 %: {short(record.drift_rms_low)} to {short(record.drift_rms_high)})."
 
 
 def _gravity(record: Record) -> tuple[int, float]:
