@@ -1,8 +1,8 @@
 """Scores of drawn pairs, of subjects and of the reference, into statistics.
 
-Each pair is turned at its own positions and its score formed alone. float32 and float64 sums of the d
-products run in another order than in a tile's product; to narrower accumulators, and to the exact reference,
-it makes no difference.
+Each pair is turned at its own positions. A float32 or float64 sum of the d products may run in another
+order than in a tile's product (`scores.form_pairs`); narrower accumulators
+and the exact reference know no difference.
 Letters: n pairs of a block, d head_dim.
 """
 

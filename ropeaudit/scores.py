@@ -13,6 +13,8 @@ from ropeaudit import doubledouble as dd
 from ropeaudit.formats import FP32, FP64, FloatArray, Format, round_in_place, round_to
 from ropeaudit.subjects import Subject
 
+_SQUARE = 64  # rows of q and k that pairs are multiplied in
+
 
 def operand(rotated: FloatArray, subject: Subject) -> FloatArray:
     """Return rotated q or k in the dtype in which its products are accumulated."""
@@ -53,15 +55,27 @@ def form(
 def form_pairs(q: FloatArray, k: FloatArray, subject: Subject, scale: float) -> FloatArray:
     """Return the subject's scores of rows of q with the same rows of k, as `form` does.
 
-    float32 and float64 accumulate in the order of `np.einsum`. Shapes: q, k (n, d) -> (n,), in float64.
+    float32 and float64 accumulate in BLAS products of `_SQUARE` rows, of which the diagonal counts; as their
+    shape is another, a kernel may sum in another order than in a tile, with errors of the same size.
+    Shapes: q, k (n, d) -> (n,), in float64.
     """
     if _native(q, subject):
-        out = np.einsum("nd,nd->n", q, k).astype(tile_dtype(subject), copy=False)
+        out = _diagonal(q, k).astype(tile_dtype(subject))
     else:
         out = _sequential(q[:, :, None], k[:, :, None], subject.accumulate)[:, 0]
         out = np.ascontiguousarray(out, dtype=tile_dtype(subject))
     _finish(out, subject, scale, None)
     return np.asarray(out, dtype=np.float64)
+
+
+def _diagonal(q: FloatArray, k: FloatArray) -> FloatArray:
+    """Return the products of rows of q with the same rows of k. Shapes: (n, d), (n, d) -> (n,)."""
+    (count, d), whole = q.shape, -(-len(q) // _SQUARE) * _SQUARE
+    left, right = np.zeros((2, whole, d), q.dtype)
+    left[:count], right[:count] = q, k
+    left, right = (x.reshape(-1, _SQUARE, d) for x in (left, right))
+    squares = left @ np.ascontiguousarray(right.transpose(0, 2, 1))
+    return np.asarray(np.diagonal(squares, axis1=1, axis2=2).reshape(-1)[:count])
 
 
 def _native(q: FloatArray, subject: Subject) -> bool:

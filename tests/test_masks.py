@@ -38,6 +38,29 @@ def test_count_and_hidden_are_the_definition(mask, size) -> None:
     assert np.array_equal(seen, np.ones_like(seen) if hidden is None else ~hidden)
 
 
+@given(MASKS, SIZES)
+def test_scores_are_numbered_row_by_row(mask, size) -> None:
+    numbers = np.arange(masks.count(mask, size))
+    assert np.array_equal(masks.seen(mask, size, numbers), np.nonzero(dense(mask, size)))
+
+
+@pytest.mark.parametrize("mask", ["causal", "full", "window:70001", "window:1"])
+def test_scores_of_long_sequences_are_numbered_exactly(mask) -> None:
+    size, count = 2**30 + 7, masks.count(mask, 2**30 + 7)
+    for number in (
+        0,
+        1,
+        count // 3,
+        count - 2,
+        count - 1,
+        *(masks.count(mask, n) for n in (70000, 70001, 2**29)),
+    ):
+        query, key = (int(part[0]) for part in masks.seen(mask, size, np.array([number])))
+        before = query * size if mask == "full" else masks.count(mask, query)
+        assert number == before + key - masks.columns(mask, slice(query, query + 1), size).start
+        assert key < masks.columns(mask, slice(query, query + 1), size).stop
+
+
 @settings(deadline=None)
 @given(MASKS, SIZES, some.integers(1, 20), some.integers(1, 9), some.integers(1, 9))
 def test_tiles_of_panels_cover_what_is_seen_once_and_are_never_empty(mask, size, panel, high, wide) -> None:

@@ -15,7 +15,9 @@ LEGEND = (
     "drift: score at the offset minus the exact score; self drift: minus the subject's own score at "
     "offset 0;\nfloor: drift at offset 0. Scores are scaled, before softmax."
 )
-_SAMPLED = "\nSampled: low and high are the 95 % interval of drift rms over all scores; their drift max may be larger."
+_SAMPLED = (
+    "\nSampled: low and high are the 95 % interval of drift rms over all scores; drift max is a lower bound."
+)
 _SCREEN = (
     "subject",
     "dtype",
