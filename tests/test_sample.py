@@ -75,10 +75,11 @@ def test_pairs_come_in_order_and_depend_on_the_seed() -> None:
 def test_synthetic_rows_are_those_of_the_whole(kind, chunk, monkeypatch) -> None:
     monkeypatch.setattr(drawn, "_CHUNK", chunk)
     some = drawn.pairs("full", 4, 37, 300, 5)
-    made = drawn.of(inputs.make(kind, 4, 2, 37, 16, 5), some, 5)
+    whole = inputs.make(kind, 4, 2, 37, 16, 5)
     found = drawn.synthetic(kind, (4, 2, 37, 16), some, 5)
-    assert np.array_equal(found.q[0:300], made.q[0:300])
-    assert np.array_equal(found.k[0:300], made.k[0:300])
+    for rows in (found, drawn.of(whole, some, 5)):
+        assert np.array_equal(rows.q[0:300], whole.q[some.head, some.query])
+        assert np.array_equal(rows.k[0:300], whole.k[some.head // 2, some.key])
     assert (found.heads, found.kv_heads, found.seq_len, found.source) == (4, 2, 37, kind)
 
 
