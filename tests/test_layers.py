@@ -10,7 +10,7 @@ HOUSE = [
     ["errors"],
     ["formats", "doubledouble", "circumstances", "data"],
     ["rope.scaling", "rope.axes"],
-    ["rope.setting"],
+    ["rope.setting", "tensorfiles"],
     ["rope.scaled", "rope.rotation", "exact_frequencies", "masks", "captured", "tables"],
     ["rope", "rope.frequencies"],
     ["reference", "recipes", "inputs", "rope.hf_config"],
