@@ -22,6 +22,7 @@ from ropeaudit import masks, plan, reference, scores
 from ropeaudit.attention import Attention, Rounding, Rows
 from ropeaudit.doubledouble import Array
 from ropeaudit.formats import FloatArray, Format, round_to
+from ropeaudit.inputs import Inputs
 from ropeaudit.plan import Plan
 from ropeaudit.rope.setting import RopeSetting
 
@@ -47,11 +48,11 @@ class Task(NamedTuple):
 
     head: int
     rows: slice
-    reach: int
+    cols: slice
 
 
 def measure(
-    cases: Plan,
+    cases: Plan[Inputs],
     anchor: int,
     behind: int | None,
     roundings: Sequence[Rounding | None],
@@ -99,7 +100,7 @@ def _cell_bytes(setting: RopeSetting, seq_len: int) -> int:
     return 2 * seq_len * setting.head_dim * 8
 
 
-def _chunks(cases: Plan, cells: Sequence[Cell]) -> Iterator[list[Cell]]:
+def _chunks(cases: Plan[Inputs], cells: Sequence[Cell]) -> Iterator[list[Cell]]:
     """Cut the cells into lists that, with their anchors and references, fit the cache one head at a time."""
     room = plan.CACHE_BYTES // _cell_bytes(cases.setting, cases.seq_len)
     chunk: list[Cell] = []
@@ -118,7 +119,7 @@ class _Chunk:
 
     def __init__(
         self,
-        cases: Plan,
+        cases: Plan[Inputs],
         cells: Sequence[Cell],
         anchor: int,
         behind: int | None,
@@ -150,7 +151,7 @@ class _Chunk:
                 done += 1
                 yield done / (heads * len(tasks)), part
 
-    def _tasks(self) -> list[tuple[slice, int]]:
+    def _tasks(self) -> list[tuple[slice, slice]]:
         size = self.plan.seq_len
         step = rows_of_strip(size)
         strips = [slice(start, min(start + step, size)) for start in range(0, size, step)]
@@ -196,10 +197,10 @@ class _Chunk:
     def _strip(self, task: Task, turned: Turned) -> dict[Cell, Attention]:
         """Judge every cell over one strip of rows of a head."""
         found: dict[Cell, Attention] = {}
-        cols = slice(0, task.reach)
+        cols = task.cols
         hidden = masks.hidden(self.plan.mask, task.rows, cols)
         places = np.arange(task.rows.start, task.rows.stop)
-        right = None if self.behind is None else places - self.behind
+        right = None if self.behind is None else places - self.behind - cols.start
         key_head = task.head // self.plan.inputs.group
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for fmt, members in self.groups.items():
@@ -213,10 +214,7 @@ class _Chunk:
         self, index: int, task: Task, turned: Turned, truth: Rows, hidden: Any, found: dict[Cell, Attention]
     ) -> None:
         """Judge one subject at its anchor and at every offset that was asked for."""
-        fewer = np.arange(task.reach) if self.plan.mask == "causal" else 0
-        share = 1.0 / np.broadcast_to(
-            self.plan.seq_len - fewer, task.reach
-        )  # of a query among those of a key
+        share = 1.0 / masks.watchers(self.plan.mask, task.cols, self.plan.seq_len)  # of a query of a key
         base = self._form(index, self.anchor, task, turned, hidden)
         at_anchor, weights = truth.judge(base, self.roundings[index])
         for offset in self.wanted[index]:
@@ -227,7 +225,9 @@ class _Chunk:
             judged, moved = truth.judge(own, self.roundings[index])
             found[index, offset] = judged
             judged.d = float(np.abs(moved - weights).sum(axis=0) @ share)
-            judged.d_logit = float(np.abs(own[:, 0] - base[:, 0]).sum() * share[0])
+            if task.cols.start == 0:
+                seen = slice(None) if hidden is None else ~hidden[:, 0]
+                judged.d_logit = float(np.abs(own[seen, 0] - base[seen, 0]).sum() * share[0])
             if at_anchor.lost:
                 judged.d = judged.d_logit = np.nan
 
@@ -235,7 +235,7 @@ class _Chunk:
         """Return the subject's own scores of a strip in float64, hidden ones -inf. Shapes: -> (r, c)."""
         subject, key_head = self.plan.subjects[index], task.head // self.plan.inputs.group
         q = turned[Job("q", task.head, (index, offset))][task.rows]
-        k = turned[Job("k", key_head, (index, offset))][: task.reach]
+        k = turned[Job("k", key_head, (index, offset))][task.cols]
         out = np.empty((len(q), len(k)), scores.tile_dtype(subject))
         scores.form(q, k.T, subject, self.plan.setting.scale, out)
         return _masked(out.astype(np.float64, copy=False), hidden)

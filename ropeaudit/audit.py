@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ropeaudit import bounds, circumstances, inputs, measure, plan, recipes, records, reference
+from ropeaudit import bounds, circumstances, inputs, measure, plan, recipes, records, reference, sampled
 from ropeaudit.bounds import Bound
 from ropeaudit.cases import LIMIT, Case, fits, positions_fit
+from ropeaudit.drawn import Drawn
 from ropeaudit.errors import UsageError
 from ropeaudit.formats import Format, parse
 from ropeaudit.inputs import Inputs
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
     from ropeaudit.attention import Attention
 
+_POSITIONS = 2**20  # looked at together
+_DRAWING = 0.3  # share of the progress that drawing a sample counts for
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -74,17 +78,22 @@ class Audit:
         progress is called with the share that is done, from 0 to 1.
         """
         offsets = list(dict.fromkeys(int(offset) for offset in self.offsets))
+        if self.attention and any(case.sample is not None for case in self.cases):
+            raise UsageError("--attention looks at whole rows; leave out --sample")
         anchors = [self.attention.anchor] if self.attention else []
         fits(max(case.check([*offsets, *anchors]) for case in self.cases))
         for number, case in enumerate(self.cases):
-            loaded, setting = case.load()
-            positions_fit([*offsets, *anchors], loaded.q.shape[1])
-            start, count = number, len(self.cases)
+            first = _DRAWING if case.sample is not None else 0.0  # its share of the case
 
-            def part(share: float, start: int = start, count: int = count) -> None:
+            def part(share: float, start: float = number + first, size: float = 1 - first) -> None:
                 if progress:
-                    progress((start + share) / count)
+                    progress((start + size * share) / len(self.cases))
 
+            def drawing(share: float, start: int = number) -> None:
+                part(share, start, _DRAWING)
+
+            loaded, setting = case.load() if case.sample is None else case.draw(drawing)
+            positions_fit([*offsets, *anchors], loaded.seq_len)
             resolved, workers = self.resolved(), threads or circumstances.threads()
             run = CaseRun(case, loaded, setting, resolved, self.attention, workers, part)
             yield from run.records(offsets)
@@ -112,7 +121,7 @@ def shift(
     attention: measure the rows after softmax too. softmax: "fp64", or "recipe" for the recipe's own
     arithmetic. anchor: the offset that `attention_d` compares with, 16 by default.
     case: the fields of `Case`: qk, heads, kv_heads, seq_len, head_dim, seed, rotary_dim, base, layout,
-    scale, mask, model, config, layer, scaling, clip, mrope, axis, length.
+    scale, mask, model, config, layer, scaling, clip, mrope, axis, length, sample.
     Shapes of q and k: (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim).
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated: children of RopeAuditError.
     Source: RoFormer, arXiv 2104.09864: exact scores depend on the distance of two tokens alone.
@@ -153,7 +162,7 @@ class _Found:
     measured: Measured
     floor: Measured
     structural: Spread
-    bound: Bound
+    bound: Bound | None
     attention: Attention | None
 
 
@@ -163,7 +172,7 @@ class CaseRun:
     def __init__(
         self,
         case: Case,
-        loaded: Inputs,
+        loaded: Inputs | Drawn,
         setting: RopeSetting,
         resolved: Sequence[Resolved],
         asked: AttentionOptions | None,
@@ -179,7 +188,7 @@ class CaseRun:
         """Yield the records, subject by subject, offset by offset."""
         groups: dict[tuple[RopeSetting, int], list[int]] = {}
         for offset in offsets:
-            at = self.case.setting_at(self.setting, self.loaded.q.shape[1], offset)
+            at = self.case.setting_at(self.setting, self.loaded.seq_len, offset)
             groups.setdefault((at, offset if at.clipped else 0), []).append(offset)
         runs = [self._group(at, origin, some) for (at, origin), some in groups.items()]
         if len(runs) == 1:
@@ -194,7 +203,8 @@ class CaseRun:
         """Measure all subjects at the offsets that share a setting and an origin of the reference."""
         subjects = [Emulated(recipe, at, self.axes) for recipe in self.resolved]
         cells = [(index, offset) for index in range(len(subjects)) for offset in offsets]
-        room = max(1, plan.cells_at_once(at, self.loaded.q.shape[1]) - 1)
+        whole = isinstance(self.loaded, Inputs)  # a sample is turned block by block and fits always
+        room = max(1, plan.cells_at_once(at, self.loaded.seq_len) - 1) if whole else len(cells)
         starts = range(0, len(cells), room)
         for number, start in enumerate(starts):
             batch = cells[start : start + room]
@@ -206,9 +216,11 @@ class CaseRun:
             found = self._measure(some, wanted, at, origin, part)
             floors = self._measure(some, [[0]] * len(some), at, 0) if origin else found
             pairs = [(subjects[index], offset) for index, offset in batch]
-            limits = iter(bounds.bounds(pairs, self.loaded, self.case.mask, self.threads))
+            limits: Iterator[Bound | None] = itertools.repeat(None)
             rows: dict[tuple[int, int], Attention] = {}
-            if self.asked:
+            if not isinstance(self.loaded, Drawn):
+                limits = iter(bounds.bounds(pairs, self.loaded, self.case.mask, self.threads))
+            if self.asked and not isinstance(self.loaded, Drawn):
                 together = Plan(some, wanted, self.loaded, at, self.case.mask, origin)
                 rows = self._attention(together, self.asked, [self.resolved[i] for i in chosen], part)
             for place, subject in enumerate(some):
@@ -230,16 +242,22 @@ class CaseRun:
         """Measure each subject at its offsets, and at 0 before them. part: which of how many this is."""
         number, count = part
         measured_at = [[0, *(offset for offset in some if offset)] for some in offsets]
-        together = Plan(subjects, measured_at, self.loaded, at, self.case.mask, origin)
 
         def hear(share: float) -> None:
             if count:
                 self.progress((number + share) / count)
 
-        return measure.measure(together, self.threads, hear)
+        rest, loaded = (at, self.case.mask, origin), self.loaded
+        if isinstance(loaded, Drawn):
+            return sampled.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, hear)
+        return measure.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, hear)
 
     def _attention(
-        self, together: Plan, asked: AttentionOptions, resolved: Sequence[Resolved], part: tuple[int, int]
+        self,
+        together: Plan[Inputs],
+        asked: AttentionOptions,
+        resolved: Sequence[Resolved],
+        part: tuple[int, int],
     ) -> dict[tuple[int, int], Attention]:
         """Measure the rows after softmax, in a pass of its own behind that of the drift."""
         from ropeaudit import attention_pass  # in-function: most audits need neither
@@ -258,7 +276,7 @@ class CaseRun:
 
     def _structural(self, at: RopeSetting, offset: int, input_format: Format) -> Spread:
         """Return what the shift does to exact scores; nothing, unless the setting depends on the position."""
-        farthest = abs(offset) + self.loaded.q.shape[1]
+        farthest = abs(offset) + self.loaded.seq_len
         clips = at.clipped and offset and farthest * reference.fastest(at) >= at.clip
         if at == self.setting and not clips:
             return Spread(count=1)
@@ -269,11 +287,11 @@ class CaseRun:
         return self.structural[key]
 
 
-def _record(case: Case, loaded: Inputs, found: _Found) -> Record:
+def _record(case: Case, loaded: Inputs | Drawn, found: _Found) -> Record:
     subject, setting, measured, floor = found.subject, found.setting, found.measured, found.floor
-    heads, seq_len, _ = loaded.q.shape
     drift, truth = measured.drift, measured.truth
     head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
+    low, high = sampled.interval(drift)
     judged = {
         "nonfinite": drift.nonfinite,
         "drift_max": drift.max,
@@ -299,23 +317,26 @@ def _record(case: Case, loaded: Inputs, found: _Found) -> Record:
         rotary_dim=setting.rotary_dim,
         base=setting.base,
         scale=setting.scale,
-        seq_len=seq_len,
-        heads=heads,
-        kv_heads=loaded.k.shape[0],
+        seq_len=loaded.seq_len,
+        heads=loaded.heads,
+        kv_heads=loaded.kv_heads,
         mask=case.mask,
         source=loaded.source,
         seed=loaded.seed,
+        sample=case.sample,
         scores=drift.count,
-        distinct_positions=subject.distinct_positions(np.arange(seq_len, dtype=np.int64) + found.offset),
+        distinct_positions=_distinct(subject, loaded.seq_len, found.offset),
         drift_mean_abs=drift.mean_abs,
+        drift_rms_low=low,
+        drift_rms_high=high,
         drift_bias=drift.mean,
         drift_relative=records.ratio(drift.rms, truth.rms),
         self_drift_max=measured.own.max,
         self_drift_rms=measured.own.rms,
         structural_max=found.structural.max,
         structural_rms=found.structural.rms,
-        predicted_rms=found.bound.rms,
-        bound_max=found.bound.maximum + measured.error,
+        predicted_rms=found.bound.rms if found.bound else None,
+        bound_max=found.bound.maximum + measured.error if found.bound else None,
         **(found.attention.columns() if found.attention else dict.fromkeys(records.ATTENTION)),
         worst_head=head,
         worst_query=query,
@@ -323,3 +344,14 @@ def _record(case: Case, loaded: Inputs, found: _Found) -> Record:
         verdict=records.judge(**judged),  # type: ignore[arg-type]
         **judged,  # type: ignore[arg-type]
     )
+
+
+def _distinct(subject: Subject, seq_len: int, offset: int) -> int:
+    """Count the positions that stay different, a part at a time: parts share their last position."""
+    count = 0
+    for start in range(0, seq_len, _POSITIONS):
+        part = np.arange(start, min(start + _POSITIONS + 1, seq_len), dtype=np.int64) + offset
+        count += subject.distinct_positions(part)
+        if part.size > _POSITIONS:
+            count -= subject.distinct_positions(part[-1:])
+    return count

@@ -26,7 +26,8 @@ from ropeaudit.subjects.emulated import Emulated
 
 PANEL = 512  # positions at once
 _BLOCKS = 256  # of largest norms
-_SUMS = 64  # blocks of sums of squares
+_SUMS, _MOST_SUMS = 64, 4096  # blocks of sums of squares, and of those along a narrow window
+_LAGS = 12  # more diagonals of blocks than these are summed as a matrix
 _SMALL = 1e-2  # phase errors below it count by their squares, for 1 - cos would cancel
 
 
@@ -34,20 +35,42 @@ _SMALL = 1e-2  # phase errors below it count by their squares, for 1 - cos would
 PhaseAt = Callable[[Emulated, Positions, int], Phase]
 
 
+class Blocks:
+    """How positions are cut: into blocks of `fine` positions for norms, of `coarse` ones for sums.
+
+    Along a window the sums have blocks of a quarter of its width, as long as there are not too many of them.
+    """
+
+    def __init__(self, mask: Mask, seq_len: int) -> None:
+        """Choose powers of two."""
+        self.seq_len, self.fine, self.coarse = seq_len, _size(seq_len, _BLOCKS), _size(seq_len, _SUMS)
+        width = masks.reach(mask, seq_len) + 1
+        if width < seq_len:
+            quarter = 1 << max(0, width.bit_length() - 3)
+            self.coarse = max(min(self.coarse, quarter), _size(seq_len, _MOST_SUMS))
+
+    @property
+    def sizes(self) -> Array:
+        """Positions in each block of sums. Shapes: -> (b,)."""
+        return np.diff(_edges(self.seq_len, self.coarse)).astype(np.float64)
+
+
 class Weights:
     """The phase errors of a subject at an offset: what q and k are multiplied by, block by block.
 
     finite: whether they all are. rate: |frequency errors| (p,). lost: the largest of the others in a block,
     up to 2 (b, p). even: the largest of all (p,). small: pairs whose errors are small (p,). means, over other
-    blocks: of what is known, of its square with the noise, of cosine and sine of large ones (4, b, p).
+    blocks: of what is known, of its square with the noise, of cosine and sine of large ones, of the noise
+    (5, b, p).
     """
 
     lost: Array
     even: Array
     means: Array
 
-    def __init__(self, subject: Emulated, offset: int, seq_len: int, phase: PhaseAt) -> None:
+    def __init__(self, subject: Emulated, offset: int, blocks: Blocks, phase: PhaseAt) -> None:
         """Compute them all."""
+        seq_len = blocks.seq_len
         self._phase: Callable[[Positions], Phase] = lambda steps: phase(subject, steps, offset)
         self.input = subject.input
         self._rate = terms.rate(subject)
@@ -62,23 +85,24 @@ class Weights:
         size = np.abs(found.known - self._middle).max(axis=0) + np.ptp(aliasing) * terms.thetas(subject)
         self.small = np.sqrt(size**2 + found.variance.max(axis=0)) < _SMALL
         if self.finite:
-            fine, coarse = _size(seq_len, _BLOCKS), _size(seq_len, _SUMS)
+            fine, coarse = blocks.fine, blocks.coarse
             starts = range(0, seq_len, PANEL)
             panels = [self._panel(start, min(start + PANEL, seq_len), fine, coarse) for start in starts]
             lost, sums = ([panel[place] for panel in panels] for place in (0, 1))
             self.lost = _joined(lost, fine, np.maximum, 0)
             self.even = self.lost.max(axis=0)
-            self.means = _joined(sums, coarse, np.add, 1) / np.diff(_edges(seq_len, _SUMS))[:, None]
+            self.means = _joined(sums, coarse, np.add, 1) / blocks.sizes[:, None]
 
     def _panel(self, start: int, stop: int, fine: int, coarse: int) -> tuple[Array, Array]:
-        """What is lost at most, and sums of the four weights. Shapes: -> (b, p), (4, b, p)."""
+        """What is lost at most, and sums of the weights. Shapes: -> (b, p), (5, b, p)."""
         steps = np.arange(start, stop, dtype=np.int64)
         found = self._phase(steps)
         bounded = found.known - steps[:, None] * self._rate - self._centre
         lost = np.minimum(2.0, np.abs(bounded) + found.worst)
-        weights, large = np.zeros((4, *lost.shape)), ~self.small
+        weights, large = np.zeros((5, *lost.shape)), ~self.small
         known = np.subtract(found.known, self._middle, out=weights[0])
         np.add(known**2, found.variance, out=weights[1])
+        weights[4] = found.variance
         if large.any():
             kept = np.exp(-found.variance[:, large] / 2)
             weights[2][:, large] = kept * np.cos(known[:, large])
@@ -108,11 +132,12 @@ class Gathered:
 class Gathering:
     """The inputs of several cells, gathered a panel of positions at a time."""
 
-    def __init__(self, inputs: Inputs, setting: RopeSetting, cells: Sequence[Weights]) -> None:
+    def __init__(
+        self, inputs: Inputs, setting: RopeSetting, cells: Sequence[Weights], blocks: Blocks
+    ) -> None:
         """Keep what is gathered; cells are called by their index."""
         self.inputs, self.setting, self.cells = inputs, setting, cells
-        self.size = int(inputs.q.shape[1])
-        self.fine, self.coarse = _size(self.size, _BLOCKS), _size(self.size, _SUMS)
+        self.size, self.fine, self.coarse = blocks.seq_len, blocks.fine, blocks.coarse
         formats = inputs.distinct(weights.input for weights in cells)
         self.members: dict[Format, list[int]] = {}
         for index, weights in enumerate(cells):
@@ -184,21 +209,40 @@ class Meeting:
     distance: Array
     seen: NDArray[np.bool_]
 
-    def __init__(self, mask: Mask, seq_len: int) -> None:
+    def __init__(self, mask: Mask, blocks: Blocks) -> None:
         """Count, for blocks of norms and for blocks of sums."""
-        fine, coarse = (_edges(seq_len, most) for most in (_BLOCKS, _SUMS))
-        first, last = fine[:-1].astype(np.float64), fine[1:] - 1.0
-        self.distance = np.maximum(last[:, None] - first[None, :], last[None, :] - first[:, None])
-        self.seen = masks.counts(mask, fine) > 0
-        sizes = np.diff(coarse).astype(np.float64)
-        self._share = masks.counts(mask, coarse) / np.outer(sizes, sizes)
+        cuts = _edges(blocks.seq_len, blocks.fine)
+        rows, cols = (cuts[:-1, None], cuts[1:, None]), (cuts[None, :-1], cuts[None, 1:])
+        apart = np.maximum(rows[1] - 1 - cols[0], cols[1] - 1 - rows[0])
+        reach = masks.reach(mask, blocks.seq_len)
+        self.distance = np.minimum(apart, reach).astype(np.float64)
+        self.seen = masks.counts(mask, rows, cols) > 0
+        self._sizes, cuts = blocks.sizes, _edges(blocks.seq_len, blocks.coarse)
+        count, before = len(self._sizes), reach // blocks.coarse + 2
+        self._shares = []
+        for lag in range(1 - count if mask == "full" else 0, min(before, count)):
+            q, k = slice(max(lag, 0), count + min(lag, 0)), slice(max(-lag, 0), count - max(lag, 0))
+            seen = masks.counts(mask, (cuts[:-1][q], cuts[1:][q]), (cuts[:-1][k], cuts[1:][k]))
+            self._shares.append((q, k, (seen / (self._sizes[q] * self._sizes[k]))[:, None]))
+        self._dense: Array | None = None
+        if len(self._shares) > _LAGS:
+            self._dense = np.zeros((count, count))
+            for q, k, share in self._shares:
+                np.einsum("ii->i", self._dense[q, k])[:] = share[:, 0]
 
     def sum(self, q: Array, k: Array) -> Array:
         """Sum of q(m) k(n) over the visible m, n of all heads; inside a pair of blocks all count alike.
 
         Shapes: (h, b, p), (h, b, p) -> (p,).
         """
-        return np.asarray((q * (self._share @ k)).sum(axis=(0, 1)))
+        if self._dense is not None:
+            return np.asarray((q * (self._dense @ k)).sum(axis=(0, 1)))
+        parts = [(q[:, rows] * share * k[:, cols]).sum(axis=(0, 1)) for rows, cols, share in self._shares]
+        return np.asarray(np.sum(parts, axis=0))
+
+    def diagonal(self, q: Array, k: Array) -> Array:
+        """Sum of q(m) k(m) of all heads; inside a block all count alike. Shapes: (h, b, p) twice -> (p,)."""
+        return np.asarray((q * k / self._sizes[:, None]).sum(axis=(0, 1)))
 
 
 def _blocks(values: Array, size: int, operation: np.ufunc, axis: int) -> Array:
@@ -221,5 +265,5 @@ def _size(seq_len: int, most: int) -> int:
     return 1 << max(0, math.ceil(math.log2(seq_len / most)))
 
 
-def _edges(seq_len: int, most: int) -> NDArray[np.int64]:
-    return np.array([*range(0, seq_len, _size(seq_len, most)), seq_len], dtype=np.int64)
+def _edges(seq_len: int, size: int) -> NDArray[np.int64]:
+    return np.array([*range(0, seq_len, size), seq_len], dtype=np.int64)

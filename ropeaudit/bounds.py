@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from ropeaudit import bound_monotone, masks
 from ropeaudit import bound_terms as terms
-from ropeaudit.bound_sums import Gathered, Gathering, Meeting, PhaseAt, Weights
+from ropeaudit.bound_sums import Blocks, Gathered, Gathering, Meeting, PhaseAt, Weights
 from ropeaudit.bound_terms import Pair
 from ropeaudit.doubledouble import Array
 from ropeaudit.inputs import Inputs
@@ -98,12 +98,13 @@ def bounds(
     if not cells:
         return found
     seq_len, heads = int(inputs.q.shape[1]), int(inputs.q.shape[0])
-    setting, meeting = cells[0][0].setting, Meeting(mask, seq_len)
+    setting, blocks = cells[0][0].setting, Blocks(mask, seq_len)
+    meeting = Meeting(mask, blocks)
     count = masks.count(mask, seq_len) * heads
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
-        weights = list(pool.map(lambda cell: _quiet(Weights, cell[0], cell[1], seq_len, phase), cells))
+        weights = list(pool.map(lambda cell: _quiet(Weights, cell[0], cell[1], blocks, phase), cells))
         finite = [index for index, weight in enumerate(weights) if weight.finite]
-        gathering = Gathering(inputs, setting, [weights[index] for index in finite])
+        gathering = Gathering(inputs, setting, [weights[index] for index in finite], blocks)
         gathered = gathering.joined(
             list(pool.map(lambda start: _quiet(gathering.panel, start), gathering.starts))
         )
@@ -210,7 +211,10 @@ class _Cell:
         return small + setting.head_dim * (max(turned.small, passed.small) ** 2 + low)
 
     def _squares(self) -> float:
-        """Sum of the expected squares of all errors of all scores, unscaled."""
+        """Sum of the expected squares of all errors of all scores, unscaled.
+
+        On the diagonal q and k make the same phase error: that part is taken out again.
+        """
         q, k, summed = self.q, self.k, self.meeting.sum
         later = self.sum_variance + self.score.variance
         turned = 2 * self.turned.variance + (2 * self.turned.bias) ** 2 + later
@@ -223,11 +227,12 @@ class _Cell:
         q, k, summed = self.q, self.k, self.meeting.sum
         known, own = self.weights.means[:2]
         squares = summed(q.squares * own, k.squares) + summed(q.squares, k.squares * own)
-        return squares / 2 - summed(q.squares * known, k.squares * known)
+        alike = self.meeting.diagonal(q.squares, k.squares * self.weights.means[4])
+        return squares / 2 - summed(q.squares * known, k.squares * known) - alike
 
     def _large_phases(self, both: Array) -> Array:
         """x y (1 - mean cosine of the phase error), summed: what |1 - e^(i error)|^2 / 2 is in the mean."""
         q, k = self.q, self.k
-        for weight in self.weights.means[2:]:
+        for weight in self.weights.means[2:4]:
             both = both - self.meeting.sum(q.squares * weight, k.squares * weight)
-        return both
+        return both + self.meeting.diagonal(q.squares, k.squares * np.expm1(-self.weights.means[4]))

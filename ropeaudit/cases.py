@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from ropeaudit import inputs, masks, plan
+from ropeaudit import drawn, inputs, masks, plan
+from ropeaudit.drawn import Drawn
 from ropeaudit.errors import BadInput, BadShape, UnknownName, UsageError
 from ropeaudit.inputs import Inputs
 from ropeaudit.masks import Mask
@@ -40,7 +41,8 @@ class Case:
     model: a preset. config: a Hugging Face config.json or its folder. layer: its layer type.
     scaling: as `rope.scaling.parse` reads it. clip: cap of the angles, radians. mrope: pairs per
     position axis; axis: which of them are shifted. length: whether frequencies that depend on the number of
-    positions are those of the unshifted sequence (frozen) or of the shifted one.
+    positions are those of the unshifted sequence (frozen) or of the shifted one. sample: how many scores are
+    drawn at random, by `seed`, instead of forming all of them.
     """
 
     qk: str = "gaussian"
@@ -62,9 +64,10 @@ class Case:
     mrope: str | None = None
     axis: str = "all"
     length: Length = "unshifted"
+    sample: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("heads", "kv_heads", "seq_len", "head_dim", "seed", "rotary_dim"):
+        for name in ("heads", "kv_heads", "seq_len", "head_dim", "seed", "rotary_dim", "sample"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer))):
                 raise UsageError(f"{name} {value!r} is not a whole number")
@@ -75,12 +78,34 @@ class Case:
 
     def load(self) -> tuple[Inputs, RopeSetting]:
         """Return q and k and the RoPE setting. Raises: BadInput, BadShape, UnknownName, UsageError."""
+        if self.sample is not None:
+            raise UsageError("--sample goes with shift alone; leave it out")
         needed = self.check(())
-        if not inputs.is_file(self.qk):
-            fits(needed)
-            (heads, kv_heads, seq_len), setting = self._synthetic()
-            seed = 0 if self.seed is None else self.seed
-            return inputs.make(self.qk, heads, kv_heads, seq_len, setting, seed), setting
+        if inputs.is_file(self.qk):
+            return self._from_file()
+        fits(needed)
+        (heads, kv_heads, seq_len), setting = self._synthetic()
+        seed = 0 if self.seed is None else self.seed
+        return inputs.make(self.qk, heads, kv_heads, seq_len, setting, seed), setting
+
+    def draw(self, progress: Callable[[float], None] = lambda share: None) -> tuple[Drawn, RopeSetting]:
+        """Return `sample` scores' rows of q and k and the RoPE setting; progress hears the share done.
+
+        Raises: BadInput, BadShape, UnknownName, UsageError.
+        """
+        needed = self.check(())
+        count, seed = _positive("sample", self.sample or 0), 0 if self.seed is None else self.seed
+        if inputs.is_file(self.qk):
+            loaded, setting = self._from_file()
+            chosen = drawn.pairs(self.mask, loaded.heads, loaded.seq_len, count, seed)
+            return drawn.of(loaded, chosen, seed), setting
+        fits(needed)
+        (heads, kv_heads, seq_len), setting = self._synthetic()
+        chosen = drawn.pairs(self.mask, heads, seq_len, count, seed)
+        return drawn.synthetic(self.qk, (heads, kv_heads, seq_len), setting, chosen, seed, progress), setting
+
+    def _from_file(self) -> tuple[Inputs, RopeSetting]:
+        """Return captured q and k and the setting that goes with them."""
         loaded = inputs.from_file(self.qk)
         if loaded.q.shape[0] % loaded.k.shape[0]:
             raise BadShape(
@@ -101,17 +126,23 @@ class Case:
 
         Returns the bytes of memory that synthetic q and k and their audit need.
         """
-        for kind, value, known in (("mask", self.mask, masks.MASKS), ("length", self.length, LENGTHS)):
-            if value not in known:
-                raise UnknownName(kind, value, known)
+        masks.check(self.mask)
+        if self.length not in LENGTHS:
+            raise UnknownName("length", self.length, LENGTHS)
         if not inputs.is_file(self.qk):
             inputs.check_kind(self.qk)
             (heads, kv_heads, seq_len), setting = self._synthetic()
             positions_fit(offsets, seq_len)
             self.position_axes(setting)
             inputs.check_head(self.qk, seq_len, setting)
+            if self.sample is not None:
+                count = _positive("sample", self.sample)
+                return drawn.bytes_needed(count, setting.head_dim)
             return plan.bytes_needed(setting, heads, kv_heads, seq_len)
-        for name in ("heads", "kv_heads", "seq_len", "head_dim", "seed"):
+        if self.sample is not None:
+            _positive("sample", self.sample)
+        own = ("heads", "kv_heads", "seq_len", "head_dim", *(("seed",) if self.sample is None else ()))
+        for name in own:
             if getattr(self, name) is not None:
                 flag = "--" + name.replace("_", "-")
                 raise UsageError(f"{flag} is given by the file {self.qk!r}; leave it out")

@@ -41,6 +41,21 @@ class Inputs:
                 f"give --kv-heads a divisor of --heads"
             )
 
+    @property
+    def heads(self) -> int:
+        """h: query heads."""
+        return int(self.q.shape[0])
+
+    @property
+    def kv_heads(self) -> int:
+        """g: key-value heads."""
+        return int(self.k.shape[0])
+
+    @property
+    def seq_len(self) -> int:
+        """s: positions."""
+        return int(self.q.shape[1])
+
     def unchanged_by(self, fmt: Format) -> bool:
         """Tell whether rounding q and k to `fmt` leaves them as they are."""
         if fmt not in self._unchanged:
@@ -74,18 +89,27 @@ def make(kind: str, heads: int, kv_heads: int, seq_len: int, setting: RopeSettin
         generator = np.random.default_rng(seed)
         q, k = (_gaussian(generator, shape) for shape in (q_shape, k_shape))
         return Inputs(q, k, kind, seed)
-    if kind in BEHIND:
-        q, k = (_on_16_bit_grid(x) for x in positional.vectors(kind, kv_heads, seq_len, setting, seed))
-        q = q.repeat(heads // kv_heads, axis=0)
-        q, k = (
-            np.ascontiguousarray(np.broadcast_to(x[:, None], (len(x), seq_len, head_dim))) for x in (q, k)
+    group = heads // kv_heads
+    q, k = (
+        np.ascontiguousarray(
+            np.broadcast_to(rows.repeat(some, axis=0)[:, None], (len(rows) * some, seq_len, head_dim))
         )
-        return Inputs(q, k, kind, seed)
-    if kind == "ones":
-        return Inputs(np.ones(q_shape), np.ones(k_shape), kind, None)
-    row = np.arange(head_dim, dtype=np.float64)
-    q, k = (np.ascontiguousarray(np.broadcast_to(row, shape)) for shape in (q_shape, k_shape))
-    return Inputs(q, k, kind, None)
+        for rows, some in zip(constant(kind, kv_heads, seq_len, setting, seed), (group, 1), strict=True)
+    )
+    return Inputs(q, k, kind, seed if kind in BEHIND else None)
+
+
+def constant(kind: str, kv_heads: int, seq_len: int, setting: RopeSetting, seed: int) -> tuple[Array, Array]:
+    """Return q and k of any token of each key-value head, for the kinds of `make` whose tokens are alike.
+
+    Shapes: -> two of (g, d). Raises: UsageError.
+    """
+    if kind in BEHIND:
+        q, k = positional.vectors(kind, kv_heads, seq_len, setting, seed)
+        return on_16_bit_grid(q), on_16_bit_grid(k)
+    row = np.ones(setting.head_dim) if kind == "ones" else np.arange(setting.head_dim, dtype=np.float64)
+    rows = np.broadcast_to(row, (kv_heads, setting.head_dim))
+    return rows, rows
 
 
 def check_kind(kind: str) -> None:
@@ -99,7 +123,7 @@ def _gaussian(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
     drawn = np.empty(shape)
     for head in drawn:
         generator.standard_normal(out=head)
-        head[...] = _on_16_bit_grid(head)
+        head[...] = on_16_bit_grid(head)
     return drawn
 
 
@@ -109,7 +133,8 @@ def check_head(kind: str, seq_len: int, setting: RopeSetting) -> None:
         positional.vectors(kind, 1, seq_len, setting, 0)
 
 
-def _on_16_bit_grid(x: Array) -> Array:
+def on_16_bit_grid(x: Array) -> Array:
+    """Round to bfloat16, then to float16: see `make`."""
     return round_to(round_to(x, parse("bf16")), parse("fp16")).astype(np.float64)
 
 

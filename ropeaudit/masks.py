@@ -1,49 +1,181 @@
-"""Which keys a query sees. Letters: s positions."""
+"""Which keys a query sees: the one place that knows masks.
+
+causal: query m sees the keys n <= m. full: all of them. window:N: the last N of them, m - N < n <= m, so that
+window:1 is the diagonal, and N from seq_len up is causal.
+Letters: s positions, r and c rows (queries) and columns (keys) of a tile, p columns of a sum.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+import re
+from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Mask: TypeAlias = Literal["causal", "full"]
-MASKS: tuple[str, ...] = get_args(Mask)
+from ropeaudit.errors import UnknownName, UsageError
+
+Mask: TypeAlias = str
+MASKS: tuple[str, ...] = ("causal", "full", "window:N")
+
+Ints: TypeAlias = NDArray[np.int64]
+
+_ALL = 2**53  # more than there are positions
+_BAND = 512  # the fewest rows of a band
+
+
+def check(text: str) -> None:
+    """Raise UnknownName or UsageError unless `text` is a mask: causal, full or window:N."""
+    kind, colon, width = str(text).partition(":")
+    if kind != "window":
+        if text not in ("causal", "full"):
+            raise UnknownName("mask", str(text), MASKS)
+    elif not re.fullmatch("[1-9][0-9]{0,14}", width):
+        seen = f"{width!r} is not a whole number from 1 up" if colon else "it has no width"
+        raise UsageError(f"--mask {text!r}: {seen}; give how many keys a query sees, as in window:4096")
+
+
+def _width(mask: Mask) -> int | None:
+    """How many keys a query sees at most, itself included; None for full."""
+    if mask == "full":
+        return None
+    return int(mask.partition(":")[2] or _ALL)
 
 
 def count(mask: Mask, seq_len: int) -> int:
     """Return how many scores of a head are seen."""
-    return seq_len * (seq_len + 1) // 2 if mask == "causal" else seq_len * seq_len
+    width = _width(mask)
+    if width is None:
+        return seq_len * seq_len
+    width = min(width, seq_len)
+    return seq_len * width - width * (width - 1) // 2
 
 
-def columns(mask: Mask, rows: slice, seq_len: int) -> int:
-    """Return how many keys, counted from the first, some query of `rows` sees."""
-    return min(rows.stop, seq_len) if mask == "causal" else seq_len
+def seen(mask: Mask, seq_len: int, numbers: Ints) -> tuple[Ints, Ints]:
+    """Return the query and the key of the numbered scores of a head: row by row, from 0 to `count` - 1.
+
+    Shapes: numbers (n,) -> two of (n,).
+    """
+    width = _width(mask)
+    if width is None:
+        return numbers // seq_len, numbers % seq_len
+    width = min(width, seq_len)
+    corner = width * (width + 1) // 2  # the scores of the first queries, which see fewer keys
+    inside = np.minimum(numbers, corner - 1)
+    short = np.floor(np.sqrt(2.0 * inside + 0.25) - 0.5).astype(np.int64)
+    for _ in range(2):  # the square root may be off by one
+        short -= short * (short + 1) // 2 > inside
+        short += (short + 1) * (short + 2) // 2 <= inside
+    later, place = np.divmod(np.maximum(numbers - corner, 0), width)
+    first = numbers < corner
+    queries = np.where(first, short, width + later)
+    return queries, np.where(first, inside - short * (short + 1) // 2, queries - width + 1 + place)
+
+
+def columns(mask: Mask, rows: slice, seq_len: int) -> slice:
+    """Return the keys from the first to the last that some query of `rows` sees."""
+    width = _width(mask)
+    if width is None:
+        return slice(0, seq_len)
+    return slice(max(0, rows.start - width + 1), min(rows.stop, seq_len))
+
+
+def panels(mask: Mask, seq_len: int, size: int) -> Iterator[tuple[slice, slice]]:
+    """Yield the pairs of panels, `size` positions each, of which something is seen, row by row."""
+    cuts = [slice(i, min(i + size, seq_len)) for i in range(0, seq_len, size)]
+    for rows in cuts:
+        seen = columns(mask, rows, seq_len)
+        for cols in cuts[seen.start // size :]:
+            if cols.start >= seen.stop:
+                break
+            yield rows, cols
+
+
+def tiles(mask: Mask, rows: slice, cols: slice, size: int, seq_len: int) -> Iterator[slice]:
+    """Yield the keys within `cols` that some query of `rows` sees, `size` at a time."""
+    seen = columns(mask, rows, seq_len)
+    first, last = max(cols.start, seen.start), min(cols.stop, seen.stop)
+    for start in range(first, last, size):
+        yield slice(start, min(start + size, last))
+
+
+def bands(mask: Mask, seq_len: int) -> Iterator[tuple[slice, slice]]:
+    """Yield rows and the keys that they see, all rows once: one band, or several along a window."""
+    width = _width(mask)
+    step = seq_len if width is None else min(seq_len, max(width, _BAND))
+    for start in range(0, seq_len, step):
+        rows = slice(start, min(start + step, seq_len))
+        yield rows, columns(mask, rows, seq_len)
 
 
 def hidden(mask: Mask, rows: slice, cols: slice) -> NDArray[np.bool_] | None:
     """Return True where a tile's query does not see the key; None where it sees all of them.
 
-    Shapes: -> (rows, columns).
+    Shapes: -> (r, c).
     """
-    if mask == "full" or cols.stop - 1 <= rows.start:
+    width = _width(mask)
+    if width is None:
         return None
-    keys = np.arange(cols.start, cols.stop)
-    return keys[None, :] > np.arange(rows.start, rows.stop)[:, None]
+    later, lost = cols.stop - 1 > rows.start, cols.start <= rows.stop - 1 - width
+    if not later and not lost:
+        return None
+    keys, queries = np.arange(cols.start, cols.stop)[None, :], np.arange(rows.start, rows.stop)[:, None]
+    if not lost:
+        return keys > queries
+    return (keys > queries) | (keys <= queries - width)
 
 
-def counts(mask: Mask, edges: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many scores are seen between blocks of queries and blocks of keys that share edges.
+def watchers(mask: Mask, cols: slice, seq_len: int) -> Ints:
+    """Return how many queries see each key of `cols`. Shapes: -> (c,)."""
+    width = _width(mask)
+    if width is None:
+        return np.full(cols.stop - cols.start, seq_len)
+    return np.asarray(np.minimum(seq_len - np.arange(cols.start, cols.stop), width))
 
-    edges: rising, b + 1 of them. Shapes: (b + 1,) -> (b, b).
+
+def counts(mask: Mask, queries: tuple[Ints, Ints], keys: tuple[Ints, Ints]) -> Ints:
+    """Return how many scores are seen between blocks of queries and blocks of keys.
+
+    Blocks: first positions and those behind the last. Shapes: they broadcast, and so is what is returned.
     """
-    before = _before(mask, edges[:, None], edges[None, :])
-    return np.asarray(np.diff(np.diff(before, axis=0), axis=1))
+    (first, last), (left, right) = queries, keys
+    return np.asarray(
+        _before(mask, last, right)
+        - _before(mask, first, right)
+        - _before(mask, last, left)
+        + _before(mask, first, left)
+    )
 
 
-def _before(mask: Mask, queries: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many scores are seen of the first `queries` queries and the first `keys` keys."""
-    if mask == "full":
+def _before(mask: Mask, queries: Ints, keys: Ints) -> Ints:
+    """How many scores of the first `queries` queries and the first `keys` keys are seen."""
+    width = _width(mask)
+    if width is None:
         return np.asarray(queries * keys)
+    return _below(queries, keys) - _below(np.maximum(queries - width, 0), keys)
+
+
+def _below(queries: Ints, keys: Ints) -> Ints:
+    """How many scores of the first `queries` queries and the first `keys` keys have n <= m."""
     some = np.minimum(queries, keys)
     return np.asarray(some * (some + 1) // 2 + (queries - some) * some)
+
+
+def reach(mask: Mask, seq_len: int) -> int:
+    """Return the largest distance |m - n| that is seen."""
+    width = _width(mask)
+    return seq_len - 1 if width is None else min(width, seq_len) - 1
+
+
+def sums(mask: Mask, rows: slice, cols: slice, g: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sum g over the keys that each query of a band sees. Shapes: g (c, p) -> (r, p)."""
+    width = _width(mask)
+    if width is None:
+        return np.asarray(g.sum(axis=0, keepdims=True))
+    running = np.cumsum(g, axis=0)
+    seen = running[rows.start - cols.start : rows.stop - cols.start]
+    if rows.stop - cols.start <= width:
+        return np.asarray(seen)
+    lost = np.arange(rows.start, rows.stop) - width - cols.start  # the last key before the first seen
+    return np.asarray(seen - np.where(lost[:, None] < 0, 0.0, running[lost]))

@@ -21,11 +21,14 @@ from threadpoolctl import threadpool_limits
 
 from ropeaudit import masks, plan, reference, scores, tile
 from ropeaudit.formats import FloatArray, Format, round_to
+from ropeaudit.inputs import Inputs
 from ropeaudit.plan import Key, Measured, Plan
 from ropeaudit.tile import Side, Tile
 
 
-def measure(cases: Plan, threads: int, progress: Callable[[float], None]) -> dict[tuple[int, int], Measured]:
+def measure(
+    cases: Plan[Inputs], threads: int, progress: Callable[[float], None]
+) -> dict[tuple[int, int], Measured]:
     """Return what was measured, for every cell of the plan; `progress` hears the share done."""
     found = {cell: Measured() for cell in cases.cells()}
     scores_in_all = masks.count(cases.mask, cases.seq_len) * cases.inputs.q.shape[0]
@@ -54,23 +57,18 @@ class _Job(NamedTuple):
 class _Run:
     """One pass over all heads and panels of a plan."""
 
-    def __init__(self, cases: Plan, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, cases: Plan[Inputs], pool: ThreadPoolExecutor) -> None:
         self.plan, self.pool = cases, pool
         self.groups = cases.keys()
         self.local = threading.local()
-        size = cases.seq_len
-        self.panels = [slice(i, min(i + plan.PANEL, size)) for i in range(0, size, plan.PANEL)]
         self.tables: dict[int, Any] = {}
 
     def strips(self) -> Iterator[dict[tuple[int, int], Measured]]:
         """Yield the statistics of one strip of rows after the other."""
-        for rows in self.panels:
-            reach = masks.columns(self.plan.mask, rows, self.plan.seq_len)
-            for cols in self.panels:
-                if cols.start < reach:
-                    self._keep_tables(rows, cols)
-                    for heads in self._batches():
-                        yield from self._heads(heads, rows, cols)
+        for rows, cols in masks.panels(self.plan.mask, self.plan.seq_len, plan.PANEL):
+            self._keep_tables(rows, cols)
+            for heads in self._batches():
+                yield from self._heads(heads, rows, cols)
 
     def _batches(self) -> Iterator[range]:
         """Query heads whose turned q and k fit in the cache together."""
@@ -79,6 +77,9 @@ class _Run:
         heads = self.plan.inputs.q.shape[0]
         for start in range(0, heads, max(1, size)):
             yield range(start, min(start + max(1, size), heads))
+
+    def _tiles(self, rows: slice, cols: slice) -> Iterator[slice]:
+        return masks.tiles(self.plan.mask, rows, cols, tile.TILE_COLUMNS, self.plan.seq_len)
 
     def _map(self, function: Callable[..., Any], *arguments: Sequence[Any]) -> Iterator[Any]:
         return self.pool.map(function, *arguments)
@@ -112,7 +113,9 @@ class _Run:
         q = dict(zip(heads, sides, strict=False))
         k = dict(zip(kv_heads, sides[len(heads) :], strict=True))
         starts = range(rows.start, rows.stop, tile.TILE_ROWS)
-        strips = [(head, slice(s, min(s + tile.TILE_ROWS, rows.stop))) for head in heads for s in starts]
+        cuts = [slice(s, min(s + tile.TILE_ROWS, rows.stop)) for s in starts]
+        seen = [some for some in cuts if any(self._tiles(some, cols))]
+        strips = [(head, some) for head in heads for some in seen]
         yield from self._map(
             lambda job: self._strip(job[0], q[job[0]], k[job[0] // inputs.group], job[1], rows.start, cols),
             strips,
@@ -164,13 +167,11 @@ class _Run:
         """Measure all tiles of some rows of a head against one panel of keys."""
         found = {cell: Measured() for cell in self.plan.cells()}
         here = Tile(self.plan, self.local, found, head)
-        last = min(cols.stop, masks.columns(self.plan.mask, rows, self.plan.seq_len))
         in_q = slice(rows.start - first_row, rows.stop - first_row)
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            for start in range(cols.start, last, tile.TILE_COLUMNS):
-                stop = min(start + tile.TILE_COLUMNS, last)
-                in_k = slice(start - cols.start, stop - cols.start)
-                here.place(rows, slice(start, stop))
+            for some in self._tiles(rows, cols):
+                in_k = slice(some.start - cols.start, some.stop - cols.start)
+                here.place(rows, some)
                 for key, members in self.groups.items():
                     here.judge(q.truth[key], k.truth[key], in_q, in_k, members)
                     for index in members:

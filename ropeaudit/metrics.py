@@ -115,6 +115,34 @@ class Differences(Spread):
         return self._defined(self.absolute / max(self.count, 1))
 
 
+@dataclass(slots=True)
+class Fourths(Differences):
+    """`Differences` with the sum of fourth powers beside them: how sure a mean square is."""
+
+    fourths: float = 0.0
+
+    def gather(self, tile: FloatArray, scratch: FloatArray, visible: int, corner: Place) -> None:
+        """Take in a tile of differences; `scratch`, an array like it, is overwritten."""
+        Differences.gather(self, tile, scratch, visible, corner)
+        squares = np.multiply(tile, tile, out=scratch).reshape(-1)
+        self.fourths += float(np.dot(squares, squares))
+
+    def merge(self, later: Self) -> None:
+        """Take in what was gathered over later tiles."""
+        Differences.merge(self, later)
+        self.fourths += later.fourths
+
+    @property
+    def relative_error(self) -> float:
+        """The standard error of the mean square, over it; nan below 2 differences, 0 if all are 0."""
+        if self.nonfinite or self.count < 2:
+            return math.nan
+        if not self.squares:
+            return 0.0
+        spread = self.count * (self.fourths / self.squares / self.squares) - 1
+        return math.sqrt(max(spread, 0.0) / (self.count - 1))
+
+
 def hide(tile: FloatArray, hidden: NDArray[np.bool_] | None) -> None:
     """Set to 0, where it lies, what the mask hides."""
     if hidden is not None:

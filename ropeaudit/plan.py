@@ -5,15 +5,14 @@ Letters: h heads, g key-value heads, s positions, d head_dim.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.formats import FP32, Format
-from ropeaudit.inputs import Inputs
 from ropeaudit.masks import Mask
 from ropeaudit.metrics import Differences, Spread
 from ropeaudit.reference import Precision
@@ -79,8 +78,22 @@ class Key(NamedTuple):
     precision: Precision
 
 
+class Vectors(Protocol):
+    """q and k: all of them (`inputs.Inputs`), or those of a sample (`drawn.Drawn`)."""
+
+    @property
+    def seq_len(self) -> int:
+        """s: positions."""
+
+    def distinct(self, formats: Iterable[Format]) -> dict[Format, Format]:
+        """Tell whether rounding q and k to `fmt` leaves them as they are."""
+
+
+V = TypeVar("V", bound=Vectors)
+
+
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Generic[V]):
     """Subjects and offsets that are measured together; each subject's first offset is 0.
 
     origin is added to the positions of the reference. It changes nothing, for exact scores depend on
@@ -89,7 +102,7 @@ class Plan:
 
     subjects: Sequence[Subject]
     offsets: Sequence[Sequence[int]]
-    inputs: Inputs
+    inputs: V
     setting: RopeSetting
     mask: Mask
     origin: int = 0
@@ -97,7 +110,7 @@ class Plan:
     @property
     def seq_len(self) -> int:
         """s: the number of positions."""
-        return int(self.inputs.q.shape[1])
+        return self.inputs.seq_len
 
     def cells(self) -> Iterator[tuple[int, int]]:
         """Yield (index of the subject, offset) in order."""

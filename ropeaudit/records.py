@@ -40,6 +40,7 @@ class Record:
     mask: str
     source: str
     seed: int | None
+    sample: int | None
     scores: int
     nonfinite: int
     distinct_positions: int
@@ -48,6 +49,8 @@ class Record:
     drift_max: float
     drift_mean_abs: float
     drift_rms: float
+    drift_rms_low: float | None
+    drift_rms_high: float | None
     drift_bias: float
     drift_relative: float
     floor_rms: float
@@ -55,8 +58,8 @@ class Record:
     self_drift_rms: float
     structural_max: float
     structural_rms: float
-    predicted_rms: float
-    bound_max: float
+    predicted_rms: float | None
+    bound_max: float | None
     attention_tv_max: float | None
     attention_tv_mean: float | None
     attention_kl_max: float | None
@@ -118,17 +121,20 @@ COLUMNS: dict[str, str] = {
     "seq_len": "positions",
     "heads": "query heads",
     "kv_heads": "key-value heads",
-    "mask": "which keys a query sees: causal or full",
-    "source": "where q and k come from: gaussian, ones, arange, diagonal, previous or a file",
-    "seed": "seed of random q and k; nan where none was used",
+    "mask": "which keys a query sees: causal, full or window:N, the last N",
+    "source": "where q and k come from: gaussian (by-row: each row by itself), ones, ..., or a file",
+    "seed": "seed of random q and k, and of the sample; nan where none was used",
+    "sample": "how many scores were drawn at random to stand for all that the mask shows; nan without",
     "scores": "how many scores were compared",
     "nonfinite": "how many of the subject's scores are nan or infinite",
     "distinct_positions": "how many positions are still different finite numbers once rounded",
     "reference_rms": "RMS of the exact scores",
     "reference_error": "certified bound on the error of the reference, in score units",
-    "drift_max": "largest |subject's score at the offset - exact score|",
+    "drift_max": "largest |subject's score at the offset - exact score|; of a sample a lower bound",
     "drift_mean_abs": "mean of |drift|",
     "drift_rms": "root mean square of drift",
+    "drift_rms_low": "lower end of the 95 % interval of drift_rms over all scores; nan without a sample",
+    "drift_rms_high": "its upper end (normal approximation of the mean square, on a log scale)",
     "drift_bias": "signed mean of drift",
     "drift_relative": "drift_rms / reference_rms",
     "floor_rms": "drift_rms of the same subject at offset 0, with the frequencies that hold at the offset",
@@ -136,8 +142,8 @@ COLUMNS: dict[str, str] = {
     "self_drift_rms": "root mean square of self-drift; clipped angles add their structural change to it",
     "structural_max": "largest change of the exact scores by the shift itself: new frequencies, clipping",
     "structural_rms": "root mean square of that change; drift does not hold it",
-    "predicted_rms": "drift_rms predicted from the recipe, for q and k of random phases, as gaussian ones",
-    "bound_max": "drift_max cannot exceed it with q and k of these sizes; inf where a score may overflow",
+    "predicted_rms": "drift_rms predicted from the recipe, for q and k of random phases; nan for a sample",
+    "bound_max": "drift_max cannot exceed it with q and k of these sizes; inf: may overflow; nan: sample",
     **ATTENTION,
     "worst_head": "head of drift_max; nan where no score differs or some are not finite",
     "worst_query": "query index of drift_max, unshifted",
@@ -207,7 +213,8 @@ def note(record: Record) -> str | None:
     collapsed = record.distinct_positions < record.seq_len
     if record.nonfinite:
         every = record.nonfinite == record.scores
-        share = "every score is" if every else f"{record.nonfinite} of {record.scores} scores are"
+        kind = "sampled score" if record.sample else "score"
+        share = f"every {kind} is" if every else f"{record.nonfinite} of {record.scores} {kind}s are"
         remedy = "keep the stage that overflows in float32"
         if collapsed:
             remedy = "keep positions, frequencies and angles in float32"

@@ -164,6 +164,17 @@ def product(q: Factor, k: Factor, out: Array, scratch: Array) -> tuple[Array, Ar
     return np.matmul(q.head, k.head.T, out=scratch), rest
 
 
+def paired(q: Factor, k: Factor) -> tuple[Array, Array | None]:
+    """Return the products of rows of q with the same rows of k, as `product` does. Shapes: -> two of (n,)."""
+    if q.head is None or k.head is None or q.rest is None or k.rest is None:
+        return _rowwise(q.whole, k.whole), None
+    return _rowwise(q.head, k.head), _rowwise(q.head, k.rest) + _rowwise(q.rest, k.whole)
+
+
+def _rowwise(a: Array, b: Array) -> Array:
+    return np.asarray(np.einsum("nd,nd->n", a, b))
+
+
 def certificate(q: Factor, k: Factor) -> float:
     """Bound |product - exact score| over all rows of q and k. Units: score units.
 

@@ -13,6 +13,8 @@ from ropeaudit import doubledouble as dd
 from ropeaudit.formats import FP32, FP64, FloatArray, Format, round_in_place, round_to
 from ropeaudit.subjects import Subject
 
+_SQUARE = 64  # rows of q and k that pairs are multiplied in
+
 
 def operand(rotated: FloatArray, subject: Subject) -> FloatArray:
     """Return rotated q or k in the dtype in which its products are accumulated."""
@@ -47,11 +49,43 @@ def form(
 
 def summed(q: FloatArray, k: FloatArray, subject: Subject, out: FloatArray) -> None:
     """Write q·k, before the scale, into `out`. Shapes: q (r, d), k (d, c) -> out (r, c)."""
-    blas = subject.accumulate is FP64 or (subject.accumulate is FP32 and q.dtype == np.float32)
-    if blas and q.dtype == out.dtype:
+    if not _native(q, subject):
+        out[...] = _sequential(q[:, :, None], k[None, :, :], subject.accumulate)
+    elif q.dtype == out.dtype:
         np.matmul(q, k, out=out)
     else:
-        out[...] = q @ k if blas else _sequential(q, k, subject.accumulate)
+        out[...] = q @ k
+
+
+def form_pairs(q: FloatArray, k: FloatArray, subject: Subject, scale: float) -> FloatArray:
+    """Return the subject's scores of rows of q with the same rows of k, as `form` does.
+
+    float32 and float64 accumulate in BLAS products of `_SQUARE` rows, of which the diagonal counts; as their
+    shape is another, a kernel may sum in another order than in a tile, with errors of the same size.
+    Shapes: q, k (n, d) -> (n,), in float64.
+    """
+    if _native(q, subject):
+        out = _diagonal(q, k).astype(tile_dtype(subject))
+    else:
+        out = _sequential(q[:, :, None], k[:, :, None], subject.accumulate)[:, 0]
+        out = np.ascontiguousarray(out, dtype=tile_dtype(subject))
+    stored(out, subject, scale)
+    return np.asarray(out, dtype=np.float64)
+
+
+def _diagonal(q: FloatArray, k: FloatArray) -> FloatArray:
+    """Return the products of rows of q with the same rows of k. Shapes: (n, d), (n, d) -> (n,)."""
+    (count, d), whole = q.shape, -(-len(q) // _SQUARE) * _SQUARE
+    left, right = np.zeros((2, whole, d), q.dtype)
+    left[:count], right[:count] = q, k
+    left, right = (x.reshape(-1, _SQUARE, d) for x in (left, right))
+    squares = left @ np.ascontiguousarray(right.transpose(0, 2, 1))
+    return np.asarray(np.diagonal(squares, axis1=1, axis2=2).reshape(-1)[:count])
+
+
+def _native(q: FloatArray, subject: Subject) -> bool:
+    """Whether the accumulator's arithmetic is that of the array."""
+    return subject.accumulate is FP64 or (subject.accumulate is FP32 and q.dtype == np.float32)
 
 
 def stored(out: FloatArray, subject: Subject, scale: float, scratch: FloatArray | None = None) -> None:
@@ -64,9 +98,11 @@ def stored(out: FloatArray, subject: Subject, scale: float, scratch: FloatArray 
 
 
 def _sequential(q: FloatArray, k: FloatArray, fmt: Format) -> FloatArray:
-    total = np.zeros((q.shape[0], k.shape[1]))
-    for a, b in zip(q.astype(np.float64).T, k.astype(np.float64), strict=True):
-        product, error = dd.two_product(a[:, None], b[None, :])
+    """Sum the products along the second axis one by one. Shapes: (r, d, 1), (1 or r, d, c) -> (r, c)."""
+    total = np.zeros((q.shape[0], k.shape[2]))
+    q, k = q.astype(np.float64), k.astype(np.float64)
+    for j in range(q.shape[1]):
+        product, error = dd.two_product(q[:, j], k[:, j])
         high, low = dd.two_sum(total, product)
         total = round_to(dd.to_odd((high, low + error)), fmt).astype(np.float64)
     return total

@@ -8,8 +8,6 @@ Letters: n positions, p pairs, c columns: p, or 2p where every pair stands twice
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ropeaudit import tensorfiles
 from ropeaudit.errors import BadInput
+from ropeaudit.tensorfiles import Tensors, Unnamed
 
 Array = NDArray[np.float64]
-Tensors = Mapping[str, NDArray[Any]]
+_SUFFIXES = (".safetensors", ".npz", ".npy", ".pt", ".pth")
 _FREQUENCIES = ("inv_freq", "inv_freqs", "frequencies", "freqs")
 _COS = ("cos", "cos_cached", "cos_cache", "cos_table", "freqs_cos")
 _SIN = ("sin", "sin_cached", "sin_cache", "sin_table", "freqs_sin")
@@ -66,43 +66,31 @@ class Dump:
 
 def read(spec: str) -> Dump:
     """Return the table in a file. spec: a path, or "cos.npy,sin.npy". Raises: BadInput."""
-    paths = [Path(part) for part in spec.split(",")] if spec.endswith(".npy") else [Path(spec)]
+    paths = tensorfiles.paths(spec)
     for path in paths:
-        _check(path)
-    try:
-        with warnings.catch_warnings():  # what a parser thinks of a file is in its error
-            warnings.simplefilter("ignore")
-            tensors = _tensors(spec, paths)
-    except BadInput:
-        raise
-    except ImportError as error:
-        raise BadInput(f"--against {spec!r}: cannot be read without {error.name}") from None
-    except Exception as error:  # whatever a parser makes of a damaged or hostile file
-        raise BadInput(f"--against {spec!r}: not a readable {paths[0].suffix} file: {_line(error)}") from None
+        if wrong := tensorfiles.wrong(path):
+            remedy = "give a file with inv_freq, or with cos and sin"
+            raise BadInput(f"--against {str(path)!r}: {wrong}; {remedy}")
+    tensors = tensorfiles.guarded(f"--against {spec!r}", paths[0], lambda: _tensors(spec, paths))
     return _dump(spec, tensors)
-
-
-def _check(path: Path) -> None:
-    """Raise BadInput unless the path is that of a file with something in it."""
-    try:
-        size = path.stat().st_size if path.is_file() else 0
-        wrong = "is a folder" if path.is_dir() else "no such file" if not path.is_file() else ""
-        wrong = wrong or ("" if size else "the file is empty")
-    except (OSError, ValueError) as error:
-        wrong = str(getattr(error, "strerror", None) or error)
-    if wrong:
-        raise BadInput(f"--against {str(path)!r}: {wrong}; give a file with inv_freq, or with cos and sin")
 
 
 def _tensors(spec: str, paths: list[Path]) -> Tensors:
     if len(paths) > 2:
         raise BadInput(f"--against {spec!r}: names {len(paths)} files; give one, or cos.npy,sin.npy")
     if len(paths) == 2:
-        return {n: np.load(p, allow_pickle=False) for n, p in zip(("cos", "sin"), paths, strict=True)}
-    reader = _READERS.get(paths[0].suffix.lower())
-    if reader:
-        return reader(paths[0])
-    raise BadInput(f"--against {spec!r}: unknown kind of file; give one of {', '.join(_READERS)}")
+        return {name: tensorfiles.read_npy(p) for name, p in zip(("cos", "sin"), paths, strict=True)}
+    path = paths[0]
+    if path.suffix.lower() == ".npy":
+        return {path.stem: tensorfiles.read_npy(path)}
+    if path.suffix.lower() not in tensorfiles.SUFFIXES:
+        raise BadInput(f"--against {spec!r}: unknown kind of file; give one of {', '.join(_SUFFIXES)}")
+    try:
+        return tensorfiles.read(path, _wanted, ("cos", "sin"))
+    except Unnamed as other:
+        if other.args[1] is not None:
+            return {path.stem: other.args[1]}
+        raise BadInput(f"--against {str(path)!r}: holds {other.args[0]}; give tensors by name") from None
 
 
 def _wanted(names: list[str]) -> list[str]:  # the names to load: known ones, or the only one there is
@@ -111,58 +99,6 @@ def _wanted(names: list[str]) -> list[str]:  # the names to load: known ones, or
 
 def _last(name: str) -> str:
     return name.rpartition(".")[2]
-
-
-def _read_npy(path: Path) -> Tensors:
-    with path.open("rb") as file:
-        return {path.stem: np.load(file, allow_pickle=False)}
-
-
-def _read_npz(path: Path) -> Tensors:
-    with path.open("rb") as file:  # np.load itself leaves damaged files open
-        archive = np.load(file, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            return {path.stem: archive}
-        with archive:
-            kept = _wanted(archive.files)
-            return {name: archive[name] if name in kept else np.zeros(0) for name in archive.files}
-
-
-def _read_safetensors(path: Path) -> Tensors:
-    import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
-    from safetensors import safe_open
-
-    with safe_open(path, framework="numpy") as archive:
-        names = list(archive.keys())
-        kept = _wanted(names)
-        return {name: archive.get_tensor(name) if name in kept else np.zeros(0) for name in names}
-
-
-def _read_torch(path: Path) -> Tensors:
-    import torch
-
-    loaded = torch.load(path, map_location="cpu", weights_only=True)
-    if isinstance(loaded, torch.Tensor):
-        loaded = {path.stem: loaded}
-    if isinstance(loaded, (tuple, list)) and len(loaded) == 2:
-        loaded = dict(zip(("cos", "sin"), loaded, strict=True))
-    if not isinstance(loaded, dict):
-        raise BadInput(f"--against {str(path)!r}: holds a {type(loaded).__name__}; give tensors by name")
-    tensors = {str(name): value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
-    kept, found = _wanted(list(tensors)), {}
-    for name, value in tensors.items():
-        wide = torch.complex128 if value.is_complex() else torch.float64  # NumPy knows no bfloat16
-        found[name] = value.detach().to(wide).numpy() if name in kept else np.zeros(0)
-    return found
-
-
-_READERS: dict[str, Callable[[Path], Tensors]] = {
-    ".safetensors": _read_safetensors,
-    ".npz": _read_npz,
-    ".npy": _read_npy,
-    ".pt": _read_torch,
-    ".pth": _read_torch,
-}
 
 
 def _dump(spec: str, tensors: Tensors) -> Dump:
@@ -180,8 +116,8 @@ def _dump(spec: str, tensors: Tensors) -> Dump:
     if chosen is None and len(tensors) == 1 and not {_last(n) for n in tensors} & {*_COS, *_SIN}:
         chosen = next(iter(tensors.items()))
     if chosen is None:
-        seen = ", ".join(repr(name[:40])[1:-1] for name in sorted(tensors)[:8]) or "nothing"
-        raise BadInput(f"--against {spec!r}: no inv_freq, cos and sin, or freqs_cis; it holds {seen}")
+        seen = f"no inv_freq, cos and sin, or freqs_cis; it holds {tensorfiles.listed(tensors)}"
+        raise BadInput(f"--against {spec!r}: {seen}")
     name, tensor = chosen
     squeezed = np.squeeze(tensor) if isinstance(tensor, np.ndarray) else tensor
     if getattr(squeezed, "ndim", 0) <= 1 and getattr(tensor, "dtype", np.dtype("O")).kind != "c":
@@ -233,22 +169,10 @@ def _real(spec: str, name: str, tensor: Any) -> Array:
     seen = f"--against {spec!r}: {name[:40]}"
     if not isinstance(tensor, np.ndarray):  # .npz archives may hold files that are no arrays
         raise BadInput(f"{seen} is no array; give real numbers")
-    if tensor.dtype.kind == "V" and tensor.dtype.itemsize == 2:
-        import ml_dtypes
-
-        tensor = tensor.view(ml_dtypes.bfloat16)  # how NumPy's own files hand bfloat16 back
-    if tensor.dtype.kind in "VOcSUbMm" and "float" not in tensor.dtype.name:
+    tensor = tensorfiles.widened(tensor)
+    if not tensorfiles.is_real(tensor):
         raise BadInput(f"{seen} holds {tensor.dtype}; give real numbers")
     if tensor.size == 0:
         raise BadInput(f"{seen} has shape {tensor.shape}, which holds no number")
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(tensor, dtype=np.float64)
-
-
-def _line(error: BaseException) -> str:
-    """The first sentence of a parser's message, short enough to read, without advice on pickles."""
-    if "ickle" in str(error) or "weights_only" in str(error):
-        return "it holds Python objects, or is damaged; give tensors alone"
-    text = str(error).strip().splitlines()
-    first = text[0].partition(". ")[0] if text else ""
-    return (first if len(first) > 3 else "it is damaged")[:160]

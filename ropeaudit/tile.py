@@ -43,7 +43,7 @@ class Tile:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Plan[Any],
         local: threading.local,
         found: dict[tuple[int, int], Measured],
         head: int,

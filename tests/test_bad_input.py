@@ -75,7 +75,10 @@ TABLE = [
     ("shift --columns ,", "--columns ',' has an empty element"),
     ("shift --layout quarter", "unknown layout 'quarter'; known: half, interleaved"),
     ("shift --mask sliding", "unknown mask 'sliding'; known: causal, full"),
-    ("shift --qk normal", "unknown --qk 'normal'; known: gaussian, ones, arange (or a file"),
+    (
+        "shift --qk normal",
+        "unknown --qk 'normal'; known: gaussian, ones, arange, diagonal, previous (or a file",
+    ),
     ("shift --no-header -f json", "--no-header goes with csv and table"),
     # --set and --accumulate
     ("shift --set angles=fp32", "unknown stage 'angles'; did you mean angle"),

@@ -208,14 +208,16 @@ def test_what_overflows_has_no_bound() -> None:
     assert math.isfinite(bound(subject, inputs, "causal", 1000).maximum)
 
 
-@pytest.mark.parametrize("mask", ["causal", "full"])
+@pytest.mark.parametrize("mask", ["causal", "full", "window:1", "window:3", "window:20"])
 @pytest.mark.parametrize("edges", [[0, 1], [0, 3, 6, 7], [0, 1, 2, 3, 4, 5], [0, 16, 32, 40]])
 def test_blocks_see_as_many_scores_as_the_mask_shows(mask: Mask, edges: list[int]) -> None:
     size = edges[-1]
     hidden = masks.hidden(mask, slice(0, size), slice(0, size))
     seen = np.ones((size, size), int) if hidden is None else (~hidden).astype(int)
     sums = np.add.reduceat(np.add.reduceat(seen, edges[:-1], axis=0), edges[:-1], axis=1)
-    assert (masks.counts(mask, np.array(edges)) == sums).all()
+    first, last = np.array(edges[:-1]), np.array(edges[1:])
+    counted = masks.counts(mask, (first[:, None], last[:, None]), (first[None], last[None]))
+    assert (counted == sums).all()
     assert sums.sum() == masks.count(mask, size)
 
 

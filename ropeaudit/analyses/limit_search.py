@@ -72,7 +72,7 @@ class _Search:
         """Search, and make sure that the last safe offset was tested itself."""
         q = self.question
         self.ask([0])
-        if self.failing is None and q.up_to - q.proved <= self.left():
+        if self.failing is None and q.up_to - max(q.proved, 0) <= self.left():  # 0 is tested already
             self.walk(range(q.proved + 1, q.up_to + 1))
         elif self.failing is None:
             self.walk(thinned(grid(q), q.most // 2))

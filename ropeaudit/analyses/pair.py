@@ -143,15 +143,11 @@ class Comparison:
         return found
 
     def _panels(self, size: int) -> Iterator[_Work]:
-        panels = [slice(i, min(i + plan.PANEL, size)) for i in range(0, size, plan.PANEL)]
-        for rows in panels:
-            reach = masks.columns(self.mask, rows, size)
-            for cols in panels:
-                if cols.start < reach:
-                    for turner in self.pair:
-                        turner.prepare([rows, cols])
-                    own = self._distances(rows)
-                    yield _Work(rows, cols, (own, own if cols == rows else self._distances(cols)))
+        for rows, cols in masks.panels(self.mask, size, plan.PANEL):
+            for turner in self.pair:
+                turner.prepare([rows, cols])
+            own = self._distances(rows)
+            yield _Work(rows, cols, (own, own if cols == rows else self._distances(cols)))
 
     def _distances(self, panel: slice) -> Any:
         numbers = np.arange(panel.start, panel.stop, dtype=np.float64) + self.origin
@@ -171,10 +167,8 @@ class Comparison:
             found.error = max(reference.certificate(q, k) for q, k in exact.values())
             for top in range(rows.start, rows.stop, tile.TILE_ROWS):
                 some = slice(top, min(top + tile.TILE_ROWS, rows.stop))
-                last = min(cols.stop, masks.columns(self.mask, some, self.inputs.q.shape[1]))
-                for left in range(cols.start, last, tile.TILE_COLUMNS):
-                    place = some, slice(left, min(left + tile.TILE_COLUMNS, last))
-                    self._tile(found, head, work, place, turned, exact)
+                for seen in masks.tiles(self.mask, some, cols, tile.TILE_COLUMNS, self.inputs.q.shape[1]):
+                    self._tile(found, head, work, (some, seen), turned, exact)
         return found
 
     def _exact(self, fmt: Format, head: int, kv_head: int, work: _Work) -> tuple[Factor, Factor]:

@@ -60,7 +60,7 @@ def vector_options(function: F) -> F:
             click.option(
                 "--kv-heads", metavar="N", help="Key-value heads, a divisor of --heads.  [default: --heads]"
             ),
-            axis("--mask", "Keys that a query sees: causal or full.", "causal"),
+            axis("--mask", "Keys that a query sees: causal, full or window:N, the last N.", "causal"),
             axis(
                 "--qk",
                 "gaussian, ones, arange, diagonal, previous (heads that look at one token), or a file with "

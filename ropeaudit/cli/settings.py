@@ -30,7 +30,7 @@ _AXES = {
     "layout": values.names,
     "mrope": None,
     "axis": values.names,
-    "mask": values.names,
+    "mask": values.masks,
     "seed": values.integers,
 }
 
@@ -90,7 +90,7 @@ def _single(options: dict[str, Any]) -> dict[str, Any]:
     """The options that take one value."""
     found: dict[str, Any] = {
         name: values.integer(options[name], _flag(name))
-        for name in ("heads", "kv_heads")
+        for name in ("heads", "kv_heads", "sample")
         if options.get(name) is not None
     }
     if options.get("scale") is not None:

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 @changes_option
 @click.option("--accumulate", metavar="FORMAT", help="Accumulator of q·k; short for --set accumulate=FORMAT.")
 @vector_options
+@click.option(
+    "--sample",
+    metavar="N",
+    help="Form only N scores, drawn at random by --seed: for sequences up to millions of tokens.",
+)
 @rope_options
 @click.option(
     "--mrope",

@@ -74,6 +74,17 @@ def names(items: Iterable[str], flag: str) -> list[str]:
     return _listed(items, flag, lambda word: [word.strip()])
 
 
+def masks(items: Iterable[str], flag: str) -> list[str]:
+    """Read a list of masks; a window's width may be written as 4k. Raises: UsageError."""
+
+    def one(word: str) -> list[str]:
+        kind, _, width = word.strip().lower().partition(":")
+        sized = kind == "window" and _SCALAR.fullmatch(width)
+        return [f"window:{integer(width, flag)}" if sized else word.strip()]
+
+    return _listed(items, flag, one)
+
+
 def _listed(items: Iterable[str], flag: str, read: Callable[[str], list[T]]) -> list[T]:
     found: list[T] = []
     for item in items:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit import records
+from ropeaudit import masks, records
 from ropeaudit.records import Record
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import percent, short
@@ -14,6 +14,9 @@ from ropeaudit.reports.numbers import percent, short
 LEGEND = (
     "drift: score at the offset minus the exact score; self drift: minus the subject's own score at "
     "offset 0;\nfloor: drift at offset 0. Scores are scaled, before softmax."
+)
+_SAMPLED = (
+    "\nSampled: low and high are the 95 % interval of drift rms over all scores; drift max is a lower bound."
 )
 _SCREEN = (
     "subject",
@@ -41,7 +44,15 @@ _AFTER_LEGEND = (
     "\nlargest weight moves to another key; entropy: in nats; attention d: against the anchor's offset."
 )
 _AFTER_FIRST = ("attention_d", "entropy", "entropy_reference", "attention_tv_max")
-_DISPENSABLE = ("floor_rms", "drift_max", "distinct_positions", "self_drift_rms", "drift_relative")
+_DISPENSABLE = (
+    "drift_rms_low",
+    "drift_rms_high",
+    "floor_rms",
+    "drift_max",
+    "distinct_positions",
+    "self_drift_rms",
+    "drift_relative",
+)
 _SETTINGS = (
     "source",
     "seed",
@@ -78,6 +89,10 @@ def drift_report(
         (*_AFTER, *(["right_token"] if any(_built(record) for record in found) else [])) if measured else ()
     )
     screen = [*_SCREEN[:2], *varying, *_SCREEN[2:-1], *after, _SCREEN[-1]]
+    sampled = any(record.sample for record in found)
+    if sampled:
+        at = screen.index("drift_rms") + 1
+        screen[at:at] = ["drift_rms_low", "drift_rms_high"]
     notes = [text for record in found if (text := records.note(record))]
     notes += records.structure_notes(found, frozen)
     notes += _temperature(_worst(found)) if measured else []
@@ -88,7 +103,7 @@ def drift_report(
         dispensable=() if columns else (*(_AFTER_FIRST if measured else ()), *_DISPENSABLE),
         headline=headline(found),
         notes=notes,
-        legend=LEGEND + (_AFTER_LEGEND if measured else ""),
+        legend=LEGEND + (_AFTER_LEGEND if measured else "") + (_SAMPLED if sampled else ""),
         circumstances={"schema": records.SCHEMA, **circumstances},
         header=header,
     )
@@ -101,7 +116,7 @@ def headline(found: Sequence[Record]) -> str:
     worst = _worst(found)
     same = sum(1 for record in found if record.verdict == worst.verdict)
     count = f" ({same} of {len(found)} cases)" if len(found) > 1 else ""
-    sentence = f"{worst.verdict.capitalize()}{count}: {_sentence(worst)}"
+    sentence = f"{worst.verdict.capitalize()}{count}: {_sentence(worst)}{_estimated(worst)}"
     return f"{sentence[:-1]}; {_clause(worst)}." if _moved(worst) is not None else sentence
 
 
@@ -145,6 +160,17 @@ def _temperature(record: Record) -> list[str]:
         f"{where} (arXiv 2410.01104) {does} what drift moves: {percent(adaptive)} of the weight instead of "
         f"{percent(plain)}."
     ]
+
+
+def _estimated(record: Record) -> str:
+    """Say of how many scores a sample stands for all, and within which interval."""
+    if not record.sample:
+        return ""
+    every = masks.count(record.mask, record.seq_len) * record.heads
+    said = f" Estimated from {record.scores} of {every} scores"
+    if record.drift_rms_low is None or math.isnan(record.drift_rms_low):
+        return f"{said}."
+    return f"{said} (95 %: {short(record.drift_rms_low)} to {short(record.drift_rms_high)})."
 
 
 def _gravity(record: Record) -> tuple[int, float]:

@@ -29,7 +29,7 @@ COLUMNS: dict[str, str] = {
     "seq_len": "positions",
     "heads": "query heads",
     "kv_heads": "key-value heads",
-    "mask": "which keys a query sees: causal or full",
+    "mask": "which keys a query sees: causal, full or window:N, the last N",
     "source": "where q and k come from: gaussian, ones, arange or a file",
     "seed": "seed of gaussian q and k; nan where none was used",
     "scores": "how many scores were compared",

@@ -1,0 +1,180 @@
+"""Scores drawn at random, and the rows of q and k that form them: for sequences too long to audit whole.
+
+Gaussian rows are those of the whole q and k: the same stream is drawn and all else of it forgotten. Where
+that stream is too long, every row has a generator of its own.
+Letters: n pairs of a query and a key, h heads, g key-value heads, s positions, d head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit import masks
+from ropeaudit.doubledouble import Array
+from ropeaudit.errors import BadShape
+from ropeaudit.formats import FP64, Format, round_to
+from ropeaudit.inputs import Inputs, check_kind, constant, on_16_bit_grid
+from ropeaudit.masks import Ints, Mask
+from ropeaudit.rope.setting import RopeSetting
+
+BY_ROW = "gaussian-by-row"  # the source where every row has a generator of its own
+STREAMED = 2**32  # the longest stream, in numbers: most of a minute
+_CHUNK = 2**18  # numbers of a stream at once
+_BLOCK = 4096  # rows at once
+_MOST = 2**62  # scores to draw from
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Scores: the head, the query and the key of each. Shapes: three of (n,)."""
+
+    head: Ints
+    query: Ints
+    key: Ints
+
+
+def pairs(mask: Mask, heads: int, seq_len: int, count: int, seed: int) -> Pairs:
+    """Draw `count` of the visible scores, each of them equally likely every time, so that one may come twice.
+
+    They depend on these arguments alone, and come in the order of heads, queries and keys.
+    Raises: BadShape where there are fewer scores.
+    """
+    each = masks.count(mask, seq_len)
+    if count > each * heads:
+        raise BadShape(f"--sample {count} is more than the {each * heads} scores there are; leave it out")
+    if each * heads > _MOST:
+        raise BadShape(f"--sample draws from 2^62 scores at most; give a smaller --seq-len than {seq_len}")
+    generator = np.random.default_rng([seed, count])
+    head, number = np.divmod(np.sort(generator.integers(each * heads, size=count)), each)
+    return Pairs(head, *masks.seen(mask, seq_len, number))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """One side of the pairs: `store` (r, d) holds rows, `index` (n,) says which one is whose."""
+
+    store: NDArray[Any]
+    index: Ints
+
+    def __getitem__(self, some: slice) -> Array:
+        """Return the rows of some pairs in float64. Shapes: -> (some, d)."""
+        return self.store[self.index[some]].astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The rows of q and k at the drawn pairs, and the sizes of what they were drawn from."""
+
+    pairs: Pairs
+    q: Rows
+    k: Rows
+    heads: int
+    kv_heads: int
+    seq_len: int
+    source: str
+    seed: int
+
+    def __len__(self) -> int:
+        return int(self.pairs.query.size)
+
+    def distinct(self, formats: Iterable[Format]) -> dict[Format, Format]:
+        """Return each format, or float64 in the place of one that leaves the drawn rows as they are."""
+        return {fmt: FP64 if self._unchanged_by(fmt) else fmt for fmt in formats}
+
+    def _unchanged_by(self, fmt: Format) -> bool:
+        parts = (rows[i : i + _BLOCK] for rows in (self.q, self.k) for i in range(0, len(self), _BLOCK))
+        return all(np.array_equal(round_to(part, fmt), part) for part in parts)
+
+
+def of(whole: Inputs, chosen: Pairs, seed: int) -> Drawn:
+    """Return what was drawn of q and k that are in memory."""
+    q, k = (x.reshape(-1, x.shape[2]) for x in (whole.q, whole.k))
+    in_q, in_k = _places(chosen, whole.group, whole.seq_len)
+    sizes = whole.heads, whole.kv_heads, whole.seq_len
+    return Drawn(chosen, Rows(q, in_q), Rows(k, in_k), *sizes, whole.source, seed)
+
+
+def synthetic(
+    kind: str,
+    sizes: tuple[int, int, int],
+    setting: RopeSetting,
+    chosen: Pairs,
+    seed: int,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Drawn:
+    """Return the rows that `inputs.make` makes, without making the others.
+
+    sizes: h, g and s. progress hears the share done, from 0 to 1. Raises: UnknownName.
+    """
+    check_kind(kind)
+    (heads, kv_heads, seq_len), d = sizes, setting.head_dim
+    in_q, in_k = _places(chosen, heads // kv_heads, seq_len)
+    if kind != "gaussian":
+        q, k = (
+            Rows(rows, chosen.head // (heads // kv_heads))
+            for rows in constant(kind, kv_heads, seq_len, setting, seed)
+        )
+        return Drawn(chosen, q, k, heads, kv_heads, seq_len, kind, seed)
+    total = (heads + kv_heads) * seq_len * d
+    if total > STREAMED:
+        kind, store = BY_ROW, [_by_row(seed, side, x, d, progress) for side, x in enumerate((in_q, in_k))]
+    else:
+        generator, split = np.random.default_rng(seed), heads / (heads + kv_heads)
+        store = [
+            _streamed(generator, in_q, heads * seq_len, d, lambda share: progress(split * share)),
+            _streamed(
+                generator, in_k, kv_heads * seq_len, d, lambda share: progress(split + (1 - split) * share)
+            ),
+        ]
+    every = np.arange(in_q.size)
+    return Drawn(chosen, Rows(store[0], every), Rows(store[1], every), heads, kv_heads, seq_len, kind, seed)
+
+
+def bytes_needed(count: int, head_dim: int) -> int:
+    """Estimate the memory of `count` pairs: their places, their order, rows in float16, and the blocks."""
+    return count * (16 * 8 + 4 * head_dim) + 256 * 2**20
+
+
+def _places(chosen: Pairs, group: int, seq_len: int) -> tuple[Ints, Ints]:
+    """The rows of q and of k, all heads below each other."""
+    return chosen.head * seq_len + chosen.query, chosen.head // group * seq_len + chosen.key
+
+
+def _streamed(
+    generator: np.random.Generator, wanted: Ints, rows: int, d: int, progress: Callable[[float], None]
+) -> NDArray[np.float16]:
+    """Draw `rows` rows in a stream and keep those that are wanted. Shapes: wanted (n,) -> (n, d)."""
+    found = np.empty((wanted.size, d), np.float16)  # exact: on the grid of `on_16_bit_grid`
+    order = np.argsort(wanted, kind="stable")
+    step = max(1, _CHUNK // d)
+    edges = np.searchsorted(wanted[order], range(0, rows + step, step))
+    chunk = np.empty((step, d))
+    for number, start in enumerate(range(0, rows, step)):
+        part = chunk[: min(step, rows - start)]
+        generator.standard_normal(out=part)
+        members = order[edges[number] : edges[number + 1]]
+        found[members] = on_16_bit_grid(part[wanted[members] - start])
+        progress(start / rows)
+    return found
+
+
+def _by_row(
+    seed: int, side: int, wanted: Ints, d: int, progress: Callable[[float], None]
+) -> NDArray[np.float16]:
+    """Draw every wanted row from a generator that is its own. Shapes: wanted (n,) -> (n, d)."""
+    key = np.random.SeedSequence([seed, side]).generate_state(2, np.uint64)
+    found, counter = np.empty((wanted.size, d), np.float16), np.zeros(4, np.uint64)
+    for start in range(0, wanted.size, _BLOCK):
+        part = wanted[start : start + _BLOCK]
+        block = np.empty((part.size, d))
+        for row, number in zip(block, part.tolist(), strict=True):
+            counter[3] = number  # the first words count what is drawn
+            np.random.Generator(np.random.Philox(key=key, counter=counter)).standard_normal(out=row)
+        found[start : start + _BLOCK] = on_16_bit_grid(block)
+        progress((side + start / wanted.size) / 2)
+    return found

@@ -1,0 +1,134 @@
+"""Scores of drawn pairs, of subjects and of the reference, into statistics.
+
+Each pair is turned at its own positions. A float32 or float64 sum of the d products may run in another
+order than in a tile's product (`scores.form_pairs`); narrower accumulators
+and the exact reference know no difference.
+Letters: n pairs of a block, d head_dim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from ropeaudit import reference, scores
+from ropeaudit.doubledouble import Array
+from ropeaudit.drawn import Drawn
+from ropeaudit.formats import round_to
+from ropeaudit.metrics import Fourths
+from ropeaudit.plan import Key, Measured, Plan
+from ropeaudit.reference import Factor
+
+BLOCK = 2048  # pairs at once
+NORMAL = 1.959963984540054  # 97.5 % of a normal distribution lie below it
+
+Found = dict[tuple[int, int], Measured]
+
+
+def measure(cases: Plan[Drawn], threads: int, progress: Callable[[float], None]) -> Found:
+    """Return what was measured, for every cell of the plan; `progress` hears the share done."""
+    found, count, groups = _nothing(cases), len(cases.inputs), cases.keys()
+    blocks = [slice(i, min(i + BLOCK, count)) for i in range(0, count, BLOCK)]
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+        try:
+            for block, part in zip(
+                blocks, pool.map(lambda some: _block(cases, groups, some), blocks), strict=True
+            ):
+                for cell, measured in part.items():
+                    found[cell].merge(measured)
+                progress(block.stop / count)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    for measured in found.values():
+        _place(measured, cases.inputs)
+    return found
+
+
+def interval(drift: Any) -> tuple[float | None, float | None]:
+    """Return the 95 % interval of the RMS of all scores; nan if undefined, None if nothing was drawn.
+
+    The pairs are drawn independently, so the mean square is nearly normal; its standard error goes to the
+    logarithm of the RMS by the delta method: rms * exp(+-1.96 * se / (2 * mean square)).
+    """
+    if not isinstance(drift, Fourths):
+        return None, None
+    error = drift.relative_error
+    if math.isnan(error):
+        return math.nan, math.nan
+    factor = math.exp(min(NORMAL * error / 2, 700.0))
+    return drift.rms / factor, drift.rms * factor
+
+
+def _nothing(cases: Plan[Drawn]) -> Found:
+    return {cell: Measured(drift=Fourths()) for cell in cases.cells()}
+
+
+def _block(cases: Plan[Drawn], groups: dict[Key, list[int]], some: slice) -> Found:
+    """Measure all cells over some of the pairs."""
+    found, drawn = _nothing(cases), cases.inputs
+    q, k = drawn.q[some], drawn.k[some]
+    queries, keys = drawn.pairs.query[some], drawn.pairs.key[some]
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+        tables = [
+            reference.distance_table((at + cases.origin).astype(np.float64), cases.setting)
+            for at in (queries, keys)
+        ]
+        for key, members in groups.items():
+            left, right = (
+                reference.turned(
+                    round_to(x, key.input).astype(np.float64), table, cases.setting, key.precision, by
+                )
+                for x, table, by in zip((q, k), tables, (cases.setting.scale, 1.0), strict=True)
+            )
+            truth = reference.paired(left, right)
+            for index in members:
+                _compare(cases, index, (q, k), (queries, keys), (left, right), truth, some.start, found)
+    return found
+
+
+def _compare(
+    cases: Plan[Drawn],
+    index: int,
+    sides: tuple[Array, Array],
+    places: tuple[Any, Any],
+    factors: tuple[Factor, Factor],
+    truth: tuple[Array, Array | None],
+    start: int,
+    found: Found,
+) -> None:
+    """Form a subject's scores of a block at every offset; gather their drift and self-drift."""
+    subject, (high, low) = cases.subjects[index], truth
+    given = [round_to(side, subject.input) for side in sides]
+    corner, base = (0, 0, start), np.empty(0)
+    for number, offset in enumerate(cases.offsets[index]):
+        q, k = (
+            scores.operand(subject.rotate(x, subject.table(at, offset)), subject)
+            for x, at in zip(given, places, strict=True)
+        )
+        formed = scores.form_pairs(q, k, subject, cases.setting.scale)
+        measured = found[index, offset]
+        measured.truth.add(high[None, :], high.size, corner)
+        measured.error = reference.certificate(*factors)
+        drift = formed - high if low is None else (formed - high) - low
+        measured.drift.gather(drift[None, :], np.empty_like(drift)[None, :], drift.size, corner)
+        if number:
+            measured.own.add((formed - base)[None, :], drift.size, corner)
+        else:  # the difference of a score to itself: 0, or nan where it is not finite
+            base = formed.astype(np.float64, copy=False)
+            measured.own.count, measured.own.nonfinite = measured.drift.count, measured.drift.nonfinite
+
+
+def _place(measured: Measured, drawn: Drawn) -> None:
+    """Say where the largest values stand: until here their number among the pairs was kept."""
+    for spread in (measured.drift, measured.own, measured.truth):
+        if spread.place is not None:
+            number = spread.place[2]
+            where = drawn.pairs.head, drawn.pairs.query, drawn.pairs.key
+            head, query, key = (int(part[number]) for part in where)
+            spread.place = head, query, key

@@ -1,0 +1,206 @@
+"""Masks: which scores count, and that a window changes nothing but that."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from ropeaudit import inputs, masks, parse, plan, recipes, shift, tile
+from ropeaudit.analyses import parity as analysis
+from ropeaudit.bounds import bound
+from ropeaudit.cases import Case
+from ropeaudit.cli.main import main
+from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.reports.parity import row
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.emulated import Emulated
+
+SIZES = some.integers(1, 60)
+MASKS = some.one_of(some.sampled_from(["causal", "full"]), some.integers(1, 70).map("window:{}".format))
+WHOLE = {"accumulate": "fp64", "score": "fp64"}  # a float32 BLAS product may depend on the shape of the tile
+
+
+def dense(mask: str, size: int) -> np.ndarray:
+    """Every query and key written out. Shapes: -> (queries, keys)."""
+    m, n = np.arange(size)[:, None], np.arange(size)[None, :]
+    if mask == "full":
+        return np.ones((size, size), bool)
+    width = int(mask.partition(":")[2] or size)
+    return (m - width < n) & (n <= m)
+
+
+@settings(deadline=None)
+@given(MASKS, SIZES)
+def test_count_and_hidden_are_the_definition(mask, size) -> None:
+    seen = dense(mask, size)
+    assert masks.count(mask, size) == seen.sum()
+    hidden = masks.hidden(mask, slice(0, size), slice(0, size))
+    assert np.array_equal(seen, np.ones_like(seen) if hidden is None else ~hidden)
+
+
+@given(MASKS, SIZES)
+def test_scores_are_numbered_row_by_row(mask, size) -> None:
+    numbers = np.arange(masks.count(mask, size))
+    assert np.array_equal(masks.seen(mask, size, numbers), np.nonzero(dense(mask, size)))
+
+
+@pytest.mark.parametrize("mask", ["causal", "full", "window:70001", "window:1"])
+def test_scores_of_long_sequences_are_numbered_exactly(mask) -> None:
+    size, count = 2**30 + 7, masks.count(mask, 2**30 + 7)
+    for number in (
+        0,
+        1,
+        count // 3,
+        count - 2,
+        count - 1,
+        *(masks.count(mask, n) for n in (70000, 70001, 2**29)),
+    ):
+        query, key = (int(part[0]) for part in masks.seen(mask, size, np.array([number])))
+        before = query * size if mask == "full" else masks.count(mask, query)
+        assert number == before + key - masks.columns(mask, slice(query, query + 1), size).start
+        assert key < masks.columns(mask, slice(query, query + 1), size).stop
+
+
+@settings(deadline=None)
+@given(MASKS, SIZES, some.integers(1, 20), some.integers(1, 9), some.integers(1, 9))
+def test_tiles_of_panels_cover_what_is_seen_once_and_are_never_empty(mask, size, panel, high, wide) -> None:
+    met = np.zeros((size, size), int)
+    for rows, cols in masks.panels(mask, size, panel):
+        assert dense(mask, size)[rows, cols].any()
+        for top in range(rows.start, rows.stop, high):
+            strip = slice(top, min(top + high, rows.stop))
+            for place in masks.tiles(mask, strip, cols, wide, size):
+                hidden = masks.hidden(mask, strip, place)
+                seen = dense(mask, size)[strip, place]
+                assert seen.any()
+                assert np.array_equal(seen, np.ones_like(seen) if hidden is None else ~hidden)
+                met[strip, place] += 1
+    assert met.max() == 1
+    assert (met >= dense(mask, size)).all()
+
+
+@settings(deadline=None, max_examples=40)
+@given(MASKS, some.integers(1, 1800))
+def test_sums_of_bands_are_those_of_the_whole_matrix(mask, size) -> None:
+    g, found = np.random.default_rng(size).random((size, 2)), []
+    for rows, cols in masks.bands(mask, size):
+        assert cols.start <= rows.start < rows.stop <= cols.stop
+        found.append(np.broadcast_to(masks.sums(mask, rows, cols, g[cols]), (rows.stop - rows.start, 2)))
+    assert np.concatenate(found) == pytest.approx(dense(mask, size) @ g, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["window:0", "window:x", "window", "window:", "window:-1", "window:1.5", "window:07"]
+)
+def test_a_window_needs_a_width(wrong) -> None:
+    with pytest.raises(UsageError, match="window:4096"):
+        list(shift(0, "fp16", mask=wrong))
+
+
+@pytest.mark.parametrize("wrong", ["windw:4", "sliding", "", "window:N,"])
+def test_other_names_are_unknown(wrong) -> None:
+    with pytest.raises((UnknownName, UsageError), match="window:"):
+        masks.check(wrong)
+
+
+# ---------------------------------------------------------------------------- what is measured
+
+
+@pytest.fixture
+def small(monkeypatch) -> None:
+    monkeypatch.setattr(plan, "PANEL", 32)
+    monkeypatch.setattr(tile, "TILE_ROWS", 16)
+    monkeypatch.setattr(tile, "TILE_COLUMNS", 8)
+
+
+def scores(subject: Emulated, made: inputs.Inputs, offset: int) -> np.ndarray:
+    """All scores at once. Shapes: -> (h, s, s)."""
+    table = subject.table(np.arange(made.q.shape[1]), offset)
+    q, k = (
+        [subject.rotate(head.astype(np.float32), table).astype(float) for head in x] for x in (made.q, made.k)
+    )
+    return np.stack([a @ b.T for a, b in zip(q, k, strict=True)]) * subject.setting.scale
+
+
+def exact(made: inputs.Inputs, setting: RopeSetting) -> np.ndarray:
+    """The scores of textbook RoPE in float64, by distances. Shapes: -> (h, s, s)."""
+    half = setting.head_dim // 2
+    q, k = (x[..., :half] + 1j * x[..., half:] for x in (made.q, made.k))
+    size = made.q.shape[1]
+    theta = setting.base ** (-np.arange(half) / half)
+    turn = np.exp(1j * np.subtract.outer(np.arange(size), np.arange(size))[..., None] * theta)
+    return np.einsum("hmp,hnp,mnp->hmn", q, k.conj(), turn).real * setting.scale
+
+
+@pytest.mark.parametrize("size", [1, 17, 90])
+@pytest.mark.parametrize("width", [1, 2, 8, 16, 33, 89])
+@pytest.mark.usefixtures("small")
+def test_statistics_are_those_of_whole_matrices(size, width) -> None:
+    made, setting = inputs.make("gaussian", 2, 2, size, RopeSetting.of(16)), RopeSetting.of(16)
+    subject = Emulated(recipes.named("hf").resolve(parse("bf16")), setting)
+    seen = np.broadcast_to(dense(f"window:{width}", size), (2, size, size))
+    at, base = scores(subject, made, 1000), scores(subject, made, 0)
+    drift, own = (at - exact(made, setting))[seen], (at - base)[seen]
+    (found,) = shift(
+        1000, "bf16", "hf", heads=2, seq_len=size, head_dim=16, mask=f"window:{width}", changes=WHOLE
+    )
+    assert (found.mask, found.scores) == (f"window:{width}", drift.size)
+    assert found.drift_rms == pytest.approx(np.sqrt((drift**2).mean()), rel=1e-9)
+    assert found.drift_bias == pytest.approx(drift.mean(), rel=1e-7, abs=1e-12)
+    assert found.drift_max == pytest.approx(np.abs(drift).max(), rel=1e-9)
+    assert found.self_drift_rms == pytest.approx(np.sqrt((own**2).mean()), rel=1e-9)
+    assert found.reference_rms == pytest.approx(np.sqrt((exact(made, setting)[seen] ** 2).mean()), rel=1e-12)
+    assert 0 <= found.worst_query - found.worst_key < width
+
+
+@pytest.mark.parametrize("width", [90, 91, 10**9])
+def test_a_window_as_wide_as_the_sequence_is_causal_bit_for_bit(width, small) -> None:
+    setting = {"seq_len": 90, "heads": 4, "kv_heads": 2, "head_dim": 16, "recipe": ["hf", "uniform"]}
+    wide, causal = (list(shift(1000, mask=mask, **setting)) for mask in (f"window:{width}", "causal"))
+    assert [r.as_dict() | {"mask": ""} for r in wide] == [r.as_dict() | {"mask": ""} for r in causal]
+
+
+@pytest.mark.parametrize("width", [1, 5, 40])
+@pytest.mark.usefixtures("small")
+def test_parity_sees_the_same_window(width) -> None:
+    two = analysis.subject("hf", {}), analysis.subject("meta", {})
+    case = {"heads": 2, "seq_len": 70, "mask": f"window:{width}"}
+    (found,) = map(row, analysis.run([Case(**case)], two, ("hf", "meta"), [parse("bf16")], [7]))
+    hf, meta = shift(7, "bf16", ["hf", "meta"], **case)
+    assert found["scores"] == hf.scores == 2 * masks.count(f"window:{width}", 70)
+    assert found["a_drift_rms"] == pytest.approx(hf.drift_rms, rel=2e-4)
+    assert found["b_drift_rms"] == pytest.approx(meta.drift_rms, rel=2e-4)
+
+
+@pytest.mark.parametrize("width", [1, 3, 100, 600])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("hf", "bf16"), ("hf", "fp32"), ("uniform", "fp16"), ("hf", "fp64")]
+)
+def test_bounds_hold_and_predict_within_a_window(width, name, dtype) -> None:
+    made, setting, mask = (
+        inputs.make("gaussian", 1, 1, 1300, RopeSetting.of(64)),
+        RopeSetting.of(64),
+        f"window:{width}",
+    )
+    subject = Emulated(recipes.named(name).resolve(parse(dtype)), setting)
+    for record in shift((0, 5000), dtype, name, heads=1, seq_len=1300, head_dim=64, mask=mask):
+        found = bound(subject, made, mask, record.offset)
+        assert record.drift_max <= found.maximum + record.reference_error
+        assert 0.6 < found.rms / record.drift_rms < 1.6, (record.offset, found)
+
+
+def test_a_window_is_read_with_a_suffix(capsys) -> None:
+    command = [
+        "shift",
+        "--seq-len",
+        "64",
+        "--heads",
+        "1",
+        "--dtype",
+        "bf16",
+        "--columns",
+        "mask,scores",
+        "-q",
+    ]
+    assert main([*command, "--mask", "window:1,window:1k,causal", "--offset", "0", "-f", "csv"]) == 0
+    assert capsys.readouterr().out == "mask,scores\nwindow:1,64\nwindow:1024,2080\ncausal,2080\n"

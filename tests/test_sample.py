@@ -1,0 +1,404 @@
+"""Samples: what is drawn, that a drawn score is that of the whole audit, and what the interval promises."""
+
+import csv
+import io
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from ropeaudit import (
+    Audit,
+    Case,
+    drawn,
+    inputs,
+    masks,
+    measure,
+    parse,
+    recipes,
+    reference,
+    sampled,
+    scores,
+    shift,
+)
+from ropeaudit import audit as auditing
+from ropeaudit.cli.main import main
+from ropeaudit.errors import BadShape, UsageError
+from ropeaudit.formats import round_to
+from ropeaudit.metrics import Fourths
+from ropeaudit.plan import Plan
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.emulated import Emulated
+
+SMALL = {"heads": 4, "kv_heads": 2, "seq_len": 90, "head_dim": 16}
+WHOLE = {"accumulate": "fp64", "score": "fp64"}
+MASKS = ["causal", "full", "window:1", "window:20"]
+
+
+def every_pair(mask: str, heads: int, size: int) -> drawn.Pairs:
+    each = masks.count(mask, size)
+    head, number = np.divmod(np.arange(heads * each), each)
+    return drawn.Pairs(head, *masks.seen(mask, size, number))
+
+
+def subject(name: str, dtype: str, setting: RopeSetting, **changes: str) -> Emulated:
+    return Emulated(recipes.named(name).changed(changes).resolve(parse(dtype)), setting)
+
+
+# ---------------------------------------------------------------------------- what is drawn
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_every_visible_score_is_equally_likely(mask) -> None:
+    got, total = Counter[tuple[int, int, int]](), 3 * masks.count(mask, 5)
+    for seed in range(400):
+        some = drawn.pairs(mask, 3, 5, 10, seed)
+        got.update(zip(some.head.tolist(), some.query.tolist(), some.key.tolist(), strict=True))
+    want = every_pair(mask, 3, 5)
+    assert set(got) == set(zip(want.head.tolist(), want.query.tolist(), want.key.tolist(), strict=True))
+    mean = 4000 / total
+    assert sum((count - mean) ** 2 / mean for count in got.values()) < total + 4 * np.sqrt(
+        2 * total
+    )  # chi squared
+
+
+def test_pairs_come_in_order_and_depend_on_the_seed() -> None:
+    one, again, other = (drawn.pairs("causal", 4, 1000, 500, seed) for seed in (3, 3, 4))
+    assert np.array_equal(one.key, again.key)
+    assert not np.array_equal(one.key, other.key)
+    assert (np.diff((one.head * 1000 + one.query) * 1000 + one.key) >= 0).all()
+
+
+@pytest.mark.parametrize("chunk", [16, 100, 2**18])
+@pytest.mark.parametrize("kind", ["gaussian", "ones", "arange", "diagonal", "previous"])
+def test_synthetic_rows_are_those_of_the_whole(kind, chunk, monkeypatch) -> None:
+    monkeypatch.setattr(drawn, "_CHUNK", chunk)
+    some = drawn.pairs("full", 4, 37, 300, 5)
+    whole = inputs.make(kind, 4, 2, 37, RopeSetting.of(16), 5)
+    found = drawn.synthetic(kind, (4, 2, 37), RopeSetting.of(16), some, 5)
+    for rows in (found, drawn.of(whole, some, 5)):
+        assert np.array_equal(rows.q[0:300], whole.q[some.head, some.query])
+        assert np.array_equal(rows.k[0:300], whole.k[some.head // 2, some.key])
+    assert (found.heads, found.kv_heads, found.seq_len, found.source) == (4, 2, 37, kind)
+
+
+def test_beyond_one_stream_every_row_stands_alone(monkeypatch) -> None:
+    monkeypatch.setattr(drawn, "STREAMED", 0)
+    some = drawn.pairs("full", 4, 64, 3000, 1)
+    found = drawn.synthetic("gaussian", (4, 2, 64), RopeSetting.of(32), some, 1)
+    part = drawn.Pairs(some.head[9:20], some.query[9:20], some.key[9:20])
+    fewer = drawn.synthetic("gaussian", (4, 2, 64), RopeSetting.of(32), part, 1)
+    assert found.source == "gaussian-by-row"
+    assert np.array_equal(found.q[9:20], fewer.q[0:11])
+    assert np.array_equal(found.k[9:20], fewer.k[0:11])
+    rows = np.unique(found.q[0:3000], axis=0)
+    assert len(rows) == len(set(zip(some.head.tolist(), some.query.tolist(), strict=True)))
+    assert not (rows[:, None, :] == np.unique(found.k[0:3000], axis=0)[None]).all(axis=2).any()
+    assert abs(rows.mean()) < 0.05
+    assert rows.std() == pytest.approx(1, abs=0.03)
+
+
+# ---------------------------------------------------------------------------- the scores
+
+
+@pytest.mark.parametrize(
+    ("dtype", "changes", "bits"),
+    [
+        ("bf16", WHOLE, True),
+        ("fp16", WHOLE | {"score": "fp16"}, True),
+        ("bf16", {"accumulate": "fp16"}, True),
+        ("fp32", {"accumulate": "bf16", "scale_after_store": "true"}, True),
+        ("fp32", {}, False),
+        ("fp64", {}, False),
+        ("bf16", {"rotation": "fp64", "output": "fp64", "accumulate": "fp32"}, True),
+    ],
+)
+def test_a_score_of_a_pair_is_that_of_a_tile(dtype, changes, bits) -> None:
+    made, setting = inputs.make("gaussian", 1, 1, 40, RopeSetting.of(128)), RopeSetting.of()
+    who = subject("hf", dtype, setting, **changes)
+    q, k = (
+        scores.operand(who.rotate(round_to(x[0], who.input), who.table(np.arange(40), 1000)), who)
+        for x in (made.q, made.k)
+    )
+    tile = np.empty((40, 40), scores.tile_dtype(who))
+    scores.form(q, np.ascontiguousarray(k.T), who, setting.scale, tile)
+    m, n = np.divmod(np.arange(1600), 40)
+    found = scores.form_pairs(q[m], k[n], who, setting.scale)
+    if bits:
+        assert np.array_equal(found, tile.reshape(-1))
+    else:
+        sizes = (np.abs(q).astype(float)[m] * np.abs(k).astype(float)[n]).sum(axis=1) * setting.scale
+        assert (np.abs(found - tile.reshape(-1)) <= 130 * who.accumulate.unit_roundoff * sizes).all()
+
+
+@pytest.mark.parametrize("precision", ["double", "extended"])
+def test_the_reference_of_a_pair_is_that_of_a_tile(precision) -> None:
+    made, setting = inputs.make("gaussian", 1, 1, 40, RopeSetting.of(128)), RopeSetting.of()
+    table = reference.distance_table(np.arange(40.0), setting)
+    q, k = (reference.turned(x[0], table, setting, precision) for x in (made.q, made.k))
+    high, low = reference.product(q, k, np.empty((40, 40)), np.empty((40, 40)))
+    m, n = np.divmod(np.arange(1600), 40)
+    left, right = (
+        reference.turned(x[0][at], reference.distance_table(at.astype(float), setting), setting, precision)
+        for x, at in ((made.q, m), (made.k, n))
+    )
+    first, second = reference.paired(left, right)
+    if low is None or second is None:
+        assert np.abs(first - high.reshape(-1)).max() < 1e-12
+    else:
+        assert np.array_equal(first, high.reshape(-1))  # leading slices: no rounding in any order
+        assert np.abs(second - low.reshape(-1)).max() < 1e-19
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("origin", [0, 500])
+def test_all_pairs_once_give_the_whole_audit(mask, origin) -> None:
+    made = inputs.make("gaussian", 4, 2, 90, RopeSetting.of(16))
+    setting = RopeSetting.of(16) if not origin else RopeSetting.of(16, clip=300.0)
+    who = [subject("hf", d, setting, **WHOLE) for d in ("bf16", "fp32", "fp64")]
+    offsets = [[0, origin or 1000]] * 3
+    whole = measure.measure(Plan(who, offsets, made, setting, mask, origin), 2, lambda _: None)
+    some = drawn.of(made, every_pair(mask, 4, 90), 0)
+    found = sampled.measure(Plan(who, offsets, some, setting, mask, origin), 2, lambda _: None)
+    for cell, want in whole.items():
+        rel = 1e-9 if cell[0] == 0 else 0.05  # rounded rotations do not hang on the order of sums
+        for name in ("drift", "own", "truth"):
+            mine, others = getattr(found[cell], name), getattr(want, name)
+            assert (mine.count, mine.nonfinite) == (others.count, others.nonfinite)
+            assert mine.rms == pytest.approx(others.rms, rel=rel)
+            assert mine.max == pytest.approx(others.max, rel=rel if cell[0] == 0 else 0.5)
+        if cell[0] == 0:
+            assert found[cell].drift.place == want.drift.place
+            assert found[cell].drift.mean == pytest.approx(want.drift.mean, rel=1e-6, abs=1e-14)
+        assert found[cell].error <= 1.5 * want.error  # norms of a block of pairs
+
+
+def test_a_large_sample_comes_near_the_whole() -> None:
+    for mask in MASKS[:2]:
+        whole = list(shift((0, 1000), ("fp32", "bf16"), "hf", mask=mask, **SMALL))
+        some = list(shift((0, 1000), ("fp32", "bf16"), "hf", mask=mask, sample=16_000, **SMALL))
+        for mine, other in zip(some, whole, strict=True):
+            assert (mine.sample, mine.scores, other.sample, other.drift_rms_low) == (
+                16_000,
+                16_000,
+                None,
+                None,
+            )
+            assert mine.reference_rms == pytest.approx(other.reference_rms, rel=0.03)
+            width = mine.drift_rms_high / mine.drift_rms  # 2 standard errors
+            assert 1 < width < 1.06
+            assert mine.drift_rms / width**2 < other.drift_rms < mine.drift_rms * width**2
+            assert mine.drift_max <= other.drift_max * (1.2 if mine.dtype == "float32" else 1.001)
+            assert mine.drift_rms_low < mine.drift_rms < mine.drift_rms_high
+            assert mine.floor_rms == some[0 if mine.dtype == "float32" else 2].drift_rms
+
+
+@pytest.mark.parametrize("name", ["hf", "fp64-angles"])
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+def test_sums_are_as_inexact_as_in_tiles(name, dtype) -> None:
+    """Sums in a better order than that of BLAS made float32 look 1.6 times as exact as it is."""
+    made, setting = inputs.make("gaussian", 1, 1, 60, RopeSetting.of(128)), RopeSetting.of()
+    who = [subject(name, dtype, setting)]
+    whole = measure.measure(Plan(who, [[0]], made, setting, "full"), 1, lambda _: None)[0, 0].drift
+    some = drawn.of(made, every_pair("full", 1, 60), 0)
+    found = sampled.measure(Plan(who, [[0]], some, setting, "full"), 1, lambda _: None)[0, 0].drift
+    assert found.rms == pytest.approx(whole.rms, rel=0.05)
+    assert found.max == pytest.approx(whole.max, rel=0.3)
+
+
+def all_drifts(who: Emulated, made: inputs.Inputs) -> np.ndarray:
+    """Drift of every score at offset 0. Shapes: -> (h, s, s)."""
+    found, size = [], made.seq_len
+    table, turns = (
+        who.table(np.arange(size), 0),
+        reference.distance_table(np.arange(float(size)), who.setting),
+    )
+    for head in range(made.heads):
+        x = made.q[head], made.k[head // made.group]
+        q, k = (scores.operand(who.rotate(round_to(part, who.input), table), who) for part in x)
+        out = np.empty((size, size), scores.tile_dtype(who))
+        scores.form(q, np.ascontiguousarray(k.T), who, who.setting.scale, out)
+        exact = [
+            reference.turned(round_to(part, who.input).astype(float), turns, who.setting, "double", scale)
+            for part, scale in zip(x, (who.setting.scale, 1.0), strict=True)
+        ]
+        found.append(out - reference.product(*exact, np.empty_like(out, float), np.empty_like(out, float))[0])
+    return np.stack(found)
+
+
+@pytest.mark.parametrize(("dtype", "count"), [("bf16", 200), ("bf16", 3000), ("fp32", 1000)])
+def test_the_interval_holds_the_truth_as_often_as_it_says(dtype, count) -> None:
+    """About 95 % of the intervals, over 500 samples."""
+    made, setting = inputs.make("gaussian", 2, 2, 200, RopeSetting.of(16)), RopeSetting.of(16)
+    drifts = all_drifts(subject("hf", dtype, setting), made)
+    (whole,) = shift(0, dtype, "hf", heads=2, seq_len=200, head_dim=16)
+    held = 0
+    for seed in range(500):
+        some, found = drawn.pairs("causal", 2, 200, count, seed), Fourths()
+        drawn_drifts = drifts[some.head, some.query, some.key][None, :]
+        found.gather(drawn_drifts, np.empty_like(drawn_drifts), count, (0, 0, 0))
+        low, high = sampled.interval(found)
+        held += low <= whole.drift_rms <= high
+    assert 0.90 <= held / 500 <= 0.99
+
+
+# ---------------------------------------------------------------------------- the audit
+
+
+def test_neither_threads_nor_blocks_change_the_result(monkeypatch) -> None:
+    one, two = (list(shift(1000, sample=700, threads=threads, **SMALL)) for threads in (1, 3))
+    assert one == two
+    monkeypatch.setattr(sampled, "BLOCK", 64)
+    for mine, other in zip(shift(1000, sample=700, **SMALL), one, strict=True):
+        assert (mine.drift_max, mine.worst_key, mine.scores) == (
+            other.drift_max,
+            other.worst_key,
+            other.scores,
+        )
+        assert mine.drift_rms_high == pytest.approx(other.drift_rms_high, rel=1e-9)
+
+
+def test_a_row_does_not_depend_on_what_is_measured_with_it() -> None:
+    alone = list(shift(1000, "bf16", "hf", sample=700, **SMALL))
+    assert alone == [r for r in shift((7, 1000), sample=700, recipe=["uniform", "hf"], **SMALL)
+                     if (r.subject, r.dtype, r.offset) == ("hf", "bfloat16", 1000)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"clip": 500.0},
+        {"mrope": "4,2,2", "axis": "h"},
+        {"scaling": "dynamic:factor=2,maximum=512", "length": "shifted"},
+        {"qk": "ones"},
+        {"layout": "interleaved", "rotary_dim": 8},
+    ],
+    ids=str,
+)
+def test_other_settings_are_sampled_too(case) -> None:
+    (whole,), (some,) = (
+        list(shift(1000, "bf16", "hf", **SMALL, **case, **n)) for n in ({}, {"sample": 9000})
+    )
+    assert some.drift_rms == pytest.approx(whole.drift_rms, rel=0.06)
+    assert some.self_drift_rms == pytest.approx(whole.self_drift_rms, rel=0.06)
+    assert some.structural_rms == pytest.approx(whole.structural_rms, rel=0.06)
+
+
+def test_captured_vectors_are_sampled_by_the_seed(tmp_path) -> None:
+    made, path = inputs.make("gaussian", 4, 2, 90, RopeSetting.of(16), seed=9), tmp_path / "x.npz"
+    np.savez(path, q=made.q, k=made.k)
+    one, again, other = (next(shift(1000, "bf16", "hf", qk=str(path), sample=900, seed=s)) for s in (1, 1, 2))
+    assert one == again
+    assert one.drift_rms != other.drift_rms
+    (whole,) = shift(1000, "bf16", "hf", qk=str(path))
+    assert one.drift_rms == pytest.approx(whole.drift_rms, rel=0.1)
+    same = next(shift(1000, "bf16", "hf", sample=900, seed=9, **SMALL))
+    (file,) = shift(1000, "bf16", "hf", qk=str(path), sample=900, seed=9)
+    assert same.as_dict() | {"source": ""} == file.as_dict() | {"source": ""}
+
+
+def test_sixteen_million_tokens_need_no_room() -> None:
+    (found,) = shift(0, "bf16", "hf", sample=60, seq_len=2**24, heads=64)
+    assert (found.source, found.scores, found.seq_len) == ("gaussian-by-row", 60, 2**24)
+    assert 0.3 < found.reference_rms < 3
+    assert found.verdict == "floor"
+
+
+@pytest.mark.parametrize("offset", [0, 1000, -40, 65500])
+def test_positions_are_counted_in_parts(offset, monkeypatch) -> None:
+    monkeypatch.setattr(auditing, "_POSITIONS", 16)
+    for dtype in ("bf16", "fp16", "fp32"):
+        numbers = (np.arange(90) + offset).astype(float)
+        rounded = round_to(numbers, parse(dtype))
+        want = len(set(rounded[np.isfinite(rounded)].tolist()))
+        (found,) = shift(offset, dtype, seq_len=90, heads=1, head_dim=4)
+        assert found.distinct_positions == want
+
+
+def test_progress_ends_at_one() -> None:
+    heard: list[float] = []
+    list(Audit(cases=[Case(heads=1, seq_len=600, sample=2500)] * 2).run(progress=heard.append))
+    assert heard == sorted(heard)
+    assert heard[-1] == 1.0
+
+
+def test_one_score_has_no_interval_and_none_that_is_exact_is_wide() -> None:
+    (one,) = shift(0, "bf16", "hf", sample=1, **SMALL)
+    assert np.isnan(one.drift_rms_low)
+    (none,) = shift(0, "fp64", "hf", qk="ones", rotary_dim=0, heads=1, head_dim=16, seq_len=20, sample=50)
+    assert (none.drift_rms, none.drift_rms_low, none.drift_rms_high) == (0, 0, 0)
+
+
+# ---------------------------------------------------------------------------- the command
+
+
+def test_the_report(capsys, snapshot) -> None:
+    command = [
+        "shift",
+        "--sample",
+        "2k",
+        "--mask",
+        "window:64",
+        "--dtype",
+        "fp32,bf16",
+        "--recipe",
+        "hf",
+        "-q",
+    ]
+    assert main([*command, "--seq-len", "1k", "--heads", "2"]) == 0
+    assert capsys.readouterr().out == snapshot
+
+
+def test_files_say_nan_without_a_sample(capsys) -> None:
+    command = ["shift", "--dtype", "bf16", "--offset", "0", "--seq-len", "20", "-q", "-f"]
+    assert main([*command, "csv", "--columns", "sample,drift_rms_low"]) == 0
+    assert capsys.readouterr().out == "sample,drift_rms_low\nnan,nan\n"
+    assert main([*command, "csv", "--sample", "100"]) == 0
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (row["sample"], row["scores"]) == ("100", "100")
+    assert main([*command, "jsonl", "--sample", "100"]) == 0
+    assert json.loads(capsys.readouterr().out)["drift_rms_high"] == float(row["drift_rms_high"])
+
+
+def test_lost_scores_are_those_of_the_sample(capsys) -> None:
+    assert main(["shift", "--dtype", "fp16", "--offset", "128k", "--sample", "50", "--seq-len", "64"]) == 0
+    seen = capsys.readouterr()
+    assert "every sampled score is nan or infinite" in seen.err
+    assert "nan or infinite. Estimated from 50 of 16640 scores." in seen.out
+
+
+def test_a_gate_sees_the_interval() -> None:
+    command = ["shift", "--dtype", "bf16", "--recipe", "hf", "--offset", "0", "--sample", "900", "-q"]
+    assert main([*command, "--fail-if", "drift_rms_high>0.1"]) == 0
+    assert main([*command, "--fail-if", "drift_rms_high>0.001"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--sample", "0"], "--sample 0 is not a whole number from 1 up"),
+        (["--sample", "-1"], "--sample -1 is not a whole number from 1 up"),
+        (["--sample", "many"], "not a whole number"),
+        (["--sample", "1.5"], "is a fraction"),
+        (["--sample", "37", "--seq-len", "8", "--heads", "1"], "more than the 36 scores there are"),
+        (["--sample", "9", "--seq-len", "8", "--heads", "1", "--mask", "window:1"], "more than the 8 scores"),
+        (["--sample", "9", "--seq-len", "2^52", "--mask", "full"], "2^62 scores at most"),
+        (["--sample", "10g", "--seq-len", "1m"], "of memory"),
+    ],
+)
+def test_bad_input_gets_one_line(options, said, capsys) -> None:
+    assert main(["shift", *options]) == 2
+    seen = capsys.readouterr()
+    assert said in seen.err
+    assert seen.err.count("\n") == 1
+    assert seen.out == ""
+
+
+def test_a_sample_is_of_shift_alone() -> None:
+    with pytest.raises(UsageError, match="goes with shift alone"):
+        Case(sample=10).load()
+    with pytest.raises(BadShape, match="--sample 0"):
+        list(shift(0, "bf16", sample=0))
+    with pytest.raises(UsageError, match="sample"):
+        Case(sample=1.5)
