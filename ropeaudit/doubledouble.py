@@ -31,7 +31,7 @@ CIRCLE_ERROR = 2.0**-71
 
 _SPLIT = 134217729.0  # 2^27 + 1
 _STEPS = 64  # points of the table on the circle
-_CHUNK = 8192  # elements worked on at once: a dozen temporaries stay in cache
+_CHUNK = 32768  # elements worked on at once: a dozen temporaries stay in cache
 
 
 def precise() -> Any:

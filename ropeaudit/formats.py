@@ -130,15 +130,18 @@ def round_to(values: FloatArray, fmt: Format) -> FloatArray:
     >>> round_to(np.array([1 + 2**-11 + 2**-40]), parse("fp16")).tolist()
     [1.0009765625]
     """
-    x = np.asarray(values)
+    return round_own(np.array(values, order="C"), fmt)
+
+
+def round_own(values: FloatArray, fmt: Format) -> FloatArray:
+    """Round as `round_to` does an array that nobody else holds: it may be overwritten and returned."""
     if fmt.precision >= FP32.precision:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # signalling nans
-            return x.astype(fmt.carrier)  # one IEEE conversion
-    rounded = np.array(x, dtype=x.dtype, order="C")
-    if rounded.size and np.isnan(rounded.max()):
-        rounded[np.isnan(rounded)] = np.nan
-    round_in_place(rounded, fmt)
-    return rounded.astype(np.float32, copy=False)  # exact: every value of these formats is a float32
+            return values.astype(fmt.carrier, copy=False)  # one IEEE conversion
+    if values.size and np.isnan(values.max()):
+        values[np.isnan(values)] = np.nan
+    round_in_place(values, fmt)
+    return values.astype(np.float32, copy=False)  # exact: every value of these formats is a float32
 
 
 def round_in_place(x: FloatArray, fmt: Format, scratch: FloatArray | None = None) -> None:
@@ -184,7 +187,8 @@ def _round_block(x: FloatArray, fmt: Format, spare: FloatArray) -> None:
 
 def _where_below(sizes: FloatArray, bound: float) -> NDArray[np.intp]:
     """Return the indices of the few elements below `bound`, looking at eight at a time."""
-    below = np.zeros(-(-sizes.size // 8) * 8, np.bool_)
+    below = np.empty(-(-sizes.size // 8) * 8, np.bool_)
+    below[sizes.size :] = False
     np.less(sizes, bound, out=below[: sizes.size])
     eights = np.flatnonzero(below.view(np.uint64))
     which, place = np.nonzero(below.reshape(-1, 8)[eights])

@@ -48,13 +48,19 @@ class Spread:
             row, column = divmod(int(np.abs(tile).argmax()), tile.shape[1])
             self.largest = peak
             self.place = (corner[0], corner[1] + row, corner[2] + column)
-        flat = tile.reshape(-1)
-        squares = float(np.dot(flat, flat))
+        squares = _squares(tile)
         if tile.dtype == np.float32 and not 1e-25 < squares < 1e30:  # it may have over- or underflowed
-            wide = flat.astype(np.float64) / (peak or 1.0)
-            squares = float(np.dot(wide, wide)) * peak * peak
+            squares = _squares(tile.astype(np.float64) / (peak or 1.0)) * peak * peak
         self.squares += squares
         return True
+
+    def size(self, tile: FloatArray, visible: int) -> None:
+        """Take in the squares of a float64 tile alone; nothing is learnt of the largest value."""
+        self.count += visible
+        squares = _squares(tile)
+        self.squares += squares
+        if not math.isfinite(squares):
+            self.nonfinite += int(tile.size - np.isfinite(tile).sum())
 
     def lose(self, count: int) -> None:
         """Take in values none of which is finite."""
@@ -141,6 +147,11 @@ class Fourths(Differences):
             return 0.0
         spread = self.count * (self.fourths / self.squares / self.squares) - 1
         return math.sqrt(max(spread, 0.0) / (self.count - 1))
+
+
+def _squares(tile: FloatArray) -> float:
+    flat = tile.reshape(-1)
+    return float(np.dot(flat, flat))
 
 
 def hide(tile: FloatArray, hidden: NDArray[np.bool_] | None) -> None:

@@ -77,7 +77,7 @@ class Tile:
             np.subtract(high, head, out=tail, casting="same_kind")
         if self.hidden is not None:
             hide(high := high.copy(), self.hidden)
-        truth.add(high, self.visible, self.corner)
+        truth.size(high, self.visible)
         for index in members:
             single = scores.tile_dtype(self.plan.subjects[index]) == _SINGLE
             for offset in self.plan.offsets[index]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ropeaudit import doubledouble as dd
-from ropeaudit.formats import FP32, FP64, FloatArray, Format, round_to
+from ropeaudit.formats import FP32, FP64, FloatArray, Format, round_own, round_to
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.frequencies import effect, frequencies
@@ -100,7 +100,7 @@ class Emulated:
             first[...] = combine(a, b, *table, -1.0, fmt, bits)
             second[...] = combine(b, a, *table, 1.0, fmt, bits)
             same = recipe.output is fmt and self.setting.rotary_dim == self.setting.head_dim
-            return turned if same else round_to(turned, recipe.output)
+            return turned if same else round_own(turned, recipe.output)
 
 
 def _recurrence(position: FloatArray, step: FloatArray, fmt: Format) -> FloatArray:
@@ -153,14 +153,14 @@ def _operate(operation: Any, a: FloatArray, b: FloatArray, fmt: Format, bits: in
     up to 48 in float64.
     """
     if fmt is FP64:
-        wide: FloatArray = operation(a.astype(np.float64), b.astype(np.float64))
+        wide: FloatArray = operation(a.astype(np.float64, copy=False), b.astype(np.float64, copy=False))
         return wide
     single = a.dtype == b.dtype == np.float32
     if single and (fmt is FP32 or operation is not np.multiply or bits <= 24):
-        return round_to(operation(a, b), fmt)
+        return round_own(operation(a, b), fmt)
     left, right = a.astype(np.float64), b.astype(np.float64)
     if single:
-        return round_to(left * right, fmt)
+        return round_own(left * right, fmt)
     if operation is np.multiply:
         return round_to(dd.to_odd(dd.two_product(left, right)), fmt)
     return round_to(dd.to_odd(dd.two_sum(left, -right if operation is np.subtract else right)), fmt)
