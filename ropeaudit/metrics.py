@@ -19,8 +19,8 @@ Place = tuple[int, int, int]  # head, query, key
 
 
 @dataclass(slots=True)
-class Spread:
-    """Count, sum of squares and largest absolute value.
+class Size:
+    """Count and sum of squares.
 
     One value that is not finite makes every statistic nan: a gate on them must not hold.
     """
@@ -28,6 +28,39 @@ class Spread:
     count: int = 0
     nonfinite: int = 0
     squares: float = 0.0
+
+    def weigh(self, tile: FloatArray, visible: int) -> None:
+        """Take in a float64 tile; hidden elements are 0 in it and not counted in `visible`."""
+        self.count += visible
+        squares = _squares(tile)
+        self.squares += squares
+        if not math.isfinite(squares):
+            self.nonfinite += int(tile.size - np.isfinite(tile).sum())
+
+    def lose(self, count: int) -> None:
+        """Take in values none of which is finite."""
+        self.count += count
+        self.nonfinite += count
+
+    def merge(self, later: Self) -> None:
+        """Take in what was gathered over later tiles."""
+        self.count += later.count
+        self.nonfinite += later.nonfinite
+        self.squares += later.squares
+
+    def _defined(self, value: float) -> float:
+        return math.nan if self.nonfinite or not self.count else value
+
+    @property
+    def rms(self) -> float:
+        """The root of the mean square."""
+        return self._defined(math.sqrt(self.squares / max(self.count, 1)))
+
+
+@dataclass(slots=True)
+class Spread(Size):
+    """A `Size` with the largest absolute value beside it, and where that stands."""
+
     largest: float = 0.0
     place: Place | None = None
 
@@ -54,39 +87,16 @@ class Spread:
         self.squares += squares
         return True
 
-    def size(self, tile: FloatArray, visible: int) -> None:
-        """Take in the squares of a float64 tile alone; nothing is learnt of the largest value."""
-        self.count += visible
-        squares = _squares(tile)
-        self.squares += squares
-        if not math.isfinite(squares):
-            self.nonfinite += int(tile.size - np.isfinite(tile).sum())
-
-    def lose(self, count: int) -> None:
-        """Take in values none of which is finite."""
-        self.count += count
-        self.nonfinite += count
-
     def merge(self, later: Self) -> None:
         """Take in what was gathered over later tiles."""
-        self.count += later.count
-        self.nonfinite += later.nonfinite
-        self.squares += later.squares
+        Size.merge(self, later)
         if later.largest > self.largest:
             self.largest, self.place = later.largest, later.place
-
-    def _defined(self, value: float) -> float:
-        return math.nan if self.nonfinite or not self.count else value
 
     @property
     def max(self) -> float:
         """The largest absolute value."""
         return self._defined(self.largest)
-
-    @property
-    def rms(self) -> float:
-        """The root of the mean square."""
-        return self._defined(math.sqrt(self.squares / max(self.count, 1)))
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.formats import FP32, Format
 from ropeaudit.masks import Mask
-from ropeaudit.metrics import Differences, Spread
+from ropeaudit.metrics import Differences, Size, Spread
 from ropeaudit.reference import Precision
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject
@@ -60,7 +60,7 @@ class Measured:
 
     drift: Differences = field(default_factory=Differences)
     own: Spread = field(default_factory=Spread)
-    truth: Spread = field(default_factory=Spread)
+    truth: Size = field(default_factory=Size)
     error: float = 0.0
 
     def merge(self, later: Measured) -> None:

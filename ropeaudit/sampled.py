@@ -113,7 +113,7 @@ def _compare(
         )
         formed = scores.form_pairs(q, k, subject, cases.setting.scale)
         measured = found[index, offset]
-        measured.truth.add(high[None, :], high.size, corner)
+        measured.truth.weigh(high[None, :], high.size)
         measured.error = reference.certificate(*factors)
         drift = formed - high if low is None else (formed - high) - low
         measured.drift.gather(drift[None, :], np.empty_like(drift)[None, :], drift.size, corner)
@@ -126,7 +126,7 @@ def _compare(
 
 def _place(measured: Measured, drawn: Drawn) -> None:
     """Say where the largest values stand: until here their number among the pairs was kept."""
-    for spread in (measured.drift, measured.own, measured.truth):
+    for spread in (measured.drift, measured.own):
         if spread.place is not None:
             number = spread.place[2]
             where = drawn.pairs.head, drawn.pairs.query, drawn.pairs.key

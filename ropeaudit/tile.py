@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ropeaudit import masks, reference, scores
 from ropeaudit.formats import FloatArray
-from ropeaudit.metrics import Place, Spread, hide
+from ropeaudit.metrics import Place, Size, hide
 from ropeaudit.plan import Key, Measured, Plan
 from ropeaudit.reference import Factor
 
@@ -69,7 +69,7 @@ class Tile:
         exact, spare = self._array(3, _DOUBLE), self._array(4, _DOUBLE)
         high, _ = self.exact = reference.product(q.rows(in_q), k.rows(in_k), exact, spare)
         self.single = None
-        truth, error = Spread(), reference.certificate(q, k)
+        truth, error = Size(), reference.certificate(q, k)
         if any(scores.tile_dtype(self.plan.subjects[i]) == _SINGLE for i in members):
             self.single = self._array(3, _SINGLE), self._array(4, _SINGLE)
             head, tail = self.single
@@ -77,7 +77,7 @@ class Tile:
             np.subtract(high, head, out=tail, casting="same_kind")
         if self.hidden is not None:
             hide(high := high.copy(), self.hidden)
-        truth.size(high, self.visible)
+        truth.weigh(high, self.visible)
         for index in members:
             single = scores.tile_dtype(self.plan.subjects[index]) == _SINGLE
             for offset in self.plan.offsets[index]:

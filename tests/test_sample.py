@@ -167,7 +167,8 @@ def test_all_pairs_once_give_the_whole_audit(mask, origin) -> None:
             mine, others = getattr(found[cell], name), getattr(want, name)
             assert (mine.count, mine.nonfinite) == (others.count, others.nonfinite)
             assert mine.rms == pytest.approx(others.rms, rel=rel)
-            assert mine.max == pytest.approx(others.max, rel=rel if cell[0] == 0 else 0.5)
+            if name != "truth":
+                assert mine.max == pytest.approx(others.max, rel=rel if cell[0] == 0 else 0.5)
         if cell[0] == 0:
             assert found[cell].drift.place == want.drift.place
             assert found[cell].drift.mean == pytest.approx(want.drift.mean, rel=1e-6, abs=1e-14)

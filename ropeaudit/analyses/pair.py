@@ -20,7 +20,7 @@ from ropeaudit.doubledouble import Array
 from ropeaudit.formats import FP32, FloatArray, Format, round_to
 from ropeaudit.inputs import Inputs
 from ropeaudit.masks import Mask
-from ropeaudit.metrics import Differences, Place, Spread, hide
+from ropeaudit.metrics import Differences, Place, Size, hide
 from ropeaudit.reference import Factor, Precision
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject
@@ -40,7 +40,7 @@ class Apart:
     """
 
     drifts: tuple[Differences, Differences] = field(default_factory=lambda: (Differences(), Differences()))
-    truths: tuple[Spread, Spread] = field(default_factory=lambda: (Spread(), Spread()))
+    truths: tuple[Size, Size] = field(default_factory=lambda: (Size(), Size()))
     apart: Differences = field(default_factory=Differences)
     nearer: tuple[int, int] = (0, 0)
     error: float = 0.0
@@ -209,7 +209,7 @@ class Comparison:
             hide(drifts[index], hidden)
         for index, fmt in enumerate(self.formats):
             hide(truths[fmt][0], hidden)
-            found.truths[index].add(truths[fmt][0], visible, corner)
+            found.truths[index].weigh(truths[fmt][0], visible)
         _note(found, formed[0] - formed[1], drifts, hidden, visible, corner)
 
 
