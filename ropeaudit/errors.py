@@ -6,6 +6,7 @@ RopeAuditError
 │   └── BadShape      an array or a size that cannot be audited
 ├── BadInput          a file that cannot be read or does not hold what it should (exit code 2)
 ├── BadOutput         a file or stream that cannot be written (exit code 2)
+├── MissingPackage    something optional that is not installed (exit code 2)
 └── NotEmulated       a recipe that NumPy arithmetic cannot reproduce (exit code 2)
 
 A message says what was seen, what was allowed and what to type.
@@ -44,6 +45,10 @@ class BadInput(RopeAuditError, ValueError):
 
 class BadOutput(RopeAuditError, OSError):
     """A file or stream that cannot be written."""
+
+
+class MissingPackage(RopeAuditError, ImportError):
+    """A package that only some audits need and that is not installed; the message says what to type."""
 
 
 class NotEmulated(RopeAuditError):

@@ -28,6 +28,7 @@ class Record:
     length: int | None
     axes: str
     backend: str
+    version: str
     device: str
     layout: str
     head_dim: int
@@ -76,6 +77,7 @@ class Record:
     worst_query: int | None
     worst_key: int | None
     verdict: str
+    refused: str
 
     def as_dict(self) -> dict[str, Any]:
         """Return column -> value, in the order of `COLUMNS`."""
@@ -111,7 +113,8 @@ COLUMNS: dict[str, str] = {
     "clip": "cap of the angles in radians; nan without one",
     "length": "positions that the frequencies stand for (longrope: the border, or one more); nan without",
     "axes": "M-RoPE: pairs per position axis and the axes that are shifted; none for one axis",
-    "backend": "what executed the subject",
+    "backend": "what executed the subject: numpy, torch, or an implementation's own engine",
+    "version": "of the implementation; of torch with --backend torch; of ropeaudit itself for an emulated recipe",
     "device": "where it was executed",
     "layout": "pairs of dims: half (i, i + rotary_dim/2) or interleaved (2i, 2i + 1)",
     "head_dim": "dims of a head",
@@ -148,7 +151,8 @@ COLUMNS: dict[str, str] = {
     "worst_head": "head of drift_max; nan where no score differs or some are not finite",
     "worst_query": "query index of drift_max, unshifted",
     "worst_key": "key index of drift_max, unshifted",
-    "verdict": "exact, floor, growing, decorrelated or overflow",
+    "verdict": "exact, floor, growing, decorrelated, overflow or refused",
+    "refused": "why an implementation could not be audited here; none where it could",
 }
 TEXT_COLUMNS = frozenset(f.name for f in fields(Record) if f.type == "str")
 
@@ -158,6 +162,7 @@ VERDICTS: dict[str, str] = {
     "growing": "drift grows with the offset",
     "decorrelated": "drift_rms is at least half of reference_rms: the scores are unrelated to the truth",
     "overflow": "some scores are nan or infinite",
+    "refused": "the implementation does not take this dtype, setting or position",
 }
 
 
@@ -210,6 +215,8 @@ def structure_notes(found: Iterable[Record], frozen: bool) -> list[str]:
 def note(record: Record) -> str | None:
     """Return a finding that the reader must know of, with its remedy; None where there is none."""
     where = f"{record.subject} {record.dtype} at offset {record.offset}"
+    if record.verdict == "refused":
+        return f"{where}: refused: {record.refused}."
     collapsed = record.distinct_positions < record.seq_len
     if record.nonfinite:
         every = record.nonfinite == record.scores

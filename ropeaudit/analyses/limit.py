@@ -20,9 +20,9 @@ from threadpoolctl import threadpool_limits
 from ropeaudit import circumstances, recipes
 from ropeaudit.analyses import limit_guess, limit_search
 from ropeaudit.analyses.limit_search import Boundary, Question
-from ropeaudit.audit import CaseRun
 from ropeaudit.bound_monotone import last_exact_offset
 from ropeaudit.bounds import bound_up_to
+from ropeaudit.case_run import CaseRun
 from ropeaudit.cases import Case, fits, positions_fit
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.formats import parse
@@ -30,6 +30,7 @@ from ropeaudit.inputs import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.records import Record
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import makers
 from ropeaudit.subjects.emulated import Emulated
 
 UP_TO = 2**24  # the default of the largest offset
@@ -201,7 +202,13 @@ class _Measured:
         self.subject = Emulated(recipe, setting, case.position_axes(setting))
         self.hear: Callable[[], None] = lambda: None
         self.run = CaseRun(
-            case, inputs, setting, [recipe], None, circumstances.threads(), lambda share: self.hear()
+            case,
+            inputs,
+            setting,
+            [makers.emulated(recipe)],
+            None,
+            circumstances.threads(),
+            lambda share: self.hear(),
         )
         self.found: dict[int, Record] = {}
         self.bounds: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""ropeaudit list: recipes, formats, models, columns, verdicts."""
+"""ropeaudit list: recipes, implementations, formats, models, columns, verdicts."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import click
 
 from ropeaudit.cli.options import form
 
-KINDS = ("recipes", "formats", "models", "columns", "verdicts")
+KINDS = ("recipes", "impls", "formats", "models", "columns", "verdicts")
 
 
 @click.command(name="list")
 @click.argument("kind", metavar="|".join(KINDS))
 @form
 def list_(kind: str, form: str, color: bool | None) -> None:
-    """List what there is: recipes, formats, models, columns, verdicts."""
+    """List what there is: recipes, implementations, formats, models, columns, verdicts."""
     from ropeaudit.cli import output
     from ropeaudit.errors import UnknownName
     from ropeaudit.reports import Report
@@ -24,6 +24,7 @@ def list_(kind: str, form: str, color: bool | None) -> None:
         raise UnknownName("list", kind, KINDS)
     rows, screen = {
         "recipes": _recipes,
+        "impls": _implementations,
         "formats": _formats,
         "models": _models,
         "columns": _columns,
@@ -54,6 +55,20 @@ def _recipes() -> tuple[list[dict[str, Any]], list[str]]:
         )
     screen = ["recipe", "position", "frequency", "angle", "table", "rotation", "score", "summary"]
     return rows, [*screen, "runs"]
+
+
+def _implementations() -> tuple[list[dict[str, Any]], list[str]]:
+    from ropeaudit.subjects.third_party import ENTRIES
+
+    return [
+        {
+            "implementation": entry.name,
+            "package": entry.package,
+            "version": entry.version,
+            "runs": "yes" if entry.installed else entry.install,
+        }
+        for entry in ENTRIES.values()
+    ], []
 
 
 def _formats() -> tuple[list[dict[str, Any]], list[str]]:

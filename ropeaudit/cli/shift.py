@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @axis("--offset", "Integers added to every position.", "0,1000")
 @axis("--dtype", "Number formats of the model.", "fp64,fp32,fp16,bf16")
 @axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "uniform")
+@axis("--impl", "Real code, called as it is (`ropeaudit list impls`), instead of recipes or beside them.")
 @changes_option
 @click.option("--accumulate", metavar="FORMAT", help="Accumulator of q·k; short for --set accumulate=FORMAT.")
 @vector_options
@@ -106,9 +107,11 @@ def _audit(options: dict[str, Any]) -> Audit:
             raise UsageError("--accumulate '' is no number format; try --accumulate fp32")
         changes["accumulate"] = options["accumulate"]
     anchor = None if options["anchor"] is None else values.integer(options["anchor"], "--anchor")
+    called = values.names(options["impl"], "--impl")
     return Audit(
         cases=list(settings.cases(options)),
-        recipes=values.names(options["recipe"], "--recipe") or ["uniform"],
+        recipes=values.names(options["recipe"], "--recipe") or ([] if called else ["uniform"]),
+        implementations=called,
         dtypes=values.names(options["dtype"], "--dtype") or DTYPES,
         offsets=values.integers(options["offset"], "--offset") or [0, 1000],
         changes=changes,

@@ -68,7 +68,7 @@ _SETTINGS = (
     "clip",
     "axes",
 )
-_GRAVITY = ("exact", "floor", "growing", "decorrelated", "overflow")
+_GRAVITY = ("refused", "exact", "floor", "growing", "decorrelated", "overflow")
 
 
 def drift_report(
@@ -183,6 +183,8 @@ def _sentence(record: Record) -> str:
     if record.verdict == "overflow":
         return f"{who} gives {record.nonfinite} of {record.scores} scores that are nan or infinite."
     size = f"drifts by {short(record.drift_rms)} RMS, {percent(record.drift_relative)} of the scores"
+    if record.verdict == "refused":
+        return f"{who}: {record.refused}."
     if record.verdict == "exact":
         return f"{who} is within the certified error of the reference, {short(record.reference_error)}."
     if record.verdict == "decorrelated":

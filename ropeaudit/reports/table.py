@@ -21,6 +21,7 @@ _COLOURS = {
     "growing": "yellow",
     "decorrelated": "red",
     "overflow": "bold red",
+    "refused": "dim",
 }
 _GAP = 2
 WHOLE = 10_000  # columns: no table is wider

@@ -17,7 +17,8 @@ class Subject(Protocol):
     """A way to rotate q and k at given positions, in its own number formats.
 
     Scores are formed from the rotated arrays by `ropeaudit.measure`: q·k in `accumulate`, times
-    the softmax scale, stored in `score` (`scale_after_store`: stored before and after scaling).
+    the softmax scale, stored in `score` (`scale_after_store`: stored before and after scaling). softmax, output:
+    formats of the softmax and of what it gives. version: of what executes the subject.
     """
 
     name: str
@@ -28,7 +29,13 @@ class Subject(Protocol):
     accumulate: Format
     score: Format
     scale_after_store: bool
+    softmax: Format
+    output: Format
     narrowest: int
+    version: str
+
+    def refusal(self, seq_len: int, offset: int) -> str:
+        """Say why positions offset ... offset + seq_len - 1 cannot be audited; empty where they can."""
 
     def table(self, positions: Positions, offset: int) -> Any:
         """Return what rotating at positions + offset needs and all heads share.

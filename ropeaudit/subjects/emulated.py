@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ropeaudit import __version__
 from ropeaudit import doubledouble as dd
 from ropeaudit.formats import FP32, FP64, FloatArray, Format, round_own, round_to
 from ropeaudit.recipes import Resolved
@@ -33,6 +34,7 @@ class Emulated:
 
     backend = "numpy"
     device = "cpu"
+    version = __version__
 
     def __init__(self, recipe: Resolved, setting: RopeSetting, axes: Axes | None = None) -> None:
         """Keep the recipe, the setting and the position axes, if any; no arithmetic happens here."""
@@ -43,6 +45,11 @@ class Emulated:
         self.accumulate, self.score = recipe.accumulate, recipe.score
         self.scale_after_store = recipe.recipe.scale_after_store
         self.narrowest = recipe.narrowest
+        self.softmax, self.output = recipe.softmax, recipe.output
+
+    def refusal(self, seq_len: int, offset: int) -> str:
+        """Return nothing: a recipe takes every position."""
+        return ""
 
     def stages(self) -> dict[str, str]:
         """Return stage -> format name."""

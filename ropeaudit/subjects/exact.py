@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ropeaudit import reference
+from ropeaudit import __version__, reference
 from ropeaudit.formats import FP64, FloatArray, Format
 from ropeaudit.reference import Factor
 from ropeaudit.rope.setting import RopeSetting
@@ -21,13 +21,18 @@ class Exact:
     """The reference at a setting of its own; implements `ropeaudit.subjects.Subject`."""
 
     name, backend, device = "exact", "numpy", "cpu"
-    dtype = accumulate = score = FP64
+    dtype = accumulate = score = softmax = output = FP64
+    version = __version__
     scale_after_store = False
     narrowest = 24  # a float64 reference is what it can be compared with
 
     def __init__(self, setting: RopeSetting, input_format: Format) -> None:
         """Keep the setting; q and k are rounded to `input_format` like those of the subject beside it."""
         self.setting, self.input = setting, input_format
+
+    def refusal(self, seq_len: int, offset: int) -> str:
+        """Return nothing: every position is taken."""
+        return ""
 
     def table(self, positions: Positions, offset: int) -> Any:
         """Return cos and sin at positions + offset, in double-double."""

@@ -1,0 +1,161 @@
+"""One case: its offsets by the setting that holds at them, its subjects in batches that fit the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ropeaudit import bounds, inputs, measure, plan, reference, sampled
+from ropeaudit.bounds import Bound
+from ropeaudit.cases import Case, fits
+from ropeaudit.drawn import Drawn
+from ropeaudit.formats import Format
+from ropeaudit.inputs import Inputs
+from ropeaudit.metrics import Spread
+from ropeaudit.plan import AttentionOptions, Measured, Plan
+from ropeaudit.recording import Found, record
+from ropeaudit.records import Record
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Subject
+from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects.exact import Exact
+from ropeaudit.subjects.makers import Maker
+
+if TYPE_CHECKING:
+    from ropeaudit.attention import Attention
+
+
+class CaseRun:
+    """One case: its offsets by the setting that holds at them, its subjects in batches that fit the cache."""
+
+    def __init__(
+        self,
+        case: Case,
+        loaded: Inputs | Drawn,
+        setting: RopeSetting,
+        makers: Sequence[Maker],
+        asked: AttentionOptions | None,
+        threads: int,
+        progress: Callable[[float], None],
+    ) -> None:
+        self.case, self.loaded, self.setting, self.makers = case, loaded, setting, makers
+        self.asked, self.threads, self.progress = asked, threads, progress
+        self.axes = case.position_axes(setting)
+        self.structural: dict[tuple[RopeSetting, int, Format], Spread] = {}
+
+    def records(self, offsets: Sequence[int]) -> Iterator[Record]:
+        """Yield the records, subject by subject, offset by offset."""
+        groups: dict[tuple[RopeSetting, int], list[int]] = {}
+        for offset in offsets:
+            at = self.case.setting_at(self.setting, self.loaded.seq_len, offset)
+            groups.setdefault((at, offset if at.clipped else 0), []).append(offset)
+        runs = [self._group(at, origin, some) for (at, origin), some in groups.items()]
+        if len(runs) == 1:
+            yield from (record(self.case, self.loaded, found) for found in runs[0])
+            return
+        kept = {(f.subject.name, f.subject.dtype, f.offset): f for run in runs for f in run}
+        for maker in self.makers:
+            for offset in offsets:
+                yield record(self.case, self.loaded, kept[maker.name, maker.dtype, offset])
+
+    def _group(self, at: RopeSetting, origin: int, offsets: Sequence[int]) -> Iterator[Found]:
+        """Measure all subjects at the offsets that share a setting and an origin of the reference."""
+        subjects = [maker.make(at, self.axes) for maker in self.makers]
+        cells = [(index, offset) for index in range(len(subjects)) for offset in offsets]
+        whole = isinstance(self.loaded, Inputs)  # a sample is turned block by block and fits always
+        room = max(1, plan.cells_at_once(at, self.loaded.seq_len) - 1) if whole else len(cells)
+        starts, passes = range(0, len(cells), room), 2 if self.asked else 1
+        for number, start in enumerate(starts):
+            batch = [(subjects[index], offset) for index, offset in cells[start : start + room]]
+            yield from self._batch(batch, at, origin, (passes * number, passes * len(starts)))
+
+    def _batch(
+        self, batch: Sequence[tuple[Subject, int]], at: RopeSetting, origin: int, part: tuple[int, int]
+    ) -> Iterator[Found]:
+        """Measure some subjects at some offsets, together."""
+        reasons = [self._refusal(subject, offset) for subject, offset in batch]
+        cells = [cell for cell, reason in zip(batch, reasons, strict=True) if not reason]
+        some = list(dict.fromkeys(subject for subject, _ in cells))
+        wanted = [[offset for subject, offset in cells if subject is one] for one in some]
+        found = self._measure(some, wanted, at, origin, part) if cells else {}
+        floors = self._measure(some, [[0]] * len(some), at, 0) if origin and cells else found
+        limits = self._bounds(cells)
+        rows: dict[tuple[int, int], Attention] = {}
+        if self.asked and cells and isinstance(self.loaded, Inputs):
+            together = Plan(some, wanted, self.loaded, at, self.case.mask, origin)
+            rows = self._attention(together, self.asked, part)
+        for (subject, offset), reason in zip(batch, reasons, strict=True):
+            if reason:
+                yield Found(subject, offset, at, Measured(), Measured(), Spread(), refused=reason)
+                continue
+            cell = some.index(subject), offset
+            structural = self._structural(at, offset, subject.input)
+            softened, limit = rows.get(cell), limits.get((subject, offset))
+            floor = floors[cell[0], 0]
+            yield Found(subject, offset, at, found[cell], floor, structural, limit, softened)
+
+    def _refusal(self, subject: Subject, offset: int) -> str:
+        """Why a subject cannot be measured at an offset; it must work at offset 0 too."""
+        for at in dict.fromkeys((0, offset)):
+            if reason := subject.refusal(self.loaded.seq_len, at):
+                return reason
+        return ""
+
+    def _bounds(self, cells: Sequence[tuple[Subject, int]]) -> dict[tuple[Subject, int], Bound]:
+        """A-priori bounds of the cells that have one: of recipes, and of whole q and k."""
+        if not isinstance(self.loaded, Inputs):
+            return {}
+        emulated = [(subject, offset) for subject, offset in cells if isinstance(subject, Emulated)]
+        found = bounds.bounds(emulated, self.loaded, self.case.mask, self.threads)
+        return dict(zip(emulated, found, strict=True))
+
+    def _measure(
+        self,
+        subjects: Sequence[Subject],
+        offsets: Sequence[Sequence[int]],
+        at: RopeSetting,
+        origin: int,
+        part: tuple[int, int] = (0, 0),
+    ) -> dict[tuple[int, int], Measured]:
+        """Measure each subject at its offsets, and at 0 before them. part: which of how many this is."""
+        number, count = part
+        measured_at = [[0, *(offset for offset in some if offset)] for some in offsets]
+
+        def hear(share: float) -> None:
+            if count:
+                self.progress((number + share) / count)
+
+        rest, loaded = (at, self.case.mask, origin), self.loaded
+        if isinstance(loaded, Drawn):
+            return sampled.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, hear)
+        return measure.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, hear)
+
+    def _attention(
+        self, together: Plan[Inputs], asked: AttentionOptions, part: tuple[int, int]
+    ) -> dict[tuple[int, int], Attention]:
+        """Measure the rows after softmax, in a pass of its own behind that of the drift."""
+        from ropeaudit import attention_pass  # in-function: most audits need neither
+        from ropeaudit.attention import Rounding
+
+        fits(attention_pass.bytes_needed(together.setting, together.seq_len, self.threads))
+        own = asked.softmax == "recipe"
+        roundings = [Rounding(one.softmax, one.output) if own else None for one in together.subjects]
+        behind = inputs.BEHIND.get(self.loaded.source)
+        number, count = part
+
+        def hear(share: float) -> None:
+            self.progress((number + 1 + share) / count)
+
+        return attention_pass.measure(together, asked.anchor, behind, roundings, self.threads, hear)
+
+    def _structural(self, at: RopeSetting, offset: int, input_format: Format) -> Spread:
+        """Return what the shift does to exact scores; nothing, unless the setting depends on the position."""
+        farthest = abs(offset) + self.loaded.seq_len
+        clips = at.clipped and offset and farthest * reference.fastest(at) >= at.clip
+        if at == self.setting and not clips:
+            return Spread(count=1)
+        key = at, offset if at.clipped else 0, input_format
+        if key not in self.structural:
+            found = self._measure([Exact(at, input_format)], [[key[1]]], self.setting, 0)
+            self.structural[key] = found[0, key[1]].drift
+        return self.structural[key]

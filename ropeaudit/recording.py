@@ -1,0 +1,112 @@
+"""From what was measured to the record: one row a subject and offset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ropeaudit import records, sampled
+from ropeaudit.bounds import Bound
+from ropeaudit.cases import Case
+from ropeaudit.drawn import Drawn
+from ropeaudit.inputs import Inputs
+from ropeaudit.metrics import Spread
+from ropeaudit.plan import Measured
+from ropeaudit.records import Record
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Subject
+
+if TYPE_CHECKING:
+    from ropeaudit.attention import Attention
+
+_POSITIONS = 2**20  # looked at together
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was measured of one subject at one offset, and under which setting; or why it was refused."""
+
+    subject: Subject
+    offset: int
+    setting: RopeSetting
+    measured: Measured
+    floor: Measured
+    structural: Spread
+    bound: Bound | None = None
+    attention: Attention | None = None
+    refused: str = ""
+
+
+def record(case: Case, loaded: Inputs | Drawn, found: Found) -> Record:
+    subject, setting, measured, floor = found.subject, found.setting, found.measured, found.floor
+    drift, truth = measured.drift, measured.truth
+    head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
+    low, high = sampled.interval(drift)
+    verdict = "refused" if found.refused else ""
+    judged = {
+        "nonfinite": drift.nonfinite,
+        "drift_max": drift.max,
+        "drift_rms": drift.rms,
+        "floor_rms": floor.drift.rms,
+        "reference_rms": truth.rms,
+        "reference_error": measured.error,
+    }
+    return Record(
+        schema=records.SCHEMA,
+        subject=subject.name,
+        dtype=subject.dtype.name,
+        offset=found.offset,
+        model=case.model_name,
+        scaling=str(setting.scaling),
+        clip=setting.clip if setting.clipped else None,
+        length=setting.length if setting.scaling.depends_on_length else None,
+        axes=str(axes) if (axes := case.position_axes(setting)) else "none",
+        backend=subject.backend,
+        version=subject.version,
+        device=subject.device,
+        layout=setting.layout,
+        head_dim=setting.head_dim,
+        rotary_dim=setting.rotary_dim,
+        base=setting.base,
+        scale=setting.scale,
+        seq_len=loaded.seq_len,
+        heads=loaded.heads,
+        kv_heads=loaded.kv_heads,
+        mask=case.mask,
+        source=loaded.source,
+        seed=loaded.seed,
+        sample=case.sample,
+        scores=drift.count,
+        distinct_positions=0 if found.refused else _distinct(subject, loaded.seq_len, found.offset),
+        drift_mean_abs=drift.mean_abs,
+        drift_rms_low=low,
+        drift_rms_high=high,
+        drift_bias=drift.mean,
+        drift_relative=records.ratio(drift.rms, truth.rms),
+        self_drift_max=measured.own.max,
+        self_drift_rms=measured.own.rms,
+        structural_max=found.structural.max,
+        structural_rms=found.structural.rms,
+        predicted_rms=found.bound.rms if found.bound else None,
+        bound_max=found.bound.maximum + measured.error if found.bound else None,
+        **(found.attention.columns() if found.attention else dict.fromkeys(records.ATTENTION)),
+        worst_head=head,
+        worst_query=query,
+        worst_key=key,
+        verdict=verdict or records.judge(**judged),  # type: ignore[arg-type]
+        refused=found.refused or "none",
+        **judged,  # type: ignore[arg-type]
+    )
+
+
+def _distinct(subject: Subject, seq_len: int, offset: int) -> int:
+    """Count the positions that stay different, a part at a time: parts share their last position."""
+    count = 0
+    for start in range(0, seq_len, _POSITIONS):
+        part = np.arange(start, min(start + _POSITIONS + 1, seq_len), dtype=np.int64) + offset
+        count += subject.distinct_positions(part)
+        if part.size > _POSITIONS:
+            count -= subject.distinct_positions(part[-1:])
+    return count

@@ -1,0 +1,42 @@
+"""Between NumPy arrays and torch tensors, exactly: a carrier holds every value of its format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ropeaudit.errors import UsageError
+from ropeaudit.formats import FloatArray, Format
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3", "float8_e5m2")
+
+
+def dtype(fmt: Format) -> torch.dtype:
+    """Return torch's dtype of a format. Raises: UsageError where it has none."""
+    import torch
+
+    names = {"float8_e4m3": "float8_e4m3fn"}
+    if fmt.name not in DTYPES:
+        raise UsageError(f"torch has no dtype {fmt.name}; give one of {', '.join(DTYPES)}")
+    found: torch.dtype = getattr(torch, names.get(fmt.name, fmt.name))
+    return found
+
+
+def to_torch(x: FloatArray, fmt: Format) -> torch.Tensor:
+    """Return x, whose values are numbers of `fmt`, as a tensor of that dtype; nothing is rounded."""
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(x)).to(dtype(fmt))
+
+
+def to_numpy(x: torch.Tensor) -> FloatArray:
+    """Return a tensor's values in float64 if it is that wide, else in float32; nothing is rounded."""
+    import torch
+
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    found: FloatArray = x.detach().to(wide).cpu().numpy()
+    return found
