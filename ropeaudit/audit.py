@@ -54,7 +54,7 @@ class Audit:
         self.makers()
 
     def makers(self) -> list[Maker]:
-        """Return every recipe, then every implementation, in every dtype: the order of the rows, each once."""
+        """Return every recipe, then every implementation, in every dtype, as the rows come; each once."""
         chosen = [recipes.load(name).changed(self.changes) for name in dict.fromkeys(self.recipes)]
         formats = list(dict.fromkeys(parse(name) for name in self.dtypes))
         names = dict.fromkeys(self.implementations)

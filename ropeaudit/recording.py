@@ -40,6 +40,7 @@ class Found:
 
 
 def record(case: Case, loaded: Inputs | Drawn, found: Found) -> Record:
+    """Return the row of a subject and offset."""
     subject, setting, measured, floor = found.subject, found.setting, found.measured, found.floor
     drift, truth = measured.drift, measured.truth
     head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)

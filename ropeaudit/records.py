@@ -114,7 +114,7 @@ COLUMNS: dict[str, str] = {
     "length": "positions that the frequencies stand for (longrope: the border, or one more); nan without",
     "axes": "M-RoPE: pairs per position axis and the axes that are shifted; none for one axis",
     "backend": "what executed the subject: numpy, torch, or an implementation's own engine",
-    "version": "of the implementation; of torch with --backend torch; of ropeaudit itself for an emulated recipe",
+    "version": "of the implementation; torch's with --backend torch; ropeaudit's own for an emulated recipe",
     "device": "where it was executed",
     "layout": "pairs of dims: half (i, i + rotary_dim/2) or interleaved (2i, 2i + 1)",
     "head_dim": "dims of a head",

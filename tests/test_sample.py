@@ -17,12 +17,12 @@ from ropeaudit import (
     measure,
     parse,
     recipes,
+    recording,
     reference,
     sampled,
     scores,
     shift,
 )
-from ropeaudit import audit as auditing
 from ropeaudit.cli.main import main
 from ropeaudit.errors import BadShape, UsageError
 from ropeaudit.formats import round_to
@@ -308,7 +308,7 @@ def test_sixteen_million_tokens_need_no_room() -> None:
 
 @pytest.mark.parametrize("offset", [0, 1000, -40, 65500])
 def test_positions_are_counted_in_parts(offset, monkeypatch) -> None:
-    monkeypatch.setattr(auditing, "_POSITIONS", 16)
+    monkeypatch.setattr(recording, "_POSITIONS", 16)
     for dtype in ("bf16", "fp16", "fp32"):
         numbers = (np.arange(90) + offset).astype(float)
         rounded = round_to(numbers, parse(dtype))

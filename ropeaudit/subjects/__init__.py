@@ -17,8 +17,8 @@ class Subject(Protocol):
     """A way to rotate q and k at given positions, in its own number formats.
 
     Scores are formed from the rotated arrays by `ropeaudit.measure`: q·k in `accumulate`, times
-    the softmax scale, stored in `score` (`scale_after_store`: stored before and after scaling). softmax, output:
-    formats of the softmax and of what it gives. version: of what executes the subject.
+    the softmax scale, stored in `score` (`scale_after_store`: stored before and after scaling).
+    softmax, output: formats of the softmax and of what it gives. version: of what executes the subject.
     """
 
     name: str
