@@ -44,6 +44,7 @@ HOUSE = [
     ["analyses.limit"],
     ["reports.numbers"],
     ["reports"],
+    ["reports.settings"],
     ["reports.drift", "reports.table", "reports.json", "reports.curves"],
     [
         "reports.markdown",
@@ -58,6 +59,7 @@ HOUSE = [
     ["reports.explain"],
     ["cli", "cli.options", "cli.values", "cli.gates", "cli.progress"],
     ["cli.output", "cli.settings", "cli.rows"],
+    ["cli.work"],
     [
         "cli.shift",
         "cli.list",

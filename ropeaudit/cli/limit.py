@@ -41,42 +41,31 @@ def limit(**options: Any) -> int:
     Reported are the largest offset that is safe, with all below it, and the first that fails, in tokens
     and as the last position of the sequence there.
     """
-    from ropeaudit import circumstances
     from ropeaudit.analyses import limit as analysis
-    from ropeaudit.cli import output, rows
+    from ropeaudit.cli import rows, work
     from ropeaudit.reports.limit import COLUMNS, limit_report
 
     columns = rows.chosen_columns(options, COLUMNS)
     arguments = _arguments(options)
-    stages = {f"{r.recipe.name} {r.dtype}": r.stages() for r in arguments["resolved"]}
-    with output.opened(options["outputs"]) as files:
-        found, interrupted = rows.gathered(
-            lambda hear: analysis.run(**arguments, progress=hear), options["quiet"]
-        )
-        if found or not interrupted:
-            about = circumstances.gather() | {"stages": stages}
-            output.deliver(limit_report(found, columns, about), files, options)
-    if interrupted:
-        output.say(f"interrupted: {len(found)} rows were done and written")
-    return 130 if interrupted else 0
+    _, code = work.done(
+        options,
+        lambda hear: analysis.run(**arguments, progress=hear),
+        lambda found, about: limit_report(found, columns, about),
+        work.stages(arguments["resolved"]),
+    )
+    return code
 
 
 def _arguments(options: dict[str, Any]) -> dict[str, Any]:
     """Turn options into the arguments of `analyses.limit.run`. Raises: RopeAuditError."""
-    from ropeaudit import recipes
     from ropeaudit.analyses import limit as analysis
-    from ropeaudit.cli import settings, values
-    from ropeaudit.formats import parse
+    from ropeaudit.cli import settings, values, work
 
-    changes = recipes.parse_changes(options["changes"])
-    named = values.names(options["recipe"], "--recipe") or ["hf"]
-    chosen = [recipes.load(name).changed(changes) for name in named]
-    formats = dict.fromkeys(parse(name) for name in values.names(options["dtype"], "--dtype") or ["bf16"])
     typed = values.names(options["tolerance"], "--tolerance") or [analysis.TOLERANCE]
     up_to, budget = options["up_to"], options["budget"]
     return {
         "cases": list(settings.cases(options)),
-        "resolved": [recipe.resolve(fmt) for recipe in chosen for fmt in formats],
+        "resolved": work.resolved(options, "hf", "bf16"),
         "tolerances": [analysis.tolerance(text) for text in typed],
         "up_to": analysis.UP_TO if up_to is None else values.integer(up_to, "--up-to"),
         "budget": None if budget is None else values.integer(budget, "--budget"),

@@ -8,7 +8,7 @@ from typing import Any
 
 from ropeaudit import masks, records
 from ropeaudit.records import Record
-from ropeaudit.reports import Report
+from ropeaudit.reports import Report, settings
 from ropeaudit.reports.numbers import percent, short
 
 LEGEND = (
@@ -53,21 +53,6 @@ _DISPENSABLE = (
     "self_drift_rms",
     "drift_relative",
 )
-_SETTINGS = (
-    "source",
-    "seed",
-    "seq_len",
-    "head_dim",
-    "rotary_dim",
-    "base",
-    "scale",
-    "layout",
-    "mask",
-    "model",
-    "scaling",
-    "clip",
-    "axes",
-)
 _GRAVITY = ("refused", "exact", "floor", "growing", "decorrelated", "overflow")
 
 
@@ -83,7 +68,7 @@ def drift_report(
     frozen: whether frequencies that depend on the length were kept at every offset.
     """
     rows = [record.as_dict() for record in found]
-    varying = [name for name in _SETTINGS if len({repr(row[name]) for row in rows}) > 1]
+    varying = settings.varying(rows)
     measured = any(record.attention_tv_mean is not None for record in found)
     after = (
         (*_AFTER, *(["right_token"] if any(_built(record) for record in found) else [])) if measured else ()

@@ -11,7 +11,7 @@ from ropeaudit.analyses.explain import Explanation
 from ropeaudit.analyses.remedies import USUAL_SHARE, Remedy
 from ropeaudit.recipes import STAGES
 from ropeaudit.records import ratio
-from ropeaudit.reports import Report
+from ropeaudit.reports import Report, settings
 from ropeaudit.reports.explain_rows import COLUMNS, KINDS, SCHEMA, own_columns, rows
 from ropeaudit.reports.numbers import part, percent, short
 
@@ -35,19 +35,6 @@ _SCREEN: dict[str, tuple[str, ...]] = {
     "remedy": ("size", "set", "left_rms", "removed", "meets", "table_bytes", "multiply_bits"),
 }
 _DISPENSABLE = ("multiply_bits", "table_bytes", "without_rms", "alone_rms", "format", "k_norm", "q_norm")
-_VARYING: tuple[str, ...] = (
-    "source",
-    "seed",
-    "seq_len",
-    "head_dim",
-    "rotary_dim",
-    "base",
-    "layout",
-    "mask",
-    "model",
-    "scaling",
-)
-_VARYING += ("clip",)
 _PLURAL = {"stage": "stages", "pair": "pairs", "position": "positions", "head": "heads", "remedy": "remedies"}
 _NOTABLE = 0.01  # share of the drift
 _NEITHER = 0.9  # share of the drift that is of no pair, above which pairs are not compared
@@ -59,7 +46,7 @@ def explain_report(
 ) -> Report:
     """Return the report, its rows by `kind`; `columns` chooses and orders what is shown and written."""
     whole = {name: [row for one in found for row in rows(one, name)] for name in KINDS}
-    varying = [name for name in _VARYING if len({repr(row[name]) for row in whole["stage"]}) > 1]
+    varying = settings.varying(whole["stage"])
     first = [*([] if len(found) == 1 else ["subject", "dtype", "offset"]), *varying]
     further = {}
     for name in KINDS:

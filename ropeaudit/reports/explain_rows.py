@@ -8,38 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from ropeaudit import masks
+from ropeaudit import masks, records
 from ropeaudit.analyses import shares
 from ropeaudit.analyses.explain import Explanation
 from ropeaudit.analyses.remedies import Remedy
 from ropeaudit.recipes import STAGES
 from ropeaudit.records import ratio
-from ropeaudit.reports import parity
+from ropeaudit.reports import settings
 
 SCHEMA = 1
 REST = "sum and store"  # what is of no pair
 _BINS, _MOST_QUERIES = 32, 64
 
 _NAMES = ("subject", "dtype", "offset")
-_SETTING: tuple[str, ...] = (
-    "model",
-    "scaling",
-    "clip",
-    "layout",
-    "head_dim",
-    "rotary_dim",
-    "base",
-    "scale",
-    "seq_len",
-)
-_SETTING += ("heads", "kv_heads", "mask", "source", "seed")
 # column -> what it holds, in rows of every kind
 _COMMON: dict[str, str] = {
     "schema": "version of this list of columns",
-    "subject": "recipe, with the changes made to it in brackets",
+    "subject": records.COLUMNS["subject"],
     "dtype": "number format of the model, which the recipe applies to its stages",
     "offset": "integer added to every position, in tokens",
-    **{name: parity.COLUMNS[name] for name in _SETTING},
+    **settings.COLUMNS,
     "sampled_positions": "how many positions were looked at",
     "sampled_heads": "how many query heads were looked at",
     "scores": "how many scores were looked at",
@@ -112,7 +100,7 @@ def _common(found: Explanation) -> dict[str, Any]:
         "subject": found.subject,
         "dtype": found.recipe.dtype.name,
         "offset": found.offset,
-        **parity.setting_row(found),
+        **settings.row(found),
         "sampled_positions": int(found.sample.positions.size),
         "sampled_heads": len(found.sample.heads),
         "scores": found.drift.count,

@@ -7,33 +7,15 @@ from typing import Any
 
 from ropeaudit import records
 from ropeaudit.analyses.limit import Limit
-from ropeaudit.reports import Report
+from ropeaudit.reports import Report, settings
 
 SCHEMA = 1
-_SETTINGS = (
-    "model",
-    "scaling",
-    "clip",
-    "length",
-    "axes",
-    "layout",
-    "head_dim",
-    "rotary_dim",
-    "base",
-    "scale",
-    "seq_len",
-    "heads",
-    "kv_heads",
-    "mask",
-    "source",
-    "seed",
-)
 # column -> what it holds
 COLUMNS: dict[str, str] = {
     "schema": "version of this list of columns",
     "subject": records.COLUMNS["subject"],
     "dtype": records.COLUMNS["dtype"],
-    **{name: records.COLUMNS[name] for name in _SETTINGS},
+    **settings.COLUMNS,
     "model_maximum": "positions that the model is made for; nan where nothing says it",
     "tolerance_column": "column of a record that the tolerance speaks of",
     "tolerance": "largest |value| that is accepted; of distinct_positions the smallest",
@@ -68,7 +50,7 @@ def row(found: Limit) -> dict[str, Any]:
         "schema": SCHEMA,
         "subject": zero.subject,
         "dtype": zero.dtype,
-        **{name: getattr(zero, name) for name in _SETTINGS},
+        **{name: getattr(zero, name) for name in settings.NAMES},
         "model_maximum": found.case.maximum,
         "tolerance_column": column,
         "tolerance": found.tolerance.value,
@@ -102,9 +84,18 @@ def limit_report(
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
     rows = [row(one) for one in found]
-    varying = [name for name in _SETTINGS if len({repr(one[name]) for one in rows}) > 1]
+    varying = settings.varying(rows)
     known = ["model_maximum"] if any(one["model_maximum"] for one in rows) else []
-    screen = ["subject", "dtype", *varying, *known, "tolerance_column", "tolerance", *_SCREEN, "how"]
+    screen = [
+        "subject",
+        "dtype",
+        *varying,
+        *known,
+        "tolerance_column",
+        "tolerance",
+        *_SCREEN,
+        "how",
+    ]
     return Report(
         rows=rows,
         columns=list(columns or COLUMNS),

@@ -7,7 +7,7 @@ from typing import Any
 
 from ropeaudit.analyses.parity import Parity
 from ropeaudit.records import ratio
-from ropeaudit.reports import Report
+from ropeaudit.reports import Report, settings
 from ropeaudit.reports.numbers import percent, short
 
 SCHEMA = 1
@@ -18,20 +18,7 @@ COLUMNS: dict[str, str] = {
     "b": "second subject",
     "dtype": "number format of the model, which both recipes apply to their stages",
     "offset": "integer added to every position, in tokens",
-    "model": "preset or config, with its layer type where it has several; none without one",
-    "scaling": "how the frequencies are changed",
-    "clip": "cap of the angles in radians; inf without one",
-    "layout": "pairs of dims: half (i, i + rotary_dim/2) or interleaved (2i, 2i + 1)",
-    "head_dim": "dims of a head",
-    "rotary_dim": "dims of a head that are rotated",
-    "base": "theta: frequencies are base^(-2i/rotary_dim)",
-    "scale": "softmax scale that multiplies every score",
-    "seq_len": "positions",
-    "heads": "query heads",
-    "kv_heads": "key-value heads",
-    "mask": "which keys a query sees: causal, full or window:N, the last N",
-    "source": "where q and k come from: gaussian, ones, arange or a file",
-    "seed": "seed of gaussian q and k; nan where none was used",
+    **settings.COLUMNS,
     "scores": "how many scores were compared",
     "a_nonfinite": "how many of a's scores are nan or infinite",
     "b_nonfinite": "how many of b's scores are nan or infinite",
@@ -56,18 +43,6 @@ LEGEND = (
     "parity: a's scores minus b's; drift: scores minus the exact ones; nearer: smaller drift rms.\n"
     "Scores are scaled, before softmax. Parity is not accuracy: both goals are legitimate."
 )
-_SETTINGS: tuple[str, ...] = (
-    "source",
-    "seed",
-    "seq_len",
-    "head_dim",
-    "rotary_dim",
-    "base",
-    "layout",
-    "mask",
-    "model",
-)
-_SETTINGS += ("scaling", "clip")
 _SCREEN: tuple[str, ...] = (
     "parity_max",
     "parity_rms",
@@ -89,23 +64,6 @@ _DISPENSABLE: tuple[str, ...] = (
 _DISPENSABLE += ("a_nearer", "parity_max")
 
 
-def setting_row(found: Any) -> dict[str, Any]:
-    """Return the columns that say what was measured: model, setting, q and k."""
-    setting, inputs, case = found.setting, found.inputs, found.case
-    names = ("clip", "layout", "head_dim", "rotary_dim", "base", "scale")
-    return {
-        "model": case.model_name,
-        "scaling": str(setting.scaling),
-        **{name: getattr(setting, name) for name in names},
-        "seq_len": inputs.q.shape[1],
-        "heads": inputs.q.shape[0],
-        "kv_heads": inputs.k.shape[0],
-        "mask": case.mask,
-        "source": inputs.source,
-        "seed": inputs.seed,
-    }
-
-
 def row(found: Parity) -> dict[str, Any]:
     """Return the columns of `COLUMNS`."""
     apart, (first, second) = found.apart, found.apart.drifts
@@ -117,7 +75,7 @@ def row(found: Parity) -> dict[str, Any]:
         "b": found.names[1],
         "dtype": found.dtype.name,
         "offset": found.offset,
-        **setting_row(found),
+        **settings.row(found),
         "scores": count,
         "a_nonfinite": first.nonfinite,
         "b_nonfinite": second.nonfinite,
@@ -146,11 +104,10 @@ def parity_report(
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
     rows = [row(one) for one in found]
-    varying = [name for name in _SETTINGS if len({repr(one[name]) for one in rows}) > 1]
     return Report(
         rows=rows,
         columns=list(columns or COLUMNS),
-        screen=list(columns or ["a", "b", "dtype", "offset", *varying, *_SCREEN]),
+        screen=list(columns or ["a", "b", "dtype", "offset", *settings.varying(rows), *_SCREEN]),
         dispensable=() if columns else _DISPENSABLE,
         headline=headline(rows),
         notes=notes(found),

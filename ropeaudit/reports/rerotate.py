@@ -7,7 +7,7 @@ from typing import Any
 
 from ropeaudit.analyses.rerotate import Rerotated
 from ropeaudit.records import ratio
-from ropeaudit.reports import Report
+from ropeaudit.reports import Report, settings
 from ropeaudit.reports.numbers import percent, short
 
 SCHEMA = 1
@@ -19,20 +19,7 @@ COLUMNS: dict[str, str] = {
     "steps": "how many times the stored keys were rotated",
     "by": "tokens of one step",
     "position": "position of the first key, and of the first query, after the steps",
-    "model": "preset or config, with its layer type where it has several; none without one",
-    "scaling": "how the frequencies are changed",
-    "clip": "cap of the angles in radians; inf: they are not capped",
-    "layout": "pairs of dims: half (i, i + rotary_dim/2) or interleaved (2i, 2i + 1)",
-    "head_dim": "dims of a head",
-    "rotary_dim": "dims of a head that are rotated",
-    "base": "theta: frequencies are base^(-2i/rotary_dim)",
-    "scale": "softmax scale that multiplies every score",
-    "seq_len": "positions",
-    "heads": "query heads",
-    "kv_heads": "key-value heads",
-    "mask": "which keys a query sees: causal, full or window:N, the last N",
-    "source": "where q and k come from: gaussian, ones, arange or a file",
-    "seed": "seed of gaussian q and k; nan where none was used",
+    **settings.COLUMNS,
     "scores": "how many scores were compared",
     "nonfinite": "how many of the scores of re-rotated keys are nan or infinite",
     "reference_rms": "RMS of the exact scores",
@@ -54,7 +41,6 @@ LEGEND = (
     "the final position;\nfrom fresh: the first minus the second. Queries are fresh. Scores are scaled, "
     "before softmax."
 )
-_SETTINGS = ("source", "seed", "seq_len", "head_dim", "rotary_dim", "base", "layout", "mask", "model")
 _SCREEN: tuple[str, ...] = ("drift_max", "drift_rms", "drift_relative", "fresh_drift_rms", "from_fresh_max")
 _SCREEN += ("from_fresh_rms", "key_norm_growth")
 _DISPENSABLE = ("from_fresh_max", "drift_max", "position", "drift_relative", "from_fresh_rms")
@@ -65,8 +51,6 @@ def row(found: Rerotated) -> dict[str, Any]:
     """Return the columns of `COLUMNS`."""
     apart, (drift, fresh) = found.apart, found.apart.drifts
     head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
-    setting, inputs = found.setting, found.inputs
-    names = ("clip", "layout", "head_dim", "rotary_dim", "base", "scale")
     values = {
         "schema": SCHEMA,
         "subject": found.subject,
@@ -74,15 +58,7 @@ def row(found: Rerotated) -> dict[str, Any]:
         "steps": found.steps,
         "by": found.by,
         "position": found.position,
-        "model": found.case.model_name,
-        "scaling": str(setting.scaling),
-        **{name: getattr(setting, name) for name in names},
-        "seq_len": inputs.q.shape[1],
-        "heads": inputs.q.shape[0],
-        "kv_heads": inputs.k.shape[0],
-        "mask": found.case.mask,
-        "source": inputs.source,
-        "seed": inputs.seed,
+        **settings.row(found),
         "scores": drift.count,
         "nonfinite": drift.nonfinite,
         "reference_rms": apart.truths[0].rms,
@@ -107,7 +83,7 @@ def rerotate_report(
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
     rows = [row(one) for one in found]
-    varying = [name for name in (*_SETTINGS, "scaling") if len({repr(one[name]) for one in rows}) > 1]
+    varying = settings.varying(rows)
     return Report(
         rows=rows,
         columns=list(columns or COLUMNS),

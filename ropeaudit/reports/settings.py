@@ -1,0 +1,77 @@
+"""The columns that say what was measured: model, RoPE setting, q and k; the same in every report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ropeaudit import records
+from ropeaudit.cases import Case
+from ropeaudit.inputs import Inputs
+from ropeaudit.rope.setting import RopeSetting
+
+NAMES = (
+    "model",
+    "scaling",
+    "clip",
+    "length",
+    "axes",
+    "layout",
+    "head_dim",
+    "rotary_dim",
+    "base",
+    "scale",
+    "seq_len",
+    "heads",
+    "kv_heads",
+    "mask",
+    "source",
+    "seed",
+)
+_IMPLIED = ("length", "heads", "kv_heads")  # they go with the model, and say little by themselves
+# column -> what it holds
+COLUMNS: dict[str, str] = {name: records.COLUMNS[name] for name in NAMES}
+
+
+class Measured(Protocol):
+    """What an analysis found, as far as it says under which setting."""
+
+    @property
+    def case(self) -> Case:
+        """The case without its subject and offset."""
+
+    @property
+    def setting(self) -> RopeSetting:
+        """The RoPE setting."""
+
+    @property
+    def inputs(self) -> Inputs:
+        """q and k."""
+
+
+def row(found: Measured) -> dict[str, Any]:
+    """Return the columns of `COLUMNS`."""
+    case, setting, inputs = found.case, found.setting, found.inputs
+    axes = case.position_axes(setting)
+    names = ("layout", "head_dim", "rotary_dim", "base", "scale")
+    values = {
+        "model": case.model_name,
+        "scaling": str(setting.scaling),
+        "clip": setting.clip if setting.clipped else None,
+        "length": setting.length if setting.scaling.depends_on_length else None,
+        "axes": str(axes) if axes else "none",
+        **{name: getattr(setting, name) for name in names},
+        "seq_len": inputs.seq_len,
+        "heads": inputs.heads,
+        "kv_heads": inputs.kv_heads,
+        "mask": case.mask,
+        "source": inputs.source,
+        "seed": inputs.seed,
+    }
+    return {name: values[name] for name in NAMES}
+
+
+def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the setting columns that differ from row to row: a reader must see these."""
+    told = [name for name in NAMES if name not in _IMPLIED]
+    return [name for name in told if len({repr(row[name]) for row in rows}) > 1]
