@@ -51,12 +51,12 @@ class CaseRun:
             groups.setdefault((at, offset if at.clipped else 0), []).append(offset)
         runs = [self._group(at, origin, some) for (at, origin), some in groups.items()]
         if len(runs) == 1:
-            yield from (record(self.case, self.loaded, found) for found in runs[0])
+            yield from (record(self.case, self.loaded, found, self.asked) for found in runs[0])
             return
         kept = {(f.subject.name, f.subject.dtype, f.offset): f for run in runs for f in run}
         for maker in self.makers:
             for offset in offsets:
-                yield record(self.case, self.loaded, kept[maker.name, maker.dtype, offset])
+                yield record(self.case, self.loaded, kept[maker.name, maker.dtype, offset], self.asked)
 
     def _group(self, at: RopeSetting, origin: int, offsets: Sequence[int]) -> Iterator[Found]:
         """Measure all subjects at the offsets that share a setting and an origin of the reference."""

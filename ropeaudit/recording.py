@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ropeaudit.cases import Case
 from ropeaudit.drawn import Drawn
 from ropeaudit.inputs import Inputs
 from ropeaudit.metrics import Spread
-from ropeaudit.plan import Measured
+from ropeaudit.plan import AttentionOptions, Measured
 from ropeaudit.records import Record
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject
@@ -39,7 +39,72 @@ class Found:
     refused: str = ""
 
 
-def record(case: Case, loaded: Inputs | Drawn, found: Found) -> Record:
+class Sizes(Protocol):
+    """q and k, as far as a row tells of them."""
+
+    @property
+    def heads(self) -> int:
+        """h: query heads."""
+
+    @property
+    def kv_heads(self) -> int:
+        """g: key-value heads."""
+
+    @property
+    def seq_len(self) -> int:
+        """s: positions."""
+
+    @property
+    def source(self) -> str:
+        """Where they come from."""
+
+    @property
+    def seed(self) -> int | None:
+        """The seed, None where none was used."""
+
+
+def identity(
+    case: Case,
+    sizes: Sizes,
+    setting: RopeSetting,
+    subject: Subject,
+    offset: int,
+    asked: AttentionOptions | None,
+) -> dict[str, Any]:
+    """Return the columns of `records.IDENTITY`: what was asked for. Nothing is measured for it."""
+    axes = case.position_axes(setting)
+    return {
+        "schema": records.SCHEMA,
+        "subject": subject.name,
+        "dtype": subject.dtype.name,
+        "offset": offset,
+        "model": case.model_name,
+        "scaling": str(setting.scaling),
+        "clip": setting.clip if setting.clipped else None,
+        "length": setting.length if setting.scaling.depends_on_length else None,
+        "axes": str(axes) if axes else "none",
+        "backend": subject.backend,
+        "version": subject.version,
+        "device": subject.device,
+        "layout": setting.layout,
+        "head_dim": setting.head_dim,
+        "rotary_dim": setting.rotary_dim,
+        "base": setting.base,
+        "scale": setting.scale,
+        "seq_len": sizes.seq_len,
+        "heads": sizes.heads,
+        "kv_heads": sizes.kv_heads,
+        "mask": case.mask,
+        "source": sizes.source,
+        "seed": sizes.seed,
+        "sample": case.sample,
+        "softmax": asked.softmax if asked else None,
+        "anchor": asked.anchor if asked else None,
+        "stages": " ".join(f"{stage}={fmt}" for stage, fmt in subject.stages().items()),
+    }
+
+
+def record(case: Case, loaded: Inputs | Drawn, found: Found, asked: AttentionOptions | None) -> Record:
     """Return the row of a subject and offset."""
     subject, setting, measured, floor = found.subject, found.setting, found.measured, found.floor
     drift, truth = measured.drift, measured.truth
@@ -55,30 +120,7 @@ def record(case: Case, loaded: Inputs | Drawn, found: Found) -> Record:
         "reference_error": measured.error,
     }
     return Record(
-        schema=records.SCHEMA,
-        subject=subject.name,
-        dtype=subject.dtype.name,
-        offset=found.offset,
-        model=case.model_name,
-        scaling=str(setting.scaling),
-        clip=setting.clip if setting.clipped else None,
-        length=setting.length if setting.scaling.depends_on_length else None,
-        axes=str(axes) if (axes := case.position_axes(setting)) else "none",
-        backend=subject.backend,
-        version=subject.version,
-        device=subject.device,
-        layout=setting.layout,
-        head_dim=setting.head_dim,
-        rotary_dim=setting.rotary_dim,
-        base=setting.base,
-        scale=setting.scale,
-        seq_len=loaded.seq_len,
-        heads=loaded.heads,
-        kv_heads=loaded.kv_heads,
-        mask=case.mask,
-        source=loaded.source,
-        seed=loaded.seed,
-        sample=case.sample,
+        **identity(case, loaded, setting, subject, found.offset, asked),
         scores=drift.count,
         distinct_positions=0 if found.refused else _distinct(subject, loaded.seq_len, found.offset),
         drift_mean_abs=drift.mean_abs,

@@ -42,6 +42,9 @@ class Record:
     source: str
     seed: int | None
     sample: int | None
+    softmax: str | None
+    anchor: int | None
+    stages: str
     scores: int
     nonfinite: int
     distinct_positions: int
@@ -78,6 +81,10 @@ class Record:
     worst_key: int | None
     verdict: str
     refused: str
+
+    def identity(self) -> tuple[Any, ...]:
+        """Return what was asked for, without what was measured: equal for the same cell of a sweep."""
+        return tuple(getattr(self, name) for name in IDENTITY)
 
     def as_dict(self) -> dict[str, Any]:
         """Return column -> value, in the order of `COLUMNS`."""
@@ -128,6 +135,9 @@ COLUMNS: dict[str, str] = {
     "source": "where q and k come from: gaussian (by-row: each row by itself), ones, ..., or a file",
     "seed": "seed of random q and k, and of the sample; nan where none was used",
     "sample": "how many scores were drawn at random to stand for all that the mask shows; nan without",
+    "softmax": "--attention: arithmetic of the softmax, fp64 or the recipe's; nan without",
+    "anchor": "--attention: offset that attention_d compares with, in tokens; nan without",
+    "stages": "number format per stage, as far as it is known: stage=format, separated by spaces",
     "scores": "how many scores were compared",
     "nonfinite": "how many of the subject's scores are nan or infinite",
     "distinct_positions": "how many positions are still different finite numbers once rounded",
@@ -154,7 +164,11 @@ COLUMNS: dict[str, str] = {
     "verdict": "exact, floor, growing, decorrelated, overflow or refused",
     "refused": "why an implementation could not be audited here; none where it could",
 }
-TEXT_COLUMNS = frozenset(f.name for f in fields(Record) if f.type == "str")
+# the columns that say what was asked for
+IDENTITY = tuple(name for name in list(COLUMNS)[: list(COLUMNS).index("scores")])
+TEXT_COLUMNS = frozenset(f.name for f in fields(Record) if "str" in str(f.type))
+WHOLE_COLUMNS = frozenset(f.name for f in fields(Record) if "int" in str(f.type))
+OPTIONAL_COLUMNS = frozenset(f.name for f in fields(Record) if "None" in str(f.type))
 
 VERDICTS: dict[str, str] = {
     "exact": "drift is within the certified error of the reference",

@@ -44,7 +44,7 @@ HOUSE = [
     ["analyses.limit"],
     ["reports.numbers"],
     ["reports"],
-    ["reports.settings"],
+    ["reports.settings", "reports.reading"],
     ["reports.drift", "reports.table", "reports.json", "reports.curves"],
     [
         "reports.markdown",
