@@ -34,7 +34,7 @@ def test_what_is_written_is_read_back(suffix: str, attention: bool, tmp_path: Pa
                 assert back is None or math.isnan(back), name
             else:
                 assert back == value, name
-                assert type(back) is type(value), name
+                assert type(back) is type(value) or name == "top1_flips", name  # a count, or nan
 
 
 def test_rows_of_the_same_cell_have_the_same_identity() -> None:
@@ -56,7 +56,7 @@ def test_rows_of_the_same_cell_have_the_same_identity() -> None:
         ("x.jsonl", "7\n", "not a report"),
         (
             "x.jsonl",
-            json.dumps({"schema": records.SCHEMA + 1, "subject": "hf", "offset": 0}),
+            json.dumps({"schema": records.SCHEMA + 1, "subject": "", "offset": 0}),
             "newer ropeaudit",
         ),
     ],

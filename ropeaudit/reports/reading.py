@@ -21,7 +21,8 @@ from ropeaudit.reports import Row
 def read(path: str) -> list[Row]:
     """Return the rows of a report, each with the columns of `records.COLUMNS` that it has.
 
-    What is undefined (nan, null, an empty cell) is nan in a column of floats, None elsewhere. Raises: BadInput.
+    What is undefined (nan, null, an empty cell) is nan in a column that always holds floats, None elsewhere.
+    Raises: BadInput.
     """
     form = reports.form_of(path)
     if form not in ("csv", "json", "jsonl"):
