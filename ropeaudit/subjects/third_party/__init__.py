@@ -22,8 +22,8 @@ class Entry:
     """An implementation that can be asked for by name.
 
     module: the file here that calls it, whose `IMPLEMENTATIONS[name]` makes it of this entry. needs: what it
-    imports. package: whose version is recorded. extra: what installs it. layouts, dtypes: those that it can be
-    asked for, the layout that it is asked for by default first. calls: what is called.
+    imports. package: whose version is recorded. extra: what installs it. layouts, dtypes: those that it can
+    be asked for, the layout that it is asked for by default first. calls: what is called.
     """
 
     name: str

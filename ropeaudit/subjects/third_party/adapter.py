@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -25,7 +26,8 @@ Turn: TypeAlias = Callable[[FloatArray, Positions, Format], FloatArray]
 # x (1, h, s, d) and positions (s,), int64 -> (1, h, s, d)
 TensorTurn: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
 
-LONGEST_TABLE = 2**21  # positions of a table that is built from 0; about a GiB at head_dim 128
+LONGEST_TABLE = 2**21  # positions of a table that is built from 0; a GiB at head_dim 128
+_STEP = 2**14
 
 
 class Adapter(ABC):
@@ -34,9 +36,9 @@ class Adapter(ABC):
     partial: whether it rotates a part of the head. scalings: those that it can be asked for.
     """
 
-    engine: ClassVar[str]
-    partial: ClassVar[bool] = False
-    scalings: ClassVar[tuple[str, ...]] = ("default",)
+    engine: str
+    partial = False
+    scalings: tuple[str, ...] = ("default",)
 
     def __init__(self, entry: Entry) -> None:
         """Keep what the entry says."""
@@ -100,14 +102,17 @@ def runs(positions: Positions) -> Iterator[tuple[slice, int]]:
     round those of a shorter run differently.
     """
     starts = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), positions.size]
-    for start, stop in zip(starts, starts[1:], strict=False):
+    for start, stop in pairwise(starts):
         yield slice(start, stop), int(positions[start])
 
 
 def table_end(largest: int, smallest: int) -> int:
-    """Return how long a table must be that is built from position 0. Raises: ValueError if it cannot be."""
+    """Return how long a table from position 0 is made: whole steps, as a few serve many calls.
+
+    Raises: ValueError if it cannot be made.
+    """
     if smallest < 0:
         raise ValueError(f"its table has no position {smallest}; positions go up from 0")
     if largest >= LONGEST_TABLE:
         raise ValueError(f"its table is built from 0; it is audited up to position {LONGEST_TABLE - 1}")
-    return largest + 1
+    return (largest // _STEP + 1) * _STEP

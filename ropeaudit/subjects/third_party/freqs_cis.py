@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib import import_module
 
 import torch
@@ -22,10 +23,11 @@ class Mistral(TorchAdapter):
 
         def turn(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             end = table_end(int(positions.max()), int(positions.min()))
-            table = code.precompute_freqs_cis(setting.head_dim, end, setting.base)[positions]
+            table = _table(self.code, setting.head_dim, end, setting.base)[positions]
             rows = self.rows(x)
             turned, _ = code.apply_rotary_emb(rows, rows, table)
-            return turned.reshape(rows.shape[-3:]).transpose(0, 1)[None]
+            back: torch.Tensor = turned.reshape(rows.shape[-3:]).transpose(0, 1)[None]
+            return back
 
         return turn
 
@@ -42,6 +44,13 @@ class Llama(Mistral):
     def rows(self, x: torch.Tensor) -> torch.Tensor:
         """Return x in the order that is asked for. Shapes: (1, h, s, d) -> (1, s, h, d)."""
         return x.transpose(1, 2)
+
+
+@functools.lru_cache(maxsize=1)
+def _table(code: str, dim: int, end: int, base: float) -> torch.Tensor:
+    """Return the table. Its values do not depend on its length. Shapes: -> (end, d/2), complex."""
+    found: torch.Tensor = import_module(code).precompute_freqs_cis(dim, end, base)
+    return found
 
 
 IMPLEMENTATIONS = {"mistral-inference": Mistral, "llama-models": Llama}

@@ -39,7 +39,7 @@ class Ggml(Adapter):
         library = _library()
 
         def rotate(x: FloatArray, positions: Positions, fmt: Format) -> FloatArray:
-            if not (-_INT32 <= positions.min() and positions.max() < _INT32):
+            if not (positions.min() >= -_INT32 and positions.max() < _INT32):
                 raise ValueError("its positions are int32")
             return _rotated(library, setting, x, positions, _TYPES[fmt.name])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from litgpt.model import apply_rope, build_rope_cache
 
@@ -18,11 +20,18 @@ class LitGpt(TorchAdapter):
 
         def turn(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             end = table_end(int(positions.max()), int(positions.min()))
-            cos, sin = build_rope_cache(end, setting.head_dim, base=setting.base)
+            cos, sin = _table(end, setting.head_dim, setting.base)
             turned: torch.Tensor = apply_rope(x, cos[positions][None], sin[positions][None])
             return turned
 
         return turn
+
+
+@functools.lru_cache(maxsize=1)
+def _table(end: int, dim: int, base: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return cos and sin. Their values do not depend on their length. Shapes: -> two of (end, d)."""
+    found: tuple[torch.Tensor, torch.Tensor] = build_rope_cache(end, dim, base=base)
+    return found
 
 
 IMPLEMENTATIONS = {"litgpt": LitGpt}

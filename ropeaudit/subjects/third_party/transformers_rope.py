@@ -29,7 +29,9 @@ def _config(kind: type[Any], setting: RopeSetting) -> Any:
         hidden_size=setting.head_dim,
         num_attention_heads=1,
         head_dim=setting.head_dim,
-        max_position_embeddings=int(rope.get("original_max_position_embeddings", 2048) * rope.get("factor", 1)),
+        max_position_embeddings=int(
+            rope.get("original_max_position_embeddings", 2048) * rope.get("factor", 1)
+        ),
         rope_parameters={"rope_type": setting.scaling.kind, "rope_theta": setting.base, **rope},
     )
 
@@ -38,7 +40,9 @@ class Llama(TorchAdapter):
     """LlamaRotaryEmbedding and apply_rotary_pos_emb."""
 
     scalings = ("default", "linear", "yarn", "llama3")
-    code, kind, embedding = llama, LlamaConfig, "LlamaRotaryEmbedding"
+    code: Any = llama
+    kind: type[Any] = LlamaConfig
+    embedding = "LlamaRotaryEmbedding"
 
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation of a new module."""
