@@ -14,7 +14,7 @@ from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, fac
 class OneAxis(TorchAdapter):
     """get_1d_rotary_pos_embed, float32 by default, and apply_rotary_emb."""
 
-    scalings = ("default", "linear")
+    scalings: tuple[str, ...] = ("default", "linear")
 
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation."""
