@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,12 +80,13 @@ class Audit:
             raise UsageError("--attention looks at whole rows; leave out --sample")
         anchors = [self.attention.anchor] if self.attention else []
         fits(max(case.check([*offsets, *anchors]) for case in self.cases))
-        for number, case in enumerate(self.cases):
+        runs = [run for case in self.cases for run in _by_layout(case, self.makers())]
+        for number, (case, some) in enumerate(runs):
             first = _DRAWING if case.sample is not None else 0.0  # its share of the case
 
             def part(share: float, start: float = number + first, size: float = 1 - first) -> None:
                 if progress:
-                    progress((start + size * share) / len(self.cases))
+                    progress((start + size * share) / len(runs))
 
             def drawing(share: float, start: int = number) -> None:
                 part(share, start, _DRAWING)
@@ -92,8 +94,17 @@ class Audit:
             loaded, setting = case.load() if case.sample is None else case.draw(drawing)
             positions_fit([*offsets, *anchors], loaded.seq_len)
             workers = threads or circumstances.threads()
-            run = CaseRun(case, loaded, setting, self.makers(), self.attention, workers, part)
+            run = CaseRun(case, loaded, setting, some, self.attention, workers, part)
             yield from run.records(offsets)
+
+
+def _by_layout(case: Case, makers: Sequence[Maker]) -> Iterator[tuple[Case, list[Maker]]]:
+    """Yield a case for each layout that neighbouring makers prefer; what is given stands."""
+    if case.layout is not None or case.model is not None or case.config is not None:
+        yield case, list(makers)
+        return
+    for layout, some in groupby(makers, lambda maker: maker.layout):
+        yield replace(case, layout=layout), list(some)
 
 
 def shift(

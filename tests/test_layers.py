@@ -19,7 +19,12 @@ HOUSE = [
     ["subjects", "drawn"],
     ["subjects.emulated", "subjects.exact", "subjects.called", "subjects.torch_arrays", "scores", "metrics"],
     ["subjects.third_party"],
-    ["subjects.third_party.transformers_rope"],
+    ["subjects.third_party.adapter"],
+    [
+        f"subjects.third_party.{name}_rope"
+        for name in ("transformers", "xtransformers", "diffusers", "litgpt", "megatron", "onnxruntime", "mlx")
+    ]
+    + [f"subjects.third_party.{name}" for name in ("ggml_rope", "freqs_cis", "rotary_torch")],
     ["subjects.makers"],
     ["plan", "records", "bound_terms"],
     ["bound_monotone", "tile", "attention"],
@@ -54,6 +59,7 @@ HOUSE = [
         "reports.parity",
         "reports.rerotate",
         "reports.limit",
+        "reports.history",
     ],
     ["reports.explain_rows"],
     ["reports.explain"],
@@ -70,6 +76,7 @@ HOUSE = [
         "cli.rerotate",
         "cli.limit",
         "cli.explain",
+        "cli.history",
     ],
     ["cli.main"],
     ["", "__main__"],

@@ -65,10 +65,13 @@ def _implementations() -> tuple[list[dict[str, Any]], list[str]]:
             "implementation": entry.name,
             "package": entry.package,
             "version": entry.version,
+            "layouts": " ".join(entry.layouts),
+            "dtypes": " ".join(entry.dtypes),
+            "calls": entry.calls,
             "runs": "yes" if entry.installed else entry.install,
         }
         for entry in ENTRIES.values()
-    ], []
+    ], ["implementation", "version", "layouts", "dtypes", "runs"]
 
 
 def _formats() -> tuple[list[dict[str, Any]], list[str]]:

@@ -20,6 +20,7 @@ from ropeaudit.cli.decay import decay
 from ropeaudit.cli.env import env
 from ropeaudit.cli.explain import explain
 from ropeaudit.cli.frequencies import frequencies
+from ropeaudit.cli.history import history
 from ropeaudit.cli.limit import limit
 from ropeaudit.cli.list import list_
 from ropeaudit.cli.parity import parity
@@ -53,6 +54,7 @@ cli.add_command(parity)
 cli.add_command(rerotate)
 cli.add_command(limit)
 cli.add_command(explain)
+cli.add_command(history)
 cli.add_command(list_)
 cli.add_command(env)
 

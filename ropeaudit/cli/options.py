@@ -107,7 +107,7 @@ def rope_options(function: F) -> F:
             axis(
                 "--layout",
                 "Pairs of dims: half (GPT-NeoX, Llama in HF) or interleaved (GPT-J, Meta).",
-                "half",
+                "half; its own of --impl",
             ),
             click.option("--scale", metavar="X", help="Softmax scale.  [default: 1/sqrt(head_dim)]"),
         )

@@ -72,11 +72,7 @@ class Called:
 
     def refusal(self, seq_len: int, offset: int) -> str:
         """Say why positions offset ... offset + seq_len - 1 cannot be audited: try the first and the last."""
-        if self.setting.layout not in self.implementation.layouts:
-            return f"{self.name} has the layout {' or '.join(self.implementation.layouts)} alone"
-        if self.setting.clipped:
-            return f"{self.name} has no clipped angles"
-        if reason := self.implementation.refuses(self.setting, self.dtype):
+        if reason := refusal(self.implementation, self.setting, self.dtype):
             return reason
         ends = np.unique(np.array([0, seq_len - 1]))
         for start in ends:
@@ -85,7 +81,7 @@ class Called:
             except RopeAuditError:
                 raise
             except Exception as error:  # whatever other people's code raises is a finding
-                return _said(error)
+                return said(error)
         return ""
 
     def table(self, positions: Positions, offset: int) -> Any:
@@ -109,7 +105,17 @@ class Called:
         return int(np.unique(finite, axis=0).shape[0])
 
 
-def _said(error: Exception) -> str:
-    """An exception in a line."""
+def refusal(implementation: Implementation, setting: RopeSetting, dtype: Format) -> str:
+    """Say why an implementation does not take a setting or dtype; empty where it does."""
+    if setting.layout not in implementation.layouts:
+        own = " or ".join(implementation.layouts)
+        return f"it pairs dims in the layout {own} alone; type --layout {own}"
+    if setting.clipped:
+        return "it has no clipped angles; leave out --clip"
+    return implementation.refuses(setting, dtype)
+
+
+def said(error: Exception) -> str:
+    """Return an exception in a line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

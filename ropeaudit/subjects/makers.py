@@ -9,19 +9,23 @@ from ropeaudit.errors import UsageError
 from ropeaudit.formats import Format
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.axes import Axes
-from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Subject
 from ropeaudit.subjects.emulated import Emulated
 
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """A subject in a dtype. make: from the RoPE setting and the position axes. stages: stage -> format."""
+    """A subject in a dtype. make: from the RoPE setting and the position axes. stages: stage -> format.
+
+    layout: the one in which it is audited unless another is asked for; None where it has no preference.
+    """
 
     name: str
     dtype: Format
     make: Callable[[RopeSetting, Axes | None], Subject]
     stages: Mapping[str, str]
+    layout: Layout | None = None
 
 
 def called(name: str, dtype: Format) -> Maker:
@@ -36,7 +40,7 @@ def called(name: str, dtype: Format) -> Maker:
             raise UsageError(f"--impl {name} has one position axis; leave out --mrope")
         return Called(implementation, setting, dtype)
 
-    return Maker(name, dtype, make, {"input": dtype.name})
+    return Maker(name, dtype, make, {"input": dtype.name}, implementation.layouts[0])
 
 
 def emulated(recipe: Resolved) -> Maker:

@@ -2,49 +2,98 @@
 
 from __future__ import annotations
 
-import torch
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from typing import TYPE_CHECKING, Any
 
-from ropeaudit.formats import FloatArray, Format
-from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects import Positions, torch_arrays
-from ropeaudit.subjects.called import Rotate
+from transformers import CohereConfig, Llama4TextConfig, LlamaConfig
+from transformers.models.cohere import modeling_cohere as cohere
+from transformers.models.llama import modeling_llama as llama
+from transformers.models.llama4 import modeling_llama4 as llama4
+
+from ropeaudit.formats import Format
+from ropeaudit.rope.scaling import HF_NAMES
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import torch_arrays
+from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, factor
+
+if TYPE_CHECKING:
+    import torch
 
 
-class Llama:
+def _config(kind: type[Any], setting: RopeSetting) -> Any:
+    """A model's config with one head of this setting; scalings that depend on no length go into it."""
+    given = setting.scaling.parameters()
+    rope = {name: given[own] for name, own in HF_NAMES.items() if own in given and own != "maximum"}
+    if rope:
+        rope["factor"] = factor(setting)
+    return kind(
+        hidden_size=setting.head_dim,
+        num_attention_heads=1,
+        head_dim=setting.head_dim,
+        max_position_embeddings=int(
+            rope.get("original_max_position_embeddings", 2048) * rope.get("factor", 1)
+        ),
+        rope_parameters={"rope_type": setting.scaling.kind, "rope_theta": setting.base, **rope},
+    )
+
+
+class Llama(TorchAdapter):
     """LlamaRotaryEmbedding and apply_rotary_pos_emb."""
 
-    name, engine = "transformers-llama", "torch"
-    layouts: tuple[Layout, ...] = ("half",)
+    scalings = ("default", "linear", "yarn", "llama3")
+    code: Any = llama
+    kind: type[Any] = LlamaConfig
+    embedding = "LlamaRotaryEmbedding"
 
-    def __init__(self, version: str) -> None:
-        """Keep the version that is installed."""
-        self.version = version
-
-    def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Partial and scaled rotary embeddings need a config of their own."""
-        if setting.rotary_dim != setting.head_dim or setting.scaling.kind != "default":
-            return "it is audited with plain frequencies over the whole head"
-        return ""
-
-    def fresh(self, setting: RopeSetting, dtype: Format) -> Rotate:
+    def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation of a new module."""
-        config = LlamaConfig(
-            hidden_size=setting.head_dim,
-            num_attention_heads=1,
-            head_dim=setting.head_dim,
-            rope_parameters={"rope_type": "default", "rope_theta": setting.base},
-        )
-        module = LlamaRotaryEmbedding(config)
+        embedding = self.made(setting, dtype)
 
-        def rotate(x: FloatArray, positions: Positions) -> FloatArray:
-            q = torch_arrays.to_torch(x, dtype)[None]
-            cos, sin = module(q, torch.from_numpy(positions)[None])
-            turned, _ = apply_rotary_pos_emb(q, q, cos, sin)
-            return torch_arrays.to_numpy(turned[0])
+        def turn(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+            cos, sin = embedding(x, positions[None])
+            turned: torch.Tensor = self.code.apply_rotary_pos_emb(x, x, cos, sin)[0]
+            return turned
 
-        return rotate
+        return turn
+
+    def made(self, setting: RopeSetting, dtype: Format) -> Any:
+        """Return a new embedding, as it is loaded."""
+        return getattr(self.code, self.embedding)(_config(self.kind, setting))
 
 
-IMPLEMENTATIONS = {"transformers-llama": Llama}
+class LlamaCast(Llama):
+    """The same after .to(dtype) of the module, as model.half() does it: inv_freq is rounded."""
+
+    def made(self, setting: RopeSetting, dtype: Format) -> Any:
+        """Return a new embedding, cast."""
+        return super().made(setting, dtype).to(torch_arrays.dtype(dtype))
+
+
+class Cohere(Llama):
+    """CohereRotaryEmbedding and its apply_rotary_pos_emb."""
+
+    code, kind, embedding = cohere, CohereConfig, "CohereRotaryEmbedding"
+
+
+class Llama4(Llama):
+    """Llama4TextRotaryEmbedding and apply_rotary_emb, which turns complex numbers."""
+
+    code, kind, embedding = llama4, Llama4TextConfig, "Llama4TextRotaryEmbedding"
+
+    def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
+        """Return the rotation of a new module."""
+        embedding = self.made(setting, dtype)
+
+        def turn(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+            rows = x.transpose(1, 2)  # (1, s, h, d)
+            turned: torch.Tensor = llama4.apply_rotary_emb(rows, rows, embedding(x, positions[None]))[0]
+            return turned.transpose(1, 2)
+
+        return turn
+
+
+IMPLEMENTATIONS = {
+    "transformers-llama": Llama,
+    "transformers-llama-cast": LlamaCast,
+    "transformers-cohere": Cohere,
+    "transformers-llama4": Llama4,
+}

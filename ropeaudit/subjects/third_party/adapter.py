@@ -1,0 +1,118 @@
+"""What the adapters share: what they take, one instance for several dtypes, runs of positions.
+
+Letters: h heads, s positions, d head_dim.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from ropeaudit.formats import FloatArray, Format
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Positions
+from ropeaudit.subjects.called import Rotate
+from ropeaudit.subjects.third_party import Entry
+
+if TYPE_CHECKING:
+    import torch
+
+# x (h, s, d), positions (s,) and the dtype in which x is handed over -> (h, s, d)
+Turn: TypeAlias = Callable[[FloatArray, Positions, Format], FloatArray]
+# x (1, h, s, d) and positions (s,), int64 -> (1, h, s, d)
+TensorTurn: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
+
+LONGEST_TABLE = 2**21  # positions of a table that is built from 0; a GiB at head_dim 128
+_STEP = 2**14
+
+
+class Adapter(ABC):
+    """An implementation as its entry describes it; implements `ropeaudit.subjects.called.Implementation`.
+
+    partial: whether it rotates a part of the head. scalings: those that it can be asked for.
+    """
+
+    engine: str
+    partial = False
+    scalings: tuple[str, ...] = ("default",)
+
+    def __init__(self, entry: Entry) -> None:
+        """Keep what the entry says."""
+        self.name, self.version, self.layouts = entry.name, entry.version, entry.layouts
+        self.dtypes = entry.dtypes
+
+    def refuses(self, setting: RopeSetting, dtype: Format) -> str:
+        """Say why a setting or dtype is not taken; empty where it is."""
+        if dtype.name not in self.dtypes:
+            return f"it is audited in {', '.join(self.dtypes)}"
+        if setting.rotary_dim != setting.head_dim and not (self.partial and setting.rotary_dim):
+            return "it is audited over the whole head; leave out --rotary-dim"
+        if setting.scaling.kind not in self.scalings:
+            return f"it is audited with the scaling {' or '.join(self.scalings)}"
+        return ""
+
+    def fresh(self, setting: RopeSetting, dtype: Format) -> Rotate:
+        """Return the function of a new instance."""
+        turn = self.instance(setting, dtype)
+        return lambda x, positions: turn(x, positions, dtype)
+
+    @abstractmethod
+    def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
+        """Return the function of a new instance, made for a dtype, which takes the others too."""
+
+
+class TorchAdapter(Adapter):
+    """An implementation that takes and returns tensors."""
+
+    engine = "torch"
+
+    def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
+        """Return the function of a new module."""
+        import torch
+
+        from ropeaudit.subjects import torch_arrays
+
+        turn = self.module(setting, dtype)
+
+        def rotate(x: FloatArray, positions: Positions, fmt: Format) -> FloatArray:
+            with torch.no_grad():
+                turned = turn(torch_arrays.to_torch(x, fmt)[None], torch.from_numpy(positions))
+            return torch_arrays.to_numpy(turned[0])
+
+        return rotate
+
+    @abstractmethod
+    def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
+        """Return what turns tensors."""
+
+
+def factor(setting: RopeSetting) -> float:
+    """Return by how much a linear scaling stretches positions; 1 without one."""
+    return setting.scaling.stretch
+
+
+def runs(positions: Positions) -> Iterator[tuple[slice, int]]:
+    """Yield the runs of consecutive positions, each as a slice and its first position.
+
+    For code that takes a first position alone. What rounds positions after it has counted them from 0 may
+    round those of a shorter run differently.
+    """
+    starts = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), positions.size]
+    for start, stop in pairwise(starts):
+        yield slice(start, stop), int(positions[start])
+
+
+def table_end(largest: int, smallest: int) -> int:
+    """Return how long a table from position 0 is made: whole steps, as a few serve many calls.
+
+    Raises: ValueError if it cannot be made.
+    """
+    if smallest < 0:
+        raise ValueError(f"its table has no position {smallest}; positions go up from 0")
+    if largest >= LONGEST_TABLE:
+        raise ValueError(f"its table is built from 0; it is audited up to position {LONGEST_TABLE - 1}")
+    return (largest // _STEP + 1) * _STEP

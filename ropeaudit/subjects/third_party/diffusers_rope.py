@@ -1,0 +1,48 @@
+"""diffusers: the angles of Flux in float64, and those of other models in float32."""
+
+from __future__ import annotations
+
+import torch
+from diffusers.models.embeddings import apply_rotary_emb, get_1d_rotary_pos_embed
+from diffusers.models.transformers.transformer_flux import FluxPosEmbed
+
+from ropeaudit.formats import Format
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, factor
+
+
+class OneAxis(TorchAdapter):
+    """get_1d_rotary_pos_embed, float32 by default, and apply_rotary_emb."""
+
+    scalings: tuple[str, ...] = ("default", "linear")
+
+    def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
+        """Return the rotation."""
+
+        def turn(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+            turned: torch.Tensor = apply_rotary_emb(x, self.table(setting, positions))
+            return turned
+
+        return turn
+
+    def table(self, setting: RopeSetting, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return cos and sin. Shapes: (s,) -> two of (s, d)."""
+        found: tuple[torch.Tensor, torch.Tensor] = get_1d_rotary_pos_embed(
+            setting.head_dim, positions, setting.base, use_real=True, linear_factor=factor(setting)
+        )
+        return found
+
+
+class Flux(OneAxis):
+    """FluxPosEmbed with one axis, and apply_rotary_emb; positions are float32."""
+
+    scalings = ("default",)
+
+    def table(self, setting: RopeSetting, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return cos and sin. Shapes: (s,) -> two of (s, d)."""
+        embedding = FluxPosEmbed(setting.base, [setting.head_dim])
+        found: tuple[torch.Tensor, torch.Tensor] = embedding(positions[:, None])
+        return found
+
+
+IMPLEMENTATIONS = {"diffusers-1d": OneAxis, "diffusers-flux": Flux}

@@ -1,0 +1,48 @@
+"""megatron-core: its rotary embedding without the fused kernels, on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from megatron.core.models.common.embeddings.rope_utils import _apply_rotary_pos_emb_bshd
+from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
+
+from ropeaudit.formats import Format
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, factor, runs
+
+
+class Megatron(TorchAdapter):
+    """get_freqs_non_repeated, which takes the first position, and _apply_rotary_pos_emb_bshd."""
+
+    partial = True
+    scalings = ("default", "linear")
+
+    def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
+        """Return the rotation of a new module. Angles are repeated as its get_emb does, which needs CUDA."""
+        adjacent = setting.layout == "interleaved"
+        module: Any = RotaryEmbedding(
+            setting.rotary_dim,
+            1.0,
+            rotary_interleaved=adjacent,
+            seq_len_interpolation_factor=factor(setting) if factor(setting) != 1 else None,
+            rotary_base=setting.base,
+            use_cpu_initialization=True,
+        )
+
+        def turn(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+            parts = [
+                module.get_freqs_non_repeated(run.stop - run.start, first)
+                for run, first in runs(positions.numpy())
+            ]
+            angles = torch.cat(parts)
+            whole = angles.repeat_interleave(2, dim=-1) if adjacent else torch.cat((angles, angles), dim=-1)
+            rows = x.permute(2, 0, 1, 3)  # (s, 1, h, d)
+            turned: torch.Tensor = _apply_rotary_pos_emb_bshd(rows, whole[:, None, None], adjacent)
+            return turned.permute(1, 2, 0, 3)
+
+        return turn
+
+
+IMPLEMENTATIONS = {"megatron-core": Megatron}

@@ -1,0 +1,43 @@
+"""mlx: mx.fast.rope on the CPU, which takes the first position and counts up."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+
+from ropeaudit.formats import FloatArray, Format
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Positions
+from ropeaudit.subjects.third_party.adapter import Adapter, Turn, factor, runs
+
+
+class Mlx(Adapter):
+    """mx.fast.rope: a function without state."""
+
+    engine = "mlx"
+    partial = True
+    scalings = ("default", "linear")
+
+    def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
+        """Return the function."""
+
+        def rotate(x: FloatArray, positions: Positions, fmt: Format) -> FloatArray:
+            with mx.stream(mx.cpu):
+                given = mx.array(x[None]).astype(getattr(mx, fmt.name))
+                parts = [
+                    mx.fast.rope(
+                        given[:, :, run],
+                        setting.rotary_dim,
+                        traditional=setting.layout == "interleaved",
+                        base=setting.base,
+                        scale=1.0 / factor(setting),
+                        offset=first,
+                    ).astype(mx.float32)
+                    for run, first in runs(positions)
+                ]
+                return np.concatenate([np.array(part[0]) for part in parts], axis=1)
+
+        return rotate
+
+
+IMPLEMENTATIONS = {"mlx": Mlx}

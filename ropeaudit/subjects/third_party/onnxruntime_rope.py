@@ -1,0 +1,72 @@
+"""onnxruntime: the operator RotaryEmbedding of opset 23. Its tables are the caller's.
+
+They are made here as a careful exporter would: cos and sin of float64 angles, rounded once to the dtype. So
+what is audited is the operator; nothing can be wrong with its positions or angles.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from onnx import TensorProto, helper
+
+from ropeaudit.formats import FloatArray, Format
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Positions
+from ropeaudit.subjects.third_party.adapter import Adapter, Turn
+
+_TYPES: dict[str, tuple[Any, type[Any]]] = {
+    "float32": (TensorProto.FLOAT, np.float32),
+    "float16": (TensorProto.FLOAT16, np.float16),
+}
+
+
+class OnnxRuntime(Adapter):
+    """A graph of one node; the table holds the rows of the positions that are asked for."""
+
+    engine = "onnxruntime"
+    partial = True
+
+    def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
+        """Return the function of new sessions, one a dtype."""
+        sessions = {name: _session(setting, kind) for name, (kind, _) in _TYPES.items()}
+        frequencies = setting.base ** (-2.0 * np.arange(setting.pairs) / setting.rotary_dim)
+
+        def rotate(x: FloatArray, positions: Positions, fmt: Format) -> FloatArray:
+            angles = positions[:, None] * frequencies
+            kind = _TYPES[fmt.name][1]
+            given = {
+                "x": x[None].astype(kind),
+                "cos": np.cos(angles).astype(kind),
+                "sin": np.sin(angles).astype(kind),
+                "ids": np.arange(positions.size)[None],
+            }
+            found: FloatArray = sessions[fmt.name].run(None, given)[0][0].astype(np.float32)
+            return found
+
+        return rotate
+
+
+def _session(setting: RopeSetting, kind: Any) -> Any:
+    names = {"x": kind, "cos": kind, "sin": kind, "ids": TensorProto.INT64}
+    partial = setting.rotary_dim if setting.rotary_dim < setting.head_dim else 0
+    node = helper.make_node(
+        "RotaryEmbedding",
+        list(names),
+        ["y"],
+        interleaved=int(setting.layout == "interleaved"),
+        rotary_embedding_dim=partial,
+    )
+    inputs = [helper.make_tensor_value_info(name, of, None) for name, of in names.items()]
+    graph = helper.make_graph([node], "rope", inputs, [helper.make_tensor_value_info("y", kind, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+IMPLEMENTATIONS = {"onnxruntime": OnnxRuntime}

@@ -1,0 +1,33 @@
+"""rotary-embedding-torch (lucidrains): positions are counted in the dtype of q and k."""
+
+from __future__ import annotations
+
+import torch
+from rotary_embedding_torch import RotaryEmbedding
+
+from ropeaudit.formats import Format
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, factor, runs
+
+
+class Lucid(TorchAdapter):
+    """RotaryEmbedding.rotate_queries_or_keys, which takes the first position; its angles are cached."""
+
+    partial = True
+    scalings = ("default", "linear")
+
+    def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
+        """Return the rotation of a new module; it keeps angles up to position 8191 that start at 0."""
+        module = RotaryEmbedding(setting.rotary_dim, theta=setting.base, interpolate_factor=factor(setting))
+
+        def turn(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+            parts = [
+                module.rotate_queries_or_keys(x[:, :, run], offset=first)
+                for run, first in runs(positions.numpy())
+            ]
+            return torch.cat(parts, dim=2)
+
+        return turn
+
+
+IMPLEMENTATIONS = {"rotary-embedding-torch": Lucid}

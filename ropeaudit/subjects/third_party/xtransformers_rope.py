@@ -1,0 +1,47 @@
+"""x-transformers: its rotary embedding, as built and after the whole module was cast."""
+
+from __future__ import annotations
+
+import torch
+from x_transformers.x_transformers import RotaryEmbedding, apply_rotary_pos_emb
+
+from ropeaudit.formats import Format
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import torch_arrays
+from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, factor
+
+
+class XTransformers(TorchAdapter):
+    """RotaryEmbedding and apply_rotary_pos_emb."""
+
+    partial = True
+    scalings = ("default", "linear")
+
+    def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
+        """Return the rotation of a new module."""
+        embedding = self.made(setting, dtype)
+
+        def turn(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+            frequencies, scale = embedding(positions)
+            turned: torch.Tensor = apply_rotary_pos_emb(x, frequencies, scale)
+            return turned
+
+        return turn
+
+    def made(self, setting: RopeSetting, dtype: Format) -> torch.nn.Module:
+        """Return a new embedding, as it is built."""
+        found: torch.nn.Module = RotaryEmbedding(
+            setting.rotary_dim, base=setting.base, interpolation_factor=factor(setting)
+        )
+        return found
+
+
+class Cast(XTransformers):
+    """The same after .to(dtype) of the module: inv_freq, positions and angles are rounded."""
+
+    def made(self, setting: RopeSetting, dtype: Format) -> torch.nn.Module:
+        """Return a new embedding, cast."""
+        return super().made(setting, dtype).to(torch_arrays.dtype(dtype))
+
+
+IMPLEMENTATIONS = {"x-transformers": XTransformers, "x-transformers-cast": Cast}

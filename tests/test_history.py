@@ -1,0 +1,172 @@
+"""State that leaks between calls: found, named, and not seen where there is none."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from test_implementations import Planted, plant
+
+from ropeaudit import parse
+from ropeaudit.analyses import history as analysis
+from ropeaudit.analyses.history import Call
+from ropeaudit.cli.main import main
+from ropeaudit.reports.history import COLUMNS
+
+STATELESS = ["transformers-llama", "x-transformers", "mlx", "ggml", "onnxruntime", "mistral-inference"]
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def history(capsys, *arguments: str) -> list[dict[str, str]]:
+    assert main(["history", *arguments, "-f", "csv", "-q"]) == 0
+    return rows(capsys.readouterr().out)
+
+
+def test_the_leak_of_rotary_embedding_torch_is_found_and_named(capsys) -> None:
+    command = ["history", "rotary-embedding-torch", "--dtype", "fp32,bf16", "-f", "json"]
+    assert main(command) == 0
+    seen = capsys.readouterr()
+    report = json.loads(seen.out)
+    assert report["headline"].startswith("State leaks (2 of 24 cases leak): rotary-embedding-torch in ")
+    assert "from a fresh instance after a call in" in report["headline"]
+    assert "make an instance for each dtype" in seen.err
+    leaking = [one for one in report["records"] if one["leaks"] == "yes"]
+    assert {(one["dtype"], one["before_dtype"]) for one in leaking} == {
+        ("float32", "bfloat16"),
+        ("bfloat16", "float32"),
+    }
+    for one in leaking:
+        assert (one["before"], one["before_offset"]) == ("another dtype from 0", 0)
+        assert one["version"] == "0.9.1"
+    (found,) = [one for one in leaking if one["dtype"] == "float32"]
+    assert 3 < found["difference_max"] < 10
+
+
+def test_it_is_what_two_calls_by_hand_give(capsys) -> None:
+    import torch
+    from rotary_embedding_torch import RotaryEmbedding
+
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 256, 128))).float()[None]
+    used, fresh = RotaryEmbedding(128), RotaryEmbedding(128)
+    used.rotate_queries_or_keys(torch.ones(1, 1, 1256, 128, dtype=torch.bfloat16))
+    apart = used.rotate_queries_or_keys(x, offset=1000) - fresh.rotate_queries_or_keys(x, offset=1000)
+    found = history(capsys, "rotary-embedding-torch", "--dtype", "fp32,bf16", "--offset", "1000")
+    (leak,) = [one for one in found if one["leaks"] == "yes" and one["dtype"] == "float32"]
+    assert float(leak["difference_max"]) == pytest.approx(float(apart.abs().max()), rel=1e-6)
+
+
+def test_what_keeps_no_state_leaks_none(capsys) -> None:
+    command = [",".join(STATELESS), "--dtype", "fp32,fp16", "--seq-len", "32"]
+    found = history(capsys, *command)
+    assert {one["implementation"] for one in found} == set(STATELESS)
+    assert {(one["leaks"], one["difference_max"]) for one in found} == {("no", "0.0")}
+    assert {(one["implementation"], one["layout"]) for one in found} >= {
+        ("mlx", "half"),
+        ("x-transformers", "interleaved"),
+    }
+
+
+class Longest(Planted):
+    """Remembers the longest sequence that it has seen, as dynamic NTK does."""
+
+    def instance(self, setting, dtype):
+        seen = []
+
+        def turn(x, positions, fmt):
+            seen.append(positions.size)
+            return (x + max(seen)).astype(np.float32)
+
+        return turn
+
+
+class Broken(Planted):
+    """Gives nan once it has been called, and takes no bfloat16."""
+
+    def refuses(self, setting, dtype):
+        return "" if dtype.name == "float32" else "it takes float32 alone"
+
+    def instance(self, setting, dtype):
+        calls = []
+
+        def turn(x, positions, fmt):
+            calls.append(1)
+            if positions.max() > 4096:
+                raise IndexError("past the table")
+            return np.full(x.shape, np.nan) if len(calls) > 1 else x
+
+        return turn
+
+
+def test_a_planted_leak_is_seen_where_it_is_and_nowhere_else(monkeypatch, capsys) -> None:
+    plant(monkeypatch, Longest)
+    found = history(capsys, "planted", "--dtype", "fp32", "--offset", "7", "--seq-len", "10")
+    leaks = {one["before"]: (one["leaks"], float(one["difference_max"])) for one in found}
+    assert leaks["longer"] == ("yes", pytest.approx(10, abs=1e-5))
+    assert leaks["from 0"] == ("yes", pytest.approx(7, abs=1e-5))
+    assert {leaks[name] for name in ("the same call", "shorter", "another offset")} == {("no", 0.0)}
+
+
+def test_lost_numbers_and_errors_are_findings(monkeypatch, capsys) -> None:
+    plant(monkeypatch, Broken)
+    found = history(capsys, "planted", "--dtype", "fp32,bf16", "--offset", "0", "--seq-len", "10")
+    by = {(one["dtype"], one["before"]): one for one in found}
+    assert by["float32", "the same call"]["difference_max"] == "inf"
+    assert by["float32", "the same call"]["leaks"] == "yes"
+    assert by["float32", "another dtype"]["refused"] == "it takes float32 alone"
+    assert by["float32", "another offset"]["refused"] == "IndexError: past the table"
+    assert {one["leaks"] for one in found if one["dtype"] == "bfloat16"} == {"refused"}
+    assert main(["history", "planted", "--dtype", "bf16"]) == 0
+    assert capsys.readouterr().out.startswith("Nothing could be called: it takes float32 alone.\n")
+
+
+def test_histories_of_a_call() -> None:
+    single, brain = parse("fp32"), parse("bf16")
+    assert analysis.histories(Call(single, 100, 5), [single, brain]) == [
+        ("the same call", Call(single, 100, 5)),
+        ("another dtype", Call(brain, 100, 5)),
+        ("another dtype from 0", Call(brain, 0, 105)),
+        ("longer", Call(single, 100, 10)),
+        ("shorter", Call(single, 100, 2)),
+        ("another offset", Call(single, 4196, 5)),
+        ("from 0", Call(single, 0, 105)),
+    ]
+    assert all(call.length < 2**16 for _, call in analysis.histories(Call(single, 2**20, 5), [single, brain]))
+
+
+def test_the_table(snapshot, capsys) -> None:
+    columns = "implementation,dtype,offset,before,before_dtype,before_offset,before_seq_len,leaks"
+    assert main(f"history rotary-embedding-torch --dtype fp32,bf16 --columns {columns}".split()) == 0
+    assert capsys.readouterr().out == snapshot
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "jsonl", "markdown", "table"])
+def test_every_form_and_file(form, tmp_path, capsys) -> None:
+    path = tmp_path / "out.csv"
+    command = ["history", "mlx", "--dtype", "fp32", "--seq-len", "4", "--offset", "0"]
+    assert main([*command, "-f", form, "-o", str(path)]) == 0
+    assert "mlx" in capsys.readouterr().out
+    assert list(rows(path.read_text(encoding="utf-8"))[0]) == list(COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["no-such"], "unknown implementation"),
+        (["mlx", "--dtype", "fp17"], "unknown number format"),
+        (["mlx", "--offset", "2^60"], "past 2^53"),
+        (["mlx", "--seq-len", "0"], "--seq-len 0"),
+        (["mlx", "--columns", "drift"], "unknown column"),
+        (["mlx", "-f", "xml"], "unknown report format"),
+        ([","], "empty element"),
+    ],
+)
+def test_bad_input_gets_one_line(arguments, said, capsys) -> None:
+    assert main(["history", *arguments]) == 2
+    seen = capsys.readouterr()
+    assert said in seen.err
+    assert seen.err.count("\n") == 1
+    assert seen.out == ""

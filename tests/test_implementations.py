@@ -1,0 +1,273 @@
+"""Real implementations, called: the families that they measure like, what they refuse, their layouts."""
+
+import csv
+import io
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from ropeaudit import RopeSetting, parse, shift
+from ropeaudit.cli.main import main
+from ropeaudit.errors import MissingPackage, UnknownName, UsageError
+from ropeaudit.subjects import third_party
+from ropeaudit.subjects.third_party import ENTRIES, Entry
+from ropeaudit.subjects.third_party.adapter import Adapter, runs
+
+HEAVY = {"litgpt", "megatron-core", "llama-models"}  # their pins exclude those of others, or are never needed
+LIGHT = sorted(set(ENTRIES) - HEAVY)
+POSITIONS = np.array([1000, 1001, 1002, 7, 9, 4000])
+
+
+def installed(name: str) -> str:
+    if name in HEAVY and not ENTRIES[name].installed:
+        pytest.skip(f"{name} is not installed: {ENTRIES[name].install}")
+    return name
+
+
+def turned(x: np.ndarray, positions: np.ndarray, setting: RopeSetting) -> np.ndarray:
+    """RoPE in float64, as RoFormer writes it: pairs are complex numbers. Shapes: (h, s, d)."""
+    d, half = setting.rotary_dim, setting.layout == "half"
+    first, second = (slice(0, d // 2), slice(d // 2, d)) if half else (slice(0, d, 2), slice(1, d, 2))
+    factor = setting.scaling.factor or 1
+    angles = positions[:, None] * setting.base ** (-2.0 * np.arange(d // 2) / d) / factor
+    pairs = (x[..., first] + 1j * x[..., second].astype(float)) * np.exp(1j * angles)
+    found = x.astype(float)
+    found[..., first], found[..., second] = pairs.real, pairs.imag
+    return found
+
+
+def called(name: str, x: np.ndarray, positions: np.ndarray, setting: RopeSetting, dtype="fp32"):
+    one = third_party.implementation(name)
+    assert one.refuses(setting, parse(dtype)) == ""
+    return one.fresh(setting, parse(dtype))(x, positions)
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+# (implementation, dtype) -> largest |drift| at offsets 0, 1000, 131072 (float32: 0, 2^20), d=128, base 1e4,
+# 8 heads x 256², gaussian, full mask, as measured once with a script that shares no code with the audit
+A16, A_BF = (1.7e-3, 1.8e-3, (7e-3, 10e-3)), (1.2e-2, 1.2e-2, 1.4e-2)
+B_BF, C16, C_BF = (1.6e-2, 1.7e-2, 1.8e-2), (2.6e-3, 2.8e-3, 8e-3), (2.0e-2, 2.2e-2, 2.2e-2)
+A32 = ((1.2e-5, 1.5e-5), 6.4e-2)
+FAMILIES = {
+    **{
+        (name, dtype): figures
+        for name in ("x-transformers", "transformers-llama4", "diffusers-1d", "mistral-inference")
+        for dtype, figures in (("fp32", A32), ("fp16", A16), ("bf16", A_BF))
+    },
+    ("transformers-cohere", "fp32"): A32,
+    ("transformers-cohere", "fp16"): (2.1e-3, 2.0e-3, (8e-3, 9e-3)),
+    ("transformers-cohere", "bf16"): B_BF,
+    # its tables are the caller's: ours are float64, rounded once, so nothing grows with the offset
+    ("onnxruntime", "fp16"): (2.1e-3, 2.0e-3, 2.0e-3),
+    **{
+        (name, dtype): figures
+        for name in ("transformers-llama", "mlx")
+        for dtype, figures in (("fp32", A32), ("fp16", C16), ("bf16", C_BF))
+    },
+    ("rotary-embedding-torch", "fp16"): (1.7e-3, 1.8e-3, None),
+    ("rotary-embedding-torch", "bf16"): (1.2e-2, (3.4, 4.5), (5.5, 6.1)),
+    ("x-transformers-cast", "fp16"): (0.11, 0.77, None),
+    ("x-transformers-cast", "bf16"): (0.91, (3.4, 4.5), (5.5, 6.1)),
+    ("transformers-llama-cast", "fp16"): (5.7e-2, 5.7e-2, 5.7e-2),
+    ("transformers-llama-cast", "bf16"): (0.32, 0.32, 0.32),
+    ("ggml", "fp32"): (5e-5, 0.15),
+    ("ggml", "fp16"): (1.6e-3, 1.8e-3, 2.2e-2),
+    ("diffusers-flux", "fp32"): (3.1e-7, 3.1e-7),
+    ("diffusers-flux", "fp16"): (1.6e-3, 1.7e-3, 1.6e-3),
+    ("diffusers-flux", "bf16"): (1.2e-2, 1.2e-2, 1.3e-2),
+}
+OFFSETS = {"fp32": (0, 2**20), "fp16": (0, 1000, 131072), "bf16": (0, 1000, 131072)}
+
+
+@pytest.mark.parametrize(("name", "dtype"), FAMILIES)
+def test_it_measures_like_its_family(name: str, dtype: str) -> None:
+    slow = (name, dtype) == ("mistral-inference", "fp32")  # a table of 2^20 rows takes seconds
+    offsets = (0,) if slow else OFFSETS[dtype]
+    for record, figure in zip(
+        shift(offsets, dtype, implementations=name, mask="full"), FAMILIES[name, dtype], strict=not slow
+    ):
+        assert record.version == ENTRIES[name].version
+        if figure is None:
+            assert (record.verdict, record.nonfinite) == ("overflow", record.scores)
+            assert record.distinct_positions == 0
+            continue
+        low, high = figure if isinstance(figure, tuple) else (figure, figure)
+        assert low / 1.25 <= record.drift_max <= 1.25 * high, record.offset
+
+
+@pytest.mark.parametrize("name", sorted(HEAVY))
+def test_a_heavy_one_measures_like_its_family(name: str) -> None:
+    figures = C_BF if installed(name) == "megatron-core" else A_BF
+    for record, figure in zip(
+        shift((0, 1000), "bf16", implementations=name, mask="full"), figures, strict=False
+    ):
+        assert record.drift_max == pytest.approx(figure, rel=0.25)
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_the_light_ones_are_installed_wherever_tests_run(name: str) -> None:
+    assert ENTRIES[name].installed
+    assert ENTRIES[name].version != "none"
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_positions_may_be_anything_in_every_layout(name: str) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 6, 8)).astype(np.float32)
+    one = third_party.implementation(installed(name))
+    for layout in ENTRIES[name].layouts:
+        for part in (8, 4) if one.partial else (8,):
+            for text in one.scalings[:2]:
+                scaling = third_party_scaling(text)
+                setting = RopeSetting.of(8, rotary_dim=part, layout=layout, scaling=scaling)
+                found = called(name, x, POSITIONS, setting)
+                assert found == pytest.approx(turned(x, POSITIONS, setting), abs=1e-3), (layout, part, text)
+
+
+def third_party_scaling(kind: str):
+    from ropeaudit.rope.scaling import parse as read
+
+    return read("linear:factor=4" if kind == "linear" else kind)
+
+
+@pytest.mark.parametrize(
+    "scaling", ["linear:factor=4", "yarn:factor=4,original=64", "llama3:factor=8,low=1,high=4,original=64"]
+)
+def test_transformers_takes_scalings(scaling: str) -> None:
+    (found,) = shift(0, "fp32", implementations="transformers-llama", scaling=scaling, heads=1, seq_len=96)
+    assert found.refused == "none"
+    assert 0 < found.drift_max < 1e-4
+
+
+def test_runs_of_consecutive_positions() -> None:
+    assert list(runs(POSITIONS)) == [
+        (slice(0, 3), 1000),
+        (slice(3, 4), 7),
+        (slice(4, 5), 9),
+        (slice(5, 6), 4000),
+    ]
+
+
+@pytest.mark.parametrize("name", ["mlx", "rotary-embedding-torch", "ggml"])
+def test_a_sample_agrees_with_all_scores(name: str) -> None:
+    every, some = (
+        next(iter(shift(1000, "fp16", implementations=name, heads=2, seq_len=100, sample=sample)))
+        for sample in (None, 3000)
+    )
+    assert some.drift_rms == pytest.approx(every.drift_rms, rel=0.1)
+
+
+REFUSED = [
+    ("onnxruntime", "bf16", {}, "it is audited in float32, float16"),
+    ("ggml", "fp64", {}, "it is audited in float32, float16"),
+    ("transformers-llama", "fp8_e5m2", {}, "it is audited in float64"),
+    ("x-transformers", "fp32", {"layout": "half"}, "--layout interleaved"),
+    ("transformers-llama", "fp32", {"layout": "interleaved"}, "--layout half"),
+    ("transformers-llama", "fp32", {"rotary_dim": 64}, "leave out --rotary-dim"),
+    ("mlx", "fp32", {"scaling": "yarn:factor=4,original=64"}, "audited with the scaling default or linear"),
+    ("mlx", "fp32", {"clip": 10.0}, "leave out --clip"),
+    ("mistral-inference", "fp32", {"offset": -5}, "has no position -5"),
+    ("mistral-inference", "fp32", {"offset": 2**22}, "up to position 2097151"),
+    ("ggml", "fp32", {"offset": 2**31}, "positions are int32"),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "case", "said"), REFUSED)
+def test_what_is_not_taken_is_a_row_with_the_reason(name, dtype, case, said) -> None:
+    given = {"heads": 1, "seq_len": 8} | case
+    offset = given.pop("offset", 0)
+    (found,) = shift(offset, dtype, implementations=name, **given)
+    assert found.verdict == "refused"
+    assert said in found.refused
+    assert np.isnan(found.drift_max)
+
+
+def test_each_is_audited_in_its_own_layout_unless_one_is_typed(capsys) -> None:
+    command = "shift --impl transformers-llama,x-transformers,mlx --recipe hf --heads 1 --seq-len 8 -f csv -q"
+    command += " --dtype fp32 --offset 0"
+    assert main(command.split()) == 0
+    found = [(one["subject"], one["layout"]) for one in rows(capsys.readouterr().out)]
+    names = ["hf", "transformers-llama", "x-transformers", "mlx"]
+    assert found == list(zip(names, ["half", "half", "interleaved", "half"], strict=True))
+    assert main([*command.split(), "--layout", "interleaved"]) == 0
+    verdicts = {one["subject"]: one["verdict"] for one in rows(capsys.readouterr().out)}
+    assert verdicts == dict.fromkeys(names, "floor") | {"transformers-llama": "refused"}
+    assert main([*command.split(), "--model", "llama-3.1-8b"]) == 0
+    assert {one["layout"] for one in rows(capsys.readouterr().out)} == {"half"}
+
+
+class Planted(Adapter):
+    """A right rotation of half-split pairs that says that it is interleaved."""
+
+    engine = "numpy"
+
+    def instance(self, setting, dtype):
+        half = RopeSetting.of(setting.head_dim)
+        return lambda x, positions, fmt: turned(x, positions, half).astype(np.float32)
+
+
+def plant(monkeypatch, kind, name="planted", **entry) -> None:
+    """Register an implementation under a name."""
+    module = types.ModuleType("ropeaudit.subjects.third_party.planted_rope")
+    module.IMPLEMENTATIONS = {name: kind}
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    given = {"needs": "numpy", "layouts": ("interleaved",), "dtypes": ("float32", "bfloat16")} | entry
+    made = Entry(name, "planted_rope", package="numpy", extra="planted", calls="nothing", **given)
+    monkeypatch.setitem(third_party.ENTRIES, name, made)
+
+
+def test_a_planted_layout_bug_is_found_at_offset_0(monkeypatch, capsys) -> None:
+    plant(monkeypatch, Planted)
+    assert main(["shift", "--impl", "planted", "--dtype", "fp32", "--offset", "0", "-f", "csv", "-q"]) == 0
+    (found,) = rows(capsys.readouterr().out)
+    assert found["verdict"] == "decorrelated"
+    plant(monkeypatch, Planted, layouts=("half",))
+    assert main(["shift", "--impl", "planted", "--dtype", "fp32", "--offset", "0", "-f", "csv", "-q"]) == 0
+    (found,) = rows(capsys.readouterr().out)
+    assert float(found["drift_max"]) < 1e-5
+
+
+def test_what_is_missing_says_what_to_type(monkeypatch, capsys) -> None:
+    plant(monkeypatch, Planted, needs="there_is_no_such_package")
+    with pytest.raises(MissingPackage, match=r"needs there_is_no_such_package; pip install 'ropeaudit\[pla"):
+        third_party.implementation("planted")
+    assert main(["list", "impls", "-f", "csv"]) == 0
+    assert rows(capsys.readouterr().out)[-1]["runs"] == "pip install 'ropeaudit[planted]'"
+    with pytest.raises(UnknownName, match="did you mean mlx"):
+        third_party.implementation("mxl")
+
+
+def test_a_package_that_cannot_be_imported_says_why(monkeypatch) -> None:
+    plant(monkeypatch, Planted)
+    monkeypatch.setitem(sys.modules, "ropeaudit.subjects.third_party.planted_rope", None)
+    with pytest.raises(MissingPackage, match=r"planted cannot be imported: .*; pip install"):
+        third_party.implementation("planted")
+
+
+def test_position_axes_are_refused() -> None:
+    with pytest.raises(UsageError, match="leave out --mrope"):
+        list(shift(0, "fp32", implementations="mlx", mrope="16,24,24", seq_len=8, heads=1))
+
+
+def test_every_extra_is_in_pyproject() -> None:
+    import tomllib
+    from pathlib import Path
+
+    text = (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    for entry in ENTRIES.values():
+        needed = {one.replace("_", "-").split(">")[0].split("[")[0] for one in extras[entry.extra]}
+        assert entry.package.replace("_", "-") in needed
+
+
+def test_list_impls_says_layouts_dtypes_and_what_is_called(capsys) -> None:
+    assert main(["list", "impls", "-f", "csv"]) == 0
+    found = {one["implementation"]: one for one in rows(capsys.readouterr().out)}
+    assert list(found) == list(ENTRIES)
+    assert found["onnxruntime"]["dtypes"] == "float32 float16"
+    assert "tables of the caller" in found["onnxruntime"]["calls"]
+    assert found["ggml"]["layouts"] == "half interleaved"
