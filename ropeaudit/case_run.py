@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from ropeaudit import bounds, inputs, measure, plan, reference, sampled
@@ -16,7 +17,7 @@ from ropeaudit.plan import AttentionOptions, Measured, Plan
 from ropeaudit.recording import Found, record
 from ropeaudit.records import Record
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Subject
+from ropeaudit.subjects import FormsScores, Subject
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.exact import Exact
 from ropeaudit.subjects.makers import Maker
@@ -126,9 +127,10 @@ class CaseRun:
                 self.progress((number + share) / count)
 
         rest, loaded = (at, self.case.mask, origin), self.loaded
-        if isinstance(loaded, Drawn):
-            return sampled.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, hear)
-        return measure.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, hear)
+        with _alone(subjects):
+            if isinstance(loaded, Drawn):
+                return sampled.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, hear)
+            return measure.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, hear)
 
     def _attention(
         self, together: Plan[Inputs], asked: AttentionOptions, part: tuple[int, int]
@@ -146,7 +148,8 @@ class CaseRun:
         def hear(share: float) -> None:
             self.progress((number + 1 + share) / count)
 
-        return attention_pass.measure(together, asked.anchor, behind, roundings, self.threads, hear)
+        with _alone(together.subjects):
+            return attention_pass.measure(together, asked.anchor, behind, roundings, self.threads, hear)
 
     def _structural(self, at: RopeSetting, offset: int, input_format: Format) -> Spread:
         """Return what the shift does to exact scores; nothing, unless the setting depends on the position."""
@@ -159,3 +162,9 @@ class CaseRun:
             found = self._measure([Exact(at, input_format)], [[key[1]]], self.setting, 0)
             self.structural[key] = found[0, key[1]].drift
         return self.structural[key]
+
+
+def _alone(subjects: Sequence[Subject]) -> AbstractContextManager[None]:
+    """Keep the engine of subjects that form their own scores from starting threads beside ours."""
+    own = (subject.alone() for subject in subjects if isinstance(subject, FormsScores))
+    return next(own, nullcontext())
