@@ -176,9 +176,9 @@ class TorchNative(OfRecipe):
     def _scores(self, q: torch.Tensor, k: torch.Tensor, scale: float) -> torch.Tensor:
         """Return q·k, scaled and stored. Shapes: (r, d), (c, d) -> (r, c).
 
-        16-bit q and k whose product is stored in their own dtype are multiplied in it, with the
-        kernel's sums. Else they are widened to the accumulator's dtype first, which is exact, for torch stores a product in
-        the dtype of its operands.
+        16-bit q and k whose product is stored in their own dtype are multiplied in it, with the kernel's
+        sums. Else they are widened to the accumulator's dtype first, which is exact: torch stores a product
+        in the dtype of its operands.
         """
         numbers, after = self.numbers, self.scale_after_store or scale == 1.0
         own = self.output.name in _HALVES and self.output is self.score and after
