@@ -21,6 +21,7 @@ from ropeaudit.subjects import FormsScores, Subject
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.exact import Exact
 from ropeaudit.subjects.makers import Maker
+from ropeaudit.subjects.of_recipe import OfRecipe
 
 if TYPE_CHECKING:
     from ropeaudit.attention import Attention
@@ -106,9 +107,11 @@ class CaseRun:
         """A-priori bounds of the cells that have one: of recipes, and of whole q and k."""
         if not isinstance(self.loaded, Inputs):
             return {}
-        emulated = [(subject, offset) for subject, offset in cells if isinstance(subject, Emulated)]
+        known = [(subject, offset) for subject, offset in cells if isinstance(subject, OfRecipe)]
+        twins = {subject: _emulated(subject) for subject, _ in known}
+        emulated = [(twins[subject], offset) for subject, offset in known]
         found = bounds.bounds(emulated, self.loaded, self.case.mask, self.threads)
-        return dict(zip(emulated, found, strict=True))
+        return dict(zip(known, found, strict=True))
 
     def _measure(
         self,
@@ -162,6 +165,13 @@ class CaseRun:
             found = self._measure([Exact(at, input_format)], [[key[1]]], self.setting, 0)
             self.structural[key] = found[0, key[1]].drift
         return self.structural[key]
+
+
+def _emulated(subject: OfRecipe) -> Emulated:
+    """Return the subject that bounds speak of: its recipe, whatever executes it."""
+    if isinstance(subject, Emulated):
+        return subject
+    return Emulated(subject.recipe, subject.setting, subject.axes)
 
 
 def _alone(subjects: Sequence[Subject]) -> AbstractContextManager[None]:

@@ -212,6 +212,12 @@ def structure_notes(found: Iterable[Record], frozen: bool) -> list[str]:
     ]
 
 
+def device_notes(found: Iterable[Record]) -> list[str]:
+    """Return which devices had no float64, so that stages in it were executed elsewhere."""
+    places = dict.fromkeys(record.device for record in found if record.device.endswith("(float64 on cpu)"))
+    return [f"{place.partition(' ')[0]} has no float64: it was computed on the CPU." for place in places]
+
+
 def note(record: Record) -> str | None:
     """Return a finding that the reader must know of, with its remedy; None where there is none."""
     where = f"{record.subject} {record.dtype} at offset {record.offset}"

@@ -55,7 +55,7 @@ def torch_native(recipe: Resolved, device: str) -> Maker:
     from ropeaudit.subjects import torch_numbers  # in-function: importing torch takes seconds
     from ropeaudit.subjects.torch_native import TorchNative
 
-    place = torch_numbers.device(device)
+    place = torch_numbers.device(str(device))
 
     def make(setting: RopeSetting, axes: Axes | None) -> Subject:
         return TorchNative(recipe, setting, axes, place)
@@ -68,7 +68,7 @@ def of_recipe(recipe: Resolved, backend: str, device: str | None) -> Maker:
     if backend not in BACKENDS:
         raise UnknownName("backend", str(backend), BACKENDS)
     if backend == "torch":
-        return torch_native(recipe, device or "cpu")
+        return torch_native(recipe, "cpu" if device is None else device)
     if device is not None:
         raise UsageError(f"--device {device} is where torch computes; add --backend torch")
     return emulated(recipe)

@@ -47,9 +47,17 @@ class TorchNative(OfRecipe):
         """Keep what is to be executed and where; no arithmetic happens here."""
         super().__init__(recipe, setting, axes)
         self.numbers = Numbers(device)
-        self.device = str(device)
-        if self.numbers.lacks_float64 and FP64.name in " ".join(recipe.stages().values()):
+        self.device = self.numbers.label
+        wide = FP64.name in " ".join(recipe.stages().values()) or self._once is FP64
+        if self.numbers.lacks_float64 and wide:
             self.device += " (float64 on cpu)"
+
+    @property
+    def _once(self) -> Format | None:
+        """The format in which a rotation that is rounded once is computed; None if each step is rounded."""
+        if self.recipe.recipe.rotation_rounding == "each":
+            return None
+        return FP32 if self.recipe.rotation.precision < FP32.precision else FP64
 
     def refusal(self, seq_len: int, offset: int) -> str:
         """Say why the scores cannot be summed as asked; empty where they can."""
@@ -153,9 +161,7 @@ class TorchNative(OfRecipe):
         turned = numbers.moved(x, torch.promote_types(x.dtype, dtype(fmt))).clone()
         a, b = split_pairs(x, self.setting)
         first, second = split_pairs(turned, self.setting)
-        wide = fmt
-        if self.recipe.recipe.rotation_rounding == "once":
-            wide = FP32 if fmt.precision < FP32.precision else FP64
+        wide = self._once or fmt
         for part, left, right, combine in ((first, a, b, torch.sub), (second, b, a, torch.add)):
             products = numbers.apply(torch.mul, wide, left, cos), numbers.apply(torch.mul, wide, right, sin)
             part.copy_(numbers.keep(numbers.apply(combine, wide, *products), fmt))

@@ -58,6 +58,13 @@ class Numbers:
     device: torch.device
 
     @property
+    def label(self) -> str:
+        """What to call the device in a record: a GPU with its name."""
+        if self.device.type == "cuda":
+            return f"{self.device} ({torch.cuda.get_device_name(self.device)})"
+        return str(self.device)
+
+    @property
     def lacks_float64(self) -> bool:
         """Whether float64 has to be computed on the CPU instead."""
         return self.device.type in _WITHOUT_FLOAT64
