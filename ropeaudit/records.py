@@ -146,7 +146,7 @@ COLUMNS: dict[str, str] = {
     "structural_max": "largest change of the exact scores by the shift itself: new frequencies, clipping",
     "structural_rms": "root mean square of that change; drift does not hold it",
     "predicted_rms": "drift_rms predicted from the recipe, for q and k of random phases; nan for a sample",
-    "bound_max": "drift_max cannot exceed it with q and k of these sizes; inf: may overflow; nan: sample",
+    "bound_max": "no emulated drift_max exceeds it with q and k of these sizes; inf: overflow; nan: sample",
     **ATTENTION,
     "worst_head": "head of drift_max; nan where no score differs or some are not finite",
     "worst_query": "query index of drift_max, unshifted",

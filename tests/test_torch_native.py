@@ -1,4 +1,4 @@
-"""Recipes in torch's own arithmetic: against the emulation and plain torch code, and where they are refused."""
+"""Recipes in torch's own arithmetic: against the emulation, plain torch code, and what is refused."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from ropeaudit import RopeSetting, parse, recipes, round_to, shift
+from ropeaudit import RopeSetting, parse, recipes, round_to, scores, shift
 from ropeaudit.cli.main import main
 from ropeaudit.errors import NotEmulated, OutOfMemory, UnknownName, UsageError
 from ropeaudit.formats import FP32, FP64
@@ -100,6 +100,37 @@ def test_eager_scores_bit_for_bit(dtype: str) -> None:
     subject.form(q, k.T, 0.3, out)
     left, right = (torch_arrays.to_torch(x, parse(dtype)) for x in (q, k))
     assert np.array_equal(out, torch_arrays.to_numpy(left @ right.T * 0.3))
+
+
+def test_products_are_formed_in_the_dtype_in_which_they_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16-bit products of eager attention in 16 bits, those of fused attention in float32."""
+    seen, matmul = [], torch.matmul
+    monkeypatch.setattr(torch, "matmul", lambda *x: (seen.append(x[0].dtype), matmul(*x))[1])
+    for recipe in ("hf", "vllm-cuda"):
+        for dtype in ("fp64", "fp32", "fp16", "bf16"):
+            wide = np.empty((3, 3), parse(dtype).carrier)
+            native(recipe, dtype).form(drawn(3, dtype), drawn(3, dtype).T, 0.3, wide)
+    own = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+    assert seen == [*own, torch.float64, torch.float32, torch.float32, torch.float32]
+
+
+def test_scores_are_stored_before_and_after_the_scale() -> None:
+    """float32 q and k, scores in bfloat16: two roundings, as the emulation has them."""
+    q, k = drawn(40, "fp32"), drawn(30, "fp32", 1)
+    ours, theirs = np.empty((2, 40, 30), np.float32)
+    subject = native("hf", "fp32", score="bf16")
+    subject.form(q, k.T, 0.3, ours)
+    scores.form(q, k.T, Emulated(subject.recipe, subject.setting), 0.3, theirs)
+    assert np.mean(ours != theirs) < 0.01
+
+
+def test_operands_wider_than_their_stage_are_not_rounded_first() -> None:
+    """float64 numbers turned in float32: each product is rounded once."""
+    x, subject = drawn(POSITIONS.size, "fp64"), native("meta", "fp64", output="fp32")
+    theirs = Emulated(subject.recipe, subject.setting)
+    table = theirs.table(POSITIONS, 0)
+    tensors = tuple(torch.from_numpy(part) for part in table)
+    assert np.array_equal(subject.rotate(x, tensors), theirs.rotate(x, table))
 
 
 def test_scores_that_are_never_stored_narrower_are_summed_in_float32() -> None:
