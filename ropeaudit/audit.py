@@ -38,6 +38,8 @@ class Audit:
     changes: Mapping[str, str] = field(default_factory=dict)
     attention: AttentionOptions | None = None
     implementations: Sequence[str] = ()
+    backend: str = "numpy"
+    device: str | None = None
 
     def __post_init__(self) -> None:
         for offset in self.offsets:
@@ -50,6 +52,8 @@ class Audit:
                 raise UsageError(f"there are no {name} to audit")
         if not (self.recipes or self.implementations):
             raise UsageError("there are no recipes to audit")
+        if not self.recipes and (self.backend != "numpy" or self.device is not None):
+            raise UsageError("--backend and --device say what executes recipes; add --recipe")
         if "softmax" in self.changes and (self.attention is None or self.attention.softmax != "recipe"):
             raise UsageError("a changed softmax stage is not used; add --attention --softmax recipe")
         self.makers()
@@ -60,7 +64,11 @@ class Audit:
         formats = list(dict.fromkeys(parse(name) for name in self.dtypes))
         names = dict.fromkeys(self.implementations)
         return [
-            *(makers.emulated(recipe.resolve(fmt)) for recipe in chosen for fmt in formats),
+            *(
+                makers.of_recipe(recipe.resolve(fmt), self.backend, self.device)
+                for recipe in chosen
+                for fmt in formats
+            ),
             *(makers.called(name, fmt) for name in names for fmt in formats),
         ]
 
@@ -115,6 +123,8 @@ def shift(
     changes: Mapping[str, str] | None = None,
     threads: int | None = None,
     implementations: str | Iterable[str] = (),
+    backend: str = "numpy",
+    device: str | None = None,
     attention: bool = False,
     softmax: str | None = None,
     anchor: int | None = None,
@@ -128,12 +138,13 @@ def shift(
     offsets: tokens; negative ones are allowed. dtypes, recipe: names, or a path to a recipe file.
     recipe is "uniform" unless implementations are given: names of `ropeaudit list impls`, called as they are.
     changes: stage -> format, such as {"angle": "fp64"}. threads: all processors by default.
+    backend: what executes recipes, "numpy" or "torch"; device: torch's: "cpu", "cuda", "cuda:1", "mps".
     attention: measure the rows after softmax too. softmax: "fp64", or "recipe" for the recipe's own
     arithmetic. anchor: the offset that `attention_d` compares with, 16 by default.
     case: the fields of `Case`: qk, heads, kv_heads, seq_len, head_dim, seed, rotary_dim, base, layout,
     scale, mask, model, config, layer, scaling, clip, mrope, axis, length, sample.
     Shapes of q and k: (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim).
-    Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated: children of RopeAuditError.
+    Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, OutOfMemory: children of RopeAuditError.
     Source: RoFormer, arXiv 2104.09864: exact scores depend on the distance of two tokens alone.
 
     >>> [record.distinct_positions for record in shift(1000, "bf16")]
@@ -150,6 +161,8 @@ def shift(
         changes=changes or {},
         attention=AttentionOptions.asked(attention, softmax, anchor),
         implementations=called,
+        backend=backend,
+        device=device,
     )
     return audit.run(threads)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from ropeaudit import bounds, inputs, measure, plan, reference, sampled
@@ -16,10 +17,11 @@ from ropeaudit.plan import AttentionOptions, Measured, Plan
 from ropeaudit.recording import Found, record
 from ropeaudit.records import Record
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Subject
+from ropeaudit.subjects import FormsScores, Subject
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.exact import Exact
 from ropeaudit.subjects.makers import Maker
+from ropeaudit.subjects.of_recipe import OfRecipe
 
 if TYPE_CHECKING:
     from ropeaudit.attention import Attention
@@ -105,9 +107,11 @@ class CaseRun:
         """A-priori bounds of the cells that have one: of recipes, and of whole q and k."""
         if not isinstance(self.loaded, Inputs):
             return {}
-        emulated = [(subject, offset) for subject, offset in cells if isinstance(subject, Emulated)]
+        known = [(subject, offset) for subject, offset in cells if isinstance(subject, OfRecipe)]
+        twins = {subject: _emulated(subject) for subject, _ in known}
+        emulated = [(twins[subject], offset) for subject, offset in known]
         found = bounds.bounds(emulated, self.loaded, self.case.mask, self.threads)
-        return dict(zip(emulated, found, strict=True))
+        return dict(zip(known, found, strict=True))
 
     def _measure(
         self,
@@ -126,9 +130,10 @@ class CaseRun:
                 self.progress((number + share) / count)
 
         rest, loaded = (at, self.case.mask, origin), self.loaded
-        if isinstance(loaded, Drawn):
-            return sampled.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, hear)
-        return measure.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, hear)
+        with _alone(subjects):
+            if isinstance(loaded, Drawn):
+                return sampled.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, hear)
+            return measure.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, hear)
 
     def _attention(
         self, together: Plan[Inputs], asked: AttentionOptions, part: tuple[int, int]
@@ -146,7 +151,8 @@ class CaseRun:
         def hear(share: float) -> None:
             self.progress((number + 1 + share) / count)
 
-        return attention_pass.measure(together, asked.anchor, behind, roundings, self.threads, hear)
+        with _alone(together.subjects):
+            return attention_pass.measure(together, asked.anchor, behind, roundings, self.threads, hear)
 
     def _structural(self, at: RopeSetting, offset: int, input_format: Format) -> Spread:
         """Return what the shift does to exact scores; nothing, unless the setting depends on the position."""
@@ -159,3 +165,16 @@ class CaseRun:
             found = self._measure([Exact(at, input_format)], [[key[1]]], self.setting, 0)
             self.structural[key] = found[0, key[1]].drift
         return self.structural[key]
+
+
+def _emulated(subject: OfRecipe) -> Emulated:
+    """Return the subject that bounds speak of: its recipe, whatever executes it."""
+    if isinstance(subject, Emulated):
+        return subject
+    return Emulated(subject.recipe, subject.setting, subject.axes)
+
+
+def _alone(subjects: Sequence[Subject]) -> AbstractContextManager[None]:
+    """Keep the engine of subjects that form their own scores from starting threads beside ours."""
+    own = (subject.alone() for subject in subjects if isinstance(subject, FormsScores))
+    return next(own, nullcontext())

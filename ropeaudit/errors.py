@@ -7,6 +7,7 @@ RopeAuditError
 ├── BadInput          a file that cannot be read or does not hold what it should (exit code 2)
 ├── BadOutput         a file or stream that cannot be written (exit code 2)
 ├── MissingPackage    something optional that is not installed (exit code 2)
+├── OutOfMemory       a device on which not even a few rows of scores fit (exit code 2)
 └── NotEmulated       a recipe that NumPy arithmetic cannot reproduce (exit code 2)
 
 A message says what was seen, what was allowed and what to type.
@@ -49,6 +50,10 @@ class BadOutput(RopeAuditError, OSError):
 
 class MissingPackage(RopeAuditError, ImportError):
     """A package that only some audits need and that is not installed; the message says what to type."""
+
+
+class OutOfMemory(RopeAuditError, MemoryError):
+    """A device on which not even a few rows of scores fit."""
 
 
 class NotEmulated(RopeAuditError):

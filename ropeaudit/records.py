@@ -156,7 +156,7 @@ COLUMNS: dict[str, str] = {
     "structural_max": "largest change of the exact scores by the shift itself: new frequencies, clipping",
     "structural_rms": "root mean square of that change; drift does not hold it",
     "predicted_rms": "drift_rms predicted from the recipe, for q and k of random phases; nan for a sample",
-    "bound_max": "drift_max cannot exceed it with q and k of these sizes; inf: may overflow; nan: sample",
+    "bound_max": "no emulated drift_max exceeds it with q and k of these sizes; inf: overflow; nan: sample",
     **ATTENTION,
     "worst_head": "head of drift_max; nan where no score differs or some are not finite",
     "worst_query": "query index of drift_max, unshifted",
@@ -224,6 +224,12 @@ def structure_notes(found: Iterable[Record], frozen: bool) -> list[str]:
         f"scaling {shifted[0].scaling.partition(':')[0]} depends on the length; frequencies are those for "
         f"{shifted[0].length} positions at every offset; --length shifted lets them change."
     ]
+
+
+def device_notes(found: Iterable[Record]) -> list[str]:
+    """Return which devices had no float64, so that stages in it were executed elsewhere."""
+    places = dict.fromkeys(record.device for record in found if record.device.endswith("(float64 on cpu)"))
+    return [f"{place.partition(' ')[0]} has no float64: it was computed on the CPU." for place in places]
 
 
 def note(record: Record) -> str | None:

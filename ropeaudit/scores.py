@@ -11,7 +11,7 @@ import numpy as np
 
 from ropeaudit import doubledouble as dd
 from ropeaudit.formats import FP32, FP64, FloatArray, Format, round_in_place, round_to
-from ropeaudit.subjects import Subject
+from ropeaudit.subjects import FormsScores, Subject
 
 _SQUARE = 64  # rows of q and k that pairs are multiplied in
 
@@ -41,8 +41,13 @@ def form(
     one after the other, each sum rounded once: acc = round(acc + q_j * k_j).
     The scale multiplies in the accumulator's arithmetic: before the one store, or after a first
     store (`scale_after_store`) with a second one behind it.
+    A subject that forms its scores itself (`FormsScores`) does so instead.
     Shapes: q (r, d), k (d, c) -> out (r, c).
     """
+    own = getattr(subject, "form", None)  # isinstance of a protocol takes microseconds a tile
+    if own is not None:
+        own(q, k, scale, out)
+        return
     summed(q, k, subject, out)
     stored(out, subject, scale, scratch)
 
@@ -64,6 +69,8 @@ def form_pairs(q: FloatArray, k: FloatArray, subject: Subject, scale: float) -> 
     shape is another, a kernel may sum in another order than in a tile, with errors of the same size.
     Shapes: q, k (n, d) -> (n,), in float64.
     """
+    if isinstance(subject, FormsScores):
+        return _own_diagonal(q, k, subject, scale, tile_dtype(subject))
     if _native(q, subject):
         out = _diagonal(q, k).astype(tile_dtype(subject))
     else:
@@ -81,6 +88,19 @@ def _diagonal(q: FloatArray, k: FloatArray) -> FloatArray:
     left, right = (x.reshape(-1, _SQUARE, d) for x in (left, right))
     squares = left @ np.ascontiguousarray(right.transpose(0, 2, 1))
     return np.asarray(np.diagonal(squares, axis1=1, axis2=2).reshape(-1)[:count])
+
+
+def _own_diagonal(
+    q: FloatArray, k: FloatArray, subject: FormsScores, scale: float, dtype: np.dtype[Any]
+) -> FloatArray:
+    """Return the scores that a subject forms itself, in squares as `_diagonal` does. Shapes: -> (n,)."""
+    out = np.empty(len(q))
+    for start in range(0, len(q), _SQUARE):
+        some = slice(start, start + _SQUARE)
+        square = np.empty((len(q[some]), len(q[some])), dtype)
+        subject.form(q[some], np.ascontiguousarray(k[some].T), scale, square)
+        out[some] = square.diagonal()
+    return out
 
 
 def _native(q: FloatArray, subject: Subject) -> bool:

@@ -17,9 +17,16 @@ HOUSE = [
     ["inputs"],
     ["rope.presets"],
     ["subjects", "drawn"],
-    ["subjects.emulated", "subjects.exact", "subjects.called", "subjects.torch_arrays", "scores", "metrics"],
-    ["subjects.third_party"],
-    ["subjects.third_party.adapter"],
+    [
+        "subjects.of_recipe",
+        "subjects.exact",
+        "subjects.called",
+        "subjects.torch_arrays",
+        "scores",
+        "metrics",
+    ],
+    ["subjects.emulated", "subjects.torch_numbers", "subjects.third_party"],
+    ["subjects.torch_native", "subjects.third_party.adapter"],
     [
         f"subjects.third_party.{name}_rope"
         for name in ("transformers", "xtransformers", "diffusers", "litgpt", "megatron", "onnxruntime", "mlx")

@@ -32,6 +32,8 @@ def test_the_default_shift_loads_neither_torch_nor_pandas() -> None:
 
 
 def test_the_door_can_be_seen_open() -> None:
+    on_torch = command("shift", "--backend", "torch", "--dtype", "fp32", "--heads", "1", "--seq-len", "2")
+    assert "torch" in loaded_by(on_torch)
     assert "pandas" in loaded_by("from ropeaudit import shift, to_frame\nto_frame(shift(heads=1, seq_len=2))")
 
 

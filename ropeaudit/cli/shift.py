@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 @axis("--dtype", "Number formats of the model.", "fp64,fp32,fp16,bf16")
 @axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "uniform")
 @axis("--impl", "Real code, called as it is (`ropeaudit list impls`), instead of recipes or beside them.")
+@click.option(
+    "--backend",
+    metavar="NAME",
+    default="numpy",
+    help="What executes recipes: numpy, each operation rounded once, or torch, with its own kernels.  "
+    "[default: numpy]",
+)
+@click.option(
+    "--device", metavar="NAME", help="Where torch executes: cpu, cuda, cuda:N or mps.  [default: cpu]"
+)
 @changes_option
 @click.option("--accumulate", metavar="FORMAT", help="Accumulator of q·k; short for --set accumulate=FORMAT.")
 @vector_options
@@ -112,6 +122,8 @@ def _audit(options: dict[str, Any]) -> Audit:
         cases=list(settings.cases(options)),
         recipes=values.names(options["recipe"], "--recipe") or ([] if called else ["uniform"]),
         implementations=called,
+        backend=options["backend"],
+        device=options["device"],
         dtypes=values.names(options["dtype"], "--dtype") or DTYPES,
         offsets=values.integers(options["offset"], "--offset") or [0, 1000],
         changes=changes,

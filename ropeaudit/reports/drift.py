@@ -79,7 +79,7 @@ def drift_report(
         at = screen.index("drift_rms") + 1
         screen[at:at] = ["drift_rms_low", "drift_rms_high"]
     notes = [text for record in found if (text := records.note(record))]
-    notes += records.structure_notes(found, frozen)
+    notes += records.structure_notes(found, frozen) + records.device_notes(found)
     notes += _temperature(_worst(found)) if measured else []
     return Report(
         rows=rows,

@@ -5,14 +5,21 @@ Letters: h heads, s positions, d head_dim, p = rotary_dim/2 pairs.
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
+from typing import Any, Protocol, TypeVar
 
 from ropeaudit.rope.setting import RopeSetting
 
 
-def split_pairs(x: NDArray[Any], setting: RopeSetting) -> tuple[NDArray[Any], NDArray[Any]]:
+class _Sliced(Protocol):
+    """An array of NumPy's or a tensor of torch's: a slice of it is a view of the same kind."""
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+
+Sliced = TypeVar("Sliced", bound=_Sliced)
+
+
+def split_pairs(x: Sliced, setting: RopeSetting) -> tuple[Sliced, Sliced]:
     """Return views of the first and the second members of all rotated pairs.
 
     Shapes: x (..., d) -> two of (..., p). Writing to a view writes to x.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -51,3 +52,14 @@ class Subject(Protocol):
 
     def stages(self) -> dict[str, str]:
         """Return stage -> format name, as far as it is known."""
+
+
+@runtime_checkable
+class FormsScores(Protocol):
+    """A subject that forms its scores itself, where `ropeaudit.scores` would do it in NumPy."""
+
+    def form(self, q: FloatArray, k: FloatArray, scale: float, out: FloatArray) -> None:
+        """Write the scores of a tile into `out`. Shapes: q (r, d), k (d, c) -> out (r, c)."""
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Keep the engine from starting threads of its own beside those that call the subject."""

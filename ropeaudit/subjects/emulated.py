@@ -18,42 +18,21 @@ import numpy as np
 from ropeaudit import __version__
 from ropeaudit import doubledouble as dd
 from ropeaudit.formats import FP32, FP64, FloatArray, Format, round_own, round_to
-from ropeaudit.recipes import Resolved
-from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.frequencies import effect, frequencies
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.scaled import attention_factor
-from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
+from ropeaudit.subjects.of_recipe import OfRecipe
 
 Table = tuple[FloatArray, FloatArray]
 
 
-class Emulated:
+class Emulated(OfRecipe):
     """A resolved recipe applied to a RoPE setting; implements `ropeaudit.subjects.Subject`."""
 
     backend = "numpy"
     device = "cpu"
     version = __version__
-
-    def __init__(self, recipe: Resolved, setting: RopeSetting, axes: Axes | None = None) -> None:
-        """Keep the recipe, the setting and the position axes, if any; no arithmetic happens here."""
-        self.axes = axes
-        self.name = recipe.recipe.name
-        self.recipe, self.setting = recipe, setting
-        self.dtype, self.input = recipe.dtype, recipe.input
-        self.accumulate, self.score = recipe.accumulate, recipe.score
-        self.scale_after_store = recipe.recipe.scale_after_store
-        self.narrowest = recipe.narrowest
-        self.softmax, self.output = recipe.softmax, recipe.output
-
-    def refusal(self, seq_len: int, offset: int) -> str:
-        """Return nothing: a recipe takes every position."""
-        return ""
-
-    def stages(self) -> dict[str, str]:
-        """Return stage -> format name."""
-        return self.recipe.stages()
 
     def distinct_positions(self, positions: Positions) -> int:
         """Count the positions that are still different finite numbers after the position stage."""

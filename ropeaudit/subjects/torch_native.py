@@ -1,0 +1,228 @@
+"""A recipe executed stage by stage in torch's own arithmetic, on a device: what its kernels really do.
+
+Each stage is torch's operation in the stage's own dtype; where its operands are wider it is done in the wider
+dtype, as torch promotes, and cast. What differs from `subjects.emulated` is torch's: pow, cos and sin may be
+an ulp off, pow casts a Python base to the dtype of its exponent (10000 is 9984 in bfloat16), a cast of
+float64 to 16 bits rounds twice, and sums of products run in the order of the device's kernels.
+tf32 and float8 have no torch arithmetic on a CPU: their values are rounded by `formats.round_to` and carried
+in float32. rotation_rounding "once": products and sum in float32 for a rotation of 16 bits or less,
+in float64 above, then one cast.
+
+Letters: s positions, d head_dim, p pairs, r and c rows and columns of a tile. Units: tokens, radians.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+
+from ropeaudit.formats import FP32, FP64, FloatArray, Format
+from ropeaudit.recipes import Resolved
+from ropeaudit.rope.axes import Axes
+from ropeaudit.rope.frequencies import FrequencyForm, effect, frequencies
+from ropeaudit.rope.rotation import split_pairs
+from ropeaudit.rope.scaled import attention_factor, effective_base
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Positions, torch_arrays
+from ropeaudit.subjects.of_recipe import OfRecipe
+from ropeaudit.subjects.torch_numbers import NATIVE, Numbers, by_halves, dtype
+
+Table = tuple[torch.Tensor, torch.Tensor]
+_HALVES = ("float16", "bfloat16")  # torch multiplies their matrices with float32 sums
+
+
+class TorchNative(OfRecipe):
+    """A recipe in torch arithmetic; implements `ropeaudit.subjects.Subject` and `FormsScores`."""
+
+    backend = "torch"
+    version = str(torch.__version__)
+
+    def __init__(
+        self, recipe: Resolved, setting: RopeSetting, axes: Axes | None, device: torch.device
+    ) -> None:
+        """Keep what is to be executed and where; no arithmetic happens here."""
+        super().__init__(recipe, setting, axes)
+        self.numbers = Numbers(device)
+        self.device = self.numbers.label
+        wide = FP64.name in " ".join(recipe.stages().values()) or self._once is FP64
+        if self.numbers.lacks_float64 and wide:
+            self.device += " (float64 on cpu)"
+
+    @property
+    def _once(self) -> Format | None:
+        """The format in which a rotation that is rounded once is computed; None if each step is rounded."""
+        if self.recipe.recipe.rotation_rounding == "each":
+            return None
+        return FP32 if self.recipe.rotation.precision < FP32.precision else FP64
+
+    def refusal(self, seq_len: int, offset: int) -> str:
+        """Say why the scores cannot be summed as asked; empty where they can."""
+        if self.accumulate not in (FP32, FP64):
+            return f"torch cannot be told to sum in {self.accumulate}; give --accumulate fp32 or fp64"
+        if self.accumulate is FP32 and self.output is FP64:
+            return "torch sums products of float64 in float64 alone; give --accumulate fp64"
+        return ""
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Compute with one torch thread a Python thread within the block."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    def distinct_positions(self, positions: Positions) -> int:
+        """Count the positions that are still different finite numbers after the position stage."""
+        rounded = torch_arrays.to_numpy(self._position(positions))
+        return int(np.unique(rounded[np.isfinite(rounded)]).size)
+
+    def table(self, positions: Positions, offset: int) -> Table:
+        """Return cos and sin as stored, times the attention factor. Shapes: (s,) -> two of (s, p)."""
+        parts: list[Table] = []
+        by_halves(len(positions), lambda rows: parts.append(self._table(positions[rows], offset)))
+        cos, sin = (torch.cat(some) if len(some) > 1 else some[0] for some in zip(*parts, strict=True))
+        return cos, sin
+
+    def _table(self, positions: Positions, offset: int) -> Table:
+        apply, keep = self.numbers.apply, self.numbers.keep
+        trig, factor = self.recipe.trig, attention_factor(self.setting.scaling)
+        angles = self.angles(positions + offset)
+        if self.axes is not None:
+            moved = torch.from_numpy(self.axes.moved()).to(angles.device)
+            angles = torch.where(moved, angles, self.angles(positions))
+        cos, sin = apply(torch.cos, trig, angles), apply(torch.sin, trig, angles)
+        if factor != 1.0:
+            cos, sin = (apply(lambda x: x * factor, trig, part) for part in (cos, sin))
+        stored = self.recipe.table or trig
+        return keep(cos, stored), keep(sin, stored)
+
+    def angles(self, positions: Positions) -> torch.Tensor:
+        """Return the angles as stored. Shapes: positions (s,) -> (s, p). Units: radians."""
+        recipe, form, apply = self.recipe, self.recipe.recipe.frequency_form, self.numbers.apply
+        product, angle = recipe.angle
+        kept = self._frequencies(form)
+        position = self._position(positions)[:, None]
+        if form == "recurrence":
+            found = self._recurrence(position, kept, product)
+        elif form == "divide":
+            found = apply(torch.div, product, position, kept)
+        else:
+            found = apply(torch.mul, product, position, kept)
+        found = self.numbers.keep(found, angle)
+        clip = self.setting.clip
+        return torch.clamp(found, -clip, clip) if self.setting.clipped else found
+
+    def _position(self, positions: Positions) -> torch.Tensor:
+        whole = positions.astype(np.int64)
+        if self.recipe.position.name in NATIVE:
+            return self.numbers.moved(torch.from_numpy(whole), dtype(self.recipe.position))
+        return self.numbers.keep(torch.from_numpy(whole.astype(np.float64)), self.recipe.position)
+
+    def _frequencies(self, form: FrequencyForm) -> torch.Tensor:
+        """Return the numbers that the form keeps, scaled if the setting says so. Shapes: -> (p,)."""
+        computed, stored = self.recipe.frequency
+        if self.setting.scaling.kind in ("default", "dynamic") or form == "recurrence":
+            kept = plain(effective_base(self.setting), self.setting.rotary_dim, form, computed, self.numbers)
+        else:  # the scalings are those of `rope.scaled`, whose operations are elementary
+            kept = self.numbers.of(frequencies(self.setting, form, computed), computed)
+        return self.numbers.keep(kept, stored)
+
+    def _recurrence(self, position: torch.Tensor, step: torch.Tensor, fmt: Format) -> torch.Tensor:
+        """theta_0 = position, theta_{i+1} = theta_i * step. Shapes: (s, 1), (p,) -> (s, p)."""
+        columns, apply = [self.numbers.keep(position, fmt)], self.numbers.apply
+        for i in range(1, len(step)):
+            columns.append(apply(torch.mul, fmt, columns[-1], step[i]))
+        angles = torch.cat(columns[: len(step)], dim=1) if len(step) else position[:, :0]
+        if self.setting.scaling.kind in ("default", "dynamic"):
+            return angles
+        stored = self.recipe.frequency[1]
+        change = self.numbers.of(effect(self.setting, stored).astype(stored.carrier), stored)
+        return apply(torch.mul, fmt, angles, change)
+
+    def rotate(self, x: FloatArray, table: Table) -> FloatArray:
+        """Turn x, which is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""
+        out = np.empty(x.shape, self.output.carrier)
+
+        def some(rows: slice) -> None:
+            cos, sin = table[0][rows], table[1][rows]
+            out[rows] = torch_arrays.to_numpy(self._turned(self.numbers.of(x[rows], self.input), cos, sin))
+
+        by_halves(len(x), some)
+        return out
+
+    def _turned(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        numbers, fmt = self.numbers, self.recipe.rotation
+        turned = numbers.moved(x, torch.promote_types(x.dtype, dtype(fmt))).clone()
+        a, b = split_pairs(x, self.setting)
+        first, second = split_pairs(turned, self.setting)
+        wide = self._once or fmt
+        for part, left, right, combine in ((first, a, b, torch.sub), (second, b, a, torch.add)):
+            products = numbers.apply(torch.mul, wide, left, cos), numbers.apply(torch.mul, wide, right, sin)
+            part.copy_(numbers.keep(numbers.apply(combine, wide, *products), fmt))
+        return numbers.keep(turned, self.output)
+
+    def form(self, q: FloatArray, k: FloatArray, scale: float, out: FloatArray) -> None:
+        """Write the scores of a tile into `out`; fewer rows at once where the device's memory is short.
+
+        Shapes: q (r, d), k (d, c) -> out (r, c).
+        """
+
+        def some(rows: slice) -> None:
+            left, right = self.numbers.of(q[rows], self.output), self.numbers.of(k.T, self.output)
+            out[rows] = torch_arrays.to_numpy(self._scores(left, right, scale))
+
+        by_halves(len(q), some)
+
+    def _scores(self, q: torch.Tensor, k: torch.Tensor, scale: float) -> torch.Tensor:
+        """Return q·k, scaled and stored. Shapes: (r, d), (c, d) -> (r, c).
+
+        16-bit q and k whose product is stored in their own dtype are multiplied in it, with the kernel's
+        sums. Else they are widened to the accumulator's dtype first, which is exact: torch stores a product
+        in the dtype of its operands.
+        """
+        numbers, after = self.numbers, self.scale_after_store or scale == 1.0
+        own = self.output.name in _HALVES and self.output is self.score and after
+        if not (own and self.accumulate is FP32):
+            q, k = (numbers.moved(x, dtype(self.accumulate)) for x in (q, k))
+        total = torch.matmul(q, k.T)
+        if after:
+            total = numbers.keep(total, self.score)
+        if scale == 1.0:
+            return total
+        wide = self.score if after else self.accumulate  # torch scales 16-bit numbers in float32
+        return numbers.keep(numbers.apply(lambda x: x * scale, wide, total), self.score)
+
+
+def plain(base: float, rotary_dim: int, form: FrequencyForm, fmt: Format, on: Numbers) -> torch.Tensor:
+    """Return the numbers that `form` keeps of base^(-2i/rotary_dim), as torch computes them in `fmt`.
+
+    Shapes: -> (p,). See `rope.frequencies.unscaled`, whose forms and units these are.
+    """
+
+    def each(operation: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return on.apply(operation, fmt, x)
+
+    def number(value: float) -> torch.Tensor:
+        return on.keep(torch.tensor(value, dtype=torch.float64), fmt)
+
+    pairs = rotary_dim // 2
+    i = on.keep(torch.arange(pairs, dtype=torch.int64).to(torch.float64), fmt)
+    x = each(lambda n: n / max(rotary_dim, 1), on.keep(2.0 * torch.arange(pairs, dtype=torch.float64), fmt))
+    if form in ("inverse_power", "divide"):
+        powers = each(lambda e: torch.pow(base, e), x)
+        return powers if form == "divide" else each(lambda power: 1.0 / power, powers)
+    if form == "power":
+        return each(lambda e: torch.pow(base, -e), x)
+    if form == "exp":
+        slope = each(lambda log: log / max(pairs, 1), number(math.log(base)))
+        return each(lambda e: torch.exp(-e), on.apply(torch.mul, fmt, i, slope))
+    if form == "exp2":
+        return each(lambda e: torch.exp2(-e), on.apply(torch.mul, fmt, x, number(math.log2(base))))
+    step = each(lambda e: torch.pow(base, e), number(-2.0 / max(rotary_dim, 1)))
+    return step.expand(pairs) if form == "recurrence" else on.apply(torch.pow, fmt, step, i)

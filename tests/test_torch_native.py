@@ -1,0 +1,436 @@
+"""Recipes in torch's own arithmetic: against the emulation, plain torch code, and what is refused."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+from ropeaudit import RopeSetting, parse, recipes, round_to, scores, shift
+from ropeaudit.cli.main import main
+from ropeaudit.errors import NotEmulated, OutOfMemory, UnknownName, UsageError
+from ropeaudit.formats import FP32, FP64
+from ropeaudit.reports.drift import drift_report
+from ropeaudit.rope import axes, scaling
+from ropeaudit.rope.frequencies import FORMS, unscaled
+from ropeaudit.subjects import FormsScores, Subject, torch_arrays, torch_numbers
+from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects.torch_native import TorchNative, plain
+from ropeaudit.subjects.torch_numbers import Numbers, by_halves
+
+CPU = torch.device("cpu")
+POSITIONS = np.array([0, 1, 7, 1000, 131071, -3])
+SMALL = {"heads": 2, "seq_len": 128}
+SUBSET = ["uniform", "hf", "meta", "hf-tf32-matmul", "llamacpp-cpu", "xformers-f64", "gpt-neox-te"]
+NAMED = [recipe.name for recipe in recipes.all_recipes() if not recipe.refused]
+
+
+def resolved(recipe: str, dtype: str, **changes: str) -> recipes.Resolved:
+    return recipes.named(recipe).changed(changes).resolve(parse(dtype))
+
+
+def native(recipe: str, dtype: str, setting: RopeSetting | None = None, **changes: str) -> TorchNative:
+    return TorchNative(resolved(recipe, dtype, **changes), setting or RopeSetting.of(), None, CPU)
+
+
+def drawn(rows: int, dtype: str, seed: int = 0) -> np.ndarray:
+    return round_to(np.random.default_rng(seed).standard_normal((rows, 128)), parse(dtype))
+
+
+def test_it_is_a_subject_that_forms_its_scores() -> None:
+    subject = native("hf", "bf16")
+    assert isinstance(subject, Subject)
+    assert isinstance(subject, FormsScores)
+    assert not isinstance(Emulated(resolved("hf", "bf16"), RopeSetting.of()), FormsScores)
+
+
+def disagreements(names: list[str], **case: int) -> list[str]:
+    """Cells in which torch and the emulation differ by more than 2 % RMS or 10 % of the largest drift."""
+    given = {"offsets": [0, 1000, 131072], "recipe": names, **case}
+    wrong = []
+    for ours, theirs in zip(shift(**given), shift(**given, backend="torch"), strict=True):
+        cell = f"{ours.subject} {ours.dtype} {ours.offset}"
+        assert (theirs.subject, theirs.dtype, theirs.offset) == (ours.subject, ours.dtype, ours.offset)
+        assert (theirs.backend, theirs.version, theirs.device) == ("torch", torch.__version__, "cpu")
+        assert theirs.distinct_positions == ours.distinct_positions, cell
+        assert theirs.nonfinite == ours.nonfinite, cell
+        assert repr(theirs.predicted_rms) == repr(ours.predicted_rms), cell
+        if ours.nonfinite:
+            continue
+        assert theirs.drift_max <= theirs.bound_max, cell
+        rms, top = theirs.drift_rms / ours.drift_rms - 1, theirs.drift_max / ours.drift_max - 1
+        if abs(rms) > 0.02 or abs(top) > 0.10:
+            wrong.append(f"{cell}: rms {rms:+.2%}, max {top:+.2%}")
+    return wrong
+
+
+def test_torch_drifts_as_the_emulation_says() -> None:
+    assert disagreements(SUBSET, **SMALL) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_recipe_drifts_in_torch_as_the_emulation_says(seed: int) -> None:
+    """Measured over seeds 0 to 3: at most 1.3 % and 6.6 %, both of mlx-fallback, whose exp is torch's."""
+    assert disagreements(NAMED, seed=seed) == []
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_hugging_face_bit_for_bit(dtype: str) -> None:
+    """The recipe hf in torch is what transformers' Llama computes, to the last bit."""
+    fmt = parse(dtype)
+    module = LlamaRotaryEmbedding(LlamaConfig(hidden_size=1024, num_attention_heads=8, head_dim=128))
+    x = drawn(POSITIONS.size, dtype)
+    q = torch_arrays.to_torch(x, fmt)[None, None]
+    cos, sin = module(q, torch.from_numpy(POSITIONS + 5)[None])
+    expected, _ = apply_rotary_pos_emb(q, q, cos, sin)
+    subject = native("hf", dtype)
+    table = subject.table(POSITIONS, 5)
+    assert torch.equal(table[0], cos[0, :, :64])
+    assert np.array_equal(subject.rotate(x, table), torch_arrays.to_numpy(expected[0, 0]))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp64"])
+def test_eager_scores_bit_for_bit(dtype: str) -> None:
+    """Eager attention: a product in the model's dtype, then the scale, each stored in it."""
+    q, k = drawn(40, dtype), drawn(30, dtype, 1)
+    subject, out = native("hf", dtype), np.empty((40, 30), parse(dtype).carrier)
+    subject.form(q, k.T, 0.3, out)
+    left, right = (torch_arrays.to_torch(x, parse(dtype)) for x in (q, k))
+    assert np.array_equal(out, torch_arrays.to_numpy(left @ right.T * 0.3))
+
+
+def test_products_are_formed_in_the_dtype_in_which_they_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16-bit products of eager attention in 16 bits, those of fused attention in float32."""
+    seen, matmul = [], torch.matmul
+    monkeypatch.setattr(torch, "matmul", lambda *x: (seen.append(x[0].dtype), matmul(*x))[1])
+    for recipe in ("hf", "vllm-cuda"):
+        for dtype in ("fp64", "fp32", "fp16", "bf16"):
+            wide = np.empty((3, 3), parse(dtype).carrier)
+            native(recipe, dtype).form(drawn(3, dtype), drawn(3, dtype).T, 0.3, wide)
+    own = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+    assert seen == [*own, torch.float64, torch.float32, torch.float32, torch.float32]
+
+
+def test_scores_are_stored_before_and_after_the_scale() -> None:
+    """float32 q and k, scores in bfloat16: two roundings, as the emulation has them."""
+    q, k = drawn(40, "fp32"), drawn(30, "fp32", 1)
+    ours, theirs = np.empty((2, 40, 30), np.float32)
+    subject = native("hf", "fp32", score="bf16")
+    subject.form(q, k.T, 0.3, ours)
+    scores.form(q, k.T, Emulated(subject.recipe, subject.setting), 0.3, theirs)
+    assert np.mean(ours != theirs) < 0.01
+
+
+def test_operands_wider_than_their_stage_are_not_rounded_first() -> None:
+    """float64 numbers turned in float32: each product is rounded once."""
+    x, subject = drawn(POSITIONS.size, "fp64"), native("meta", "fp64", output="fp32")
+    theirs = Emulated(subject.recipe, subject.setting)
+    table = theirs.table(POSITIONS, 0)
+    tensors = tuple(torch.from_numpy(part) for part in table)
+    assert np.array_equal(subject.rotate(x, tensors), theirs.rotate(x, table))
+
+
+def test_scores_that_are_never_stored_narrower_are_summed_in_float32() -> None:
+    q, k = drawn(40, "bf16"), drawn(30, "bf16", 1)
+    out = np.empty((40, 30), np.float32)
+    native("vllm-cuda", "bf16").form(q, k.T, 0.3, out)
+    assert np.array_equal(out, (torch.from_numpy(q) @ torch.from_numpy(k).T * 0.3).numpy())
+    assert not np.array_equal(out, round_to(out, parse("bf16")))
+
+
+def test_a_wider_accumulator_is_had_by_widening() -> None:
+    q, k = drawn(20, "fp16"), drawn(20, "fp16", 1)
+    out = np.empty((20, 20))
+    native("meta", "fp16", accumulate="fp64", score="fp64").form(q, k.T, 1.0, out)
+    assert np.allclose(out, q.astype(np.float64) @ k.T.astype(np.float64), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "accumulate", "said"),
+    [
+        ("bf16", "fp16", "torch cannot be told to sum in float16; give --accumulate fp32 or fp64"),
+        ("bf16", "bf16", "torch cannot be told to sum in bfloat16; give --accumulate fp32 or fp64"),
+        ("fp32", "tf32", "torch cannot be told to sum in tf32; give --accumulate fp32 or fp64"),
+        ("fp64", "fp32", "torch sums products of float64 in float64 alone; give --accumulate fp64"),
+        ("fp32", "fp64", "none"),
+    ],
+)
+def test_accumulators_that_torch_has_not_are_refused(dtype: str, accumulate: str, said: str) -> None:
+    (record,) = shift(0, dtype, changes={"accumulate": accumulate}, backend="torch", heads=1, seq_len=4)
+    assert record.refused == said
+    assert (record.verdict == "refused") == (said != "none")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_the_frequencies_is_an_ulp_or_two_off_at_most(form: str) -> None:
+    for dtype in ("fp64", "fp32"):
+        fmt = parse(dtype)
+        found = plain(10000.0, 128, form, fmt, Numbers(CPU)).numpy().astype(np.float64)
+        exact = unscaled(10000.0, 128, form, fmt).astype(np.float64)
+        assert np.max(np.abs(found / exact - 1)) < 4 * fmt.unit_roundoff
+
+
+def test_the_base_is_cast_as_torch_casts_it() -> None:
+    """torch.pow(10000., x) is 9984^x in bfloat16, and 500000 is infinite in float16."""
+    x = torch.arange(0, 128, 2).to(torch.bfloat16) / 128
+    seen = plain(10000.0, 128, "inverse_power", parse("bf16"), Numbers(CPU))
+    assert torch.equal(seen, 1.0 / 10000.0**x)
+    assert not np.array_equal(
+        torch_arrays.to_numpy(seen), unscaled(10000.0, 128, "inverse_power", parse("bf16"))
+    )
+    assert plain(5e5, 128, "inverse_power", parse("fp16"), Numbers(CPU))[1:].eq(0).all()
+
+
+@pytest.mark.parametrize("fmt", ["tf32", "fp8_e4m3", "fp8_e5m2"])
+def test_formats_without_arithmetic_are_carried_in_float32(fmt: str) -> None:
+    subject = native("uniform", "fp32", rotation=fmt, table=fmt, angle=fmt, output=fmt)
+    angles, (cos, _) = subject.angles(POSITIONS), subject.table(POSITIONS, 0)
+    turned = subject.rotate(drawn(POSITIONS.size, "fp32"), (cos, cos))
+    for seen in (angles.numpy(), cos.numpy(), turned):
+        assert seen.dtype == np.float32
+        assert np.array_equal(seen, round_to(seen, parse(fmt)), equal_nan=True)
+    assert not np.array_equal(turned, round_to(turned, parse("bf16"))) or fmt != "tf32"
+
+
+SETTINGS = {
+    "partial interleaved": RopeSetting.of(128, 64, layout="interleaved"),
+    "none turned": RopeSetting.of(128, 0),
+    "clipped": RopeSetting.of(clip=2.5),
+    "yarn": RopeSetting.of(scaling=scaling.parse("yarn:factor=4,original=4096")),
+    "dynamic": RopeSetting.of(scaling=scaling.parse("dynamic:factor=2,maximum=64"), length=4096),
+    "p-RoPE": RopeSetting.of(scaling=scaling.parse("proportional:fraction=0.5")),
+}
+
+
+@pytest.mark.parametrize(
+    "recipe", ["fp64-angles", "llamacpp-cpu", "llamacpp-cuda", "maxtext", "mlx-fallback"]
+)
+@pytest.mark.parametrize("which", SETTINGS)
+def test_settings_are_those_of_the_emulation(which: str, recipe: str) -> None:
+    """Tables agree up to the float32 angle's error at 1007 radians, and a rotation of ones with them."""
+    setting, place, wide = SETTINGS[which], np.array([0, 3, 1007]), resolved(recipe, "fp32")
+    pair = TorchNative(wide, setting, None, CPU), Emulated(wide, setting)
+    found = [subject.table(place, 0) for subject in pair]
+    assert np.allclose(found[0][0].numpy(), found[1][0], atol=1e-3, rtol=0)
+    turned = [s.rotate(np.ones((3, 128), np.float32), table) for s, table in zip(pair, found, strict=True)]
+    assert np.allclose(*turned, atol=2e-3, rtol=0)
+
+
+def test_only_the_shifted_axes_move() -> None:
+    three = axes.parse("16,24,24", "h")
+    moved, still = (
+        TorchNative(resolved("hf", "fp32"), RopeSetting.of(), three, CPU).table(POSITIONS, by)
+        for by in (1000, 0)
+    )
+    same = (moved[0] == still[0]).all(dim=0)
+    assert same[:16].all()
+    assert not same[16:40].any()
+    assert same[40:].all()
+
+
+def test_rounding_once_is_exact_until_the_cast() -> None:
+    x, place = drawn(POSITIONS.size, "bf16"), RopeSetting.of()
+    once = native("hf", "bf16", rotation_rounding="once")
+    theirs = Emulated(once.recipe, place)
+    table = theirs.table(POSITIONS, 0)
+    tensors = tuple(torch_arrays.to_torch(part, parse("bf16")) for part in table)
+    assert np.mean(once.rotate(x, tensors) != theirs.rotate(x, table)) < 0.001
+
+
+@pytest.mark.parametrize("case", [{"sample": 2000}, {"attention": True}, {"mask": "window:40"}])
+def test_every_pass_goes_through_torch(case: dict[str, object]) -> None:
+    """A sample, rows after softmax and a window: the same figures as the emulation's, the bits of torch."""
+    given = {**SMALL, **case, "offsets": [0, 1000], "dtypes": ["fp32", "bf16"], "recipe": "hf"}
+    for ours, theirs in zip(shift(**given), shift(**given, backend="torch"), strict=True):
+        assert theirs.drift_rms == pytest.approx(ours.drift_rms, rel=0.02)
+        if "attention" in case:
+            assert theirs.attention_tv_mean == pytest.approx(ours.attention_tv_mean, rel=0.02)
+
+
+def test_threads_change_no_bit() -> None:
+    given = {**SMALL, "offsets": [0, 1000], "recipe": ["hf", "vllm-cuda"], "backend": "torch"}
+    assert list(map(repr, shift(**given, threads=1))) == list(map(repr, shift(**given, threads=3)))
+
+
+def test_the_number_of_torch_threads_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(2)
+    seen = []
+    matmul = torch.matmul
+
+    def spying(*x: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        return matmul(*x)
+
+    monkeypatch.setattr(torch, "matmul", spying)
+    list(shift(0, "fp32", backend="torch", heads=1, seq_len=8))
+    assert set(seen) == {1}
+    assert torch.get_num_threads() == 2
+    monkeypatch.setattr(torch, "matmul", lambda *x: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        list(shift(0, "fp32", backend="torch", heads=1, seq_len=8))
+    assert torch.get_num_threads() == 2
+
+
+FULL = [torch.cuda.OutOfMemoryError("CUDA out of memory."), RuntimeError("MPS backend out of memory (9 GiB)")]
+
+
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, error: RuntimeError, most: int) -> list[int]:
+    """Let products of more than `most` rows fail; return the sizes that were tried."""
+    tried: list[int] = []
+    matmul = torch.matmul
+
+    def failing(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        tried.append(len(q))
+        if len(q) > most:
+            raise error
+        return matmul(q, k)
+
+    monkeypatch.setattr(torch, "matmul", failing)
+    return tried
+
+
+@pytest.mark.parametrize("error", FULL)
+def test_short_memory_halves_the_tile(error: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k = drawn(100, "bf16"), drawn(30, "bf16", 1)
+    whole, parts = np.empty((2, 100, 30), np.float32)
+    subject = native("hf", "bf16")
+    subject.form(q, k.T, 0.3, whole)
+    tried = short_of_memory(monkeypatch, error, 32)
+    subject.form(q, k.T, 0.3, parts)
+    assert np.allclose(parts, whole, rtol=2**-8, atol=1e-6)
+    assert tried == [100, 50, 25, 25, 50, 25, 25]
+
+
+@pytest.mark.parametrize("error", FULL)
+def test_too_little_memory_is_an_error_and_no_crash(error, monkeypatch, capsys) -> None:
+    short_of_memory(monkeypatch, error, 8)
+    arguments = ["shift", "--backend", "torch", "--dtype", "bf16", "--heads", "1", "--seq-len", "64"]
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert f"out of memory on the device with 16 rows of scores: {error}" in said
+    assert "give --device cpu" in said
+
+
+def test_other_faults_are_not_taken_for_short_memory() -> None:
+    def broken(rows: slice) -> None:
+        raise RuntimeError("size mismatch")
+
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        by_halves(1000, broken)
+    with pytest.raises(OutOfMemory):
+        by_halves(1, lambda rows: torch.empty(2**60) and None)
+
+
+def test_tables_and_rotations_are_halved_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, x = native("hf", "fp32"), drawn(64, "fp32")
+    whole = subject.table(np.arange(64), 7)
+    turned, cos, moved = subject.rotate(x, whole), torch.cos, Numbers.of
+
+    def small_cos(angles: torch.Tensor) -> torch.Tensor:
+        if len(angles) > 20:
+            raise FULL[0]
+        return cos(angles)
+
+    def small_of(self: Numbers, values: np.ndarray, fmt: object) -> torch.Tensor:
+        if len(values) > 40:
+            raise FULL[1]
+        return moved(self, values, fmt)
+
+    monkeypatch.setattr(torch, "cos", small_cos)
+    monkeypatch.setattr(Numbers, "of", small_of)
+    parts = subject.table(np.arange(64), 7)
+    assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
+    assert np.array_equal(subject.rotate(x, parts), turned)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tpu", "--device 'tpu' is not cpu, cuda, cuda:N or mps; try --device cpu"),
+        ("", "--device '' is not cpu"),
+        ("cpu:2", "--device 'cpu:2' is not cpu"),
+        ("cuda:-1", "--device 'cuda:-1' is not cpu"),
+        ("meta", "--device 'meta' is not cpu"),
+    ],
+)
+def test_unknown_devices(name: str, said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        torch_numbers.device(name)
+    assert str(error.value).startswith(said)
+
+
+def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(UsageError, match=r"--device cuda: torch .* sees no CUDA device; give --device cpu"):
+        torch_numbers.device("cuda")
+    with pytest.raises(UsageError, match=r"--device mps: torch .*; give --device cpu"):
+        torch_numbers.device("mps")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert torch_numbers.device("CUDA:0") == torch.device("cuda:0")
+    with pytest.raises(UsageError, match=r"sees 1 CUDA device; give --device cuda:0"):
+        torch_numbers.device("cuda:1")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H200")
+    assert Numbers(torch.device("cuda:0")).label == "cuda:0 (H200)"
+
+
+def test_float64_is_computed_on_the_cpu_where_the_device_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's device "meta" holds no data, but tensors say that they are on it."""
+    monkeypatch.setattr(torch_numbers, "_WITHOUT_FLOAT64", ("meta",))
+    meta = Numbers(torch.device("meta"))
+    x = meta.of(np.ones(3), FP64)
+    assert x.device == CPU
+    assert meta.apply(torch.cos, FP64, x).device == CPU
+    assert meta.keep(x, FP32).device.type == "meta"
+    labels = {
+        recipe: TorchNative(resolved(recipe, "fp32"), RopeSetting.of(), None, torch.device("meta")).device
+        for recipe in ("hf", "fp64-angles")
+    }
+    assert labels == {"hf": "meta", "fp64-angles": "meta (float64 on cpu)"}
+
+
+def test_a_device_without_float64_is_named_in_a_note() -> None:
+    from dataclasses import replace
+
+    (record,) = shift(0, "fp32", backend="torch", heads=1, seq_len=4)
+    without = replace(record, device="mps (float64 on cpu)")
+    assert drift_report([record], None, {}).notes == []
+    notes = drift_report([without, without], None, {}).notes
+    assert notes == ["mps has no float64: it was computed on the CPU."]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"backend": "jax"}, UnknownName, "unknown backend 'jax'; known: numpy, torch"),
+        ({"device": "cpu"}, UsageError, "--device cpu is where torch computes; add --backend torch"),
+        ({"backend": "torch", "recipe": "mlx-metal"}, NotEmulated, "Metal fast-math"),
+        ({"backend": "torch", "implementations": "transformers-llama"}, UsageError, "add --recipe"),
+    ],
+)
+def test_bad_choices(given: dict[str, str], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        shift(0, "fp32", heads=1, seq_len=4, **given)
+
+
+def test_the_command(capsys, snapshot) -> None:
+    chosen = "subject,dtype,offset,backend,device,distinct_positions,predicted_rms,verdict"
+    arguments = ["--backend", "torch", "--device", "cpu", "--offset", "0,1000,128k", "--dtype", "fp16,bf16"]
+    small = ["--recipe", "hf,uniform", "--heads", "1", "--seq-len", "40"]
+    assert main(["shift", *arguments, *small, "--columns", chosen]) == 0
+    assert capsys.readouterr().out.split("\n", 1)[1] == snapshot
+
+
+def test_the_command_refuses_a_device_without_torch(capsys) -> None:
+    assert main(["shift", "--device", "cuda"]) == 2
+    assert "add --backend torch" in capsys.readouterr().err
+
+
+def test_an_overflow_in_float16_is_a_finding() -> None:
+    (record,) = shift(131072, "fp16", backend="torch", heads=1, seq_len=16)
+    assert record.verdict == "overflow"
+    assert math.isnan(record.drift_rms)
