@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +38,8 @@ class Audit:
     changes: Mapping[str, str] = field(default_factory=dict)
     attention: AttentionOptions | None = None
     implementations: Sequence[str] = ()
+    order: str | None = None
+    _makers: list[Maker] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for offset in self.offsets:
@@ -55,13 +58,18 @@ class Audit:
 
     def makers(self) -> list[Maker]:
         """Return every recipe, then every implementation, in every dtype, as the rows come; each once."""
+        if self._makers:
+            return self._makers
         chosen = [recipes.load(name).changed(self.changes) for name in dict.fromkeys(self.recipes)]
         formats = list(dict.fromkeys(parse(name) for name in self.dtypes))
-        names = dict.fromkeys(self.implementations)
-        return [
-            *(makers.emulated(recipe.resolve(fmt)) for recipe in chosen for fmt in formats),
-            *(makers.called(name, fmt) for name in names for fmt in formats),
-        ]
+        called = [makers.implementation(name, self.order) for name in dict.fromkeys(self.implementations)]
+        self._makers.extend(makers.emulated(recipe.resolve(fmt)) for recipe in chosen for fmt in formats)
+        self._makers.extend(makers.called(one, fmt) for one in called for fmt in formats)
+        return self._makers
+
+    def findings(self) -> list[str]:
+        """Return what was found out about the code that was called, so far."""
+        return list(dict.fromkeys(text for maker in self._makers for text in maker.findings))
 
     def stages(self) -> dict[str, dict[str, str]]:
         """Return "subject dtype" -> stage -> format: what was audited, for the circumstances."""
@@ -89,11 +97,24 @@ class Audit:
             def drawing(share: float, start: int = number) -> None:
                 part(share, start, _DRAWING)
 
-            loaded, setting = case.load() if case.sample is None else case.draw(drawing)
-            positions_fit([*offsets, *anchors], loaded.seq_len)
             workers = threads or circumstances.threads()
-            run = CaseRun(case, loaded, setting, self.makers(), self.attention, workers, part)
-            yield from run.records(offsets)
+            for one, some in self._laid_out(case):
+                loaded, setting = one.load() if one.sample is None else one.draw(drawing)
+                positions_fit([*offsets, *anchors], loaded.seq_len)
+                run = CaseRun(one, loaded, setting, some, self.attention, workers, part)
+                yield from run.records(offsets)
+
+    def _laid_out(self, case: Case) -> Iterator[tuple[Case, list[Maker]]]:
+        """Part the subjects by the layout that their code turns out to have, unless one was asked for."""
+        if case.layout is not None or not any(maker.layout for maker in self.makers()):
+            yield case, self.makers()
+            return
+        setting = case.load()[1]
+        found = [maker.layout(setting) if maker.layout else None for maker in self.makers()]
+        usual = next((layout for layout in found if layout), None)
+        known = zip(self.makers(), (layout or usual for layout in found), strict=True)
+        for layout, some in groupby(known, key=lambda pair: pair[1]):
+            yield replace(case, layout=layout), [maker for maker, _ in some]
 
 
 def shift(
@@ -104,6 +125,7 @@ def shift(
     changes: Mapping[str, str] | None = None,
     threads: int | None = None,
     implementations: str | Iterable[str] = (),
+    order: str | None = None,
     attention: bool = False,
     softmax: str | None = None,
     anchor: int | None = None,
@@ -115,7 +137,8 @@ def shift(
     (scaled, before softmax).
 
     offsets: tokens; negative ones are allowed. dtypes, recipe: names, or a path to a recipe file.
-    recipe is "uniform" unless implementations are given: names of `ropeaudit list impls`, called as they are.
+    recipe is "uniform" unless implementations are given: names of `ropeaudit list impls`, called as they are,
+    or own code as module:name. order: of its axes, such as "bhsd"; found out by default.
     changes: stage -> format, such as {"angle": "fp64"}. threads: all processors by default.
     attention: measure the rows after softmax too. softmax: "fp64", or "recipe" for the recipe's own
     arithmetic. anchor: the offset that `attention_d` compares with, 16 by default.
@@ -139,6 +162,7 @@ def shift(
         changes=changes or {},
         attention=AttentionOptions.asked(attention, softmax, anchor),
         implementations=called,
+        order=order,
     )
     return audit.run(threads)
 

@@ -85,7 +85,7 @@ class Called:
             except RopeAuditError:
                 raise
             except Exception as error:  # whatever other people's code raises is a finding
-                return _said(error)
+                return said(error)
         return ""
 
     def table(self, positions: Positions, offset: int) -> Any:
@@ -109,7 +109,7 @@ class Called:
         return int(np.unique(finite, axis=0).shape[0])
 
 
-def _said(error: Exception) -> str:
-    """An exception in a line."""
+def said(error: Exception) -> str:
+    """Return an exception in a line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

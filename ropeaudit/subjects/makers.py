@@ -2,41 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ropeaudit.errors import UsageError
 from ropeaudit.formats import Format
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.axes import Axes
-from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Subject
 from ropeaudit.subjects.emulated import Emulated
+
+if TYPE_CHECKING:
+    from ropeaudit.subjects.called import Implementation
 
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """A subject in a dtype. make: from the RoPE setting and the position axes. stages: stage -> format."""
+    """A subject in a dtype. make: from the RoPE setting and the position axes. stages: stage -> format.
+
+    layout: which one its code has, where it has to be found out. findings: of its code, as they come.
+    """
 
     name: str
     dtype: Format
     make: Callable[[RopeSetting, Axes | None], Subject]
     stages: Mapping[str, str]
+    layout: Callable[[RopeSetting], Layout] | None = None
+    findings: Sequence[str] = ()
 
 
-def called(name: str, dtype: Format) -> Maker:
-    """Return the maker of an implementation that is called. Raises: UnknownName, MissingPackage."""
-    from ropeaudit.subjects import third_party  # in-function: most audits need neither
+def implementation(name: str, order: str | None = None) -> Implementation:
+    """Return what is called: the user's own code (module:name), or an entry of `ropeaudit list impls`.
+
+    order: of the axes of own code, found out where it is None. Raises: UsageError, BadInput, MissingPackage.
+    """
+    from ropeaudit.subjects import own, third_party  # in-function: most audits need neither
+
+    return own.load(name, order) if own.is_own(name) else third_party.implementation(name)
+
+
+def called(one: Implementation, dtype: Format) -> Maker:
+    """Return the maker of an implementation that is called."""
     from ropeaudit.subjects.called import Called
-
-    implementation = third_party.implementation(name)
 
     def make(setting: RopeSetting, axes: Axes | None) -> Subject:
         if axes is not None:
-            raise UsageError(f"--impl {name} has one position axis; leave out --mrope")
-        return Called(implementation, setting, dtype)
+            raise UsageError(f"--impl {one.name} has one position axis; leave out --mrope")
+        return Called(one, setting, dtype)
 
-    return Maker(name, dtype, make, {"input": dtype.name})
+    detect = getattr(one, "fit", None)
+    layout = (lambda setting: detect(setting).layout) if detect else None
+    return Maker(one.name, dtype, make, {"input": dtype.name}, layout, getattr(one, "findings", ()))
 
 
 def emulated(recipe: Resolved) -> Maker:
