@@ -145,7 +145,7 @@ def test_a_narrow_stage_fails_and_is_named(kernel, said, dtype) -> None:
         (interleaved_complex, "behaves like: interleaved pairs"),
         (off_by_one, "positions one too high"),
         (other_base(10500.0), "base 1.0(5|49|51)e"),
-        (other_base(500000.0), "base (5|4.99|5.01)e"),
+        (other_base(500000.0), "base (5|4[.]9|5[.]0).?e"),
         (short_table, "at offset 131072.*a table that ends at position 4095"),
         (one_head_left, "head 2 of 4"),
         (Caching(), "at offset 1000.*the offset left out"),

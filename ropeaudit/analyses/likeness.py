@@ -60,7 +60,8 @@ def variants(dtype: Format) -> Iterator[Group]:
     yield from groups(dtype)
     known = {arithmetic(group.resolved) for group in groups(dtype)}
     for stage in ("position", "frequency", "angle", "table", "rotation"):
-        resolved = recipes.named("meta").changed({stage: "model"}).resolve(dtype)
+        stored = "fp32/model" if stage in ("frequency", "angle") else "model"
+        resolved = recipes.named("meta").changed({stage: stored}).resolve(dtype)
         if arithmetic(resolved) not in known:
             yield Group((), resolved)
 

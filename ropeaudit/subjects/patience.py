@@ -13,6 +13,7 @@ from typing import Any
 
 from ropeaudit.errors import UsageError
 
+_NAME = "ropeaudit-calls"
 LIMIT = 120.0  # seconds that one call may take
 
 
@@ -21,7 +22,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self.tasks: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
-        threading.Thread(target=self._work, daemon=True, name="ropeaudit-calls").start()
+        threading.Thread(target=self._work, daemon=True, name=_NAME).start()
 
     def _work(self) -> None:
         while True:
@@ -42,6 +43,8 @@ def patiently(function: Callable[[], Any], what: str) -> Any:
     One call at a time, in a thread of its own, so that a call that never ends can be left behind.
     what: its name in the message. Raises: UsageError after `LIMIT` seconds; RuntimeError for sys.exit.
     """
+    if threading.current_thread().name == _NAME:  # one patient call inside another
+        return function()
     with _LOCK, contextlib.redirect_stdout(sys.stderr):
         if not _WORKERS:
             _WORKERS.append(_Worker())
