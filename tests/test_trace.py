@@ -1,4 +1,4 @@
-"""Trace: functions that imitate recipes, and real packages, are told apart by their numbers and their dtypes."""
+"""Trace: imitations of recipes, and real packages, are told apart by their numbers and their dtypes."""
 
 import csv
 import io

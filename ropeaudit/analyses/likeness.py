@@ -22,6 +22,7 @@ from ropeaudit.subjects import Positions, fitting
 from ropeaudit.subjects.emulated import Emulated
 
 _CLEAR = 0.3  # what it behaves like is at most this share as far away as what it should be
+_FORMS = {"recurrence": "angles by recurrence", "divide": "positions divided"}
 _ENDS = tuple(2**power for power in range(6, 21))  # where tables usually end
 
 
@@ -78,17 +79,13 @@ def arithmetic(one: Resolved) -> tuple[object, ...]:
 def words(one: Resolved) -> str:
     """Return in words how a recipe rotates: what is rounded before and after cos and sin."""
     said = []
-    for name, fmt in (
-        ("positions", one.position),
-        ("frequencies", one.frequency[1]),
-        ("angles", one.angle[1]),
-    ):
+    before = {"positions": one.position, "frequencies": one.frequency[1], "angles": one.angle[1]}
+    for name, fmt in before.items():
         if fmt.precision != FP32.precision:
             said.append(f"{fmt} {name}")
-    if one.recipe.frequency_form in ("recurrence", "divide"):
-        said.append(
-            {"recurrence": "angles by recurrence", "divide": "positions divided"}[one.recipe.frequency_form]
-        )
+    form = one.recipe.frequency_form
+    if form != "inverse_power":
+        said.append(_FORMS.get(form, f"frequencies by {form}"))
     table = one.table or one.trig
     if table.precision < FP32.precision:
         said.append("rounded table" if table is one.dtype else f"{table} table")

@@ -6,6 +6,7 @@ Letters: h heads, s positions, d head_dim.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from ropeaudit.inputs import Inputs
 from ropeaudit.plan import Plan
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import fitting
+from ropeaudit.subjects import Subject, fitting
 from ropeaudit.subjects.called import Called, Implementation, said
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.own import Own
@@ -30,7 +31,6 @@ from ropeaudit.subjects.own import Own
 OFFSETS = (0, 1024, 32768, 131072)
 _HEADS, _LENGTH = 2, 48
 _TIE = 0.02  # share by which two distances must differ for one recipe to be nearer
-_ALIKE = 1.25  # RMS drifts that differ by less than this factor at every offset belong to one profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,41 +95,62 @@ def run(
     for case in cases:
         asked = case.setting(_LENGTH)
         for one in implementations:
-            setting = asked
-            if case.layout is None:
-                setting = replace(
-                    asked, layout=one.fit(asked).layout if isinstance(one, Own) else one.layouts[0]
-                )
-            made = inputs.make("gaussian", _HEADS, _HEADS, _LENGTH, setting, case.seed or 0)
+            own = one.fit(asked).layout if isinstance(one, Own) else one.layouts[0]
+            setting = replace(asked, layout=case.layout or own)
             for dtype in dtypes:
-                yield _one(one, dtype, setting, made, offsets)
+                yield _one(one, dtype, setting, case.seed or 0, offsets)
                 done += 1
                 progress(done / total)
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """q and k, and what every group of recipes does to them: vectors by (group, offset), RMS drifts by offset."""
+
+    made: Inputs
+    exact: Mapping[int, FloatArray]
+    subjects: Sequence[Emulated]
+    vectors: Mapping[tuple[int, int], FloatArray]
+    drifts: Sequence[Mapping[int, float]]
+
+
+@functools.lru_cache(maxsize=4)
+def _known(dtype: Format, setting: RopeSetting, seed: int, offsets: tuple[int, ...]) -> _Known:
+    """Return what is compared with, once for all implementations."""
+    made = inputs.make("gaussian", _HEADS, _HEADS, _LENGTH, setting, seed)
+    at = np.arange(_LENGTH, dtype=np.int64)
+    subjects = [Emulated(group.resolved, setting) for group in likeness.groups(dtype)]
+    vectors = {
+        (number, offset): likeness.emulated(subject.recipe, setting, made.q, offset)
+        for number, subject in enumerate(subjects)
+        for offset in offsets
+    }
+    exact = {offset: fitting.rotated(made.q, at + offset, setting) for offset in offsets}
+    return _Known(made, exact, subjects, vectors, _drifts(subjects, made, setting, offsets))
+
+
 def _one(
-    one: Implementation, dtype: Format, setting: RopeSetting, made: Inputs, offsets: Sequence[int]
+    one: Implementation, dtype: Format, setting: RopeSetting, seed: int, offsets: Sequence[int]
 ) -> Traced:
-    subject = Called(one, setting, dtype)
-    some = list(dict.fromkeys((0, *offsets)))
-    reasons = [reason for offset in some if (reason := subject.refusal(_LENGTH, offset))]
-    kept = [offset for offset in some if not subject.refusal(_LENGTH, offset)] if reasons else some
-    if 0 not in kept:
+    subject, some = Called(one, setting, dtype), dict.fromkeys((0, *offsets))
+    reasons = {offset: subject.refusal(_LENGTH, offset) for offset in some}
+    if reasons[0]:
         return Traced(one.name, dtype, setting, refused=reasons[0])
-    vectors = {offset: _turned(subject, made, offset) for offset in kept}
-    stages = _stages(one, dtype, setting, made)
-    groups = likeness.groups(dtype)
-    emulated = [Emulated(group.resolved, setting) for group in groups]
-    drifts = _drifts([subject, *emulated], made, setting, kept)
+    kept = tuple(offset for offset in some if not reasons[offset])
+    known = _known(dtype, setting, seed, kept)
+    vectors = {offset: _turned(subject, known.made, offset) for offset in kept}
+    stages = _stages(one, dtype, setting, known.made)
+    (drifts,) = _drifts([subject], known.made, setting, kept)
     found = [
-        _likeness(group, made, setting, vectors, [drifts[0], drifts[number]], stages)
-        for number, group in enumerate(groups, 1)
+        _likeness(number, group, known, vectors, drifts, stages)
+        for number, group in enumerate(likeness.groups(dtype))
     ]
+    best = min(range(len(found)), key=lambda number: (found[number].distance, found[number].profile))
+    cells = [(known.subjects[best], offset) for offset in kept]
+    limits = bounds.bounds(cells, known.made, "causal", circumstances.threads())
+    predicted = {offset: limit.rms for offset, limit in zip(kept, limits, strict=True)}
     found.sort(key=lambda like: (like.distance, like.profile))
-    best = emulated[[group.names for group in groups].index(found[0].group.names)]
-    limits = bounds.bounds([(best, offset) for offset in kept], made, "causal", circumstances.threads())
-    expected = {offset: limit.rms for offset, limit in zip(kept, limits, strict=True)}
-    return Traced(one.name, dtype, setting, stages, drifts[0], expected, tuple(found))
+    return Traced(one.name, dtype, setting, stages, drifts, predicted, tuple(found))
 
 
 def _turned(subject: Called, made: Inputs, offset: int) -> FloatArray:
@@ -139,9 +160,9 @@ def _turned(subject: Called, made: Inputs, offset: int) -> FloatArray:
 
 
 def _drifts(
-    subjects: Sequence[Called | Emulated], made: Inputs, setting: RopeSetting, offsets: Sequence[int]
+    subjects: Sequence[Subject], made: Inputs, setting: RopeSetting, offsets: Sequence[int]
 ) -> list[dict[int, float]]:
-    """RMS drift of each subject at each offset; scores are formed in float64."""
+    """RMS drift of each subject at each offset, which begin with 0; scores are formed in float64."""
     plan = Plan(subjects, [list(offsets)] * len(subjects), made, setting, "causal")
     found = measure.measure(plan, circumstances.threads(), lambda share: None)
     return [
@@ -150,26 +171,25 @@ def _drifts(
 
 
 def _likeness(
+    number: int,
     group: Group,
-    made: Inputs,
-    setting: RopeSetting,
+    known: _Known,
     vectors: Mapping[int, FloatArray],
-    drifts: Sequence[Mapping[int, float]],
+    drifts: Mapping[int, float],
     stages: Sequence[Stage],
 ) -> Likeness:
     """Compare numbers at every offset, RMS drifts, and dtypes."""
     distance, equal = 0.0, []
     for offset, seen in vectors.items():
-        other = likeness.emulated(group.resolved, setting, made.q, offset)
-        exact = fitting.rotated(made.q, np.arange(_LENGTH) + offset, setting)
+        other = known.vectors[number, offset]
         both = np.isfinite(seen).all(axis=2) & np.isfinite(other).all(axis=2)
         alike = np.array_equal(np.isfinite(seen), np.isfinite(other))
-        size = likeness.apart(other[both], exact[both]) if both.any() else 0.0
+        size = likeness.apart(other[both], known.exact[offset][both]) if both.any() else 0.0
         missed = likeness.apart(seen[both], other[both]) / (size or 1.0) if both.any() else 0.0
         distance = max(distance, missed if alike else math.inf)
         equal.append(float(np.mean((seen == other) | (np.isnan(seen) & np.isnan(other)))))
-    ratios = [_factor(drifts[0][offset], drifts[1][offset]) for offset in vectors]
-    return Likeness(group, distance, float(np.mean(equal)), max(ratios), _differing(group.resolved, stages))
+    profile = max(_factor(drifts[offset], known.drifts[number][offset]) for offset in vectors)
+    return Likeness(group, distance, float(np.mean(equal)), profile, _differing(group.resolved, stages))
 
 
 def _factor(first: float, second: float) -> float:

@@ -34,8 +34,8 @@ COLUMNS: dict[str, str] = {
     "refused": "why it could not be called; none where it could",
 }
 LEGEND = (
-    "seen: dtypes that the stage's numbers took; recipe format: that of the nearest recipe. Behaviour is judged\n"
-    "by numbers: distance: RMS difference of rotated vectors over the recipe's own error (1: no likeness)."
+    "seen: dtypes that the stage's numbers took; recipe format: that of the nearest recipe, judged by numbers;\n"
+    "distance: RMS difference of rotated vectors over the recipe's own error (1: no likeness)."
 )
 _SCREEN = ("implementation", "dtype", "stage", "seen", "operations", "recipe_format", "agrees")
 _DISPENSABLE = ("agrees", "operations")

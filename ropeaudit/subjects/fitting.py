@@ -93,7 +93,7 @@ class Way:
         vector = made["q" if "q" in made else "x"]
         after, name = _values(vector)
         changed = not np.array_equal(before, after, equal_nan=True)
-        if found is None and changed:  # it turned its input where it lay
+        if found is None:  # it turned its input where it lay; at position 0 nothing shows
             found = (vector, made["k"]) if "k" in made else vector
         first, second = _parts(found, "k" in made)
         values, name = _values(first)
