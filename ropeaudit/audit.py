@@ -50,6 +50,8 @@ class Audit:
         for name in ("cases", "dtypes", "offsets"):
             if not getattr(self, name):
                 raise UsageError(f"there are no {name} to audit")
+        if self.order is not None and not any(makers.is_own(name) for name in self.implementations):
+            raise UsageError(f"--order {self.order} says how your own code is called; give it with --impl")
         if not (self.recipes or self.implementations):
             raise UsageError("there are no recipes to audit")
         if "softmax" in self.changes and (self.attention is None or self.attention.softmax != "recipe"):
@@ -109,7 +111,7 @@ class Audit:
         if case.layout is not None or not any(maker.layout for maker in self.makers()):
             yield case, self.makers()
             return
-        setting = case.load()[1]
+        setting = case.setting_alone()
         found = [maker.layout(setting) if maker.layout else None for maker in self.makers()]
         usual = next((layout for layout in found if layout), None)
         known = zip(self.makers(), (layout or usual for layout in found), strict=True)

@@ -351,6 +351,18 @@ def test_orders_are_a_closed_list(path, capsys) -> None:
         own.load(f"{path}:nope")
 
 
+def test_an_order_needs_code_of_ones_own(path, capsys) -> None:
+    assert main(["shift", "--order", "bhsd"]) == 2
+    assert "--order bhsd says how your own code is called" in capsys.readouterr().err
+
+
+def test_samples_of_own_code(path, capsys) -> None:
+    more = ("--sample", "200", "--dtype", "fp32", "--seq-len", "5000")
+    code, report, _ = run(path, "interleaved", *more, capsys=capsys)
+    assert code == 0
+    assert {row["layout"] for row in report["records"]} == {"interleaved"}
+
+
 def test_names_are_read_as_people_write_them() -> None:
     def one(xq, xk, freqs_cis):
         """Meta's."""

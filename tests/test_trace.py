@@ -1,6 +1,7 @@
 """Trace: imitations of recipes, and real packages, are told apart by their numbers and their dtypes."""
 
 import csv
+import functools
 import io
 import json
 
@@ -129,11 +130,17 @@ def cohere_call(q, k, positions):
     return apply_rotary_pos_emb(q, k, cos, sin)
 
 
-def mistral_call(q, k, positions):
-    from mistral_inference.rope import apply_rotary_emb, precompute_freqs_cis
+@functools.cache
+def mistral_table(d):
+    from mistral_inference.rope import precompute_freqs_cis
 
-    table = precompute_freqs_cis(q.shape[-1], 1 << 18, 10000.0)
-    return apply_rotary_emb(q, k, table[positions])
+    return precompute_freqs_cis(d, 131072 + 64, 10000.0)
+
+
+def mistral_call(q, k, positions):
+    from mistral_inference.rope import apply_rotary_emb
+
+    return apply_rotary_emb(q, k, mistral_table(q.shape[-1])[positions])
 
 
 @pytest.mark.filterwarnings("ignore")

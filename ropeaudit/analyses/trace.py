@@ -105,7 +105,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """q and k, and what every group of recipes does to them: vectors by (group, offset), RMS drifts by offset."""
+    """q and k, and what all recipes do to them: vectors by (group, offset), RMS drifts by offset."""
 
     made: Inputs
     exact: Mapping[int, FloatArray]

@@ -18,30 +18,10 @@ _ORDER = {stage: number for number, stage in enumerate(STAGES)}
 _TRIG = ("cos", "sin", "polar", "exp")
 _TIMES = ("mul", "div", "mm", "bmm", "matmul", "addmm", "outer", "ger", "einsum", "dot", "mv", "addcmul")
 _CASTS = ("_to_copy", "to", "copy_")
-_VIEWS: tuple[str, ...] = (
-    "view",
-    "slice",
-    "select",
-    "expand",
-    "transpose",
-    "permute",
-    "unsqueeze",
-    "squeeze",
-)
-_VIEWS += (
-    "t",
-    "alias",
-    "detach",
-    "unbind",
-    "split",
-    "chunk",
-    "reshape",
-    "clone",
-    "_unsafe_view",
-    "as_strided",
-)
-_VIEWS += ("neg", "cat", "stack", "repeat", "split_with_sizes", "_conj", "lift_fresh", "index", "empty_like")
-_VIEWS += ("view_as_real", "view_as_complex", "_reshape_alias", "unfold")
+_VIEWS: tuple[str, ...] = ("view", "slice", "select", "expand", "transpose", "permute", "unsqueeze", "t")
+_VIEWS += ("squeeze", "alias", "detach", "unbind", "split", "chunk", "reshape", "clone", "_unsafe_view")
+_VIEWS += ("as_strided", "neg", "cat", "stack", "repeat", "split_with_sizes", "_conj", "lift_fresh", "index")
+_VIEWS += ("empty_like", "view_as_real", "view_as_complex", "_reshape_alias", "unfold")
 _SUMS = ("add", "sub", "rsub", "addcmul")
 
 

@@ -34,7 +34,7 @@ COLUMNS: dict[str, str] = {
     "refused": "why it could not be called; none where it could",
 }
 LEGEND = (
-    "seen: dtypes that the stage's numbers took; recipe format: that of the nearest recipe, judged by numbers;\n"
+    "seen: dtypes that the stage's numbers took; recipe format: that of the nearest recipe, by its numbers;\n"
     "distance: RMS difference of rotated vectors over the recipe's own error (1: no likeness)."
 )
 _SCREEN = ("implementation", "dtype", "stage", "seen", "operations", "recipe_format", "agrees")
@@ -74,7 +74,7 @@ def rows(found: Traced) -> list[dict[str, Any]]:
         seen = {
             "stage": stage.name,
             "seen": " -> ".join(stage.dtypes),
-            "operations": " ".join(stage.operations),
+            "operations": " ".join(stage.operations) or "none",
         }
         agrees = None if form is None else "yes" if narrowest(stage) == form else "no"
         made.append({**about, **seen, "recipe_format": form or "none", "agrees": agrees, **tail})

@@ -38,9 +38,18 @@ def implementation(name: str, order: str | None = None) -> Implementation:
 
     order: of the axes of own code, found out where it is None. Raises: UsageError, BadInput, MissingPackage.
     """
-    from ropeaudit.subjects import own, third_party  # in-function: most audits need neither
+    if is_own(name):
+        from ropeaudit.subjects import own  # in-function: most audits need neither
 
-    return own.load(name, order) if own.is_own(name) else third_party.implementation(name)
+        return own.load(name, order)
+    from ropeaudit.subjects import third_party
+
+    return third_party.implementation(name)
+
+
+def is_own(name: str) -> bool:
+    """Tell whether a name is that of the user's code (module:name) rather than of an entry of a list."""
+    return ":" in name or name.endswith(".py")
 
 
 def called(one: Implementation, dtype: Format) -> Maker:

@@ -29,11 +29,6 @@ from ropeaudit.subjects.patience import patiently
 _EXAMPLE = "try --impl mypackage.rope:apply_rope or --impl path/to/file.py:apply_rope"
 
 
-def is_own(name: str) -> bool:
-    """Tell whether --impl names code of the user's rather than an entry of a list."""
-    return ":" in name or name.endswith(".py")
-
-
 def load(spec: str, order: str | None = None) -> Own:
     """Return the implementation that a spec names; its module is imported. Raises: UsageError, BadInput."""
     where, _, name = spec.rpartition(":")
