@@ -67,6 +67,12 @@ def flux(x, positions):
     return turn(x.float(), angles.cos().float(), angles.sin().float()).to(x.dtype)
 
 
+def flux_double(x, positions):
+    d = x.shape[-1]
+    angles = torch.outer(positions.double(), 10000.0 ** (-torch.arange(0, d, 2, dtype=torch.float64) / d))
+    return turn(x, angles.cos(), angles.sin())
+
+
 def positions_in_dtype(x, positions):
     angles = positions.to(x.dtype).float()[:, None] * inverse(x.shape[-1])
     return turn(x.float(), angles.cos(), angles.sin()).to(x.dtype)
@@ -163,6 +169,13 @@ def test_real_packages_behave_like_their_recipes(kernel, package, recipe) -> Non
 def test_float16_is_told_apart_too() -> None:
     for kernel, recipe, _ in IMITATIONS[:4]:
         assert recipe in names(traced(kernel, "fp16"))
+
+
+def test_in_float64_a_float32_angle_is_seen() -> None:
+    assert "hf" in names(traced(hf, "fp64"))
+    assert "uniform" not in names(traced(hf, "fp64"))
+    assert "fp64-angles" in names(traced(flux_double, "fp64"))
+    assert traced(flux_double, "fp64").nearest()[0].distance < 0.5
 
 
 def test_numpy_code_has_a_profile_alone() -> None:

@@ -83,6 +83,9 @@ def words(one: Resolved) -> str:
     for name, fmt in before.items():
         if fmt.precision != FP32.precision:
             said.append(f"{fmt} {name}")
+    computed, stored = one.frequency
+    if stored is FP32 and computed is not FP32:
+        said.append(f"frequencies computed in {computed}")
     form = one.recipe.frequency_form
     if form != "inverse_power":
         said.append(_FORMS.get(form, f"frequencies by {form}"))

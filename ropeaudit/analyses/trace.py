@@ -30,6 +30,7 @@ from ropeaudit.subjects.own import Own
 
 OFFSETS = (0, 1024, 32768, 131072)
 _HEADS, _LENGTH = 2, 48
+_FINEST = 2.0**-50  # float64 angles are not compared more finely than this, per token
 _TIE = 0.02  # share by which two distances must differ for one recipe to be nearer
 
 
@@ -46,7 +47,7 @@ class Stage:
 class Likeness:
     """How near a group of recipes is. profile: largest factor between RMS drifts over the offsets.
 
-    distance: RMS of the vectors' difference over that of the recipe's own error, largest over the offsets.
+    distance: RMS of the vectors' difference over the implementation's own error, largest over the offsets.
     equal: share of the numbers that are the same. differing: stages whose dtype is another, of those seen.
     """
 
@@ -184,8 +185,9 @@ def _likeness(
         other = known.vectors[number, offset]
         both = np.isfinite(seen).all(axis=2) & np.isfinite(other).all(axis=2)
         alike = np.array_equal(np.isfinite(seen), np.isfinite(other))
-        size = likeness.apart(other[both], known.exact[offset][both]) if both.any() else 0.0
-        missed = likeness.apart(seen[both], other[both]) / (size or 1.0) if both.any() else 0.0
+        own = likeness.apart(seen[both], known.exact[offset][both]) if both.any() else 0.0
+        missed = likeness.apart(seen[both], other[both]) if both.any() else 0.0
+        missed /= max(own, _FINEST * (_LENGTH + abs(offset)))
         distance = max(distance, missed if alike else math.inf)
         equal.append(float(np.mean((seen == other) | (np.isnan(seen) & np.isnan(other)))))
     profile = max(_factor(drifts[offset], known.drifts[number][offset]) for offset in vectors)
@@ -203,7 +205,8 @@ def _factor(first: float, second: float) -> float:
 def expected(one: Resolved) -> dict[str, str]:
     """Return stage -> dtype that a recipe rounds to there."""
     before = {"position": one.position, "frequency": one.frequency[1], "angle": one.angle[1]}
-    after = {"trig": one.trig, "table": one.table or one.trig, "rotation": one.rotation, "output": one.output}
+    table = min(one.trig, one.table or one.trig, key=lambda fmt: fmt.precision)
+    after = {"trig": one.trig, "table": table, "rotation": one.rotation, "output": one.output}
     return {stage: fmt.name for stage, fmt in (before | after).items()}
 
 

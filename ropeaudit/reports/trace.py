@@ -28,14 +28,14 @@ COLUMNS: dict[str, str] = {
     "agrees": "whether the narrowest dtype seen is that format; nan where it is not compared",
     "nearest": "recipes that rotate with the arithmetic nearest to what was measured; none: it was refused",
     "behaviour": "that arithmetic in words",
-    "distance": "RMS distance of the rotated vectors from the recipe's, over its own error; worst offset",
+    "distance": "RMS distance of rotated vectors from the recipe's, over that from exact ones; worst offset",
     "equal": "share of the numbers that are the recipe's to the last bit",
     "profile": "largest factor between the RMS drifts of both, over the offsets",
     "refused": "why it could not be called; none where it could",
 }
 LEGEND = (
     "seen: dtypes that the stage's numbers took; recipe format: that of the nearest recipe, by its numbers;\n"
-    "distance: RMS difference of rotated vectors over the recipe's own error (1: no likeness)."
+    "distance: RMS difference of its rotated vectors from the recipe's, over that from the exact ones."
 )
 _SCREEN = ("implementation", "dtype", "stage", "seen", "operations", "recipe_format", "agrees")
 _DISPENSABLE = ("agrees", "operations")
