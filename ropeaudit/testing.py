@@ -22,7 +22,7 @@ from ropeaudit.inputs import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects import fitting, own, signatures
+from ropeaudit.subjects import exchange, fitting, own, signatures
 from ropeaudit.subjects.called import said
 from ropeaudit.subjects.emulated import Emulated
 
@@ -185,7 +185,7 @@ def _test_scores(test: _Test, function: Callable[..., Any], order: str, offsets:
     name = getattr(function, "__name__", type(function).__name__)
     q, k = test.vectors()
     heads, length = q.shape[:2]
-    engine: fitting.Engine = "numpy" if signatures.wants_numpy(function) else "torch"
+    engine: exchange.Engine = "numpy" if signatures.wants_numpy(function) else "torch"
     for offset in offsets:
         at = np.arange(length, dtype=np.int64) + offset
         try:

@@ -18,7 +18,7 @@ HOUSE = [
     ["rope.presets"],
     ["subjects", "drawn"],
     ["subjects.emulated", "subjects.exact", "subjects.called", "subjects.torch_arrays", "scores", "metrics"],
-    ["subjects.patience", "subjects.signatures"],
+    ["subjects.patience", "subjects.signatures", "subjects.exchange"],
     ["subjects.fitting"],
     ["subjects.own"],
     ["subjects.third_party"],

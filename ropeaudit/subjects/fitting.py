@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,21 +18,17 @@ from ropeaudit import recipes
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
 from ropeaudit.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects import Positions, signatures, torch_arrays
+from ropeaudit.subjects import Positions, exchange, signatures
 from ropeaudit.subjects.called import said
 from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects.exchange import Engine
 from ropeaudit.subjects.patience import patiently
 from ropeaudit.subjects.signatures import Form
 
 ORDERS = ("bhsd", "bshd", "sbhd", "hsd", "shd", "sd")
-Engine: TypeAlias = Literal["torch", "numpy"]
 
 _BATCH, _HEADS, _START, _LENGTH = 2, 3, 3, 5  # of the trial: positions 3 ... 7
 _SURE, _NEAR = 1e-3, 0.1  # relative RMS errors of a way that is right, and of one that is right but coarse
-
-
-class WrongShape(ValueError):
-    """What came back is no rotated array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +84,18 @@ class Way:
         made = {role: self._argument(role, given, at, setting, dtype) for role in self.form.roles}
         plain = [made[role] for name, role in self.form.arguments if name is None]
         named = {name: made[role] for name, role in self.form.arguments if name is not None}
-        before = _values(made["q" if "q" in made else "x"])[0]
-        found = patiently(lambda: _quietly(function, plain, named), "a call")
+        before = exchange.values(made["q" if "q" in made else "x"])[0]
+        found = patiently(lambda: exchange.quietly(function, plain, named), "a call")
         vector = made["q" if "q" in made else "x"]
-        after, name = _values(vector)
+        after, name = exchange.values(vector)
         changed = not np.array_equal(before, after, equal_nan=True)
         if found is None:  # it turned its input where it lay; at position 0 nothing shows
             found = (vector, made["k"]) if "k" in made else vector
-        first, second = _parts(found, "k" in made)
-        values, name = _values(first)
-        others = None if second is None else _values(second)[0]
+        first, second = exchange.parts(found, "k" in made)
+        values, name = exchange.values(first)
+        others = None if second is None else exchange.values(second)[0]
         if values.shape != given.shape:
-            raise WrongShape(f"returns the shape {values.shape} for {given.shape}")
+            raise exchange.WrongShape(f"returns the shape {values.shape} for {given.shape}")
         back = np.argsort(axes)
         keys = others.transpose(back) if others is not None and others.shape == given.shape else None
         return Answer(values.transpose(back), keys, name, changed)
@@ -107,11 +103,11 @@ class Way:
     def _argument(self, role: str, x: FloatArray, at: Positions, setting: RopeSetting, dtype: Format) -> Any:
         """What a role is filled with."""
         if role in ("q", "k", "x"):
-            return _made(x, dtype, self.engine)
+            return exchange.made(x, dtype, self.engine)
         if role == "positions":
             batch = x.shape[self.order.index("b")] if "b" in self.order else 1
             rows = at.copy() if self.rank == 1 else np.repeat(at[None], batch, axis=0)
-            return rows if self.engine == "numpy" else _torch().from_numpy(rows)
+            return rows if self.engine == "numpy" else exchange.torch().from_numpy(rows)
         if role in ("cos", "sin", "freqs"):
             return self._table(role, at, setting, dtype)
         numbers: dict[str, Any] = {
@@ -136,7 +132,7 @@ class Way:
             table = table[None]
         if self.rank == 3:
             table = table.reshape([*(len(at) if axis == "s" else 1 for axis in self.order[:-1]), -1])
-        return table if self.engine == "numpy" else _torch().from_numpy(np.ascontiguousarray(table))
+        return table if self.engine == "numpy" else exchange.torch().from_numpy(np.ascontiguousarray(table))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +171,9 @@ def fit(make: Callable[[], Any], name: str, setting: RopeSetting, order: str | N
             except RopeAuditError:
                 raise
             except Exception as error:  # whatever other people's code raises is a finding
-                tried.append((way.form, str(error) if isinstance(error, WrongShape) else said(error)))
+                tried.append(
+                    (way.form, str(error) if isinstance(error, exchange.WrongShape) else said(error))
+                )
                 continue
             if best is None or found.error < best.error:
                 best = found
@@ -188,7 +186,13 @@ def fit(make: Callable[[], Any], name: str, setting: RopeSetting, order: str | N
 
 
 def scored(
-    function: Any, q: FloatArray, k: FloatArray, at: Positions, dtype: Format, order: str, engine: Engine
+    function: Any,
+    q: FloatArray,
+    k: FloatArray,
+    at: Positions,
+    dtype: Format,
+    order: str,
+    engine: Engine,
 ) -> FloatArray:
     """Return what f(q, k, positions) gives for all heads at once. Shapes: q, k (h, s, d), at (s,)."""
     letters = order[-3:] if len(order) == 3 else order
@@ -196,10 +200,10 @@ def scored(
         raise UnknownName("order", order, [one for one in ORDERS if "h" in one])
     axes = ["bhsd".index(axis) - (4 - len(letters)) for axis in letters]
     x = [(one[None] if len(letters) == 4 else one).transpose(axes) for one in (q, k)]
-    plain = [*(_made(np.ascontiguousarray(one), dtype, engine) for one in x), at.copy()]
+    plain = [*(exchange.made(np.ascontiguousarray(one), dtype, engine) for one in x), at.copy()]
     if engine == "torch":
-        plain[2] = _torch().from_numpy(plain[2])
-    return _values(patiently(lambda: _quietly(function, plain, {}), "a call"))[0]
+        plain[2] = exchange.torch().from_numpy(plain[2])
+    return exchange.values(patiently(lambda: exchange.quietly(function, plain, {}), "a call"))[0]
 
 
 def exact(setting: RopeSetting) -> Emulated:
@@ -223,11 +227,6 @@ def half_split(rotary_dim: int, head_dim: int) -> NDArray[np.int64]:
 def built(role: str, setting: RopeSetting) -> Any:
     """Return what a module or a factory is built from."""
     return {"base": setting.base, "dim": setting.rotary_dim, "length": signatures.LENGTH}[role]
-
-
-def spelled(dtype: Format) -> str:
-    """Return a format's name as torch and ml_dtypes spell it."""
-    return "float8_e4m3fn" if dtype.name == "float8_e4m3" else dtype.name
 
 
 def _ways(forms: list[Form], orders: tuple[str, ...], engine: Engine) -> Iterator[Way]:
@@ -258,54 +257,3 @@ def _tried(way: Way, function: Any, setting: RopeSetting) -> Fit:
             where = tuple((int(batch), int(head)) for batch, head in odd)
             found.append(Fit(way, layout, permuted, error, where))
     return min(found, key=lambda one: one.error)
-
-
-def _torch() -> Any:
-    import torch
-
-    return torch
-
-
-def _made(x: FloatArray, dtype: Format, engine: Engine) -> Any:
-    """A new array in a dtype; nothing is rounded."""
-    if engine == "torch":
-        return torch_arrays.to_torch(x, dtype).clone()
-    import ml_dtypes
-
-    kind = getattr(ml_dtypes, spelled(dtype), None)
-    return x.astype(kind or np.dtype(dtype.name))
-
-
-def _values(found: Any) -> tuple[FloatArray, str]:
-    """The numbers of a tensor or an array, as a copy, and the name of its dtype."""
-    if isinstance(found, np.ndarray):
-        if found.dtype.kind not in "fV" or found.dtype == object:
-            raise WrongShape(f"returns an array of {found.dtype}")
-        wide = np.float64 if found.dtype == np.float64 else np.float32
-        return np.array(found, dtype=wide), str(found.dtype)
-    torch = _torch()
-    if not isinstance(found, torch.Tensor):
-        raise WrongShape(f"returns {type(found).__name__} instead of an array")
-    if not found.is_floating_point():
-        raise WrongShape(f"returns a tensor of {str(found.dtype).removeprefix('torch.')}")
-    return torch_arrays.to_numpy(found).copy(), str(found.dtype).removeprefix("torch.")
-
-
-def _parts(found: Any, both: bool) -> tuple[Any, Any]:
-    """The turned vector, and the turned keys where both were given."""
-    if not isinstance(found, (tuple, list)):
-        return found, None
-    if both and len(found) >= 2:
-        return found[0], found[1]
-    if len(found) == 1:
-        return found[0], None
-    raise WrongShape(f"returns {len(found)} things for one array")
-
-
-def _quietly(function: Any, plain: list[Any], named: dict[str, Any]) -> Any:
-    """Call without gradients; overflows and nans are findings, and no warnings."""
-    with np.errstate(all="ignore"):
-        if any(type(value).__module__.startswith("torch") for value in (*plain, *named.values())):
-            with _torch().no_grad():
-                return function(*plain, **named)
-        return function(*plain, **named)

@@ -21,7 +21,7 @@ import numpy as np
 from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError
 from ropeaudit.formats import FloatArray, Format
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects import Positions, fitting, signatures
+from ropeaudit.subjects import Positions, exchange, fitting, signatures
 from ropeaudit.subjects.called import Rotate, said
 from ropeaudit.subjects.fitting import Answer, Fit
 from ropeaudit.subjects.patience import patiently
@@ -167,8 +167,8 @@ class Own:
             answer = found.way(instance, x[None], positions, setting, dtype)
             if answer.changed:
                 self._note("changes its input where it lies; it was given copies")
-            if answer.dtype != fitting.spelled(dtype):
-                self._note(f"returns {answer.dtype} for {fitting.spelled(dtype)}")
+            if answer.dtype != exchange.spelled(dtype):
+                self._note(f"returns {answer.dtype} for {exchange.spelled(dtype)}")
             if answer.keys is not None and not np.array_equal(answer.keys, answer.values, equal_nan=True):
                 self._note("turns q and k differently where they are equal; q is audited")
             return answer
