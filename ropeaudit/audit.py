@@ -40,6 +40,8 @@ class Audit:
     implementations: Sequence[str] = ()
     backend: str = "numpy"
     device: str | None = None
+    order: str | None = None
+    _makers: list[Maker] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for offset in self.offsets:
@@ -50,6 +52,8 @@ class Audit:
         for name in ("cases", "dtypes", "offsets"):
             if not getattr(self, name):
                 raise UsageError(f"there are no {name} to audit")
+        if self.order is not None and not any(makers.is_own(name) for name in self.implementations):
+            raise UsageError(f"--order {self.order} says how your own code is called; give it with --impl")
         if not (self.recipes or self.implementations):
             raise UsageError("there are no recipes to audit")
         if not self.recipes and (self.backend != "numpy" or self.device is not None):
@@ -60,17 +64,19 @@ class Audit:
 
     def makers(self) -> list[Maker]:
         """Return every recipe, then every implementation, in every dtype, as the rows come; each once."""
+        if self._makers:
+            return self._makers
         chosen = [recipes.load(name).changed(self.changes) for name in dict.fromkeys(self.recipes)]
         formats = list(dict.fromkeys(parse(name) for name in self.dtypes))
-        names = dict.fromkeys(self.implementations)
-        return [
-            *(
-                makers.of_recipe(recipe.resolve(fmt), self.backend, self.device)
-                for recipe in chosen
-                for fmt in formats
-            ),
-            *(makers.called(name, fmt) for name in names for fmt in formats),
-        ]
+        called = [makers.implementation(name, self.order) for name in dict.fromkeys(self.implementations)]
+        executed = (recipe.resolve(fmt) for recipe in chosen for fmt in formats)
+        self._makers.extend(makers.of_recipe(one, self.backend, self.device) for one in executed)
+        self._makers.extend(makers.called(one, fmt) for one in called for fmt in formats)
+        return self._makers
+
+    def findings(self) -> list[str]:
+        """Return what was found out about the code that was called, so far."""
+        return list(dict.fromkeys(text for maker in self._makers for text in maker.findings))
 
     def stages(self) -> dict[str, dict[str, str]]:
         """Return "subject dtype" -> stage -> format: what was audited, for the circumstances."""
@@ -99,20 +105,25 @@ class Audit:
             def drawing(share: float, start: int = number) -> None:
                 part(share, start, _DRAWING)
 
+            workers = threads or circumstances.threads()
             loaded, setting = case.load() if case.sample is None else case.draw(drawing)
             positions_fit([*offsets, *anchors], loaded.seq_len)
-            workers = threads or circumstances.threads()
             run = CaseRun(case, loaded, setting, some, self.attention, workers, part)
             yield from run.records(offsets)
 
 
 def _by_layout(case: Case, makers: Sequence[Maker]) -> Iterator[tuple[Case, list[Maker]]]:
-    """Yield a case for each layout that neighbouring makers prefer; what is given stands."""
-    if case.layout is not None or case.model is not None or case.config is not None:
+    """Yield a case for each layout that the code of neighbouring makers has, unless one was asked for."""
+    asked = case.layout is not None or case.model is not None or case.config is not None
+    if asked or not any(maker.layout for maker in makers):
         yield case, list(makers)
         return
-    for layout, some in groupby(makers, lambda maker: maker.layout):
-        yield replace(case, layout=layout), list(some)
+    setting = case.setting_alone()
+    found = [maker.layout(setting) if maker.layout else None for maker in makers]
+    usual = next((layout for layout in found if layout), None)
+    known = zip(makers, (layout or usual for layout in found), strict=True)
+    for layout, some in groupby(known, key=lambda pair: pair[1]):
+        yield replace(case, layout=layout), [maker for maker, _ in some]
 
 
 def shift(
@@ -125,6 +136,7 @@ def shift(
     implementations: str | Iterable[str] = (),
     backend: str = "numpy",
     device: str | None = None,
+    order: str | None = None,
     attention: bool = False,
     softmax: str | None = None,
     anchor: int | None = None,
@@ -136,7 +148,8 @@ def shift(
     (scaled, before softmax).
 
     offsets: tokens; negative ones are allowed. dtypes, recipe: names, or a path to a recipe file.
-    recipe is "uniform" unless implementations are given: names of `ropeaudit list impls`, called as they are.
+    recipe is "uniform" unless implementations are given: names of `ropeaudit list impls`, called as they are,
+    or own code as module:name. order: of its axes, such as "bhsd"; found out by default.
     changes: stage -> format, such as {"angle": "fp64"}. threads: all processors by default.
     backend: what executes recipes, "numpy" or "torch"; device: torch's: "cpu", "cuda", "cuda:1", "mps".
     attention: measure the rows after softmax too. softmax: "fp64", or "recipe" for the recipe's own
@@ -163,6 +176,7 @@ def shift(
         implementations=called,
         backend=backend,
         device=device,
+        order=order,
     )
     return audit.run(threads)
 

@@ -172,6 +172,10 @@ class Case:
             start.clip if self.clip is None else self.clip,
         )
 
+    def setting_alone(self) -> RopeSetting:
+        """Return the RoPE setting of `load`, without making q and k. Raises: see `load`."""
+        return self._from_file()[1] if inputs.is_file(self.qk) else self._synthetic()[1]
+
     def setting_at(self, setting: RopeSetting, seq_len: int, offset: int) -> RopeSetting:
         """Return the setting that holds at an offset: another one only if the length may change it."""
         if self.length == "unshifted":

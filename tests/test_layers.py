@@ -25,13 +25,21 @@ HOUSE = [
         "scores",
         "metrics",
     ],
-    ["subjects.emulated", "subjects.torch_numbers", "subjects.third_party"],
-    ["subjects.torch_native", "subjects.third_party.adapter"],
+    [
+        "subjects.emulated",
+        "subjects.torch_numbers",
+        "subjects.third_party",
+        "subjects.patience",
+        "subjects.signatures",
+        "subjects.exchange",
+    ],
+    ["subjects.torch_native", "subjects.third_party.adapter", "subjects.fitting"],
     [
         f"subjects.third_party.{name}_rope"
         for name in ("transformers", "xtransformers", "diffusers", "litgpt", "megatron", "onnxruntime", "mlx")
     ]
     + [f"subjects.third_party.{name}" for name in ("ggml_rope", "freqs_cis", "rotary_torch")],
+    ["subjects.own"],
     ["subjects.makers"],
     ["plan", "records", "bound_terms"],
     ["bound_monotone", "tile", "attention"],
@@ -41,6 +49,7 @@ HOUSE = [
     ["recording"],
     ["case_run"],
     ["audit"],
+    ["analyses.likeness"],
     [
         "analyses.men",
         "analyses.frequency_variants",
@@ -53,7 +62,9 @@ HOUSE = [
     ["analyses.variants"],
     ["analyses.parts", "analyses.remedies", "analyses.limit_guess"],
     ["analyses"],
-    ["analyses.limit"],
+    ["analyses.limit", "analyses.trace_mode"],
+    ["analyses.trace"],
+    ["testing"],
     ["reports.numbers"],
     ["reports"],
     ["reports.settings", "reports.reading"],
@@ -67,6 +78,7 @@ HOUSE = [
         "reports.rerotate",
         "reports.limit",
         "reports.history",
+        "reports.trace",
     ],
     ["reports.explain_rows"],
     ["reports.explain"],
@@ -84,6 +96,7 @@ HOUSE = [
         "cli.limit",
         "cli.explain",
         "cli.history",
+        "cli.trace",
     ],
     ["cli.main"],
     ["", "__main__"],

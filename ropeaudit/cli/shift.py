@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 @axis("--offset", "Integers added to every position.", "0,1000")
 @axis("--dtype", "Number formats of the model.", "fp64,fp32,fp16,bf16")
 @axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "uniform")
-@axis("--impl", "Real code, called as it is (`ropeaudit list impls`), instead of recipes or beside them.")
+@axis(
+    "--impl",
+    "Real code, called as it is, instead of recipes or beside them: a name (`ropeaudit list impls`), "
+    "mypkg.rope:apply_rope or path/to/file.py:apply_rope.",
+)
+@click.option("--order", metavar="AXES", help="Axes of your own --impl, such as bhsd.  [default: found out]")
 @click.option(
     "--backend",
     metavar="NAME",
@@ -92,7 +97,9 @@ def shift(**options: Any) -> int:
         about = circumstances.gather() | {"stages": audit.stages()}
         if found or not interrupted:
             frozen = options["length"] != "shifted"
-            report = drift_report(found, columns, about, header=not options["no_header"], frozen=frozen)
+            said = audit.findings()
+            about |= {"findings": said} if said else {}
+            report = drift_report(found, columns, about, not options["no_header"], frozen, said)
             output.deliver(report, files, options)
     if interrupted:
         output.say(f"interrupted: {len(found)} rows were done and written")
@@ -124,6 +131,7 @@ def _audit(options: dict[str, Any]) -> Audit:
         implementations=called,
         backend=options["backend"],
         device=options["device"],
+        order=options["order"],
         dtypes=values.names(options["dtype"], "--dtype") or DTYPES,
         offsets=values.integers(options["offset"], "--offset") or [0, 1000],
         changes=changes,

@@ -62,10 +62,12 @@ def drift_report(
     circumstances: Mapping[str, Any],
     header: bool = True,
     frozen: bool = True,
+    said: Sequence[str] = (),
 ) -> Report:
     """Return the report of some records; `columns` chooses and orders what is shown and written.
 
-    frozen: whether frequencies that depend on the length were kept at every offset.
+    frozen: whether frequencies that depend on the length were kept at every offset. said: notes on the
+    subjects, which come first.
     """
     rows = [record.as_dict() for record in found]
     varying = settings.varying(rows)
@@ -78,7 +80,7 @@ def drift_report(
     if sampled:
         at = screen.index("drift_rms") + 1
         screen[at:at] = ["drift_rms_low", "drift_rms_high"]
-    notes = [text for record in found if (text := records.note(record))]
+    notes = [*said, *(text for record in found if (text := records.note(record)))]
     notes += records.structure_notes(found, frozen) + records.device_notes(found)
     notes += _temperature(_worst(found)) if measured else []
     return Report(

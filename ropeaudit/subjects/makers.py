@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.formats import Format
@@ -13,6 +14,9 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Subject
 from ropeaudit.subjects.emulated import Emulated
 
+if TYPE_CHECKING:
+    from ropeaudit.subjects.called import Implementation
+
 BACKENDS = ("numpy", "torch")  # what executes recipes
 
 
@@ -20,29 +24,53 @@ BACKENDS = ("numpy", "torch")  # what executes recipes
 class Maker:
     """A subject in a dtype. make: from the RoPE setting and the position axes. stages: stage -> format.
 
-    layout: the one in which it is audited unless another is asked for; None where it has no preference.
+    layout: the one in which its code is audited unless another is asked for; None where it has no preference.
+    findings: of its code, as they come.
     """
 
     name: str
     dtype: Format
     make: Callable[[RopeSetting, Axes | None], Subject]
     stages: Mapping[str, str]
-    layout: Layout | None = None
+    layout: Callable[[RopeSetting], Layout] | None = None
+    findings: Sequence[str] = ()
 
 
-def called(name: str, dtype: Format) -> Maker:
-    """Return the maker of an implementation that is called. Raises: UnknownName, MissingPackage."""
-    from ropeaudit.subjects import third_party  # in-function: most audits need neither
+def implementation(name: str, order: str | None = None) -> Implementation:
+    """Return what is called: the user's own code (module:name), or an entry of `ropeaudit list impls`.
+
+    order: of the axes of own code, found out where it is None. Raises: UsageError, BadInput, MissingPackage.
+    """
+    if is_own(name):
+        from ropeaudit.subjects import own  # in-function: most audits need neither
+
+        return own.load(name, order)
+    from ropeaudit.subjects import third_party
+
+    return third_party.implementation(name)
+
+
+def is_own(name: str) -> bool:
+    """Tell whether a name is that of the user's code (module:name) rather than of an entry of a list."""
+    return ":" in name or name.endswith(".py")
+
+
+def called(one: Implementation, dtype: Format) -> Maker:
+    """Return the maker of an implementation that is called."""
     from ropeaudit.subjects.called import Called
-
-    implementation = third_party.implementation(name)
 
     def make(setting: RopeSetting, axes: Axes | None) -> Subject:
         if axes is not None:
-            raise UsageError(f"--impl {name} has one position axis; leave out --mrope")
-        return Called(implementation, setting, dtype)
+            raise UsageError(f"--impl {one.name} has one position axis; leave out --mrope")
+        return Called(one, setting, dtype)
 
-    return Maker(name, dtype, make, {"input": dtype.name}, implementation.layouts[0])
+    detect = getattr(one, "fit", None)
+
+    def layout(setting: RopeSetting) -> Layout:
+        found: Layout = detect(setting).layout if detect else one.layouts[0]
+        return found
+
+    return Maker(one.name, dtype, make, {"input": dtype.name}, layout, getattr(one, "findings", ()))
 
 
 def emulated(recipe: Resolved) -> Maker:

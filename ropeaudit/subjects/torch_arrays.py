@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +14,8 @@ from ropeaudit.formats import FloatArray, Format
 if TYPE_CHECKING:
     import torch
 
+# who hears of tensors that are read out; what is done to them here is then hidden from dispatch modes
+listeners: list[Callable[[torch.Tensor], None]] = []
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3", "float8_e5m2")
 
 
@@ -30,13 +34,29 @@ def to_torch(x: FloatArray, fmt: Format) -> torch.Tensor:
     """Return x, whose values are numbers of `fmt`, as a tensor of that dtype; nothing is rounded."""
     import torch
 
-    return torch.from_numpy(np.ascontiguousarray(x)).to(dtype(fmt))
+    with _unseen():
+        return torch.from_numpy(np.ascontiguousarray(x)).to(dtype(fmt))
 
 
 def to_numpy(x: torch.Tensor) -> FloatArray:
     """Return a tensor's values in float64 if it is that wide, else in float32; nothing is rounded."""
     import torch
 
+    for hear in listeners:
+        hear(x)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    found: FloatArray = x.detach().to(wide).cpu().numpy()
+    with _unseen():
+        found: FloatArray = x.detach().to(wide).cpu().numpy()
     return found
+
+
+@contextlib.contextmanager
+def _unseen() -> Iterator[None]:
+    """Hide from dispatch modes what is done within, where anybody listens."""
+    if not listeners:
+        yield
+        return
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        yield

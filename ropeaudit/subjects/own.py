@@ -1,0 +1,195 @@
+"""Your own function, class or module under audit: package.module:name, or path/to/file.py:name.
+
+Letters: h heads, s positions, d head_dim.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError
+from ropeaudit.formats import FloatArray, Format
+from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.subjects import Positions, exchange, fitting, signatures
+from ropeaudit.subjects.called import Rotate, said
+from ropeaudit.subjects.fitting import Answer, Fit
+from ropeaudit.subjects.patience import patiently
+
+_EXAMPLE = "try --impl mypackage.rope:apply_rope or --impl path/to/file.py:apply_rope"
+
+
+def load(spec: str, order: str | None = None) -> Own:
+    """Return the implementation that a spec names; its module is imported. Raises: UsageError, BadInput."""
+    where, _, name = spec.rpartition(":")
+    if not where or not name.isprintable() or not all(part.isidentifier() for part in name.split(".")):
+        raise UsageError(f"--impl {spec!r} does not say which function; {_EXAMPLE}")
+    thing = _module(where)
+    for part in name.split("."):
+        if not hasattr(thing, part):
+            names = [one for one in dir(thing) if not one.startswith("_") and callable(getattr(thing, one))]
+            raise UnknownName(f"name in {where}:", part, names or ["nothing that can be called"])
+        thing = getattr(thing, part)
+    if not callable(thing):
+        raise UsageError(
+            f"--impl {spec}: it is of type {type(thing).__name__} and cannot be called; {_EXAMPLE}"
+        )
+    return Own(spec if spec.isprintable() else repr(spec)[1:-1], thing, order)
+
+
+def _module(where: str) -> Any:
+    """Import a module by its name, or a file by its path."""
+    by_path = where.endswith(".py") or os.sep in where
+    path = Path(where)
+    if by_path and not path.is_file():
+        raise BadInput(f"--impl {where}: there is no such file; {_EXAMPLE}")
+    if not by_path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return patiently(
+            lambda: _file(path) if by_path else importlib.import_module(where), f"import of {where}"
+        )
+    except RopeAuditError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name and not by_path and (where == error.name or where.startswith(f"{error.name}.")):
+            raise BadInput(
+                f"--impl {where}: there is no module {error.name!r} here; run from the folder that holds it, "
+                f"or {_EXAMPLE}"
+            ) from None
+        raise BadInput(f"--impl {where} cannot be imported: {said(error)}") from None
+    except Exception as error:  # whatever a module raises is said
+        raise BadInput(f"--impl {where} cannot be imported: {said(error)}") from None
+
+
+def _file(path: Path) -> Any:
+    """Execute a file as a module that sees its own folder."""
+    name = f"ropeaudit_own_{path.stem}"
+    found = importlib.util.spec_from_file_location(name, path)
+    if found is None or found.loader is None:
+        raise ImportError("it is no Python file")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module  # dataclasses look themselves up there
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        found.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    return module
+
+
+class Own:
+    """A function, an nn.Module, a class or a factory that the user wrote; an `Implementation`.
+
+    findings: what is worth knowing of how it is called and what it does, in the order it was seen.
+    """
+
+    version = "none"
+    layouts: tuple[Layout, ...] = ("half", "interleaved")
+
+    def __init__(self, name: str, thing: Any, order: str | None = None) -> None:
+        """Keep what is to be called; nothing is called here."""
+        self.name, self.thing, self.order = name, thing, order
+        self.findings: list[str] = []
+        self._fits: dict[RopeSetting, Fit] = {}
+        self.engine = "numpy" if signatures.wants_numpy(thing) else "torch"
+
+    def fit(self, setting: RopeSetting) -> Fit:
+        """Return how it is called, found out once a setting. Raises: UsageError."""
+        key = replace(setting, layout="half", scale=1.0)
+        if key not in self._fits:
+            found = fitting.fit(lambda: self.made(key), self.name, key, self.order)
+            self.engine, self._fits[key] = found.way.engine, found
+            self._note(f"called as {found.way}, layout {found.layout}{_sureness(found)}")
+            if found.permuted:
+                self._note("takes interleaved pairs and returns them half-split")
+            for batch, head in found.odd:
+                self._note(
+                    f"turns head {head} of batch {batch} otherwise than the rest; they are audited alike"
+                )
+        return self._fits[key]
+
+    def refuses(self, setting: RopeSetting, dtype: Format) -> str:
+        """Nothing is refused before it is tried."""
+        return ""
+
+    def made(self, setting: RopeSetting) -> Any:
+        """Return a new instance, or the function itself, which has but one."""
+        thing, built = self.thing, None
+        if inspect.isclass(thing) or (not is_module(thing) and signatures.is_factory(thing)):
+            built = signatures.building(thing)
+            if built is None:
+                raise UsageError(
+                    f"{self.name} needs arguments that are not known here; give a function, or a class that "
+                    "takes nothing but dim, base and a largest position"
+                )
+            given = {name: fitting.built(role, setting) for name, role in built.items()}
+            try:
+                thing = patiently(lambda: self.thing(**given), self.name)
+            except RopeAuditError:
+                raise
+            except Exception as error:  # whatever it raises is said
+                raise UsageError(f"{self.name} cannot be built with {given}: {said(error)}") from None
+            if not callable(thing):
+                raise UsageError(f"{self.name} makes a {type(thing).__name__}, which cannot be called")
+            return thing
+        return copy.deepcopy(thing) if is_module(thing) else thing
+
+    def fresh(self, setting: RopeSetting, dtype: Format) -> Rotate:
+        """Return the rotation of a new instance; of a function, of itself."""
+        call = self.turner(setting, dtype, self.made(setting))
+
+        def rotate(x: FloatArray, positions: Positions) -> FloatArray:
+            turned: FloatArray = call(x, positions).values[0]
+            return turned
+
+        return rotate
+
+    def turner(
+        self, setting: RopeSetting, dtype: Format, instance: Any
+    ) -> Callable[[FloatArray, Positions], Answer]:
+        """Return a function from x (h, s, d) and positions (s,) to an `Answer` of (1, h, s, d)."""
+        found = self.fit(setting)
+        if found.layout != setting.layout and found.sure:
+            self._note(f"behaves like {found.layout} pairs; it is audited as {setting.layout}, as asked")
+
+        def call(x: FloatArray, positions: Positions) -> Answer:
+            answer = found.way(instance, x[None], positions, setting, dtype)
+            if answer.changed:
+                self._note("changes its input where it lies; it was given copies")
+            if answer.dtype != exchange.spelled(dtype):
+                self._note(f"returns {answer.dtype} for {exchange.spelled(dtype)}")
+            if answer.keys is not None and not np.array_equal(answer.keys, answer.values, equal_nan=True):
+                self._note("turns q and k differently where they are equal; q is audited")
+            return answer
+
+        return call
+
+    def _note(self, text: str) -> None:
+        text = f"{self.name}: {text}."
+        if text not in self.findings:
+            self.findings.append(text)
+
+
+def is_module(thing: Any) -> bool:
+    """Tell whether it is an instance of torch.nn.Module; torch is not imported to find out."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(thing, torch.nn.Module)
+
+
+def _sureness(found: Fit) -> str:
+    if found.sure:
+        return " (detected)"
+    if not np.isfinite(found.error):
+        return " (a guess: it returns nan or inf)"
+    return f" (the nearest; at positions 3 to 7 it is {100 * found.error:.2g} % off that rotation)"

@@ -1,0 +1,395 @@
+"""Own code under audit: signatures, orders, layouts, NumPy, modules; and all that can be wrong with it."""
+
+import json
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from ropeaudit import parse, shift
+from ropeaudit.cli.main import main
+from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import own, patience, signatures
+from ropeaudit.subjects.own import Own
+
+SETTING = RopeSetting.of(64)
+SMALL = ["--heads", "2", "--seq-len", "32", "--head-dim", "64"]
+SOURCE = textwrap.dedent('''
+    """Rotations of one's own."""
+    import numpy as np
+    import torch
+
+    def turn(x, cos, sin, seq_axis=-2):
+        """Half-split; cos and sin (s, p)."""
+        shape = [1] * x.ndim
+        shape[seq_axis], shape[-1] = cos.shape[0], cos.shape[1]
+        cos, sin = cos.reshape(shape), sin.reshape(shape)
+        a, b = x.float().chunk(2, -1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+    def angles(positions, d, base=10000.0):
+        return positions.float()[:, None] / base ** (torch.arange(0, d, 2).float() / d)
+
+    def bhsd(x, positions):
+        t = angles(positions, x.shape[-1])
+        return turn(x, t.cos(), t.sin())
+
+    def bshd(query, key, position_ids, base=10000.0):
+        t = angles(position_ids[0], query.shape[-1], base)
+        assert position_ids.shape == query.shape[:2]
+        return tuple(turn(one, t.cos(), t.sin(), 1) for one in (query, key))
+
+    def sbhd(t, offset=0, seq_dim=0):
+        f = angles(torch.arange(offset, offset + t.shape[seq_dim]), t.shape[-1])
+        assert t.ndim == 4 and seq_dim == 0
+        return turn(t, f.cos(), f.sin(), 0)
+
+    def hsd(x, p):
+        assert x.ndim == 3
+        return bhsd(x, p)
+
+    def sd(x, p):
+        assert x.ndim == 2
+        return bhsd(x, p)
+
+    def tables(q, k, cos, sin):
+        return turn(q, cos, sin), turn(k, cos, sin)
+
+    def one_table(x, cos, sin):
+        """Whole width, half-split."""
+        rotated = torch.cat([-x[..., x.shape[-1] // 2:], x[..., : x.shape[-1] // 2]], -1)
+        return (x * cos + rotated * sin).to(x.dtype)
+
+    def interleaved(x, positions):
+        z = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        t = angles(positions, x.shape[-1])
+        return torch.view_as_real(z * torch.polar(torch.ones_like(t), t)).flatten(-2).to(x.dtype)
+
+    def deepseek(x, positions):
+        """Interleaved pairs in, half-split out."""
+        y = x.reshape(*x.shape[:-1], -1, 2).transpose(-1, -2).reshape(x.shape)
+        return bhsd(y, positions)
+
+    def numpy_one(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        d = x.shape[-1]
+        t = positions[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
+        a, b = np.split(x.astype(np.float32), 2, -1)
+        cos, sin = np.cos(t), np.sin(t)
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+
+    class Module(torch.nn.Module):
+        def __init__(self, dim, base=500.0):
+            super().__init__()
+            self.base = base
+
+        def forward(self, x, positions):
+            t = angles(positions, x.shape[-1], self.base)
+            return turn(x, t.cos(), t.sin())
+
+    def factory():
+        return bhsd
+
+    instance = Module(64, 10000.0)
+
+    def raises(x, positions):
+        raise ValueError("boom\\nand more")
+
+    def raises_for_half(x, positions):
+        if x.dtype != torch.float32:
+            raise TypeError("float32 alone")
+        return bhsd(x, positions)
+
+    def wrong_shape(x, positions):
+        return x[..., :3]
+
+    def in_place(x, positions):
+        x.copy_(bhsd(x.clone(), positions))
+
+    def wide(x, positions):
+        return bhsd(x.float(), positions)
+
+    def gives_nan(x, positions):
+        return x * float("nan")
+
+    def prints(x, positions):
+        print("hello from the kernel")
+        return bhsd(x, positions)
+
+    def leaves(x, positions):
+        import sys
+        sys.exit(5)
+
+    def skewed(q, k, positions):
+        return bhsd(q, positions), bhsd(k, positions) * 0.5
+
+    def one_head(x, positions):
+        found = bhsd(x, positions)
+        if x.shape[1] > 1:
+            found[:, 1] = x[:, 1]
+        return found
+
+    def greedy(q, k, v, cache, table, mystery):
+        return q
+
+    def no_vectors():
+        return 5
+
+    value = 17
+''')
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    found = tmp_path_factory.mktemp("own") / "kernels.py"
+    found.write_text(SOURCE)
+    return found
+
+
+def run(path, name, *more, capsys):
+    code = main(["shift", "--impl", f"{path}:{name}", *SMALL, "-f", "json", *more])
+    seen = capsys.readouterr()
+    return code, json.loads(seen.out) if code != 2 else None, seen.err
+
+
+@pytest.mark.parametrize(
+    ("name", "order", "layout"),
+    [
+        ("bhsd", "bhsd", "half"),
+        ("bshd", "bshd", "half"),
+        ("sbhd", "sbhd", "half"),
+        ("hsd", "hsd", "half"),
+        ("sd", "sd", "half"),
+        ("tables", "bhsd", "half"),
+        ("one_table", "bhsd", "half"),
+        ("interleaved", "bhsd", "interleaved"),
+        ("deepseek", "bhsd", "interleaved"),
+        ("numpy_one", "bhsd", "half"),
+        ("Module", "bhsd", "half"),
+        ("instance", "bhsd", "half"),
+        ("factory", "bhsd", "half"),
+    ],
+)
+def test_signature_order_and_layout_are_found_out(path, name, order, layout) -> None:
+    subject = own.load(f"{path}:{name}")
+    fit = subject.fit(SETTING)
+    assert (fit.way.order, fit.layout, fit.odd) == (order, layout, ())
+    assert fit.error < 1e-5
+    assert fit.permuted == (name == "deepseek")
+    assert fit.way.engine == ("numpy" if name == "numpy_one" else "torch")
+    kept = own.load(f"{path}:{name}", order).fit(SETTING)
+    assert kept.way == fit.way
+    for record in shift((0, 4096), ("fp32", "bf16"), implementations=f"{path}:{name}", heads=2, seq_len=32):
+        assert record.layout == layout
+        assert record.drift_rms < (1e-4 if record.dtype == "float32" else 4e-3)
+
+
+def test_a_module_of_ones_own_is_found_where_the_command_runs(path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(path.parent)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one != str(path.parent)])
+    monkeypatch.delitem(sys.modules, "kernels", raising=False)
+    gate = ["--offset", "128k", "--dtype", "bf16", "--fail-if"]
+    assert main(["shift", "--impl", "kernels:bhsd", *SMALL, *gate, "drift_rms>0.01"]) == 0
+    assert main(["shift", "--impl", "kernels:bhsd", *SMALL, *gate, "drift_rms>0.0001"]) == 1
+    assert "failed: drift_rms" in capsys.readouterr().err
+    monkeypatch.delitem(sys.modules, "kernels")
+
+
+def test_what_is_measured_is_a_plain_computation(path) -> None:
+    """The largest drift in bfloat16, from float64 angles and complex numbers of this test's own."""
+    (record,) = shift(
+        1000, "bf16", implementations=f"{path}:bhsd", heads=1, seq_len=16, head_dim=64, mask="full"
+    )
+    from ropeaudit import inputs
+    from ropeaudit.subjects.own import load
+
+    made = inputs.make("gaussian", 1, 1, 16, SETTING, 0)
+    rotate = load(f"{path}:bhsd").fresh(SETTING, parse("bf16"))
+    q, k = (rotate(x, np.arange(16) + 1000)[0].astype(np.float64) for x in (made.q, made.k))
+    theta = 10000.0 ** (-np.arange(32) / 32)
+    turns = np.exp(1j * np.arange(16)[:, None] * theta)
+    a, b = ((x[0][:, :32] + 1j * x[0][:, 32:]) * turns for x in (made.q, made.k))
+    exact = (a @ b.conj().T).real / 8
+    assert record.drift_max == pytest.approx(np.abs(q @ k.T / 8 - exact).max(), rel=1e-9)
+
+
+def test_a_layout_that_is_given_is_kept_and_a_wrong_one_found(path, capsys) -> None:
+    code, report, err = run(path, "interleaved", "--layout", "half", "--dtype", "fp32", capsys=capsys)
+    assert code == 0
+    assert {row["layout"] for row in report["records"]} == {"half"}
+    assert {row["verdict"] for row in report["records"]} == {"decorrelated"}
+    assert "behaves like interleaved pairs; it is audited as half, as asked" in err
+    _, report, err = run(path, "interleaved", "--dtype", "fp32", capsys=capsys)
+    assert {row["layout"] for row in report["records"]} == {"interleaved"}
+    assert "behaves like" not in err
+
+
+def test_two_layouts_in_one_command(path, capsys) -> None:
+    code, report, _ = run(
+        path, f"interleaved,{path}:bhsd", "--dtype", "fp32", "--recipe", "hf", capsys=capsys
+    )
+    assert code == 0
+    found = [(row["subject"].rpartition(":")[2], row["layout"]) for row in report["records"]]
+    assert found[::2] == [("hf", "interleaved"), ("interleaved", "interleaved"), ("bhsd", "half")]
+
+
+def test_the_base_reaches_functions_and_modules(path) -> None:
+    for name in ("bshd", "Module"):
+        (record,) = shift(0, "fp32", implementations=f"{path}:{name}", base=77.0, heads=1, seq_len=32)
+        assert record.drift_rms < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("in_place", "changes its input where it lies"),
+        ("wide", "returns float32 for bfloat16"),
+        ("skewed", "turns q and k differently"),
+        ("one_head", "turns head 1 of batch 0 otherwise"),
+        ("gives_nan", "nan"),
+        ("bhsd", "called as f(x, positions) with torch tensors bhsd, layout half (detected)"),
+    ],
+)
+def test_findings_are_said_and_recorded(path, name, said, capsys) -> None:
+    code, report, err = run(path, name, "--dtype", "bf16", capsys=capsys)
+    assert code == 0
+    assert said in err
+    assert any(said in text for text in report["findings"])
+
+
+def test_nan_is_a_verdict(path, capsys) -> None:
+    _, report, _ = run(path, "gives_nan", "--dtype", "bf16", capsys=capsys)
+    assert {row["verdict"] for row in report["records"]} == {"overflow"}
+
+
+def test_a_dtype_that_raises_is_a_row(path, capsys) -> None:
+    code, report, _ = run(path, "raises_for_half", "--dtype", "fp32,bf16", "--offset", "0", capsys=capsys)
+    assert code == 0
+    assert [row["refused"] for row in report["records"]] == ["none", "TypeError: float32 alone"]
+
+
+def test_prints_stay_out_of_the_report(path, capsys) -> None:
+    code, _, err = run(
+        path, "prints", "--dtype", "fp32", capsys=capsys
+    )  # the report is JSON and nothing else
+    assert code == 0
+    assert "hello from the kernel" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("raises", "ValueError: boom and more"),
+        ("wrong_shape", "returns the shape"),
+        ("leaves", "it calls sys.exit(5)"),
+        ("greedy", "needs the arguments q, k, v, cache, table, mystery"),
+        ("no_vectors", "makes a int, which cannot be called"),
+        ("value", "it is of type int and cannot be called"),
+        ("hsdd", "did you mean hsd"),
+    ],
+)
+def test_what_cannot_be_called_is_one_line(path, name, said, capsys) -> None:
+    assert main(["shift", "--impl", f"{path}:{name}", *SMALL]) == 2
+    seen = capsys.readouterr()
+    assert said in seen.err
+    assert seen.out == ""
+    assert len([line for line in seen.err.splitlines() if line.startswith("ropeaudit: error")]) == 1
+    assert "Traceback" not in seen.err
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("nope_nope:f", "there is no module 'nope_nope' here"),
+        ("nope.py:f", "there is no such file"),
+        ("nope.py", "does not say which function"),
+        (":f", "does not say which function"),
+        ("a:", "does not say which function"),
+        ("a:b c", "does not say which function"),
+    ],
+)
+def test_what_is_not_there(spec, said, capsys) -> None:
+    assert main(["shift", "--impl", spec, *SMALL]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import nope_nope_nope", "ModuleNotFoundError: No module named 'nope_nope_nope'"),
+        ("def f(:", "SyntaxError"),
+        ("raise SystemExit(3)", "it calls sys.exit(3)"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_module_that_fails_to_import_is_one_line(source, said, tmp_path, capsys) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text(source)
+    assert main(["shift", "--impl", f"{path}:f"]) == 2
+    seen = capsys.readouterr().err
+    assert said in seen
+    assert "Traceback" not in seen
+
+
+def test_a_call_that_never_ends_is_left(monkeypatch) -> None:
+    monkeypatch.setattr(patience, "LIMIT", 0.2)
+    with pytest.raises(UsageError, match=r"has not returned after 0\.2 s"):
+        Own("slow", lambda x, positions: time.sleep(2)).fit(SETTING)
+    monkeypatch.undo()
+    assert patience.patiently(lambda: 1, "the next") == 1
+
+
+def test_orders_are_a_closed_list(path, capsys) -> None:
+    assert main(["shift", "--impl", f"{path}:bhsd", "--order", "hbsd"]) == 2
+    assert "unknown --order 'hbsd'" in capsys.readouterr().err
+    with pytest.raises(RopeAuditError, match="could not be called"):
+        own.load(f"{path}:sd", "bhsd").fit(SETTING)
+    with pytest.raises(UnknownName):
+        own.load(f"{path}:nope")
+
+
+def test_an_order_needs_code_of_ones_own(path, capsys) -> None:
+    assert main(["shift", "--order", "bhsd"]) == 2
+    assert "--order bhsd says how your own code is called" in capsys.readouterr().err
+
+
+def test_samples_of_own_code(path, capsys) -> None:
+    more = ("--sample", "200", "--dtype", "fp32", "--seq-len", "5000")
+    code, report, _ = run(path, "interleaved", *more, capsys=capsys)
+    assert code == 0
+    assert {row["layout"] for row in report["records"]} == {"interleaved"}
+
+
+def test_names_are_read_as_people_write_them() -> None:
+    def one(xq, xk, freqs_cis):
+        """Meta's."""
+
+    def two(x, offset=0, position_ids=None):
+        """A shift in one of two places: never in both."""
+
+    def three(*args):
+        """Anything."""
+
+    assert str(signatures.forms(one, "one")[0]) == "f(xq, xk, freqs_cis)"
+    assert str(signatures.forms(two, "two")[0]) == "f(x, position_ids)"
+    assert {len(form.roles) for form in signatures.forms(three, "three")} == {2, 3, 4}
+
+
+def test_a_module_under_audit_keeps_its_state(path) -> None:
+    """Every table gets a copy of an instance, as of any implementation."""
+
+    class Counting(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x, positions):
+            self.calls += 1
+            return x
+
+    module = Counting()
+    Own("counting", module).fresh(SETTING, parse("fp32"))(np.ones((1, 4, 64), np.float32), np.arange(4))
+    assert module.calls == 0

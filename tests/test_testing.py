@@ -1,0 +1,233 @@
+"""The pytest helper: correct kernels pass in every dtype, each planted fault fails and is named."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from ropeaudit.errors import RopeAuditError, UsageError
+from ropeaudit.testing import assert_shift_invariant
+
+DTYPES = ["fp32", "fp16", "bf16"]
+SMALL = {"heads": 4, "seq_len": 48}
+
+
+def inverse(d, base=10000.0):
+    return 1.0 / base ** (torch.arange(0, d, 2, dtype=torch.float32) / d)
+
+
+def turn(x, cos, sin):
+    """Half-split, in float32, rounded once; cos and sin (s, p)."""
+    a, b = x.float().chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+
+def half_torch(x, positions):
+    angles = positions.float()[:, None] * inverse(x.shape[-1])
+    return turn(x, angles.cos(), angles.sin())
+
+
+def interleaved_complex(q, k, positions):
+    """bshd, as Meta's."""
+    angles = torch.outer(positions.float(), inverse(q.shape[-1]))
+    turns = torch.polar(torch.ones_like(angles), angles)[None, :, None]
+
+    def one(x):
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * turns).flatten(-2).type_as(x)
+
+    return one(q), one(k)
+
+
+def half_numpy(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    d = x.shape[-1]
+    angles = positions[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
+    a, b = np.split(x.astype(np.float32), 2, axis=-1)
+    cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_correct_kernels_pass(dtype) -> None:
+    assert_shift_invariant(half_torch, dtype=dtype, **SMALL)
+    assert_shift_invariant(interleaved_complex, dtype=dtype, layout="interleaved", **SMALL)
+    assert_shift_invariant(half_numpy, dtype=dtype, **SMALL)
+
+
+def test_numpy_kernels_get_numpy_arrays_of_their_dtype() -> None:
+    seen = set()
+
+    def noted(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        seen.add(x.dtype)
+        return half_numpy(x, positions)
+
+    assert_shift_invariant(noted, **SMALL)
+    assert np.dtype(ml_dtypes.bfloat16) in seen
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_correct_scores_pass(dtype) -> None:
+    def scores(q, k, positions):
+        q, k = half_torch(q, positions), half_torch(k, positions)
+        return (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
+
+    assert_shift_invariant(scores=scores, dtype=dtype, **SMALL)
+
+
+def positions_in_dtype(x, positions):
+    return half_torch(x, positions.to(x.dtype))
+
+
+def frequencies_cast(x, positions):
+    angles = positions.float()[:, None] * inverse(x.shape[-1]).to(x.dtype).float()
+    return turn(x, angles.cos(), angles.sin())
+
+
+def off_by_one(x, positions):
+    return half_torch(x, positions + 1)
+
+
+def angle_in_dtype(x, positions):
+    angles = (positions.float()[:, None] * inverse(x.shape[-1])).to(x.dtype).float()
+    return turn(x, angles.cos(), angles.sin())
+
+
+def other_base(base):
+    def rotate(x, positions):
+        angles = positions.float()[:, None] * inverse(x.shape[-1], base)
+        return turn(x, angles.cos(), angles.sin())
+
+    return rotate
+
+
+def short_table(x, positions):
+    return half_torch(x, positions.clamp(max=4095))
+
+
+def one_head_left(x, positions):
+    found = half_torch(x, positions)
+    found[:, 2] = x[:, 2]
+    return found
+
+
+class Caching(torch.nn.Module):
+    """Keeps cos and sin of the first call as long as the length stays."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.length = None, 0
+
+    def forward(self, x, positions):
+        if self.length != x.shape[-2]:
+            angles = positions.float()[:, None] * inverse(x.shape[-1])
+            self.table, self.length = (angles.cos(), angles.sin()), x.shape[-2]
+        return turn(x, *self.table)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        (positions_in_dtype, "rotary-embedding-torch"),
+        (frequencies_cast, "frequencies"),
+        (angle_in_dtype, "gpt-neox-te"),
+    ],
+)
+def test_a_narrow_stage_fails_and_is_named(kernel, said, dtype) -> None:
+    with pytest.raises(AssertionError, match=f"behaves like: .*{said}"):
+        assert_shift_invariant(kernel, dtype=dtype, **SMALL)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        (interleaved_complex, "behaves like: interleaved pairs"),
+        (off_by_one, "positions one too high"),
+        (other_base(10500.0), "base 1.0(5|49|51)e"),
+        (other_base(500000.0), "base (5|4[.]9|5[.]0).?e"),
+        (short_table, "at offset 131072.*a table that ends at position 4095"),
+        (one_head_left, "head 2 of 4"),
+        (Caching(), "at offset 1000.*the offset left out"),
+    ],
+)
+def test_a_wrong_rotation_fails_and_is_named(kernel, said, dtype) -> None:
+    with pytest.raises(AssertionError, match=said):
+        assert_shift_invariant(kernel, dtype=dtype, **SMALL)
+
+
+def narrow_sum(q, k, positions):
+    """Sums in float16, one product after the other."""
+    q, k = half_torch(q, positions), half_torch(k, positions)
+    total = torch.zeros(*q.shape[:-1], k.shape[-2], dtype=torch.float16)
+    for j in range(q.shape[-1]):
+        total = total + (q[..., j, None] * k[..., None, :, j]).half()
+    return total * q.shape[-1] ** -0.5
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_a_float16_accumulator_fails_and_is_named(dtype) -> None:
+    with pytest.raises(AssertionError, match=r"score drift .*behaves like: a fp16 accumulator"):
+        assert_shift_invariant(scores=narrow_sum, dtype=dtype, **SMALL)
+
+
+def test_keys_that_are_turned_otherwise_fail() -> None:
+    def skewed(q, k, positions):
+        return half_torch(q, positions), half_torch(k, positions + 1)
+
+    with pytest.raises(AssertionError, match="given as k"):
+        assert_shift_invariant(skewed, **SMALL)
+
+
+def test_the_message_holds_what_is_needed() -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_shift_invariant(positions_in_dtype, **SMALL)
+    text = str(caught.value)
+    for part in (
+        "is off by",
+        "bfloat16 at offset 1000",
+        "allowed for recipe meta",
+        "worst at head",
+        "position",
+    ):
+        assert part in text
+    assert "\n" not in text
+
+
+def test_nan_and_exceptions_fail() -> None:
+    with pytest.raises(AssertionError, match="nan or inf"):
+        assert_shift_invariant(lambda x, positions: half_torch(x, positions) * float("nan"), **SMALL)
+
+    def raises(x, positions):
+        if positions.max() > 5000:
+            raise IndexError("past the table")
+        return half_torch(x, positions)
+
+    with pytest.raises(AssertionError, match="at offset 131072: IndexError: past the table"):
+        assert_shift_invariant(raises, **SMALL)
+
+
+def test_bad_arguments_are_no_failures() -> None:
+    for bad in (
+        {},
+        {"function": half_torch, "scores": narrow_sum},
+        {"function": half_torch, "offsets": ["a"]},
+    ):
+        with pytest.raises(UsageError):
+            assert_shift_invariant(**bad)
+    with pytest.raises(RopeAuditError):
+        assert_shift_invariant(half_torch, recipe="nope")
+    with pytest.raises(RopeAuditError, match="could not be called"):
+        assert_shift_invariant(lambda x, positions: x[..., :3])
+
+
+def test_a_recipe_that_is_coarser_allows_more() -> None:
+    def rounded(x, positions):
+        angles = positions.float()[:, None] * inverse(x.shape[-1])
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+    assert_shift_invariant(rounded, recipe="hf", **SMALL)
+    with pytest.raises(AssertionError, match=r"behaves like: rounded table, bfloat16 rotation .*hf"):
+        assert_shift_invariant(rounded, recipe="meta", **SMALL)

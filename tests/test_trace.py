@@ -1,0 +1,261 @@
+"""Trace: imitations of recipes, and real packages, are told apart by their numbers and their dtypes."""
+
+import csv
+import functools
+import io
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from ropeaudit import parse
+from ropeaudit.analyses import likeness
+from ropeaudit.analyses import trace as analysis
+from ropeaudit.cases import Case
+from ropeaudit.cli.main import main
+from ropeaudit.reports.trace import COLUMNS, names, rows
+from ropeaudit.subjects import makers
+from ropeaudit.subjects.own import Own
+
+
+def inverse(d):
+    return 1.0 / 10000.0 ** (torch.arange(0, d, 2, dtype=torch.int64).float() / d)
+
+
+def turn(x, cos, sin):
+    """Half-split; each operation in the dtype of its terms."""
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def hf(x, positions):
+    angles = positions.float()[:, None] * inverse(x.shape[-1])
+    return turn(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype))
+
+
+def meta(x, positions):
+    angles = torch.outer(positions.float(), inverse(x.shape[-1]))
+    return turn(x.float(), angles.cos(), angles.sin()).to(x.dtype)
+
+
+def vllm_cuda(x, positions):
+    angles = positions.float()[:, None] * inverse(x.shape[-1])
+    cos, sin = (part.to(x.dtype).float() for part in (angles.cos(), angles.sin()))
+    return turn(x.float(), cos, sin).to(x.dtype)
+
+
+def hf_model_cast(x, positions):
+    angles = positions.float()[:, None] * inverse(x.shape[-1]).to(x.dtype).float()
+    return turn(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype))
+
+
+def hf_old_table(x, positions):
+    angles = torch.outer(positions.to(x.dtype), inverse(x.shape[-1]).to(x.dtype))
+    return turn(x, angles.cos(), angles.sin())
+
+
+def gpt_neox_te(x, positions):
+    angles = (positions.float()[:, None] * inverse(x.shape[-1])).to(x.dtype).float()
+    return turn(x.float(), angles.cos(), angles.sin()).to(x.dtype)
+
+
+def flux(x, positions):
+    d = x.shape[-1]
+    omega = 1.0 / 10000.0 ** (torch.arange(0, d, 2, dtype=torch.float64) / d)
+    angles = torch.outer(positions.double(), omega)
+    return turn(x.float(), angles.cos().float(), angles.sin().float()).to(x.dtype)
+
+
+def flux_double(x, positions):
+    d = x.shape[-1]
+    angles = torch.outer(positions.double(), 10000.0 ** (-torch.arange(0, d, 2, dtype=torch.float64) / d))
+    return turn(x, angles.cos(), angles.sin())
+
+
+def positions_in_dtype(x, positions):
+    angles = positions.to(x.dtype).float()[:, None] * inverse(x.shape[-1])
+    return turn(x.float(), angles.cos(), angles.sin()).to(x.dtype)
+
+
+def maxtext(x, positions):
+    d = x.shape[-1]
+    angles = positions.float()[:, None] / 10000.0 ** (torch.arange(0, d, 2).float() / d)
+    return turn(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype))
+
+
+IMITATIONS = [
+    (hf, "hf", {"table": "bfloat16", "rotation": "bfloat16", "angle": "float32"}),
+    (meta, "meta", {"trig": "float32", "rotation": "float32", "output": "bfloat16"}),
+    (vllm_cuda, "vllm-cuda", {"table": "bfloat16", "rotation": "float32"}),
+    (hf_model_cast, "hf-model-cast", {"frequency": "bfloat16", "angle": "float32"}),
+    (hf_old_table, "hf-4.31-table", {"position": "bfloat16", "angle": "bfloat16"}),
+    (gpt_neox_te, "gpt-neox-te", {"angle": "bfloat16", "rotation": "float32"}),
+    (flux, "diffusers-flux", {"position": "float64", "angle": "float64"}),
+    (positions_in_dtype, "rotary-embedding-torch", {"position": "bfloat16", "angle": "float32"}),
+    (maxtext, "maxtext", {"table": "bfloat16", "rotation": "bfloat16"}),
+]
+
+
+def traced(thing, dtype="bf16", name=""):
+    own = Own(name or getattr(thing, "__name__", "module"), thing)
+    (found,) = analysis.run([Case()], [own], [parse(dtype)])
+    return found
+
+
+@pytest.mark.parametrize(("kernel", "recipe", "dtypes"), IMITATIONS)
+def test_imitations_are_known_by_their_numbers_and_their_dtypes(kernel, recipe, dtypes) -> None:
+    found = traced(kernel)
+    assert recipe in names(found)
+    assert found.nearest()[0].distance < 0.3
+    assert found.nearest()[0].profile < 1.1
+    seen = {stage.name: analysis.narrowest(stage) for stage in found.stages}
+    assert dtypes.items() <= seen.items()
+    assert found.nearest()[0].differing == ()
+
+
+def rotary_embedding_torch_call(x, positions):
+    from rotary_embedding_torch import RotaryEmbedding
+
+    return RotaryEmbedding(x.shape[-1]).rotate_queries_or_keys(x, offset=int(positions[0]))
+
+
+def x_transformers_call(x, positions):
+    from x_transformers.x_transformers import RotaryEmbedding, apply_rotary_pos_emb
+
+    freqs, scale = RotaryEmbedding(x.shape[-1])(positions)
+    return apply_rotary_pos_emb(x, freqs, scale)
+
+
+def cohere_call(q, k, positions):
+    from transformers import CohereConfig
+    from transformers.models.cohere.modeling_cohere import CohereRotaryEmbedding, apply_rotary_pos_emb
+
+    config = CohereConfig(hidden_size=q.shape[-1], num_attention_heads=1, rope_theta=10000.0)
+    cos, sin = CohereRotaryEmbedding(config)(q, positions[None])
+    return apply_rotary_pos_emb(q, k, cos, sin)
+
+
+@functools.cache
+def mistral_table(d):
+    from mistral_inference.rope import precompute_freqs_cis
+
+    return precompute_freqs_cis(d, 131072 + 64, 10000.0)
+
+
+def mistral_call(q, k, positions):
+    from mistral_inference.rope import apply_rotary_emb
+
+    return apply_rotary_emb(q, k, mistral_table(q.shape[-1])[positions])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("kernel", "package", "recipe"),
+    [
+        (rotary_embedding_torch_call, "rotary_embedding_torch", "rotary-embedding-torch"),
+        (x_transformers_call, "x_transformers", "meta"),
+        (cohere_call, "transformers", "vllm-cuda"),
+        (mistral_call, "mistral_inference", "meta"),
+    ],
+)
+def test_real_packages_behave_like_their_recipes(kernel, package, recipe) -> None:
+    pytest.importorskip(package)
+    found = traced(kernel)
+    assert recipe in names(found)
+    assert found.nearest()[0].equal > 0.98
+
+
+def test_float16_is_told_apart_too() -> None:
+    for kernel, recipe, _ in IMITATIONS[:4]:
+        assert recipe in names(traced(kernel, "fp16"))
+
+
+def test_in_float64_a_float32_angle_is_seen() -> None:
+    assert "hf" in names(traced(hf, "fp64"))
+    assert "uniform" not in names(traced(hf, "fp64"))
+    assert "fp64-angles" in names(traced(flux_double, "fp64"))
+    assert traced(flux_double, "fp64").nearest()[0].distance < 0.5
+
+
+def test_numpy_code_has_a_profile_alone() -> None:
+    def rotate(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        d = x.shape[-1]
+        angles = positions[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
+        a, b = np.split(x.astype(np.float32), 2, axis=-1)
+        cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
+
+    found = traced(rotate)
+    assert found.stages == ()
+    assert "diffusers-flux" in names(found)
+    assert [row["stage"] for row in rows(found)] == ["none"]
+
+
+def test_every_group_is_known_as_itself() -> None:
+    """Recipes of one group are the same to the last bit, those of others are not."""
+    found = likeness.groups(parse("bf16"))
+    assert sum(len(group.names) for group in found) > 25
+    assert len({likeness.arithmetic(group.resolved) for group in found}) == len(found)
+
+
+def test_profiles_are_those_of_the_audit() -> None:
+    from ropeaudit import shift
+
+    found = traced(hf)
+    case = {"heads": 2, "seq_len": 48, "changes": {"accumulate": "fp64", "score": "fp64"}}
+    for record in shift(analysis.OFFSETS, "bf16", "hf", **case):
+        assert found.drifts[record.offset] == pytest.approx(record.drift_rms, rel=0.01)
+
+
+def test_command_and_its_forms(capsys, snapshot) -> None:
+    assert main(["trace", "transformers-llama", "-f", "csv"]) == 0
+    found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert list(found[0]) == list(COLUMNS)
+    assert {row["agrees"] for row in found} == {"yes", "nan"}
+    assert "hf" in found[0]["nearest"].split()
+    assert main(["trace", "transformers-llama", "-f", "json", "--dtype", "fp16", "--offset", "0"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert "transformers-llama in float16 behaves like: rounded table" in report["headline"]
+    assert [row["offset"] for row in report["profiles"]] == [0]
+    assert "hf" in report["recipes"][0]["recipes"].split()
+    assert main(["trace", "transformers-llama"]) == 0
+    assert capsys.readouterr().out == snapshot
+
+
+def test_a_refusal_is_a_row(tmp_path, capsys) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(
+        "def f(x, positions):\n    if x.dtype.itemsize < 4: raise TypeError('no half')\n    return x\n"
+    )
+    assert main(["trace", f"{path}:f", "-f", "csv"]) == 0
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (row["nearest"], row["refused"]) == ("none", "TypeError: no half")
+
+
+def test_what_rotates_nothing_is_like_no_recipe(tmp_path, capsys) -> None:
+    path = tmp_path / "own.py"
+    path.write_text("def f(x, positions):\n    return x\n")
+    assert main(["trace", f"{path}:f"]) == 0
+    assert "behaves like no known recipe" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nope"], "unknown implementation 'nope'"),
+        (["transformers-llama", "--dtype", "nope"], "number format"),
+        (["transformers-llama", "--offset", "x"], "whole number"),
+        (["transformers-llama", "--columns", "nope"], "column"),
+        (["transformers-llama,"], "empty element"),
+    ],
+)
+def test_bad_input(arguments, said, capsys) -> None:
+    assert main(["trace", *arguments]) == 2
+    seen = capsys.readouterr()
+    assert said in seen.err
+    assert seen.out == ""
+
+
+def test_makers_know_own_code_from_names() -> None:
+    assert makers.implementation("transformers-llama").name == "transformers-llama"
