@@ -129,7 +129,10 @@ class Audit:
             found = runner.run(self.tokens.ids, offset)
             step()
             logits[offset], causes[offset] = found.logits, "other"
-            masks = [base.layers[n].visible for n in found.layers], [one.visible for one in found.layers.values()]
+            masks = (
+                [base.layers[n].visible for n in found.layers],
+                [one.visible for one in found.layers.values()],
+            )
             if not all(np.array_equal(a, b) for a, b in zip(*masks, strict=True)):
                 causes[offset] = "mask"
             if differ(base.lookups, found.lookups):

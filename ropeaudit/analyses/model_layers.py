@@ -146,7 +146,9 @@ def drifts(layer: int, base: Seen, shifted: Seen, pairs: Pairs) -> list[HeadDrif
             group = head * groups // heads
             q, k, turned_q, turned_k = base.q[head], base.k[group], shifted.q[head], shifted.k[group]
             truth = np.where(base.visible, q @ k.T, 0.0) * base.scale
-            change = np.where(base.visible, (turned_q - q) @ turned_k.T + q @ (turned_k - k).T, 0) * base.scale
+            change = (
+                np.where(base.visible, (turned_q - q) @ turned_k.T + q @ (turned_k - k).T, 0) * base.scale
+            )
             norms = [np.hypot(*pairs.split(x)).mean(axis=0) for x in (q, k)]
             found.append(
                 HeadDrift(

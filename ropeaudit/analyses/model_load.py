@@ -72,7 +72,9 @@ def opened(spec: str, trusted: bool) -> Folder:
     path = Path(spec)
     if not path.is_dir():
         seen = "is not a folder" if path.exists() else "no such folder"
-        raise BadInput(f"{spec!r}: {seen}; give the local folder of a model, with config.json and *.safetensors")
+        raise BadInput(
+            f"{spec!r}: {seen}; give the local folder of a model, with config.json and *.safetensors"
+        )
     files = checkpoint.files(path)
     config = hf_json.load(spec)
     if not isinstance(config, dict):
@@ -98,6 +100,8 @@ def load(folder: Folder, dtype: Format) -> Any:
     with _quiet():
         from transformers import AutoModelForCausalLM
 
+        listen(_unheard)  # it has to be known by name before a model can be told to use it
+        make: Any = AutoModelForCausalLM.from_pretrained
         given = {
             "dtype": wanted,
             "local_files_only": True,
@@ -106,26 +110,37 @@ def load(folder: Folder, dtype: Format) -> Any:
         }
         try:
             try:
-                model, info = AutoModelForCausalLM.from_pretrained(
-                    str(folder.path), attn_implementation=ATTENTION, **given
-                )
+                model, info = make(str(folder.path), attn_implementation=ATTENTION, **given)
             except ValueError as error:
                 if "attention" not in str(error).lower() and ATTENTION not in str(error):
                     raise
-                model, info = AutoModelForCausalLM.from_pretrained(str(folder.path), **given)
+                model, info = make(str(folder.path), **given)
                 _note(folder, "this model's attention cannot be listened to: there are no rows by layer")
         except Exception as error:  # whatever the library makes of a damaged or hostile folder
             raise BadInput(f"{str(folder.path)!r}: cannot be loaded: {said(error)}") from None
     missing = sorted(info["missing_keys"]) + [str(one) for one in info["mismatched_keys"]]
     if missing:
         raise BadInput(
-            f"{str(folder.path)!r}: config.json does not match the tensors: {len(missing)} that the model needs "
-            f"are missing or of another shape ({missing[0]}); give the config of this checkpoint"
+            f"{str(folder.path)!r}: config.json does not match the tensors: {len(missing)} that it asks for are "
+            f"missing or of another shape ({missing[0]}); give the config of this checkpoint"
         )
     if info["unexpected_keys"]:
         first = sorted(info["unexpected_keys"])[0]
         _note(folder, f"{len(info['unexpected_keys'])} tensors are not used by the model ({first})")
     return model.eval()
+
+
+def listen(attention: Any) -> None:
+    """Let models that were loaded here attend with a function of transformers' attention interface."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import eager_mask
+
+    AttentionInterface.register(ATTENTION, attention)
+    AttentionMaskInterface.register(ATTENTION, eager_mask)  # without it the future is seen
+
+
+def _unheard(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("nobody listens")
 
 
 def _note(folder: Folder, text: str) -> None:
@@ -184,8 +199,8 @@ def _encoded(folder: Folder, text: str, vocabulary: int) -> list[int]:
     names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
     if not any((folder.path / name).is_file() for name in names):
         raise BadInput(
-            f"{str(folder.path)!r}: there is no tokenizer (tokenizer.json, tokenizer_config.json); copy it there, "
-            "or give --tokens 128 or ids instead of --text"
+            f"{str(folder.path)!r}: there is no tokenizer (tokenizer.json, tokenizer_config.json); copy it "
+            "there, or give --tokens 128 or ids instead of --text"
         )
     with _quiet():
         from transformers import AutoTokenizer
@@ -198,7 +213,9 @@ def _encoded(folder: Folder, text: str, vocabulary: int) -> list[int]:
         except Exception as error:
             raise BadInput(f"{str(folder.path)!r}: the tokenizer cannot be loaded: {said(error)}") from None
     if len(ids) < 2 or max(ids) >= vocabulary:
-        seen = f"gives {len(ids)} tokens" if len(ids) < 2 else f"gives ids past the vocabulary of {vocabulary}"
+        seen = (
+            f"gives {len(ids)} tokens" if len(ids) < 2 else f"gives ids past the vocabulary of {vocabulary}"
+        )
         raise BadInput(f"--text {text!r}: the tokenizer {seen}; give another text, or --tokens 128")
     return ids
 
@@ -217,10 +234,12 @@ def _quiet() -> Iterator[None]:
     os.environ["HF_HUB_OFFLINE"] = "1"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from transformers.utils import logging
+        from transformers.utils import logging as library
+
+        logging: Any = library
 
         level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-        logging.set_verbosity(logging.CRITICAL)
+        logging.set_verbosity(50)  # critical
         logging.disable_progress_bar()
         try:
             yield

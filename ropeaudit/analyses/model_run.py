@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ropeaudit.analyses import model_wide
+from ropeaudit.analyses import model_load, model_wide
 from ropeaudit.analyses.model_layers import Capture, Pairs, Seen
-from ropeaudit.analyses.model_load import ATTENTION, said
+from ropeaudit.analyses.model_load import said
 from ropeaudit.doubledouble import Array
 from ropeaudit.errors import BadInput, UsageError
 
@@ -45,12 +45,8 @@ class Runner:
 
     def run(self, ids: list[int], offset: int) -> Pass:
         """Read the tokens at positions offset ... offset + s - 1. Raises: BadInput."""
-        from transformers import AttentionInterface, AttentionMaskInterface
-        from transformers.masking_utils import eager_mask
-
         capture = Capture()
-        AttentionInterface.register(ATTENTION, capture)
-        AttentionMaskInterface.register(ATTENTION, eager_mask)  # without it the future is seen
+        model_load.listen(capture)
         for name, one in self.fresh.items():
             self.model.set_submodule(name, copy.deepcopy(one))
         given = torch.tensor([ids])
@@ -104,13 +100,17 @@ class Runner:
         count = len(ids)
         for name, asked in found.lookups.items():
             steps = asked.reshape(-1) - torch.arange(asked.numel())
-            if asked.numel() == count > 2 and bool((steps == steps[0]).all()) and asked.reshape(-1).tolist() != ids:
+            if (
+                asked.numel() == count > 2
+                and bool((steps == steps[0]).all())
+                and asked.reshape(-1).tolist() != ids
+            ):
                 most = self.model.get_submodule(name).num_embeddings - count - int(steps[0])
                 beyond = [offset for offset in offsets if offset > most]
                 if beyond:
                     raise UsageError(
-                        f"--offset {beyond[0]}: positions are learned ({name}) and end there; for {count} tokens "
-                        f"offsets go up to {most}"
+                        f"--offset {beyond[0]}: positions are learned ({name}) and end before; for "
+                        f"{count} tokens offsets go up to {most}"
                     )
 
     def pairs(self, layer: int) -> Pairs:
@@ -125,7 +125,11 @@ class Runner:
         if not own:
             return nothing
         types = getattr(config, "layer_types", None)
-        key = f"{types[layer]}_inv_freq" if isinstance(types, (list, tuple)) and layer < len(types) else "inv_freq"
+        key = (
+            f"{types[layer]}_inv_freq"
+            if isinstance(types, (list, tuple)) and layer < len(types)
+            else "inv_freq"
+        )
         buffers = own[0]._buffers
         values = buffers[key] if key in buffers else buffers.get("inv_freq")
         if values is None:
@@ -134,7 +138,12 @@ class Runner:
         factor = getattr(own[0], "attention_scaling", 1.0) if factor is None else factor
         frequencies: Array = values.detach().double().cpu().numpy().reshape(-1)
         latent = getattr(config, "qk_nope_head_dim", None)
-        return Pairs(int(latent or 0), self.layout, frequencies, float(factor) if np.isscalar(factor) else 1.0)
+        return Pairs(
+            int(latent or 0),
+            self.layout,
+            frequencies,
+            float(factor) if isinstance(factor, (int, float)) else 1.0,
+        )
 
 
 def differ(one: dict[str, Any], other: dict[str, Any]) -> list[str]:

@@ -51,7 +51,7 @@ def wide() -> Iterator[Wide]:
     before, mode = torch.get_default_dtype(), Wide()
     torch.set_default_dtype(torch.float64)
     try:
-        with _Asked(), mode:  # type: ignore[no-untyped-call]
+        with _Asked(), mode:
             yield mode
     finally:
         torch.set_default_dtype(before)

@@ -37,7 +37,7 @@ class Buffer:
     """A buffer and what is wrong with it.
 
     what: inv_freq, cos, sin or both. against: the setting it was compared with, none where there was none.
-    cast: none, or the format that its values show. how: none, stored (by its dtype), back (cast and cast back).
+    cast: none, or the format that its values show. how: none, stored (by its dtype) or back (and back again).
     agrees: with the exact values, up to float32 rounding; None where nothing could be compared.
     error: the largest, relative for frequencies, in radians for tables.
     drift_near, drift_far: expected RMS drift of scores, see `drift`; None where it cannot be told.
@@ -93,7 +93,9 @@ def _groups(buffers: Sequence[Stored]) -> Iterator[list[Stored]]:
 
 def _has_partner(sine: Stored, buffers: Sequence[Stored]) -> bool:
     head, dot, last = sine.name.rpartition(".")
-    return any(o.name == f"{head}{dot}{last.replace('sin', 'cos')}" and o.shape == sine.shape for o in buffers)
+    return any(
+        o.name == f"{head}{dot}{last.replace('sin', 'cos')}" and o.shape == sine.shape for o in buffers
+    )
 
 
 def _dump(parts: Sequence[Stored]) -> Dump | None:
@@ -152,7 +154,9 @@ def _judged(parts: Sequence[Stored], settings: Sequence[tuple[str, RopeSetting]]
     if dump is not None:
         fitting = [(label, one) for label, one in settings if _fits(dump, one)]
         tried = [(check(dump, one, label), label, one) for label, one in fitting]
-        best = min(tried, key=lambda it: (not it[0].agrees, [h.rank for h in it[0].hypotheses[:1]]), default=None)
+        best = min(
+            tried, key=lambda it: (not it[0].agrees, [h.rank for h in it[0].hypotheses[:1]]), default=None
+        )
         best = best or _guessed(dump)
     agrees = None if best is None else best[0].agrees
     near, far = (None, None) if best is None or dump is None else _drifts(dump.folded(best[2].pairs), best[2])
@@ -189,7 +193,7 @@ def _cast(stored: Stored, agrees: bool | None) -> tuple[str, str]:
 
 
 def _guessed(dump: Dump) -> tuple[Diagnosis, str, RopeSetting] | None:
-    """Return the diagnosis with a base that the values tell; None where none leaves but a cast unexplained."""
+    """Return the diagnosis with a base that the values tell; None where none does up to a cast."""
     columns = (dump.frequencies if dump.frequencies is not None else dump.cos[0]).shape[-1]  # type: ignore[index]
     halves = columns // 2
     repeated = columns % 2 == 0 and _fits(dump, RopeSetting.of(columns)) and halves > 0

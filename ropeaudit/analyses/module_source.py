@@ -66,7 +66,9 @@ def load(spec: str, config: str | None, base: float | None) -> Source:
     if told is None and beside.is_file():
         data = hf_json.load(str(beside))
         if isinstance(data, Mapping) and data.get("auto_map"):
-            notes.append("config.json names custom code (auto_map), which was not executed: tensors were read")
+            notes.append(
+                "config.json names custom code (auto_map), which was not executed: tensors were read"
+            )
         told = _read(data, path.name, str(beside), base, notes)
     return Source(spec, False, _shaped(found), count, told, notes)
 
@@ -82,17 +84,16 @@ def _read(data: Any, name: str, source: str, base: float | None, notes: list[str
 
 def _shaped(found: list[Stored]) -> list[Stored]:
     """Those that have the shape of what their name says: (p,) frequencies, (n, p) tables."""
-    return [
-        one
-        for one in found
-        if one.values.size and one.values.squeeze().ndim == 1 + (kind(one.name) != "inv_freq")
-        or (kind(one.name) == "both" and one.values.squeeze().ndim == 3)
-        or (one.name.rpartition(".")[2] == "freqs" and one.values.squeeze().ndim == 1)
-    ]
+    return [one for one in found if one.values.size and one.values.squeeze().ndim in _axes(one.name)]
+
+
+def _axes(name: str) -> tuple[int, ...]:
+    """How many axes longer than 1 a buffer of this name may have."""
+    return {"inv_freq": (0, 1), "both": (2, 3)}.get(kind(name), (2,))
 
 
 def _factory(spec: str) -> Callable[[], Any] | None:
-    """The function that a spec names; None where it names a path. Importing runs the file: it was asked for."""
+    """The function that a spec names; None where it names a path. Importing executes the file."""
     place, colon, name = spec.rpartition(":")
     if not colon or not name.isidentifier() or Path(spec).exists():
         return None
@@ -132,7 +133,9 @@ def _made(spec: str, factory: Callable[[], Any], told: ModelRope | None, base: f
     except RopeAuditError:
         raise
     except Exception as error:
-        raise BadInput(f"{spec!r}: raised {_said(error)}; {_GIVE} when it is called without arguments") from None
+        raise BadInput(
+            f"{spec!r}: raised {_said(error)}; {_GIVE} when it is called without arguments"
+        ) from None
     if not isinstance(module, torch.nn.Module):
         raise BadInput(f"{spec!r}: returned a {type(module).__name__}; {_GIVE}")
     notes: list[str] = []

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     epilog="Exit code: 0 done, or nothing is wrong, 1 a buffer was cast or is off, 2 bad usage or input."
 )
 @click.argument("source", metavar="SOURCE")
-@click.option("--config", metavar="PATH", help="The model's config.json or its folder.  [default: beside SOURCE]")
+@click.option(
+    "--config", metavar="PATH", help="The model's config.json or its folder.  [default: beside SOURCE]"
+)
 @click.option("--base", metavar="X", help="Base of the frequencies, where the config gives none.")
 @report_options
 def module(**options: Any) -> int:

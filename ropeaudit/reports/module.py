@@ -30,8 +30,8 @@ COLUMNS: dict[str, str] = {
 }
 LEGEND = (
     "how: stored: by its dtype; back: cast and cast back, as its values show. largest error: relative for\n"
-    "frequencies, radians for cos and sin. drift 256, drift 131072: RMS drift of scores that these values alone\n"
-    "cause, over the scores' RMS, within 256 tokens and at a distance of 131072 (independent Gaussian q and k)."
+    "frequencies, radians for cos and sin. drift 256, drift 131072: RMS drift of scores that these values\n"
+    "alone cause, over the scores' RMS, within 256 tokens and 131072 apart (independent Gaussian q and k)."
 )
 _SCREEN: tuple[str, ...] = ("buffer", "dtype", "shape", "cast", "how", "agrees", "largest_error")
 _SCREEN += ("drift_256", "drift_131072", "against")
@@ -81,8 +81,8 @@ def headline(source: Source, found: Sequence[Buffer]) -> str:
         if source.made:
             return f"There is nothing to be cast: {where} of the module."
         return (
-            f"There is nothing to be cast: {where}, so that frequencies are recomputed when the model is loaded; "
-            "what a .half() or .to() does after that only shows in the loaded module."
+            f"There is nothing to be cast: {where}, so that frequencies, if there are any, are "
+            "recomputed when the model is loaded; what a .half() or .to() does after that only shows in the loaded module."
         )
     cast = [one for one in found if one.cast != "none"]
     if cast:
@@ -96,10 +96,10 @@ def headline(source: Source, found: Sequence[Buffer]) -> str:
         return f"No cast, but {len(off)} of {len(found)} RoPE buffers are off: {off[0].finding}"
     known = sum(one.agrees is True for one in found)
     return (
-        f"No RoPE buffer was cast: {known} of {len(found)} agree{'s' if known == 1 else ''} with the exact values "
-        "within float32 rounding."
+        f"No RoPE buffer was cast: {known} of {len(found)} agree{'s' if known == 1 else ''} with the exact "
+        "values within float32 rounding."
         if known
-        else f"No cast shows in {len(found)} RoPE buffers, and nothing was there to compare their values with."
+        else f"No cast shows in {len(found)} RoPE buffers, and there was nothing to compare them with."
     )
 
 
@@ -123,4 +123,3 @@ def _notes(found: Sequence[Buffer]) -> list[str]:
     if back:
         said.append("casting back does not heal: recompute the frequencies in float32 after the last cast")
     return list(dict.fromkeys(said))
-
