@@ -107,6 +107,7 @@ def load(folder: Folder, dtype: Format) -> Any:
             "local_files_only": True,
             "trust_remote_code": folder.trusted,
             "output_loading_info": True,
+            "ignore_mismatched_sizes": True,  # they are named, and refused, below
         }
         try:
             try:
@@ -118,11 +119,11 @@ def load(folder: Folder, dtype: Format) -> Any:
                 _note(folder, "this model's attention cannot be listened to: there are no rows by layer")
         except Exception as error:  # whatever the library makes of a damaged or hostile folder
             raise BadInput(f"{str(folder.path)!r}: cannot be loaded: {said(error)}") from None
-    missing = sorted(info["missing_keys"]) + [str(one) for one in info["mismatched_keys"]]
+    missing = sorted(info["missing_keys"]) + [str(one[0]) for one in info["mismatched_keys"]]
     if missing:
         raise BadInput(
-            f"{str(folder.path)!r}: config.json does not match the tensors: {len(missing)} that it asks for are "
-            f"missing or of another shape ({missing[0]}); give the config of this checkpoint"
+            f"{str(folder.path)!r}: config.json does not match the tensors: {len(missing)} that it names "
+            f"are missing or of another shape ({missing[0]}); give the config of this checkpoint"
         )
     if info["unexpected_keys"]:
         first = sorted(info["unexpected_keys"])[0]

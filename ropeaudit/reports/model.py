@@ -11,8 +11,8 @@ from ropeaudit.reports.model_rows import COLUMNS, KINDS, SCHEMA, rows
 from ropeaudit.reports.numbers import short
 
 _LEGENDS = {
-    "summary": "change: logits at the offset minus those at offset 0; structural: the same in the float64 run, "
-    "which no\nrounding reaches; precision: the rest. KL and losses in nats. score drift: of q·k after RoPE, "
+    "summary": "change: logits at the offset minus those at offset 0; structural: the same in the float64 "
+    "run, which no\nrounding reaches; precision: the rest. KL and losses in nats. score drift: of q·k after RoPE, "
     "scaled, before\nsoftmax; first layer: the first in which some score drifts by more than {threshold}.",
     "layer": "score drift: scores after RoPE at the offset minus those at offset 0, scaled, before softmax.",
     "head": "drift pair: the pair of dims that adds most to the drift; usage pair: the one with the largest "
@@ -157,7 +157,7 @@ def notes(audit: Audit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
     beyond = [row["offset"] for row in summary if row["offset"] + row["tokens"] > 2**24]
     if beyond:
         said.append(
-            f"at offset {beyond[0]} neighbouring positions share a number in float32, in which they are kept"
+            f"at offset {beyond[0]} neighbouring positions share a number in float32, in which they stand"
         )
     if summary and not any(row["score_drift_max"] is not None for row in summary):
         said.append(

@@ -82,7 +82,8 @@ def headline(source: Source, found: Sequence[Buffer]) -> str:
             return f"There is nothing to be cast: {where} of the module."
         return (
             f"There is nothing to be cast: {where}, so that frequencies, if there are any, are "
-            "recomputed when the model is loaded; what a .half() or .to() does after that only shows in the loaded module."
+            "recomputed when the model is loaded; what a .half() or .to() does after that only shows in "
+            "the loaded module."
         )
     cast = [one for one in found if one.cast != "none"]
     if cast:
