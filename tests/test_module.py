@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from tiny_models import change_config, make, split
 
 from ropeaudit import shift
@@ -39,8 +39,9 @@ def other_base(): return Rope(inv_freq=theta(7.5e5))
 def scaled(): return Rope(inv_freq=theta() * torch.linspace(1, 0.25, 64))
 def powers(): return Rope(inv_freq=theta(2.0 ** 64))
 def tables(): return Rope(cos_cached=table()[0], sin_cached=table()[1])
-def tables_back(): return Rope(cos_cached=table()[0].bfloat16().float(), sin_cached=table()[1].bfloat16().float())
-def twice(): return Rope(cos=torch.cat([table()[0]] * 2, -1)[None, None], sin=torch.cat([table()[1]] * 2, -1)[None, None])
+def tables_back(): return tables().to(torch.bfloat16).float()
+def doubled(x): return torch.cat([x, x], -1)[None, None]
+def twice(): return Rope(cos=doubled(table()[0]), sin=doubled(table()[1]))
 def cis(): return Rope(freqs_cis=torch.complex(*table()))
 def lone(): return Rope(cos_cached=table()[0].bfloat16().float())
 def mixed(): return Rope(inv_freq=theta(), other=torch.ones(3), inv_freq_scale=torch.ones(2))
@@ -83,7 +84,7 @@ def audited(capsys, *arguments, code=0):
         ("fp16_back", 1, ("float16", "back", "no")),
         ("other_base", 0, ("none", "none", "yes")),
         ("scaled", 0, ("none", "none", "unknown")),
-        ("powers", 0, ("none", "none", "yes")),  # every format holds powers of two
+        ("powers", 0, ("none", "none", "unknown")),  # every format holds powers of two
         ("tables", 0, ("none", "none", "yes")),
         ("tables_back", 1, ("bfloat16", "back", "no")),
         ("twice", 0, ("none", "none", "yes")),
@@ -115,7 +116,7 @@ def test_a_wrong_base_is_no_cast(spec, tmp_path, capsys) -> None:
 
 @pytest.mark.parametrize(("dtype", "name"), [(torch.bfloat16, "bf16"), (torch.float16, "fp16")])
 def test_the_effect_is_what_shift_measures(dtype, name, tmp_path, capsys) -> None:
-    """The exact recipe with frequencies of that format alone, on Gaussian q and k, and e^(iD theta) by hand."""
+    """The exact recipe with frequencies of that format alone, on Gaussian q and k; e^(iD theta) by hand."""
     theta = (1e4 ** (-torch.arange(64, dtype=torch.float64) / 64)).float()
     torch.save({"model": {"rotary.inv_freq": theta.to(dtype).float()}}, tmp_path / "a.pt")
     (row,) = audited(capsys, tmp_path / "a.pt", code=1)["records"]
@@ -170,10 +171,7 @@ def test_a_checkpoint_with_its_config(tmp_path, capsys) -> None:
     )
     split(folder)
     assert len(audited(capsys, folder, code=1)["records"]) == 2
-    single = folder / "model-00001-of-00002.safetensors"
-    assert len(audited(capsys, single, code=1)["records"]) == len(
-        [name for name in load_file(single) if name.endswith("inv_freq")]
-    )
+    assert len(audited(capsys, folder / "model-00002-of-00002.safetensors", code=1)["records"]) == 2
 
 
 def test_custom_code_is_not_executed(tmp_path, capsys) -> None:

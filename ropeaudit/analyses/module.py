@@ -183,8 +183,8 @@ def _cast(stored: Stored, agrees: bool | None) -> tuple[str, str]:
     if stored.dtype not in _WIDE:
         return stored.dtype, "stored"
     values = np.concatenate([stored.values.real.ravel(), stored.values.imag.ravel()])
-    values = values[np.isfinite(values) & (values != 0) & (np.abs(values) != 1)]
-    if agrees or not values.size:  # what every format holds says nothing
+    values = values[np.isfinite(values) & (np.abs(np.frexp(values)[0]) != 0.5) & (values != 0)]
+    if agrees or not values.size:  # zero and powers of two, which every format holds, say nothing
         return "none", "none"
     for name in _CASTS:
         if np.array_equal(round_to(values, parse(name)), values):
@@ -225,7 +225,7 @@ def _fitted(dump: Dump, pairs: int) -> list[float]:
     if not told.size:
         return []
     middle = float(np.median(told[-max(1, told.size // 3) :]))
-    return [float(f"{middle:.{digits}e}") for digits in range(3)]
+    return [float(f"{middle:.{digits}e}") for digits in (0, 1, 2, 4)]
 
 
 def _drifts(dump: Dump, setting: RopeSetting) -> tuple[float | None, float | None]:

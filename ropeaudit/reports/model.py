@@ -12,8 +12,8 @@ from ropeaudit.reports.numbers import short
 
 _LEGENDS = {
     "summary": "change: logits at the offset minus those at offset 0; structural: the same in the float64 "
-    "run, which no\nrounding reaches; precision: the rest. KL and losses in nats. score drift: of q·k after RoPE, "
-    "scaled, before\nsoftmax; first layer: the first in which some score drifts by more than {threshold}.",
+    "run, which no\nrounding reaches; precision: the rest. KL and losses in nats. score drift: of q·k after "
+    "RoPE, scaled, before\nsoftmax; first layer: the first where some score drifts by more than {threshold}.",
     "layer": "score drift: scores after RoPE at the offset minus those at offset 0, scaled, before softmax.",
     "head": "drift pair: the pair of dims that adds most to the drift; usage pair: the one with the largest "
     "mean norms\nof its chunks of q and k. Wavelengths in tokens.",
@@ -147,8 +147,8 @@ def notes(audit: Audit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
     said = list(audit.folder.notes)
     if audit.narrow:
         said.append(
-            f"the float64 run still holds narrower numbers ({', '.join(audit.narrow[:3])}): small changes of it "
-            "may be rounding"
+            f"the float64 run still holds narrower numbers ({', '.join(audit.narrow[:3])}): small changes of "
+            "it may be rounding"
         )
     if audit.tokens.source == "random":
         said.append(
@@ -157,7 +157,7 @@ def notes(audit: Audit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
     beyond = [row["offset"] for row in summary if row["offset"] + row["tokens"] > 2**24]
     if beyond:
         said.append(
-            f"at offset {beyond[0]} neighbouring positions share a number in float32, in which they stand"
+            f"at offset {beyond[0]} neighbouring positions share a number in float32, as most models hold them"
         )
     if summary and not any(row["score_drift_max"] is not None for row in summary):
         said.append(
