@@ -86,9 +86,22 @@ def test_verdicts_and_the_float64_run(kind, verdict, cause, made, capsys) -> Non
 
 
 def test_before_the_border_dynamic_frequencies_stay(made, capsys) -> None:
-    found = report(capsys, made("dynamic"), "--tokens", "24", "--offset", "100,1000,64", "--dtype", "fp32")
-    assert [row["verdict"] for row in found["records"]] == ["precision", "structure", "precision"]
-    assert found["records"][2]["change_max"] < 1e-3  # what a long pass left behind would be seen here
+    found = report(capsys, made("dynamic"), "--tokens", "24", "--offset", "100,1000,200", "--dtype", "fp32")
+    assert [row["verdict"] for row in found["records"]] == ["precision", "structure", "structure"]
+    alone = report(capsys, made("dynamic"), "--tokens", "24", "--offset", "200", "--dtype", "fp32")
+    assert found["records"][2] == alone["records"][0]  # a longer pass leaves nothing behind
+
+
+def test_the_judge_has_frequencies_of_its_own(made) -> None:
+    """In float64 from the start, not widened: for Llama, and for GPT-NeoX's quarter of the dims."""
+    from ropeaudit.analyses.model_run import Runner
+
+    for kind, dims in (("llama", 16), ("neox", 4)):
+        folder = model_load.opened(str(made(kind)), False)
+        judge_ = Runner(model_load.load(folder, parse("fp64")), "half", wide=True)
+        exact = 1e4 ** (-np.arange(0, dims, 2) / dims)
+        np.testing.assert_allclose(judge_.pairs(1).frequencies, exact, rtol=1e-15)
+        assert not judge_.narrow
 
 
 def test_learned_positions_are_structure(made, capsys) -> None:

@@ -109,7 +109,7 @@ def headline(audit: Audit, summary: Sequence[Mapping[str, Any]]) -> str:
         worst = max(structural, key=lambda row: row["structural_rms"])
         return (
             f"Structure, not precision: at offset {worst['offset']} the logits change by "
-            f"{short(worst['structural_rms'])} RMS in float64 too, for {_REMEDY[worst['cause']]}; rounding "
+            f"{short(worst['structural_rms'])} RMS in float64 too: {_REMEDY[worst['cause']]}; rounding "
             f"adds {short(worst['precision_rms'])} in {worst['dtype']}{_text(worst)}."
         )
     worst = max(summary, key=lambda row: row["change_rms"])
@@ -157,7 +157,7 @@ def notes(audit: Audit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
     beyond = [row["offset"] for row in summary if row["offset"] + row["tokens"] > 2**24]
     if beyond:
         said.append(
-            f"at offset {beyond[0]} neighbouring positions share a number in float32, as most models hold them"
+            f"at offset {beyond[0]} neighbouring positions share a number in float32, as models hold them"
         )
     if summary and not any(row["score_drift_max"] is not None for row in summary):
         said.append(
