@@ -37,8 +37,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("command", "output"), shown(README))
-def test_shown_output_is_real(command: str, output: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(shlex.split(command)[1:]) == 0
+def test_shown_output_is_real(command, output, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
+    finding = " module " in command  # a cast is a finding, with an exit code of its own
+    assert main(shlex.split(command)[1:]) == (1 if finding else 0)
     assert capsys.readouterr().out == output
 
 
@@ -79,6 +81,6 @@ if __name__ == "__main__":  # write the outputs anew: python tests/test_readme.p
 
     with tempfile.TemporaryDirectory() as place:
         write_captured(Path(place))
-        os.chdir(place)
         for page in (README, *DOCS):
+            os.chdir(ROOT if page == README else place)
             page.write_text(SHOWN.sub(fresh, page.read_text(encoding="utf-8")), encoding="utf-8")

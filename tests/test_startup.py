@@ -22,7 +22,13 @@ def test_importing_the_package_loads_nothing_else() -> None:
 
 
 def test_help_loads_no_numpy() -> None:
-    for arguments in (["--help"], ["shift", "--help"], ["explain", "--help"], ["--version"]):
+    for arguments in (
+        ["--help"],
+        ["shift", "--help"],
+        ["explain", "--help"],
+        ["model", "--help"],
+        ["--version"],
+    ):
         assert not loaded_by(command(*arguments)) & (HEAVY | {"numpy", "rich"})
 
 

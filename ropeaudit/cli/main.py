@@ -23,6 +23,8 @@ from ropeaudit.cli.frequencies import frequencies
 from ropeaudit.cli.history import history
 from ropeaudit.cli.limit import limit
 from ropeaudit.cli.list import list_
+from ropeaudit.cli.model import model
+from ropeaudit.cli.module import module
 from ropeaudit.cli.parity import parity
 from ropeaudit.cli.rerotate import rerotate
 from ropeaudit.cli.shift import shift
@@ -57,6 +59,8 @@ cli.add_command(limit)
 cli.add_command(explain)
 cli.add_command(history)
 cli.add_command(trace)
+cli.add_command(module)
+cli.add_command(model)
 cli.add_command(list_)
 cli.add_command(env)
 

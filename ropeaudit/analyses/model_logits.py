@@ -1,0 +1,92 @@
+"""What a shift of the positions does to logits: their change, and what of it float64 shows too.
+
+Letters: s positions, v vocabulary. Losses and divergences in nats.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_ROWS = 256  # compared at once
+
+
+@dataclass(slots=True)
+class Change:
+    """Statistics over all logits of two passes, and those of their difference from the float64 passes.
+
+    structural: the change that float64 shows; precision: the rest; error: shifted logits minus float64's.
+    kl: KL(unshifted || shifted) by token. flips: tokens whose most likely successor becomes another one.
+    loss: mean next-token cross entropy, unshifted and shifted.
+    """
+
+    count: int = 0
+    tokens: int = 0
+    nonfinite: int = 0
+    largest: float = 0.0
+    squares: float = 0.0
+    structural_largest: float = 0.0
+    structural_squares: float = 0.0
+    precision_largest: float = 0.0
+    precision_squares: float = 0.0
+    error_squares: float = 0.0
+    truth_largest: float = 0.0
+    truth_squares: float = 0.0
+    kl_sum: float = 0.0
+    kl_largest: float = 0.0
+    flips: int = 0
+    loss_sum: float = 0.0
+    shifted_loss_sum: float = 0.0
+
+    def rms(self, squares: float) -> float:
+        """The root of a mean over all logits."""
+        return math.nan if self.nonfinite or not self.count else math.sqrt(squares / self.count)
+
+    def defined(self, value: float) -> float:
+        """A value, or nan where some logit is not finite."""
+        return math.nan if self.nonfinite else value
+
+
+def compare(base: Any, shifted: Any, truth_base: Any, truth_shifted: Any, ids: list[int]) -> Change:
+    """Compare logits of the same tokens at two places, in float64. Shapes: four of (s, v)."""
+    found = Change()
+    targets = torch.tensor(ids)
+    for start in range(0, base.shape[0], _ROWS):
+        rows = slice(start, start + _ROWS)
+        four = [one[rows].double() for one in (base, shifted, truth_base, truth_shifted)]
+        _gather(found, *four)
+        _losses(found, four[0], four[1], targets[start + 1 : start + _ROWS + 1])
+    return found
+
+
+def _gather(found: Change, a: Any, b: Any, exact_a: Any, exact_b: Any) -> None:
+    change, structural = b - a, exact_b - exact_a
+    found.count += change.numel()
+    found.tokens += change.shape[0]
+    found.nonfinite += int((~torch.isfinite(a)).sum() + (~torch.isfinite(b)).sum())
+    for name, values in (
+        ("", change),
+        ("structural_", structural),
+        ("precision_", change - structural),
+        ("truth_", exact_a),
+    ):
+        setattr(found, f"{name}largest", max(getattr(found, f"{name}largest"), float(values.abs().max())))
+        setattr(found, f"{name}squares", getattr(found, f"{name}squares") + float((values**2).sum()))
+    found.error_squares += float(((b - exact_b) ** 2).sum())
+    p, q = torch.log_softmax(a, -1), torch.log_softmax(b, -1)
+    kl = (p.exp() * (p - q)).sum(-1).clamp_min(0)
+    found.kl_sum += float(kl.sum())
+    found.kl_largest = max(found.kl_largest, float(kl.max()))
+    found.flips += int((a.argmax(-1) != b.argmax(-1)).sum())
+
+
+def _losses(found: Change, a: Any, b: Any, targets: Any) -> None:
+    """Add the losses of the tokens that have a successor."""
+    count = len(targets)
+    if count:
+        entropy = torch.nn.functional.cross_entropy
+        found.loss_sum += float(entropy(a[:count], targets, reduction="sum"))
+        found.shifted_loss_sum += float(entropy(b[:count], targets, reduction="sum"))

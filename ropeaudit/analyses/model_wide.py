@@ -1,0 +1,82 @@
+"""Run a torch model in float64 throughout, whatever its code says: the judge of a model's own arithmetic.
+
+Code that asks for float64 weights still computes rotary tables, norms and softmax in float32, for it casts to
+float32 by name. Here each such request is answered with float64, below the code and at any depth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class _Asked(TorchFunctionMode):
+    """Answers float32 with float64 where a tensor is made from numbers."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **_wider(kwargs))
+
+
+class Wide(TorchDispatchMode):
+    """Answers float32 with float64 in every operation. narrow: operations that gave something else yet."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.narrow: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **_wider(kwargs))
+        for one in found if isinstance(found, (tuple, list)) else (found,):
+            if isinstance(one, torch.Tensor) and one.is_floating_point() and one.dtype != torch.float64:
+                self.narrow.add(str(func))
+        return found
+
+
+def _wider(kwargs: Any) -> dict[str, Any]:
+    given = dict(kwargs or {})
+    if given.get("dtype") == torch.float32:
+        given["dtype"] = torch.float64
+    return given
+
+
+@contextlib.contextmanager
+def wide() -> Iterator[Wide]:
+    """Within the block float32 becomes float64; the mode that is returned knows what did not."""
+    before, mode = torch.get_default_dtype(), Wide()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _Asked(), mode:
+            yield mode
+    finally:
+        torch.set_default_dtype(before)
+
+
+def rotaries(model: Any) -> dict[str, Any]:
+    """Return the modules that hold rotary frequencies, by name."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if any(key.endswith("inv_freq") for key in module._buffers)
+    }
+
+
+def widen(model: Any) -> list[str]:
+    """Make everything float64, and rotary frequencies anew; return the names of those that could not be.
+
+    Their float32 values are kept: shift-invariant, but not the exact ones.
+    """
+    model.double()
+    kept = []
+    for name, module in rotaries(model).items():
+        try:
+            with wide():
+                model.set_submodule(name, type(module)(module.config))
+        except Exception:  # whatever another constructor needs
+            kept.append(name)
+    return kept

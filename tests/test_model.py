@@ -1,0 +1,421 @@
+"""A whole model at shifted positions: verdicts, the float64 judge, what is captured, bad input."""
+
+import csv
+import io
+import json
+import math
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from tiny_models import CONFIGS, add_tokenizer, change_config, make, split
+from transformers import AutoModelForCausalLM
+
+from ropeaudit.analyses import model_layers, model_load, model_wide
+from ropeaudit.analyses.model import Audit, judge
+from ropeaudit.analyses.model_layers import Pairs
+from ropeaudit.analyses.model_logits import Change, compare
+from ropeaudit.cli.main import main
+from ropeaudit.formats import parse
+from ropeaudit.reports.model_rows import COLUMNS
+
+BIG = 2**20
+FAST = ["--tokens", "24", "--offset", "1000", "--dtype", "bf16", "-q"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Tiny matrices: threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Return a function that makes a tiny model once."""
+    folders = {}
+
+    def get(kind):
+        if kind not in folders:
+            folders[kind] = make(kind, tmp_path_factory.mktemp(kind))
+        return folders[kind]
+
+    return get
+
+
+@pytest.fixture
+def copied(made, tmp_path):
+    """Return a copy of the tiny Llama that may be spoilt."""
+    return shutil.copytree(made("llama"), tmp_path / "copy")
+
+
+def report(capsys, *arguments):
+    assert main(["model", *map(str, arguments), "-f", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict", "cause"),
+    [
+        ("llama", "precision", "rounding"),
+        ("gemma", "precision", "rounding"),
+        ("neox", "precision", "rounding"),
+        ("dynamic", "structure", "frequencies"),
+        ("longrope", "structure", "frequencies"),
+    ],
+)
+def test_verdicts_and_the_float64_run(kind, verdict, cause, made, capsys) -> None:
+    found = report(capsys, made(kind), "--tokens", "24", "--offset", f"1000,{BIG}", "--dtype", "fp32,bf16")
+    assert [(row["verdict"], row["cause"]) for row in found["records"]] == [(verdict, cause)] * 4
+    narrow, wide = found["records"][3], found["records"][1]
+    if verdict == "precision":
+        assert max(row["structural_max"] for row in found["records"]) < 1e-8
+        assert narrow["change_rms"] > 10 * wide["change_rms"] > 0
+        assert found["headline"].startswith(
+            f"Precision, not structure: in bfloat16 at offset {narrow['offset']}"
+        ) or ("at offset 1000" in found["headline"])
+    else:
+        assert wide["change_rms"] == pytest.approx(narrow["structural_rms"], rel=0.1)
+        assert wide["precision_rms"] < 0.05 * wide["structural_rms"]
+        assert "the length switches the frequencies" in found["headline"]
+
+
+def test_before_the_border_dynamic_frequencies_stay(made, capsys) -> None:
+    found = report(capsys, made("dynamic"), "--tokens", "24", "--offset", "100,1000,200", "--dtype", "fp32")
+    assert [row["verdict"] for row in found["records"]] == ["precision", "structure", "structure"]
+    alone = report(capsys, made("dynamic"), "--tokens", "24", "--offset", "200", "--dtype", "fp32")
+    assert found["records"][2] == alone["records"][0]  # a longer pass leaves nothing behind
+
+
+def test_the_judge_has_frequencies_of_its_own(made) -> None:
+    """In float64 from the start, not widened: for Llama, and for GPT-NeoX's quarter of the dims."""
+    from ropeaudit.analyses.model_run import Runner
+
+    for kind, dims in (("llama", 16), ("neox", 4)):
+        folder = model_load.opened(str(made(kind)), False)
+        judge_ = Runner(model_load.load(folder, parse("fp64")), "half", wide=True)
+        exact = 1e4 ** (-np.arange(0, dims, 2) / dims)
+        np.testing.assert_allclose(judge_.pairs(1).frequencies, exact, rtol=1e-15)
+        assert not judge_.narrow
+
+
+def test_learned_positions_are_structure(made, capsys) -> None:
+    found = report(capsys, made("gpt2"), *FAST[:2], "--offset", "200", "--dtype", "fp32,bf16")
+    assert [(row["verdict"], row["cause"]) for row in found["records"]] == [
+        ("structure", "learned positions")
+    ] * 2
+    assert "positions are learned" in found["headline"]
+    assert all(row["usage_pair"] is None for row in found["heads"])
+
+
+def test_a_model_in_float64_is_none_and_the_judge_is(made, capsys) -> None:
+    """transformers' own float64 keeps float32 tables: the change that the judge does not have."""
+    (row,) = report(capsys, made("llama"), *FAST[:2], "--offset", BIG, "--dtype", "fp64")["records"]
+    assert row["structural_max"] < 1e-8 < 1e-6 < row["change_max"]
+    assert row["verdict"] == "precision"
+
+
+def test_numbers_are_those_of_a_plain_run(made, capsys) -> None:
+    """Logits, losses and flips computed with transformers' eager attention, without any of our code."""
+    ids = [3, 9, 17, 40, 3, 9, 17, 40, 3, 9, 17]
+    (row,) = report(
+        capsys, made("llama"), "--tokens", ",".join(map(str, ids)), "--offset", "5000", "--dtype", "bf16"
+    )["records"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = AutoModelForCausalLM.from_pretrained(
+            made("llama"), dtype=torch.bfloat16, attn_implementation="eager"
+        ).eval()
+    at = torch.arange(len(ids))[None]
+    with torch.no_grad():
+        base, moved = (model(torch.tensor([ids]), position_ids=at + p).logits[0].double() for p in (0, 5000))
+    assert row["change_max"] == float((moved - base).abs().max())
+    assert row["change_rms"] == pytest.approx(float(((moved - base) ** 2).mean().sqrt()), rel=1e-12)
+    assert row["top1_flips"] == int((moved.argmax(-1) != base.argmax(-1)).sum())
+    p, q = base.numpy(), moved.numpy()
+    p, q = (x - np.log(np.exp(x).sum(-1, keepdims=True)) for x in (p, q))
+    assert row["kl_mean"] == pytest.approx((np.exp(p) * (p - q)).sum(-1).mean(), rel=1e-6)
+    losses = [-x[np.arange(10), ids[1:]].mean() for x in (p, q)]
+    assert row["loss"] == pytest.approx(losses[0])
+    assert row["perplexity_change"] == pytest.approx(math.exp(losses[1]) - math.exp(losses[0]), rel=1e-6)
+
+
+def test_saved_q_and_k_are_those_before_rope(made, tmp_path, capsys) -> None:
+    """Layer 0 written down anew: embedding, RMS norm, projection; then audited by shift."""
+    path = tmp_path / "q.safetensors"
+    report(
+        capsys, made("llama"), "--tokens", "5,6,7,8,9", "--offset", "9", "--dtype", "fp32", "--save-qk", path
+    )
+    saved, weights = load_file(path), load_file(made("llama") / "model.safetensors")
+    assert saved["q"].shape == (2, 4, 5, 16)
+    assert saved["k"].shape == (2, 2, 5, 16)
+    weights = {name: value.astype(np.float64) for name, value in weights.items()}
+    x = weights["model.embed_tokens.weight"][[5, 6, 7, 8, 9]]
+    x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * weights["model.layers.0.input_layernorm.weight"]
+    for name, heads in (("q", 4), ("k", 2)):
+        own = (x @ weights[f"model.layers.0.self_attn.{name}_proj.weight"].T).reshape(5, heads, 16)
+        np.testing.assert_allclose(saved[name][0], own.transpose(1, 0, 2), atol=1e-12)
+    command = [
+        "shift",
+        "--qk",
+        str(path),
+        "--config",
+        str(made("llama")),
+        "--dtype",
+        "bf16",
+        "--recipe",
+        "hf",
+    ]
+    assert main([*command, "-f", "json", "-q"]) == 0
+    assert json.loads(capsys.readouterr().out)["records"][0]["heads"] == 8
+
+
+def test_layers_heads_and_pairs(made, capsys) -> None:
+    found = report(capsys, made("neox"), *FAST, "--by", "pair")
+    pairs, heads, layers = found["records"], found["heads"], found["layers"]
+    assert [list(rows[0]) for rows in (pairs, heads, layers)] == [
+        list(COLUMNS[k]) for k in ("pair", "head", "layer")
+    ]
+    assert [len(rows) for rows in (pairs, heads, layers)] == [2 * 4 * 2, 8, 2]  # a quarter of 16 dims
+    assert pairs[1]["wavelength"] == pytest.approx(2 * math.pi * 100, rel=1e-6)
+    first = [row for row in pairs if row["layer"] == row["head"] == 0]
+    most = max(first, key=lambda row: row["drift_rms"])
+    assert heads[0]["drift_pair"] == most["pair"]
+    share = most["drift_rms"] ** 2 / sum(row["drift_rms"] ** 2 for row in first)
+    assert heads[0]["drift_share"] == pytest.approx(share)
+    whole = math.sqrt(sum(row["score_drift_rms"] ** 2 for row in layers) / 2)
+    assert found["summary"][0]["score_drift_rms"] == pytest.approx(whole)
+
+
+def test_the_first_layer_over_the_threshold(made, capsys) -> None:
+    def first(threshold):
+        return report(capsys, made("llama"), *FAST, "--threshold", threshold)["records"][0]["first_layer"]
+
+    layers = report(capsys, made("llama"), *FAST)["layers"]
+    sizes = [row["score_drift_max"] for row in layers]
+    assert first(0) == 0
+    assert first(max(sizes)) is None
+    assert first(min(sizes)) == sizes.index(max(sizes))
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_turning_back_and_the_part_of_a_pair(layout) -> None:
+    rng, n, p = np.random.default_rng(0), 7, 3
+    pairs = Pairs(2, layout, 10.0 ** -np.arange(p), 1.2)
+    x = rng.standard_normal((2, n, 10))
+    a, b = pairs.split(x)
+    z = (a + 1j * b) * 1.2 * np.exp(1j * np.arange(n)[:, None] * pairs.frequencies)
+    turned = x.copy()
+    first, second = pairs.split(turned)
+    first[...], second[...] = z.real, z.imag
+    np.testing.assert_allclose(pairs.unturned(turned), x, atol=1e-14)
+    q, k = x
+    q2, k2 = q + 1e-3 * rng.standard_normal(q.shape), k + 1e-3 * rng.standard_normal(k.shape)
+    found = model_layers._by_pair(q, k, q2, k2, pairs)
+    for i in range(p):
+        dims = [2 + i, 2 + i + p] if layout == "half" else [2 + 2 * i, 3 + 2 * i]
+        change = q2[:, dims] @ k2[:, dims].T - q[:, dims] @ k[:, dims].T
+        assert found[i] == pytest.approx(np.sqrt(np.mean(change**2)), rel=1e-6)
+
+
+def test_the_judge_notices_narrow_numbers_and_widens_what_asks_for_float32() -> None:
+    x = torch.ones(3, dtype=torch.float64) / 3
+    with model_wide.wide() as mode:
+        for y in (
+            x.float(),
+            x.to(torch.float32),
+            torch.softmax(x, 0, dtype=torch.float32),
+            torch.tensor([0.1]),
+        ):
+            assert y.dtype == torch.float64
+        assert torch.tensor([0.1], dtype=torch.float32).tolist() == [0.1]
+        assert torch.arange(3, dtype=torch.float).dtype == torch.float64
+        assert not mode.narrow
+        x.half()
+    assert mode.narrow
+    assert torch.tensor(0.1).dtype == torch.float32  # the world outside is as before
+
+
+def test_logits_that_are_not_finite_are_an_overflow() -> None:
+    good, bad = torch.zeros(3, 4), torch.tensor([[math.inf, 0, 0, 0]] * 3)
+    assert judge(compare(good, bad, good.double(), good.double(), [0, 1, 2]), 5) == "overflow"
+    assert judge(compare(good, good, good.double(), good.double(), [0, 1, 2]), 5) == "none"
+    assert judge(Change(structural_largest=2e-8, largest=1.0), BIG) == "structure"
+    assert judge(Change(structural_largest=2e-8, largest=1.0), 4 * BIG) == "precision"
+
+
+def test_a_text_is_read_and_cut(made, tmp_path, capsys) -> None:
+    folder = shutil.copytree(made("dynamic"), tmp_path / "with-tokenizer")
+    add_tokenizer(folder)
+    text = tmp_path / "notes.txt"
+    text.write_text("the cat sat on the mat. " * 10)
+    assert (
+        main(["model", str(folder), "--text", str(text), "--offset", "9", "--dtype", "fp32", "-f", "csv"])
+        == 0
+    )
+    seen = capsys.readouterr()
+    (row,) = csv.DictReader(io.StringIO(seen.out))
+    assert (row["tokens"], row["source"], row["seed"]) == ("128", "notes.txt", "nan")
+    assert "the text was cut to 128 of its 240 tokens (the model's limit)" in seen.err
+    found = report(capsys, folder, "--text", text, "--tokens", "20", "--offset", "9", "--dtype", "fp32")
+    assert found["records"][0]["tokens"] == 20
+    assert "(--tokens limit)" in " ".join(found["notes"])
+    assert "perplexity" in found["headline"]
+
+
+def test_tokens_follow_the_seed(made) -> None:
+    folder = model_load.opened(str(made("llama")), False)
+    one, same, other = (model_load.tokens(folder, None, "50", seed).ids for seed in (0, 0, 1))
+    assert one == same != other
+    assert len(one) == 50
+
+
+def test_the_table(made, capsys, snapshot) -> None:
+    columns = "model_type,dtype,offset,tokens,source,seed,threshold,cause,verdict"
+    assert main(["model", str(made("llama")), *FAST, "--columns", columns]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == snapshot
+
+
+def test_records_carry_versions_and_files_are_written(made, tmp_path, capsys) -> None:
+    import transformers
+
+    out = tmp_path / "a.csv"
+    found = report(capsys, made("llama"), *FAST, "-o", out)
+    row = found["records"][0]
+    assert (row["transformers"], row["torch"]) == (transformers.__version__, torch.__version__)
+    assert found["versions"]["transformers"] == transformers.__version__
+    assert list(row) == list(COLUMNS["summary"])
+    with out.open() as file:
+        assert len(list(csv.DictReader(file))) == 1
+
+
+def test_shards_are_read(copied, capsys) -> None:
+    whole = report(capsys, copied, *FAST)["records"]
+    split(copied)
+    assert report(capsys, copied, *FAST)["records"] == whole
+
+
+def refused(capsys, *arguments):
+    assert main(["model", *map(str, arguments), "-q"]) == 2
+    seen = capsys.readouterr()
+    assert seen.out == ""
+    assert seen.err.count("\n") == 1, seen.err
+    return seen.err
+
+
+def test_folders_that_are_none(tmp_path, capsys) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    assert "no such folder" in refused(capsys, tmp_path / "none")
+    assert "is not a folder" in refused(capsys, tmp_path / "file")
+    assert "an empty folder" in refused(capsys, tmp_path / "empty")
+    assert "no such folder" in refused(capsys, "meta-llama/Llama-3.1-8B")  # nothing is downloaded
+
+
+def test_damaged_checkpoints(copied, made, capsys) -> None:
+    change_config(copied, hidden_size=32)
+    assert "config.json does not match the tensors" in refused(capsys, copied, *FAST)
+    change_config(copied, hidden_size=64, num_hidden_layers=3)
+    assert "config.json does not match the tensors" in refused(capsys, copied, *FAST)
+    change_config(copied, num_hidden_layers=2, model_type="no-such-model")
+    assert "cannot be loaded" in refused(capsys, copied, *FAST)
+    split(copied)[1].unlink()
+    assert "1 of 2 shards are missing or empty (model-00002-of-00002.safetensors)" in refused(capsys, copied)
+    (copied / "config.json").unlink()
+    (copied / "model.safetensors.index.json").write_text("{}")
+    assert "no weight_map" in refused(capsys, copied)
+    (copied / "model.safetensors.index.json").unlink()
+    assert "1 of 2 shards" in refused(capsys, copied)  # the names say how many there are
+
+
+def test_custom_code_is_not_executed(copied, capsys) -> None:
+    code = "raise SystemExit('executed')\n"
+    (copied / "modeling_mine.py").write_text(code)
+    change_config(copied, auto_map={"AutoModelForCausalLM": "modeling_mine.Mine"})
+    assert "was not executed; transformers' own" in " ".join(report(capsys, copied, *FAST)["notes"])
+    change_config(copied, model_type="mine", auto_map={"AutoConfig": "modeling_mine.Config"})
+    assert "custom code (auto_map), which was not executed; --trust-remote-code" in refused(
+        capsys, copied, *FAST
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--text", "{text}"], "there is no tokenizer"),
+        (["--text", "{empty}"], "the file is empty"),
+        (["--text", "{none}"], "No such file"),
+        (["--text", "{text}", "--tokens", "1,2"], "both say what to read"),
+        (["--tokens", "1"], "is not a count from 2"),
+        (["--tokens", "x"], "is not a count or a list"),
+        (["--tokens", "3,64"], "64 is not a token id below the vocabulary of 64"),
+        (["--offset", "-1"], "--offset -1 is not a number from 0"),
+        (["--dtype", "e4m3"], "models run in float64, float32, float16, bfloat16"),
+        (["--dtype", "fp17"], "unknown number format"),
+        (["--seed", "-1"], "is negative"),
+        (["--threshold", "x"], "is not a number"),
+        (["--by", "token"], "unknown kind of rows"),
+        (["--columns", "drift"], "unknown column"),
+        (["--save-qk", "{none}/q.safetensors"], "is not a file in a folder"),
+        (["--save-qk", "q.npz"], "is not a file in a folder"),
+        (["-f", "xml"], "unknown report format"),
+    ],
+)
+def test_bad_options_get_one_line(options, said, made, tmp_path, capsys) -> None:
+    (tmp_path / "text").write_text("some words")
+    (tmp_path / "empty").write_text(" \n")
+    names = {name: tmp_path / name for name in ("text", "empty", "none")}
+    assert said in refused(capsys, made("llama"), *(one.format(**names) for one in options))
+
+
+def test_positions_end_where_they_are_learned(made, capsys) -> None:
+    said = refused(capsys, made("gpt2"), "--tokens", "24", "--offset", "100,233", "--dtype", "fp32")
+    assert "--offset 233: positions are learned (transformer.wpe)" in said
+    assert "up to 232" in said
+
+
+def test_without_transformers_it_says_what_to_install(monkeypatch, tmp_path, capsys) -> None:
+    monkeypatch.setattr(model_load.util, "find_spec", lambda name: None)
+    assert "pip install 'ropeaudit[model]'" in refused(capsys, tmp_path)
+
+
+def test_an_interrupted_run_keeps_what_is_done(made, monkeypatch, capsys) -> None:
+    real, calls = Audit._judged, []
+
+    def broken(self, *arguments):
+        calls.append(arguments)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Audit, "_judged", broken)
+    assert (
+        main(["model", str(made("llama")), *FAST[:2], "--offset", "5,6", "--dtype", "fp32", "-f", "csv"])
+        == 130
+    )
+    seen = capsys.readouterr()
+    assert len(list(csv.DictReader(io.StringIO(seen.out)))) == 1
+    assert "interrupted: 1 cases" in seen.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", list(CONFIGS))
+def test_the_captured_attention_is_the_eager_one(kind, made) -> None:
+    """Bit for bit: what is audited is the model that everybody runs."""
+    from ropeaudit.analyses.model_run import Runner
+
+    folder = model_load.opened(str(made(kind)), False)
+    ids = list(range(20))
+    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        own = Runner(model_load.load(folder, parse(name)), "half", wide=False).run(ids, 0)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder.path, dtype=dtype, attn_implementation="eager"
+        ).eval()
+        with torch.no_grad():
+            assert torch.equal(model(torch.tensor([ids])).logits[0], own.logits)
+        assert len(own.layers) == 2

@@ -1,0 +1,254 @@
+"""Buffers that were cast: in modules, in checkpoints, with and without a config."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from tiny_models import change_config, make, split
+
+from ropeaudit import shift
+from ropeaudit.cli.main import main
+from ropeaudit.reports.module import COLUMNS
+
+FACTORIES = """
+import torch
+
+class Rope(torch.nn.Module):
+    def __init__(self, **buffers):
+        super().__init__()
+        for name, value in buffers.items():
+            self.register_buffer(name, value)
+
+def theta(base=1e4, pairs=64):
+    return (base ** (-torch.arange(pairs, dtype=torch.float64) / pairs)).float()
+
+def table(n=512):
+    angles = torch.arange(n)[:, None].double() * theta().double()
+    return angles.cos().float(), angles.sin().float()
+
+def plain(): return Rope(inv_freq=theta())
+def halves(): return Rope(inv_freq=torch.cat([theta(), theta()]))
+def bf16(): return Rope(inv_freq=theta()).to(torch.bfloat16)
+def bf16_back(): return Rope(inv_freq=theta()).to(torch.bfloat16).float()
+def fp16_back(): return Rope(inv_freq=theta(5e5)).half().float()
+def other_base(): return Rope(inv_freq=theta(7.5e5))
+def scaled(): return Rope(inv_freq=theta() * torch.linspace(1, 0.25, 64))
+def powers(): return Rope(inv_freq=theta(2.0 ** 64))
+def tables(): return Rope(cos_cached=table()[0], sin_cached=table()[1])
+def tables_back(): return tables().to(torch.bfloat16).float()
+def doubled(x): return torch.cat([x, x], -1)[None, None]
+def twice(): return Rope(cos=doubled(table()[0]), sin=doubled(table()[1]))
+def cis(): return Rope(freqs_cis=torch.complex(*table()))
+def lone(): return Rope(cos_cached=table()[0].bfloat16().float())
+def mixed(): return Rope(inv_freq=theta(), other=torch.ones(3), inv_freq_scale=torch.ones(2))
+def attribute():
+    made = Rope()
+    made.long_inv_freq = theta()
+    return made
+def empty(): return Rope(weight=torch.ones(3))
+def not_finite(): return Rope(inv_freq=theta() / 0)
+def meta():
+    with torch.device("meta"):
+        return Rope(inv_freq=torch.ones(4))
+def fails(): raise RuntimeError("no weights here")
+def not_a_module(): return 3
+number = 3
+"""
+CONFIG = {"model_type": "llama", "hidden_size": 256, "num_attention_heads": 2, "rope_theta": 10000.0}
+
+
+@pytest.fixture
+def spec(tmp_path):
+    """Return a function that names a factory."""
+    path = tmp_path / "factories.py"
+    path.write_text(FACTORIES)
+    return lambda name: f"{path}:{name}"
+
+
+def audited(capsys, *arguments, code=0):
+    assert main(["module", *map(str, arguments), "-f", "json", "-q"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "expected"),
+    [
+        ("plain", 0, ("none", "none", "yes")),
+        ("halves", 0, ("none", "none", "yes")),
+        ("bf16", 1, ("bfloat16", "stored", "no")),
+        ("bf16_back", 1, ("bfloat16", "back", "no")),
+        ("fp16_back", 1, ("float16", "back", "no")),
+        ("other_base", 0, ("none", "none", "yes")),
+        ("scaled", 0, ("none", "none", "unknown")),
+        ("powers", 0, ("none", "none", "unknown")),  # every format holds powers of two
+        ("tables", 0, ("none", "none", "yes")),
+        ("tables_back", 1, ("bfloat16", "back", "no")),
+        ("twice", 0, ("none", "none", "yes")),
+        ("cis", 0, ("none", "none", "yes")),
+        ("lone", 1, ("bfloat16", "back", "unknown")),
+        ("attribute", 0, ("none", "none", "yes")),
+        ("mixed", 0, ("none", "none", "yes")),
+    ],
+)
+def test_what_was_cast(name, code, expected, spec, capsys) -> None:
+    found = audited(capsys, spec(name), code=code)
+    assert {(row["cast"], row["how"], row["agrees"]) for row in found["records"]} == {expected}
+    assert list(found["records"][0]) == list(COLUMNS)
+    words = {"stored": "holds", "back": "was cast and cast back", "none": "No"}
+    assert words[expected[1]] in found["headline"]
+
+
+def test_the_base_is_guessed_and_said_to_be(spec, capsys) -> None:
+    found = audited(capsys, spec("other_base"))
+    assert found["records"][0]["against"] == "base 750000 (guessed)"
+    assert "guessed" in " ".join(found["notes"])
+
+
+def test_a_wrong_base_is_no_cast(spec, tmp_path, capsys) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    found = audited(capsys, spec("other_base"), "--config", tmp_path, code=1)
+    assert found["headline"].startswith("No cast, but 1 of 1 RoPE buffers are off: base 750000 explains it")
+
+
+@pytest.mark.parametrize(("dtype", "name"), [(torch.bfloat16, "bf16"), (torch.float16, "fp16")])
+def test_the_effect_is_what_shift_measures(dtype, name, tmp_path, capsys) -> None:
+    """The exact recipe with frequencies of that format alone, on Gaussian q and k; e^(iD theta) by hand."""
+    theta = (1e4 ** (-torch.arange(64, dtype=torch.float64) / 64)).float()
+    torch.save({"model": {"rotary.inv_freq": theta.to(dtype).float()}}, tmp_path / "a.pt")
+    (row,) = audited(capsys, tmp_path / "a.pt", code=1)["records"]
+    assert row["buffer"] == "model.rotary.inv_freq"
+    (measured,) = shift(0, "fp64", "fp64-angles", changes={"frequency": f"fp32/{name}"}, heads=8)
+    assert row["drift_256"] == pytest.approx(measured.drift_relative, rel=0.05)
+    exact, found = 1e4 ** (-np.arange(64) / 64), theta.to(dtype).double().numpy()
+    apart = np.abs(np.exp(131072j * exact) - np.exp(131072j * found))
+    assert row["drift_131072"] == pytest.approx(math.sqrt(np.mean(apart**2)), rel=1e-6)
+    assert row["largest_error"] == pytest.approx(np.abs(found / exact - 1).max())
+
+
+def test_a_model_of_transformers(tmp_path, capsys) -> None:
+    path = tmp_path / "m.py"
+    path.write_text(
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        "def cast(): return LlamaForCausalLM(LlamaConfig(hidden_size=64, intermediate_size=64, "
+        "num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, vocab_size=8)).half().float()\n"
+    )
+    found = audited(capsys, f"{path}:cast", code=1)
+    assert [row["cast"] for row in found["records"]] == ["float16"] * 2
+    assert {row["against"] for row in found["records"]} == {"LlamaForCausalLM"}
+
+
+def test_a_checkpoint_without_buffers(tmp_path, capsys) -> None:
+    folder = make("llama", tmp_path / "llama", steps=0)
+    found = audited(capsys, folder)
+    assert found["records"] == []
+    assert "recomputed when the model is loaded" in found["headline"]
+    assert "none of 21 tensors" in found["headline"]
+    split(folder)
+    assert audited(capsys, folder)["headline"] == found["headline"]
+
+
+def checkpoint(folder: Path, pairs: int = 64, dtype: torch.dtype = torch.bfloat16) -> Path:
+    """Write a checkpoint of two layers, each with its inv_freq, as older ones have it."""
+    folder.mkdir()
+    theta = (1e4 ** (-torch.arange(pairs, dtype=torch.float64) / pairs)).to(dtype)
+    tensors = {f"model.layers.{n}.self_attn.rotary_emb.inv_freq": theta.clone() for n in (0, 1)}
+    save_file({**tensors, "model.embed_tokens.weight": torch.ones(4, 4)}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return folder
+
+
+def test_a_checkpoint_with_its_config(tmp_path, capsys) -> None:
+    folder = checkpoint(tmp_path / "old")
+    found = audited(capsys, folder, code=1)
+    assert [row["dtype"] for row in found["records"]] == ["bfloat16"] * 2
+    assert {row["against"] for row in found["records"]} == {"old"}
+    assert found["headline"].startswith(
+        "2 of 2 RoPE buffers were cast: model.layers.0.self_attn.rotary_emb.inv_freq"
+    )
+    split(folder)
+    assert len(audited(capsys, folder, code=1)["records"]) == 2
+    assert len(audited(capsys, folder / "model-00002-of-00002.safetensors", code=1)["records"]) == 2
+
+
+def test_custom_code_is_not_executed(tmp_path, capsys) -> None:
+    folder = checkpoint(tmp_path / "old")
+    change_config(folder, auto_map={"AutoModel": "modeling.Mine"})
+    (folder / "modeling.py").write_text("raise SystemExit('executed')")
+    assert "which was not executed" in " ".join(audited(capsys, folder, code=1)["notes"])
+
+
+def test_a_config_that_is_not_understood_is_a_note(tmp_path, capsys) -> None:
+    folder = checkpoint(tmp_path / "old", dtype=torch.float32)
+    change_config(folder, rope_new_thing=3)
+    found = audited(capsys, folder)
+    assert "is not understood" in found["notes"][0]
+    assert found["records"][0]["against"] == "base 10000 (guessed)"
+
+
+def test_the_table(spec, capsys, snapshot) -> None:
+    assert main(["module", spec("bf16_back")]) == 1
+    assert capsys.readouterr().out == snapshot
+
+
+def refused(capsys, *arguments):
+    assert main(["module", *map(str, arguments), "-q"]) == 2
+    seen = capsys.readouterr()
+    assert seen.out == ""
+    assert seen.err.count("\n") == 1, seen.err
+    return seen.err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("fails", "raised RuntimeError: no weights here"),
+        ("not_a_module", "returned a int"),
+        ("number", "has no function number"),
+        ("nothing", "has no function nothing"),
+    ],
+)
+def test_factories_that_make_nothing(name, said, spec, capsys) -> None:
+    assert said in refused(capsys, spec(name))
+
+
+def test_factories_that_are_not_there(tmp_path, capsys) -> None:
+    (tmp_path / "bad.py").write_text("import no_such_package\n")
+    assert "cannot be imported: ModuleNotFoundError" in refused(capsys, f"{tmp_path / 'bad.py'}:f")
+    assert "no such file" in refused(capsys, f"{tmp_path / 'none.py'}:f")
+    assert "cannot be imported" in refused(capsys, "no_such_package.part:f")
+
+
+def test_findings_instead_of_values(spec, capsys) -> None:
+    assert "none of 1 tensors is a RoPE buffer of the module" in audited(capsys, spec("empty"))["headline"]
+    assert "on the meta device" in " ".join(audited(capsys, spec("meta"))["notes"])
+    assert audited(capsys, spec("not_finite"))["records"][0]["agrees"] == "unknown"
+
+
+def test_files_that_are_none(tmp_path, capsys) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "zero.pt").write_bytes(b"")
+    (tmp_path / "damaged.safetensors").write_bytes(b"abcdefghijkl")
+    torch.save([1, 2], tmp_path / "list.pt")
+    assert "an empty folder" in refused(capsys, tmp_path / "empty")
+    assert "no such file" in refused(capsys, tmp_path / "none")
+    assert "unknown kind of file" in refused(capsys, tmp_path / "notes.txt")
+    assert "the file is empty" in refused(capsys, tmp_path / "zero.pt")
+    assert "not a readable .safetensors file" in refused(capsys, tmp_path / "damaged.safetensors")
+    assert "holds a list" in refused(capsys, tmp_path / "list.pt")
+
+
+def test_missing_shards_and_other_configs(tmp_path, capsys) -> None:
+    folder = checkpoint(tmp_path / "old")
+    change_config(folder, hidden_size=128)
+    said = refused(capsys, folder)
+    assert "has shape 64 and the config (old) has 32 pairs" in said
+    split(folder)[0].unlink()
+    assert "1 of 2 shards are missing or empty (model-00001-of-00002.safetensors)" in refused(capsys, folder)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "../other.safetensors"}}))
+    assert "a shard lies outside the folder" in refused(capsys, folder)
