@@ -20,7 +20,7 @@ from ropeaudit.reports.drift import GRAVITY, gravity, sentence
 from ropeaudit.reports.html_text import ascii_only, element, listed, section, tag, text
 from ropeaudit.reports.reading import record
 
-MOST_WORST, MOST_NOTES, MOST_IN_TICKET = 5, 30, 50
+MOST_WORST, FIRST_NOTES, MOST_NOTES, MOST_IN_TICKET = 5, 6, 100, 50
 _TITLE = 120  # characters
 _JUDGED = frozenset({"subject", "dtype", "offset", "verdict", "drift_rms", "drift_relative", "refused"})
 
@@ -37,7 +37,7 @@ def render(report: Report) -> str:
         section("Drift against offset", _drawings(report), "drift"),
         section("All cases", _cases(report), "all"),
         *(_further(name, other) for name, other in report.further.items()),
-        section("How to read it", _paragraphs(report.legend), "legend"),
+        section("How to read it", _legend(report), "legend"),
         section("How it was measured", html_made.made(report), "measured"),
         section("Markdown for a ticket", _ticket(report), "ticket"),
     ]
@@ -115,9 +115,13 @@ def _gravity(row: Row) -> tuple[int, float]:
 
 
 def _notes(notes: Sequence[str]) -> str:
-    more = len(notes) - MOST_NOTES
-    items = [text(note) for note in notes[:MOST_NOTES]]
-    return listed([*items, f"{more:,} more like these."] if more > 0 else items)
+    """The first notes in full, more of them folded away, and how many there are."""
+    items, more = [text(note) for note in notes[:MOST_NOTES]], len(notes) - MOST_NOTES
+    hidden = items[FIRST_NOTES:] + ([f"{more:,} more like these."] if more > 0 else [])
+    if not hidden:
+        return listed(items)
+    summary = f"<summary>{len(notes) - FIRST_NOTES:,} more</summary>"
+    return f"{listed(items[:FIRST_NOTES])}<details>{summary}{listed(hidden)}</details>"
 
 
 def _drawings(report: Report) -> str:
@@ -126,13 +130,15 @@ def _drawings(report: Report) -> str:
     figures = [
         element(
             "figure",
-            f"{element('figcaption', text(chart.title))}{html_svg.draw(chart, scale, number)}",
+            f"<figcaption><strong>{text(chart.title)}</strong> {text(chart.caption)}</figcaption>"
+            f"{html_svg.draw(chart, scale, number)}",
         )
         for number, chart in enumerate(charts)
     ]
     left = whole - len(charts)
     said = (
-        "Dotted, level: the floor, drift at offset 0. Dashed, upright: the first position that is not exact."
+        "Dotted, level: the floor, drift at offset 0. Dashed, upright: the first position that the position "
+        "stage cannot hold exactly. A pointer on a marker shows its value."
     )
     if left:
         said += f" The {len(charts)} worst of {whole:,} are drawn; the table holds all."
@@ -153,13 +159,17 @@ def _further(name: str, other: Report) -> str:
     shown = html_table.table(other, name.replace("_", " ")) if other.rows and other.screen else ""
     return section(
         name.replace("_", " ").capitalize(),
-        f"{_paragraphs(other.headline)}{shown}{_notes(other.notes)}{_paragraphs(other.legend)}",
+        f"{_paragraphs(other.headline)}{shown}{_notes(other.notes)}{_legend(other)}",
         f"further-{name}",
     )
 
 
 def _paragraphs(said: str) -> str:
     return "".join(element("p", text(line)) for line in said.split("\n") if line)
+
+
+def _legend(report: Report) -> str:
+    return _paragraphs(report.legend.replace("\n", " "))
 
 
 def _ticket(report: Report) -> str:

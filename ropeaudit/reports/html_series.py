@@ -74,16 +74,10 @@ def _chart(title: str, rows: Sequence[Row], styles: Mapping[str, int]) -> Chart:
     for row in (some[0] for some in by_dtype.values()):
         if found := first_inexact(row):
             marks.setdefault(found[0], []).append(found[1].name)
-    return Chart(
-        f"{title}: drift against offset",
-        " ".join([*map(_words, lines), *(f"{_mark(at, names)}." for at, names in sorted(marks.items()))]),
-        lines,
-        {at: _mark(at, names) for at, names in marks.items()},
-    )
-
-
-def _mark(at: int, names: Sequence[str]) -> str:
-    return f"{at:,}: first inexact in {', '.join(dict.fromkeys(names))}"
+    inexact = "; ".join(f"{at:,} in {', '.join(dict.fromkeys(names))}" for at, names in sorted(marks.items()))
+    caption = f"First inexact position: {inexact}." if inexact else ""
+    about = " ".join([*map(_words, lines), caption])
+    return Chart(f"{title}: drift against offset", caption, about, lines, sorted(marks))
 
 
 def _line(dtype: str, rows: Sequence[Row], style: int) -> Line:

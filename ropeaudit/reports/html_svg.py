@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ropeaudit.reports.html_text import element, tag, text
 
 STYLES = 7  # lines that look different, see report.css
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 480, 310, 58, 370, 14, 264
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 480, 314, 58, 370, 20, 268
 _SHELF, _LABEL = 18, 15  # height of a shelf, least distance of two labels
 _TICKS = 7
 _MARKERS = (
@@ -50,12 +50,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """The lines of one subject; marks: offset -> what is to be said of it. about: the drawing in words."""
+    """The lines of one subject; marks: offsets to point out. caption, about: the drawing in words."""
 
     title: str
+    caption: str
     about: str
     lines: Sequence[Line]
-    marks: dict[int, str]
+    marks: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ def draw(chart: Chart, scale: Axes, number: int) -> str:
         element("title", text(chart.title), id=f"chart{number}-title"),
         element("desc", text(chart.about), id=f"chart{number}-desc"),
         *_frame(scale),
-        *(_mark(scale, at, said) for at, said in sorted(chart.marks.items()) if _within(scale, at)),
+        *_marks(scale, chart.marks),
         *(_line(scale, line) for line in chart.lines),
         *_labels(scale, chart.lines),
     ]
@@ -203,12 +204,19 @@ def _labels(scale: Axes, lines: Sequence[Line]) -> list[str]:
     return drawn
 
 
-def _mark(scale: Axes, at: int, said: str) -> str:
-    x = scale.x(at)
-    return (
-        f'<path class="mark" d="M{x:.1f},{_TOP}V{_BOTTOM}"/><text class="said" text-anchor="end" '
-        f'transform="translate({x - 4:.1f},{_TOP + 4}) rotate(-90)">{text(_cut(said, 40))}</text>'
-    )
+def _marks(scale: Axes, offsets: Sequence[int]) -> list[str]:
+    """Upright lines, each with its offset above it as far as there is room."""
+    drawn, free = [], 0.0
+    for offset in sorted(offsets):
+        x, said = scale.x(offset), f"{offset:,}"
+        if not _within(scale, offset):
+            continue
+        drawn.append(f'<path class="mark" d="M{x:.1f},{_TOP}V{_BOTTOM}"/>')
+        half = 3.6 * len(said)
+        if x - half >= free:
+            drawn.append(f'<text class="said" x="{x:.1f}" y="{_TOP - 5}" text-anchor="middle">{said}</text>')
+            free = x + half + 4
+    return drawn
 
 
 def _within(scale: Axes, at: int) -> bool:
@@ -249,7 +257,7 @@ def _tick(offset: int) -> str:
 
 
 def _power(power: int) -> str:
-    return f"{10.0**power:g}" if abs(power) <= 3 else f"1e{power}"
+    return f"1e{power}" if power else "1"
 
 
 def _cut(said: str, most: int) -> str:

@@ -32,7 +32,7 @@ def merged(
         read = reading.read(path)
         for row in read:
             _check(path, row)
-            whole = {name: row.get(name) for name in records.COLUMNS}
+            whole = {name: row.get(name, reading.lacking(name)) for name in records.COLUMNS}
             rows.setdefault(tuple(map(_plain, whole.values())), whole | {"file": path})
         sources.append({"file": path, "rows": len(read), **carried(path)})
     kept = list(rows.values())

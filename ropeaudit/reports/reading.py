@@ -98,6 +98,10 @@ def _value(name: str, value: Any) -> Any:
         return None if undefined and name in records.OPTIONAL_COLUMNS else str(value)
     if name in records.WHOLE_COLUMNS:
         return None if undefined else int(value)
-    if undefined:
-        return None if name in records.OPTIONAL_COLUMNS else math.nan
-    return float(value)
+    return lacking(name) if undefined else float(value)
+
+
+def lacking(name: str) -> float | None:
+    """Return what stands for an undefined value of a column: nan where it always holds floats, else None."""
+    kinds = records.TEXT_COLUMNS | records.WHOLE_COLUMNS | records.OPTIONAL_COLUMNS
+    return None if name in kinds else math.nan
