@@ -131,7 +131,8 @@ def draw(chart: Chart, scale: Axes, number: int) -> str:
         "\n".join(inside),
         viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
         role="img",
-        aria_labelledby=f"chart{number}-title chart{number}-desc",
+        aria_labelledby=f"chart{number}-title",
+        aria_describedby=f"chart{number}-desc",
     )
 
 
