@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import html
 import json
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from ropeaudit import records, reports
 from ropeaudit.audit import shift
 from ropeaudit.cli.main import main
-from ropeaudit.errors import BadInput
+from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.formats import FORMATS
 from ropeaudit.reports import Report, html_series, html_svg
 from ropeaudit.reports.drift import drift_report
@@ -122,7 +123,8 @@ def test_the_policy_allows_this_style_and_script_alone() -> None:
         digest = base64.b64encode(hashlib.sha256(parts[0].encode()).digest()).decode()
         assert len(parts) == 1
         assert f"{rule} 'sha256-{digest}'" in policy
-    assert policy.startswith("default-src 'none'")
+    others = {rule for rule in policy.split("; ") if not rule.startswith(("style-src", "script-src"))}
+    assert others == {"default-src 'none'", "img-src data:", "base-uri 'none'", "form-action 'none'"}
     assert "unsafe" not in policy
     assert not re.search(
         r"https?:|//[a-z]|@import|url\(", text.partition("<style>")[2].partition("</style>")[0]
@@ -253,6 +255,19 @@ def test_bad_files_are_refused(name: str, text: str, fragment: str, tmp_path: Pa
     assert sorted(one.name for one in tmp_path.iterdir()) == [name]
     with pytest.raises(BadInput, match=re.escape(fragment)):
         merged([str(path)], None, {})
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_wild_values_in_a_file_end_in_a_page_or_a_refusal(tmp_path_factory, data) -> None:
+    row = next(iter(FOUND)).as_dict()
+    wild = st.none() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers(), max_size=1)
+    names = data.draw(st.lists(st.sampled_from(list(row)), max_size=4))
+    changed = row | {name: data.draw(wild) for name in names}
+    path = tmp_path_factory.getbasetemp() / "wild.jsonl"
+    path.write_text(json.dumps(changed))
+    with contextlib.suppress(RopeAuditError):
+        assert "<h1>" in reports.render("html", merged([str(path)], None, {}))
 
 
 @pytest.mark.parametrize(
