@@ -245,6 +245,11 @@ def test_an_older_file_makes_a_page(tmp_path: Path) -> None:
         ("x.jsonl", '{"subject": "hf", "offset": 1, "drift_rms": 1' + "0" * 400 + "}", "not a report"),
         ("x.html", "<html>", "is for readers"),
         ("x.jsonl", '{"subject": "hf", "offset": 1, "schema": 99}', "newer ropeaudit"),
+        (
+            "x.csv",
+            "subject,dtype,offset,drift_rms,verdict,attention_tv_mean,top1_flips\nhf,bf16,7,1,floor,0.5,inf\n",
+            "values that no audit gives",
+        ),
     ],
 )
 def test_bad_files_are_refused(name: str, text: str, fragment: str, tmp_path: Path, capsys) -> None:

@@ -36,7 +36,7 @@ def merged(
             rows.setdefault(tuple(map(_plain, whole.values())), whole | {"file": path})
         sources.append({"file": path, "rows": len(read), **carried(path)})
     kept = list(rows.values())
-    found = drift_report([reading.record(row) for row in kept], None, circumstances, header, frozen=False)
+    found = _said(paths, kept, circumstances, header)
     screen = list(columns or [*(["file"] if len(paths) > 1 else []), *found.screen])
     repeated = sum(source["rows"] for source in sources) - len(kept)
     notes = [f"{repeated} rows stand in these files more than once and count once."] if repeated else []
@@ -49,6 +49,14 @@ def merged(
         notes=[*notes, *found.notes],
         circumstances={**found.circumstances, "sources": sources},
     )
+
+
+def _said(paths: Sequence[str], rows: Sequence[Row], about: Mapping[str, Any], header: bool) -> Report:
+    """What is said of the rows; by hand a file can be given values that nothing can be said of."""
+    try:
+        return drift_report([reading.record(row) for row in rows], None, about, header, frozen=False)
+    except (ValueError, ArithmeticError, TypeError) as error:
+        raise BadInput(f"{', '.join(paths)}: values that no audit gives: {error}") from None
 
 
 def carried(path: str) -> dict[str, Any]:
