@@ -26,6 +26,7 @@ from ropeaudit.cli.list import list_
 from ropeaudit.cli.model import model
 from ropeaudit.cli.module import module
 from ropeaudit.cli.parity import parity
+from ropeaudit.cli.report import report
 from ropeaudit.cli.rerotate import rerotate
 from ropeaudit.cli.shift import shift
 from ropeaudit.cli.trace import trace
@@ -61,6 +62,7 @@ cli.add_command(history)
 cli.add_command(trace)
 cli.add_command(module)
 cli.add_command(model)
+cli.add_command(report)
 cli.add_command(list_)
 cli.add_command(env)
 

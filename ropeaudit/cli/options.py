@@ -9,7 +9,14 @@ import click
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FORMS = ("table", "csv", "json", "jsonl", "markdown")  # reports.FORMS, without importing it for --help
+FORMS = (
+    "table",
+    "csv",
+    "json",
+    "jsonl",
+    "markdown",
+    "html",
+)  # reports.FORMS, without importing it for --help
 
 
 def form(function: F) -> F:
@@ -44,7 +51,7 @@ def report_options(function: F) -> F:
             "outputs",
             multiple=True,
             metavar="FILE",
-            help="Write a file too: .csv, .json, .jsonl, .md or .txt. Repeatable.",
+            help="Write a file too: .csv, .json, .jsonl, .md, .html or .txt. Repeatable.",
         ),
     ):
         function = option(function)

@@ -18,6 +18,7 @@ _FORMS = {
     "json": ("json", (".json",)),
     "jsonl": ("jsonl", (".jsonl", ".ndjson")),
     "markdown": ("markdown", (".md", ".markdown")),
+    "html": ("html", (".html", ".htm")),
 }
 FORMS = tuple(_FORMS)
 

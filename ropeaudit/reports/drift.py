@@ -53,7 +53,7 @@ _DISPENSABLE = (
     "self_drift_rms",
     "drift_relative",
 )
-_GRAVITY = ("refused", "exact", "floor", "growing", "decorrelated", "overflow")
+GRAVITY = ("refused", "exact", "floor", "growing", "decorrelated", "overflow")
 
 
 def drift_report(
@@ -103,12 +103,12 @@ def headline(found: Sequence[Record]) -> str:
     worst = _worst(found)
     same = sum(1 for record in found if record.verdict == worst.verdict)
     count = f" ({same} of {len(found)} cases)" if len(found) > 1 else ""
-    sentence = f"{worst.verdict.capitalize()}{count}: {_sentence(worst)}{_estimated(worst)}"
-    return f"{sentence[:-1]}; {_clause(worst)}." if _moved(worst) is not None else sentence
+    said = f"{worst.verdict.capitalize()}{count}: {sentence(worst)}{_estimated(worst)}"
+    return f"{said[:-1]}; {_clause(worst)}." if _moved(worst) is not None else said
 
 
 def _worst(found: Sequence[Record]) -> Record:
-    return max(found, key=_gravity)
+    return max(found, key=lambda record: gravity(record.verdict, record.drift_relative))
 
 
 def _moved(record: Record) -> float | None:
@@ -160,12 +160,14 @@ def _estimated(record: Record) -> str:
     return f"{said} (95 %: {short(record.drift_rms_low)} to {short(record.drift_rms_high)})."
 
 
-def _gravity(record: Record) -> tuple[int, float]:
-    relative = record.drift_relative
-    return _GRAVITY.index(record.verdict), relative if relative == relative else 0.0
+def gravity(verdict: str, relative: float) -> tuple[int, float]:
+    """Return what sorts cases by how bad they are, from a verdict and drift_relative."""
+    known = GRAVITY.index(verdict) if verdict in GRAVITY else -1
+    return known, relative if relative == relative else 0.0
 
 
-def _sentence(record: Record) -> str:
+def sentence(record: Record) -> str:
+    """Return what was found of one case."""
     who = f"{record.subject} in {record.dtype} at offset {record.offset}"
     if record.verdict == "overflow":
         return f"{who} gives {record.nonfinite} of {record.scores} scores that are nan or infinite."

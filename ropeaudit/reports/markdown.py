@@ -15,15 +15,17 @@ def render(report: Report) -> str:
     parts = []
     if report.headline:
         parts.append(f"**{_escaped(report.headline)}**")
-    if command := report.circumstances.get("command"):
-        parts.append(f"```console\n$ {printable(command)}\n```")
+    sources = report.circumstances.get("sources") or [report.circumstances]
+    if commands := [f"$ {printable(one['command'])}" for one in sources if one.get("command")]:
+        parts.append("```console\n" + "\n".join(commands) + "\n```")
     parts += [_table(report)] if report.screen else []
     if report.notes:
         parts.append("\n".join(f"- {_escaped(note)}" for note in report.notes))
     if report.legend:
         parts.append(_escaped(report.legend.replace("\n", " ")))
     parts += [render(other).rstrip("\n") for other in report.further.values() if other.headline]
-    parts += _environment(report.circumstances)
+    for blocks in dict.fromkeys(tuple(_environment(one)) for one in sources):
+        parts += blocks
     return "\n\n".join(parts) + "\n"
 
 
@@ -44,9 +46,9 @@ def _environment(circumstances: Mapping[str, Any]) -> list[str]:
     if not environment:
         return []
     rows = {key: circumstances[key] for key in ("time",) if key in circumstances} | environment
-    lines = "\n".join(f"{key}: {value}" for key, value in rows.items())
+    lines = "\n".join(printable(f"{key}: {value}") for key, value in rows.items())
     stages = "\n".join(
-        f"{subject}: " + " ".join(f"{stage}={fmt}" for stage, fmt in formats.items())
+        printable(f"{subject}: " + " ".join(f"{stage}={fmt}" for stage, fmt in formats.items()))
         for subject, formats in circumstances.get("stages", {}).items()
     )
     blocks = [f"Environment:\n\n```text\n{lines}\n```"]
@@ -56,6 +58,6 @@ def _environment(circumstances: Mapping[str, Any]) -> list[str]:
 def _escaped(text: str) -> str:
     """Return text that Markdown shows as it is."""
     text = printable(text)
-    for mark in "\\|<>*_`[]":
+    for mark in "\\|<>*_`[]&":
         text = text.replace(mark, "\\" + mark)
     return text

@@ -15,7 +15,10 @@ from typing import Any
 
 from ropeaudit import records, reports
 from ropeaudit.errors import BadInput
+from ropeaudit.records import Record
 from ropeaudit.reports import Row
+
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, csv.Error)
 
 
 def read(path: str) -> list[Row]:
@@ -34,11 +37,24 @@ def read(path: str) -> list[Row]:
         raise BadInput(f"{path!r} cannot be read: {reason}") from None
     try:
         rows = [_typed(row) for row in {"csv": _csv, "json": _json, "jsonl": _lines}[form](text)]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, csv.Error) as error:
+    except _UNREADABLE as error:
         raise BadInput(f"{path!r} is not a report of ropeaudit: {error}") from None
     for row in rows:
         check(path, row)
     return rows
+
+
+def record(row: Row) -> Record:
+    """Return a row as a record; of what an older file lacks, floats are nan, counts 0 and words `unknown`."""
+    return Record(**{name: _filled(name, row.get(name)) for name in records.COLUMNS})
+
+
+def _filled(name: str, value: Any) -> Any:
+    if value is not None or name in records.OPTIONAL_COLUMNS:
+        return value
+    if name in records.TEXT_COLUMNS:
+        return "unknown"
+    return 0 if name in records.WHOLE_COLUMNS else math.nan
 
 
 def check(path: str, row: Mapping[str, Any]) -> None:
@@ -82,6 +98,10 @@ def _value(name: str, value: Any) -> Any:
         return None if undefined and name in records.OPTIONAL_COLUMNS else str(value)
     if name in records.WHOLE_COLUMNS:
         return None if undefined else int(value)
-    if undefined:
-        return None if name in records.OPTIONAL_COLUMNS else math.nan
-    return float(value)
+    return lacking(name) if undefined else float(value)
+
+
+def lacking(name: str) -> float | None:
+    """Return what stands for an undefined value of a column: nan where it always holds floats, else None."""
+    kinds = records.TEXT_COLUMNS | records.WHOLE_COLUMNS | records.OPTIONAL_COLUMNS
+    return None if name in kinds else math.nan

@@ -1,0 +1,427 @@
+"""The page: whole, safe whatever names it shows, and the same rows in every way of reading them."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import html
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ropeaudit import records, reports
+from ropeaudit.audit import shift
+from ropeaudit.cli.main import main
+from ropeaudit.errors import BadInput, RopeAuditError
+from ropeaudit.formats import FORMATS
+from ropeaudit.reports import Report, html_series, html_svg
+from ropeaudit.reports.drift import drift_report
+from ropeaudit.reports.merged import merged
+from ropeaudit.reports.numbers import printable
+from ropeaudit.reports.reading import read, record
+
+HOSTILE = "\"'></script><script>pwned=1</script><img src=x onerror=pwned=1>\x1b[31m\u202eevil\x00```\n&lt;"
+FOUND = list(shift((0, 100, 5000), ("fp32", "bf16"), ("uniform", "hf"), seq_len=9, heads=1, head_dim=8))
+ABOUT = {
+    "command": "ropeaudit shift --offset 1",
+    "time": "2026-01-01T00:00:00Z",
+    "environment": {"python": "3.11"},
+    "stages": {"hf bfloat16": {"position": "float32"}},
+}
+
+
+class Page(HTMLParser):
+    """Tags with the names of their attributes, in order; the text; style and script; values of attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, ...]] = []
+        self.values: list[tuple[str, str]] = []
+        self.ends: list[str] = []
+        self.text = ""
+        self.own = ""  # of style and script
+        self._inside = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, *(name for name, _ in attrs)))
+        self.values += [(name, value or "") for name, value in attrs]
+        self._inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self.ends.append(tag)
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside in ("script", "style"):
+            self.own += data
+        else:
+            self.text += data
+
+
+def written(folder: Path, name: str = "sweep.jsonl", found=FOUND, about=ABOUT, columns=None) -> str:
+    path = folder / name
+    path.write_text(reports.render(reports.form_of(name), drift_report(found, columns, about)))
+    return str(path)
+
+
+def page_of(subject: str, about=ABOUT) -> str:
+    rows = [one.as_dict() | {"subject": subject, "model": subject, "refused": subject} for one in FOUND[:6]]
+    said = Report(
+        rows, list(records.COLUMNS), ["subject", "model", "offset", "drift_rms", "verdict"],
+        headline=subject, notes=[subject], legend=subject, circumstances=about,
+    )  # fmt: skip
+    return reports.render("html", said)
+
+
+@pytest.fixture(scope="module")
+def page() -> Page:
+    return Page(reports.render("html", drift_report(FOUND, None, ABOUT)))
+
+
+def test_the_finding_comes_first() -> None:
+    headline = drift_report(FOUND, None, {}).headline
+    body = reports.render("html", drift_report(FOUND, None, ABOUT)).partition("<body>")[2]
+    assert Page(body).text.strip().startswith(headline)
+    assert re.findall(r"<h2[^>]*>(.*?)</h2>", body)[:3] == ["Verdicts", "Worst cases", "Notes"]
+    assert body.index("<h1>") < body.index("<h2")
+
+
+def test_verdicts_are_counted(page: Page) -> None:
+    counts = {name: sum(one.verdict == name for one in FOUND) for name in records.VERDICTS}
+    said = " ".join(page.text.split())
+    for name, count in counts.items():
+        assert (f"{name} {records.VERDICTS[name]}" in said) == (count > 0)
+        if count:
+            assert re.search(rf"\b{count} . {name} {re.escape(records.VERDICTS[name][:20])}", said)
+
+
+def test_every_tag_is_closed(page: Page) -> None:
+    void = {"meta", "link", "input"}
+    opened = [tag for tag, *_ in page.tags if tag not in void]
+    assert sorted(opened) == sorted(page.ends + ["path"] * (opened.count("path") - page.ends.count("path")))
+    ids = [value for name, value in page.values if name == "id"]
+    assert len(ids) == len(set(ids))
+    pointed = [word for name, value in page.values if name in ("aria-labelledby", "aria-describedby")
+               for word in value.split()]  # fmt: skip
+    assert set(pointed) <= set(ids)
+
+
+def test_the_policy_allows_this_style_and_script_alone() -> None:
+    text = reports.render("html", drift_report(FOUND, None, ABOUT))
+    policy = html.unescape(re.search(r'Security-Policy" content="(.*?)"', text)[1])
+    for name, rule in (("style", "style-src"), ("script", "script-src")):
+        parts = re.findall(rf"<{name}>(.*?)</{name}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(parts[0].encode()).digest()).decode()
+        assert len(parts) == 1
+        assert f"{rule} 'sha256-{digest}'" in policy
+    others = {rule for rule in policy.split("; ") if not rule.startswith(("style-src", "script-src"))}
+    assert others == {"default-src 'none'", "img-src data:", "base-uri 'none'", "form-action 'none'"}
+    assert "unsafe" not in policy
+    assert not re.search(
+        r"https?:|//[a-z]|@import|url\(", text.partition("<style>")[2].partition("</style>")[0]
+    )
+    assert text.isascii()
+
+
+@given(st.text(max_size=60))
+@example(HOSTILE)
+@example("</title><script>alert(1)</script>")
+@example("<!--")
+@example("]]>")
+@settings(max_examples=40, deadline=None)
+def test_a_name_is_text_wherever_it_stands(name: str) -> None:
+    about = ABOUT | {"command": name, "environment": {name: name}, "stages": {name: {name: name}}}
+    usual, found = Page(page_of("usual name")), Page(page_of(name, about))
+    if name.strip():
+        assert [tag for tag in found.tags if tag[0] in ("script", "style", "img", "iframe")] == [
+            ("style",),
+            ("script",),
+        ]
+        assert {tag[0] for tag in found.tags} <= {tag[0] for tag in usual.tags}
+        assert found.text.count(printable(name)) >= 6 + 2
+    assert found.own == usual.own
+    assert not [attribute for tag in found.tags for attribute in tag if attribute.startswith("on")]
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", found.text)
+
+
+def test_hostile_files_are_text_too(tmp_path: Path) -> None:
+    rows = [one.as_dict() | {"subject": HOSTILE, "model": HOSTILE, "stages": HOSTILE} for one in FOUND]
+    whole = {"command": HOSTILE, "time": HOSTILE, "environment": {HOSTILE: HOSTILE},
+             "stages": {HOSTILE: {HOSTILE: HOSTILE}}, "records": rows, "notes": [HOSTILE]}  # fmt: skip
+    path = tmp_path / "hostile.json"
+    path.write_text(json.dumps(whole).replace("NaN", "null").replace("Infinity", "null"))
+    assert (
+        main(["report", str(path), "-q", "-o", str(tmp_path / "h.html"), "-o", str(tmp_path / "h.md")]) == 0
+    )
+    text = (tmp_path / "h.html").read_text()
+    assert text.count("<script>") == 1
+    assert "<img" not in text
+    ticket = (tmp_path / "h.md").read_text()
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", ticket)
+    assert not re.search(r"(?<!\\)<(script|img)", ticket.split("```")[2])
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "jsonl"])
+def test_a_file_gives_the_page_that_the_audit_gives(suffix: str, tmp_path: Path) -> None:
+    direct = drift_report(FOUND, None, ABOUT)
+    path = written(tmp_path, f"sweep.{suffix}")
+    made = merged([path], None, {})
+    assert made.headline == direct.headline
+    assert list(made.notes) == list(direct.notes)
+    table = r'<table id="cases">(.*?)</table>'
+    pages = [reports.render("html", one) for one in (direct, made)]
+    first, second = (re.search(table, text, re.DOTALL)[1] for text in pages)
+    assert first == second
+    drawn = [re.findall("<svg.*?</svg>", text, re.DOTALL) for text in pages]
+    assert drawn[0] == drawn[1]
+    assert len(drawn[0]) == 2
+
+
+def test_numbers_keep_their_precision_for_sorting() -> None:
+    text = reports.render("html", drift_report(FOUND, None, ABOUT))
+    for one in FOUND:
+        assert f'data-v="{one.drift_rms!r}"' in text
+
+
+def test_where_it_comes_from_is_said(tmp_path: Path, capsys) -> None:
+    lines, whole, table = (written(tmp_path, f"a.{suffix}") for suffix in ("jsonl", "json", "csv"))
+    said = {path: merged([path], None, {}).circumstances["sources"][0] for path in (lines, whole, table)}
+    assert "no command and no environment" in said[lines]["lacking"]
+    assert said[whole]["command"] == ABOUT["command"]
+    assert said[whole]["stages"] == ABOUT["stages"]
+    assert "which is not there" in said[table]["lacking"]
+    (tmp_path / "a.csv.meta.json").write_text(json.dumps(ABOUT))
+    assert merged([table], None, {}).circumstances["sources"][0]["environment"] == {"python": "3.11"}
+    for wrong in ("[]", "{", '{"environment": 7, "stages": {"a": 1}}', '"x"'):
+        (tmp_path / "a.csv.meta.json").write_text(wrong)
+        assert "command" not in merged([table], None, {}).circumstances["sources"][0]
+    out = str(tmp_path / "r.html")
+    assert main(["report", whole, lines, "-o", out]) == 0
+    seen = capsys.readouterr()
+    assert seen.out == drift_report(FOUND, None, {}).headline + "\n"
+    assert f"wrote {out}: 12 rows" in seen.err
+    text = Path(out).read_text()
+    assert "JSON Lines carries no command" in text
+    assert f"$ {ABOUT['command']}" in text
+
+
+def test_files_are_merged_and_equal_rows_count_once(tmp_path: Path) -> None:
+    first = written(tmp_path, "a.json", FOUND[:8])
+    second = written(tmp_path, "b.csv", FOUND[4:])
+    made = merged([first, second], None, {})
+    assert [row["offset"] for row in made.rows] == [one.offset for one in FOUND]
+    assert made.screen[0] == "file"
+    assert "4 rows stand in these files more than once" in made.notes[0]
+    assert [Path(row["file"]).name for row in made.rows] == ["a.json"] * 8 + ["b.csv"] * 4
+    assert "file" not in made.columns  # data files stay what `shift` writes
+
+
+def test_an_older_file_makes_a_page(tmp_path: Path) -> None:
+    path = tmp_path / "old.csv"
+    path.write_text("schema,subject,dtype,offset,drift_rms,verdict\n1,hf,bfloat16,1000,0.5,growing\n")
+    made = merged([str(path)], None, {})
+    assert "hf in bfloat16 at offset 1000 drifts by 0.500 RMS" in made.headline
+    text = reports.render("html", made)
+    assert "<svg" in text
+    assert made.rows[0]["seq_len"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fragment"),
+    [
+        ("x.csv", "schema,subject,offset\n1,hf,7\n", "no column dtype"),
+        ("x.csv", "subject,dtype,offset,drift_rms,verdict\nhf,bf16,7,1,<b>\n", "a verdict '<b>'"),
+        ("x.csv", "subject,dtype,offset,drift_rms,verdict\nhf,bf16,nan,1,floor\n", "without an offset"),
+        ("x.jsonl", '{"subject": "hf", "offset": Infinity}', "not a report"),
+        ("x.jsonl", '{"subject": "hf", "offset": 1, "drift_rms": 1' + "0" * 400 + "}", "not a report"),
+        ("x.html", "<html>", "is for readers"),
+        ("x.jsonl", '{"subject": "hf", "offset": 1, "schema": 99}', "newer ropeaudit"),
+        (
+            "x.csv",
+            "subject,dtype,offset,drift_rms,verdict,attention_tv_mean,top1_flips\nhf,bf16,7,1,floor,0.5,inf\n",
+            "values that no audit gives",
+        ),
+    ],
+)
+def test_bad_files_are_refused(name: str, text: str, fragment: str, tmp_path: Path, capsys) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    assert main(["report", str(path), "-o", str(tmp_path / "out.html")]) == 2
+    assert fragment in capsys.readouterr().err
+    assert sorted(one.name for one in tmp_path.iterdir()) == [name]
+    with pytest.raises(BadInput, match=re.escape(fragment)):
+        merged([str(path)], None, {})
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_wild_values_in_a_file_end_in_a_page_or_a_refusal(tmp_path_factory, data) -> None:
+    row = next(iter(FOUND)).as_dict()
+    wild = st.none() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers(), max_size=1)
+    names = data.draw(st.lists(st.sampled_from(list(row)), max_size=4))
+    changed = row | {name: data.draw(wild) for name in names}
+    path = tmp_path_factory.getbasetemp() / "wild.jsonl"
+    path.write_text(json.dumps(changed))
+    with contextlib.suppress(RopeAuditError):
+        assert "<h1>" in reports.render("html", merged([str(path)], None, {}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [
+        ([], "FILE"),
+        (["none.jsonl"], "cannot be read"),
+        (["sweep.xyz"], "kind of output file"),
+        (["{sweep}", "-o", "{sweep}"], "one of the files to read"),
+        (["{sweep}", "-f", "pdf"], "report format"),
+        (["{sweep}", "--columns", "drift"], "column"),
+        (["{sweep}", "-o", "no/such/folder/x.html"], "cannot be written"),
+    ],
+)
+def test_bad_use(arguments: list[str], fragment: str, tmp_path: Path, capsys) -> None:
+    sweep = written(tmp_path)
+    assert main(["report", *(word.format(sweep=sweep) for word in arguments)]) == 2
+    assert fragment in capsys.readouterr().err
+
+
+def test_table(tmp_path: Path, monkeypatch, capsys, snapshot) -> None:
+    written(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "sweep.jsonl", "-q"]) == 0
+    assert capsys.readouterr().out == snapshot
+    assert main(["report", "sweep.jsonl", "-q", "-f", "csv", "--columns", "subject,offset"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == ["subject,offset", "uniform,0"]
+
+
+SMALL = "--seq-len 9 --heads 1"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"shift --attention {SMALL}",
+        f"parity hf uniform {SMALL}",
+        f"explain {SMALL} --head-dim 16",
+        f"limit --dtype bf16 --recipe uniform --tolerance drift_relative=0.1 {SMALL}",
+        f"rerotate --steps 2 {SMALL}",
+        "decay --distance 0-9",
+        "frequencies --head-dim 8",
+        "list recipes",
+        "list models",
+        "env",
+    ],
+)
+def test_every_command_makes_a_page(command: str, capsys) -> None:
+    assert main(f"{command} -f html".split()) == 0
+    found = Page(capsys.readouterr().out)
+    assert [tag[0] for tag in found.tags].count("script") == 1
+    assert ("h1",) in found.tags
+
+
+def test_first_inexact_positions() -> None:
+    for fmt in FORMATS:
+        at, _ = html_series.first_inexact({"stages": f"position={fmt.name} angle=float32"})
+        assert at == min(2**fmt.precision, int(fmt.largest)) + 1
+    for unknown in (None, "", "position=", "position=int7", "angle=float32", HOSTILE):
+        assert html_series.first_inexact({"stages": unknown}) is None
+
+
+def test_drawings(snapshot) -> None:
+    rows = [one.as_dict() for one in FOUND]
+    charts, whole = html_series.charts(rows)
+    assert whole == len(charts) == 2
+    assert charts[0].title.startswith("uniform")  # the worst first
+    assert list(charts[0].marks) == [257, 16777217]
+    assert [line.name for line in charts[0].lines] == ["float32", "bfloat16"]
+    for line in charts[0].lines:
+        kept = [one for one in FOUND if (one.subject, one.dtype) == ("uniform", line.name)]
+        assert [(p.offset, p.value) for p in line.points] == [(one.offset, one.drift_rms) for one in kept]
+        assert line.floor == kept[0].floor_rms
+    assert html_svg.draw(charts[0], html_svg.axes(charts), 0) == snapshot
+
+
+def test_places_on_the_drawing() -> None:
+    points = [html_svg.Point(offset, value, "") for offset, value in ((0, 1e-4), (99, 1e-2), (9999, 1.0))]
+    chart = html_svg.Chart("t", "", "", [html_svg.Line("a", 0, points, math.nan)], [])
+    scale = html_svg.axes([chart])
+    assert scale.x(99) - scale.x(0) == pytest.approx(scale.x(9999) - scale.x(99))  # log10(1 + offset)
+    assert scale.y(1e-4) - scale.y(1e-2) == pytest.approx(scale.y(1e-2) - scale.y(1.0))
+    assert scale.y(1e-4) == pytest.approx(scale.bottom)
+    assert scale.y(1.0) == pytest.approx(scale.top)
+
+
+WILD = st.floats() | st.sampled_from([0.0, 5e-324, 1.7e308, math.inf, math.nan])
+
+
+@given(st.lists(st.tuples(st.integers(-(2**70), 2**70), WILD, WILD), min_size=1, max_size=6))
+@settings(max_examples=60, deadline=None)
+def test_any_values_are_drawn_within_the_frame(values: list[tuple[int, float, float]]) -> None:
+    rows = [FOUND[0].as_dict() | {"offset": o, "drift_rms": d, "floor_rms": f} for o, d, f in values]
+    charts, _ = html_series.charts(rows)
+    scale = html_svg.axes(charts)
+    drawn = html_svg.draw(charts[0], scale, 0)
+    assert not re.search(r"[\"(,MLVH ](nan|inf)[\",) ]", re.sub("<(title|desc).*?</|nan, inf", "", drawn))
+    for point in charts[0].lines[0].points:
+        assert 58 <= scale.x(point.offset) <= 370
+        assert 20 <= scale.y(point.value) <= 268
+
+
+def test_many_points_and_many_drawings_are_thinned_to_the_worst() -> None:
+    one = FOUND[0].as_dict()
+    rows = [one | {"offset": i, "drift_rms": 1.0 + (i == 777)} for i in range(5000)]
+    (line,) = html_series.charts(rows)[0][0].lines
+    assert len(line.points) <= html_series.MOST_POINTS
+    assert (line.points[0].offset, line.points[-1].offset) == (0, 4999)
+    assert 777 in [point.offset for point in line.points]
+    rows = [one | {"model": f"m{i}", "verdict": "growing", "drift_relative": i / 40} for i in range(40)]
+    charts, whole = html_series.charts(rows)
+    assert (len(charts), whole) == (html_series.MOST_CHARTS, 40)
+    assert charts[0].title.startswith("uniform, m39")
+    text = reports.render("html", Report(rows, list(records.COLUMNS), ["model", "verdict"]))
+    assert "The 12 worst of 40 are drawn" in text
+    assert text.count("<svg") == 12
+
+
+def test_a_ticket_of_many_rows_holds_the_worst(tmp_path: Path) -> None:
+    one = FOUND[0].as_dict()
+    rows = [one | {"offset": i, "verdict": "growing", "drift_relative": i / 999} for i in range(999)]
+    text = reports.render("html", Report(rows, list(records.COLUMNS), ["offset", "verdict"], headline="x"))
+    ticket = html.unescape(re.search(r'<pre id="markdown".*?>(.*?)</pre>', text, re.DOTALL)[1])
+    assert "The 50 worst of 999 cases are shown" in ticket
+    assert next(line for line in ticket.splitlines() if "growing" in line) == "| 949 | growing |"
+    assert text.count("<tr data-verdict") == 999
+
+
+def test_seeds_share_a_line_and_the_largest_counts() -> None:
+    rows = [
+        FOUND[0].as_dict() | {"seed": seed, "drift_rms": value}
+        for seed, value in ((0, 0.1), (1, 0.3), (2, 0.2))
+    ]
+    ((chart,), whole) = html_series.charts(rows)
+    assert whole == 1
+    assert [point.value for point in chart.lines[0].points] == [0.3]
+
+
+def test_a_record_read_back_is_the_record(tmp_path: Path) -> None:
+    back = [record(row) for row in read(written(tmp_path, "a.csv"))]
+    assert list(map(repr, back)) == list(map(repr, FOUND))
+
+
+def test_ten_thousand_rows_take_seconds(tmp_path: Path) -> None:
+    import time
+
+    rows = [FOUND[i % 12].as_dict() | {"model": f"m{i // 12}", "drift_rms": i / 1e4} for i in range(10_000)]
+    report = Report(rows, list(records.COLUMNS), list(drift_report(FOUND, None, {}).screen), headline="x")
+    begin = time.process_time()
+    text = reports.render("html", report)
+    assert time.process_time() - begin < 3.0
+    assert len(text) < 8e6
