@@ -17,6 +17,7 @@ import click
 
 from ropeaudit import __version__
 from ropeaudit.cli.decay import decay
+from ropeaudit.cli.diff import diff
 from ropeaudit.cli.env import env
 from ropeaudit.cli.explain import explain
 from ropeaudit.cli.frequencies import frequencies
@@ -53,6 +54,7 @@ cli.add_command(parity)
 cli.add_command(rerotate)
 cli.add_command(limit)
 cli.add_command(explain)
+cli.add_command(diff)
 cli.add_command(list_)
 cli.add_command(env)
 

@@ -51,6 +51,18 @@ def report_options(function: F) -> F:
     return form(function)
 
 
+def regression_option(function: F) -> F:
+    """--fail-if of a comparison; `cli.gates` reads it."""
+    return click.option(
+        "--fail-if",
+        "gates",
+        multiple=True,
+        metavar="COND",
+        help="Exit with 1 if a case fulfils it: 'drift_rms>1.1x' is 1.1 times what it was, "
+        "'drift_rms>1e-3' looks at AFTER alone. Repeatable.",
+    )(function)
+
+
 def vector_options(function: F) -> F:
     """The options that choose q and k, and which of their scores are seen; `cli.settings` reads them."""
     for option in reversed(

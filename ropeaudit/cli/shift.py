@@ -59,8 +59,10 @@ if TYPE_CHECKING:
     "gates",
     multiple=True,
     metavar="COND",
-    help="Exit with 1 if a row fulfils it: 'drift_rms>0.01'. nan does. Repeatable.",
+    help="Exit with 1 if a row fulfils it: 'drift_rms>0.01'. nan does. With --baseline also "
+    "'drift_rms>1.1x', 1.1 times what it was. Repeatable.",
 )
+@click.option("--baseline", metavar="FILE", help="Compare with an earlier report, as `ropeaudit diff` does.")
 def shift(**options: Any) -> int:
     """Shift all positions and report how far the attention scores drift.
 
@@ -68,14 +70,15 @@ def shift(**options: Any) -> int:
     distances alone.
     """
     from ropeaudit import circumstances, records
-    from ropeaudit.cli import gates, output, rows
+    from ropeaudit.cli import baselines, gates, output, rows, work
     from ropeaudit.errors import UsageError
     from ropeaudit.reports.drift import drift_report
 
     columns = rows.chosen_columns(options, records.COLUMNS, "(`ropeaudit list columns` explains them)")
     if options["no_header"] and options["form"] not in ("csv", "table"):
         raise UsageError(f"--no-header goes with csv and table; {options['form']} has no header")
-    conditions = [gates.parse(text) for text in options["gates"]]
+    baseline = baselines.opened(options)
+    conditions = [gates.parse(text, relative=baseline is not None) for text in options["gates"]]
     audit = _audit(options)
     with output.opened(options["outputs"]) as files:
         found, interrupted = rows.gathered(lambda hear: audit.run(progress=hear), options["quiet"])
@@ -83,14 +86,13 @@ def shift(**options: Any) -> int:
         if found or not interrupted:
             frozen = options["length"] != "shifted"
             report = drift_report(found, columns, about, header=not options["no_header"], frozen=frozen)
+            report = baseline.beside(report) if baseline else report
             output.deliver(report, files, options)
     if interrupted:
         output.say(f"interrupted: {len(found)} rows were done and written")
         return 130
-    broken = gates.broken(conditions, found)
-    for line in broken:
-        output.say(line)
-    return 1 if broken else 0
+    broken = baseline.broken(conditions) if baseline else gates.broken(conditions, found)
+    return work.judged(broken)
 
 
 def _audit(options: dict[str, Any]) -> Audit:
