@@ -26,6 +26,7 @@ from ropeaudit.cli.list import list_
 from ropeaudit.cli.parity import parity
 from ropeaudit.cli.rerotate import rerotate
 from ropeaudit.cli.shift import shift
+from ropeaudit.cli.summary import summary
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.reports.numbers import printable
 
@@ -55,6 +56,7 @@ cli.add_command(rerotate)
 cli.add_command(limit)
 cli.add_command(explain)
 cli.add_command(diff)
+cli.add_command(summary)
 cli.add_command(list_)
 cli.add_command(env)
 
