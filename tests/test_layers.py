@@ -44,7 +44,8 @@ HOUSE = [
     ["analyses.limit"],
     ["reports.numbers"],
     ["reports"],
-    ["reports.settings", "reports.reading"],
+    ["reports.settings", "reports.parquet"],
+    ["reports.reading"],
     ["reports.drift", "reports.table", "reports.json", "reports.curves"],
     [
         "reports.markdown",

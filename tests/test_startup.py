@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-HEAVY = {"torch", "pandas", "matplotlib", "transformers"}
+HEAVY = {"torch", "pandas", "matplotlib", "transformers", "pyarrow"}
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -22,7 +22,14 @@ def test_importing_the_package_loads_nothing_else() -> None:
 
 
 def test_help_loads_no_numpy() -> None:
-    for arguments in (["--help"], ["shift", "--help"], ["explain", "--help"], ["--version"]):
+    for arguments in (
+        ["--help"],
+        ["shift", "--help"],
+        ["explain", "--help"],
+        ["plot", "--help"],
+        ["diff", "--help"],
+        ["--version"],
+    ):
         assert not loaded_by(command(*arguments)) & (HEAVY | {"numpy", "rich"})
 
 

@@ -55,8 +55,9 @@ def test_lines_are_what_a_plain_computation_gives(sweep, capsys) -> None:
         assert line["verdicts"].count(",") == len(counts) - 1
     worst = max(row["drift_rms"] for row in rows if not row["nonfinite"])
     assert report["headline"] == (
-        "48 cases in 8 groups; 2 have no drift_rms (nan), first llama-3.1-8b uniform float16 at offset 131072; "
-        f"the worst drift_rms of the others is {worst:.2f}, of gpt-oss-20b uniform bfloat16 at offset 131072."
+        "48 cases in 8 groups; 2 have no drift_rms (nan), first llama-3.1-8b uniform float16 at offset "
+        f"131072; the worst drift_rms of the others is {worst:.2f}, of gpt-oss-20b uniform bfloat16 at "
+        "offset 131072."
     )
 
 

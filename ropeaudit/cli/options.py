@@ -44,7 +44,7 @@ def report_options(function: F) -> F:
             "outputs",
             multiple=True,
             metavar="FILE",
-            help="Write a file too: .csv, .json, .jsonl, .md or .txt. Repeatable.",
+            help="Write a file too: .csv, .json, .jsonl, .parquet, .md or .txt. Repeatable.",
         ),
     ):
         function = option(function)

@@ -23,11 +23,15 @@ _MOST_NOTES = 8
 class OutputFile:
     """A file to be: its bytes go beside it, and under its name only once they are all there."""
 
-    def __init__(self, path: str) -> None:
-        """Claim the path. Raises: BadOutput if it cannot be written, UnknownName for its suffix."""
-        self.form = reports.form_of(path)
+    def __init__(self, path: str, form: str | None = None) -> None:
+        """Claim the path; its suffix says the form of a report.
+
+        Raises: BadOutput if it cannot be written, UnknownName for its suffix, MissingPackage.
+        """
+        self.form = form or reports.form_of(path)
+        reports.check_installed(self.form)
         self.targets = _targets(path, self.form)
-        self.files: list[IO[str]] = []
+        self.files: list[IO[bytes]] = []
         try:
             for target in self.targets:
                 self.files.append(_beside(target))
@@ -37,13 +41,18 @@ class OutputFile:
 
     def write(self, report: Report) -> None:
         """Write the report; beside a CSV its circumstances go to NAME.meta.json. Raises: BadOutput."""
-        texts = [reports.render(self.form, report)]
+        contents = [reports.encoded(self.form, report)]
         if self.form == "csv":
-            texts.append(json.dumps(report.circumstances, indent=2, ensure_ascii=False) + "\n")
+            about = json.dumps(report.circumstances, indent=2, ensure_ascii=False) + "\n"
+            contents.append(about.encode("utf-8", "backslashreplace"))
+        self.fill(contents)
+
+    def fill(self, contents: Sequence[bytes]) -> None:
+        """Write the bytes of each target and put them under their names. Raises: BadOutput."""
         try:
-            for file, text in zip(self.files, texts, strict=True):
+            for file, content in zip(self.files, contents, strict=True):
                 with file:
-                    file.write(text)
+                    file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
                 os.chmod(file.name, 0o666 & ~_umask())
@@ -67,20 +76,12 @@ def _targets(path: str, form: str) -> list[Path]:
     return [Path(path), Path(path + ".meta.json")][: 2 if form == "csv" else 1]
 
 
-def _beside(target: Path) -> IO[str]:
+def _beside(target: Path) -> IO[bytes]:
     """Open a file in the folder of `target`. Raises: BadOutput."""
     try:
         if target.is_dir():
             raise BadOutput(f"-o {str(target)!r} is a folder; give a file's name")
-        return tempfile.NamedTemporaryFile(
-            "w",
-            encoding="utf-8",
-            errors="backslashreplace",  # names of files may hold bytes that are no text
-            newline="",
-            dir=target.parent,
-            prefix=f".{target.name[:40]}.",
-            delete=False,
-        )
+        return tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name[:40]}.", delete=False)
     except BadOutput:
         raise
     except (OSError, ValueError) as error:

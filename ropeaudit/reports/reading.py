@@ -1,4 +1,4 @@
-"""Reports read back: CSV, JSON and JSON Lines that carry the columns of `records.COLUMNS`.
+"""Reports read back: CSV, JSON, JSON Lines and Parquet that carry the columns of `records.COLUMNS`.
 
 Files of an older schema are read, and what they lack is None; a newer one is refused.
 """
@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,21 @@ def read(path: str) -> list[Row]:
     """Return the rows of a report, each with the columns of `records.COLUMNS` that it has.
 
     What is undefined (nan, null, an empty cell) is nan in a column that always holds floats, None elsewhere.
-    Raises: BadInput.
+    Raises: BadInput, MissingPackage.
     """
     form = reports.form_of(path)
-    if form not in ("csv", "json", "jsonl"):
+    if form not in _READERS:
         raise BadInput(f"{path!r} is for readers; give the .csv, .json or .jsonl of the same report")
+    reports.check_installed(form)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        content = Path(path).read_bytes()
+        text = content if form == "parquet" else content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise BadInput(f"{path!r} cannot be read: {reason}") from None
     try:
-        rows = [_typed(row) for row in {"csv": _csv, "json": _json, "jsonl": _lines}[form](text)]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, csv.Error) as error:
+        rows = [_typed(row) for row in _READERS[form](text)]
+    except _DAMAGED as error:
         raise BadInput(f"{path!r} is not a report of ropeaudit: {error}") from None
     for row in rows:
         check(path, row)
@@ -69,6 +71,21 @@ def _lines(text: str) -> Iterator[Mapping[str, Any]]:
     for line in text.splitlines():
         if line.strip():
             yield json.loads(line)
+
+
+def _parquet(content: bytes) -> Iterable[Mapping[str, Any]]:
+    from ropeaudit.reports import parquet
+
+    return parquet.decode(content)
+
+
+_READERS: Mapping[str, Callable[[Any], Iterable[Mapping[str, Any]]]] = {
+    "csv": _csv,
+    "json": _json,
+    "jsonl": _lines,
+    "parquet": _parquet,
+}
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, csv.Error)
 
 
 def _typed(row: Mapping[str, Any]) -> Row:
