@@ -24,6 +24,7 @@ from ropeaudit.cli.frequencies import frequencies
 from ropeaudit.cli.limit import limit
 from ropeaudit.cli.list import list_
 from ropeaudit.cli.parity import parity
+from ropeaudit.cli.plot import plot
 from ropeaudit.cli.rerotate import rerotate
 from ropeaudit.cli.shift import shift
 from ropeaudit.cli.summary import summary
@@ -57,6 +58,7 @@ cli.add_command(limit)
 cli.add_command(explain)
 cli.add_command(diff)
 cli.add_command(summary)
+cli.add_command(plot)
 cli.add_command(list_)
 cli.add_command(env)
 

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,12 +23,9 @@ _MOST_NOTES = 8
 class OutputFile:
     """A file to be: its bytes go beside it, and under its name only once they are all there."""
 
-    def __init__(self, path: str, form: str | None = None) -> None:
-        """Claim the path; its suffix says the form of a report.
-
-        Raises: BadOutput if it cannot be written, UnknownName for its suffix, MissingPackage.
-        """
-        self.form = form or reports.form_of(path)
+    def __init__(self, path: str, form: str) -> None:
+        """Claim the path for a form. Raises: BadOutput if it cannot be written, MissingPackage."""
+        self.form = form
         reports.check_installed(self.form)
         self.targets = _targets(path, self.form)
         self.files: list[IO[bytes]] = []
@@ -90,15 +87,20 @@ def _beside(target: Path) -> IO[bytes]:
 
 
 @contextlib.contextmanager
-def opened(paths: Sequence[str]) -> Iterator[list[OutputFile]]:
-    """Claim all output files; whatever is not written by the end is removed again."""
-    named = [os.path.abspath(target) for path in paths for target in _targets(path, reports.form_of(path))]
+def opened(
+    paths: Sequence[str], form_of: Callable[[str], str] = reports.form_of
+) -> Iterator[list[OutputFile]]:
+    """Claim all output files; whatever is not written by the end is removed again.
+
+    form_of: from a path to what the file is to hold.
+    """
+    named = [os.path.abspath(target) for path in paths for target in _targets(path, form_of(path))]
     if len(set(named)) < len(named):
         raise UsageError("-o names the same file twice")
     files: list[OutputFile] = []
     try:
         for path in paths:
-            files.append(OutputFile(path))
+            files.append(OutputFile(path, form_of(path)))
         yield files
     finally:
         for file in files:

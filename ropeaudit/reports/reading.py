@@ -11,11 +11,13 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ropeaudit import records, reports
 from ropeaudit.errors import BadInput
 from ropeaudit.reports import Row
+
+T = TypeVar("T")
 
 
 def read(path: str) -> list[Row]:
@@ -28,19 +30,34 @@ def read(path: str) -> list[Row]:
     if form not in _READERS:
         raise BadInput(f"{path!r} is for readers; give the .csv, .json or .jsonl of the same report")
     reports.check_installed(form)
-    try:
-        content = Path(path).read_bytes()
-        text = content if form == "parquet" else content.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise BadInput(f"{path!r} cannot be read: {reason}") from None
-    try:
-        rows = [_typed(row) for row in _READERS[form](text)]
-    except _DAMAGED as error:
-        raise BadInput(f"{path!r} is not a report of ropeaudit: {error}") from None
+    rows = _parsed(path, lambda content: [_typed(row) for row in _READERS[form](content)])
     for row in rows:
         check(path, row)
     return rows
+
+
+def whole(path: str) -> dict[str, Any]:
+    """Return the object of a .json report of any command, as it stands there. Raises: BadInput."""
+    found: dict[str, Any] = _parsed(path, lambda content: _with_records(json.loads(content)))
+    return found
+
+
+def _with_records(found: Any) -> Any:
+    if not isinstance(found["records"], list):
+        raise TypeError("its records are no list")
+    return found
+
+
+def _parsed(path: str, parse: Callable[[bytes], T]) -> T:
+    """Read a file and parse it. Raises: BadInput."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path!r} cannot be read: {error.strerror or error}") from None
+    try:
+        return parse(content)
+    except _DAMAGED as error:
+        raise BadInput(f"{path!r} is not a report of ropeaudit: {error}") from None
 
 
 def check(path: str, row: Mapping[str, Any]) -> None:
@@ -54,21 +71,21 @@ def check(path: str, row: Mapping[str, Any]) -> None:
         )
 
 
-def _csv(text: str) -> Iterator[Mapping[str, Any]]:
-    reader = csv.DictReader(io.StringIO(text), strict=True)
+def _csv(content: bytes) -> Iterator[Mapping[str, Any]]:
+    reader = csv.DictReader(io.StringIO(content.decode("utf-8")), strict=True)
     for row in reader:
         if None in row or None in row.values():
             raise ValueError(f"line {reader.line_num} has another number of cells than the header")
         yield row
 
 
-def _json(text: str) -> Iterable[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = json.loads(text)["records"]
+def _json(content: bytes) -> Iterable[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = json.loads(content)["records"]
     return found
 
 
-def _lines(text: str) -> Iterator[Mapping[str, Any]]:
-    for line in text.splitlines():
+def _lines(content: bytes) -> Iterator[Mapping[str, Any]]:
+    for line in content.decode("utf-8").splitlines():
         if line.strip():
             yield json.loads(line)
 
@@ -79,7 +96,7 @@ def _parquet(content: bytes) -> Iterable[Mapping[str, Any]]:
     return parquet.decode(content)
 
 
-_READERS: Mapping[str, Callable[[Any], Iterable[Mapping[str, Any]]]] = {
+_READERS: Mapping[str, Callable[[bytes], Iterable[Mapping[str, Any]]]] = {
     "csv": _csv,
     "json": _json,
     "jsonl": _lines,
