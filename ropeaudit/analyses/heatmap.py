@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ropeaudit import masks
 from ropeaudit.analyses.sampling import Sample
@@ -15,6 +16,7 @@ from ropeaudit.doubledouble import Array
 from ropeaudit.errors import UsageError
 from ropeaudit.formats import FP32
 from ropeaudit.recipes import Resolved
+from ropeaudit.reference import Precision
 
 MOST_POSITIONS = 2048
 
@@ -32,7 +34,7 @@ class Heatmap:
     offset: int
     heads: int
     drift: Array
-    hidden: Array
+    hidden: NDArray[np.bool_]
     largest: tuple[float, int, int, int] | None
 
 
@@ -57,7 +59,7 @@ def measure(
     axes = case.position_axes(setting)
     for head in range(heads):
         sample = Sample(np.arange(size, dtype=np.int64), (head,))
-        precision = "extended" if recipe.narrowest > FP32.precision else "double"
+        precision: Precision = "extended" if recipe.narrowest > FP32.precision else "double"
         bench = Bench(Scene(inputs, setting, case.mask, axes, offset, sample, precision), recipe)
         table = bench.table(recipe)
         q, k = (bench.turned(name, head, table, recipe) for name in ("q", "k"))
@@ -75,6 +77,6 @@ def measure(
     return Heatmap(case, recipe, offset, heads, rms, hidden, largest if finite else None)
 
 
-def _hidden(case: Case, size: int) -> Array:
+def _hidden(case: Case, size: int) -> NDArray[np.bool_]:
     found = masks.hidden(case.mask, slice(0, size), slice(0, size))
     return np.zeros((size, size), bool) if found is None else np.asarray(found, bool)

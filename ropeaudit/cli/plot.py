@@ -18,9 +18,9 @@ _OWN = ("file", "kind", "outputs", "quiet")  # the options that are none of the 
 
 
 @click.command(
-    epilog="Reports: drift: shift -o x.jsonl; stages and bands: explain -o x.json; decay: decay -o x.json; safe: "
-    "limit -o x.json. heatmap measures one case, which --offset to --scale describe. Exit code: 0 done, 2 bad "
-    "usage or input."
+    epilog="Reports: drift: shift -o x.jsonl; stages and bands: explain -o x.json; decay: decay -o x.json; "
+    "safe: limit -o x.json. heatmap measures one case, which --offset to --scale describe. Exit code: 0 "
+    "done, 2 bad usage or input."
 )
 @click.argument("file", metavar="[FILE]", required=False)
 @click.option(

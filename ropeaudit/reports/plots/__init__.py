@@ -1,4 +1,4 @@
-"""Pictures of reports. Each kind is a small file with draw(...) -> Picture; matplotlib loads when one is drawn."""
+"""Pictures of reports. Each kind is a small file with draw(...) -> Picture; matplotlib loads only to draw."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def picture(kind: str, path: str) -> Picture:
 
     Raises: BadInput, MissingPackage.
     """
-    command, columns = _SOURCES[kind]
+    command = _SOURCES[kind][0]
     if kind == "drift":
         rows: Sequence[Mapping[str, Any]] = reading.read(path)
-        _check(path, kind, rows)
+        _check(path, kind, rows, _SOURCES[kind][1])
         return drift.draw(rows)
     if form_of(path) != "json":
         raise BadInput(f"{path!r} is no .json file; type: ropeaudit {command} ... -o report.json")
@@ -37,15 +37,16 @@ def picture(kind: str, path: str) -> Picture:
     rows, headline = whole["records"], str(whole.get("headline", ""))
     if kind in _TABLES and whole.get("by") != _TABLES[kind][0]:
         rows = whole.get(_TABLES[kind][1], [])
-    _check(path, kind, rows)
+    _check(path, kind, rows, _SOURCES[kind][1])
     if kind == "bands":
-        return bands.draw(rows, headline, next((row.get("seq_len") for row in whole["records"]), None))
+        _check(path, kind, whole["records"], ("seq_len",))
+        return bands.draw(rows, whole["records"][0]["seq_len"])
     return {"stages": stages.draw, "decay": decay.draw, "safe": safe.draw}[kind](rows, headline)
 
 
-def _check(path: str, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Raise BadInput unless the rows are those of the right command."""
-    command, columns = _SOURCES[kind]
+def _check(path: str, kind: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Raise BadInput unless there are rows and all have these columns."""
+    command = _SOURCES[kind][0]
     for name in columns:
         if not rows or any(not isinstance(row, dict) or name not in row for row in rows):
             what = f"rows with {name}" if rows else "rows"

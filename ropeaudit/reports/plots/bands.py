@@ -6,14 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ropeaudit.reports.numbers import part
 from ropeaudit.reports.plots import style
 from ropeaudit.reports.plots.style import Picture
 
 
-def draw(rows: Sequence[Mapping[str, Any]], headline: str, length: int | None) -> Picture:
-    """Return the picture of rows by pair. length: positions, where fast pairs end; None if unknown."""
+def draw(rows: Sequence[Mapping[str, Any]], length: int) -> Picture:
+    """Return the picture of rows by pair. length: positions of the sequence, where fast pairs end."""
     kept, notes = style.cases(rows, style.MOST_LINES)
-    made, (axes,) = style.figure(headline)
+    title = _title(kept, length)
+    made, (axes,) = style.figure(title)
     axes.set_xscale("log")
     axes.set_yscale("log")
     lost, zero = [], []
@@ -41,7 +43,25 @@ def draw(rows: Sequence[Mapping[str, Any]], headline: str, length: int | None) -
     axes.set_xlabel("wavelength of the frequency pair (tokens of a full turn)")
     axes.set_ylabel("RMS drift of the pair (score units)")
     style.legend(axes)
-    return Picture(made, headline, notes)
+    return Picture(made, title, notes)
+
+
+def _title(groups: Mapping[str, Sequence[Mapping[str, Any]]], length: int) -> str:
+    """Say where the drift of the case that drifts most sits."""
+
+    def drift(name: str) -> float:
+        return math.fsum(row["part_rms"] ** 2 for row in groups[name] if row["part_rms"] is not None)
+
+    name = max(groups, key=drift)
+    pairs = [row for row in groups[name] if _finite(row["wavelength"]) and _finite(row["share"])]
+    if not pairs:
+        return f"{name}: no finite drift to share out"
+    fast = sum(row["share"] for row in pairs if row["wavelength"] < length)
+    slow = sum(row["share"] for row in pairs if row["wavelength"] >= length)
+    return (
+        f"{name}: pairs that turn within {length:,} positions hold {part(fast)} of the drift, slower ones "
+        f"{part(slow)}"
+    )
 
 
 def _finite(value: float | None) -> bool:

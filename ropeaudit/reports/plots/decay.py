@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ropeaudit.reports.numbers import printable
 from ropeaudit.reports.plots import style
 from ropeaudit.reports.plots.style import Picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _PANELS = {
     "rms_relative": "RMS score / that at distance 0",
@@ -28,7 +31,7 @@ def draw(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
             groups[name].setdefault(where[0] if where else "exact", []).append(row)
     made, panels = style.figure(headline, len(_PANELS), 8.0, sharex=True)
     notes: list[str] = []
-    for axes, (column, label) in zip(panels, _PANELS.items(), strict=True):
+    for axes, (column, axis_label) in zip(panels, _PANELS.items(), strict=True):
         kept, said = style.limited(groups[column], style.MOST_LINES, "lines")
         notes += said
         for number, (name, some) in enumerate(kept.items()):
@@ -40,16 +43,28 @@ def draw(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
                 style.edge(axes, lost, True, style.RED, "undefined")
         style.offsets_axis(axes, [row["distance"] for row in rows])
         axes.axhline(0, color="black", linewidth=0.6)
-        axes.set_ylabel(label, fontsize=8)
+        axes.set_ylabel(axis_label, fontsize=8)
         if len(kept) > 1 or column == "rms_relative":
             style.legend(axes)
-    firsts = {row.get("setting"): row.get("first_failing") for row in rows if row.get("first_failing")}
+    firsts = {str(row["setting"]): row["first_failing"] for row in rows if row.get("first_failing")}
     for number, (name, first) in enumerate(firsts.items()):
-        look = {"color": style.line(number)["color"], "linestyle": (0, (2, 2)), "linewidth": 0.9}
-        panels[-1].axvline(first, **look)
-        words = f"{printable(str(name))}: " if several else ""
-        height = 0.96 - 0.12 * number
-        box = panels[-1].get_xaxis_transform()
-        panels[-1].text(first, height, f" {words}negative at {first:,}", transform=box, fontsize=7, va="top")
+        _mark(panels[-1], first, f"{printable(name)}: " if several else "", number)
     panels[-1].set_xlabel("distance between query and key (tokens)")
     return Picture(made, headline, list(dict.fromkeys(notes)))
+
+
+def _mark(axes: Axes, first: float, name: str, number: int) -> None:
+    """Mark the first distance at which a sum is negative, with its text on the side that has room."""
+    look = {"color": style.line(number)["color"], "linestyle": (0, (2, 2)), "linewidth": 0.9}
+    axes.axvline(first, **look)
+    across = axes.transAxes.inverted().transform(axes.transData.transform((first, 0.0)))[0]
+    axes.text(
+        first,
+        0.97 - 0.1 * number,
+        f" {name}negative at {first:,} ",
+        transform=axes.get_xaxis_transform(),
+        ha="right" if across > 0.5 else "left",
+        va="top",
+        fontsize=7,
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
+    )

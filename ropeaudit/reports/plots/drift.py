@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ropeaudit.analyses.summary import gravity
@@ -42,7 +42,7 @@ def draw(rows: Sequence[Row]) -> Picture:
         _expected(axes, kept)
     else:
         notes.append(f"floors, predictions and bounds are drawn beside up to {_MOST_EXPECTED} lines")
-    _edges(axes, [row for some in kept.values() for row in some])
+    _edges(axes, kept)
     style.offsets_axis(axes, [row["offset"] for row in seen])
     _formats(axes, seen)
     axes.set_xlabel("offset added to every position (tokens)")
@@ -56,9 +56,10 @@ def draw(rows: Sequence[Row]) -> Picture:
 def _line(axes: Axes, some: Sequence[Row], name: str, look: Mapping[str, Any]) -> None:
     values = [row["drift_rms"] if row["drift_rms"] > 0 else math.nan for row in some]  # nan breaks the line
     axes.plot([row["offset"] for row in some], values, label=name, **look)
-    low, high = ([row.get(f"drift_rms_{end}") for row in some] for end in ("low", "high"))
-    if all(value is not None for value in (*low, *high)):
-        axes.fill_between([row["offset"] for row in some], low, high, color=look["color"], alpha=0.2, lw=0)
+    sampled = [row for row in some if row.get("drift_rms_low") is not None]
+    if sampled:
+        low, high = ([float(row[f"drift_rms_{end}"]) for row in sampled] for end in ("low", "high"))
+        axes.fill_between([row["offset"] for row in sampled], low, high, color=look["color"], alpha=0.2, lw=0)
 
 
 def _expected(axes: Axes, groups: Mapping[str, Sequence[Row]]) -> None:
@@ -75,13 +76,18 @@ def _expected(axes: Axes, groups: Mapping[str, Sequence[Row]]) -> None:
                 told.add(label)
 
 
-def _edges(axes: Axes, rows: Sequence[Row]) -> None:
-    lost = sorted({row["offset"] for row in rows if math.isnan(row["drift_rms"])})
-    if lost:
-        style.edge(axes, lost, True, style.RED, "nan or infinite scores")
-    zero = sorted({row["offset"] for row in rows if row["drift_rms"] == 0})
-    if zero:
-        style.edge(axes, zero, False, style.GREY, "no drift at all")
+def _edges(axes: Axes, groups: Mapping[str, Sequence[Row]]) -> None:
+    """Mark what is not on the scale, in the colour of its line; the legend names each kind once."""
+    kinds: tuple[tuple[bool, str, Callable[[float], bool]], ...] = (
+        (True, "nan or infinite scores", math.isnan),
+        (False, "no drift at all", lambda value: value == 0),
+    )
+    for top, label, holds in kinds:
+        told = False
+        for number, some in enumerate(groups.values()):
+            if xs := [row["offset"] for row in some if holds(row["drift_rms"])]:
+                style.edge(axes, xs, top, style.line(number)["color"], "_" if told else label)
+                told = True
 
 
 def _formats(axes: Axes, rows: Sequence[Row]) -> None:
@@ -104,6 +110,7 @@ def _formats(axes: Axes, rows: Sequence[Row]) -> None:
                 color=style.GREY,
                 rotation=90,
                 va="bottom",
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
             )
 
 

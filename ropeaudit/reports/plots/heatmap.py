@@ -19,7 +19,7 @@ def draw(found: Heatmap) -> Picture:
     made, (axes,) = style.figure(title, height=6.4)
     shown = found.drift[~found.hidden & (found.drift > 0)]
     low, high = (float(shown.min()), float(shown.max())) if shown.size else (1.0, 1.0)
-    low = max(low, high * 1e-4)
+    low = max(low, high * 1e-4, float(np.percentile(shown, 2)) if shown.size else 0.0)
     visible = np.where(found.hidden | (found.drift <= low), low, found.drift)
     image = axes.imshow(
         np.ma.masked_array(visible, found.hidden | np.isnan(found.drift)),

@@ -42,7 +42,9 @@ def draw(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
     axes.invert_yaxis()
     axes.grid(False, axis="y")
     axes.set_xlabel(f"last position up to which {_tolerances(rows, several)} holds (tokens)")
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=7, borderaxespad=0, frameon=False)
+    made.legend(
+        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False
+    )
     return Picture(made, headline, notes)
 
 

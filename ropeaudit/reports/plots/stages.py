@@ -25,17 +25,26 @@ def draw(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
     for axes, (name, some) in zip(panels, kept.items(), strict=True):
         order = sorted(some, key=lambda row: (*STAGES, row["stage"]).index(row["stage"]))
         for place, row in enumerate(order):
-            cause, share = row.get("cause"), row.get("share")
-            known = share is not None and not math.isnan(share)
-            look = {"color": _COLOURS.get(str(cause), style.GREY), "hatch": _HATCHES.get(str(cause), "")}
-            axes.barh(place, 100 * share if known else 0.0, edgecolor="white", **look)
+            cause, known = row.get("cause"), _known(row)
+            share = row["share"] if known else 0.0
+            look: dict[str, Any] = {
+                "color": _COLOURS.get(str(cause), style.GREY),
+                "hatch": _HATCHES.get(str(cause), ""),
+            }
+            axes.barh(place, 100 * share, edgecolor="white", **look)
             text = f"{part(share)} {cause}" if known else f"not defined: {cause}"
-            axes.text(max(100 * share, 0.0) + 1 if known else 1, place, text, va="center", fontsize=7)
+            axes.text(max(100 * share, 0.0) + 1, place, text, va="center", fontsize=7)
             if not known:
                 axes.plot([0], [place], marker="X", color=style.RED, clip_on=False)
         axes.set_yticks(range(len(order)), [f"{row['stage']} ({row['format']})" for row in order], fontsize=7)
         axes.invert_yaxis()
         axes.set_title(name, fontsize=9, loc="left")
-        axes.margins(x=0.2)
+        axes.grid(False, axis="y")
+    shares = [100 * row["share"] for some in kept.values() for row in some if _known(row)]
+    panels[-1].set_xlim(1.05 * min(0.0, *shares, 0.0), 1.25 * max(1.0, *shares, 1.0))
     panels[-1].set_xlabel("share of the mean square drift (%), over all orders of the stages (Shapley)")
     return Picture(made, headline, notes)
+
+
+def _known(row: Mapping[str, Any]) -> bool:
+    return row["share"] is not None and not math.isnan(row["share"])
