@@ -44,9 +44,9 @@ HOUSE = [
     ["analyses.limit"],
     ["reports.numbers"],
     ["reports"],
-    ["reports.settings", "reports.parquet"],
+    ["reports.settings", "reports.parquet", "reports.curves"],
     ["reports.reading"],
-    ["reports.drift", "reports.table", "reports.json", "reports.curves"],
+    ["reports.drift", "reports.table", "reports.json"],
     [
         "reports.markdown",
         "reports.jsonl",

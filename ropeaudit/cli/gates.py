@@ -76,7 +76,7 @@ def parse(text: str, relative: bool = False) -> Gate:
     numeric = [name for name in COLUMNS if name not in TEXT_COLUMNS]
     if column not in numeric:
         raise UnknownName("numeric column", column, numeric)
-    times = number.endswith(("x", "X"))
+    times = len(number) > 1 and number.endswith(("x", "X"))
     if times and not relative:
         raise UsageError(f"--fail-if {text!r} compares with an earlier report; add --baseline FILE")
     try:

@@ -6,9 +6,11 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -128,6 +130,26 @@ def deliver(report: Report, files: Sequence[OutputFile], options: dict[str, Any]
     for file in files:
         file.write(report)
     print_report(report, options["form"], options["color"])
+    say_notes(report, options)
+
+
+def deliver_drawn(
+    report: Report,
+    draw: Callable[[int, bool], str],
+    files: Sequence[OutputFile],
+    options: dict[str, Any],
+) -> None:
+    """Deliver a report with curves before its legend, in tables alone. draw: from width, ASCII or not."""
+
+    def with_curves(width: int, plain: bool) -> Report:
+        return replace(report, legend="\n\n".join(filter(None, [draw(width, plain), report.legend])))
+
+    for file in files:
+        file.write(with_curves(48, False) if file.form == "table" else report)
+    width = min(72, max(16, shutil.get_terminal_size().columns - 12)) if sys.stdout.isatty() else 48
+    plain = not (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+    shown = with_curves(width, plain) if options["form"] == "table" else report
+    print_report(shown, options["form"], options["color"])
     say_notes(report, options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     "--anchor", metavar="N", help="Offset that attention_d compares with (AnchorAttention).  [default: 16]"
 )
 @report_options
+@click.option("--curve", is_flag=True, help="Draw drift over the offset beneath the table.")
 @click.option("--no-header", is_flag=True, help="Rows alone, for csv and table.")
 @click.option(
     "--fail-if",
@@ -72,11 +74,13 @@ def shift(**options: Any) -> int:
     from ropeaudit import circumstances, records
     from ropeaudit.cli import baselines, gates, output, rows, work
     from ropeaudit.errors import UsageError
-    from ropeaudit.reports.drift import drift_report
+    from ropeaudit.reports.drift import drawn, drift_report
 
     columns = rows.chosen_columns(options, records.COLUMNS, "(`ropeaudit list columns` explains them)")
     if options["no_header"] and options["form"] not in ("csv", "table"):
         raise UsageError(f"--no-header goes with csv and table; {options['form']} has no header")
+    if options["curve"] and options["form"] != "table":
+        raise UsageError(f"--curve goes with the table; leave it out or leave out -f {options['form']}")
     baseline = baselines.opened(options)
     conditions = [gates.parse(text, relative=baseline is not None) for text in options["gates"]]
     audit = _audit(options)
@@ -87,7 +91,8 @@ def shift(**options: Any) -> int:
             frozen = options["length"] != "shifted"
             report = drift_report(found, columns, about, header=not options["no_header"], frozen=frozen)
             report = baseline.beside(report) if baseline else report
-            output.deliver(report, files, options)
+            draw = functools.partial(drawn, found if options["curve"] else ())
+            output.deliver_drawn(report, draw, files, options)
     if interrupted:
         output.say(f"interrupted: {len(found)} rows were done and written")
         return 130

@@ -110,6 +110,7 @@ def _formats(axes: Axes, rows: Sequence[Row]) -> None:
                 color=style.GREY,
                 rotation=90,
                 va="bottom",
+                zorder=1,  # no text hides a line
                 bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
             )
 
