@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from pyarrow import parquet
 
 from ropeaudit import records, reports
 from ropeaudit.audit import shift
+from ropeaudit.cli.main import main
 from ropeaudit.errors import BadInput
 from ropeaudit.reports.drift import drift_report
 from ropeaudit.reports.reading import read
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".json", ".jsonl"])
+@pytest.mark.parametrize("suffix", [".csv", ".json", ".jsonl", ".parquet"])
 @pytest.mark.parametrize("attention", [False, True])
 def test_what_is_written_is_read_back(suffix: str, attention: bool, tmp_path: Path) -> None:
     offsets = (0, 131072)
     found = list(shift(offsets, ("fp16", "fp64"), seq_len=9, heads=1, head_dim=8, attention=attention))
     path = tmp_path / f"report{suffix}"
-    path.write_text(reports.render(reports.form_of(str(path)), drift_report(found, None, {})))
+    path.write_bytes(reports.encoded(reports.form_of(str(path)), drift_report(found, None, {})))
     rows = read(str(path))
     assert len(rows) == 4
     for row, record in zip(rows, found, strict=True):
         for name, value in record.as_dict().items():
             back = row[name]
             undefined = value is None or (isinstance(value, float) and not math.isfinite(value))
-            if undefined and suffix != ".csv":  # JSON has null for all of them
+            if undefined and suffix.startswith(".json"):  # JSON has null for all of them
                 assert back is None or math.isnan(back)
             elif isinstance(value, float) and math.isnan(value):
                 assert back is None or math.isnan(back), name
@@ -54,6 +59,7 @@ def test_rows_of_the_same_cell_have_the_same_identity() -> None:
         ("x.json", "[]", "not a report"),
         ("x.json", "{", "not a report"),
         ("x.jsonl", "7\n", "not a report"),
+        ("x.parquet", "PAR1", "not a report"),
         (
             "x.jsonl",
             json.dumps({"schema": records.SCHEMA + 1, "subject": "", "offset": 0}),
@@ -74,3 +80,57 @@ def test_an_older_file_lacks_columns_and_is_read(tmp_path: Path) -> None:
     path = tmp_path / "old.csv"
     path.write_text("schema,subject,offset,drift_rms,unknown\n1,hf,1000,0.5,9\n")
     assert read(str(path)) == [{"schema": 1, "subject": "hf", "offset": 1000, "drift_rms": 0.5}]
+
+
+def test_parquet_is_typed_for_data_frames(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.parquet"
+    command = [
+        "shift",
+        "--heads",
+        "1",
+        "--seq-len",
+        "9",
+        "--offset",
+        "0,131072",
+        "--dtype",
+        "fp16,bf16",
+        "-q",
+    ]
+    assert main([*command, "--seed", str(2**64 - 1), "-o", f"{path}"]) == 0
+    capsys.readouterr()
+    frame = pd.read_parquet(path)
+    assert list(frame.columns) == list(records.COLUMNS)
+    assert frame["seed"].tolist() == [2**64 - 1] * 4
+    assert frame["offset"].dtype == "int64"
+    assert frame["drift_rms"].dtype == "float64"
+    schema = parquet.read_schema(path)
+    assert str(schema.field("sample").type) == "int64"
+    assert str(schema.field("refused").type) == "string"
+    about = json.loads(schema.metadata[b"ropeaudit"])
+    assert about["schema"] == records.SCHEMA
+    assert "angle" in about["stages"]["uniform float16"]
+
+
+def test_every_command_writes_parquet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, small = (
+        tmp_path / "x.parquet",
+        ["--heads", "1", "--seq-len", "9", "-o", f"{tmp_path / 'x.parquet'}"],
+    )
+    for command in (["explain", "--by", "pair"], ["parity", "hf", "meta"], ["limit", "--up-to", "64"]):
+        assert main([*command, *small, "-f", "csv"]) == 0
+        rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+        assert parquet.read_table(path).num_rows == len(rows) > 0
+        assert parquet.read_table(path).column_names == list(rows[0])
+
+
+def test_without_pyarrow_one_is_told_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "find_spec", lambda name: None)
+    for command in (["shift", "-o", f"{tmp_path / 'x.parquet'}"], ["summary", f"{tmp_path / 'x.parquet'}"]):
+        assert main(command) == 2
+        seen = capsys.readouterr()
+        assert seen.out == ""
+        assert "needs pyarrow; type: pip install 'ropeaudit[parquet]'" in seen.err
+    assert main(["shift", "-f", "parquet"]) == 2
+    assert "unknown report format 'parquet'" in capsys.readouterr().err

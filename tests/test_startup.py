@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-HEAVY = {"torch", "pandas", "matplotlib", "transformers"}
+HEAVY = {"torch", "pandas", "matplotlib", "transformers", "pyarrow"}
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -27,6 +27,8 @@ def test_help_loads_no_numpy() -> None:
         ["shift", "--help"],
         ["explain", "--help"],
         ["model", "--help"],
+        ["plot", "--help"],
+        ["diff", "--help"],
         ["--version"],
     ):
         assert not loaded_by(command(*arguments)) & (HEAVY | {"numpy", "rich"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,9 @@ from ropeaudit.cli.options import axis, changes_option, report_options, rope_opt
 
 if TYPE_CHECKING:
     from ropeaudit.analyses.decay import Decay
-    from ropeaudit.cli.output import OutputFile
     from ropeaudit.cli.settings import Chosen
     from ropeaudit.inputs import Inputs
     from ropeaudit.recipes import Resolved
-    from ropeaudit.reports import Report
     from ropeaudit.rope.setting import RopeSetting
 
 _PLAIN_RANGE = re.compile(r"(?P<first>[^-+*]+)-(?P<last>[^-+*]+)")
@@ -52,7 +51,7 @@ def decay(**options: Any) -> int:
     """
     from ropeaudit import circumstances
     from ropeaudit.cli import output
-    from ropeaudit.reports.decay import decay_report
+    from ropeaudit.reports.decay import decay_report, drawn
 
     columns = _columns(options)
     recipes = _recipes(options)
@@ -71,7 +70,7 @@ def decay(**options: Any) -> int:
         }
         if found or not interrupted:
             report = decay_report(found, shapes, about, columns, header=not options["no_header"])
-            _deliver(report, shapes, files, options)
+            output.deliver_drawn(report, functools.partial(drawn, shapes), files, options)
     if interrupted:
         output.say(f"interrupted: {len(found)} of {len(jobs)} cases were done and written")
     return 130 if interrupted else 0
@@ -215,26 +214,3 @@ def _number(options: dict[str, Any], name: str, default: int, least: int, most: 
     if not least <= number <= most:
         raise UsageError(f"--{name} {number} is not a number from {least} to {most}; try --{name} {default}")
     return number
-
-
-def _deliver(
-    report: Report, shapes: Sequence[Decay], files: Sequence[OutputFile], options: dict[str, Any]
-) -> None:
-    """Write the files first, then stdout; only tables have the curves."""
-    import shutil
-    import sys
-    from dataclasses import replace
-
-    from ropeaudit.cli import output
-    from ropeaudit.reports.decay import drawn
-
-    def with_curves(width: int, plain: bool) -> Report:
-        return replace(report, legend="\n\n".join(filter(None, [drawn(shapes, width, plain), report.legend])))
-
-    for file in files:
-        file.write(with_curves(48, False) if file.form == "table" else report)
-    width = min(72, max(16, shutil.get_terminal_size().columns - 12)) if sys.stdout.isatty() else 48
-    plain = not (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
-    shown = with_curves(width, plain) if options["form"] == "table" else report
-    output.print_report(shown, options["form"], options["color"])
-    output.say_notes(report, options)

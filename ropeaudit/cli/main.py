@@ -17,6 +17,7 @@ import click
 
 from ropeaudit import __version__
 from ropeaudit.cli.decay import decay
+from ropeaudit.cli.diff import diff
 from ropeaudit.cli.env import env
 from ropeaudit.cli.explain import explain
 from ropeaudit.cli.frequencies import frequencies
@@ -26,9 +27,11 @@ from ropeaudit.cli.list import list_
 from ropeaudit.cli.model import model
 from ropeaudit.cli.module import module
 from ropeaudit.cli.parity import parity
+from ropeaudit.cli.plot import plot
 from ropeaudit.cli.report import report
 from ropeaudit.cli.rerotate import rerotate
 from ropeaudit.cli.shift import shift
+from ropeaudit.cli.summary import summary
 from ropeaudit.cli.trace import trace
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.reports.numbers import printable
@@ -63,6 +66,9 @@ cli.add_command(trace)
 cli.add_command(module)
 cli.add_command(model)
 cli.add_command(report)
+cli.add_command(diff)
+cli.add_command(summary)
+cli.add_command(plot)
 cli.add_command(list_)
 cli.add_command(env)
 

@@ -51,11 +51,23 @@ def report_options(function: F) -> F:
             "outputs",
             multiple=True,
             metavar="FILE",
-            help="Write a file too: .csv, .json, .jsonl, .md, .html or .txt. Repeatable.",
+            help="Write a file too: .csv, .json, .jsonl, .parquet, .md, .html or .txt. Repeatable.",
         ),
     ):
         function = option(function)
     return form(function)
+
+
+def regression_option(function: F) -> F:
+    """--fail-if of a comparison; `cli.gates` reads it."""
+    return click.option(
+        "--fail-if",
+        "gates",
+        multiple=True,
+        metavar="COND",
+        help="Exit with 1 if a case fulfils it: 'drift_rms>1.1x' is 1.1 times what it was, "
+        "'drift_rms>1e-3' looks at AFTER alone. Repeatable.",
+    )(function)
 
 
 def vector_options(function: F) -> F:

@@ -6,9 +6,11 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,11 +25,12 @@ _MOST_NOTES = 8
 class OutputFile:
     """A file to be: its bytes go beside it, and under its name only once they are all there."""
 
-    def __init__(self, path: str) -> None:
-        """Claim the path. Raises: BadOutput if it cannot be written, UnknownName for its suffix."""
-        self.form = reports.form_of(path)
+    def __init__(self, path: str, form: str) -> None:
+        """Claim the path for a form. Raises: BadOutput if it cannot be written, MissingPackage."""
+        self.form = form
+        reports.check_installed(self.form)
         self.targets = _targets(path, self.form)
-        self.files: list[IO[str]] = []
+        self.files: list[IO[bytes]] = []
         try:
             for target in self.targets:
                 self.files.append(_beside(target))
@@ -37,13 +40,18 @@ class OutputFile:
 
     def write(self, report: Report) -> None:
         """Write the report; beside a CSV its circumstances go to NAME.meta.json. Raises: BadOutput."""
-        texts = [reports.render(self.form, report)]
+        contents = [reports.encoded(self.form, report)]
         if self.form == "csv":
-            texts.append(json.dumps(report.circumstances, indent=2, ensure_ascii=False) + "\n")
+            about = json.dumps(report.circumstances, indent=2, ensure_ascii=False) + "\n"
+            contents.append(about.encode("utf-8", "backslashreplace"))
+        self.fill(contents)
+
+    def fill(self, contents: Sequence[bytes]) -> None:
+        """Write the bytes of each target and put them under their names. Raises: BadOutput."""
         try:
-            for file, text in zip(self.files, texts, strict=True):
+            for file, content in zip(self.files, contents, strict=True):
                 with file:
-                    file.write(text)
+                    file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
                 os.chmod(file.name, 0o666 & ~_umask())
@@ -67,20 +75,12 @@ def _targets(path: str, form: str) -> list[Path]:
     return [Path(path), Path(path + ".meta.json")][: 2 if form == "csv" else 1]
 
 
-def _beside(target: Path) -> IO[str]:
+def _beside(target: Path) -> IO[bytes]:
     """Open a file in the folder of `target`. Raises: BadOutput."""
     try:
         if target.is_dir():
             raise BadOutput(f"-o {str(target)!r} is a folder; give a file's name")
-        return tempfile.NamedTemporaryFile(
-            "w",
-            encoding="utf-8",
-            errors="backslashreplace",  # names of files may hold bytes that are no text
-            newline="",
-            dir=target.parent,
-            prefix=f".{target.name[:40]}.",
-            delete=False,
-        )
+        return tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name[:40]}.", delete=False)
     except BadOutput:
         raise
     except (OSError, ValueError) as error:
@@ -89,15 +89,20 @@ def _beside(target: Path) -> IO[str]:
 
 
 @contextlib.contextmanager
-def opened(paths: Sequence[str]) -> Iterator[list[OutputFile]]:
-    """Claim all output files; whatever is not written by the end is removed again."""
-    named = [os.path.abspath(target) for path in paths for target in _targets(path, reports.form_of(path))]
+def opened(
+    paths: Sequence[str], form_of: Callable[[str], str] = reports.form_of
+) -> Iterator[list[OutputFile]]:
+    """Claim all output files; whatever is not written by the end is removed again.
+
+    form_of: from a path to what the file is to hold.
+    """
+    named = [os.path.abspath(target) for path in paths for target in _targets(path, form_of(path))]
     if len(set(named)) < len(named):
         raise UsageError("-o names the same file twice")
     files: list[OutputFile] = []
     try:
         for path in paths:
-            files.append(OutputFile(path))
+            files.append(OutputFile(path, form_of(path)))
         yield files
     finally:
         for file in files:
@@ -125,6 +130,26 @@ def deliver(report: Report, files: Sequence[OutputFile], options: dict[str, Any]
     for file in files:
         file.write(report)
     print_report(report, options["form"], options["color"])
+    say_notes(report, options)
+
+
+def deliver_drawn(
+    report: Report,
+    draw: Callable[[int, bool], str],
+    files: Sequence[OutputFile],
+    options: dict[str, Any],
+) -> None:
+    """Deliver a report with curves before its legend, in tables alone. draw: from width, ASCII or not."""
+
+    def with_curves(width: int, plain: bool) -> Report:
+        return replace(report, legend="\n\n".join(filter(None, [draw(width, plain), report.legend])))
+
+    for file in files:
+        file.write(with_curves(48, False) if file.form == "table" else report)
+    width = min(72, max(16, shutil.get_terminal_size().columns - 12)) if sys.stdout.isatty() else 48
+    plain = not (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+    shown = with_curves(width, plain) if options["form"] == "table" else report
+    print_report(shown, options["form"], options["color"])
     say_notes(report, options)
 
 

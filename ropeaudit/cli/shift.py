@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -68,14 +69,17 @@ if TYPE_CHECKING:
     "--anchor", metavar="N", help="Offset that attention_d compares with (AnchorAttention).  [default: 16]"
 )
 @report_options
+@click.option("--curve", is_flag=True, help="Draw drift over the offset beneath the table.")
 @click.option("--no-header", is_flag=True, help="Rows alone, for csv and table.")
 @click.option(
     "--fail-if",
     "gates",
     multiple=True,
     metavar="COND",
-    help="Exit with 1 if a row fulfils it: 'drift_rms>0.01'. nan does. Repeatable.",
+    help="Exit with 1 if a row fulfils it: 'drift_rms>0.01'. nan does. With --baseline also "
+    "'drift_rms>1.1x', 1.1 times what it was. Repeatable.",
 )
+@click.option("--baseline", metavar="FILE", help="Compare with an earlier report, as `ropeaudit diff` does.")
 def shift(**options: Any) -> int:
     """Shift all positions and report how far the attention scores drift.
 
@@ -83,14 +87,17 @@ def shift(**options: Any) -> int:
     distances alone.
     """
     from ropeaudit import circumstances, records
-    from ropeaudit.cli import gates, output, rows
+    from ropeaudit.cli import baselines, gates, output, rows, work
     from ropeaudit.errors import UsageError
-    from ropeaudit.reports.drift import drift_report
+    from ropeaudit.reports.drift import drawn, drift_report
 
     columns = rows.chosen_columns(options, records.COLUMNS, "(`ropeaudit list columns` explains them)")
     if options["no_header"] and options["form"] not in ("csv", "table"):
         raise UsageError(f"--no-header goes with csv and table; {options['form']} has no header")
-    conditions = [gates.parse(text) for text in options["gates"]]
+    if options["curve"] and options["form"] != "table":
+        raise UsageError(f"--curve goes with the table; leave it out or leave out -f {options['form']}")
+    baseline = baselines.opened(options)
+    conditions = [gates.parse(text, relative=baseline is not None) for text in options["gates"]]
     audit = _audit(options)
     with output.opened(options["outputs"]) as files:
         found, interrupted = rows.gathered(lambda hear: audit.run(progress=hear), options["quiet"])
@@ -100,14 +107,14 @@ def shift(**options: Any) -> int:
             said = audit.findings()
             about |= {"findings": said} if said else {}
             report = drift_report(found, columns, about, not options["no_header"], frozen, said)
-            output.deliver(report, files, options)
+            report = baseline.beside(report) if baseline else report
+            draw = functools.partial(drawn, found if options["curve"] else ())
+            output.deliver_drawn(report, draw, files, options)
     if interrupted:
         output.say(f"interrupted: {len(found)} rows were done and written")
         return 130
-    broken = gates.broken(conditions, found)
-    for line in broken:
-        output.say(line)
-    return 1 if broken else 0
+    broken = baseline.broken(conditions) if baseline else gates.broken(conditions, found)
+    return work.judged(broken)
 
 
 def _audit(options: dict[str, Any]) -> Audit:

@@ -40,6 +40,14 @@ def done(
     return found, INTERRUPTED if interrupted else 0
 
 
+def judged(broken: Iterable[str], code: int = 0) -> int:
+    """Say which --fail-if were broken; return 1 if some was, otherwise `code`."""
+    lines = list(broken)
+    for line in lines:
+        output.say(line)
+    return 1 if lines else code
+
+
 def formats(options: dict[str, Any], usual: str) -> list[Format]:
     """Return the formats of --dtype, each once. Raises: UsageError, UnknownName."""
     from ropeaudit.formats import parse

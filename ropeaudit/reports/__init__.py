@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
-from ropeaudit.errors import UnknownName
+from ropeaudit.errors import MissingPackage, UnknownName
 
 Row = Mapping[str, Any]
 
@@ -20,6 +21,8 @@ _FORMS = {
     "markdown": ("markdown", (".md", ".markdown")),
     "html": ("html", (".html", ".htm")),
 }
+# The same for forms that are no text and go into files alone; each has encode(report) -> bytes, and `needs`.
+_BINARY = {"parquet": ("parquet", (".parquet",))}
 FORMS = tuple(_FORMS)
 
 
@@ -55,10 +58,32 @@ def render(form: str, report: Report) -> str:
     return text
 
 
+def encoded(form: str, report: Report) -> bytes:
+    """Return the report as bytes of a file; bytes in names that are no text are written out."""
+    if form not in _BINARY:
+        return render(form, report).encode("utf-8", "backslashreplace")
+    module = import_module(f"ropeaudit.reports.{_BINARY[form][0]}")
+    found: bytes = module.encode(report)
+    return found
+
+
+def check_installed(form: str) -> None:
+    """Raise MissingPackage if a form needs a package that is not there, before any work is done."""
+    if form in _BINARY:
+        needed(import_module(f"ropeaudit.reports.{_BINARY[form][0]}").NEEDS, f"a .{form} file", form)
+
+
+def needed(package: str, what: str, extra: str) -> None:
+    """Raise MissingPackage if a package is not installed; `extra` is what to type for it."""
+    if find_spec(package) is None:
+        raise MissingPackage(f"{what} needs {package}; type: pip install 'ropeaudit[{extra}]'")
+
+
 def form_of(path: str) -> str:
     """Return the form that a file's suffix asks for. Raises: UnknownName."""
-    for form, (_, suffixes) in _FORMS.items():
+    every = _FORMS | _BINARY
+    for form, (_, suffixes) in every.items():
         if path.lower().endswith(suffixes):
             return form
-    known = [suffix for _, suffixes in _FORMS.values() for suffix in suffixes]
+    known = [suffix for _, suffixes in every.values() for suffix in suffixes]
     raise UnknownName("kind of output file", path, known)

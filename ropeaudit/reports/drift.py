@@ -9,7 +9,7 @@ from typing import Any
 from ropeaudit import masks, records
 from ropeaudit.records import Record
 from ropeaudit.reports import Report, settings
-from ropeaudit.reports.numbers import percent, short
+from ropeaudit.reports.numbers import percent, printable, short
 
 LEGEND = (
     "drift: score at the offset minus the exact score; self drift: minus the subject's own score at "
@@ -53,6 +53,7 @@ _DISPENSABLE = (
     "self_drift_rms",
     "drift_relative",
 )
+_MOST_CURVES = 8
 GRAVITY = ("refused", "exact", "floor", "growing", "decorrelated", "overflow")
 
 
@@ -94,6 +95,29 @@ def drift_report(
         circumstances={"schema": records.SCHEMA, **circumstances},
         header=header,
     )
+
+
+def drawn(found: Sequence[Record], width: int = 48, plain: bool = False) -> str:
+    """Return small curves as text: RMS drift over the offset, of every subject and dtype."""
+    from ropeaudit.reports.curves import curve  # loads numpy
+
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in found:
+        same = (getattr(record, name) for name in records.IDENTITY if name not in ("offset", "length"))
+        groups.setdefault(tuple(same), []).append(record)
+    parts = []
+    for some in groups.values():
+        points = sorted((one.offset, one.drift_rms) for one in some if one.offset >= 0)
+        finite = [(x, y) for x, y in points if math.isfinite(y)]
+        if len(finite) > 1:
+            lost = [str(x) for x, y in points if math.isnan(y)]
+            left_out = f" (nan at {', '.join(lost[:3])}{', ...' if len(lost) > 3 else ''})" if lost else ""
+            model = "" if some[0].model == "none" else f"{some[0].model} "
+            title = f"{model}{some[0].subject} {some[0].dtype}: drift rms over the offset{left_out}"
+            xs, ys = zip(*finite, strict=True)
+            parts.append("\n".join([printable(title), *curve(xs, ys, width, plain=plain)]))
+    left = len(parts) - _MOST_CURVES
+    return "\n\n".join([*parts[:_MOST_CURVES], *([f"{left} more curves are not drawn."] if left > 0 else [])])
 
 
 def headline(found: Sequence[Record]) -> str:

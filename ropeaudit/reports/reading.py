@@ -1,4 +1,4 @@
-"""Reports read back: CSV, JSON and JSON Lines that carry the columns of `records.COLUMNS`.
+"""Reports read back: CSV, JSON, JSON Lines and Parquet that carry the columns of `records.COLUMNS`.
 
 Files of an older schema are read, and what they lack is None; a newer one is refused.
 """
@@ -9,36 +9,29 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ropeaudit import records, reports
 from ropeaudit.errors import BadInput
 from ropeaudit.records import Record
 from ropeaudit.reports import Row
 
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, csv.Error)
+T = TypeVar("T")
 
 
 def read(path: str) -> list[Row]:
     """Return the rows of a report, each with the columns of `records.COLUMNS` that it has.
 
     What is undefined (nan, null, an empty cell) is nan in a column that always holds floats, None elsewhere.
-    Raises: BadInput.
+    Raises: BadInput, MissingPackage.
     """
     form = reports.form_of(path)
-    if form not in ("csv", "json", "jsonl"):
+    if form not in _READERS:
         raise BadInput(f"{path!r} is for readers; give the .csv, .json or .jsonl of the same report")
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise BadInput(f"{path!r} cannot be read: {reason}") from None
-    try:
-        rows = [_typed(row) for row in {"csv": _csv, "json": _json, "jsonl": _lines}[form](text)]
-    except _UNREADABLE as error:
-        raise BadInput(f"{path!r} is not a report of ropeaudit: {error}") from None
+    reports.check_installed(form)
+    rows = _parsed(path, lambda content: [_typed(row) for row in _READERS[form](content)])
     for row in rows:
         check(path, row)
     return rows
@@ -57,6 +50,30 @@ def _filled(name: str, value: Any) -> Any:
     return 0 if name in records.WHOLE_COLUMNS else math.nan
 
 
+def whole(path: str) -> dict[str, Any]:
+    """Return the object of a .json report of any command, as it stands there. Raises: BadInput."""
+    found: dict[str, Any] = _parsed(path, lambda content: _with_records(json.loads(content)))
+    return found
+
+
+def _with_records(found: Any) -> Any:
+    if not isinstance(found["records"], list):
+        raise TypeError("its records are no list")
+    return found
+
+
+def _parsed(path: str, parse: Callable[[bytes], T]) -> T:
+    """Read a file and parse it. Raises: BadInput."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path!r} cannot be read: {error.strerror or error}") from None
+    try:
+        return parse(content)
+    except _DAMAGED as error:
+        raise BadInput(f"{path!r} is not a report of ropeaudit: {error}") from None
+
+
 def check(path: str, row: Mapping[str, Any]) -> None:
     """Raise BadInput if a row is of a newer schema, or of none."""
     schema = row.get("schema")
@@ -68,23 +85,47 @@ def check(path: str, row: Mapping[str, Any]) -> None:
         )
 
 
-def _csv(text: str) -> Iterator[Mapping[str, Any]]:
-    reader = csv.DictReader(io.StringIO(text), strict=True)
+def _csv(content: bytes) -> Iterator[Mapping[str, Any]]:
+    reader = csv.DictReader(io.StringIO(content.decode("utf-8")), strict=True)
     for row in reader:
         if None in row or None in row.values():
             raise ValueError(f"line {reader.line_num} has another number of cells than the header")
         yield row
 
 
-def _json(text: str) -> Iterable[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = json.loads(text)["records"]
+def _json(content: bytes) -> Iterable[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = json.loads(content)["records"]
     return found
 
 
-def _lines(text: str) -> Iterator[Mapping[str, Any]]:
-    for line in text.splitlines():
+def _lines(content: bytes) -> Iterator[Mapping[str, Any]]:
+    for line in content.decode("utf-8").splitlines():
         if line.strip():
             yield json.loads(line)
+
+
+def _parquet(content: bytes) -> Iterable[Mapping[str, Any]]:
+    from ropeaudit.reports import parquet
+
+    return parquet.decode(content)
+
+
+_READERS: Mapping[str, Callable[[bytes], Iterable[Mapping[str, Any]]]] = {
+    "csv": _csv,
+    "json": _json,
+    "jsonl": _lines,
+    "parquet": _parquet,
+}
+_DAMAGED = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    OverflowError,
+    csv.Error,
+)
 
 
 def _typed(row: Mapping[str, Any]) -> Row:

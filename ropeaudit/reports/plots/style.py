@@ -1,0 +1,148 @@
+"""What all pictures share: colours, marks, titles, edges, and how they become files.
+
+Colours are those of Okabe and Ito (jfly.uni-koeln.de/color), told apart by the colour-blind; every line has a
+dash and a marker of its own too, so that a print without colours can be read.
+"""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ropeaudit.reports import settings
+from ropeaudit.reports.numbers import printable, setting
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLACK, ORANGE, SKY, GREEN, RED, BLUE, PURPLE = (
+    "#000000",
+    "#E69F00",
+    "#56B4E9",
+    "#009E73",
+    "#D55E00",
+    "#0072B2",
+    "#CC79A7",
+)
+GREY = "#666666"
+_COLOURS = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, BLACK)
+_DASHES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+_MARKERS = "osD^vP*X"
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")
+MOST_LINES = 24
+_INSIDE = 6  # lines whose legend fits into the axes
+_TITLE = 92  # characters of a line of a title
+SUFFIXES = ("svg", "png", "pdf")
+
+
+@dataclass(slots=True)
+class Picture:
+    """A figure, the finding that is its title, and what it does not show."""
+
+    figure: Figure
+    title: str
+    notes: list[str] = field(default_factory=list)
+
+
+def line(number: int) -> dict[str, Any]:
+    """Return colour, dash and marker of a line; 280 are different."""
+    return {
+        "color": _COLOURS[number % len(_COLOURS)],
+        "linestyle": _DASHES[number % len(_DASHES)],
+        "marker": _MARKERS[number % len(_MARKERS)],
+        "markersize": 7.0 - 2.5 * number / (number + 3),  # earlier lines show under later ones
+        "linewidth": 2.6 - 1.5 * number / (number + 2),
+    }
+
+
+def figure(title: str, panels: int = 1, height: float = 4.8, **axes: Any) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a title and panels under each other."""
+    from matplotlib.figure import Figure
+
+    made = Figure(figsize=(8.6, height), layout="constrained", dpi=150)
+    found = made.subplots(panels, 1, squeeze=False, **axes)[:, 0]
+    text = textwrap.fill(printable(title).replace("$", r"\$"), _TITLE, max_lines=3, placeholder=" …")
+    made.suptitle(text, x=0.01, ha="left", fontsize=10, fontweight="bold")
+    for one in found:
+        one.grid(True, which="major", color="#dddddd", linewidth=0.6)
+        one.set_axisbelow(True)
+        one.spines[["top", "right"]].set_visible(False)
+    return made, list(found)
+
+
+def legend(axes: Axes) -> None:
+    """Add the legend: inside where it is small, to the right of the axes where it is not."""
+    count = len(axes.get_legend_handles_labels()[1])
+    if count > _INSIDE:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=7, borderaxespad=0, frameon=False)
+    elif count:
+        axes.legend(fontsize=8, framealpha=0.85)
+
+
+def offsets_axis(axes: Axes, values: Sequence[float]) -> None:
+    """Make the horizontal axis logarithmic, with a place for 0 and for what is below it."""
+    from matplotlib.ticker import FuncFormatter
+
+    some = sorted({abs(value) for value in values if value})
+    if some and some[-1] > 20 * some[0]:
+        axes.set_xscale("symlog", linthresh=some[0], linscale=0.4)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    axes.margins(x=0.03)
+
+
+def edge(axes: Axes, xs: Sequence[float], top: bool, colour: str, label: str) -> None:
+    """Mark what cannot be drawn to scale at an edge: nan or infinite at the top, 0 at the bottom."""
+    axes.plot(
+        xs,
+        [1.0 if top else 0.0] * len(xs),
+        transform=axes.get_xaxis_transform(),
+        clip_on=False,
+        linestyle="none",
+        marker="X" if top else "v",
+        markersize=8,
+        markerfacecolor=colour,
+        markeredgecolor="white",
+        label=label,
+        zorder=5,
+    )
+
+
+def limited(groups: Mapping[str, Any], most: int, noun: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the first `most` groups, and what is left out, said aloud."""
+    kept = dict(list(groups.items())[:most])
+    left = len(groups) - len(kept)
+    note = f"{left} of {len(groups)} {noun} are not drawn, for {most} fit: give a file with fewer of them"
+    return kept, [note] if left else []
+
+
+def cases(rows: Sequence[Mapping[str, Any]], most: int) -> tuple[dict[str, Any], list[str]]:
+    """Return rows by subject, dtype, offset and the settings that differ, and what is left out of them."""
+    several = settings.varying([{name: row.get(name) for name in settings.NAMES} for row in rows])
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(f"{named(row, several)} at offset {row['offset']:,}", []).append(row)
+    return limited(groups, most, "cases")
+
+
+def named(row: Mapping[str, Any], several: Iterable[str]) -> str:
+    """Return what to call a line: subject, dtype and the settings that tell it apart."""
+    words = [str(row[name]) for name in ("subject", "dtype") if row.get(name) is not None]
+    for name in several:
+        value = setting(row.get(name))
+        words.append(value if name == "model" else f"{name}={value}")
+    return printable(" ".join(words)) or "exact"
+
+
+def encoded(picture: Picture, suffix: str) -> bytes:
+    """Return the bytes of a file; the same picture gives the same bytes."""
+    import matplotlib
+
+    file = io.BytesIO()
+    nothing = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    with matplotlib.rc_context({"svg.hashsalt": "ropeaudit"}):
+        picture.figure.savefig(file, format=suffix, metadata=nothing[suffix])
+    return file.getvalue()

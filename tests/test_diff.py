@@ -1,0 +1,226 @@
+"""Two reports against each other: what changed, what is new or gone, and gates on it."""
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropeaudit import records
+from ropeaudit.analyses.diff import KEYS, MEASURED, compare
+from ropeaudit.audit import shift
+from ropeaudit.cli.main import main
+from ropeaudit.errors import BadInput, UsageError
+from ropeaudit.reports.diff import COLUMNS, headline
+from ropeaudit.reports.reading import read
+
+SMALL = ["--heads", "1", "--seq-len", "40", "--offset", "0,128k", "--dtype", "fp64,fp16,bf16"]
+SHIFT = ["shift", *SMALL, "--recipe", "uniform,hf", "-q"]
+ROWS = [record.as_dict() for record in shift((0, 7), ("fp16", "bf16"), heads=1, seq_len=9, head_dim=8)]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reports")
+    files = [word for suffix in ("csv", "json", "jsonl") for word in ("-o", f"{folder / 'a'}.{suffix}")]
+    assert main([*SHIFT, *files]) == 0
+    planted(folder / "a.csv", folder / "b.csv", 1.1)
+    return folder
+
+
+def planted(source: Path, target: Path, times: float) -> None:
+    """Write a report in which hf bfloat16 drifts so much more at offset 131072."""
+    with source.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        if (row["subject"], row["dtype"], row["offset"]) == ("hf", "bfloat16", "131072"):
+            row |= {
+                name: repr(times * float(row[name]))
+                for name in row
+                if name.startswith(("drift", "self_drift"))
+            }
+    with target.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def changed(row: dict, **values) -> dict:
+    return {**row, **values}
+
+
+@pytest.mark.parametrize("again", ["a.csv", "a.json", "a.jsonl"])
+def test_a_run_again_is_silent(again, reports, capsys) -> None:
+    gates = ["--fail-if", "drift_rms>1.0x", "--fail-if", "drift_max>1x"]
+    assert main(["diff", f"{reports / 'a.csv'}", f"{reports / again}", *gates]) == 0
+    seen = capsys.readouterr()
+    assert seen.out == "No case changed: all 12 are within 1.05 times what they were.\n"
+    assert seen.err == ""
+
+
+def test_a_planted_regression_is_found(reports, capsys) -> None:
+    command = ["diff", f"{reports / 'a.csv'}", f"{reports / 'b.csv'}", "-f", "json"]
+    assert main([*command, "--fail-if", "drift_rms>1.05x"]) == 1
+    seen = capsys.readouterr()
+    report = json.loads(seen.out)
+    (row,) = report["records"]
+    assert list(row) == list(COLUMNS)
+    old = next(
+        one for one in read(str(reports / "a.csv")) if one["stages"] == row["stages"] and one["offset"]
+    )
+    assert row["drift_rms_before"] == old["drift_rms"]
+    assert row["drift_rms_ratio"] == pytest.approx(1.1)
+    assert row["drift_rms_change"] == pytest.approx(0.1 * old["drift_rms"])
+    assert (row["status"], row["subject"], row["dtype"], row["offset"]) == (
+        "changed",
+        "hf",
+        "bfloat16",
+        131072,
+    )
+    assert report["headline"].startswith(
+        "1 of 12 cases drifts more: hf bfloat16 at offset 131072 1.10 times ("
+    )
+    assert "before" in seen.err
+    assert "(drift_rms>1.05x) for hf bfloat16 at offset 131072; 1 of 12 cases fail" in seen.err
+    assert main([*command, "--fail-if", "drift_rms>1.2x"]) == 0
+    assert main([*command, "--fail-if", "drift_rms>1e-9"]) == 1
+    assert main([*command, "--ratio", "1.2"]) == 0
+    assert "No case changed" in capsys.readouterr().out.rpartition('"headline"')[2]
+
+
+def test_less_drift_is_said_and_passes(reports, capsys) -> None:
+    assert main(["diff", f"{reports / 'b.csv'}", f"{reports / 'a.csv'}", "--fail-if", "drift_rms>1.1x"]) == 0
+    assert "1 of 12 cases drifts less: hf bfloat16 at offset 131072 0.909 times" in capsys.readouterr().out
+
+
+def test_table(reports, capsys, snapshot) -> None:
+    columns = "subject,dtype,offset,status,drift_rms_ratio,verdict_after"
+    assert main(["diff", f"{reports / 'a.csv'}", f"{reports / 'b.csv'}", "--all", "--columns", columns]) == 0
+    assert capsys.readouterr().out == snapshot
+
+
+def test_new_and_gone() -> None:
+    found = compare(ROWS[:3], ROWS[1:])
+    assert [pair.status for pair in found.pairs] == ["same", "same", "new", "gone"]
+    assert headline(found) == (
+        "No case changed: all 2 are within 1.05 times what they were; 1 new and 1 gone."
+    )
+
+
+def test_the_version_is_not_what_was_asked_for() -> None:
+    assert set(records.IDENTITY) - set(KEYS) == {"schema", "version"}
+    found = compare(ROWS, [changed(row, version="another") for row in ROWS])
+    assert {pair.status for pair in found.pairs} == {"same"}
+
+
+def test_missing_columns_are_not_joined_by_nor_compared() -> None:
+    older = [{name: row[name] for name in ("subject", "dtype", "offset", "drift_rms")} for row in ROWS]
+    assert {pair.status for pair in compare(older, ROWS).pairs} == {"same"}
+    with pytest.raises(BadInput, match="the earlier report has two rows for uniform"):
+        compare([{name: row[name] for name in ("subject", "offset", "drift_rms")} for row in ROWS], ROWS)
+
+
+def test_what_shares_no_case_says_why() -> None:
+    with pytest.raises(BadInput, match="no case in common: seed is 0 in the earlier and 1 in the later one"):
+        compare(ROWS, [changed(row, seed=1) for row in ROWS])
+    with pytest.raises(BadInput, match="the later one is empty"):
+        compare(ROWS, [])
+    with pytest.raises(UsageError, match=r"--ratio 0\.5"):
+        compare(ROWS, ROWS, 0.5)
+
+
+@given(st.sampled_from(MEASURED), st.floats(1e-3, 1e3), st.floats(1.0, 4.0))
+def test_changed_is_more_than_the_ratio(column: str, times: float, ratio: float) -> None:
+    before = changed(ROWS[1], **{column: 0.5}, reference_error=0.0)
+    after = changed(before, **{column: 0.5 * times})
+    (pair,) = compare([before], [after], ratio).pairs
+    own = pair.ratio(column)
+    beyond = times != 1 if column in ("nonfinite", "distinct_positions") else own > ratio or own < 1 / ratio
+    assert own == pytest.approx(times)
+    assert (pair.changed == (column,)) is beyond
+
+
+def test_lost_scores_are_a_change_and_break_a_gate(tmp_path, capsys) -> None:
+    nan = {"drift_rms": math.nan, "drift_max": math.nan, "nonfinite": 5, "verdict": "overflow"}
+    found = compare(ROWS, [*ROWS[:3], changed(ROWS[3], **nan)])
+    assert headline(found) == (
+        "1 of 4 cases drifts more: uniform bfloat16 at offset 7 gives 5 scores that are nan or infinite, "
+        "before 0."
+    )
+    for name, rows in (("a", ROWS), ("b", [*ROWS[:3], changed(ROWS[3], **nan)])):
+        lines = [json.dumps({k: v if v == v else None for k, v in row.items()}) for row in rows]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    files = {name: f"{tmp_path / name}.jsonl" for name in "ab"}
+    assert main(["diff", files["a"], files["b"], "--fail-if", "drift_rms>1.1x"]) == 1
+    assert main(["diff", files["b"], files["b"], "--fail-if", "drift_rms>1.1x"]) == 0
+    assert main(["diff", files["b"], files["b"], "--fail-if", "drift_rms>1000"]) == 1  # as in shift
+    capsys.readouterr()
+
+
+def test_changes_within_the_certificate_are_none() -> None:
+    before = changed(ROWS[0], drift_rms=1e-19, drift_max=2e-19, reference_error=1e-18)
+    (pair,) = compare([before], [changed(before, drift_rms=3e-19, drift_max=9e-19)]).pairs
+    assert pair.status == "same"
+    (pair,) = compare([before], [changed(before, drift_rms=3e-18)]).pairs
+    assert pair.changed == ("drift_rms",)
+
+
+def test_other_changes_are_said() -> None:
+    found = compare(ROWS, [changed(row, reference_rms=3.0, verdict="growing") for row in ROWS])
+    assert "4 of 4 changed otherwise: uniform float16 at offset 0 in reference_rms" in headline(found)
+
+
+def test_baseline_in_one_step(reports, capsys) -> None:
+    baseline = ["--baseline", f"{reports / 'b.csv'}"]
+    again = [*SHIFT, *baseline, "--fail-if", "drift_rms>1.01x"]
+    assert main(again) == 0
+    out = capsys.readouterr().out
+    assert f"Since {reports / 'b.csv'}: 1 of 12 cases drifts less: hf bfloat16" in out
+    assert main([*again, "-f", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["changes"]
+    assert row["drift_rms_ratio"] == pytest.approx(1 / 1.1)
+    planted(reports / "a.csv", reports / "c.csv", 0.9)
+    command = [*SHIFT[:-1], "--baseline", f"{reports / 'c.csv'}", "-f", "csv"]
+    assert main([*command, "--fail-if", "drift_rms>1.1x"]) == 1
+    seen = capsys.readouterr()
+    assert seen.out.count("\n") == 13
+    assert "cases drifts more: hf bfloat16 at offset 131072 1.11 times" in seen.err
+    assert "(drift_rms>1.1x) for hf bfloat16" in seen.err
+
+
+def test_a_baseline_of_other_cases_keeps_the_rows(reports, capsys) -> None:
+    assert main([*SHIFT, "--seed", "1", "--baseline", f"{reports / 'a.csv'}", "-f", "csv"]) == 2
+    seen = capsys.readouterr()
+    assert seen.out.count("\n") == 13
+    assert "no case in common: seed is 0 in the earlier and 1" in seen.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["diff", "A", "none.csv"], "'none.csv' cannot be read"),
+        (["diff", "A", "A", "--ratio", "much"], "--ratio 'much' is not a number"),
+        (["diff", "A", "A", "--ratio", "nan"], "--ratio nan is not 1 or more"),
+        (["diff", "A", "A", "--fail-if", "drift_rms>x"], "is not a number"),
+        (["diff", "A", "A", "--fail-if", "drift>1.1x"], "unknown numeric column"),
+        (["diff", "A", "A", "--columns", "drift_rms"], "unknown column"),
+        (["shift", "--fail-if", "drift_rms>1.1x"], "add --baseline FILE"),
+        (["shift", "--baseline", "none.csv"], "'none.csv' cannot be read"),
+    ],
+)
+def test_bad_input_gets_one_line(options, said, reports, capsys) -> None:
+    assert main([f"{reports / 'a.csv'}" if word == "A" else word for word in options]) == 2
+    seen = capsys.readouterr()
+    assert said in seen.err
+    assert seen.err.count("\n") == 1
+    assert seen.out == ""
+
+
+def test_a_gate_on_a_column_that_was_not_written(reports, tmp_path, capsys) -> None:
+    path = tmp_path / "few.csv"
+    path.write_text("subject,dtype,offset,drift_rms\nhf,bfloat16,0,1.0\n")
+    assert main(["diff", f"{path}", f"{path}", "--fail-if", "drift_max>1x"]) == 2
+    assert "the reports lack the column drift_max" in capsys.readouterr().err

@@ -1,0 +1,317 @@
+"""Pictures: what is drawn, asked of the figure itself; files, titles, bad input."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+
+from ropeaudit import parse
+from ropeaudit.analyses import heatmap
+from ropeaudit.audit import shift
+from ropeaudit.cases import Case
+from ropeaudit.cli import plot as command
+from ropeaudit.cli.main import main
+from ropeaudit.recipes import named
+from ropeaudit.reports import plots
+from ropeaudit.reports.plots import drift, safe, style
+from ropeaudit.reports.plots.heatmap import draw as draw_heatmap
+
+SMALL = ["--heads", "2", "--seq-len", "40"]
+OFFSETS = (0, 1, 64, 4096, 131072)
+SIGNATURES = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("plots")
+    explain = ["explain", *SMALL, "--dtype", "bf16,fp16", "--offset", "1000"]
+    limit = ["limit", "--seq-len", "16", "--heads", "1", "--kv-heads", "1", "--up-to", "512"]
+    for name, line in {
+        "drift": [
+            "shift",
+            *SMALL,
+            "--offset",
+            "0,1,64,4k,128k",
+            "--dtype",
+            "fp16,bf16",
+            "--recipe",
+            "uniform,hf",
+        ],
+        "stages": explain,
+        "bands": [*explain, "--by", "pair"],
+        "decay": ["decay", "--distance", "0-5000", "--base", "1e4,5e5"],
+        "safe": [
+            *limit,
+            "--model",
+            "llama-3.1-8b,qwen3-8b",
+            "--recipe",
+            "uniform",
+            "--dtype",
+            "float8_e4m3fn,bf16",
+        ],
+    }.items():
+        assert main([*line, "-q", "-o", f"{made / name}.json"]) == 0
+    return made
+
+
+@pytest.fixture(scope="module")
+def sweep() -> list[dict]:
+    return [r.as_dict() for r in shift(OFFSETS, ("fp16", "bf16"), ["uniform", "hf"], heads=2, seq_len=40)]
+
+
+def records(path: Path, name: str = "records") -> list[dict]:
+    return json.loads(path.read_text(encoding="utf-8"))[name]
+
+
+def lines(axes) -> dict:
+    return {line.get_label(): line for line in axes.get_lines()}
+
+
+def test_drift_draws_every_row(sweep) -> None:
+    picture = drift.draw(sweep)
+    (axes,) = picture.figure.axes
+    for subject in ("uniform", "hf"):
+        for dtype in ("float16", "bfloat16"):
+            line = lines(axes)[f"{subject} {dtype}"]
+            rows = [row for row in sweep if (row["subject"], row["dtype"]) == (subject, dtype)]
+            assert list(line.get_xdata()) == list(OFFSETS)
+            np.testing.assert_array_equal(line.get_ydata(), [row["drift_rms"] for row in rows])
+    assert (axes.get_xscale(), axes.get_yscale()) == ("symlog", "log")
+    assert axes.get_xlabel() == "offset added to every position (tokens)"
+    assert axes.get_ylabel() == "RMS drift (score units)"
+    assert picture.title.startswith("uniform bfloat16 drifts most: ")
+    assert "uniform float16 has nan or infinite scores at offset 131,072" in picture.title
+    assert picture.title.split()[0] in picture.figure.get_suptitle()
+
+
+def test_lost_scores_are_marked_at_the_edge_in_the_colour_of_their_line(sweep) -> None:
+    (axes,) = drift.draw(sweep).figure.axes
+    mark, line = lines(axes)["nan or infinite scores"], lines(axes)["uniform float16"]
+    assert list(mark.get_xdata()) == [131072]
+    assert set(mark.get_ydata()) == {1.0}
+    assert mark.get_transform() == axes.get_xaxis_transform()
+    assert to_hex(mark.get_markerfacecolor()) == to_hex(line.get_color())
+    zero = [{**row, "drift_rms": 0.0} for row in sweep]
+    (axes,) = drift.draw(zero).figure.axes
+    assert set(lines(axes)["no drift at all"].get_ydata()) == {0.0}
+
+
+def test_what_was_to_be_expected_is_drawn_too(sweep) -> None:
+    rows = [row for row in sweep if (row["subject"], row["dtype"]) == ("hf", "bfloat16")]
+    (axes,) = drift.draw(rows).figure.axes
+    for column, label in (
+        ("predicted_rms", "predicted RMS"),
+        ("bound_max", "bound of the largest |drift|"),
+        ("floor_rms", "floor: RMS drift at offset 0"),
+    ):
+        np.testing.assert_array_equal(lines(axes)[label].get_ydata(), [row[column] for row in rows])
+
+
+def test_the_first_inexact_position_of_each_format_is_marked(sweep) -> None:
+    (axes,) = drift.draw(sweep).figure.axes
+    said = {text.get_text().replace("\n", " "): text.xy[0] for text in axes.texts}
+    assert said == {
+        "float16: first inexact position 2,049": 2049 - 39,
+        "bfloat16: first inexact position 257": 257 - 39,
+    }  # hf keeps positions in float32, whose first one is past these offsets
+    assert parse("bf16").first_inexact_integer == 257
+
+
+def test_many_lines_go_beside_the_axes_and_too_many_are_said(sweep) -> None:
+    rows = [{**row, "seed": seed} for seed in range(9) for row in sweep]
+    picture = drift.draw(rows)
+    (axes,) = picture.figure.axes
+    drawn = [name for name in lines(axes) if "seed=" in name]
+    assert len(drawn) == style.MOST_LINES
+    assert picture.notes[0].startswith("12 of 36 lines are not drawn, for 24 fit")
+    assert axes.get_legend()._bbox_to_anchor is not None
+    looks = [tuple(map(str, style.line(number).values())) for number in range(280)]
+    assert len({look[:3] for look in looks}) == 280
+
+
+def test_stages(folder) -> None:
+    picture = plots.picture("stages", str(folder / "stages.json"))
+    rows = records(folder / "stages.json")
+    assert [axes.get_title(loc="left") for axes in picture.figure.axes] == [
+        "uniform bfloat16 at offset 1,000",
+        "uniform float16 at offset 1,000",
+    ]
+    for axes, dtype in zip(picture.figure.axes, ("bfloat16", "float16"), strict=True):
+        shares = {f"{row['stage']} ({row['format']})": row["share"] for row in rows if row["dtype"] == dtype}
+        names = [label.get_text() for label in axes.get_yticklabels()]
+        widths = [bar.get_width() for bar in axes.patches]
+        assert dict(zip(names, widths, strict=True)) == pytest.approx({k: 100 * v for k, v in shares.items()})
+    assert "(%)" in picture.figure.axes[-1].get_xlabel()
+    assert picture.title == json.loads((folder / "stages.json").read_text(encoding="utf-8"))["headline"]
+
+
+def test_undefined_shares_are_marked(tmp_path) -> None:
+    path = tmp_path / "x.json"
+    line = ["explain", *SMALL, "--dtype", "fp16", "--offset", "128k", "-q", "-o", f"{path}"]
+    assert main(line) == 0
+    (axes,) = plots.picture("stages", str(path)).figure.axes
+    assert all(text.get_text().startswith("not defined: ") for text in axes.texts)
+    assert len([mark for mark in axes.get_lines() if mark.get_marker() == "X"]) == len(axes.texts) > 0
+    picture = plots.picture("bands", str(path))
+    assert "no finite drift" in picture.title
+    assert "nan or infinite" in lines(picture.figure.axes[0])
+
+
+@pytest.mark.parametrize(("file", "table"), [("stages", "pairs"), ("bands", "records")])
+def test_bands(file, table, folder) -> None:
+    picture = plots.picture("bands", str(folder / f"{file}.json"))
+    (axes,) = picture.figure.axes
+    rows = [row for row in records(folder / f"{file}.json", table) if row["dtype"] == "bfloat16"]
+    line = lines(axes)["uniform bfloat16 at offset 1,000"]
+    assert list(line.get_ydata()) == [row["part_rms"] for row in rows[:-1]]
+    assert list(line.get_xdata()) == [row["wavelength"] for row in rows[:-1]]
+    assert (
+        lines(axes)["uniform bfloat16 at offset 1,000: sum and store"].get_ydata()[0] == rows[-1]["part_rms"]
+    )
+    fast = sum(row["share"] for row in rows[:-1] if row["wavelength"] < 40)
+    assert f"within 40 positions hold {100 * fast:.1f} % of the drift" in picture.title
+    assert "tokens" in axes.get_xlabel()
+
+
+def test_decay(folder) -> None:
+    picture = plots.picture("decay", str(folder / "decay.json"))
+    top, bound, men = picture.figure.axes
+    rows = [
+        r for r in records(folder / "decay.json") if r["setting"] == "base=10000" and r["source"] == "ones"
+    ]
+    for axes, column, label in (
+        (top, "rms_relative", "base=10000 ones"),
+        (bound, "bound", "base=10000"),
+        (men, "men_sum", "base=10000"),
+    ):
+        line = lines(axes)[label]
+        assert list(line.get_xdata()) == [row["distance"] for row in rows]
+        assert list(line.get_ydata()) == [row[column] for row in rows]
+    assert len(lines(top)) == 5  # two settings, two sources, zero
+    assert any("base=10000: negative at 1,707" in text.get_text() for text in men.texts)
+    assert "tokens" in men.get_xlabel()
+
+
+def test_safe(folder) -> None:
+    picture = plots.picture("safe", str(folder / "safe.json"))
+    (axes,) = picture.figure.axes
+    rows = records(folder / "safe.json")
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        f"{row['subject']} {row['dtype']} {row['model']}" for row in rows
+    ]
+    ends = [bar.get_x() + bar.get_width() for bar in axes.patches]
+    assert ends == pytest.approx([row["safe_position"] or 1 for row in rows])
+    never = [row for row in rows if row["safe_position"] is None]
+    assert len([mark for mark in axes.get_lines() if mark.get_marker() == "X"]) == len(never) > 0
+    assert [text.get_text() for text in axes.texts] == [row["safe_up_to"] for row in rows]
+    assert axes.get_xlabel() == "last position up to which drift_relative ≤ 0.01 holds (tokens)"
+    many = safe.draw([{**row, "seed": seed} for seed in range(20) for row in rows], "x")
+    assert "of 80 rows are not drawn" in many.notes[0]
+
+
+def test_heatmap_is_the_drift_of_the_audit() -> None:
+    case = {"heads": 2, "seq_len": 40}
+    found = heatmap.measure(Case(**case), named("hf").resolve(parse("bf16")), 1000)
+    (record,) = shift(1000, "bf16", "hf", **case)
+    seen = ~found.hidden
+    assert seen.sum() == 40 * 41 // 2
+    assert math.sqrt((found.drift[seen] ** 2).mean()) == pytest.approx(record.drift_rms, rel=1e-3)
+    assert found.largest[0] == pytest.approx(record.drift_max, rel=1e-3)
+    assert found.largest[1:] == (record.worst_head, record.worst_query, record.worst_key)
+    picture = draw_heatmap(found)
+    axes, bar = picture.figure.axes
+    shown = axes.get_images()[0].get_array()
+    np.testing.assert_array_equal(shown.mask, found.hidden)
+    assert shown.max() == found.drift[seen].max()
+    assert "score units" in bar.get_ylabel()
+    assert (
+        f"of query {record.worst_query} and key {record.worst_key} in head {record.worst_head}"
+        in picture.title
+    )
+
+
+def test_lost_scores_of_a_heatmap_are_red_and_counted() -> None:
+    found = heatmap.measure(Case(heads=1, seq_len=40), named("uniform").resolve(parse("fp16")), 65500)
+    picture = draw_heatmap(found)
+    axes = picture.figure.axes[0]
+    lost = np.isnan(found.drift) & ~found.hidden
+    assert 0 < lost.sum() < 820
+    assert f"{lost.sum()} of 820 scores" in picture.title
+    np.testing.assert_array_equal(~axes.get_images()[1].get_array().mask, lost)
+
+
+@pytest.mark.parametrize("kind", ["drift", "stages", "bands", "decay", "safe"])
+def test_files_of_every_kind(kind, folder, tmp_path, capsys) -> None:
+    line = ["plot", f"{folder / kind}.json", "--kind", kind]
+    for _ in range(2):
+        assert main([*line, "-o", f"{tmp_path / 'x.svg'}"]) == 0
+        first, tmp_path = tmp_path, tmp_path / "again"
+        tmp_path.mkdir()
+    assert (first / "x.svg").read_bytes() == (first.parent / "x.svg").read_bytes()
+    seen = capsys.readouterr()
+    assert seen.out == ""
+    assert seen.err.startswith("ropeaudit: ")
+
+
+def test_suffixes_and_the_heatmap_command(tmp_path, capsys) -> None:
+    files = [word for suffix in SIGNATURES for word in ("-o", f"{tmp_path / 'x'}.{suffix}")]
+    assert main(["plot", "--kind", "heatmap", *SMALL, "--dtype", "fp16", "--offset", "4k", *files]) == 0
+    for suffix, start in SIGNATURES.items():
+        assert (tmp_path / f"x.{suffix}").read_bytes().startswith(start)
+    assert capsys.readouterr().err.startswith(
+        "ropeaudit: uniform float16 at offset 4,096: the largest |drift| is "
+    )
+
+
+def test_words_of_the_command_are_those_of_the_drawing() -> None:
+    assert command._SUFFIXES == style.SUFFIXES
+    assert set(command._KINDS) == {"heatmap", *plots._SOURCES}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "a picture needs a file; add -o drift.svg"),
+        (["-o", "x.svg"], "draws a report that another command has written; name it"),
+        (["DRIFT", "-o", "x.gif"], "unknown kind of picture 'x.gif'"),
+        (["DRIFT", "-o", "x.svg", "--kind", "pie"], "unknown --kind 'pie'"),
+        (["DRIFT", "-o", "x.svg", "--dtype", "bf16"], "leave out --dtype"),
+        (["DRIFT", "-o", "x.svg", "--kind", "heatmap"], "leave out FILE"),
+        (["DRIFT", "-o", "x.svg", "--kind", "stages"], "draws a report of `ropeaudit explain`"),
+        (["SAFE", "-o", "x.svg"], "no subject and offset"),
+        (["none.json", "-o", "x.svg", "--kind", "safe"], "cannot be read"),
+        (["x.csv", "-o", "x.svg", "--kind", "decay"], "is no .json file; type: ropeaudit decay"),
+        (["-o", "x.svg", "--kind", "heatmap", "--offset", "0,1"], "these options make 2"),
+        (["-o", "x.svg", "--kind", "heatmap", "--seq-len", "4096"], "at most 2048 positions"),
+    ],
+)
+def test_bad_input_gets_one_line(options, said, folder, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {"DRIFT": f"{folder / 'drift.json'}", "SAFE": f"{folder / 'safe.json'}"}
+    assert main(["plot", *(names.get(word, word) for word in options)]) == 2
+    seen = capsys.readouterr()
+    assert said in seen.err
+    assert seen.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_matplotlib_one_is_told_what_to_install(folder, tmp_path, monkeypatch, capsys) -> None:
+    from ropeaudit import reports
+
+    monkeypatch.setattr(reports, "find_spec", lambda name: None)
+    assert main(["plot", f"{folder / 'drift.json'}", "-o", f"{tmp_path / 'x.svg'}"]) == 2
+    assert "a picture needs matplotlib; type: pip install 'ropeaudit[plot]'" in capsys.readouterr().err
+
+
+def test_curves_beneath_the_table(capsys) -> None:
+    line = ["shift", *SMALL, "--offset", "0,1,64,4k,128k", "--dtype", "fp16,bf16", "-q", "--curve"]
+    assert main(line) == 0
+    out = capsys.readouterr().out
+    assert "uniform float16: drift rms over the offset (nan at 131072)\n" in out
+    assert "uniform bfloat16: drift rms over the offset\n" in out
+    assert out.index("overflow") < out.index("over the offset") < out.index("self drift: minus")
+    assert main([*line, "-f", "csv"]) == 2
+    assert "--curve goes with the table" in capsys.readouterr().err

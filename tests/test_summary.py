@@ -1,0 +1,139 @@
+"""Groups of rows: counts, verdicts, the worst and the median of a column, against plain computations."""
+
+import csv
+import io
+import json
+import math
+import statistics
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropeaudit.analyses.summary import groups
+from ropeaudit.cli.main import main
+from ropeaudit.errors import UsageError
+from ropeaudit.reports.reading import read
+
+SHIFT = [
+    "--heads",
+    "1",
+    "--kv-heads",
+    "1",
+    "--seq-len",
+    "40",
+    "--recipe",
+    "hf,uniform",
+    "--offset",
+    "0,1000,128k",
+]
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("summary") / "sweep.jsonl"
+    assert main(["shift", *SHIFT, "--model", "llama-3.1-8b,gpt-oss-20b", "-o", f"{path}", "-q"]) == 0
+    return path
+
+
+def test_lines_are_what_a_plain_computation_gives(sweep, capsys) -> None:
+    assert main(["summary", f"{sweep}", "--by", "model,dtype", "-f", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    rows = read(str(sweep))
+    assert len(report["records"]) == 8
+    for line in report["records"]:
+        some = [row for row in rows if (row["model"], row["dtype"]) == (line["model"], line["dtype"])]
+        finite = [row["drift_rms"] for row in some if not math.isnan(row["drift_rms"])]
+        assert line["cases"] == len(some) == 6
+        assert line["undefined"] == 6 - len(finite)
+        assert line["worst"] == (None if line["undefined"] else max(finite))
+        assert line["median"] == statistics.median(finite)
+        counts = Counter(row["verdict"] for row in some)
+        assert {name: line[f"{name}_cases"] for name in counts} == dict(counts)
+        assert line["verdicts"].count(",") == len(counts) - 1
+    worst = max(row["drift_rms"] for row in rows if not row["nonfinite"])
+    assert report["headline"] == (
+        "48 cases in 8 groups; 2 have no drift_rms (nan), first llama-3.1-8b uniform float16 at offset "
+        f"131072; the worst drift_rms of the others is {worst:.2f}, of gpt-oss-20b uniform bfloat16 at "
+        "offset 131072."
+    )
+
+
+def test_tables(sweep, capsys, snapshot) -> None:
+    for more in ([], ["--worst"]):
+        assert main(["summary", f"{sweep}", "--by", "model,dtype", *more]) == 0
+        assert capsys.readouterr().out == snapshot
+
+
+def test_the_worst_row_is_a_row_of_the_file(sweep, capsys) -> None:
+    assert main(["summary", f"{sweep}", "--worst", "--by", "dtype", "-f", "jsonl"]) == 0
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    whole = [json.loads(line) for line in sweep.read_text(encoding="utf-8").splitlines()]
+    assert len(shown) == 4
+    assert all(row in whole for row in shown)
+
+
+def test_several_files_and_the_smallest_count(sweep, tmp_path, capsys) -> None:
+    other = tmp_path / "other.csv"
+    assert main(["shift", *SHIFT, "-o", f"{other}", "-q"]) == 0
+    capsys.readouterr()
+    command = [
+        "summary",
+        f"{sweep}",
+        f"{other}",
+        "--column",
+        "distinct_positions",
+        "--by",
+        "subject",
+        "-f",
+        "csv",
+    ]
+    assert main(command) == 0
+    hf, uniform = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (hf["cases"], hf["worst"], hf["worst_at"].partition(" ")[0]) == ("36", "40", "llama-3.1-8b")
+    assert (uniform["worst"], uniform["undefined"]) == ("0", "0")
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=False, width=16), min_size=1, max_size=9))
+def test_worst_is_the_largest_and_nan_before_all(values: list[float]) -> None:
+    rows = [{"subject": "a", "drift_bias": value, "verdict": "floor"} for value in values]
+    (group,) = groups(rows, ["subject"], "drift_bias")
+    worst = group.worst["drift_bias"]
+    if any(map(math.isnan, values)):
+        assert math.isnan(worst)
+    else:
+        assert abs(worst) == max(map(abs, values))
+        assert group.median == statistics.median(values)
+
+
+def test_refused_cases_are_counted_and_not_the_worst() -> None:
+    rows = [
+        {"subject": "a", "offset": 0, "drift_rms": value, "verdict": verdict}
+        for value, verdict in ((math.nan, "refused"), (0.5, "floor"))
+    ]
+    (group,) = groups(rows, ["subject"])
+    assert group.worst is rows[1]
+    (alone,) = groups(rows[:1], ["subject"])
+    assert alone.worst is None
+    with pytest.raises(UsageError, match="no column dtype"):
+        groups(rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "Missing argument"),
+        (["none.csv"], "cannot be read"),
+        (["A", "--by", "drift"], "unknown column 'drift'"),
+        (["A", "--column", "verdict"], "unknown numeric column"),
+        (["A", "--columns", "drift_rms"], "unknown column"),
+        (["A", "-f", "xml"], "unknown report format"),
+    ],
+)
+def test_bad_input_gets_one_line(options, said, sweep, capsys) -> None:
+    assert main(["summary", *(f"{sweep}" if word == "A" else word for word in options)]) == 2
+    seen = capsys.readouterr()
+    assert said in seen.err
+    assert seen.out == ""
