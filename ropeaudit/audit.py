@@ -74,26 +74,55 @@ class Audit:
 
         progress is called with the share that is done, from 0 to 1.
         """
+        offsets = self.check()
+        for number, case in enumerate(self.cases):
+
+            def part(share: float, start: int = number) -> None:
+                if progress:
+                    progress((start + share) / len(self.cases))
+
+            yield from self.measure(case, self.makers(), offsets, threads, part)
+
+    def check(self, at_once: int = 1) -> list[int]:
+        """Raise what can be told to be wrong before any work; return the offsets, each once.
+
+        at_once: how many cases are in memory together.
+        """
         offsets = list(dict.fromkeys(int(offset) for offset in self.offsets))
         if self.attention and any(case.sample is not None for case in self.cases):
             raise UsageError("--attention looks at whole rows; leave out --sample")
-        anchors = [self.attention.anchor] if self.attention else []
-        fits(max(case.check([*offsets, *anchors]) for case in self.cases))
-        for number, case in enumerate(self.cases):
-            first = _DRAWING if case.sample is not None else 0.0  # its share of the case
+        fits(at_once * max(case.check([*offsets, *self._anchors()]) for case in self.cases))
+        return offsets
 
-            def part(share: float, start: float = number + first, size: float = 1 - first) -> None:
-                if progress:
-                    progress((start + size * share) / len(self.cases))
+    def measure(
+        self,
+        case: Case,
+        some: Sequence[Maker],
+        offsets: Sequence[int],
+        threads: int | None = None,
+        progress: Callable[[float], None] = lambda share: None,
+    ) -> Iterator[Record]:
+        """Yield the records of one case, maker by maker, offset by offset; their bits depend on no other.
 
-            def drawing(share: float, start: int = number) -> None:
-                part(share, start, _DRAWING)
+        progress hears the share of the case that is done.
+        """
+        first = _DRAWING if case.sample is not None else 0.0  # its share of the case
 
-            loaded, setting = case.load() if case.sample is None else case.draw(drawing)
-            positions_fit([*offsets, *anchors], loaded.seq_len)
-            workers = threads or circumstances.threads()
-            run = CaseRun(case, loaded, setting, self.makers(), self.attention, workers, part)
-            yield from run.records(offsets)
+        def part(share: float) -> None:
+            progress(first + (1 - first) * share)
+
+        def drawing(share: float) -> None:
+            progress(first * share)
+
+        loaded, setting = case.load() if case.sample is None else case.draw(drawing)
+        positions_fit([*offsets, *self._anchors()], loaded.seq_len)
+        workers = threads or circumstances.threads()
+        run = CaseRun(case, loaded, setting, some, self.attention, workers, part)
+        yield from run.records(offsets)
+
+    def _anchors(self) -> list[int]:
+        """Offsets that are measured besides those asked for."""
+        return [self.attention.anchor] if self.attention else []
 
 
 def shift(

@@ -612,15 +612,15 @@ def test_a_full_disk_leaves_an_existing_file_as_it_was(step, refused, monkeypatc
 def test_an_interrupt_keeps_the_rows_that_are_done(capsys, monkeypatch, tmp_path) -> None:
     from ropeaudit.audit import Audit
 
-    whole = Audit.run
+    whole, calls = Audit.measure, []
 
-    def run(self, threads=None, progress=None):
-        rows = whole(self, threads, progress)
-        yield next(rows)
-        yield next(rows)
-        raise KeyboardInterrupt
+    def measure(self, *arguments):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(arguments)
+        yield from whole(self, *arguments)
 
-    monkeypatch.setattr(Audit, "run", run)
+    monkeypatch.setattr(Audit, "measure", measure)
     path = tmp_path / "x.csv"
     assert main([*TINY, "--seed", "0-9+1", "-o", str(path), "-q"]) == 130
     assert path.read_text().count("\n") == 3

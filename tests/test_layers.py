@@ -29,6 +29,9 @@ HOUSE = [
     ["recording"],
     ["case_run"],
     ["audit"],
+    ["sweep"],
+    ["workers"],
+    ["cluster"],
     [
         "analyses.men",
         "analyses.frequency_variants",
@@ -45,7 +48,7 @@ HOUSE = [
     ["reports.numbers"],
     ["reports"],
     ["reports.settings", "reports.reading"],
-    ["reports.drift", "reports.table", "reports.json", "reports.curves"],
+    ["reports.drift", "reports.table", "reports.json", "reports.curves", "reports.plan", "sweep_file"],
     [
         "reports.markdown",
         "reports.jsonl",
@@ -59,7 +62,7 @@ HOUSE = [
     ["reports.explain"],
     ["cli", "cli.options", "cli.values", "cli.gates", "cli.progress"],
     ["cli.output", "cli.settings", "cli.rows"],
-    ["cli.work"],
+    ["cli.work", "cli.sweeping"],
     [
         "cli.shift",
         "cli.list",
@@ -70,6 +73,7 @@ HOUSE = [
         "cli.rerotate",
         "cli.limit",
         "cli.explain",
+        "cli.merge",
     ],
     ["cli.main"],
     ["", "__main__"],

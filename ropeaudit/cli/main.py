@@ -22,6 +22,7 @@ from ropeaudit.cli.explain import explain
 from ropeaudit.cli.frequencies import frequencies
 from ropeaudit.cli.limit import limit
 from ropeaudit.cli.list import list_
+from ropeaudit.cli.merge import merge
 from ropeaudit.cli.parity import parity
 from ropeaudit.cli.rerotate import rerotate
 from ropeaudit.cli.shift import shift
@@ -53,6 +54,7 @@ cli.add_command(parity)
 cli.add_command(rerotate)
 cli.add_command(limit)
 cli.add_command(explain)
+cli.add_command(merge)
 cli.add_command(list_)
 cli.add_command(env)
 

@@ -122,10 +122,15 @@ def print_report(report: Report, form: str, color: bool | None) -> None:
 
 def deliver(report: Report, files: Sequence[OutputFile], options: dict[str, Any]) -> None:
     """Write the files, then stdout, then the notes: a closed pipe must not lose the files."""
-    for file in files:
-        file.write(report)
+    write(report, files)
     print_report(report, options["form"], options["color"])
     say_notes(report, options)
+
+
+def write(report: Report, files: Sequence[OutputFile]) -> None:
+    """Write the files. Raises: BadOutput."""
+    for file in files:
+        file.write(report)
 
 
 def say_notes(report: Report, options: dict[str, Any]) -> None:

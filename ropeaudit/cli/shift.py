@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropeaudit.cli.options import axis, changes_option, report_options, rope_options, vector_options
+from ropeaudit.cli.sweeping import sweep_options
 
 if TYPE_CHECKING:
     from ropeaudit.audit import Audit
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     "--anchor", metavar="N", help="Offset that attention_d compares with (AnchorAttention).  [default: 16]"
 )
 @report_options
+@sweep_options
 @click.option("--no-header", is_flag=True, help="Rows alone, for csv and table.")
 @click.option(
     "--fail-if",
@@ -68,7 +70,7 @@ def shift(**options: Any) -> int:
     distances alone.
     """
     from ropeaudit import circumstances, records
-    from ropeaudit.cli import gates, output, rows
+    from ropeaudit.cli import gates, output, rows, sweeping
     from ropeaudit.errors import UsageError
     from ropeaudit.reports.drift import drift_report
 
@@ -77,15 +79,24 @@ def shift(**options: Any) -> int:
         raise UsageError(f"--no-header goes with csv and table; {options['form']} has no header")
     conditions = [gates.parse(text) for text in options["gates"]]
     audit = _audit(options)
-    with output.opened(options["outputs"]) as files:
-        found, interrupted = rows.gathered(lambda hear: audit.run(progress=hear), options["quiet"])
+    sweep, jobs = sweeping.planned(audit, options)
+    if options["dry_run"]:
+        return sweeping.show_plan(sweep, jobs, options)
+    with output.opened(options["outputs"]) as files, sweeping.kept(options) as kept:
+        run = sweeping.Run(sweep, jobs, options, kept)
+        _, interrupted = rows.gathered(run.rows, options["quiet"], len(sweep.cells) - run.before)
+        found = run.found()
         about = circumstances.gather() | {"stages": audit.stages()}
         if found or not interrupted:
             frozen = options["length"] != "shifted"
             report = drift_report(found, columns, about, header=not options["no_header"], frozen=frozen)
-            output.deliver(report, files, options)
+            output.write(report, files)
+            if kept and not interrupted:
+                kept.remove()
+            output.deliver(report, (), options)
     if interrupted:
-        output.say(f"interrupted: {len(found)} rows were done and written")
+        more = "; the same command with --resume goes on" if kept else ""
+        output.say(f"interrupted: {len(found)} rows were done and written{more}")
         return 130
     broken = gates.broken(conditions, found)
     for line in broken:

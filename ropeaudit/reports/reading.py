@@ -15,6 +15,7 @@ from typing import Any
 
 from ropeaudit import records, reports
 from ropeaudit.errors import BadInput
+from ropeaudit.records import Record
 from ropeaudit.reports import Row
 
 
@@ -32,6 +33,25 @@ def read(path: str) -> list[Row]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise BadInput(f"{path!r} cannot be read: {reason}") from None
+    return parse(path, form, text)
+
+
+def whole(path: str, rows: Iterable[Row]) -> list[Record]:
+    """Return rows as records. What JSON cannot hold (inf) is undefined in them. Raises: BadInput."""
+    return [_record(path, row) for row in rows]
+
+
+def _record(path: str, row: Row) -> Record:
+    if missing := [name for name in records.COLUMNS if name not in row]:
+        raise BadInput(f"{path!r} lacks the column {missing[0]!r}; write it again without --columns")
+    found = dict(row)
+    if found["anchor"] is not None:  # attention was measured: what is undefined is a number
+        found |= {name: math.nan for name in records.ATTENTION if found[name] is None}
+    return Record(**found)
+
+
+def parse(path: str, form: str, text: str) -> list[Row]:
+    """Return the rows that `text`, which stands in `path`, holds; see `read`. Raises: BadInput."""
     try:
         rows = [_typed(row) for row in {"csv": _csv, "json": _json, "jsonl": _lines}[form](text)]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, csv.Error) as error:
