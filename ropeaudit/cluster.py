@@ -76,7 +76,7 @@ def _result(distributed: Any, future: Any) -> list[Record] | Problem:
         result: list[Record] | Problem = future.result()
     except distributed.KilledWorker:
         raise RopeAuditError(
-            "Dask lost several workers with the same work, perhaps for want of memory; rows that are done are "
-            "kept: give fewer workers and --resume"
+            "Dask lost several workers with the same work, perhaps for want of memory; rows that are done "
+            "are kept: give fewer workers and --resume"
         ) from None
     return result

@@ -64,7 +64,7 @@ class Sweep:
         self.cells = _shard(list(_cells(audit, offsets)), *shard)
 
     def placed(self, rows: Iterable[Record]) -> tuple[dict[int, Record], list[Record]]:
-        """Return cell -> row, and the rows of no cell; equal cells take a row each, one too many is dropped."""
+        """Return cell -> row, and the rows of no cell; equal cells take one each, one too many is dropped."""
         open_cells: dict[tuple[Any, ...], list[int]] = {}
         for number in range(len(self.cells) - 1, -1, -1):
             open_cells.setdefault(self.cells[number].identity, []).append(number)

@@ -1,17 +1,19 @@
 """The rows of a run that is not over, in NAME.part beside the file NAME that it is to write.
 
 Each row is one line of JSON (with NaN and Infinity: nothing is lost), appended by one write. The file goes
-away when NAME is complete. A line that a dying machine or a full disk has torn is dropped when the file is read.
+away when NAME is complete. A line torn by a dying machine or a full disk is dropped when the file is read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from pathlib import Path
 
 from ropeaudit import reports
@@ -75,6 +77,15 @@ class SweepFile:
                 os.unlink(self.path)
         os.close(self.number)
         self.number = -1
+
+    def told_by(self, columns: Sequence[str], rows: Sequence[Record]) -> bool:
+        """Tell whether NAME, with these columns of the rows, can be read back in the place of NAME.part."""
+        form = reports.form_of(self.name)
+        if columns or form not in ("csv", "json", "jsonl"):
+            return False
+        return form == "csv" or not any(
+            value in (math.inf, -math.inf) for row in rows for value in astuple(row)
+        )
 
     def remove(self) -> None:
         """Remove it: its rows stand in NAME."""

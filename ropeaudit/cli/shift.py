@@ -91,7 +91,7 @@ def shift(**options: Any) -> int:
             frozen = options["length"] != "shifted"
             report = drift_report(found, columns, about, header=not options["no_header"], frozen=frozen)
             output.write(report, files)
-            if kept and not interrupted:
+            if kept and (not interrupted or kept.told_by(columns, found)):
                 kept.remove()
             output.deliver(report, (), options)
     if interrupted:

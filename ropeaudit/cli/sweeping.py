@@ -99,7 +99,7 @@ class Run:
 
         if row.identity() != self.sweep.cells[cell].identity:
             raise BadInput(
-                f"a worker measured {row.subject} {row.dtype} with version {row.version}, other than planned: "
+                f"a worker did {row.subject} {row.dtype} with version {row.version}, other than planned; "
                 "it must have this version of ropeaudit and see the same files"
             )
         if self.file is not None:

@@ -12,7 +12,7 @@ COLUMNS = ("axis", "count", "values")
 _ALWAYS = ("subject", "dtype", "offset", "seq_len")
 _MOST_VALUES = 8
 LEGEND = (
-    "count: different values; values: of an axis, in the order of the cells. The time is guessed from the sizes,"
+    "count: different values; values: of an axis, in the order of the cells. The time is guessed from sizes,"
     "\nwithin a factor of a few; nothing was measured."
 )
 
