@@ -20,8 +20,8 @@ from ropeaudit.records import Record
 
 # A rough cell: seconds of one core, by which work is shared out and guessed; they change no result.
 CELL_SECONDS, SCORE_SECONDS = 2e-3, 2e-8
-_TASK_SECONDS, _TASK_CELLS = 2.0, 8  # a task holds no more than the larger of them: what a kill can lose
-_UNIT_SECONDS, _UNITS_PER_JOB = 0.5, 8  # small tasks go to a worker together
+_TASK_SECONDS, _TASK_CELLS = 0.25, 8  # a task holds no more than the larger of them: what a kill can lose
+_UNIT_SECONDS, _UNITS_PER_JOB = 0.25, 8  # small tasks go to a worker together
 
 
 class Cell(NamedTuple):

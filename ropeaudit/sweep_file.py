@@ -12,7 +12,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple
 from pathlib import Path
 
@@ -27,9 +27,12 @@ _SYNC_SECONDS = 5.0  # what a power failure can lose; a killed run loses no line
 class SweepFile:
     """NAME.part, open and locked by this run alone. rows: those that it held."""
 
-    def __init__(self, name: str, resume: bool) -> None:
+    def __init__(
+        self, name: str, resume: bool, check: Callable[[str, list[Record]], None] = lambda path, rows: None
+    ) -> None:
         """Open it; with `resume` it holds the rows of NAME.part, or else those of NAME.
 
+        check: takes a path and its rows, and raises if they are not wanted; then nothing is changed.
         Raises: BadOutput if another run writes it, or if it holds rows and `resume` is not given; BadInput if
         what is there are no rows.
         """
@@ -42,8 +45,10 @@ class SweepFile:
                     f"{self.path!r} holds {len(self.rows)} rows of a run that was broken off; "
                     "go on with --resume, or remove it"
                 )
+            check(self.path, self.rows)
             if resume and not self.rows:
-                self._adopt(_finished(name))
+                check(name, finished := _finished(name))
+                self._adopt(finished)
         except BaseException:
             self.close()
             raise

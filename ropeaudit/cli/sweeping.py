@@ -72,14 +72,9 @@ class Run:
     """One run of a sweep. done: cell -> row, those of earlier runs included."""
 
     def __init__(self, sweep: Sweep, jobs: int, options: dict[str, Any], file: SweepFile | None) -> None:
-        """Take the rows that are there. Raises: BadInput if they are of another sweep."""
-        from ropeaudit import sweep_file
-
+        """Take the rows that are there."""
         self.sweep, self.jobs, self.options, self.file = sweep, jobs, options, file
-        self.done: dict[int, Record] = {}
-        if file is not None:
-            self.done, foreign = sweep.placed(file.rows)
-            sweep_file.refuse_foreign(file.path, foreign)
+        self.done: dict[int, Record] = sweep.placed(file.rows)[0] if file else {}
         self.before = len(self.done)
 
     def rows(self, progress: Callable[[float], None]) -> Iterator[Record]:
@@ -136,14 +131,20 @@ class Run:
 
 
 @contextlib.contextmanager
-def kept(options: dict[str, Any]) -> Iterator[SweepFile | None]:
-    """Open the file beside the first -o where rows are kept as they finish; None without -o."""
+def kept(sweep: Sweep, options: dict[str, Any]) -> Iterator[SweepFile | None]:
+    """Open the file beside the first -o where rows are kept as they finish; None without -o.
+
+    Raises: BadOutput; BadInput if it holds rows of another sweep.
+    """
     if not options["outputs"]:
         yield None
         return
-    from ropeaudit.sweep_file import SweepFile
+    from ropeaudit import sweep_file
 
-    file = SweepFile(options["outputs"][0], options["resume"])
+    def check(path: str, rows: list[Record]) -> None:
+        sweep_file.refuse_foreign(path, sweep.placed(rows)[1])
+
+    file = sweep_file.SweepFile(options["outputs"][0], options["resume"], check)
     try:
         yield file
     finally:
