@@ -36,6 +36,7 @@ MANY = [
     "0-199+1",
 ]  # 1,600 cells
 CELLS = 32
+QUIET = ["-q", "-f", "csv"]  # a table takes longer than the rows of such small cells
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and spawned processes")
 
 
@@ -43,19 +44,19 @@ posix = pytest.mark.skipif(os.name != "posix", reason="signals and spawned proce
 def whole(tmp_path_factory) -> Path:
     """The folder where an uninterrupted run of SMALL wrote its files."""
     folder = tmp_path_factory.mktemp("whole")
-    assert main([*SMALL, "-q", "-o", str(folder / "x.jsonl"), "-o", str(folder / "x.csv")]) == 0
+    assert main([*SMALL, *QUIET, "-o", str(folder / "x.jsonl"), "-o", str(folder / "x.csv")]) == 0
     return folder
 
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("many")
-    assert main([*MANY, "-q", "-o", str(folder / "x.jsonl")]) == 0
+    assert main([*MANY, *QUIET, "-o", str(folder / "x.jsonl")]) == 0
     return folder / "x.jsonl"
 
 
 def run(folder: Path, *more: str, code: int = 0, base=SMALL, name: str = "x.jsonl") -> Path:
-    assert main([*base, "-q", "-o", str(folder / name), *more]) == code
+    assert main([*base, *QUIET, "-o", str(folder / name), *more]) == code
     return folder / name
 
 
@@ -250,7 +251,9 @@ def test_what_is_not_this_sweep_is_refused(whole, tmp_path, capsys) -> None:
     def refused(text: bytes, fragment: str, name: str = "x.jsonl", *more: str) -> None:
         path = tmp_path / name
         path.write_bytes(text)
-        assert main([*SMALL, "-q", "-o", str(tmp_path / name.removesuffix(".part")), "--resume", *more]) == 2
+        assert (
+            main([*SMALL, *QUIET, "-o", str(tmp_path / name.removesuffix(".part")), "--resume", *more]) == 2
+        )
         assert fragment in capsys.readouterr().err
         assert path.read_bytes() == text
         path.unlink()
@@ -293,7 +296,7 @@ def test_dry_run(capsys, snapshot) -> None:
 def test_a_dry_run_counts_what_is_done_and_writes_nothing(whole, tmp_path, capsys) -> None:
     lines = (whole / "x.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "x.jsonl").write_bytes(b"".join(lines[:10]))
-    run(tmp_path, "--resume", "--dry-run")
+    assert main([*SMALL, "-o", str(tmp_path / "x.jsonl"), "--resume", "--dry-run"]) == 0
     assert f"{CELLS} cells, 10 are done and {CELLS - 10} are to be measured" in capsys.readouterr().out
     assert (tmp_path / "x.jsonl").read_bytes() == b"".join(lines[:10])
     assert os.listdir(tmp_path) == ["x.jsonl"]
@@ -400,7 +403,7 @@ def test_errors_come_home(error, monkeypatch) -> None:
 def killed_and_resumed(folder: Path, many: Path, times: int, seed: int, *more: str) -> int:
     """Kill a run at random moments until it was killed `times`; return how often it came to its end."""
     chance, finished, path = random.Random(seed), 0, folder / "x.jsonl"
-    command = [sys.executable, "-m", "ropeaudit", *MANY, "-q", "-o", str(path), "--resume", *more]
+    command = [sys.executable, "-m", "ropeaudit", *MANY, *QUIET, "-o", str(path), "--resume", *more]
     part, kills = Path(f"{path}.part"), 0
     while kills < times:
         before = part.read_bytes() if part.exists() else b""
@@ -446,7 +449,7 @@ def test_fifty_killed_runs_are_resumed(more, many, tmp_path) -> None:
 @posix
 def test_no_worker_outlives_a_killed_run(tmp_path) -> None:
     psutil = pytest.importorskip("psutil")
-    command = [sys.executable, "-m", "ropeaudit", *MANY[:-1], "0-9999+1", "-q", "--jobs", "2"]
+    command = [sys.executable, "-m", "ropeaudit", *MANY[:-1], "0-9999+1", *QUIET, "--jobs", "2"]
     with subprocess.Popen([*command, "-o", str(tmp_path / "x.jsonl")], stdout=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 30
         while not (tmp_path / "x.jsonl.part").exists() and time.monotonic() < deadline:
@@ -468,7 +471,7 @@ def test_no_worker_outlives_a_killed_run(tmp_path) -> None:
 @pytest.mark.slow
 def test_dask_gives_the_same_bytes(many, tmp_path) -> None:
     pytest.importorskip("distributed")
-    command = [sys.executable, "-m", "ropeaudit", *MANY, "-q", "--scheduler", "local", "--jobs", "2"]
+    command = [sys.executable, "-m", "ropeaudit", *MANY, *QUIET, "--scheduler", "local", "--jobs", "2"]
     seen = subprocess.run([*command, "-o", str(tmp_path / "x.jsonl")], capture_output=True, text=True)
     assert (seen.returncode, seen.stderr) == (0, "")
     assert same(tmp_path / "x.jsonl", many)
@@ -482,7 +485,7 @@ def test_dask_survives_the_loss_of_a_worker(many, tmp_path) -> None:
     path = tmp_path / "x.jsonl"
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         address = cluster.scheduler_address
-        command = [sys.executable, "-m", "ropeaudit", *MANY, "-q", "--scheduler", address, "-o", str(path)]
+        command = [sys.executable, "-m", "ropeaudit", *MANY, *QUIET, "--scheduler", address, "-o", str(path)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
             part, deadline = Path(f"{path}.part"), time.monotonic() + 60
             while process.poll() is None and time.monotonic() < deadline:
@@ -506,6 +509,25 @@ def test_no_scheduler_is_a_clear_message(capsys, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert main([*SMALL, "--scheduler", "local"]) == 2
     assert "pip install 'ropeaudit[cluster]'" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------- documentation
+
+
+@posix
+def test_the_job_array_of_the_docs_runs(whole, tmp_path) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    job, merging = (block.partition("```")[0] for block in page.split("<!-- run -->\n```bash\n")[1:])
+    asked = "--model all --recipe hf,vllm-cuda --dtype fp16,bf16 --offset 0,1k-1m*4"
+    assert asked in job
+    job = job.replace(asked, " ".join(SMALL[1:])).replace("1-16", "1-3").replace("/16", "/3")
+    shell = f'set -e; ropeaudit() {{ "{sys.executable}" -m ropeaudit "$@"; }}; '
+    for number in ("1", "2", "3"):
+        again = os.environ | {"SLURM_ARRAY_TASK_ID": number}
+        subprocess.run(["bash", "-c", shell + job], cwd=tmp_path, env=again, check=True, capture_output=True)
+    subprocess.run(["bash", "-c", shell + merging], cwd=tmp_path, check=True, capture_output=True)
+    rows = [json.loads(line) for line in (tmp_path / "sweep.jsonl").read_text().splitlines()]
+    assert rows == [json.loads(line) for line in (whole / "x.jsonl").read_text().splitlines()]
 
 
 # ---------------------------------------------------------------------------- progress
