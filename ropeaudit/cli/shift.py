@@ -81,7 +81,7 @@ def shift(**options: Any) -> int:
     audit = _audit(options)
     sweep, jobs = sweeping.planned(audit, options)
     if options["dry_run"]:
-        return sweeping.show_plan(sweep, jobs, options)
+        return sweeping.show_plan(sweep, options)
     with output.opened(options["outputs"]) as files, sweeping.kept(sweep, options) as kept:
         run = sweeping.Run(sweep, jobs, options, kept)
         _, interrupted = rows.gathered(run.rows, options["quiet"], len(sweep.cells) - run.before)

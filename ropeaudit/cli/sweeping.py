@@ -151,7 +151,7 @@ def kept(sweep: Sweep, options: dict[str, Any]) -> Iterator[SweepFile | None]:
         file.close()
 
 
-def show_plan(sweep: Sweep, jobs: int, options: dict[str, Any]) -> int:
+def show_plan(sweep: Sweep, options: dict[str, Any]) -> int:
     """Print what would be measured; no file is written, and NAME.part is only read."""
     from ropeaudit import circumstances, sweep_file
     from ropeaudit.cli import output
@@ -162,8 +162,7 @@ def show_plan(sweep: Sweep, jobs: int, options: dict[str, Any]) -> int:
         done, foreign = sweep.placed(sweep_file.peek(options["outputs"][0]))
         sweep_file.refuse_foreign(options["outputs"][0], foreign)
     left = [cell for number, cell in enumerate(sweep.cells) if number not in done]
-    cores = circumstances.threads() if options["scheduler"] in (None, "local") else jobs
-    seconds = sum(cell.seconds for cell in left) / cores
+    seconds = sum(cell.seconds for cell in left)
     scores = sum(cell.scores for cell in left)
     identities = [cell.identity for cell in sweep.cells]
     report = plan_report(identities, scores, seconds, len(done), circumstances.gather())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from ropeaudit.reports import Report
 
 COLUMNS = ("axis", "count", "values")
 _ALWAYS = ("subject", "dtype", "offset", "seq_len")
-_MOST_VALUES = 8
+_LONGEST = 50  # characters of values
 LEGEND = (
     "count: different values; values: of an axis, in the order of the cells. The time is guessed from sizes,"
     "\nwithin a factor of a few; nothing was measured."
@@ -28,15 +29,13 @@ def plan_report(
     for place, name in enumerate(records.IDENTITY):
         values = list(dict.fromkeys(cell[place] for cell in cells))
         if name in _ALWAYS or (len(values) > 1 and name != "stages"):
-            shown = ", ".join("none" if value is None else str(value) for value in values[:_MOST_VALUES])
-            more = ", ..." if len(values) > _MOST_VALUES else ""
-            rows.append({"axis": name, "count": len(values), "values": shown + more})
+            rows.append({"axis": name, "count": len(values), "values": _listed(values)})
     told = f"{done} are done and {len(cells) - done} are to be measured" if done else "none is measured yet"
     return Report(
         rows=rows,
         columns=list(COLUMNS),
         screen=list(COLUMNS),
-        headline=f"{len(cells)} cells, {told}: {scores} scores, roughly {_rough(seconds)}.",
+        headline=f"{len(cells)} cells, {told}: {scores} scores, roughly {_rough(seconds)} of one core.",
         legend=LEGEND,
         circumstances={
             "cells": len(cells),
@@ -46,6 +45,18 @@ def plan_report(
             **circumstances,
         },
     )
+
+
+def _listed(values: Sequence[Any]) -> str:
+    """Return the first values, as many as fit a line.
+
+    >>> _listed([0, None, 7]), _listed(range(10_000, 10_100))
+    ('0, none, 7', '10000, 10001, 10002, 10003, 10004, 10005, 10006, ...')
+    """
+    words = ["none" if value is None else str(value) for value in values]
+    ends = itertools.accumulate(len(word) + 2 for word in words)
+    most = max(1, sum(end <= _LONGEST for end in ends))
+    return ", ".join([*words[:most], *(["..."] if most < len(words) else [])])
 
 
 def _rough(seconds: float) -> str:
