@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -89,41 +89,81 @@ class Audit:
 
         progress is called with the share that is done, from 0 to 1.
         """
+        offsets = self.check()
+        parts, every = self.parts(), self.makers()
+        for number, (case, some) in enumerate(parts):
+
+            def part(share: float, start: int = number) -> None:
+                if progress:
+                    progress((start + share) / len(parts))
+
+            yield from self.measure(case, [every[index] for index in some], offsets, threads, part)
+
+    def parts(self) -> list[tuple[Case, list[int]]]:
+        """Return what is measured in a row: each case, in the layout that neighbouring makers have.
+
+        Makers are named by their place in `makers`.
+        """
+        return [part for case in self.cases for part in _by_layout(case, self.makers())]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what was asked for; makers are made anew."""
+        return Audit, tuple(getattr(self, one.name) for one in fields(self) if one.init)
+
+    def check(self, at_once: int = 1) -> list[int]:
+        """Raise what can be told to be wrong before any work; return the offsets, each once.
+
+        at_once: how many cases are in memory together.
+        """
         offsets = list(dict.fromkeys(int(offset) for offset in self.offsets))
         if self.attention and any(case.sample is not None for case in self.cases):
             raise UsageError("--attention looks at whole rows; leave out --sample")
-        anchors = [self.attention.anchor] if self.attention else []
-        fits(max(case.check([*offsets, *anchors]) for case in self.cases))
-        runs = [run for case in self.cases for run in _by_layout(case, self.makers())]
-        for number, (case, some) in enumerate(runs):
-            first = _DRAWING if case.sample is not None else 0.0  # its share of the case
+        fits(at_once * max(case.check([*offsets, *self._anchors()]) for case in self.cases))
+        return offsets
 
-            def part(share: float, start: float = number + first, size: float = 1 - first) -> None:
-                if progress:
-                    progress((start + size * share) / len(runs))
+    def measure(
+        self,
+        case: Case,
+        some: Sequence[Maker],
+        offsets: Sequence[int],
+        threads: int | None = None,
+        progress: Callable[[float], None] = lambda share: None,
+    ) -> Iterator[Record]:
+        """Yield the records of one case, maker by maker, offset by offset; their bits depend on no other.
 
-            def drawing(share: float, start: int = number) -> None:
-                part(share, start, _DRAWING)
+        progress hears the share of the case that is done.
+        """
+        first = _DRAWING if case.sample is not None else 0.0  # its share of the case
 
-            workers = threads or circumstances.threads()
-            loaded, setting = case.load() if case.sample is None else case.draw(drawing)
-            positions_fit([*offsets, *anchors], loaded.seq_len)
-            run = CaseRun(case, loaded, setting, some, self.attention, workers, part)
-            yield from run.records(offsets)
+        def part(share: float) -> None:
+            progress(first + (1 - first) * share)
+
+        def drawing(share: float) -> None:
+            progress(first * share)
+
+        loaded, setting = case.load() if case.sample is None else case.draw(drawing)
+        positions_fit([*offsets, *self._anchors()], loaded.seq_len)
+        workers = threads or circumstances.threads()
+        run = CaseRun(case, loaded, setting, some, self.attention, workers, part)
+        yield from run.records(offsets)
+
+    def _anchors(self) -> list[int]:
+        """Offsets that are measured besides those asked for."""
+        return [self.attention.anchor] if self.attention else []
 
 
-def _by_layout(case: Case, makers: Sequence[Maker]) -> Iterator[tuple[Case, list[Maker]]]:
+def _by_layout(case: Case, makers: Sequence[Maker]) -> Iterator[tuple[Case, list[int]]]:
     """Yield a case for each layout that the code of neighbouring makers has, unless one was asked for."""
+    every = list(range(len(makers)))
     asked = case.layout is not None or case.model is not None or case.config is not None
     if asked or not any(maker.layout for maker in makers):
-        yield case, list(makers)
+        yield case, every
         return
     setting = case.setting_alone()
     found = [maker.layout(setting) if maker.layout else None for maker in makers]
     usual = next((layout for layout in found if layout), None)
-    known = zip(makers, (layout or usual for layout in found), strict=True)
-    for layout, some in groupby(known, key=lambda pair: pair[1]):
-        yield replace(case, layout=layout), [maker for maker, _ in some]
+    for layout, some in groupby(every, key=lambda index: found[index] or usual):
+        yield replace(case, layout=layout), list(some)
 
 
 def shift(

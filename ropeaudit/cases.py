@@ -33,6 +33,17 @@ LENGTHS = ("unshifted", "shifted")
 
 
 @dataclass(frozen=True, slots=True)
+class Outline:
+    """The sizes and the origin of q and k, without q and k."""
+
+    heads: int
+    kv_heads: int
+    seq_len: int
+    source: str
+    seed: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """A RoPE setting and its q and k; None means what the model says, else the usual default.
 
@@ -103,6 +114,19 @@ class Case:
         (heads, kv_heads, seq_len), setting = self._synthetic()
         chosen = drawn.pairs(self.mask, heads, seq_len, count, seed)
         return drawn.synthetic(self.qk, (heads, kv_heads, seq_len), setting, chosen, seed, progress), setting
+
+    def outline(self) -> tuple[Outline, RopeSetting]:
+        """Return what `load` or `draw` will give, without making it. Raises: what they raise."""
+        self.check(())
+        seed = 0 if self.seed is None else self.seed
+        if inputs.is_file(self.qk):
+            loaded, setting = self._from_file()
+            sizes = loaded.heads, loaded.kv_heads, loaded.seq_len
+            return Outline(*sizes, loaded.source, None if self.sample is None else seed), setting
+        sizes, setting = self._synthetic()
+        if self.sample is not None:
+            return Outline(*sizes, drawn.source(self.qk, sizes, setting.head_dim), seed), setting
+        return Outline(*sizes, self.qk, seed if inputs.seeded(self.qk) else None), setting
 
     def _from_file(self) -> tuple[Inputs, RopeSetting]:
         """Return captured q and k and the setting that goes with them."""

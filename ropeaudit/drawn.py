@@ -120,9 +120,8 @@ def synthetic(
             for rows in constant(kind, kv_heads, seq_len, setting, seed)
         )
         return Drawn(chosen, q, k, heads, kv_heads, seq_len, kind, seed)
-    total = (heads + kv_heads) * seq_len * d
-    if total > STREAMED:
-        kind, store = BY_ROW, [_by_row(seed, side, x, d, progress) for side, x in enumerate((in_q, in_k))]
+    if (kind := source(kind, sizes, d)) == BY_ROW:
+        store = [_by_row(seed, side, x, d, progress) for side, x in enumerate((in_q, in_k))]
     else:
         generator, split = np.random.default_rng(seed), heads / (heads + kv_heads)
         store = [
@@ -133,6 +132,12 @@ def synthetic(
         ]
     every = np.arange(in_q.size)
     return Drawn(chosen, Rows(store[0], every), Rows(store[1], every), heads, kv_heads, seq_len, kind, seed)
+
+
+def source(kind: str, sizes: tuple[int, int, int], d: int) -> str:
+    """Return what q and k are called; sizes: h, g and s. See `synthetic`."""
+    (heads, kv_heads, seq_len), long = sizes, kind == "gaussian"
+    return BY_ROW if long and (heads + kv_heads) * seq_len * d > STREAMED else kind
 
 
 def bytes_needed(count: int, head_dim: int) -> int:

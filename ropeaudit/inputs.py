@@ -96,7 +96,12 @@ def make(kind: str, heads: int, kv_heads: int, seq_len: int, setting: RopeSettin
         )
         for rows, some in zip(constant(kind, kv_heads, seq_len, setting, seed), (group, 1), strict=True)
     )
-    return Inputs(q, k, kind, seed if kind in BEHIND else None)
+    return Inputs(q, k, kind, seed if seeded(kind) else None)
+
+
+def seeded(kind: str) -> bool:
+    """Tell whether a kind of `make` depends on the seed."""
+    return kind == "gaussian" or kind in BEHIND
 
 
 def constant(kind: str, kv_heads: int, seq_len: int, setting: RopeSetting, seed: int) -> tuple[Array, Array]:

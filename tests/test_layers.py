@@ -50,6 +50,9 @@ HOUSE = [
     ["case_run"],
     ["audit"],
     ["analyses.likeness"],
+    ["sweep"],
+    ["workers"],
+    ["cluster"],
     [
         "analyses.men",
         "analyses.frequency_variants",
@@ -75,7 +78,7 @@ HOUSE = [
     ["reports"],
     ["reports.settings", "reports.parquet", "reports.curves"],
     ["reports.reading"],
-    ["reports.drift", "reports.table", "reports.json"],
+    ["reports.drift", "reports.table", "reports.json", "reports.plan", "sweep_file"],
     [
         "reports.markdown",
         "reports.jsonl",
@@ -108,7 +111,7 @@ HOUSE = [
     ["reports.plots"],
     ["cli", "cli.options", "cli.values", "cli.gates", "cli.progress"],
     ["cli.output", "cli.settings", "cli.rows"],
-    ["cli.work", "cli.baselines"],
+    ["cli.work", "cli.baselines", "cli.sweeping"],
     [
         "cli.shift",
         "cli.list",
@@ -127,6 +130,7 @@ HOUSE = [
         "cli.diff",
         "cli.summary",
         "cli.plot",
+        "cli.merge",
     ],
     ["cli.main"],
     ["", "__main__"],

@@ -32,6 +32,7 @@ def page() -> str:
 
 def shown_help(name: str = "") -> str:
     size = {"max_content_width": WIDTH, "terminal_width": WIDTH}
+    size["help_option_names"] = ["-h", "--help"]  # click keeps the first that it is asked for
     context, command = click.Context(cli, info_name="ropeaudit", **size), cli
     if name:
         command = cli.commands[name]

@@ -24,6 +24,7 @@ from ropeaudit.cli.frequencies import frequencies
 from ropeaudit.cli.history import history
 from ropeaudit.cli.limit import limit
 from ropeaudit.cli.list import list_
+from ropeaudit.cli.merge import merge
 from ropeaudit.cli.model import model
 from ropeaudit.cli.module import module
 from ropeaudit.cli.parity import parity
@@ -69,6 +70,7 @@ cli.add_command(report)
 cli.add_command(diff)
 cli.add_command(summary)
 cli.add_command(plot)
+cli.add_command(merge)
 cli.add_command(list_)
 cli.add_command(env)
 

@@ -20,6 +20,7 @@ from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import printable
 
 _MOST_NOTES = 8
+_CURVES = 48  # columns of a curve where no terminal says its width
 
 
 class OutputFile:
@@ -140,17 +141,22 @@ def deliver_drawn(
     options: dict[str, Any],
 ) -> None:
     """Deliver a report with curves before its legend, in tables alone. draw: from width, ASCII or not."""
-
-    def with_curves(width: int, plain: bool) -> Report:
-        return replace(report, legend="\n\n".join(filter(None, [draw(width, plain), report.legend])))
-
-    for file in files:
-        file.write(with_curves(48, False) if file.form == "table" else report)
-    width = min(72, max(16, shutil.get_terminal_size().columns - 12)) if sys.stdout.isatty() else 48
+    write_drawn(report, draw, files)
+    width = min(72, max(16, shutil.get_terminal_size().columns - 12)) if sys.stdout.isatty() else _CURVES
     plain = not (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
-    shown = with_curves(width, plain) if options["form"] == "table" else report
+    shown = _with_curves(report, draw(width, plain)) if options["form"] == "table" else report
     print_report(shown, options["form"], options["color"])
     say_notes(report, options)
+
+
+def write_drawn(report: Report, draw: Callable[[int, bool], str], files: Sequence[OutputFile]) -> None:
+    """Write the files, tables with curves. Raises: BadOutput."""
+    for file in files:
+        file.write(_with_curves(report, draw(_CURVES, False)) if file.form == "table" else report)
+
+
+def _with_curves(report: Report, curves: str) -> Report:
+    return replace(report, legend="\n\n".join(filter(None, [curves, report.legend])))
 
 
 def say_notes(report: Report, options: dict[str, Any]) -> None:

@@ -1,28 +1,45 @@
-"""A line of progress on stderr: on a terminal only, and only for work of more than a second."""
+"""Progress on stderr, only for long work: a line with a bar on a terminal, a line a minute in a log."""
 
 from __future__ import annotations
 
 import sys
 import time
 
+_BAR = 24  # characters
+_LOG_SECONDS = 60.0  # between two lines of a log
+_REDRAW_SECONDS = 0.1
+
 
 class Progress:
-    """Call it with the share that is done, from 0 to 1."""
+    """Call it with the share that is done, from 0 to 1. rows: how many are done, of `total` if known."""
 
-    def __init__(self, quiet: bool) -> None:
+    def __init__(self, quiet: bool, total: int = 0) -> None:
         """Begin; nothing is shown yet."""
-        self.shown, self.silent = False, quiet or not sys.stderr.isatty()
+        self.shown, self.silent, self.terminal = False, quiet, sys.stderr.isatty()
+        self.rows, self.total = 0, total
         self.begun = self.last = time.monotonic()
 
     def __call__(self, share: float) -> None:
-        """Show the share that is done and an estimate of what remains, at most ten times a second."""
+        """Show the share that is done and an estimate of what remains, not too often."""
         now = time.monotonic()
-        if self.silent or now - self.begun < 1.0 or now - self.last < 0.1 or share <= 0:
+        wait = _REDRAW_SECONDS if self.terminal else _LOG_SECONDS
+        if self.silent or now - self.begun < 1.0 or now - self.last < wait or share <= 0:
             return
-        self.shown, self.last = True, now
-        remaining = (now - self.begun) * (1 - share) / share
-        sys.stderr.write(f"\r\033[Kropeaudit: {share:4.0%}, {remaining:.0f} s to go")
+        self.last = now
+        text = self._text(share, now - self.begun)
+        if self.terminal:
+            filled = "#" * int(_BAR * share)
+            sys.stderr.write(f"\r\033[Kropeaudit: [{filled:-<{_BAR}}] {text}")
+            self.shown = True
+        else:
+            sys.stderr.write(f"ropeaudit: {text}\n")
         sys.stderr.flush()
+
+    def _text(self, share: float, seconds: float) -> str:
+        words = [f"{share:4.0%}"]
+        if self.total:
+            words.append(f"{self.rows} of {self.total} rows, {self.rows / seconds:.3g} a second")
+        return ", ".join([*words, f"{_duration(seconds * (1 - share) / share)} to go"])
 
     def clear(self) -> None:
         """Take the line away."""
@@ -30,3 +47,17 @@ class Progress:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
             self.shown = False
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in two units at most.
+
+    >>> _duration(9.4), _duration(75), _duration(7380)
+    ('9 s', '1 min 15 s', '2 h 3 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -16,12 +16,14 @@ from ropeaudit.cli.progress import Progress
 T = TypeVar("T")
 
 
-def gathered(run: Callable[[Callable[[float], None]], Iterable[T]], quiet: bool) -> tuple[list[T], bool]:
+def gathered(
+    run: Callable[[Callable[[float], None]], Iterable[T]], quiet: bool, total: int = 0
+) -> tuple[list[T], bool]:
     """Return all that `run` yields, and whether the user broke it off.
 
-    run takes a function that hears the share that is done, from 0 to 1.
+    run takes a function that hears the share that is done, from 0 to 1. total: how many rows will come.
     """
-    progress, found = Progress(quiet), []
+    progress, found = Progress(quiet, total), []
     try:
         with held_back() as interrupts:
 
@@ -31,6 +33,7 @@ def gathered(run: Callable[[Callable[[float], None]], Iterable[T]], quiet: bool)
 
             for row in run(hear):
                 found.append(row)
+                progress.rows = len(found)
     except KeyboardInterrupt:
         return found, True
     finally:

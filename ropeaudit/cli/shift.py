@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropeaudit.cli.options import axis, changes_option, report_options, rope_options, vector_options
+from ropeaudit.cli.sweeping import sweep_options
 
 if TYPE_CHECKING:
     from ropeaudit.audit import Audit
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
 )
 @report_options
 @click.option("--curve", is_flag=True, help="Draw drift over the offset beneath the table.")
+@sweep_options
 @click.option("--no-header", is_flag=True, help="Rows alone, for csv and table.")
 @click.option(
     "--fail-if",
@@ -87,7 +89,7 @@ def shift(**options: Any) -> int:
     distances alone.
     """
     from ropeaudit import circumstances, records
-    from ropeaudit.cli import baselines, gates, output, rows, work
+    from ropeaudit.cli import baselines, gates, output, rows, sweeping, work
     from ropeaudit.errors import UsageError
     from ropeaudit.reports.drift import drawn, drift_report
 
@@ -99,8 +101,13 @@ def shift(**options: Any) -> int:
     baseline = baselines.opened(options)
     conditions = [gates.parse(text, relative=baseline is not None) for text in options["gates"]]
     audit = _audit(options)
-    with output.opened(options["outputs"]) as files:
-        found, interrupted = rows.gathered(lambda hear: audit.run(progress=hear), options["quiet"])
+    sweep, jobs = sweeping.planned(audit, options)
+    if options["dry_run"]:
+        return sweeping.show_plan(sweep, options)
+    with output.opened(options["outputs"]) as files, sweeping.kept(sweep, options) as kept:
+        run = sweeping.Run(sweep, jobs, options, kept)
+        _, interrupted = rows.gathered(run.rows, options["quiet"], len(sweep.cells) - run.before)
+        found = run.found()
         about = circumstances.gather() | {"stages": audit.stages()}
         if found or not interrupted:
             frozen = options["length"] != "shifted"
@@ -109,9 +116,13 @@ def shift(**options: Any) -> int:
             report = drift_report(found, columns, about, not options["no_header"], frozen, said)
             report = baseline.beside(report) if baseline else report
             draw = functools.partial(drawn, found if options["curve"] else ())
-            output.deliver_drawn(report, draw, files, options)
+            output.write_drawn(report, draw, files)
+            if kept and (not interrupted or kept.told_by(columns, found)):
+                kept.remove()
+            output.deliver_drawn(report, draw, (), options)
     if interrupted:
-        output.say(f"interrupted: {len(found)} rows were done and written")
+        more = "; the same command with --resume goes on" if kept else ""
+        output.say(f"interrupted: {len(found)} rows were done and written{more}")
         return 130
     broken = baseline.broken(conditions) if baseline else gates.broken(conditions, found)
     return work.judged(broken)

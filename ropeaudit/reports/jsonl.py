@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 
-from ropeaudit.reports import Report
+from ropeaudit.reports import Report, Row
 from ropeaudit.reports.json import plain_row
 
 
 def render(report: Report) -> str:
     """Return one line of strict JSON per row."""
-    lines = (plain_row(report, row) for row in report.rows)
-    return "".join(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n" for line in lines)
+    return "".join(_line(report, row) for row in report.rows)
+
+
+def _line(report: Report, row: Row) -> str:
+    try:
+        text = json.dumps({name: row[name] for name in report.columns}, allow_nan=False, ensure_ascii=False)
+    except ValueError:  # something is undefined
+        text = json.dumps(plain_row(report, row), allow_nan=False, ensure_ascii=False)
+    return text + "\n"

@@ -32,6 +32,33 @@ def read(path: str) -> list[Row]:
         raise BadInput(f"{path!r} is for readers; give the .csv, .json or .jsonl of the same report")
     reports.check_installed(form)
     rows = _parsed(path, lambda content: [_typed(row) for row in _READERS[form](content)])
+    return _checked(path, rows)
+
+
+def parse(path: str, form: str, text: str) -> list[Row]:
+    """Return the rows that `text`, which stands in `path`, holds; see `read`. Raises: BadInput."""
+    try:
+        rows = [_typed(row) for row in _READERS[form](text.encode("utf-8"))]
+    except _DAMAGED as error:
+        raise BadInput(f"{path!r} is not a report of ropeaudit: {error}") from None
+    return _checked(path, rows)
+
+
+def records_of(path: str, rows: Iterable[Row]) -> list[Record]:
+    """Return rows as records. What JSON cannot hold (inf) is undefined in them. Raises: BadInput."""
+    return [_whole_record(path, row) for row in rows]
+
+
+def _whole_record(path: str, row: Row) -> Record:
+    if missing := [name for name in records.COLUMNS if name not in row]:
+        raise BadInput(f"{path!r} lacks the column {missing[0]!r}; write it again without --columns")
+    found = dict(row)
+    if found["anchor"] is not None:  # attention was measured: what is undefined is a number
+        found |= {name: math.nan for name in records.ATTENTION if found[name] is None}
+    return Record(**found)
+
+
+def _checked(path: str, rows: list[Row]) -> list[Row]:
     for row in rows:
         check(path, row)
     return rows

@@ -1,0 +1,170 @@
+"""How `shift` runs: planned, in tasks, on one process or several, with rows kept in a file as they finish."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ropeaudit.audit import Audit
+    from ropeaudit.records import Record
+    from ropeaudit.sweep import Sweep, Task
+    from ropeaudit.sweep_file import SweepFile
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def sweep_options(function: F) -> F:
+    """--resume, --jobs, --scheduler, --shard and --dry-run; this file reads them."""
+    for option in reversed(
+        (
+            click.option(
+                "--resume",
+                is_flag=True,
+                help="Measure only what is not in the first -o file, or in FILE.part, where a run keeps "
+                "its rows until it is over.",
+            ),
+            click.option("--jobs", metavar="N", help="Processes that measure side by side.  [default: 1]"),
+            click.option(
+                "--scheduler", metavar="ADDRESS", help="A Dask scheduler, tcp://HOST:PORT; local starts one."
+            ),
+            click.option("--shard", metavar="K/N", help="Measure part K of N alone; see `ropeaudit merge`."),
+            click.option("--dry-run", is_flag=True, help="Show what would be measured, and measure nothing."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def planned(audit: Audit, options: dict[str, Any]) -> tuple[Sweep, int]:
+    """Return the cells to measure, and how many processes do so. Raises: UsageError."""
+    from ropeaudit.cli import values
+    from ropeaudit.errors import UsageError
+    from ropeaudit.sweep import Sweep
+
+    jobs = 1 if options["jobs"] is None else values.integer(options["jobs"], "--jobs")
+    if not 1 <= jobs <= 1024:
+        raise UsageError(f"--jobs {jobs} is not from 1 to 1024; try --jobs 2")
+    if options["resume"] and not options["outputs"]:
+        raise UsageError("--resume needs the file to go on with; add -o sweep.jsonl")
+    if (address := options["scheduler"]) is not None and address != "local" and "://" not in address:
+        raise UsageError(f"--scheduler {address!r} is no address; try tcp://127.0.0.1:8786, or local")
+    here = jobs if address in (None, "local") else 1
+    return Sweep(audit, _shard(options["shard"]), here), jobs
+
+
+def _shard(text: str | None) -> tuple[int, int]:
+    from ropeaudit.errors import UsageError
+
+    if text is None:
+        return 1, 1
+    match = re.fullmatch(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", text)
+    if not match:
+        raise UsageError(f"--shard {text!r} is not K/N; try --shard 1/16")
+    return int(match[1]), int(match[2])
+
+
+class Run:
+    """One run of a sweep. done: cell -> row, those of earlier runs included."""
+
+    def __init__(self, sweep: Sweep, jobs: int, options: dict[str, Any], file: SweepFile | None) -> None:
+        """Take the rows that are there."""
+        self.sweep, self.jobs, self.options, self.file = sweep, jobs, options, file
+        self.done: dict[int, Record] = sweep.placed(file.rows)[0] if file else {}
+        self.before = len(self.done)
+
+    def rows(self, progress: Callable[[float], None]) -> Iterator[Record]:
+        """Measure what is left; yield each row once it is kept."""
+        apart = self.jobs > 1 or self.options["scheduler"] is not None
+        tasks = self.sweep.tasks(self.done, whole=self.file is None and not apart)
+        for cell, row in (self._apart if apart else self._here)(tasks, progress):
+            self._keep(cell, row)
+            yield row
+
+    def found(self) -> list[Record]:
+        """Return all rows that are done, in the planned order."""
+        return [self.done[cell] for cell in sorted(self.done)]
+
+    def _keep(self, cell: int, row: Record) -> None:
+        from ropeaudit.errors import BadInput
+
+        if row.identity() != self.sweep.cells[cell].identity:
+            raise BadInput(
+                f"a worker did {row.subject} {row.dtype} with version {row.version}, other than planned; "
+                "it must have this version of ropeaudit and see the same files"
+            )
+        if self.file is not None:
+            self.file.append(row)
+        self.done[cell] = row
+
+    def _here(self, tasks: list[Task], progress: Callable[[float], None]) -> Iterator[tuple[int, Record]]:
+        from ropeaudit import circumstances, sweep
+
+        whole = sum(task.seconds for task in tasks)
+        yield from sweep.measured(
+            self.sweep.audit, tasks, circumstances.threads(), lambda seconds: progress(seconds / whole)
+        )
+
+    def _apart(self, tasks: list[Task], progress: Callable[[float], None]) -> Iterator[tuple[int, Record]]:
+        from ropeaudit import cluster, sweep, workers
+
+        units = sweep.units(tasks, self.jobs)
+        ready, whole = 0.0, sum(task.seconds for task in tasks)
+
+        def listen() -> None:
+            progress(ready / whole)
+
+        address, audit = self.options["scheduler"], self.sweep.audit
+        finished = (
+            cluster.on_dask(audit, units, address, self.jobs, listen)
+            if address is not None
+            else workers.processes(audit, units, self.jobs, listen)
+        )
+        with contextlib.closing(finished):  # type: ignore[type-var]
+            for unit, result in finished:
+                yield from workers.home(unit, result)
+                ready += sum(task.seconds for task in unit)
+
+
+@contextlib.contextmanager
+def kept(sweep: Sweep, options: dict[str, Any]) -> Iterator[SweepFile | None]:
+    """Open the file beside the first -o where rows are kept as they finish; None without -o.
+
+    Raises: BadOutput; BadInput if it holds rows of another sweep.
+    """
+    if not options["outputs"]:
+        yield None
+        return
+    from ropeaudit import sweep_file
+
+    def check(path: str, rows: list[Record]) -> None:
+        sweep_file.refuse_foreign(path, sweep.placed(rows)[1])
+
+    file = sweep_file.SweepFile(options["outputs"][0], options["resume"], check)
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+def show_plan(sweep: Sweep, options: dict[str, Any]) -> int:
+    """Print what would be measured; no file is written, and NAME.part is only read."""
+    from ropeaudit import circumstances, sweep_file
+    from ropeaudit.cli import output
+    from ropeaudit.reports.plan import plan_report
+
+    done: dict[int, Record] = {}
+    if options["resume"]:
+        done, foreign = sweep.placed(sweep_file.peek(options["outputs"][0]))
+        sweep_file.refuse_foreign(options["outputs"][0], foreign)
+    left = [cell for number, cell in enumerate(sweep.cells) if number not in done]
+    seconds = sum(cell.seconds for cell in left)
+    scores = sum(cell.scores for cell in left)
+    identities = [cell.identity for cell in sweep.cells]
+    report = plan_report(identities, scores, seconds, len(done), circumstances.gather())
+    output.print_report(report, options["form"], options["color"])
+    return 0

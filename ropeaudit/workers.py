@@ -1,0 +1,127 @@
+"""Units of a sweep on several processes of this machine, and what such a process does.
+
+A worker gets an audit without its cases and a unit, and returns the rows. If it dies, another does it again.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures as futures
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ropeaudit import circumstances, errors, sweep
+from ropeaudit.audit import Audit
+from ropeaudit.cases import Case
+from ropeaudit.errors import RopeAuditError
+from ropeaudit.records import Record
+from ropeaudit.sweep import Task
+
+Unit: TypeAlias = tuple[Task, ...]
+MOST_DEATHS = 3  # of a worker with the same unit
+_LISTEN_SECONDS = 0.2  # between two looks for a Ctrl-C
+_one_at_a_time = threading.Lock()  # the limit of BLAS threads is a matter of the whole process
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error as it comes home: the name of its class and what it says."""
+
+    kind: str
+    text: str
+
+    def raised(self) -> None:
+        """Raise it."""
+        found = getattr(errors, self.kind, None)
+        if self.kind == "MemoryError":
+            raise MemoryError(self.text)
+        raise found(self.text) if found else RuntimeError(f"{self.kind}: {self.text}")
+
+
+def rows_of(audit: Audit, unit: Unit, threads: int) -> list[Record] | Problem:
+    """Measure a unit; this runs in a worker."""
+    with _one_at_a_time:
+        try:
+            return [row for _, row in sweep.measured(audit, unit, threads)]
+        except errors.UnknownName as error:  # its arguments are no message
+            return Problem("UsageError", str(error))
+        except Exception as error:
+            return Problem(type(error).__name__, str(error))
+
+
+def without_cases(audit: Audit) -> Audit:
+    """Return what a worker needs to know besides its unit."""
+    return replace(audit, cases=(Case(),), offsets=(0,))
+
+
+def home(unit: Unit, result: list[Record] | Problem) -> list[tuple[int, Record]]:
+    """Return the cells and rows of a unit. Raises: what the worker raised."""
+    if isinstance(result, Problem):
+        result.raised()
+    assert isinstance(result, list)  # noqa: S101 for mypy
+    return list(zip([cell for task in unit for cell in task.cells], result, strict=True))
+
+
+def processes(
+    audit: Audit, units: Sequence[Unit], jobs: int, listen: Callable[[], None]
+) -> Iterator[tuple[Unit, list[Record] | Problem]]:
+    """Yield units and what came of them, as they finish. listen is called a few times a second.
+
+    Raises: RopeAuditError if workers die again and again.
+    """
+    left, deaths = dict(enumerate(units)), dict.fromkeys(range(len(units)), 0)
+    spec, threads = without_cases(audit), max(1, circumstances.threads() // jobs)
+    while left:
+        with _pool(min(jobs, len(left))) as pool:
+            waiting = {pool.submit(rows_of, spec, unit, threads): number for number, unit in left.items()}
+            started: set[int] = set()
+            try:
+                while waiting:
+                    done, _ = futures.wait(waiting, _LISTEN_SECONDS, futures.FIRST_COMPLETED)
+                    listen()
+                    started |= {number for future, number in waiting.items() if future.running()}
+                    for future in done:
+                        number = waiting[future]
+                        result = future.result()
+                        del waiting[future]
+                        yield left.pop(number), result
+            except BrokenProcessPool:
+                for number in started & set(left):
+                    deaths[number] += 1
+        if max((deaths[number] for number in left), default=0) >= MOST_DEATHS:
+            raise RopeAuditError(
+                f"a worker process died {MOST_DEATHS} times with the same work, perhaps for want of memory; "
+                "rows that are done are kept: give fewer --jobs and --resume"
+            )
+
+
+@contextlib.contextmanager
+def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Start workers; whatever they are at, they are gone at the end."""
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, context, _begin)
+    try:
+        yield pool
+    finally:
+        for process in list((pool._processes or {}).values()):  # there is no public way before Python 3.14
+            process.kill()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin() -> None:
+    """Leave Ctrl-C to the parent, and do not outlive it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

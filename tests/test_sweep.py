@@ -1,0 +1,565 @@
+"""Sweeps last: killed, torn, filled up, shared out or sharded, they end in the same bytes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ropeaudit import records, sweep_file, workers
+from ropeaudit.audit import Audit
+from ropeaudit.cases import Case
+from ropeaudit.cli.main import main
+from ropeaudit.cli.progress import Progress
+from ropeaudit.errors import BadInput, BadShape, RopeAuditError
+from ropeaudit.plan import AttentionOptions
+from ropeaudit.sweep import Sweep, measured, units
+
+SIZES = ["--heads", "1", "--head-dim", "8", "--seq-len", "9,12"]
+SMALL = ["shift", *SIZES, "--recipe", "hf,uniform", "--dtype", "fp64,fp16", "--offset", "0,7,-3,131072"]
+MANY = [
+    "shift",
+    *SIZES,
+    "--recipe",
+    "hf,uniform",
+    "--dtype",
+    "bf16,fp16",
+    "--offset",
+    "0-199+1",
+]  # 1,600 cells
+CELLS = 32
+QUIET = ["-q", "-f", "csv"]  # a table takes longer than the rows of such small cells
+posix = pytest.mark.skipif(os.name != "posix", reason="signals and spawned processes")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """The folder where an uninterrupted run of SMALL wrote its files."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert main([*SMALL, *QUIET, "-o", str(folder / "x.jsonl"), "-o", str(folder / "x.csv")]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("many")
+    assert main([*MANY, *QUIET, "-o", str(folder / "x.jsonl")]) == 0
+    return folder / "x.jsonl"
+
+
+def run(folder: Path, *more: str, code: int = 0, base=SMALL, name: str = "x.jsonl") -> Path:
+    assert main([*base, *QUIET, "-o", str(folder / name), *more]) == code
+    return folder / name
+
+
+def same(one: Path, other: Path) -> bool:
+    return one.read_bytes() == other.read_bytes()
+
+
+# ---------------------------------------------------------------------------- the plan
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {},
+        {"qk": "ones", "seed": 3},
+        {"qk": "previous", "seed": 3, "seq_len": 40},
+        {"sample": 7, "qk": "ones"},
+        {"scaling": "dynamic:factor=4,maximum=16", "length": "shifted"},
+        {"clip": 20.0, "heads": 2, "kv_heads": 1},
+        {"mrope": "2,1,1", "axis": "h", "mask": "window:3"},
+        {"model": "llama-3.1-8b", "seed": 2},
+        {"model": "llama-3.1-8b", "head_dim": 8},
+    ],
+)
+@pytest.mark.parametrize("attention", [None, AttentionOptions()])
+def test_the_plan_knows_what_the_rows_will_be(case, attention) -> None:
+    if attention and case.get("sample"):
+        return
+    asked = Case(**({"heads": 1, "seq_len": 9, "head_dim": 8} | ({} if "model" in case else case)))
+    if "model" in case:
+        asked = Case(**({"heads": 1, "kv_heads": 1, "seq_len": 9} | case))
+    audit = Audit([asked], ["hf", "uniform"], ["fp32", "bf16"], [5, 0, 77], attention=attention)
+    assert [cell.identity for cell in Sweep(audit).cells] == [row.identity() for row in audit.run(1)]
+
+
+def test_a_plan_makes_no_vectors(monkeypatch) -> None:
+    monkeypatch.setattr(Case, "load", None)
+    sizes = Case(heads=64, seq_len=4096, seed=5)
+    assert Sweep(Audit([sizes])).cells[0].scores == 64 * 4096 * 4097 // 2
+    long = Case(heads=64, seq_len=2**20, sample=10)
+    assert dict(zip(records.IDENTITY, Sweep(Audit([long])).cells[0].identity, strict=True))["source"] == (
+        "gaussian-by-row"
+    )
+
+
+def test_rows_do_not_depend_on_what_is_measured_with_them() -> None:
+    cases = [Case(heads=2, seq_len=530, head_dim=8, seed=seed) for seed in (0, 1)]
+    audit = Audit(cases, ["hf", "uniform"], ["fp64", "bf16"], [7, 1000], attention=AttentionOptions())
+    together = list(map(repr, audit.run(2)))
+    sweep = Sweep(audit)
+    for number in range(len(sweep.cells)):
+        tasks = sweep.tasks(set(range(len(sweep.cells))) - {number})  # type: ignore[arg-type]
+        ((cell, row),) = measured(audit, tasks, 1)
+        assert (cell, repr(row)) == (number, together[number])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tasks_hold_every_missing_cell_once(seed) -> None:
+    chance = random.Random(seed)
+    cases = [Case(heads=1, seq_len=size, head_dim=8) for size in (4, 64, 2048)]
+    sweep = Sweep(
+        Audit(cases, ["hf", "uniform", "vllm-cuda"], ["fp16", "bf16"], range(chance.randint(1, 30)))
+    )
+    done = dict.fromkeys(chance.sample(range(len(sweep.cells)), chance.randint(0, len(sweep.cells))))
+    for tasks in (sweep.tasks(done), sweep.tasks(done, whole=True)):
+        found = sorted(cell for task in tasks for cell in task.cells)
+        assert found == sorted(set(range(len(sweep.cells))) - set(done))
+        for task in tasks:
+            pairs = [(maker, offset) for maker in task.makers for offset in task.offsets]
+            assert [sweep.cells[cell][1:3] for cell in task.cells] == pairs
+            assert {sweep.audit.cases[sweep.cells[cell].case] for cell in task.cells} == {task.case}
+        handed = units(tasks, 3)
+        assert [task for unit in handed for task in unit] == tasks
+        assert all(handed)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 100])
+def test_shards_are_neighbours_and_hold_all(count) -> None:
+    audit = Audit([Case(heads=1, seq_len=size, head_dim=8) for size in (4, 512)], offsets=range(10))
+    cells = Sweep(audit).cells
+    shards = [Sweep(audit, (number, count)).cells for number in range(1, count + 1)]
+    assert [cell for shard in shards for cell in shard] == cells
+    work = [sum(cell.seconds for cell in shard) for shard in shards]
+    assert max(work) <= sum(work) / count + max(cell.seconds for cell in cells)
+
+
+# ---------------------------------------------------------------------------- the file
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv"])
+def test_a_finished_sweep_is_read_and_nothing_measured(name, whole, tmp_path, monkeypatch) -> None:
+    (tmp_path / name).write_bytes((whole / name).read_bytes())
+    monkeypatch.setattr(Audit, "measure", None)
+    assert same(run(tmp_path, "--resume", name=name), whole / name)
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv"])
+@pytest.mark.parametrize("kept", [0, 1, 13, CELLS - 1])
+def test_a_torn_file_is_completed(name, kept, whole, tmp_path) -> None:
+    lines = (whole / name).read_bytes().splitlines(keepends=True)
+    head, rows = lines[: name == "x.csv"], lines[name == "x.csv" :]
+    random.Random(kept).shuffle(rows)
+    (tmp_path / name).write_bytes(b"".join([*head, *rows[:kept]]) + rows[kept][:40])
+    assert same(run(tmp_path, "--resume", name=name), whole / name)
+    assert not (tmp_path / f"{name}.part").exists()
+
+
+def test_a_sweep_is_extended_by_what_is_missing(whole, tmp_path, monkeypatch) -> None:
+    run(tmp_path, base=[*SMALL[:-1], "0,7"])
+    calls, usual = [], Audit.measure
+
+    def measure(self, case, some, offsets, *rest):
+        calls.append(list(offsets))
+        return usual(self, case, some, offsets, *rest)
+
+    monkeypatch.setattr(Audit, "measure", measure)
+    assert same(run(tmp_path, "--resume"), whole / "x.jsonl")
+    assert calls
+    assert all(offsets == [-3, 131072] for offsets in calls)
+
+
+def test_an_end_in_the_middle_keeps_rows_and_a_new_run_does_not_lose_them(whole, tmp_path, capsys) -> None:
+    usual, calls = Audit.measure, []
+
+    def measure(self, *rest):
+        calls.append(1)
+        if len(calls) > 1:
+            raise ValueError("our fault")
+        return usual(self, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Audit, "measure", measure)
+        run(tmp_path, code=3)
+    part = tmp_path / "x.jsonl.part"
+    rows = part.read_bytes()
+    assert 0 < rows.count(b"\n") < CELLS
+    assert not (tmp_path / "x.jsonl").exists()
+    capsys.readouterr()
+    run(tmp_path, code=2)
+    assert "rows of a run that was broken off; go on with --resume" in capsys.readouterr().err
+    assert part.read_bytes() == rows
+    part.write_bytes(rows + rows[:30])  # torn
+    assert same(run(tmp_path, "--resume"), whole / "x.jsonl")
+    assert not part.exists()
+
+
+def test_infinite_values_survive_the_part_file(tmp_path) -> None:
+    row = next(Audit([Case(heads=1, seq_len=4, head_dim=8)], dtypes=["fp16"]).run(1))
+    odd = records.Record(**(row.as_dict() | {"bound_max": float("inf"), "drift_max": float("nan")}))
+    file = sweep_file.SweepFile(str(tmp_path / "x.csv"), False)
+    file.append(odd)
+    file.close()
+    again = sweep_file.SweepFile(str(tmp_path / "x.csv"), True)
+    assert list(map(repr, again.rows)) == [repr(odd)]
+    again.close()
+
+
+def test_two_runs_do_not_share_a_file(tmp_path, capsys) -> None:
+    file = sweep_file.SweepFile(str(tmp_path / "x.jsonl"), False)
+    run(tmp_path, code=2)
+    assert "is being written by another run" in capsys.readouterr().err
+    file.close()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("how", ["nothing", "half a line"])
+@pytest.mark.parametrize("after", [0, 5])
+def test_a_full_disk_leaves_whole_rows(how, after, whole, tmp_path, capsys, monkeypatch) -> None:
+    usual, writes = os.write, []
+
+    def write(number: int, line: bytes) -> int:
+        writes.append(line)
+        if len(writes) <= after:
+            return usual(number, line)
+        if how == "nothing" or len(writes) > after + 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return usual(number, line[:17])
+
+    monkeypatch.setattr(sweep_file.os, "write", write)
+    run(tmp_path, code=2)
+    monkeypatch.undo()
+    said = capsys.readouterr().err
+    assert "No space left on device; the rows in it are whole" in said
+    part = tmp_path / "x.jsonl.part"
+    assert part.exists() == bool(after)
+    if after:
+        assert part.read_bytes() == b"".join(writes[:after])
+    assert same(run(tmp_path, "--resume"), whole / "x.jsonl")
+
+
+def test_what_is_not_this_sweep_is_refused(whole, tmp_path, capsys) -> None:
+    def refused(text: bytes, fragment: str, name: str = "x.jsonl", *more: str) -> None:
+        path = tmp_path / name
+        path.write_bytes(text)
+        assert (
+            main([*SMALL, *QUIET, "-o", str(tmp_path / name.removesuffix(".part")), "--resume", *more]) == 2
+        )
+        assert fragment in capsys.readouterr().err
+        assert path.read_bytes() == text
+        path.unlink()
+
+    rows = (whole / "x.jsonl").read_bytes()
+    strange = rows.replace(b'"offset": 7,', b'"offset": 8,')
+    refused(strange, "x.jsonl' holds 8 rows of another sweep, such as hf float64 at offset 8")
+    older = rows.replace(b'"version": "', b'"version": "0.')
+    refused(older, f"holds {CELLS} rows of another sweep")
+    refused(b"what\n", "is not a report of ropeaudit")
+    refused(b"what\n", "does not hold rows of this version", "x.jsonl.part")
+    refused(b"offset,subject\n1,hf\n", "lacks the column 'schema'", "x.csv")
+    refused(b"# a\n", "--resume reads .csv, .json and .jsonl", "x.md")
+
+
+@pytest.mark.parametrize(
+    ("more", "fragment"),
+    [
+        (["--resume"], "--resume needs the file to go on with; add -o sweep.jsonl"),
+        (["--jobs", "0"], "--jobs 0 is not from 1 to 1024"),
+        (["--shard", "3"], "--shard '3' is not K/N; try --shard 1/16"),
+        (["--shard", "3/2"], "--shard 3/2 is not one of 2"),
+        (["--shard", "0/2"], "--shard 0/2 is not one of 2"),
+        (["--scheduler", "here"], "--scheduler 'here' is no address"),
+    ],
+)
+def test_bad_use_is_refused(more, fragment, capsys) -> None:
+    assert main([*SMALL, *more]) == 2
+    assert fragment in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------- dry runs, shards, merging
+
+
+def test_dry_run(capsys, snapshot) -> None:
+    assert main([*SMALL, "--dry-run"]) == 0
+    assert capsys.readouterr().out == snapshot
+
+
+def test_a_dry_run_counts_what_is_done_and_writes_nothing(whole, tmp_path, capsys) -> None:
+    lines = (whole / "x.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "x.jsonl").write_bytes(b"".join(lines[:10]))
+    assert main([*SMALL, "-o", str(tmp_path / "x.jsonl"), "--resume", "--dry-run"]) == 0
+    assert f"{CELLS} cells, 10 are done and {CELLS - 10} are to be measured" in capsys.readouterr().out
+    assert (tmp_path / "x.jsonl").read_bytes() == b"".join(lines[:10])
+    assert os.listdir(tmp_path) == ["x.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv"])
+def test_merged_shards_are_the_whole(name, whole, tmp_path) -> None:
+    shards = [run(tmp_path, "--shard", f"{number}/3", name=f"{number}-{name}") for number in (1, 2, 3)]
+    assert main(["merge", *map(str, shards), str(shards[1]), "-q", "-o", str(tmp_path / name)]) == 0
+    assert same(tmp_path / name, whole / name)
+
+
+def test_a_shard_may_be_empty(tmp_path) -> None:
+    shards = [run(tmp_path, "--shard", f"{k}/70", base=SMALL, name=f"{k}.jsonl") for k in (1, 2, 3)]
+    assert [len(path.read_text().splitlines()) for path in shards].count(0) > 0
+    assert main(["merge", *map(str, shards), "-q"]) == 0
+
+
+def test_merge_refuses_what_contradicts_itself(whole, tmp_path, capsys) -> None:
+    other = tmp_path / "other.jsonl"
+    rows = [json.loads(line) for line in (whole / "x.jsonl").read_text().splitlines()]
+    rows[3]["drift_rms"] = 7.0
+    other.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["merge", str(whole / "x.jsonl"), str(other)]) == 2
+    assert "two different rows of the same cell: hf float64 at offset 131072" in capsys.readouterr().err
+    assert main(["merge", str(tmp_path / "none.csv")]) == 2
+    (tmp_path / "few.csv").write_text("subject,offset\nhf,1\n")
+    assert main(["merge", str(tmp_path / "few.csv")]) == 2
+    assert "lacks the column 'schema'; write it again without --columns" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------- processes
+
+
+@posix
+def test_two_processes_give_the_same_bytes(whole, tmp_path) -> None:
+    assert same(run(tmp_path, "--jobs", "2"), whole / "x.jsonl")
+
+
+@posix
+def test_a_worker_that_dies_is_replaced(tmp_path, many) -> None:
+    killed: list[int] = []
+    usual = workers._pool
+
+    def kill_one() -> None:
+        if len(killed) < 2 and list(tmp_path.glob("*.part")):
+            for process in list(pools[-1]._processes.values())[:1]:
+                killed.append(process.pid)
+                process.kill()
+
+    pools = []
+
+    class Listening:
+        def __init__(self, jobs):
+            self.manager = usual(jobs)
+
+        def __enter__(self):
+            pools.append(self.manager.__enter__())
+            return pools[-1]
+
+        def __exit__(self, *error):
+            return self.manager.__exit__(*error)
+
+    plain = Progress.__call__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "_pool", Listening)
+        patch.setattr(Progress, "__call__", lambda self, share: (kill_one(), plain(self, share))[1])
+        assert same(run(tmp_path, "--jobs", "2", base=MANY), many)
+    assert killed
+    assert len(pools) >= 2
+
+
+def _die(*_: object) -> None:
+    os._exit(9)
+
+
+@posix
+def test_work_that_kills_every_worker_is_given_up(monkeypatch) -> None:
+    audit = Audit([Case(heads=1, seq_len=4, head_dim=8)], offsets=[0])
+    unit = tuple(Sweep(audit).tasks({}))
+    monkeypatch.setattr(workers, "rows_of", _die)
+    with pytest.raises(RopeAuditError, match="died 3 times with the same work"):
+        list(workers.processes(audit, [unit], 1, lambda: None))
+
+
+@pytest.mark.parametrize(
+    "error", [BadShape("no"), MemoryError("no"), ZeroDivisionError("no"), BadInput("no")]
+)
+def test_errors_come_home(error, monkeypatch) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(workers.sweep, "measured", fail)
+    found = workers.rows_of(Audit(), (), 1)
+    assert isinstance(found, workers.Problem)
+    usual = RuntimeError if isinstance(error, ZeroDivisionError) else type(error)
+    with pytest.raises(usual, match="no"):
+        found.raised()
+
+
+# ---------------------------------------------------------------------------- killed runs
+
+
+def killed_and_resumed(folder: Path, many: Path, times: int, seed: int, *more: str) -> int:
+    """Kill a run at random moments until it was killed `times`; return how often it came to its end."""
+    chance, finished, path = random.Random(seed), 0, folder / "x.jsonl"
+    command = [sys.executable, "-m", "ropeaudit", *MANY, *QUIET, "-o", str(path), "--resume", *more]
+    part, kills = Path(f"{path}.part"), 0
+    while kills < times:
+        before = part.read_bytes() if part.exists() else b""
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as process:
+            deadline = time.monotonic() + 60
+            while process.poll() is None and time.monotonic() < deadline:
+                if part.exists() and part.stat().st_size > len(before):
+                    time.sleep(chance.uniform(0, 0.1))
+                    break
+                time.sleep(0.005)
+            done = process.poll() is not None
+            os.killpg(process.pid, signal.SIGKILL) if not done else None
+        kills += not done
+        if process.returncode == 0 or path.exists():
+            finished += 1
+            assert same(path, many)
+            path.unlink()
+            part.unlink(missing_ok=True)
+            continue
+        lines = part.read_bytes()
+        assert lines.startswith(before)  # nothing is lost
+        assert lines.endswith(b"\n") or not lines  # nothing is torn
+        rows = [json.loads(line) for line in lines.splitlines()]
+        keys = [tuple(row[name] for name in records.IDENTITY) for row in rows]
+        assert len(set(keys)) == len(keys)  # nothing is there twice
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    assert same(path, many)
+    return finished
+
+
+@posix
+def test_killed_runs_are_resumed(many, tmp_path) -> None:
+    killed_and_resumed(tmp_path, many, 4, 0)
+
+
+@posix
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("--jobs", "2")])
+def test_fifty_killed_runs_are_resumed(more, many, tmp_path) -> None:
+    killed_and_resumed(tmp_path, many, 50, 1, *more)
+
+
+@posix
+def test_no_worker_outlives_a_killed_run(tmp_path) -> None:
+    psutil = pytest.importorskip("psutil")
+    command = [sys.executable, "-m", "ropeaudit", *MANY[:-1], "0-9999+1", *QUIET, "--jobs", "2"]
+    with subprocess.Popen([*command, "-o", str(tmp_path / "x.jsonl")], stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "x.jsonl.part").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        children: list = []
+        while len(children) < 3 and time.monotonic() < deadline:  # two workers and a tracker of resources
+            children = psutil.Process(process.pid).children(recursive=True)
+            time.sleep(0.05)
+        time.sleep(1.0)
+        process.kill()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+
+
+# ---------------------------------------------------------------------------- Dask
+
+
+@posix
+@pytest.mark.slow
+def test_dask_gives_the_same_bytes(many, tmp_path) -> None:
+    pytest.importorskip("distributed")
+    command = [sys.executable, "-m", "ropeaudit", *MANY, *QUIET, "--scheduler", "local", "--jobs", "2"]
+    seen = subprocess.run([*command, "-o", str(tmp_path / "x.jsonl")], capture_output=True, text=True)
+    assert (seen.returncode, seen.stderr) == (0, "")
+    assert same(tmp_path / "x.jsonl", many)
+
+
+@posix
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_dask_survives_the_loss_of_a_worker(many, tmp_path) -> None:
+    distributed = pytest.importorskip("distributed")
+    path = tmp_path / "x.jsonl"
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        address = cluster.scheduler_address
+        command = [sys.executable, "-m", "ropeaudit", *MANY, *QUIET, "--scheduler", address, "-o", str(path)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+            part, deadline = Path(f"{path}.part"), time.monotonic() + 60
+            while process.poll() is None and time.monotonic() < deadline:
+                if part.exists() and part.stat().st_size:
+                    break
+                time.sleep(0.01)
+            os.kill(next(iter(cluster.workers.values())).pid, signal.SIGKILL)
+            process.communicate(timeout=120)
+        assert process.returncode == 0
+    assert same(path, many)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_no_scheduler_is_a_clear_message(capsys, monkeypatch) -> None:
+    from ropeaudit import cluster
+
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(cluster, "_ANSWER_SECONDS", 0.2)
+    assert main([*SMALL, "--scheduler", "tcp://127.0.0.1:1"]) == 2
+    assert "no Dask scheduler answers there" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert main([*SMALL, "--scheduler", "local"]) == 2
+    assert "pip install 'ropeaudit[cluster]'" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------- documentation
+
+
+@posix
+def test_the_job_array_of_the_docs_runs(whole, tmp_path) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    job, merging = (block.partition("```")[0] for block in page.split("<!-- run -->\n```bash\n")[1:])
+    asked = "--model all --recipe hf,vllm-cuda --dtype fp16,bf16 --offset 0,1k-1m*4"
+    assert asked in job
+    job = job.replace(asked, " ".join(SMALL[1:])).replace("1-16", "1-3").replace("/16", "/3")
+    shell = f'set -e; ropeaudit() {{ "{sys.executable}" -m ropeaudit "$@"; }}; '
+    for number in ("1", "2", "3"):
+        again = os.environ | {"SLURM_ARRAY_TASK_ID": number}
+        subprocess.run(["bash", "-c", shell + job], cwd=tmp_path, env=again, check=True, capture_output=True)
+    subprocess.run(["bash", "-c", shell + merging], cwd=tmp_path, check=True, capture_output=True)
+    rows = [json.loads(line) for line in (tmp_path / "sweep.jsonl").read_text().splitlines()]
+    assert rows == [json.loads(line) for line in (whole / "x.jsonl").read_text().splitlines()]
+
+
+# ---------------------------------------------------------------------------- progress
+
+
+class Stream:
+    def __init__(self, terminal: bool) -> None:
+        self.text, self.terminal = "", terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress(terminal, monkeypatch) -> None:
+    stream, now = Stream(terminal), [0.0]
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    progress = Progress(False, 200)
+    for second in range(101):
+        now[0], progress.rows = float(second), 2 * second
+        progress(second / 100)
+        if second == 59:
+            early = stream.text
+    last = "60%, 120 of 200 rows, 2 a second, 40 s to go"
+    if terminal:
+        assert f"[##############----------]  {last}" in stream.text
+    else:
+        assert (early, stream.text) == ("", f"ropeaudit:  {last}\n")
