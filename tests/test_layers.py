@@ -38,7 +38,7 @@ HOUSE = [
         f"subjects.third_party.{name}_rope"
         for name in ("transformers", "xtransformers", "diffusers", "litgpt", "megatron", "onnxruntime", "mlx")
     ]
-    + [f"subjects.third_party.{name}" for name in ("ggml_rope", "freqs_cis", "rotary_torch")],
+    + [f"subjects.third_party.{name}" for name in ("ggml_rope", "freqs_cis", "rotary_torch", "curated_rope")],
     ["subjects.own"],
     ["subjects.makers"],
     ["plan", "records", "bound_terms"],

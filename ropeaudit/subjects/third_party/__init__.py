@@ -103,6 +103,16 @@ _ENTRIES = (
         "the same after .to(dtype) of the module, which rounds positions and angles",
     ),
     Entry(
+        "curated-transformers",
+        "curated_rope",
+        "curated_transformers catalogue",
+        "curated-transformers",
+        "curated-transformers",
+        _HALF,
+        _FOUR,
+        "QueryKeyRotaryEmbeddings, which returns float32 for narrower q and k",
+    ),
+    Entry(
         "diffusers-flux",
         "diffusers_rope",
         "diffusers",
