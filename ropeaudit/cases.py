@@ -161,6 +161,7 @@ class Case:
             inputs.check_head(self.qk, seq_len, setting)
             if self.sample is not None:
                 count = _positive("sample", self.sample)
+                drawn.check(self.mask, heads, seq_len, count)
                 return drawn.bytes_needed(count, setting.head_dim)
             return plan.bytes_needed(setting, heads, kv_heads, seq_len)
         if self.sample is not None:

@@ -44,14 +44,20 @@ def pairs(mask: Mask, heads: int, seq_len: int, count: int, seed: int) -> Pairs:
     They depend on these arguments alone, and come in the order of heads, queries and keys.
     Raises: BadShape where there are fewer scores.
     """
+    check(mask, heads, seq_len, count)
     each = masks.count(mask, seq_len)
-    if count > each * heads:
-        raise BadShape(f"--sample {count} is more than the {each * heads} scores there are; leave it out")
     if each * heads > _MOST:
         raise BadShape(f"--sample draws from 2^62 scores at most; give a smaller --seq-len than {seq_len}")
     generator = np.random.default_rng([seed, count])
     head, number = np.divmod(np.sort(generator.integers(each * heads, size=count)), each)
     return Pairs(head, *masks.seen(mask, seq_len, number))
+
+
+def check(mask: Mask, heads: int, seq_len: int, count: int) -> None:
+    """Raise BadShape where there are fewer scores than are to be drawn."""
+    every = masks.count(mask, seq_len) * heads
+    if count > every:
+        raise BadShape(f"--sample {count} is more than the {every} scores there are; leave it out")
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,29 +63,15 @@ class Sizes(Protocol):
         """The seed, None where none was used."""
 
 
-def identity(
-    case: Case,
-    sizes: Sizes,
-    setting: RopeSetting,
-    subject: Subject,
-    offset: int,
-    asked: AttentionOptions | None,
-) -> dict[str, Any]:
-    """Return the columns of `records.IDENTITY`: what was asked for. Nothing is measured for it."""
+def setting_columns(case: Case, sizes: Sizes, setting: RopeSetting) -> dict[str, Any]:
+    """Return the columns that say under which setting, and of which q and k, something was measured."""
     axes = case.position_axes(setting)
     return {
-        "schema": records.SCHEMA,
-        "subject": subject.name,
-        "dtype": subject.dtype.name,
-        "offset": offset,
         "model": case.model_name,
         "scaling": str(setting.scaling),
         "clip": setting.clip if setting.clipped else None,
         "length": setting.length if setting.scaling.depends_on_length else None,
         "axes": str(axes) if axes else "none",
-        "backend": subject.backend,
-        "version": subject.version,
-        "device": subject.device,
         "layout": setting.layout,
         "head_dim": setting.head_dim,
         "rotary_dim": setting.rotary_dim,
@@ -97,6 +83,27 @@ def identity(
         "mask": case.mask,
         "source": sizes.source,
         "seed": sizes.seed,
+    }
+
+
+def identity(
+    case: Case,
+    sizes: Sizes,
+    setting: RopeSetting,
+    subject: Subject,
+    offset: int,
+    asked: AttentionOptions | None,
+) -> dict[str, Any]:
+    """Return the columns of `records.IDENTITY`: what was asked for. Nothing is measured for it."""
+    return {
+        "schema": records.SCHEMA,
+        "subject": subject.name,
+        "dtype": subject.dtype.name,
+        "offset": offset,
+        **setting_columns(case, sizes, setting),
+        "backend": subject.backend,
+        "version": subject.version,
+        "device": subject.device,
         "sample": case.sample,
         "softmax": asked.softmax if asked else None,
         "anchor": asked.anchor if asked else None,

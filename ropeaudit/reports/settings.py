@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from ropeaudit import records
 from ropeaudit.cases import Case
 from ropeaudit.inputs import Inputs
+from ropeaudit.recording import setting_columns
 from ropeaudit.rope.setting import RopeSetting
 
 NAMES = (
@@ -51,23 +52,7 @@ class Measured(Protocol):
 
 def row(found: Measured) -> dict[str, Any]:
     """Return the columns of `COLUMNS`."""
-    case, setting, inputs = found.case, found.setting, found.inputs
-    axes = case.position_axes(setting)
-    names = ("layout", "head_dim", "rotary_dim", "base", "scale")
-    values = {
-        "model": case.model_name,
-        "scaling": str(setting.scaling),
-        "clip": setting.clip if setting.clipped else None,
-        "length": setting.length if setting.scaling.depends_on_length else None,
-        "axes": str(axes) if axes else "none",
-        **{name: getattr(setting, name) for name in names},
-        "seq_len": inputs.seq_len,
-        "heads": inputs.heads,
-        "kv_heads": inputs.kv_heads,
-        "mask": case.mask,
-        "source": inputs.source,
-        "seed": inputs.seed,
-    }
+    values = setting_columns(found.case, found.inputs, found.setting)
     return {name: values[name] for name in NAMES}
 
 
