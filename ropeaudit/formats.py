@@ -169,8 +169,8 @@ def _round_block(x: FloatArray, fmt: Format, spare: FloatArray) -> None:
     narrow = fmt.emin > info.minexp or fmt.emax < info.maxexp - 1 or fmt.overflow != "inf"
     if narrow:
         sizes = np.abs(x, out=spare)
-        over = float(sizes.max()) > fmt.largest  # what is not beyond it does not round beyond it
-        small = _where_below(sizes, fmt.smallest_normal)
+        over = not float(sizes.max()) <= fmt.largest  # nan hides larger ones; the largest itself stays
+        small = np.flatnonzero(sizes < fmt.smallest_normal)
         below = x[small]
     unsigned, drop = (np.uint64 if x.itemsize == 8 else np.uint32), info.nmant + 1 - fmt.precision
     bits, last = x.view(unsigned), spare.view(unsigned)
@@ -183,16 +183,6 @@ def _round_block(x: FloatArray, fmt: Format, spare: FloatArray) -> None:
         x[small] = _on_grid(below, fmt.smallest_subnormal, info.nmant + 1)
         if over:
             _overflow(x, fmt)
-
-
-def _where_below(sizes: FloatArray, bound: float) -> NDArray[np.intp]:
-    """Return the indices of the few elements below `bound`, looking at eight at a time."""
-    below = np.empty(-(-sizes.size // 8) * 8, np.bool_)
-    below[sizes.size :] = False
-    np.less(sizes, bound, out=below[: sizes.size])
-    eights = np.flatnonzero(below.view(np.uint64))
-    which, place = np.nonzero(below.reshape(-1, 8)[eights])
-    return eights[which] * 8 + place
 
 
 def _on_grid(values: FloatArray, spacing: float, carried: int) -> FloatArray:

@@ -13,7 +13,7 @@ import numpy as np
 from ropeaudit import captured, positional
 from ropeaudit.doubledouble import Array
 from ropeaudit.errors import BadShape, UnknownName
-from ropeaudit.formats import FP64, Format, parse, round_to
+from ropeaudit.formats import FP32, FP64, Format, parse, round_to
 from ropeaudit.rope.setting import RopeSetting
 
 BEHIND = positional.BEHIND  # kind of head -> distance of the token that it looks at
@@ -88,7 +88,9 @@ def make(kind: str, heads: int, kv_heads: int, seq_len: int, setting: RopeSettin
     if kind == "gaussian":
         generator = np.random.default_rng(seed)
         q, k = (_gaussian(generator, shape) for shape in (q_shape, k_shape))
-        return Inputs(q, k, kind, seed)
+        found = Inputs(q, k, kind, seed)
+        found._unchanged.update(dict.fromkeys((FP32, parse("fp16"), parse("bf16")), True))
+        return found
     group = heads // kv_heads
     q, k = (
         np.ascontiguousarray(

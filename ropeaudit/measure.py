@@ -123,12 +123,14 @@ class _Run:
 
     def _turn_all(self, jobs: list[_Job]) -> list[Side]:
         """Turn every head by every cell and by the reference, all in parallel."""
-        formats = {subject.input for subject in self.plan.subjects}
-        formats |= {key.input for key in self.groups}
-        rounding = [(number, fmt) for number in range(len(jobs)) for fmt in formats]
+        formats = {subject.input for subject in self.plan.subjects} | {key.input for key in self.groups}
+        held = {fmt: fmt.carrier if self.plan.inputs.unchanged_by(fmt) else fmt for fmt in formats}
+        rounding = [(number, how) for number in range(len(jobs)) for how in set(held.values())]
 
-        def rounded(task: tuple[int, Format]) -> FloatArray:
-            return round_to(jobs[task[0]].x[jobs[task[0]].panel], task[1])
+        def rounded(task: tuple[int, Any]) -> FloatArray:
+            number, how = task
+            x = jobs[number].x[jobs[number].panel]
+            return round_to(x, how) if isinstance(how, Format) else x.astype(how)
 
         inputs = dict(zip(rounding, self._map(rounded, rounding), strict=True))
         cells: list[Any] = [*self.groups, *self.plan.cells()]
@@ -137,7 +139,7 @@ class _Run:
         def turned(task: tuple[int, Any]) -> Any:
             number, cell = task
             fmt = cell.input if isinstance(cell, Key) else self.plan.subjects[cell[0]].input
-            return self._turn(jobs[number], inputs[number, fmt], cell)
+            return self._turn(jobs[number], inputs[number, held[fmt]], cell)
 
         sides = [Side({}, {}, set()) for _ in jobs]
         for (number, cell), result in zip(tasks, self._map(turned, tasks), strict=True):

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ropeaudit.errors import UnknownName
@@ -150,6 +150,18 @@ def test_rounding_twice_changes_nothing_and_carriers_agree(xs: list[float], fmt:
     once = round_to(wide, fmt)
     assert same(round_to(once, fmt), once)
     assert same(round_to(wide.astype(np.float32), fmt), once)
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+@pytest.mark.parametrize("carrier", [np.float64, np.float32])
+@given(xs=st.lists(st.floats(width=32), min_size=1, max_size=20), tail=st.sampled_from((np.nan, np.inf, 0.0)))
+@example(xs=[70000.0, 1e-7, 3.401992901712019e38], tail=np.nan)  # a nan once hid the overflow beside it
+def test_a_value_is_rounded_as_if_it_were_alone(
+    fmt: Format, carrier: type, xs: list[float], tail: float
+) -> None:
+    together = round_to(np.array([*xs, tail], carrier), fmt)[:-1]
+    alone = [round_to(np.array([x], carrier), fmt)[0] for x in xs]
+    assert same(together, np.array(alone))
 
 
 def test_in_place_with_scratch_equals_a_new_array() -> None:

@@ -7,7 +7,7 @@ from ropeaudit import RopeSetting, inputs, positional, reference, shift
 from ropeaudit.cases import Case
 from ropeaudit.cli.main import main
 from ropeaudit.errors import UsageError
-from ropeaudit.formats import parse
+from ropeaudit.formats import parse, round_to
 from ropeaudit.rope import scaling
 
 SETTINGS = [
@@ -93,3 +93,11 @@ def test_other_commands_know_the_heads(capsys) -> None:
     assert main(["parity", "hf", "meta", "--qk", "previous", "--seq-len", "32", "-f", "csv"]) == 0
     assert main(["shift", "--qk", "diagnal"]) == 2
     assert "did you mean diagonal" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fmt", ["bf16", "fp16", "fp32"])
+def test_gaussian_inputs_are_what_narrow_formats_hold(fmt: str) -> None:
+    found = inputs.make("gaussian", 2, 1, 500, SETTINGS[0], seed=3)
+    assert found.unchanged_by(parse(fmt))
+    for x in (found.q, found.k):
+        assert np.array_equal(round_to(x, parse(fmt)), x)
