@@ -12,11 +12,9 @@ Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from ropeaudit import masks, plan, reference, scores
 from ropeaudit.attention import Attention, Rounding, Rows
@@ -25,6 +23,7 @@ from ropeaudit.formats import FloatArray, Format, round_to
 from ropeaudit.inputs import Inputs
 from ropeaudit.plan import Plan
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.threads import Map, mapping
 
 STRIP = 2**17  # scores of a strip, where that leaves FEW rows
 LARGEST_STRIP = 2**21  # scores that it may have else
@@ -66,19 +65,15 @@ def measure(
     """
     cells = list(cases.cells())
     found = {cell: Attention() for cell in cells}
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
-        try:
-            done = 0
-            for some in _chunks(cases, cells):
-                run = _Chunk(cases, some, anchor, behind, roundings, pool)
-                for share, part in run.strips():
-                    for cell, attention in part.items():
-                        found[cell].merge(attention)
-                    progress((done + share * len(some)) / len(cells))
-                done += len(some)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    done = 0
+    with mapping(threads) as mapped:
+        for some in _chunks(cases, cells):
+            run = _Chunk(cases, some, anchor, behind, roundings, mapped)
+            for share, part in run.strips():
+                for cell, attention in part.items():
+                    found[cell].merge(attention)
+                progress((done + share * len(some)) / len(cells))
+            done += len(some)
     return found
 
 
@@ -124,9 +119,9 @@ class _Chunk:
         anchor: int,
         behind: int | None,
         roundings: Sequence[Rounding | None],
-        pool: ThreadPoolExecutor,
+        mapped: Map,
     ) -> None:
-        self.plan, self.anchor, self.behind, self.pool = cases, anchor, behind, pool
+        self.plan, self.anchor, self.behind, self.map = cases, anchor, behind, mapped
         self.roundings = roundings
         self.wanted: dict[int, list[int]] = {}
         for index, offset in cells:
@@ -147,7 +142,7 @@ class _Chunk:
             batch = range(start, min(start + step, heads))
             turned = self._turned(batch)
             jobs = [Task(head, *task) for head in batch for task in tasks]
-            for part in self.pool.map(lambda task, at=turned: self._strip(task, at), jobs):
+            for part in self.map(lambda task, at=turned: self._strip(task, at), jobs):
                 done += 1
                 yield done / (heads * len(tasks)), part
 
@@ -167,9 +162,9 @@ class _Chunk:
         for start in range(0, size, plan.PANEL):
             panel = slice(start, min(start + plan.PANEL, size))
             numbers = np.arange(panel.start, panel.stop, dtype=np.int64)
-            made = self.pool.map(lambda cell, at=numbers: self._table(cell, at), self.cells)
+            made = self.map(lambda cell, at=numbers: self._table(cell, at), self.cells)
             tables = dict(zip(self.cells, made, strict=True))
-            parts = self.pool.map(lambda job, at=panel, by=tables: self._turn(job, at, by[job.cell]), jobs)
+            parts = self.map(lambda job, at=panel, by=tables: self._turn(job, at, by[job.cell]), jobs)
             for job, part in zip(jobs, parts, strict=True):
                 if job not in whole:
                     whole[job] = np.empty((size, part.shape[1]), part.dtype)

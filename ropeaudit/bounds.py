@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from ropeaudit import bound_monotone, masks
 from ropeaudit import bound_terms as terms
@@ -25,6 +23,7 @@ from ropeaudit.doubledouble import Array
 from ropeaudit.inputs import Inputs
 from ropeaudit.masks import Mask
 from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.threads import mapping
 
 T = TypeVar("T")
 
@@ -101,12 +100,12 @@ def bounds(
     setting, blocks = cells[0][0].setting, Blocks(mask, seq_len)
     meeting = Meeting(mask, blocks)
     count = masks.count(mask, seq_len) * heads
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
-        weights = list(pool.map(lambda cell: _quiet(Weights, cell[0], cell[1], blocks, phase), cells))
+    with mapping(threads) as mapped:
+        weights = list(mapped(lambda cell: _quiet(Weights, cell[0], cell[1], blocks, phase), cells))
         finite = [index for index, weight in enumerate(weights) if weight.finite]
         gathering = Gathering(inputs, setting, [weights[index] for index in finite], blocks)
         gathered = gathering.joined(
-            list(pool.map(lambda start: _quiet(gathering.panel, start), gathering.starts))
+            list(mapped(lambda start: _quiet(gathering.panel, start), gathering.starts))
         )
 
         def one(place: int) -> Bound:
@@ -115,7 +114,7 @@ def bounds(
             q, k = (_Side(gathered[place], place, which, subject, inputs) for which in "qk")
             return _Cell(subject, weights[index], q, k, meeting).bound(count)
 
-        for index, value in zip(finite, pool.map(lambda p: _quiet(one, p), range(len(finite))), strict=True):
+        for index, value in zip(finite, mapped(lambda p: _quiet(one, p), range(len(finite))), strict=True):
             found[index] = value
     return found
 

@@ -26,6 +26,8 @@ from ropeaudit.subjects.of_recipe import OfRecipe
 if TYPE_CHECKING:
     from ropeaudit.attention import Attention
 
+_SHORT = 128  # positions: threads of shorter ones spend more time on handing over than on working
+
 
 class CaseRun:
     """One case: its offsets by the setting that holds at them, its subjects in batches that fit the cache."""
@@ -41,7 +43,8 @@ class CaseRun:
         progress: Callable[[float], None],
     ) -> None:
         self.case, self.loaded, self.setting, self.makers = case, loaded, setting, makers
-        self.asked, self.threads, self.progress = asked, threads, progress
+        self.asked, self.progress = asked, progress
+        self.threads = threads if loaded.seq_len > _SHORT else 1
         self.axes = case.position_axes(setting)
         self.structural: dict[tuple[RopeSetting, int, Format], Spread] = {}
 

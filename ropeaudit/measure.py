@@ -12,17 +12,16 @@ Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and c
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from ropeaudit import masks, plan, reference, scores, tile
 from ropeaudit.formats import FloatArray, Format, round_to
 from ropeaudit.inputs import Inputs
 from ropeaudit.plan import Key, Measured, Plan
+from ropeaudit.threads import Map, mapping
 from ropeaudit.tile import Side, Tile
 
 
@@ -33,15 +32,11 @@ def measure(
     found = {cell: Measured() for cell in cases.cells()}
     scores_in_all = masks.count(cases.mask, cases.seq_len) * cases.inputs.q.shape[0]
     first = next(iter(found.values()))
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
-        try:
-            for part in _Run(cases, pool).strips():
-                for cell, measured in part.items():
-                    found[cell].merge(measured)
-                progress(first.drift.count / scores_in_all)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    with mapping(threads) as mapped:
+        for part in _Run(cases, mapped).strips():
+            for cell, measured in part.items():
+                found[cell].merge(measured)
+            progress(first.drift.count / scores_in_all)
     return found
 
 
@@ -57,8 +52,8 @@ class _Job(NamedTuple):
 class _Run:
     """One pass over all heads and panels of a plan."""
 
-    def __init__(self, cases: Plan[Inputs], pool: ThreadPoolExecutor) -> None:
-        self.plan, self.pool = cases, pool
+    def __init__(self, cases: Plan[Inputs], mapped: Map) -> None:
+        self.plan, self.map = cases, mapped
         self.groups = cases.keys()
         self.local = threading.local()
         self.tables: dict[int, Any] = {}
@@ -81,9 +76,6 @@ class _Run:
     def _tiles(self, rows: slice, cols: slice) -> Iterator[slice]:
         return masks.tiles(self.plan.mask, rows, cols, tile.TILE_COLUMNS, self.plan.seq_len)
 
-    def _map(self, function: Callable[..., Any], *arguments: Sequence[Any]) -> Iterator[Any]:
-        return self.pool.map(function, *arguments)
-
     def _keep_tables(self, *panels: slice) -> None:
         """Hold the tables of these panels, and of no others."""
         wanted = {panel.start: panel for panel in panels}
@@ -102,7 +94,7 @@ class _Run:
                 return reference.distance_table(numbers, self.plan.setting)
             return self.plan.subjects[cell[0]].table(positions, cell[1])
 
-        return dict(zip(cells, self._map(one, cells), strict=True))
+        return dict(zip(cells, self.map(one, cells), strict=True))
 
     def _heads(self, heads: range, rows: slice, cols: slice) -> Iterator[dict[tuple[int, int], Measured]]:
         inputs = self.plan.inputs
@@ -116,7 +108,7 @@ class _Run:
         cuts = [slice(s, min(s + tile.TILE_ROWS, rows.stop)) for s in starts]
         seen = [some for some in cuts if any(self._tiles(some, cols))]
         strips = [(head, some) for head in heads for some in seen]
-        yield from self._map(
+        yield from self.map(
             lambda job: self._strip(job[0], q[job[0]], k[job[0] // inputs.group], job[1], rows.start, cols),
             strips,
         )
@@ -132,7 +124,7 @@ class _Run:
             x = jobs[number].x[jobs[number].panel]
             return round_to(x, how) if isinstance(how, Format) else x.astype(how)
 
-        inputs = dict(zip(rounding, self._map(rounded, rounding), strict=True))
+        inputs = dict(zip(rounding, self.map(rounded, rounding), strict=True))
         cells: list[Any] = [*self.groups, *self.plan.cells()]
         tasks = [(number, cell) for number in range(len(jobs)) for cell in cells]
 
@@ -142,7 +134,7 @@ class _Run:
             return self._turn(jobs[number], inputs[number, held[fmt]], cell)
 
         sides = [Side({}, {}, set()) for _ in jobs]
-        for (number, cell), result in zip(tasks, self._map(turned, tasks), strict=True):
+        for (number, cell), result in zip(tasks, self.map(turned, tasks), strict=True):
             side = sides[number]
             if isinstance(cell, Key):
                 side.truth[cell] = result

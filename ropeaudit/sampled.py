@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from ropeaudit import reference, scores
 from ropeaudit.doubledouble import Array
@@ -23,6 +21,7 @@ from ropeaudit.formats import round_to
 from ropeaudit.metrics import Fourths
 from ropeaudit.plan import Key, Measured, Plan
 from ropeaudit.reference import Factor
+from ropeaudit.threads import mapping
 
 BLOCK = 2048  # pairs at once
 NORMAL = 1.959963984540054  # 97.5 % of a normal distribution lie below it
@@ -34,17 +33,11 @@ def measure(cases: Plan[Drawn], threads: int, progress: Callable[[float], None])
     """Return what was measured, for every cell of the plan; `progress` hears the share done."""
     found, count, groups = _nothing(cases), len(cases.inputs), cases.keys()
     blocks = [slice(i, min(i + BLOCK, count)) for i in range(0, count, BLOCK)]
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
-        try:
-            for block, part in zip(
-                blocks, pool.map(lambda some: _block(cases, groups, some), blocks), strict=True
-            ):
-                for cell, measured in part.items():
-                    found[cell].merge(measured)
-                progress(block.stop / count)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    with mapping(threads) as mapped:
+        for block, part in zip(blocks, mapped(lambda some: _block(cases, groups, some), blocks), strict=True):
+            for cell, measured in part.items():
+                found[cell].merge(measured)
+            progress(block.stop / count)
     for measured in found.values():
         _place(measured, cases.inputs)
     return found

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from ropeaudit import circumstances, recipes
 from ropeaudit.analyses import limit_guess, limit_search
@@ -32,6 +31,7 @@ from ropeaudit.records import Record
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import makers
 from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.threads import mapping
 
 UP_TO = 2**24  # the default of the largest offset
 TOLERANCE = "drift_relative=0.01"
@@ -282,7 +282,7 @@ class _Measured:
         """The bound of drift at all offsets from 0 to this one."""
         if offset not in self.bounds:
             self.hear()
-            with threadpool_limits(1, user_api="blas"):
+            with mapping(1):
                 found = bound_up_to(self.subject, self.inputs, self.case.mask, offset)
             self.bounds[offset] = found
         return self.bounds[offset]

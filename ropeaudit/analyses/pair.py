@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from ropeaudit import circumstances, masks, plan, reference, scores, tile
 from ropeaudit.doubledouble import Array
@@ -24,6 +22,7 @@ from ropeaudit.metrics import Differences, Place, Size, hide
 from ropeaudit.reference import Factor, Precision
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject
+from ropeaudit.threads import mapping
 
 Name = Literal["q", "k"]
 
@@ -131,15 +130,11 @@ class Comparison:
         heads, size, _ = self.inputs.q.shape
         total, found = masks.count(self.mask, size) * heads, Apart()
         count = min(threads or circumstances.threads(), heads)
-        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(count) as pool:
-            try:
-                for work in self._panels(size):
-                    for part in pool.map(functools.partial(self._head, work), range(heads)):
-                        found.merge(part)
-                        progress(found.apart.count / total)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        with mapping(count) as mapped:
+            for work in self._panels(size):
+                for part in mapped(functools.partial(self._head, work), range(heads)):
+                    found.merge(part)
+                    progress(found.apart.count / total)
         return found
 
     def _panels(self, size: int) -> Iterator[_Work]:

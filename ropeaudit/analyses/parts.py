@@ -10,11 +10,9 @@ Letters: n sampled positions, d head_dim, p pairs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from ropeaudit import circumstances, reference
 from ropeaudit.analyses.variants import Bench
@@ -24,6 +22,7 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.reference import Factor
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.subjects.emulated import Table
+from ropeaudit.threads import mapping
 
 
 @dataclass(slots=True)
@@ -55,8 +54,8 @@ class Parts:
 def gather(bench: Bench, recipe: Resolved) -> Parts:
     """Return the parts of a recipe's drift over the sampled heads."""
     table, heads = bench.table(recipe), bench.scene.sample.heads
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(circumstances.threads()) as pool:
-        found = list(pool.map(lambda head: _of_head(bench, recipe, table, head), heads))
+    with mapping(circumstances.threads()) as mapped:
+        found: list[Parts] = list(mapped(lambda head: _of_head(bench, recipe, table, head), heads))
     for later in found[1:]:
         found[0].merge(later)
     return found[0]

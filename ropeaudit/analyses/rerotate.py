@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +26,7 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.threads import mapping
 
 MOST_STEPS = 100_000
 
@@ -123,10 +123,10 @@ def _recipe(
     first, norms, done = start(steps, by), _norms(inputs, setting, recipe.input), 0
     table = stepper.table(np.zeros(1, dtype=np.int64), by)
     keys = _fresh_keys(subject, inputs, first)
-    with ThreadPoolExecutor(circumstances.threads()) as pool:
+    with mapping(circumstances.threads()) as mapped:
         for count in steps:
             for _ in range(done, count):
-                keys = list(pool.map(stepper.rotate, keys, [table] * len(keys)))
+                keys = list(mapped(stepper.rotate, keys, [table] * len(keys)))
                 done += 1
                 progress(done / (max(steps) + 1))
             at = first + count * by

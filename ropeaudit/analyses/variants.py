@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from ropeaudit import circumstances, masks, reference, scores
 from ropeaudit.analyses.sampling import TABLE, TURN, Sample
@@ -29,6 +27,7 @@ from ropeaudit.reference import Factor, Precision
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated, Table
+from ropeaudit.threads import Map, mapping
 
 
 class Truth(NamedTuple):
@@ -67,7 +66,7 @@ class Bench:
             scene.sample.positions.astype(np.float64) + origin, scene.setting
         )
         self.truth, self.error = Spread(), 0.0
-        with threadpool_limits(1, user_api="blas"):
+        with mapping(1):
             self.exact = {head: self._truth(head) for head in scene.sample.heads}
         self.known: dict[Resolved, Spread] = {}
 
@@ -102,34 +101,24 @@ class Bench:
         wanted = list(variants)
         new = [variant for variant in dict.fromkeys(wanted) if variant not in self.known]
         if new:
-            count = circumstances.threads()
-            with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(count) as pool:
-                try:
-                    self._measure(new, pool, progress)
-                except BaseException:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise
+            with mapping(circumstances.threads()) as mapped:
+                self._measure(new, mapped, progress)
         return [self.known[variant] for variant in wanted]
 
-    def _measure(
-        self, new: Sequence[Resolved], pool: ThreadPoolExecutor, progress: Callable[[float], None]
-    ) -> None:
-        jobs = [
-            (heads, table, some) for table, some in self._by_table(new, pool) for heads in self._by_kv_head()
-        ]
+    def _measure(self, new: Sequence[Resolved], mapped: Map, progress: Callable[[float], None]) -> None:
+        tables = self._by_table(new, mapped)
+        jobs = [(heads, table, some) for table, some in tables for heads in self._by_kv_head()]
         found = {variant: Spread() for variant in new}
-        for done, part in enumerate(pool.map(lambda job: self._job(*job), jobs)):
+        for done, part in enumerate(mapped(lambda job: self._job(*job), jobs)):
             for variant, spread in part.items():
                 found[variant].merge(spread)
             progress((done + 1) / len(jobs))
         self.known |= found
 
-    def _by_table(
-        self, variants: Sequence[Resolved], pool: ThreadPoolExecutor
-    ) -> list[tuple[Table, list[Resolved]]]:
+    def _by_table(self, variants: Sequence[Resolved], mapped: Map) -> list[tuple[Table, list[Resolved]]]:
         """Return each table with the variants that use it; tables of the same bits are one."""
         groups = _grouped(variants, TABLE)
-        tables = pool.map(lambda some: self.table(some[0]), groups)
+        tables = mapped(lambda some: self.table(some[0]), groups)
         merged: dict[bytes, tuple[Table, list[Resolved]]] = {}
         for table, some in zip(tables, groups, strict=True):
             bits = b"".join(np.ascontiguousarray(part, dtype=np.float64).tobytes() for part in table)
