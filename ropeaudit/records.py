@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 SCHEMA = 1
@@ -84,11 +85,11 @@ class Record:
 
     def identity(self) -> tuple[Any, ...]:
         """Return what was asked for, without what was measured: equal for the same cell of a sweep."""
-        return tuple(getattr(self, name) for name in IDENTITY)
+        return _identity(self)
 
     def as_dict(self) -> dict[str, Any]:
         """Return column -> value, in the order of `COLUMNS`."""
-        return {name: getattr(self, name) for name in COLUMNS}
+        return dict(zip(COLUMNS, _values(self), strict=True))
 
 
 # The columns of --attention -> what they hold; rows are those of the softmax, one per query and head.
@@ -166,6 +167,8 @@ COLUMNS: dict[str, str] = {
 }
 # the columns that say what was asked for
 IDENTITY = tuple(name for name in list(COLUMNS)[: list(COLUMNS).index("scores")])
+_identity: Callable[[Record], tuple[Any, ...]] = attrgetter(*IDENTITY)
+_values: Callable[[Record], tuple[Any, ...]] = attrgetter(*COLUMNS)
 TEXT_COLUMNS = frozenset(f.name for f in fields(Record) if "str" in str(f.type))
 WHOLE_COLUMNS = frozenset(f.name for f in fields(Record) if "int" in str(f.type))
 OPTIONAL_COLUMNS = frozenset(f.name for f in fields(Record) if "None" in str(f.type))

@@ -7,6 +7,10 @@ import json
 from ropeaudit.reports import Report, Row
 from ropeaudit.reports.json import plain_row
 
+_encode = json.JSONEncoder(
+    allow_nan=False, ensure_ascii=False
+).encode  # it takes long to make
+
 
 def render(report: Report) -> str:
     """Return one line of strict JSON per row."""
@@ -15,7 +19,7 @@ def render(report: Report) -> str:
 
 def _line(report: Report, row: Row) -> str:
     try:
-        text = json.dumps({name: row[name] for name in report.columns}, allow_nan=False, ensure_ascii=False)
+        text = _encode({name: row[name] for name in report.columns})
     except ValueError:  # something is undefined
-        text = json.dumps(plain_row(report, row), allow_nan=False, ensure_ascii=False)
+        text = _encode(plain_row(report, row))
     return text + "\n"
