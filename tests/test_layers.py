@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parent.parent / "ropeaudit"
 HOUSE = [
     ["errors"],
     ["formats", "doubledouble", "circumstances", "data"],
-    ["rope.scaling", "rope.axes"],
+    ["rope.scaling", "rope.axes", "digests"],
     ["rope.setting", "tensorfiles"],
     ["rope.scaled", "rope.rotation", "exact_frequencies", "masks", "captured", "tables", "checkpoint"],
     ["rope", "rope.frequencies"],
