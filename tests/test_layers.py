@@ -8,7 +8,7 @@ PACKAGE = Path(__file__).parent.parent / "ropeaudit"
 # From the ground up; of several names that fit a module the longest counts.
 HOUSE = [
     ["errors"],
-    ["formats", "doubledouble", "circumstances", "data"],
+    ["formats", "doubledouble", "circumstances", "data", "beside"],
     ["rope.scaling", "rope.axes", "digests"],
     ["rope.setting", "tensorfiles"],
     ["rope.scaled", "rope.rotation", "exact_frequencies", "masks", "captured", "tables", "checkpoint"],
