@@ -54,7 +54,7 @@ def put(file: IO[bytes], target: Path) -> None:
 
 
 def _prefix(name: str) -> str:
-    """Return how the files of a name begin; no two names of one run share it: NFS would give it both locks."""
+    """Return how the files of a name begin; no two names share it: NFS gives a run all of its locks."""
     if len(name) <= _LONGEST:
         return f".{name}."
     return f".{name[:_LONGEST]}.{zlib.crc32(os.fsencode(name)):08x}."
