@@ -74,9 +74,14 @@ class Audit:
         self._makers.extend(makers.called(one, fmt) for one in called for fmt in formats)
         return self._makers
 
-    def findings(self) -> list[str]:
-        """Return what was found out about the code that was called, so far."""
-        return list(dict.fromkeys(text for maker in self._makers for text in maker.findings))
+    def findings(self, workers: Iterable[Sequence[Sequence[str]]] = ()) -> list[str]:
+        """Return what was found out about the code that was called, so far, each once: maker by maker.
+
+        workers: what each worker found, for each maker.
+        """
+        here = [maker.findings for maker in self._makers]
+        by_maker = zip(here, *workers, strict=True)
+        return list(dict.fromkeys(text for found in by_maker for some in found for text in some))
 
     def stages(self) -> dict[str, dict[str, str]]:
         """Return "subject dtype" -> stage -> format: what was audited, for the circumstances."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
@@ -58,10 +59,12 @@ class CaseRun:
         if len(runs) == 1:
             yield from (record(self.case, self.loaded, found, self.asked) for found in runs[0])
             return
-        kept = {(f.subject.name, f.subject.dtype, f.offset): f for run in runs for f in run}
-        for maker in self.makers:
-            for offset in offsets:
-                yield record(self.case, self.loaded, kept[maker.name, maker.dtype, offset], self.asked)
+        places = range(len(self.makers))
+        kept: dict[tuple[int, int], Found] = {}
+        for run, some in zip(runs, groups.values(), strict=True):
+            kept |= dict(zip(itertools.product(places, some), run, strict=True))
+        for cell in itertools.product(places, offsets):
+            yield record(self.case, self.loaded, kept[cell], self.asked)
 
     def _group(self, at: RopeSetting, origin: int, offsets: Sequence[int]) -> Iterator[Found]:
         """Measure all subjects at the offsets that share a setting and an origin of the reference."""

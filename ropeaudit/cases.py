@@ -41,6 +41,7 @@ class Outline:
     seq_len: int
     source: str
     seed: int | None
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,8 @@ class Case:
         if inputs.is_file(self.qk):
             loaded, setting = self._from_file()
             sizes = loaded.heads, loaded.kv_heads, loaded.seq_len
-            return Outline(*sizes, loaded.source, None if self.sample is None else seed), setting
+            drawn_by = None if self.sample is None else seed
+            return Outline(*sizes, loaded.source, drawn_by, loaded.digest), setting
         sizes, setting = self._synthetic()
         if self.sample is not None:
             return Outline(*sizes, drawn.source(self.qk, sizes, setting.head_dim), seed), setting

@@ -10,8 +10,7 @@ from typing import Any
 from ropeaudit import circumstances, workers
 from ropeaudit.audit import Audit
 from ropeaudit.errors import MissingPackage, RopeAuditError, UsageError
-from ropeaudit.records import Record
-from ropeaudit.workers import MOST_DEATHS, Problem, Unit
+from ropeaudit.workers import MOST_DEATHS, Problem, Result, Unit
 
 _LISTEN_SECONDS = 0.05
 _ANSWER_SECONDS = 20
@@ -19,7 +18,7 @@ _ANSWER_SECONDS = 20
 
 def on_dask(
     audit: Audit, units: Sequence[Unit], scheduler: str, jobs: int, listen: Callable[[], None]
-) -> Iterator[tuple[Unit, list[Record] | Problem]]:
+) -> Iterator[tuple[Unit, Result | Problem]]:
     """Yield units and what came of them, as they finish. listen is called many times a second.
 
     scheduler: the address of a running one, or "local" for `jobs` processes of this machine. Dask repeats
@@ -32,7 +31,7 @@ def on_dask(
     spec = workers.without_cases(audit)
     with _client(distributed, scheduler, jobs) as client:
         again = {"pure": False, "retries": MOST_DEATHS}
-        waiting = {client.submit(rows_of, spec, unit, **again): unit for unit in units}
+        waiting = {client.submit(result_of, spec, unit, **again): unit for unit in units}
         found: Any = distributed.as_completed(waiting)  # type: ignore[no-untyped-call]
         while waiting:
             listen()
@@ -44,11 +43,11 @@ def on_dask(
                 time.sleep(_LISTEN_SECONDS)
 
 
-def rows_of(audit: Audit, unit: Unit) -> list[Record] | Problem:
+def result_of(audit: Audit, unit: Unit) -> Result | Problem:
     """Measure a unit on a worker of Dask, with all the threads that the worker has: one unit at a time."""
     from distributed import get_worker
 
-    return workers.rows_of(audit, unit, get_worker().state.nthreads)
+    return workers.result_of(audit, unit, get_worker().state.nthreads)
 
 
 @contextlib.contextmanager
@@ -71,9 +70,9 @@ def _client(distributed: Any, scheduler: str, jobs: int) -> Iterator[Any]:
         yield stack.enter_context(client)
 
 
-def _result(distributed: Any, future: Any) -> list[Record] | Problem:
+def _result(distributed: Any, future: Any) -> Result | Problem:
     try:
-        result: list[Record] | Problem = future.result()
+        result: Result | Problem = future.result()
     except distributed.KilledWorker:
         raise RopeAuditError(
             "Dask lost several workers with the same work, perhaps for want of memory; rows that are done "

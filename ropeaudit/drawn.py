@@ -84,6 +84,7 @@ class Drawn:
     seq_len: int
     source: str
     seed: int
+    digest: str = ""
 
     def __len__(self) -> int:
         return int(self.pairs.query.size)
@@ -102,7 +103,7 @@ def of(whole: Inputs, chosen: Pairs, seed: int) -> Drawn:
     q, k = (x.reshape(-1, x.shape[2]) for x in (whole.q, whole.k))
     in_q, in_k = _places(chosen, whole.group, whole.seq_len)
     sizes = whole.heads, whole.kv_heads, whole.seq_len
-    return Drawn(chosen, Rows(q, in_q), Rows(k, in_k), *sizes, whole.source, seed)
+    return Drawn(chosen, Rows(q, in_q), Rows(k, in_k), *sizes, whole.source, seed, whole.digest)
 
 
 def synthetic(

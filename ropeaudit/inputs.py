@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ropeaudit import captured, positional
+from ropeaudit import captured, digests, positional
 from ropeaudit.doubledouble import Array
 from ropeaudit.errors import BadShape, UnknownName
 from ropeaudit.formats import FP32, FP64, Format, parse, round_to
@@ -24,7 +24,8 @@ SYNTHETIC = ("gaussian", "ones", "arange", *BEHIND)
 class Inputs:
     """q (h, s, d) and k (g, s, d) in float64, before the input stage rounds them.
 
-    source says where they came from; seed is None where none was used.
+    source says where they came from, digest which numbers a file held (empty for those that are made); seed
+    is None where none was used.
     Query head i reads key-value head i // (h // g).
     """
 
@@ -32,6 +33,7 @@ class Inputs:
     k: Array
     source: str
     seed: int | None
+    digest: str = ""
     _unchanged: dict[Format, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -148,7 +150,8 @@ def on_16_bit_grid(x: Array) -> Array:
 def from_file(spec: str) -> Inputs:
     """Return captured q and k; see `ropeaudit.captured.read`. Raises: BadInput, BadShape."""
     q, k = captured.read(spec)
-    return Inputs(q, k, spec if spec.isprintable() else repr(spec)[1:-1], None)
+    name = spec if spec.isprintable() else repr(spec)[1:-1]
+    return Inputs(q, k, name, None, digests.of_arrays((q, k)))
 
 
 def is_file(spec: str) -> bool:

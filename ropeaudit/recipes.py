@@ -37,7 +37,13 @@ _CHAINED = ("frequency", "angle")  # stages that may be computed in one format a
 _OPTIONAL = ("table",)  # stages that an implementation may not have
 _LEFT_OUT = {"softmax": "fp32"}  # stage -> what it is where a recipe does not say it
 RotationRounding: TypeAlias = Literal["each", "once"]
-_SWITCHES = ("frequency_form", "rotation_rounding", "scale_after_store")
+# switch -> what it is where nothing is said of it
+PLAIN: Mapping[str, str | bool] = {
+    "frequency_form": "inverse_power",
+    "rotation_rounding": "each",
+    "scale_after_store": False,
+}
+_SWITCHES = tuple(PLAIN)
 _LARGEST_FILE = 2**16  # bytes of a recipe file
 _TEXTS = ("summary", "source", "note", "verified", "refused")
 
@@ -141,6 +147,11 @@ class Resolved:
     def stages(self) -> dict[str, str]:
         """Return stage -> format name, for people and for files."""
         return {stage: _text(getattr(self, stage)) for stage in STAGES}
+
+    def switches(self) -> dict[str, str]:
+        """Return switch -> how it is set, of those that are not as in `PLAIN`."""
+        found = {name: getattr(self.recipe, name) for name in _SWITCHES}
+        return {name: str(on).lower() for name, on in found.items() if on != PLAIN[name]}
 
 
 def named(name: str) -> Recipe:

@@ -62,6 +62,10 @@ class Sizes(Protocol):
     def seed(self) -> int | None:
         """The seed, None where none was used."""
 
+    @property
+    def digest(self) -> str:
+        """Which numbers a file held; empty for those that are made."""
+
 
 def setting_columns(case: Case, sizes: Sizes, setting: RopeSetting) -> dict[str, Any]:
     """Return the columns that say under which setting, and of which q and k, something was measured."""
@@ -81,7 +85,7 @@ def setting_columns(case: Case, sizes: Sizes, setting: RopeSetting) -> dict[str,
         "heads": sizes.heads,
         "kv_heads": sizes.kv_heads,
         "mask": case.mask,
-        "source": sizes.source,
+        "source": f"{sizes.source} {sizes.digest}".rstrip(),
         "seed": sizes.seed,
     }
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
-SCHEMA = 1
+# 2: `stages` tells switches and `source` the content of a file; of schema 1 the columns are the same
+SCHEMA = 2
 
 # Verdict thresholds, here and in the documentation of `verdict` alone.
 FLOOR_FACTOR = 2.0  # "floor": drift_rms <= FLOOR_FACTOR * floor_rms
@@ -122,7 +123,8 @@ COLUMNS: dict[str, str] = {
     "length": "positions that the frequencies stand for (longrope: the border, or one more); nan without",
     "axes": "M-RoPE: pairs per position axis and the axes that are shifted; none for one axis",
     "backend": "what executed the subject: numpy, torch, or an implementation's own engine",
-    "version": "of the implementation; torch's with --backend torch; ropeaudit's own for an emulated recipe",
+    "version": "of the implementation; of your own code a digest of its file; torch's with --backend torch; "
+    "ropeaudit's own for an emulated recipe",
     "device": "where it was executed",
     "layout": "pairs of dims: half (i, i + rotary_dim/2) or interleaved (2i, 2i + 1)",
     "head_dim": "dims of a head",
@@ -133,12 +135,14 @@ COLUMNS: dict[str, str] = {
     "heads": "query heads",
     "kv_heads": "key-value heads",
     "mask": "which keys a query sees: causal, full or window:N, the last N",
-    "source": "where q and k come from: gaussian (by-row: each row by itself), ones, ..., or a file",
+    "source": "where q and k come from: gaussian (by-row: each row by itself), ones, ..., or a file "
+    "and the digest of its numbers",
     "seed": "seed of random q and k, and of the sample; nan where none was used",
     "sample": "how many scores were drawn at random to stand for all that the mask shows; nan without",
     "softmax": "--attention: arithmetic of the softmax, fp64 or the recipe's; nan without",
     "anchor": "--attention: offset that attention_d compares with, in tokens; nan without",
-    "stages": "number format per stage, as far as it is known: stage=format, separated by spaces",
+    "stages": "number format per stage, as far as it is known: stage=format; then switches other than "
+    "inverse_power, each and false, and the axes of --order",
     "scores": "how many scores were compared",
     "nonfinite": "how many of the subject's scores are nan or infinite",
     "distinct_positions": "how many positions are still different finite numbers once rounded",

@@ -10,13 +10,12 @@ import contextlib
 import json
 import math
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple
 from pathlib import Path
 
-from ropeaudit import reports
+from ropeaudit import beside, reports
 from ropeaudit.errors import BadInput, BadOutput
 from ropeaudit.records import Record
 from ropeaudit.reports import reading
@@ -108,12 +107,12 @@ class SweepFile:
         """Begin with the rows of NAME: all of them or, if this run dies here, none."""
         if not rows:
             return
-        with tempfile.NamedTemporaryFile(dir=Path(self.path).parent, prefix=".part.", delete=False) as file:
+        with beside.opened(Path(self.path)) as file:
             try:
                 file.write(b"".join(map(_line, rows)))
                 file.flush()
                 os.fsync(file.fileno())
-                os.replace(file.name, self.path)
+                beside.put(file, Path(self.path))
             except OSError as error:
                 os.unlink(file.name)
                 raise BadOutput(f"{self.path!r} cannot be written: {error.strerror}") from None
@@ -150,17 +149,9 @@ def _open(path: str) -> int:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadOutput(f"{path!r} cannot be written: {reason}; give another place") from None
-    try:
-        import fcntl
-    except ImportError:  # Windows: two runs into one file are not noticed
-        return number
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if beside.locked(number) is False:  # where there are no locks two runs into one file are not noticed
         os.close(number)
-        raise BadOutput(f"{path!r} is being written by another run; give another -o") from None
-    except OSError:  # a file system without locks
-        pass
+        raise BadOutput(f"{path!r} is being written by another run; give another -o")
     return number
 
 

@@ -1,6 +1,7 @@
 """Units of a sweep on several processes of this machine, and what such a process does.
 
-A worker gets an audit without its cases and a unit, and returns the rows. If it dies, another does it again.
+A worker gets an audit without its cases and a unit, and returns the rows and what it found out about the
+code. If it dies, another does it again.
 """
 
 from __future__ import annotations
@@ -44,11 +45,20 @@ class Problem:
         raise found(self.text) if found else RuntimeError(f"{self.kind}: {self.text}")
 
 
-def rows_of(audit: Audit, unit: Unit, threads: int) -> list[Record] | Problem:
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a unit: its rows, and for each maker of the audit what was found out about its code."""
+
+    rows: list[Record]
+    findings: list[tuple[str, ...]]
+
+
+def result_of(audit: Audit, unit: Unit, threads: int) -> Result | Problem:
     """Measure a unit; this runs in a worker."""
     with _one_at_a_time:
         try:
-            return [row for _, row in sweep.measured(audit, unit, threads)]
+            rows = [row for _, row in sweep.measured(audit, unit, threads)]
+            return Result(rows, [tuple(maker.findings) for maker in audit.makers()])
         except errors.UnknownName as error:  # its arguments are no message
             return Problem("UsageError", str(error))
         except Exception as error:
@@ -60,17 +70,17 @@ def without_cases(audit: Audit) -> Audit:
     return replace(audit, cases=(Case(),), offsets=(0,))
 
 
-def home(unit: Unit, result: list[Record] | Problem) -> list[tuple[int, Record]]:
+def home(unit: Unit, result: Result | Problem) -> list[tuple[int, Record]]:
     """Return the cells and rows of a unit. Raises: what the worker raised."""
     if isinstance(result, Problem):
         result.raised()
-    assert isinstance(result, list)  # noqa: S101 for mypy
-    return list(zip([cell for task in unit for cell in task.cells], result, strict=True))
+    assert isinstance(result, Result)  # noqa: S101 for mypy
+    return list(zip([cell for task in unit for cell in task.cells], result.rows, strict=True))
 
 
 def processes(
     audit: Audit, units: Sequence[Unit], jobs: int, listen: Callable[[], None]
-) -> Iterator[tuple[Unit, list[Record] | Problem]]:
+) -> Iterator[tuple[Unit, Result | Problem]]:
     """Yield units and what came of them, as they finish. listen is called a few times a second.
 
     Raises: RopeAuditError if workers die again and again.
@@ -79,7 +89,7 @@ def processes(
     spec, threads = without_cases(audit), max(1, circumstances.threads() // jobs)
     while left:
         with _pool(min(jobs, len(left))) as pool:
-            waiting = {pool.submit(rows_of, spec, unit, threads): number for number, unit in left.items()}
+            waiting = {pool.submit(result_of, spec, unit, threads): number for number, unit in left.items()}
             started: set[int] = set()
             try:
                 while waiting:

@@ -8,8 +8,8 @@ PACKAGE = Path(__file__).parent.parent / "ropeaudit"
 # From the ground up; of several names that fit a module the longest counts.
 HOUSE = [
     ["errors"],
-    ["formats", "doubledouble", "circumstances", "data", "threads"],
-    ["rope.scaling", "rope.axes"],
+    ["formats", "doubledouble", "circumstances", "data", "threads", "beside"],
+    ["rope.scaling", "rope.axes", "digests"],
     ["rope.setting", "tensorfiles"],
     ["rope.scaled", "rope.rotation", "exact_frequencies", "masks", "captured", "tables", "checkpoint"],
     ["rope", "rope.frequencies"],

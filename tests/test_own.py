@@ -393,3 +393,16 @@ def test_a_module_under_audit_keeps_its_state(path) -> None:
     module = Counting()
     Own("counting", module).fresh(SETTING, parse("fp32"))(np.ones((1, 4, 64), np.float32), np.arange(4))
     assert module.calls == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="spawned processes")
+@pytest.mark.parametrize("more", [["--jobs", "2"], ["--jobs", "2", "--layout", "half"]])
+def test_findings_come_home_from_workers(more, path, capsys) -> None:
+    asked = ["shift", "--impl", f"{path}:wide,{path}:in_place", "--dtype", "fp16,bf16", *SMALL]
+    asked += ["--offset", "0-19+1", "--columns", "offset"]
+    assert main([*asked, *more[2:]]) == 0
+    alone = capsys.readouterr()
+    assert "returns float32 for bfloat16" in alone.err
+    assert "changes its input where it lies" in alone.err
+    assert main([*asked, *more]) == 0
+    assert capsys.readouterr() == alone

@@ -377,7 +377,7 @@ def _die(*_: object) -> None:
 def test_work_that_kills_every_worker_is_given_up(monkeypatch) -> None:
     audit = Audit([Case(heads=1, seq_len=4, head_dim=8)], offsets=[0])
     unit = tuple(Sweep(audit).tasks({}))
-    monkeypatch.setattr(workers, "rows_of", _die)
+    monkeypatch.setattr(workers, "result_of", _die)
     with pytest.raises(RopeAuditError, match="died 3 times with the same work"):
         list(workers.processes(audit, [unit], 1, lambda: None))
 
@@ -390,7 +390,7 @@ def test_errors_come_home(error, monkeypatch) -> None:
         raise error
 
     monkeypatch.setattr(workers.sweep, "measured", fail)
-    found = workers.rows_of(Audit(), (), 1)
+    found = workers.result_of(Audit(), (), 1)
     assert isinstance(found, workers.Problem)
     usual = RuntimeError if isinstance(error, ZeroDivisionError) else type(error)
     with pytest.raises(usual, match="no"):
@@ -475,6 +475,23 @@ def test_dask_gives_the_same_bytes(many, tmp_path) -> None:
     seen = subprocess.run([*command, "-o", str(tmp_path / "x.jsonl")], capture_output=True, text=True)
     assert (seen.returncode, seen.stderr) == (0, "")
     assert same(tmp_path / "x.jsonl", many)
+
+
+@posix
+@pytest.mark.slow
+def test_findings_come_home_from_dask(tmp_path) -> None:
+    pytest.importorskip("distributed")
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n\n\ndef turn(x, positions):\n    return np.array(x, np.float64)\n"
+    )
+    asked = [*SMALL[:-1], "0-19+1", "--impl", "mine.py:turn", "-f", "csv", "--layout", "half"]
+    said = []
+    for more in ([], ["--scheduler", "local", "--jobs", "2"]):
+        command = [sys.executable, "-m", "ropeaudit", *asked, *more]
+        seen = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        said.append((seen.stdout, [line for line in seen.stderr.splitlines() if "mine.py:turn" in line]))
+    assert said[0] == said[1]
+    assert any("returns float64 for float16" in line for line in said[0][1])
 
 
 @posix

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ropeaudit import records
+from ropeaudit import digests, recipes, records
 from ropeaudit.errors import BadInput, UsageError
 
 Row = Mapping[str, Any]
@@ -93,13 +93,15 @@ def compare(before: Sequence[Row], after: Sequence[Row], ratio: float = RATIO) -
     """Join the rows of two reports by what was asked for, and say which changed.
 
     Rows are joined by the columns of `KEYS` that every row of both has: the version of what was measured
-    is not among them. ratio: at least 1. A drift that changed by less than `reference_error` has not.
+    is not among them, and where a row is of schema 1, what that schema did not say is left out too.
+    ratio: at least 1. A drift that changed by less than `reference_error` has not.
     Raises: UsageError for a ratio, BadInput if rows cannot be told apart or none is in both.
     """
     if not 1 <= ratio < math.inf:
         raise UsageError(f"--ratio {ratio:g} is not 1 or more; try --ratio {RATIO}")
     keys = [name for name in KEYS if all(name in row for row in (*before, *after))]
-    old, new = _by_key(before, keys, "earlier"), _by_key(after, keys, "later")
+    join = _old_key if any(row.get("schema") == 1 for row in (*before, *after)) else _plain
+    old, new = _by_key(before, keys, "earlier", join), _by_key(after, keys, "later", join)
     if not set(old) & set(new):
         raise BadInput(f"the two reports have no case in common{_apart(before, after, keys)}")
     pairs = [_pair(old.get(key), row, ratio) for key, row in new.items()]
@@ -112,10 +114,12 @@ def value(row: Row | None, column: str) -> float:
     return math.nan if found is None else float(found)
 
 
-def _by_key(rows: Iterable[Row], keys: Sequence[str], which: str) -> dict[tuple[Any, ...], Row]:
+def _by_key(
+    rows: Iterable[Row], keys: Sequence[str], which: str, join: Callable[[Any], Any]
+) -> dict[tuple[Any, ...], Row]:
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
-        key = tuple(_plain(row[name]) for name in keys)
+        key = tuple(join(row[name]) for name in keys)
         if key in found and repr(found[key]) != repr(row):
             raise BadInput(
                 f"the {which} report has two rows for {row['subject']} {row.get('dtype', '')} at offset "
@@ -128,6 +132,14 @@ def _by_key(rows: Iterable[Row], keys: Sequence[str], which: str) -> dict[tuple[
 def _plain(value: Any) -> Any:
     """A value that equals itself."""
     return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _old_key(value: Any) -> Any:
+    """A value without the words that schema 1 did not have: a digest, switches, an order."""
+    if not isinstance(value, str):
+        return _plain(value)
+    new = (digests.MARK, "order=", *(f"{name}=" for name in recipes.PLAIN))
+    return " ".join(word for word in value.split(" ") if not word.startswith(new))
 
 
 def _apart(before: Sequence[Row], after: Sequence[Row], keys: Sequence[str]) -> str:

@@ -8,13 +8,12 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from ropeaudit import reports
+from ropeaudit import beside, reports
 from ropeaudit.errors import BadOutput, UsageError
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import printable
@@ -51,13 +50,12 @@ class OutputFile:
         """Write the bytes of each target and put them under their names. Raises: BadOutput."""
         try:
             for file, content in zip(self.files, contents, strict=True):
-                with file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
                 os.chmod(file.name, 0o666 & ~_umask())
             for target, file in zip(self.targets, self.files, strict=True):
-                os.replace(file.name, target)
+                beside.put(file, target)
         except OSError as error:
             name = str(self.targets[0])
             raise BadOutput(f"-o {name!r} cannot be written: {error.strerror}; give another place") from None
@@ -81,7 +79,7 @@ def _beside(target: Path) -> IO[bytes]:
     try:
         if target.is_dir():
             raise BadOutput(f"-o {str(target)!r} is a folder; give a file's name")
-        return tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name[:40]}.", delete=False)
+        return beside.opened(target)
     except BadOutput:
         raise
     except (OSError, ValueError) as error:

@@ -111,7 +111,7 @@ def shift(**options: Any) -> int:
         about = circumstances.gather() | {"stages": audit.stages()}
         if found or not interrupted:
             frozen = options["length"] != "shifted"
-            said = audit.findings()
+            said = run.findings()
             about |= {"findings": said} if said else {}
             report = drift_report(found, columns, about, not options["no_header"], frozen, said)
             report = baseline.beside(report) if baseline else report

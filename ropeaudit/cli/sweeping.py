@@ -76,6 +76,7 @@ class Run:
         self.sweep, self.jobs, self.options, self.file = sweep, jobs, options, file
         self.done: dict[int, Record] = sweep.placed(file.rows)[0] if file else {}
         self.before = len(self.done)
+        self.told: dict[int, list[tuple[str, ...]]] = {}  # first cell of a unit -> findings of its worker
 
     def rows(self, progress: Callable[[float], None]) -> Iterator[Record]:
         """Measure what is left; yield each row once it is kept."""
@@ -88,6 +89,10 @@ class Run:
     def found(self) -> list[Record]:
         """Return all rows that are done, in the planned order."""
         return [self.done[cell] for cell in sorted(self.done)]
+
+    def findings(self) -> list[str]:
+        """Return what was found out about the code that was called; the order is not that of finishing."""
+        return self.sweep.audit.findings(self.told[cell] for cell in sorted(self.told))
 
     def _keep(self, cell: int, row: Record) -> None:
         from ropeaudit.errors import BadInput
@@ -127,6 +132,8 @@ class Run:
         with contextlib.closing(finished):  # type: ignore[type-var]
             for unit, result in finished:
                 yield from workers.home(unit, result)
+                if isinstance(result, workers.Result):
+                    self.told[unit[0].cells[0]] = result.findings
                 ready += sum(task.seconds for task in unit)
 
 

@@ -67,8 +67,10 @@ class Called:
         self.narrowest = dtype.precision
 
     def stages(self) -> dict[str, str]:
-        """Return what is known: how q, k and the scores are held."""
-        return {"input": self.input.name, "accumulate": self.accumulate.name, "score": self.score.name}
+        """Return what is known: how q, k and the scores are held; the order of axes that was asked for."""
+        held = {"input": self.input.name, "accumulate": self.accumulate.name, "score": self.score.name}
+        order = getattr(self.implementation, "order", None)
+        return held | ({"order": order.lower()} if order else {})
 
     def refusal(self, seq_len: int, offset: int) -> str:
         """Say why positions offset ... offset + seq_len - 1 cannot be audited: try the first and the last."""

@@ -62,6 +62,8 @@ def called(one: Implementation, dtype: Format) -> Maker:
     def make(setting: RopeSetting, axes: Axes | None) -> Subject:
         if axes is not None:
             raise UsageError(f"--impl {one.name} has one position axis; leave out --mrope")
+        if detect:  # what computes is known then
+            detect(setting)
         return Called(one, setting, dtype)
 
     detect = getattr(one, "fit", None)

@@ -26,5 +26,5 @@ class OfRecipe:
         return ""
 
     def stages(self) -> dict[str, str]:
-        """Return stage -> format name."""
-        return self.recipe.stages()
+        """Return stage -> format name, then the switches that are not plain."""
+        return self.recipe.stages() | self.recipe.switches()

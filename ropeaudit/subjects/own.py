@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ropeaudit import digests
 from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError
 from ropeaudit.formats import FloatArray, Format
 from ropeaudit.rope.setting import Layout, RopeSetting
@@ -34,7 +35,7 @@ def load(spec: str, order: str | None = None) -> Own:
     where, _, name = spec.rpartition(":")
     if not where or not name.isprintable() or not all(part.isidentifier() for part in name.split(".")):
         raise UsageError(f"--impl {spec!r} does not say which function; {_EXAMPLE}")
-    thing = _module(where)
+    module = thing = _module(where)
     for part in name.split("."):
         if not hasattr(thing, part):
             names = [one for one in dir(thing) if not one.startswith("_") and callable(getattr(thing, one))]
@@ -44,7 +45,7 @@ def load(spec: str, order: str | None = None) -> Own:
         raise UsageError(
             f"--impl {spec}: it is of type {type(thing).__name__} and cannot be called; {_EXAMPLE}"
         )
-    return Own(spec if spec.isprintable() else repr(spec)[1:-1], thing, order)
+    return Own(spec if spec.isprintable() else repr(spec)[1:-1], thing, order, _version(module))
 
 
 def _module(where: str) -> Any:
@@ -72,6 +73,14 @@ def _module(where: str) -> Any:
         raise BadInput(f"--impl {where} cannot be imported: {said(error)}") from None
 
 
+def _version(module: Any) -> str:
+    """Return the digest of the file that a module was made from; none where there is no such file."""
+    try:
+        return digests.of_bytes(Path(module.__file__).read_bytes())
+    except (AttributeError, TypeError, OSError):
+        return "none"
+
+
 def _file(path: Path) -> Any:
     """Execute a file as a module that sees its own folder."""
     name = f"ropeaudit_own_{path.stem}"
@@ -91,15 +100,15 @@ def _file(path: Path) -> Any:
 class Own:
     """A function, an nn.Module, a class or a factory that the user wrote; an `Implementation`.
 
-    findings: what is worth knowing of how it is called and what it does, in the order it was seen.
+    version: the digest of its file. findings: what is worth knowing of how it is called and what it does, in
+    the order it was seen.
     """
 
-    version = "none"
     layouts: tuple[Layout, ...] = ("half", "interleaved")
 
-    def __init__(self, name: str, thing: Any, order: str | None = None) -> None:
+    def __init__(self, name: str, thing: Any, order: str | None = None, version: str = "none") -> None:
         """Keep what is to be called; nothing is called here."""
-        self.name, self.thing, self.order = name, thing, order
+        self.name, self.thing, self.order, self.version = name, thing, order, version
         self.findings: list[str] = []
         self._fits: dict[RopeSetting, Fit] = {}
         self.engine = "numpy" if signatures.wants_numpy(thing) else "torch"

@@ -1,0 +1,80 @@
+"""Files that are written beside their place and then put into it, by several runs at once if need be.
+
+While such a file is open it is locked. One that nobody has locked was left by a run that was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+import zlib
+from pathlib import Path
+from typing import IO
+
+_SUFFIX = ".ropeaudit"
+_LONGEST = 40  # characters of a name that are kept
+
+
+def locked(number: int) -> bool | None:
+    """Lock an open file for this process; return whether it has it now, None where there are no locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return None
+    return True
+
+
+def opened(target: Path) -> IO[bytes]:
+    """Open a new file in the folder of `target`, and clear those that killed runs left. Raises: OSError."""
+    prefix = _prefix(target.name)
+    _clear(target.parent, prefix)
+    while True:
+        file = tempfile.NamedTemporaryFile(  # noqa: SIM115 it is handed over
+            dir=target.parent, prefix=prefix, suffix=_SUFFIX, delete=False
+        )
+        if locked(file.fileno()) is not False and os.path.exists(file.name):
+            return file
+        file.close()  # another run took it for one that was left, in the moment before it was locked
+
+
+def put(file: IO[bytes], target: Path) -> None:
+    """Put a file of `opened` in the place of `target` and close it. Raises: OSError."""
+    if os.name == "nt":  # there open files are not moved, and none is locked
+        file.close()
+    with file:
+        os.replace(file.name, target)
+
+
+def _prefix(name: str) -> str:
+    """Return how the files of a name begin; no two names share it: NFS gives a run all of its locks."""
+    if len(name) <= _LONGEST:
+        return f".{name}."
+    return f".{name[:_LONGEST]}.{zlib.crc32(os.fsencode(name)):08x}."
+
+
+def _clear(folder: Path, prefix: str) -> None:
+    """Remove the files of `opened` that no run has open; where that cannot be told, none."""
+    left = re.compile(re.escape(prefix) + r"[a-z0-9_]{8}" + re.escape(_SUFFIX))
+    names: list[str] = []
+    with contextlib.suppress(OSError):  # a folder may be for writing alone
+        names = os.listdir(folder)
+    for name in filter(left.fullmatch, names):
+        with contextlib.suppress(OSError):
+            _remove_unlocked(os.path.join(folder, name))
+
+
+def _remove_unlocked(path: str) -> None:
+    number = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    try:
+        if locked(number):
+            os.unlink(path)
+    finally:
+        os.close(number)

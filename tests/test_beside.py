@@ -1,0 +1,137 @@
+"""Files that a killed run left beside its report are cleared, and those of living runs are left alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ropeaudit import beside, sweep_file
+from ropeaudit.cli import output
+from ropeaudit.cli.main import main
+
+SMALL = ["shift", "--heads", "1", "--head-dim", "8", "--seq-len", "4", "--offset", "7", "-q", "-f", "csv"]
+posix = pytest.mark.skipif(os.name != "posix", reason="locks")
+
+
+def run(path: Path, *more: str) -> None:
+    assert main([*SMALL, "-o", str(path), *more]) == 0
+
+
+def hidden(folder: Path) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if name.startswith("."))
+
+
+@posix
+@pytest.mark.parametrize("content", [b"", b"half a rep"])
+def test_what_a_killed_run_left_is_cleared_by_the_next(content, tmp_path) -> None:
+    path = tmp_path / "x.csv"
+    files = [output._beside(path), output._beside(tmp_path / "x.csv.meta.json")]
+    names = [Path(file.name) for file in files]
+    for file in files:
+        file.write(content)
+        file.close()
+    assert sorted(map(Path.exists, names)) == [True, True]
+    run(path)
+    assert hidden(tmp_path) == []
+
+
+@posix
+def test_a_run_that_is_killed_leaves_nothing_to_later_ones(tmp_path) -> None:
+    path = tmp_path / "x.jsonl"
+    long = [*SMALL, "--offset", "0-99999+1", "-o", str(path)]
+    with subprocess.Popen([sys.executable, "-m", "ropeaudit", *long], stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "x.jsonl.part").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert len(hidden(tmp_path)) == 1
+        process.send_signal(signal.SIGKILL)
+    assert len(hidden(tmp_path)) == 1
+    (tmp_path / "x.jsonl.part").unlink(missing_ok=True)
+    run(path)
+    assert os.listdir(tmp_path) == ["x.jsonl"]
+
+
+def test_files_of_others_are_left_alone(tmp_path) -> None:
+    others = [
+        ".x.csv.settings",
+        ".x.csv.abcdefgh.ropeaudit.txt",
+        ".y.csv.abcdefgh.ropeaudit",
+        ".x.csv.abc.ropeaudit",
+    ]
+    for name in others:
+        (tmp_path / name).touch()
+    (tmp_path / ".x.csv.abcdefgi.ropeaudit").mkdir()
+    run(tmp_path / "x.csv")
+    assert hidden(tmp_path) == sorted([*others, ".x.csv.abcdefgi.ropeaudit"])
+
+
+@posix
+def test_two_runs_at_once_write_the_same_name(tmp_path) -> None:
+    path = tmp_path / "x.txt"
+    with (
+        output.opened([str(path)], lambda _: "table") as first,
+        output.opened([str(path)], lambda _: "table") as second,
+    ):
+        assert len(hidden(tmp_path)) == 2
+        first[0].fill([b"first"])
+        assert path.read_bytes() == b"first"
+        second[0].fill([b"second"])
+        assert path.read_bytes() == b"second"
+    assert os.listdir(tmp_path) == ["x.txt"]
+
+
+def test_names_that_begin_alike_do_not_share_files() -> None:
+    names = ["a" * 40, "a" * 41, "a" * 42 + ".csv", "a" * 42 + ".csv.meta.json", "x", "x.csv"]
+    assert len({beside._prefix(name) for name in names}) == len(names)
+    assert len(beside._prefix("a" * 250)) < 60
+
+
+@posix
+def test_a_file_that_was_taken_before_it_was_locked_is_made_again(tmp_path, monkeypatch) -> None:
+    usual, seen = beside.locked, []
+
+    def late(number: int) -> bool | None:
+        seen.append(number)
+        if len(seen) == 1:
+            monkeypatch.setattr(beside, "locked", usual)
+            beside._clear(tmp_path, ".x.")
+            monkeypatch.setattr(beside, "locked", late)
+        return usual(number)
+
+    monkeypatch.setattr(beside, "locked", late)
+    with beside.opened(tmp_path / "x") as file:
+        assert [Path(file.name).name] == os.listdir(tmp_path)
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("answer", [None, False])
+def test_without_locks_nothing_is_cleared(answer, tmp_path, monkeypatch) -> None:
+    (tmp_path / ".x.csv.abcdefgh.ropeaudit").touch()
+    monkeypatch.setattr(beside, "locked", lambda number: answer)
+    beside._clear(tmp_path, ".x.csv.")
+    assert hidden(tmp_path) == [".x.csv.abcdefgh.ropeaudit"]
+
+
+@posix
+def test_a_folder_that_cannot_be_listed_can_be_written(tmp_path, monkeypatch) -> None:
+    def refuse(_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(beside.os, "listdir", refuse)
+    with beside.opened(tmp_path / "x") as file:
+        assert re.search(r"/\.x\.\w{8}\.ropeaudit$", file.name)
+
+
+def test_rows_that_are_taken_over_leave_no_file(tmp_path) -> None:
+    run(tmp_path / "x.jsonl")
+    file = sweep_file.SweepFile(str(tmp_path / "x.jsonl"), True)
+    assert len(file.rows) == 4
+    assert hidden(tmp_path) == []
+    file.close()

@@ -1,0 +1,185 @@
+"""A row says all that was asked for: no two different audits give rows of the same cell."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ropeaudit import recipes, records, shift
+from ropeaudit.analyses.diff import compare
+from ropeaudit.audit import Audit
+from ropeaudit.cases import Case
+from ropeaudit.cli.main import main
+from ropeaudit.errors import BadInput
+from ropeaudit.sweep import Sweep
+
+SMALL = {"heads": 1, "seq_len": 4, "head_dim": 8}
+QUIET = ["-q", "-f", "csv"]
+OWN = """
+def turn(x, positions):
+    import numpy as np
+
+    if not isinstance(x, np.ndarray):
+        raise TypeError("NumPy alone")
+    d = x.shape[-1]
+    t = positions[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
+    a, b = np.split(x.astype(np.float64), 2, -1)
+    return np.concatenate([a * np.cos(t) - b * np.sin(t), b * np.cos(t) + a * np.sin(t)], -1)
+"""
+
+
+def row(**asked) -> records.Record:
+    return next(shift(7, "bf16", **asked))
+
+
+def captured(path: Path, seed: int) -> None:
+    q, k = np.random.default_rng(seed).standard_normal((2, 1, 4, 8))
+    np.savez(path, q=q, k=k)
+
+
+@pytest.mark.parametrize(
+    "switch",
+    [
+        'frequency_form = "divide"',
+        'frequency_form = "recurrence"',
+        'rotation_rounding = "once"',
+        "scale_after_store = false",
+    ],
+)
+def test_recipes_that_differ_in_a_switch_are_other_cells(switch, tmp_path) -> None:
+    path = tmp_path / "own.toml"
+    found = []
+    for text in ("", switch):
+        path.write_text(text)
+        found.append(row(recipe=str(path), **SMALL))
+    assert found[0].subject == found[1].subject == "own"
+    assert found[0].identity() != found[1].identity()
+    name, _, value = switch.replace('"', "").partition(" = ")
+    if value != "false":
+        assert f" {name}={value}" in found[1].stages
+    else:
+        assert (" scale_after_store=true" in found[0].stages, name in found[1].stages) == (True, False)
+
+
+def test_a_plain_recipe_has_stages_alone() -> None:
+    said = row(recipe="vllm-cuda", **SMALL).stages.split()
+    assert tuple(word.partition("=")[0] for word in said) == recipes.STAGES
+
+
+def test_recipes_of_one_name_are_kept_apart_where_frequencies_depend_on_the_length(tmp_path) -> None:
+    for folder, text in (("a", 'position = "bf16"'), ("b", 'position = "fp32"')):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "own.toml").write_text(text)
+    paths = [str(tmp_path / folder / "own.toml") for folder in "ab"]
+    case = SMALL | {"scaling": "dynamic:factor=4,maximum=4", "length": "shifted"}
+    both = list(shift((0, 4097), "bf16", paths, **case))
+    alone = [one for path in paths for one in shift((0, 4097), "bf16", path, **case)]
+    assert list(map(repr, both)) == list(map(repr, alone))
+
+
+@pytest.mark.parametrize("more", [{}, {"sample": 3}])
+def test_other_numbers_under_the_same_name_are_another_cell(more, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found, planned = [], []
+    for seed in (0, 1, 0):
+        captured(Path("my q.npz"), seed)
+        found.append(row(qk="my q.npz", **more))
+        sweep = Sweep(Audit([Case(qk="my q.npz", **more)], dtypes=["bf16"], offsets=[7]))
+        planned.append(sweep.cells[0].identity)
+    assert [one.identity() for one in found] == planned
+    assert planned[0] != planned[1]
+    assert planned[0] == planned[2]
+    assert re.fullmatch(r"my q\.npz sha256:[0-9a-f]{12}", found[0].source)
+
+
+def test_the_same_numbers_in_another_shape_are_another_cell(tmp_path) -> None:
+    path, found = tmp_path / "x.npz", []
+    for shape in ((1, 4, 8), (2, 2, 8)):
+        np.savez(path, q=np.arange(32.0).reshape(shape), k=np.arange(32.0).reshape(shape))
+        found.append(row(qk=str(path)).source)
+    assert found[0] != found[1]
+
+
+def test_made_inputs_say_no_more_than_their_kind() -> None:
+    assert row(**SMALL).source == "gaussian"
+
+
+def test_rows_of_another_capture_are_not_resumed(tmp_path, capsys) -> None:
+    qk, out = tmp_path / "x.npz", tmp_path / "x.jsonl"
+    command = ["shift", "--qk", str(qk), "--dtype", "bf16", *QUIET, "-o", str(out), "--resume"]
+    captured(qk, 0)
+    assert main(command) == main(command) == 0
+    rows = out.read_bytes()
+    captured(qk, 1)
+    assert main(command) == 2
+    assert "rows of another sweep" in capsys.readouterr().err
+    assert out.read_bytes() == rows
+
+
+def test_own_code_has_the_digest_of_its_file_as_version(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path, found = tmp_path / "code_of_mine.py", []
+    for text in (OWN, OWN + "\n# another\n", OWN):
+        path.write_text(text)
+        found.append(row(implementations="code_of_mine.py:turn", **SMALL))
+    assert found[0].subject == "code_of_mine.py:turn"
+    assert re.fullmatch(r"sha256:[0-9a-f]{12}", found[0].version)
+    assert found[0].identity() == found[2].identity() != found[1].identity()
+    assert row(implementations="code_of_mine:turn", **SMALL).version == found[2].version
+    # diff compares earlier and later code
+    assert compare([found[0].as_dict()], [found[1].as_dict()]).pairs[0].status == "same"
+
+
+def test_an_order_of_axes_that_was_asked_for_is_part_of_the_cell(tmp_path) -> None:
+    path = tmp_path / "code.py"
+    path.write_text(OWN)
+    free, asked = (row(implementations=f"{path}:turn", order=order, **SMALL) for order in (None, "bhsd"))
+    assert free.identity() != asked.identity()
+    assert asked.stages.endswith(" order=bhsd")
+
+
+def test_what_executes_own_code_is_known_before_the_plan(tmp_path) -> None:
+    path = tmp_path / "code.py"
+    path.write_text(OWN)
+    case = Case(**SMALL, layout="half")
+    audit = Audit([case], (), ["bf16"], range(3), implementations=[f"{path}:turn"])
+    planned = [cell.identity for cell in Sweep(audit).cells]
+    assert planned == [one.identity() for one in audit.run(1)]
+    assert planned[0][records.IDENTITY.index("backend")] == "numpy"
+
+
+# ---------------------------------------------------------------------------- files of schema 1
+
+
+def older(found: records.Record) -> dict[str, object]:
+    """A row as schema 1 had it."""
+    stages = " ".join(word for word in found.stages.split() if "scale_after_store" not in word)
+    return found.as_dict() | {"schema": 1, "source": found.source.partition(" sha256:")[0], "stages": stages}
+
+
+def test_an_older_file_is_compared_without_what_it_does_not_say(tmp_path) -> None:
+    path = tmp_path / "x.npz"
+    captured(path, 0)
+    now = [row(recipe=recipe, qk=str(path)) for recipe in ("hf", "vllm-cuda")]
+    before = [older(one) for one in now]
+    after = [one.as_dict() for one in now]
+    for pairs in (compare(before, after).pairs, compare(after, before).pairs):
+        assert [pair.status for pair in pairs] == ["same", "same"]
+    assert compare(before, after).pairs[0].row["source"] == now[0].source
+    captured(path, 1)
+    with pytest.raises(BadInput, match=r"no case in common: source is .* sha256:"):
+        compare(after, [row(recipe="hf", qk=str(path)).as_dict()])
+
+
+def test_rows_of_an_older_schema_are_not_resumed(tmp_path, capsys) -> None:
+    path = tmp_path / "x.jsonl"
+    sizes = ["--heads", "1", "--seq-len", "4", "--head-dim", "8", "--dtype", "bf16", "--offset", "7"]
+    path.write_text(json.dumps(older(row(**SMALL))) + "\n")
+    assert main(["shift", *sizes, *QUIET, "-o", str(path), "--resume"]) == 2
+    assert "rows of another sweep, such as uniform bfloat16 at offset 7 (4 positions, schema 1" in (
+        capsys.readouterr().err
+    )
