@@ -175,7 +175,7 @@ def _finished(name: str) -> list[Record]:
         return reading.records_of(name, reading.read(name))
     try:
         text = Path(name).read_bytes().rpartition(b"\n")
-        rows = reading.parse(name, form, (text[0] + text[1]).decode())
+        rows = reading.parse(name, form, (text[0] + text[1]).decode()) if text[1] else []
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{name!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     return reading.records_of(name, rows)
