@@ -310,7 +310,9 @@ def test_without_matplotlib_one_is_told_what_to_install(folder, tmp_path, monkey
 def test_names_of_any_length_and_script_are_drawn(kind, folder, tmp_path, capsys) -> None:
     whole = json.loads((folder / f"{kind}.json").read_text(encoding="utf-8"))
     for row in whole["records"]:
-        row.update(subject=f"模型{'x' * 3000}{row.get('subject')}", setting=f"{'y' * 3000}{row.get('setting')}")
+        row.update(
+            subject=f"模型{'x' * 3000}{row.get('subject')}", setting=f"{'y' * 3000}{row.get('setting')}"
+        )
     path = tmp_path / "long.json"
     path.write_text(json.dumps(whole), encoding="utf-8")
     drawn = plots.picture(kind, str(path))
@@ -330,6 +332,20 @@ def test_characters_without_a_font_are_a_note(folder, tmp_path, capsys) -> None:
     said = capsys.readouterr().err
     assert said.count("the font lacks some characters of a name: boxes stand for them") == 1
     assert "Warning" not in said
+
+
+@pytest.mark.parametrize(
+    "column, value", [("offset", None), ("offset", "x"), ("share", [1]), ("share", 10**400)]
+)
+def test_an_edited_report_is_blamed_in_a_line(column, value, folder, tmp_path, capsys) -> None:
+    whole = json.loads((folder / "stages.json").read_text(encoding="utf-8"))
+    whole["records"][0][column] = value
+    (tmp_path / "x.json").write_text(json.dumps(whole), encoding="utf-8")
+    line = ["plot", f"{tmp_path / 'x.json'}", "--kind", "stages", "-o", f"{tmp_path / 'x.svg'}"]
+    assert main(line) == 2
+    said = capsys.readouterr().err
+    assert "x.json' holds values that no report has" in said
+    assert said.count("\n") == 1
 
 
 def test_shortened_names_stay_different() -> None:
