@@ -335,7 +335,7 @@ def test_characters_without_a_font_are_a_note(folder, tmp_path, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    "column, value", [("offset", None), ("offset", "x"), ("share", [1]), ("share", 10**400)]
+    ("column", "value"), [("offset", None), ("offset", "x"), ("share", [1]), ("share", 10**400)]
 )
 def test_an_edited_report_is_blamed_in_a_line(column, value, folder, tmp_path, capsys) -> None:
     whole = json.loads((folder / "stages.json").read_text(encoding="utf-8"))
