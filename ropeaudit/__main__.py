@@ -1,8 +1,19 @@
-"""python -m ropeaudit."""
+"""python -m ropeaudit, and the command `ropeaudit`."""
 
 import sys
 
-from ropeaudit.cli.main import main
+INTERRUPTED = 130
+
+
+def main() -> int:
+    """Run the command line; a Ctrl-C while it is being loaded ends it as any later one does."""
+    try:
+        from ropeaudit.cli.main import main as run
+    except KeyboardInterrupt:
+        sys.stderr.write("ropeaudit: interrupted\n")
+        return INTERRUPTED
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -123,7 +123,7 @@ class Audit:
         offsets = list(dict.fromkeys(int(offset) for offset in self.offsets))
         if self.attention and any(case.sample is not None for case in self.cases):
             raise UsageError("--attention looks at whole rows; leave out --sample")
-        fits(at_once * max(case.check([*offsets, *self._anchors()]) for case in self.cases))
+        fits(max(case.check([*offsets, *self._anchors()]) for case in self.cases), at_once)
         return offsets
 
     def measure(

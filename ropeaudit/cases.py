@@ -317,13 +317,14 @@ def positions_fit(offsets: Iterable[int], seq_len: int) -> None:
             raise UsageError(f"offset {offset} takes some of {seq_len} positions past 2^53")
 
 
-def fits(needed: int) -> None:
-    """Raise BadShape unless about `needed` bytes of memory are free."""
-    free = _free_bytes()
+def fits(needed: int, jobs: int = 1) -> None:
+    """Raise BadShape unless about `needed` bytes of memory are free for each of `jobs` processes together."""
+    alone, needed, free = needed, jobs * needed, _free_bytes()
     if needed > free:
+        remedy = "fewer --jobs" if alone <= free else "a smaller --seq-len, --heads or --head-dim"
         raise BadShape(
             f"this needs about {needed / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB are "
-            "free; give a smaller --seq-len, --heads or --head-dim"
+            f"free; give {remedy}"
         )
 
 

@@ -175,7 +175,7 @@ def _shard(cells: list[Cell], number: int, count: int) -> list[Cell]:
     Shards in order hold the cells in order, each of them once.
     """
     if not 1 <= number <= count:
-        raise UsageError(f"--shard {number}/{count} is not one of {count}; try --shard 1/{count}")
+        raise UsageError(f"--shard {number}/{count} is not one of {count}; try --shard 1/{max(count, 1)}")
     whole, before, found = sum(cell.seconds for cell in cells), 0.0, []
     for cell in cells:
         middle = before + cell.seconds / 2

@@ -166,7 +166,7 @@ def _finished(name: str) -> list[Record]:
         return reading.records_of(name, reading.read(name))
     try:
         text = Path(name).read_bytes().rpartition(b"\n")
-        rows = reading.parse(name, form, (text[0] + text[1]).decode())
+        rows = reading.parse(name, form, (text[0] + text[1]).decode()) if text[1] else []
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{name!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     return reading.records_of(name, rows)
@@ -192,10 +192,26 @@ def refuse_foreign(path: str, rows: Sequence[Record]) -> None:
 
 
 def in_order(rows: Iterable[Record]) -> list[Record]:
-    """Return rows, each cell once. Raises: BadInput if two rows of a cell differ."""
+    """Return rows, each cell once, as the file tells it that says most. Raises: BadInput if two rows differ.
+
+    What is not finite is null in JSON and is no difference.
+    """
     found: dict[tuple[object, ...], Record] = {}
     for row in rows:
         before = found.setdefault(row.identity(), row)
-        if _line(before) != _line(row):
+        if _finite(before) != _finite(row):
             raise BadInput(f"two different rows of the same cell: {shown(row)}; leave out one of the files")
+        if math.inf in map(_size, astuple(row)):
+            found[row.identity()] = row
     return list(found.values())
+
+
+def _size(value: object) -> object:
+    return abs(value) if isinstance(value, float) else value
+
+
+def _finite(row: Record) -> list[object]:
+    """The values of a row, as far as every kind of file can hold them."""
+    return [
+        None if isinstance(value, float) and not math.isfinite(value) else value for value in astuple(row)
+    ]

@@ -89,7 +89,9 @@ def processes(
     spec, threads = without_cases(audit), max(1, circumstances.threads() // jobs)
     while left:
         with _pool(min(jobs, len(left))) as pool:
-            waiting = {pool.submit(result_of, spec, unit, threads): number for number, unit in left.items()}
+            submitted = left.items()
+            with _deaf_children():
+                waiting = {pool.submit(result_of, spec, unit, threads): number for number, unit in submitted}
             started: set[int] = set()
             try:
                 while waiting:
@@ -122,6 +124,19 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
         for process in list((pool._processes or {}).values()):  # there is no public way before Python 3.14
             process.kill()
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Start processes that hear no Ctrl-C, not even while they import; this one hears it at the end."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin() -> None:

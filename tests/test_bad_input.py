@@ -179,9 +179,9 @@ TABLE = [
     ("shift --fail-if 'drift>1'", "unknown numeric column 'drift'"),
     ("shift --fail-if 'verdict==floor'", "unknown numeric column 'verdict'"),
     # files to write
-    ("shift -o x", "unknown kind of output file 'x'; known: .txt, .csv"),
-    ("shift -o x.yaml", "unknown kind of output file 'x.yaml'"),
-    ("shift -o ''", "unknown kind of output file ''"),
+    ("shift -o x", "unknown kind of file 'x'; known: .txt, .csv"),
+    ("shift -o x.yaml", "unknown kind of file 'x.yaml'"),
+    ("shift -o ''", "unknown kind of file ''"),
     ("shift -o nowhere/x.csv", "-o 'nowhere/x.csv' cannot be written: No such file or directory"),
     ("shift -o x.csv -o ./x.csv", "-o names the same file twice"),
     ("shift -o x.csv -o x.csv.meta.json", "-o names the same file twice"),
@@ -609,6 +609,7 @@ def test_a_full_disk_leaves_an_existing_file_as_it_was(step, capsys, tmp_path, m
     seen = capsys.readouterr()
     assert seen.out == ""
     assert seen.err.startswith("ropeaudit: error: -o 'x.csv' cannot be written: No space left on device")
+    assert "the rows are in 'x.csv.part', and the same command with --resume goes on" in seen.err
     assert Path("x.csv").read_text() == "old"
     assert sorted(os.listdir()) == ["x.csv", "x.csv.part"]  # what was measured is not lost
 

@@ -1,5 +1,6 @@
 """Whole outputs, streams and exit codes."""
 
+import io
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from ropeaudit import records, reports, shift, to_frame
 from ropeaudit.cli import options, values
 from ropeaudit.cli.main import main
+from ropeaudit.cli.progress import Progress
 from ropeaudit.errors import UsageError
 
 SMALL = ["shift", "--heads", "1", "--seq-len", "40", "--offset", "0,1000", "--dtype", "fp32,bf16"]
@@ -151,6 +153,53 @@ def test_a_terminal_gets_colour_and_no_cut_numbers(tmp_path) -> None:
     assert "\x1b[" in text
     assert "…" not in text
     assert "Left out for want of room: floor rms" in text.replace("_", " ")
+
+
+def test_a_terminal_without_a_width_still_shows_the_report() -> None:
+    import pty
+
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "ropeaudit", *SMALL, "-q", "--dtype", "fp32"]
+    subprocess.run(command, stdout=follower, check=True, env={**os.environ, "COLUMNS": "0"})
+    os.close(follower)
+    text = os.read(leader, 100_000).decode()
+    os.close(leader)
+    assert "offset" in text
+
+
+@pytest.mark.parametrize("width", [1, 30, 50, 80, 200])
+def test_progress_fits_into_the_terminal(width, monkeypatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((width, 24)))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    progress = Progress(False, 1600)
+    progress.begun -= 100
+    progress.last -= 100
+    progress.rows = 330
+    progress(0.21)
+    line = shown.getvalue().removeprefix("\r\033[K")
+    assert line.startswith("ropeaudit: "[: width - 1])
+    assert len(line) < width  # a longer one would leave its end behind
+    assert ("21%, 330 of 1600 rows" in line) == (width >= 50)
+
+
+def test_a_ctrl_c_while_the_command_loads_is_one_line() -> None:
+    code = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'click': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from ropeaudit.__main__ import main\n"
+        "sys.exit(main())\n"
+    )
+    seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (seen.returncode, seen.stdout, seen.stderr) == (130, "", "ropeaudit: interrupted\n")
 
 
 def test_forms_are_the_same_list() -> None:

@@ -280,7 +280,7 @@ def test_wild_values_in_a_file_end_in_a_page_or_a_refusal(tmp_path_factory, data
     [
         ([], "FILE"),
         (["none.jsonl"], "cannot be read"),
-        (["sweep.xyz"], "kind of output file"),
+        (["sweep.xyz"], "kind of file"),
         (["{sweep}", "-o", "{sweep}"], "one of the files to read"),
         (["{sweep}", "-f", "pdf"], "report format"),
         (["{sweep}", "--columns", "drift"], "column"),

@@ -306,6 +306,55 @@ def test_without_matplotlib_one_is_told_what_to_install(folder, tmp_path, monkey
     assert "a picture needs matplotlib; type: pip install 'ropeaudit[plot]'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", ["drift", "decay", "safe", "stages"])
+def test_names_of_any_length_and_script_are_drawn(kind, folder, tmp_path, capsys) -> None:
+    whole = json.loads((folder / f"{kind}.json").read_text(encoding="utf-8"))
+    for row in whole["records"]:
+        row.update(
+            subject=f"模型{'x' * 3000}{row.get('subject')}", setting=f"{'y' * 3000}{row.get('setting')}"
+        )
+    path = tmp_path / "long.json"
+    path.write_text(json.dumps(whole), encoding="utf-8")
+    drawn = plots.picture(kind, str(path))
+    was = plots.picture(kind, str(folder / f"{kind}.json"))
+    assert sum(len(axes.get_lines()) for axes in drawn.figure.axes) == (
+        sum(len(axes.get_lines()) for axes in was.figure.axes)
+    )
+    assert main(["plot", str(path), "--kind", kind, "-o", f"{tmp_path / 'x.png'}", "-q"]) == 0
+    assert capsys.readouterr().err == ""  # no warning of the library that draws
+
+
+def test_characters_without_a_font_are_a_note(folder, tmp_path, capsys) -> None:
+    text = (folder / "drift.json").read_text(encoding="utf-8").replace('"hf"', '"模型"')
+    (tmp_path / "x.json").write_text(text, encoding="utf-8")
+    files = [word for suffix in ("svg", "png") for word in ("-o", f"{tmp_path / 'x'}.{suffix}")]
+    assert main(["plot", f"{tmp_path / 'x.json'}", *files]) == 0
+    said = capsys.readouterr().err
+    assert said.count("the font lacks some characters of a name: boxes stand for them") == 1
+    assert "Warning" not in said
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("offset", None), ("offset", "x"), ("share", [1]), ("share", 10**400)]
+)
+def test_an_edited_report_is_blamed_in_a_line(column, value, folder, tmp_path, capsys) -> None:
+    whole = json.loads((folder / "stages.json").read_text(encoding="utf-8"))
+    whole["records"][0][column] = value
+    (tmp_path / "x.json").write_text(json.dumps(whole), encoding="utf-8")
+    line = ["plot", f"{tmp_path / 'x.json'}", "--kind", "stages", "-o", f"{tmp_path / 'x.svg'}"]
+    assert main(line) == 2
+    said = capsys.readouterr().err
+    assert "x.json' holds values that no report has" in said
+    assert said.count("\n") == 1
+
+
+def test_shortened_names_stay_different() -> None:
+    names = [f"{'a' * 60}{middle}{'b' * 60}" for middle in "123"]
+    kept, _ = style.limited(dict(zip(names, "xyz", strict=True)), 24, "lines")
+    assert list(kept.values()) == ["x", "y", "z"]
+    assert all(len(name) < 100 for name in kept)
+
+
 def test_curves_beneath_the_table(capsys) -> None:
     line = ["shift", *SMALL, "--offset", "0,1,64,4k,128k", "--dtype", "fp16,bf16", "-q", "--curve"]
     assert main(line) == 0

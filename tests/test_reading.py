@@ -134,3 +134,55 @@ def test_without_pyarrow_one_is_told_what_to_install(
         assert "needs pyarrow; type: pip install 'ropeaudit[parquet]'" in seen.err
     assert main(["shift", "-f", "parquet"]) == 2
     assert "unknown report format 'parquet'" in capsys.readouterr().err
+
+
+def _written(tmp_path: Path, **options) -> Path:
+    path = tmp_path / "x.csv"
+    found = list(shift((0, 7), "fp16", seq_len=9, heads=1, head_dim=8, **options))
+    path.write_bytes(reports.encoded("csv", drift_report(found, None, {})))
+    return path
+
+
+def test_spreadsheets_and_data_frames_do_not_spoil_a_report(tmp_path: Path) -> None:
+    path = _written(tmp_path)
+    rows, text = repr(read(str(path))), path.read_text()
+    columns = len(text.splitlines()[0].split(",")) - 1
+    path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode() + b"," * columns + b"\r\n")
+    assert repr(read(str(path))) == rows
+    assert main(["merge", str(path), "-q"]) == 0
+    other = tmp_path / "ones.csv"
+    other.write_text(_written(tmp_path, qk="ones").read_text())
+    both = pd.concat([pd.read_csv(io.StringIO(text)), pd.read_csv(other)])
+    for name in ("both.csv", "both.parquet"):
+        held = tmp_path / name
+        both.to_csv(held, index=False) if name.endswith("csv") else both.to_parquet(held)
+        back = read(str(held))
+        assert [row["seed"] for row in back] == [0, 0, None, None], name  # 0.0 and a gap, in the file
+        assert type(back[0]["seed"]) is int
+        assert repr(back[:2]) == rows
+    mark = tmp_path / "x.jsonl"
+    mark.write_bytes(b"\xef\xbb\xbf" + reports.encoded("jsonl", drift_report(list(shift(0)), None, {})))
+    assert read(str(mark))[0]["schema"] == records.SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fragment"),
+    [
+        (",", ";", "cells are parted by ';'; save it with commas"),
+        ("", None, "is empty"),
+        ("schema,", "sep=,\nschema,", "first line has no subject and offset"),
+        (",float16,7,", ",float16,,", "has a row without an offset"),
+        (",float16,7,", ",float16,7.5,", "row 2 has offset '7.5', which is no whole number"),
+        (",float16,7,", ",float16,1e60,", "row 2 has offset '1e60', which is no whole number"),
+        (",9,1,1,causal,", ",,1,1,causal,", "has a row without seq_len"),
+    ],
+)
+@pytest.mark.parametrize("command", ["merge", "plot"])
+def test_what_a_hand_spoils_is_said_in_a_line(old, new, fragment, command, tmp_path, capsys) -> None:
+    path = _written(tmp_path)
+    text = path.read_text()
+    path.write_text("" if new is None else text.replace(old, new))
+    code = main([command, str(path), *(["-o", str(tmp_path / "x.svg")] if command == "plot" else [])])
+    assert code == (0 if command == "plot" and "seq_len" in fragment else 2)
+    if code:
+        assert fragment in capsys.readouterr().err

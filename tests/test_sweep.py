@@ -277,12 +277,25 @@ def test_what_is_not_this_sweep_is_refused(whole, tmp_path, capsys) -> None:
         (["--shard", "3"], "--shard '3' is not K/N; try --shard 1/16"),
         (["--shard", "3/2"], "--shard 3/2 is not one of 2"),
         (["--shard", "0/2"], "--shard 0/2 is not one of 2"),
+        (["--shard", "1/0"], "--shard 1/0 is not one of 0; try --shard 1/1"),
         (["--scheduler", "here"], "--scheduler 'here' is no address"),
     ],
 )
 def test_bad_use_is_refused(more, fragment, capsys) -> None:
     assert main([*SMALL, *more]) == 2
     assert fragment in capsys.readouterr().err
+
+
+def test_too_many_jobs_for_the_memory_are_named(monkeypatch, capsys) -> None:
+    monkeypatch.setattr("ropeaudit.cases._free_bytes", lambda: 2**30)
+    assert main([*SMALL, "--jobs", "100", "--dry-run"]) == 2
+    assert "GiB are free; give fewer --jobs\n" in capsys.readouterr().err
+
+
+def test_an_empty_file_is_gone_on_with(whole, tmp_path) -> None:
+    for name in ("x.jsonl", "x.csv"):
+        (tmp_path / name).write_bytes(b"")  # a machine died
+        assert same(run(tmp_path, "--resume", name=name), whole / name)
 
 
 # ---------------------------------------------------------------------------- dry runs, shards, merging
@@ -326,6 +339,15 @@ def test_merge_refuses_what_contradicts_itself(whole, tmp_path, capsys) -> None:
     (tmp_path / "few.csv").write_text("subject,offset\nhf,1\n")
     assert main(["merge", str(tmp_path / "few.csv")]) == 2
     assert "lacks the column 'schema'; write it again without --columns" in capsys.readouterr().err
+
+
+def test_merge_takes_a_row_from_the_file_that_can_hold_it(tmp_path) -> None:
+    wide = ["shift", *SIZES, "--dtype", "fp16", "--offset", "100000"]  # overflows: its bound is infinite
+    files = [str(run(tmp_path, base=wide, name=name)) for name in ("x.json", "x.csv")]
+    assert "inf" in Path(files[1]).read_text()
+    for order in (files, files[::-1]):
+        assert main(["merge", *order, "-q", "-o", str(tmp_path / "both.csv")]) == 0
+        assert same(tmp_path / "both.csv", tmp_path / "x.csv")
 
 
 # ---------------------------------------------------------------------------- processes
@@ -464,6 +486,85 @@ def test_no_worker_outlives_a_killed_run(tmp_path) -> None:
     assert not alive
 
 
+@posix
+@pytest.mark.parametrize("wait", [0.0, 0.1, 0.2, 0.4])
+def test_ctrl_c_while_workers_start_is_one_line(wait, tmp_path) -> None:
+    command = [sys.executable, "-m", "ropeaudit", *MANY, *QUIET, "--jobs", "2"]
+    part = tmp_path / "x.jsonl.part"
+    with subprocess.Popen(
+        [*command, "-o", str(tmp_path / "x.jsonl")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    ) as process:
+        deadline = time.monotonic() + 30
+        while not part.exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(wait)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert said.startswith("ropeaudit: interrupted")
+    assert said.count("\n") == 1
+
+
+# ---------------------------------------------------------------------------- a disk without room
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A folder on a file system of its own, and a function that sets how many bytes it holds."""
+    import shutil
+
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if not (sys.platform == "linux" and shutil.which("mount")):
+        pytest.skip("a file system of a chosen size is made by Linux's mount")
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", folder], capture_output=True)
+    if made.returncode:
+        pytest.skip(f"this user may not mount: {made.stderr.decode().strip()}")
+
+    def resize(size: int) -> None:
+        subprocess.run(["mount", "-o", f"remount,size={size}", folder], check=True)
+
+    yield folder, resize
+    subprocess.run(["umount", folder], check=True)
+
+
+@posix
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("--jobs", "2")])
+def test_a_disk_that_fills_up_again_and_again(more, many, disk, capsys) -> None:
+    folder, resize = disk
+    size, part = many.stat().st_size, folder / "x.jsonl.part"
+    before = b""
+    for room, resumed in ((256 << 10, ()), (256 << 10, ("--resume",)), (size // 2, ("--resume",))):
+        resize(room)
+        run(folder, *more, *resumed, base=MANY, code=2)
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert "x.jsonl.part' cannot be written: No space left on device; the rows in it are whole" in said
+        lines = part.read_bytes()
+        assert lines.startswith(before)
+        assert lines.endswith(b"\n")
+        assert all(json.loads(line)["schema"] == records.SCHEMA for line in lines.splitlines())
+        assert os.listdir(folder) == ["x.jsonl.part"]
+        before = lines
+    assert size // 3 < len(before) <= size // 2 + (64 << 10)
+    resize(size * 3 // 2)  # enough for all rows, and not for the report beside them
+    run(folder, *more, "--resume", base=MANY, code=2)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "x.jsonl' cannot be written: No space left on device" in said
+    assert f"the rows are in {str(part)!r}, and the same command with --resume goes on" in said
+    assert os.listdir(folder) == ["x.jsonl.part"]
+    assert part.read_bytes().count(b"\n") == len(many.read_bytes().splitlines())
+    resize(4 * size)
+    assert same(run(folder, *more, "--resume", base=MANY), many)
+    assert os.listdir(folder) == ["x.jsonl"]
+
+
 # ---------------------------------------------------------------------------- Dask
 
 
@@ -577,6 +678,6 @@ def test_progress(terminal, monkeypatch) -> None:
             early = stream.text
     last = "60%, 120 of 200 rows, 2 a second, 40 s to go"
     if terminal:
-        assert f"[##############----------]  {last}" in stream.text
+        assert f"[#######-----]  {last}" in stream.text
     else:
         assert (early, stream.text) == ("", f"ropeaudit:  {last}\n")

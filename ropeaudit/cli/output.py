@@ -19,6 +19,7 @@ from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import printable
 
 _MOST_NOTES = 8
+_NARROWEST = 20  # columns of a terminal
 _CURVES = 48  # columns of a curve where no terminal says its width
 
 
@@ -116,7 +117,9 @@ def print_report(report: Report, form: str, color: bool | None) -> None:
         from ropeaudit.reports import table
 
         width = None if sys.stdout.isatty() else 10_000
-        table.show(report, Console(**_colours(color), width=width, highlight=False))
+        console = Console(**_colours(color), width=width, highlight=False)
+        console.width = max(console.width, _NARROWEST)  # COLUMNS=0 would show nothing
+        table.show(report, console)
     else:
         if form in ("csv", "json", "jsonl") and isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # data may be ugly, but not lost

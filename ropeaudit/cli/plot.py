@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ropeaudit.cli.options import axis, changes_option, rope_options, vector_options
+from ropeaudit.errors import RopeAuditError
 
 if TYPE_CHECKING:
     from ropeaudit.analyses.heatmap import Heatmap
@@ -65,15 +68,30 @@ def plot(**options: Any) -> int:
         raise UsageError(f"--kind {kind} draws a report that another command has written; {flag}")
     reports.needed("matplotlib", "a picture", "plot")
     with output.opened(options["outputs"], _suffix) as files:
-        picture = _drawn(kind, options)
-        from ropeaudit.reports.plots.style import encoded
+        with _blaming(options["file"]):
+            from ropeaudit.reports.plots.style import encoded
 
-        for file in files:
-            file.fill([encoded(picture, file.form)])
+            picture = _drawn(kind, options)
+            contents = [encoded(picture, file.form) for file in files]
+        for file, content in zip(files, contents, strict=True):
+            file.fill([content])
     if not options["quiet"]:
         for text in (picture.title, *(f"note: {note}" for note in picture.notes)):
             output.say(text)
     return 0
+
+
+@contextlib.contextmanager
+def _blaming(path: str | None) -> Iterator[None]:
+    """Turn what values of an edited report break into an error of its file. Raises: BadInput."""
+    from ropeaudit.errors import BadInput
+
+    try:
+        yield
+    except (ValueError, TypeError, ArithmeticError, LookupError) as error:
+        if path is None or isinstance(error, RopeAuditError):
+            raise
+        raise BadInput(f"{path!r} holds values that no report has: {error}") from None
 
 
 def _drawn(kind: str, options: dict[str, Any]) -> Picture:

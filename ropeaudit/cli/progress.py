@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 
-_BAR = 24  # characters
+_BAR = 12  # characters: all of it fits into 80
 _LOG_SECONDS = 60.0  # between two lines of a log
 _REDRAW_SECONDS = 0.1
 
@@ -28,8 +29,7 @@ class Progress:
         self.last = now
         text = self._text(share, now - self.begun)
         if self.terminal:
-            filled = "#" * int(_BAR * share)
-            sys.stderr.write(f"\r\033[Kropeaudit: [{filled:-<{_BAR}}] {text}")
+            sys.stderr.write(f"\r\033[K{_fitted(share, text, shutil.get_terminal_size().columns - 1)}")
             self.shown = True
         else:
             sys.stderr.write(f"ropeaudit: {text}\n")
@@ -47,6 +47,17 @@ class Progress:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
             self.shown = False
+
+
+def _fitted(share: float, text: str, width: int) -> str:
+    """Return a line of at most `width` characters, for a longer one could not be taken away again.
+
+    >>> _fitted(0.5, "50%, 9 s to go", 60), _fitted(0.5, "50%, 9 s to go", 18)
+    ('ropeaudit: [######------] 50%, 9 s to go', 'ropeaudit: 50%, 9 ')
+    """
+    bar = f"[{'#' * int(_BAR * share):-<{_BAR}}] "
+    line = f"ropeaudit: {bar}{text}"
+    return line if len(line) <= width else f"ropeaudit: {text}"[:width]
 
 
 def _duration(seconds: float) -> str:

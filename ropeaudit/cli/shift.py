@@ -116,7 +116,8 @@ def shift(**options: Any) -> int:
             report = drift_report(found, columns, about, not options["no_header"], frozen, said)
             report = baseline.beside(report) if baseline else report
             draw = functools.partial(drawn, found if options["curve"] else ())
-            output.write_drawn(report, draw, files)
+            with sweeping.kept_rows_named(kept):
+                output.write_drawn(report, draw, files)
             if kept and (not interrupted or kept.told_by(columns, found)):
                 kept.remove()
             output.deliver_drawn(report, draw, (), options)

@@ -158,6 +158,22 @@ def kept(sweep: Sweep, options: dict[str, Any]) -> Iterator[SweepFile | None]:
         file.close()
 
 
+@contextlib.contextmanager
+def kept_rows_named(file: SweepFile | None) -> Iterator[None]:
+    """Say where the rows are if the report cannot be written. Raises: BadOutput."""
+    from ropeaudit.errors import BadOutput
+
+    try:
+        yield
+    except BadOutput as error:
+        if file is None:
+            raise
+        raise BadOutput(
+            f"{error}, or make room: the rows are in {file.path!r}, and the same command with --resume "
+            "goes on"
+        ) from None
+
+
 def show_plan(sweep: Sweep, options: dict[str, Any]) -> int:
     """Print what would be measured; no file is written, and NAME.part is only read."""
     from ropeaudit import circumstances, sweep_file

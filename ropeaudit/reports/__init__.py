@@ -86,4 +86,4 @@ def form_of(path: str) -> str:
         if path.lower().endswith(suffixes):
             return form
     known = [suffix for _, suffixes in every.values() for suffix in suffixes]
-    raise UnknownName("kind of output file", path, known)
+    raise UnknownName("kind of file", path, known)

@@ -7,9 +7,7 @@ import json
 from ropeaudit.reports import Report, Row
 from ropeaudit.reports.json import plain_row
 
-_encode = json.JSONEncoder(
-    allow_nan=False, ensure_ascii=False
-).encode  # it takes long to make
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode  # it takes long to make
 
 
 def render(report: Report) -> str:

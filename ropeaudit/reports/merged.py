@@ -109,5 +109,3 @@ def _check(path: str, row: Row) -> None:
     if row["verdict"] not in records.VERDICTS:
         known = ", ".join(records.VERDICTS)
         raise BadInput(f"{path!r} has a verdict {row['verdict']!r}; there are {known}")
-    if row["offset"] is None:
-        raise BadInput(f"{path!r} has a row without an offset")

@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from ropeaudit.records import Record
 from ropeaudit.reports import Row
 
 T = TypeVar("T")
+_LARGEST = 2**128  # whole number; beyond any that is written
 
 
 def read(path: str) -> list[Row]:
@@ -31,14 +32,13 @@ def read(path: str) -> list[Row]:
     if form not in _READERS:
         raise BadInput(f"{path!r} is for readers; give the .csv, .json or .jsonl of the same report")
     reports.check_installed(form)
-    rows = _parsed(path, lambda content: [_typed(row) for row in _READERS[form](content)])
-    return _checked(path, rows)
+    return _checked(path, _parsed(path, lambda content: _rows(form, content)))
 
 
 def parse(path: str, form: str, text: str) -> list[Row]:
     """Return the rows that `text`, which stands in `path`, holds; see `read`. Raises: BadInput."""
     try:
-        rows = [_typed(row) for row in _READERS[form](text.encode("utf-8"))]
+        rows = _rows(form, text.encode("utf-8"))
     except _DAMAGED as error:
         raise BadInput(f"{path!r} is not a report of ropeaudit: {error}") from None
     return _checked(path, rows)
@@ -52,6 +52,9 @@ def records_of(path: str, rows: Iterable[Row]) -> list[Record]:
 def _whole_record(path: str, row: Row) -> Record:
     if missing := [name for name in records.COLUMNS if name not in row]:
         raise BadInput(f"{path!r} lacks the column {missing[0]!r}; write it again without --columns")
+    needed = (name for name in records.COLUMNS if name not in records.OPTIONAL_COLUMNS)
+    if unknown := [name for name in needed if row[name] is None]:
+        raise BadInput(f"{path!r} has a row without {unknown[0]}; measure it again")
     found = dict(row)
     if found["anchor"] is not None:  # attention was measured: what is undefined is a number
         found |= {name: math.nan for name in records.ATTENTION if found[name] is None}
@@ -106,6 +109,8 @@ def check(path: str, row: Mapping[str, Any]) -> None:
     schema = row.get("schema")
     if "subject" not in row or "offset" not in row:
         raise BadInput(f"{path!r} has no subject and offset: it is not a report of `ropeaudit shift`")
+    if row["offset"] is None:
+        raise BadInput(f"{path!r} has a row without an offset")
     if schema is not None and schema > records.SCHEMA:
         raise BadInput(
             f"{path!r} has schema {schema} and this version knows {records.SCHEMA}; use a newer ropeaudit"
@@ -113,11 +118,23 @@ def check(path: str, row: Mapping[str, Any]) -> None:
 
 
 def _csv(content: bytes) -> Iterator[Mapping[str, Any]]:
-    reader = csv.DictReader(io.StringIO(content.decode("utf-8")), strict=True)
+    reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig")), strict=True)  # spreadsheets add a mark
+    _check_header(reader.fieldnames or ())
     for row in reader:
         if None in row or None in row.values():
             raise ValueError(f"line {reader.line_num} has another number of cells than the header")
-        yield row
+        if any(row.values()):  # spreadsheets write lines of empty cells
+            yield row
+
+
+def _check_header(names: Sequence[str]) -> None:
+    """Raise ValueError unless the first line of a CSV names columns of a row."""
+    if "subject" in names and "offset" in names:
+        return
+    for mark in ";\t":
+        if "offset" in " ".join(names).split(mark):
+            raise ValueError(f"its cells are parted by {mark!r}; save it with commas and decimal points")
+    raise ValueError("its first line has no subject and offset" if names else "it is empty")
 
 
 def _json(content: bytes) -> Iterable[Mapping[str, Any]]:
@@ -126,7 +143,7 @@ def _json(content: bytes) -> Iterable[Mapping[str, Any]]:
 
 
 def _lines(content: bytes) -> Iterator[Mapping[str, Any]]:
-    for line in content.decode("utf-8").splitlines():
+    for line in content.decode("utf-8-sig").splitlines():
         if line.strip():
             yield json.loads(line)
 
@@ -155,18 +172,42 @@ _DAMAGED = (
 )
 
 
-def _typed(row: Mapping[str, Any]) -> Row:
-    return {name: _value(name, value) for name, value in row.items() if name in records.COLUMNS}
+def _rows(form: str, content: bytes) -> list[Row]:
+    return [_typed(row, number) for number, row in enumerate(_READERS[form](content), 1)]
+
+
+def _typed(row: Mapping[str, Any], number: int) -> Row:
+    """Return the known columns of row `number`, from 1. Raises: ValueError."""
+    found = {}
+    for name, value in row.items():
+        if name in records.COLUMNS:
+            try:
+                found[name] = _value(name, value)
+            except (ValueError, TypeError, OverflowError):
+                kind = "whole number" if name in records.WHOLE_COLUMNS else "number"
+                raise ValueError(f"row {number} has {name} {repr(value)[:40]}, which is no {kind}") from None
+    return found
 
 
 def _value(name: str, value: Any) -> Any:
     """A value of a column; text that CSV made of it is turned back."""
-    undefined = value is None or value in ("", "nan")
+    undefined = value is None or (isinstance(value, str) and value.lower() in ("", "nan")) or value != value
     if name in records.TEXT_COLUMNS:
         return None if undefined and name in records.OPTIONAL_COLUMNS else str(value)
-    if name in records.WHOLE_COLUMNS:
-        return None if undefined else int(value)
-    return lacking(name) if undefined else float(value)
+    if undefined:
+        return lacking(name)
+    return _whole(value) if name in records.WHOLE_COLUMNS else float(value)
+
+
+def _whole(value: Any) -> int:
+    """A whole number, also where a data frame with gaps made 7.0 of it. Raises: ValueError, TypeError."""
+    try:
+        number = int(value)
+    except ValueError:
+        number = int(float(value))
+    if (isinstance(value, (str, float)) and float(value) != float(number)) or abs(number) > _LARGEST:
+        raise ValueError("a fraction, or out of range")
+    return number
 
 
 def lacking(name: str) -> float | None:

@@ -36,6 +36,8 @@ HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")
 MOST_LINES = 24
 _INSIDE = 6  # lines whose legend fits into the axes
 _TITLE = 92  # characters of a line of a title
+_NAME = 90  # characters of a name in a legend
+_BOXES = "the font lacks some characters of a name: boxes stand for them"
 SUFFIXES = ("svg", "png", "pdf")
 
 
@@ -112,11 +114,22 @@ def edge(axes: Axes, xs: Sequence[float], top: bool, colour: str, label: str) ->
 
 
 def limited(groups: Mapping[str, Any], most: int, noun: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the first `most` groups, and what is left out, said aloud."""
-    kept = dict(list(groups.items())[:most])
+    """Return the first `most` groups, by names that fit into a picture, and what is left out, said aloud."""
+    kept: dict[str, Any] = {}
+    for name, group in list(groups.items())[:most]:
+        kept[_fitting(name, kept)] = group
     left = len(groups) - len(kept)
     note = f"{left} of {len(groups)} {noun} are not drawn, for {most} fit: give a file with fewer of them"
     return kept, [note] if left else []
+
+
+def _fitting(name: str, taken: Iterable[str]) -> str:
+    """Return a name without its middle where it is too long; it stays different from those that are taken."""
+    if len(name) <= _NAME:
+        return name
+    half, known = _NAME // 2, set(taken)
+    cut = f"{name[:half]}…{name[-half:]}"
+    return next(one for n in range(len(known) + 1) if (one := f"[{n + 1}] {cut}" if n else cut) not in known)
 
 
 def cases(rows: Sequence[Mapping[str, Any]], most: int) -> tuple[dict[str, Any], list[str]]:
@@ -138,11 +151,19 @@ def named(row: Mapping[str, Any], several: Iterable[str]) -> str:
 
 
 def encoded(picture: Picture, suffix: str) -> bytes:
-    """Return the bytes of a file; the same picture gives the same bytes."""
+    """Return the bytes of a file; the same picture gives the same bytes.
+
+    What cannot be drawn as it is becomes a note of the picture.
+    """
+    import warnings
+
     import matplotlib
 
     file = io.BytesIO()
     nothing = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
-    with matplotlib.rc_context({"svg.hashsalt": "ropeaudit"}):
+    with matplotlib.rc_context({"svg.hashsalt": "ropeaudit"}), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
         picture.figure.savefig(file, format=suffix, metadata=nothing[suffix])
+    if _BOXES not in picture.notes and any("Glyph" in str(one.message) for one in said):
+        picture.notes.append(_BOXES)
     return file.getvalue()
