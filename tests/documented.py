@@ -1,15 +1,18 @@
 """Commands and blocks of code that README, docs/ and examples/ show, and the files that they read."""
 
+import contextlib
 import json
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 import tiny_models
@@ -99,20 +102,27 @@ def shell(text: str, folder: Path, **environment: str) -> subprocess.CompletedPr
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     python = os.pathsep.join([str(folder), str(ROOT)])
     child = os.environ | {"PATH": paths, "PYTHONPATH": python} | environment
-    # jobs of a shell with -m are groups of their own, that the trap can end with what they started
-    ending = "trap 'for job in $(jobs -p); do kill -- -$job 2>/dev/null || :; done; wait' EXIT\nset -m\n"
     with open(folder / ".out", "w+") as out, open(folder / ".err", "w+") as err:
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", ending + text],
+        started = subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", text],
             cwd=folder,
             env=child,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            timeout=1200,
+            start_new_session=True,
         )
-        out.seek(0), err.seek(0)
-        return subprocess.CompletedProcess(text, done.returncode, out.read(), err.read())
+        try:
+            code = started.wait(1200)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # nothing is left of it
+                os.killpg(started.pid, signal.SIGTERM)
+        return subprocess.CompletedProcess(text, code, _text(out), _text(err))
+
+
+def _text(file: TextIO) -> str:
+    file.seek(0)
+    return file.read()
 
 
 # ---------------------------------------------------------------------------- files that commands read

@@ -18,7 +18,7 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def job(folder: Path) -> dict[str, int]:
-    """Run the steps in order; after a failure, as the runner does, only those that say so. Returns exit codes."""
+    """Run the steps in order; after a failure only those that say so. Returns exit codes."""
     codes: dict[str, int] = {}
     for step in JOB["steps"]:
         due = not any(codes.values()) or step.get("if") == UNLESS_CANCELLED

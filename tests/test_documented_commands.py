@@ -16,14 +16,19 @@ NOT_RUN = {
     "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e '.[test]' ": NETWORK
     + "; .ci/run runs it",
     "pip install 'ropeaudit[cluster]'": NETWORK,
-    "ropeaudit shift --model all --recipe hf,vllm-cuda --dtype fp16,bf16 --offset 0,1k-1m*4 -q ": "needs a job"
-    " array of SLURM; test_sweep.py runs it as three jobs",
+    "ropeaudit shift --model all --recipe hf,vllm-cuda --dtype fp16,bf16 --offset 0,1k-1m*4 -q ": "needs"
+    " an array of jobs on SLURM; test_sweep.py runs it as three jobs",
     "ropeaudit merge shard-": "reads what that job array wrote; test_sweep.py runs it",
     "ropeaudit shift $AUDIT": "AUDIT stands in examples/github-actions.yml; test_ci_example.py runs it",
     "from dask_jobqueue import SLURMCluster": "needs SLURM",
 }
 # What takes too long even for the slow tests runs smaller: a part of it, what stands there instead, and why.
 SMALLER = {
+    "ropeaudit shift --model all --offset 0,1k-1m*4 --scheduler": (
+        "--model all",
+        "--model llama-3.1-8b,qwen3-8b",
+        "minutes, and a cluster is what is tried",
+    ),
     "ropeaudit limit --model all": ("--model all", "--model llama-3.1-8b --up-to 4k", "half an hour"),
 }
 # Blocks with one of these are slow.
@@ -32,7 +37,7 @@ SLOW = {
     "-o safe.svg": "ten seconds",
     "./llama-dir": "trains a tiny model and runs it three times: half a minute",
     "--jobs 2": "four minutes: every model",
-    "dask scheduler": "every model, on a cluster",
+    "dask scheduler": "starts a cluster",
 }
 PRELUDE = {"assert_shift_invariant": "from path.to.file import apply_rope\n"}
 FOUND = list(blocks())
