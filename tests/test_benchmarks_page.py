@@ -34,11 +34,10 @@ def shape(text: str) -> str:
 
 def test_the_page_has_every_section(script, shown) -> None:
     assert list(shown) == list(script["SECTIONS"])
+    foot = r"(One run|Medians of \d+ runs) on .+, \d+ cores, Python .+, numpy .+, torch .+\."
     for lines in shown.values():
         assert lines[:2] == ["| what | measured |", "| --- | --- |"]
-        assert re.fullmatch(
-            r"(One run|Medians of \d+ runs) on .+, \d+ cores, Python .+, numpy .+, torch .+\.", lines[-1]
-        )
+        assert re.fullmatch(foot, lines[-1])
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ class Size:
     """How much is measured: runs for a median, heads and tokens, scores, cells of a sweep, rows of a page."""
 
     runs: int = 3
-    heads: int = 8
+    heads: int = 2
     seq: int = 4096
     long: int = 65536
     sampled: int = 2**20
