@@ -39,7 +39,7 @@ class Size:
     rows: int = 10_000
 
 
-TINY = Size(runs=1, heads=1, seq=64, long=128, sampled=256, sample=100, cells=16, rows=20)
+TINY = Size(runs=1, heads=1, seq=64, long=128, sampled=256, sample=100, cells=32, rows=20)
 
 
 def middle(size: Size, measure: Callable[[], bench_shift.Child]) -> bench_shift.Child:
@@ -123,7 +123,7 @@ def processes(size: Size) -> Rows:
         (f"`--jobs 2`, {size.cells:,} cells: time over that of `--jobs 1`", f"{two:.2f}"),
         ("`--scheduler local --jobs 1`: more for each cell than without it", f"{1000 * each:.1f} ms"),
         (
-            f"the same: more for {size.cells // 8:,} cells, start of the cluster included",
+            f"the same: more for {size.cells // 8:,} cells, the cluster's start included",
             f"{there - here:.1f} s",
         ),
     ]
