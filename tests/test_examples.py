@@ -10,6 +10,7 @@ import pytest
 from ropeaudit import shift
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+PROGRAMS = {".py": sys.executable, ".sh": "bash"}
 
 
 def expected(path: Path) -> str:
@@ -17,17 +18,23 @@ def expected(path: Path) -> str:
     return "".join(line.removeprefix("# ") + "\n" for line in tail.splitlines())
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.*") if path.suffix != ".toml"))
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in {".py", ".sh"})
+)
 def test_example(name: str) -> None:
     path = EXAMPLES / name
-    program = [sys.executable] if path.suffix == ".py" else ["bash"]
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
-        [*program, str(path)], capture_output=True, text=True, env=os.environ | {"PATH": paths}
+        [PROGRAMS[path.suffix], str(path)], capture_output=True, text=True, env=os.environ | {"PATH": paths}
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == expected(path)
     assert expected(path)
+
+
+def test_every_other_example_has_a_test_of_its_own() -> None:
+    others = {path.name for path in EXAMPLES.glob("*.*") if path.suffix not in PROGRAMS}
+    assert others == {"mine.toml", "github-actions.yml"}  # below, and test_ci_example.py
 
 
 def test_recipe_of_ones_own() -> None:

@@ -7,12 +7,13 @@ Prints ratios within this run; the machine's own speed cancels out.
 from __future__ import annotations
 
 import argparse
-import resource
+import math
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 OURS = """
 from ropeaudit import shift
@@ -21,17 +22,26 @@ for r in shift((0, 1000, 32768, 131072), heads={heads}, seq_len={seq}, mask="ful
 """
 
 
-def run(command: list[str]) -> tuple[float, float]:
-    """Return seconds and peak MiB of a child process."""
+class Child(NamedTuple):
+    """What a child process took: seconds, peak MiB, seconds of processors."""
+
+    seconds: float
+    memory: float
+    cpu: float
+
+
+def run(command: list[str]) -> Child:
+    """Run a child process and return what it took."""
     watcher = (
         "import resource, subprocess, sys, time\n"
         "t = time.perf_counter(); subprocess.run(sys.argv[1:], check=True, stdout=sys.stderr)\n"
-        "print(time.perf_counter() - t, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)"
+        "u = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
+        "print(time.perf_counter() - t, u.ru_maxrss / 1024, u.ru_utime + u.ru_stime)"
     )
     out = subprocess.run(
         [sys.executable, "-c", watcher, *command], check=True, stdout=subprocess.PIPE, text=True
     ).stdout.split()
-    return float(out[0]), float(out[1])
+    return Child(*map(float, out))
 
 
 def bare_products(heads: int, seq: int, cells: int = 16) -> float:
@@ -59,6 +69,19 @@ def bare_products(heads: int, seq: int, cells: int = 16) -> float:
         return time.perf_counter() - begin
 
 
+def compared(heads: int, seq: int, torch: bool = True) -> tuple[float, float, float]:
+    """Return times as fast as the obvious torch script, share of its memory, ratio to bare products."""
+    ours = run([sys.executable, "-c", OURS.format(heads=heads, seq=seq)])
+    products = bare_products(heads, seq)
+    print(f"ropeaudit: {ours.seconds:.1f} s, {ours.memory:.0f} MiB; bare products {products:.1f} s")
+    if not torch:
+        return math.nan, math.nan, ours.seconds / products
+    script = str(Path(__file__).with_name("obvious_torch.py"))
+    theirs = run([sys.executable, script, str(heads), str(seq)])
+    print(f"obvious torch script: {theirs.seconds:.1f} s, {theirs.memory:.0f} MiB")
+    return theirs.seconds / ours.seconds, ours.memory / theirs.memory, ours.seconds / products
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--heads", type=int, default=8)
@@ -66,20 +89,12 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--no-torch", action="store_true")
     options = parser.parse_args()
-    script = OURS.format(heads=options.heads, seq=options.seq)
-    obvious = [str(Path(__file__).with_name("obvious_torch.py")), str(options.heads), str(options.seq)]
     for _ in range(options.repeat):
-        seconds, memory = run([sys.executable, "-c", script])
-        products = bare_products(options.heads, options.seq)
-        print(f"ropeaudit: {seconds:.1f} s, {memory:.0f} MiB; bare products {products:.1f} s")
-        print(f"ratio to bare products: {seconds / products:.2f}")
+        fast, share, bare = compared(options.heads, options.seq, not options.no_torch)
+        print(f"ratio to bare products: {bare:.2f}")
         if not options.no_torch:
-            torch_seconds, torch_memory = run([sys.executable, *obvious])
-            print(f"obvious torch script: {torch_seconds:.1f} s, {torch_memory:.0f} MiB")
-            print(f"times as fast: {torch_seconds / seconds:.1f}")
-            print(f"share of its memory: {memory / torch_memory:.3f}")
+            print(f"times as fast: {fast:.1f}\nshare of its memory: {share:.3f}")
 
 
 if __name__ == "__main__":
-    assert resource
     main()

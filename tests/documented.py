@@ -1,0 +1,219 @@
+"""Commands and blocks of code that README, docs/ and examples/ show, and the files that they read."""
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+import tiny_models
+from safetensors.numpy import save_file
+
+from ropeaudit.cli.main import cli, main
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = ROOT / "examples"
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r"`((?:ropeaudit|pip) [^`]+)`")
+_ENDS = {";", ";;", "&", "&&", "|", "||", ">", ">>", "<", "(", ")"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of code: the page and the line where it begins, its language and what it holds."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    @property
+    def commands(self) -> list[str]:
+        """The lines of a shell block, continued ones joined, without comments."""
+        lines = self.text.replace("\\\n", "").splitlines()
+        return [line for line in lines if line.strip() and not line.startswith("#")]
+
+
+def blocks() -> Iterator[Block]:
+    """Find every fenced block of every page."""
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
+        for match in _FENCE.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            yield Block(path.relative_to(ROOT).as_posix(), line, match[1], match[2])
+
+
+def inline() -> Iterator[tuple[str, str]]:
+    """Find every command that stands within a sentence: page, command."""
+    for path in PAGES:
+        text = _FENCE.sub("", path.read_text(encoding="utf-8"))
+        for match in _INLINE.finditer(text):
+            yield path.name, " ".join(match[1].split())
+
+
+def in_comments() -> list[str]:
+    """Find the commands that comments of the examples give, each on a line of its own."""
+    texts = (path.read_text(encoding="utf-8") for path in sorted(EXAMPLES.iterdir()) if path.is_file())
+    return [command for text in texts for command in re.findall(r"^#\s+(ropeaudit .*)$", text, re.MULTILINE)]
+
+
+def calls(command: str) -> Iterator[list[str]]:
+    """Split a line of shell into the arguments of each call of ropeaudit in it."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split, found = True, None
+    for word in [*lexer, ";"]:
+        if word in _ENDS:
+            if found is not None:
+                yield found
+            found = None
+        elif found is not None:
+            found.append(word)
+        elif word == "ropeaudit" or word.endswith("/ropeaudit"):
+            found = []
+
+
+def unknown(arguments: list[str]) -> list[str]:
+    """Return the command, or the options, that ropeaudit does not have. Capitals are placeholders."""
+    name = next((word for word in arguments if not word.startswith("-")), "")
+    if name and not name.isupper() and name not in cli.commands:
+        return [name]
+    params = cli.commands[name].params if name in cli.commands else cli.params
+    known = {flag for param in params for flag in (*param.opts, *param.secondary_opts)} | {"-h", "--help"}
+    flags = (word.partition("=")[0] for word in arguments if re.match(r"--?[a-zA-Z]", word))
+    return [flag for flag in flags if flag not in known]
+
+
+def shell(text: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a folder, with this environment's commands and what the folder holds importable.
+
+    What it leaves running in the background ends with it. Its output goes through files, which those
+    processes may hold open.
+    """
+    paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    python = os.pathsep.join([str(folder), str(ROOT)])
+    child = os.environ | {"PATH": paths, "PYTHONPATH": python} | environment
+    with open(folder / ".out", "w+") as out, open(folder / ".err", "w+") as err:
+        started = subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", text],
+            cwd=folder,
+            env=child,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        )
+        try:
+            code = started.wait(1200)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # nothing is left of it
+                os.killpg(started.pid, signal.SIGTERM)
+        return subprocess.CompletedProcess(text, code, _text(out), _text(err))
+
+
+def _text(file: TextIO) -> str:
+    file.seek(0)
+    return file.read()
+
+
+# ---------------------------------------------------------------------------- files that commands read
+
+_KERNEL = '''import torch
+
+
+def apply_rope(x, positions):
+    """Turn x of shape (batch, {axes}, head_dim) in float32, rounding once at the end."""
+    d = x.shape[-1]
+    frequencies = 1.0 / 10000.0 ** (torch.arange(0, d, 2, dtype=torch.float64) / d)
+    angles = positions.double(){index} * frequencies
+    cos, sin = angles.cos().float(), angles.sin().float()
+    a, b = {halves}
+    return {whole}.to(x.dtype)
+'''
+INTERLEAVED = _KERNEL.format(
+    axes="heads, positions",
+    index="[:, None]",
+    halves="x.float()[..., ::2], x.float()[..., 1::2]",
+    whole="torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)",
+)
+HALF = _KERNEL.format(
+    axes="positions, heads",
+    index="[:, None, None]",
+    halves="x.float().chunk(2, dim=-1)",
+    whole="torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)",
+)
+CONFIG = {
+    "model_type": "gemma3_text",
+    "head_dim": 64,
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 6,
+    "max_position_embeddings": 32768,
+    "rope_theta": 1000000.0,
+    "rope_local_base_freq": 10000.0,
+    "sliding_window": 512,
+    "sliding_window_pattern": 6,
+}
+REPORT = ["shift", "--dtype", "bf16", "--recipe", "hf", "--offset", "0,128k", "-q"]
+
+
+def report(path: Path) -> None:
+    assert main([*REPORT, "-f", "csv", "-o", str(path)]) == 0
+
+
+def captured(path: Path) -> None:
+    """Write q and k of one layer, as examples/capture_qk.py does."""
+    generator = np.random.default_rng(0)
+    q, k = (generator.standard_normal((1, heads, 128, 64), np.float32) for heads in (4, 2))
+    save_file({"q": q, "k": k}, path)
+
+
+def frequencies(path: Path) -> None:
+    np.savez(path, inv_freq=(1e6 ** -(np.arange(0, 128, 2) / 128)).astype(np.float32))
+
+
+def language_model(path: Path) -> None:
+    tiny_models.make("llama", path)
+    tiny_models.add_tokenizer(path)
+
+
+def write(text: str):
+    return lambda path: path.write_text(text, encoding="utf-8")
+
+
+MAKERS = {
+    "after.csv": report,
+    "before.csv": report,
+    "captured.safetensors": captured,
+    "dumped.npz": frequencies,
+    "llama-dir": language_model,
+    "more.parquet": report,
+    "mypkg.rope:": lambda path: write(INTERLEAVED)(path.parent / "mypkg" / "rope.py"),
+    "my-model/config.json": write(json.dumps(CONFIG)),
+    "notes.txt": write("the quick brown fox jumps over the lazy dog. " * 8),
+    "older.jsonl": report,
+    "path/to/file.py": write(HALF),
+    "sweep.jsonl": report,
+    "examples/": lambda path: shutil.copytree(EXAMPLES, path),
+}
+
+
+def furnish(folder: Path, text: str) -> None:
+    """Write the files that a script names before it writes them itself."""
+    for name, make in MAKERS.items():
+        before, found, _ = text.partition(name)
+        if found and not before.endswith("-o "):
+            path = folder / name
+            (folder / "mypkg").mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            make(path)

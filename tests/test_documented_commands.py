@@ -1,0 +1,148 @@
+"""Every command of README, docs/ and examples/ is run; what is not stands here with its reason."""
+
+import shlex
+import socket
+import tomllib
+from pathlib import Path
+
+import pytest
+from documented import ROOT, Block, blocks, calls, furnish, in_comments, inline, shell, unknown
+
+NETWORK = "installs from the network"
+# How a command begins that is not run: why not, and where it is run instead. Its options are looked up.
+NOT_RUN = {
+    "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e . ": NETWORK
+    + "; its audit is the first output that README shows",
+    "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e '.[test]' ": NETWORK
+    + "; .ci/run runs it",
+    "pip install 'ropeaudit[cluster]'": NETWORK,
+    "ropeaudit shift --model all --recipe hf,vllm-cuda --dtype fp16,bf16 --offset 0,1k-1m*4 -q ": "needs"
+    " an array of jobs on SLURM; test_sweep.py runs it as three jobs",
+    "ropeaudit merge shard-": "reads what that job array wrote; test_sweep.py runs it",
+    "ropeaudit shift $AUDIT": "AUDIT stands in examples/github-actions.yml; test_ci_example.py runs it",
+    "from dask_jobqueue import SLURMCluster": "needs SLURM",
+}
+# What takes too long even for the slow tests runs smaller: a part of it, what stands there instead, and why.
+SMALLER = {
+    "ropeaudit shift --model all --offset 0,1k-1m*4 --scheduler": (
+        "--model all",
+        "--model llama-3.1-8b,qwen3-8b",
+        "minutes, and a cluster is what is tried",
+    ),
+    "ropeaudit limit --model all": ("--model all", "--model llama-3.1-8b --up-to 4k", "half an hour"),
+}
+# Blocks with one of these are slow.
+SLOW = {
+    "--seq-len 64k": "five seconds of two cores",
+    "-o safe.svg": "ten seconds",
+    "./llama-dir": "trains a tiny model and runs it three times: half a minute",
+    "--jobs 2": "four minutes: every model",
+    "dask scheduler": "starts a cluster",
+}
+PRELUDE = {"assert_shift_invariant": "from path.to.file import apply_rope\n"}
+FOUND = list(blocks())
+SHELL, PYTHON = ([block for block in FOUND if block.language == name] for name in ("bash", "python"))
+SHELL += [Block("examples", 0, "bash", command) for command in in_comments()]
+
+
+def excepted(text: str) -> bool:
+    return any(text.startswith(beginning) for beginning in NOT_RUN)
+
+
+def runs(block: Block) -> str:
+    """The lines of a block that are run."""
+    lines = [line for line in block.commands if not excepted(line)]
+    for beginning, (part, instead, _) in SMALLER.items():
+        lines = [line.replace(part, instead) if line.startswith(beginning) else line for line in lines]
+    return "\n".join(lines)
+
+
+def marked(found: list[Block]) -> list[object]:
+    """Make parameters of blocks, those that take long marked as slow."""
+    return [
+        pytest.param(
+            block,
+            id=f"{block.page}:{block.line}",
+            marks=[pytest.mark.slow] if any(part in block.text for part in SLOW) else [],
+        )
+        for block in found
+    ]
+
+
+def free_port() -> int:
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return made.getsockname()[1]
+
+
+@pytest.mark.parametrize("block", marked([block for block in SHELL if runs(block)]))
+def test_shell(block: Block, tmp_path: Path) -> None:
+    furnish(tmp_path, runs(block))
+    text = runs(block).replace("8786", str(free_port()))  # another scheduler may have that port
+    done = shell(text, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("block", marked([block for block in PYTHON if not excepted(block.text)]))
+def test_python(block: Block, tmp_path: Path) -> None:
+    prelude = "".join(text for name, text in PRELUDE.items() if name in block.text)
+    furnish(tmp_path, "path/to/file.py")
+    (tmp_path / "block.py").write_text(prelude + block.text, encoding="utf-8")
+    runner = "pytest -q -p no:cacheprovider" if "\ndef test_" in block.text else ""
+    done = shell(f"python {runner and '-m ' + runner} block.py", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_a_block_holds_is_known() -> None:
+    assert {block.language for block in FOUND} == {"bash", "python", "text"}
+
+
+@pytest.mark.parametrize("block", SHELL, ids=lambda block: f"{block.page}:{block.line}")
+def test_shell_is_shell(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "block.sh").write_text(block.text, encoding="utf-8")
+    done = shell("bash -n block.sh", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_python_that_is_not_run_is_python() -> None:
+    for block in PYTHON:
+        compile(block.text, f"{block.page}:{block.line}", "exec")
+
+
+def test_options_exist() -> None:
+    lines = [line for block in SHELL for line in block.commands] + [command for _, command in inline()]
+    found = {line: [word for call in calls(line) for word in unknown(call)] for line in lines}
+    assert not {line: words for line, words in found.items() if words}
+    assert sum(1 for line in lines for _ in calls(line)) > 50
+
+
+def test_an_option_that_is_not_there_is_seen() -> None:
+    assert unknown(["shift", "--offsets", "1", "--by", "-16"]) == ["--offsets", "--by"]
+    assert unknown(["shfit", "--offset", "1"]) == ["shfit"]
+    line = "for o in 1 2; do .venv/bin/ropeaudit shift --fail-if 'a>1' --q=1 && ropeaudit list > y --z; done"
+    assert [unknown(call) for call in calls(line)] == [["--q"], []]
+    assert len(list(calls("cd x; ropeaudit list a | ropeaudit report -"))) == 2
+
+
+def test_extras_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [line for block in SHELL for line in block.commands] + [command for _, command in inline()]
+    asked = {word for line in lines if "pip install" in line for word in shlex.split(line) if "[" in word}
+    assert len(asked) >= 4
+    for word in asked:
+        name, _, extra = word.rstrip("]").partition("[")
+        assert name in {"ropeaudit", "."}
+        assert extra in project["optional-dependencies"]
+
+
+def test_no_entry_of_the_lists_is_stale() -> None:
+    texts = [block.text for block in PYTHON] + [line for block in SHELL for line in block.commands]
+    for beginning in [*NOT_RUN, *SMALLER]:
+        assert any(text.startswith(beginning) for text in texts), beginning
+    assert all(any(part in text for text in texts) for part in [*SLOW, *PRELUDE])
+    assert all(
+        part in text
+        for beginning, (part, _, _) in SMALLER.items()
+        for text in texts
+        if text.startswith(beginning)
+    )
