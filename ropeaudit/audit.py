@@ -15,7 +15,7 @@ from ropeaudit.case_run import CaseRun
 from ropeaudit.cases import LIMIT, Case, fits, positions_fit
 from ropeaudit.errors import UsageError
 from ropeaudit.formats import parse
-from ropeaudit.plan import AttentionOptions
+from ropeaudit.measuring.plan import AttentionOptions
 from ropeaudit.records import Record
 from ropeaudit.subjects import makers
 from ropeaudit.subjects.makers import Maker

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from ropeaudit import bounds, inputs, measure, plan, reference, sampled
+from ropeaudit import bounds, inputs, reference
 from ropeaudit.bounds import Bound
 from ropeaudit.cases import Case, fits
-from ropeaudit.drawn import Drawn
 from ropeaudit.formats import Format
 from ropeaudit.inputs import Inputs
-from ropeaudit.metrics import Spread
-from ropeaudit.plan import AttentionOptions, Measured, Plan
+from ropeaudit.measuring import measure, plan, sampled
+from ropeaudit.measuring.drawn import Drawn
+from ropeaudit.measuring.metrics import Spread
+from ropeaudit.measuring.plan import AttentionOptions, Measured, Plan
 from ropeaudit.recording import Found, record
 from ropeaudit.records import Record
 from ropeaudit.rope.setting import RopeSetting
@@ -25,7 +26,7 @@ from ropeaudit.subjects.makers import Maker
 from ropeaudit.subjects.of_recipe import OfRecipe
 
 if TYPE_CHECKING:
-    from ropeaudit.attention import Attention
+    from ropeaudit.measuring.attention import Attention
 
 _SHORT = 128  # positions: threads of shorter ones spend more time on handing over than on working
 
@@ -145,8 +146,8 @@ class CaseRun:
         self, together: Plan[Inputs], asked: AttentionOptions, part: tuple[int, int]
     ) -> dict[tuple[int, int], Attention]:
         """Measure the rows after softmax, in a pass of its own behind that of the drift."""
-        from ropeaudit import attention_pass  # in-function: most audits need neither
-        from ropeaudit.attention import Rounding
+        from ropeaudit.measuring import attention_pass  # in-function: most audits need neither
+        from ropeaudit.measuring.attention import Rounding
 
         fits(attention_pass.bytes_needed(together.setting, together.seq_len, self.threads))
         own = asked.softmax == "recipe"

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from ropeaudit import drawn, inputs, masks, plan
-from ropeaudit.drawn import Drawn
+from ropeaudit import inputs, masks
 from ropeaudit.errors import BadInput, BadShape, UnknownName, UsageError
 from ropeaudit.inputs import Inputs
 from ropeaudit.masks import Mask
+from ropeaudit.measuring import drawn, plan
+from ropeaudit.measuring.drawn import Drawn
 from ropeaudit.rope import axes, scaling
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import Layout, RopeSetting

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ropeaudit import captured, digests, positional
+from ropeaudit import digests, positional
 from ropeaudit.doubledouble import Array
 from ropeaudit.errors import BadShape, UnknownName
+from ropeaudit.files import captured
 from ropeaudit.formats import FP32, FP64, Format, parse, round_to
 from ropeaudit.rope.setting import RopeSetting
 
@@ -148,7 +149,7 @@ def on_16_bit_grid(x: Array) -> Array:
 
 
 def from_file(spec: str) -> Inputs:
-    """Return captured q and k; see `ropeaudit.captured.read`. Raises: BadInput, BadShape."""
+    """Return captured q and k; see `ropeaudit.files.captured.read`. Raises: BadInput, BadShape."""
     q, k = captured.read(spec)
     name = spec if spec.isprintable() else repr(spec)[1:-1]
     return Inputs(q, k, name, None, digests.of_arrays((q, k)))

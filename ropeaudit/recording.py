@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ropeaudit import records, sampled
+from ropeaudit import records
 from ropeaudit.bounds import Bound
 from ropeaudit.cases import Case
-from ropeaudit.drawn import Drawn
 from ropeaudit.inputs import Inputs
-from ropeaudit.metrics import Spread
-from ropeaudit.plan import AttentionOptions, Measured
+from ropeaudit.measuring import sampled
+from ropeaudit.measuring.drawn import Drawn
+from ropeaudit.measuring.metrics import Spread
+from ropeaudit.measuring.plan import AttentionOptions, Measured
 from ropeaudit.records import Record
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject
 
 if TYPE_CHECKING:
-    from ropeaudit.attention import Attention
+    from ropeaudit.measuring.attention import Attention
 
 _POSITIONS = 2**20  # looked at together
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from ropeaudit import bounds, inputs, masks, recipes, reference
-from ropeaudit import scores as forming
 from ropeaudit.analyses import likeness
 from ropeaudit.doubledouble import Array
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.formats import FloatArray, Format, parse, round_to
 from ropeaudit.inputs import Inputs
+from ropeaudit.measuring import scores as forming
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import Layout, RopeSetting

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropeaudit import RopeSetting, attention, attention_pass, inputs, parse, plan, records, shift
-from ropeaudit.attention import Rounding, Rows
+from ropeaudit import RopeSetting, inputs, parse, records, shift
 from ropeaudit.cli.main import main
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.formats import round_to
+from ropeaudit.measuring import attention, attention_pass, plan
+from ropeaudit.measuring.attention import Rounding, Rows
 from ropeaudit.recipes import load, named
 from ropeaudit.subjects.emulated import Emulated
 
@@ -300,7 +301,7 @@ def test_recipes_say_their_softmax(tmp_path) -> None:
 @pytest.mark.parametrize("cache", [plan.CACHE_BYTES, 120_000])
 def test_progress_counts_both_passes(cache, monkeypatch) -> None:
     from ropeaudit import Audit, Case
-    from ropeaudit.plan import AttentionOptions
+    from ropeaudit.measuring.plan import AttentionOptions
 
     monkeypatch.setattr(plan, "CACHE_BYTES", cache)
     heard: list[float] = []
@@ -382,7 +383,7 @@ def test_the_default_shift_does_not_load_the_pass() -> None:
 
     code = (
         "import sys; from ropeaudit import shift; list(shift(0, 'bf16', heads=1, seq_len=4, attention={}));"
-        "print('ropeaudit.attention_pass' in sys.modules)"
+        "print('ropeaudit.measuring.attention_pass' in sys.modules)"
     )
     for asked in (False, True):
         run = [sys.executable, "-c", code.format(asked)]

@@ -225,7 +225,7 @@ def test_too_many_settings_are_refused_before_they_are_made(refused) -> None:
 
 @pytest.mark.parametrize("flags", ["--mask causal,nope", "--layout half,nope", "--base 10000,nan"])
 def test_all_settings_are_checked_before_the_first_is_audited(flags, refused, monkeypatch) -> None:
-    monkeypatch.setattr("ropeaudit.measure.measure", lambda *_: pytest.fail("work was done"))
+    monkeypatch.setattr("ropeaudit.measuring.measure.measure", lambda *_: pytest.fail("work was done"))
     refused("shift", *flags.split())
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from ropeaudit import beside, sweep_file
+from ropeaudit import beside
 from ropeaudit.cli import output
 from ropeaudit.cli.main import main
+from ropeaudit.sweeps import sweep_file
 
 SMALL = ["shift", "--heads", "1", "--head-dim", "8", "--seq-len", "4", "--offset", "7", "-q", "-f", "csv"]
 posix = pytest.mark.skipif(os.name != "posix", reason="locks")

@@ -16,8 +16,8 @@ from ropeaudit.cases import Case
 from ropeaudit.formats import parse
 from ropeaudit.inputs import Inputs, make
 from ropeaudit.masks import Mask
-from ropeaudit.measure import measure
-from ropeaudit.plan import Plan
+from ropeaudit.measuring.measure import measure
+from ropeaudit.measuring.plan import Plan
 from ropeaudit.records import Record
 from ropeaudit.reference import turns_per_token
 from ropeaudit.rope.rotation import split_pairs

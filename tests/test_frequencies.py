@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from ropeaudit import RopeSetting, exact_frequencies, parse, recipes, tables
+from ropeaudit import RopeSetting, exact_frequencies, parse, recipes
 from ropeaudit.analyses.frequencies import (
     COLUMNS,
     first_shared_angle,
@@ -23,10 +23,11 @@ from ropeaudit.analyses.frequencies import (
 from ropeaudit.analyses.frequency_check import check
 from ropeaudit.cli.frequencies import frequencies as command
 from ropeaudit.errors import BadInput, UnknownName, UsageError
+from ropeaudit.files import tables
+from ropeaudit.files.tables import Dump
 from ropeaudit.formats import FORMATS, Format, round_to
 from ropeaudit.rope import scaling
 from ropeaudit.rope.frequencies import FORMS, frequencies
-from ropeaudit.tables import Dump
 
 FP32, BF16, FP16 = parse("fp32"), parse("bf16"), parse("fp16")
 PLAIN = RopeSetting.of(128, base=1e6)

@@ -15,7 +15,7 @@ from ropeaudit.audit import Audit
 from ropeaudit.cases import Case
 from ropeaudit.cli.main import main
 from ropeaudit.errors import BadInput
-from ropeaudit.sweep import Sweep
+from ropeaudit.sweeps.sweep import Sweep
 
 SMALL = {"heads": 1, "seq_len": 4, "head_dim": 8}
 QUIET = ["-q", "-f", "csv"]

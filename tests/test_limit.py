@@ -15,8 +15,8 @@ from ropeaudit import inputs, limit, parse, recipes, shift
 from ropeaudit.analyses import limit as analysis
 from ropeaudit.analyses import limit_guess, limit_search
 from ropeaudit.analyses.limit_search import Question, search
-from ropeaudit.bound_monotone import last_exact_offset
 from ropeaudit.bounds import bound, bound_up_to
+from ropeaudit.bounds.monotone import last_exact_offset
 from ropeaudit.cases import Case
 from ropeaudit.cli.main import main
 from ropeaudit.errors import NotEmulated, UnknownName, UsageError

@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from ropeaudit import inputs, masks, parse, plan, recipes, shift, tile
+from ropeaudit import inputs, masks, parse, recipes, shift
 from ropeaudit.analyses import parity as analysis
 from ropeaudit.bounds import bound
 from ropeaudit.cases import Case
 from ropeaudit.cli.main import main
 from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.measuring import plan, tile
 from ropeaudit.reports.parity import row
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated

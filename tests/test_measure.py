@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from ropeaudit import Record, RopeSetting, inputs, plan, shift, tile
+from ropeaudit import Record, RopeSetting, inputs, shift
+from ropeaudit.measuring import plan, tile
 
 SETTING = {"seq_len": 90, "heads": 4, "kv_heads": 2, "head_dim": 16, "recipe": ["hf", "uniform"]}
 EXACT = [

@@ -8,26 +8,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from ropeaudit import (
-    Audit,
-    Case,
-    drawn,
-    inputs,
-    masks,
-    measure,
-    parse,
-    recipes,
-    recording,
-    reference,
-    sampled,
-    scores,
-    shift,
-)
+from ropeaudit import Audit, Case, inputs, masks, parse, recipes, recording, reference, shift
 from ropeaudit.cli.main import main
 from ropeaudit.errors import BadShape, UsageError
 from ropeaudit.formats import round_to
-from ropeaudit.metrics import Fourths
-from ropeaudit.plan import Plan
+from ropeaudit.measuring import drawn, measure, sampled, scores
+from ropeaudit.measuring.metrics import Fourths
+from ropeaudit.measuring.plan import Plan
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
 

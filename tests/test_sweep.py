@@ -14,14 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from ropeaudit import records, sweep_file, workers
+from ropeaudit import records
 from ropeaudit.audit import Audit
 from ropeaudit.cases import Case
 from ropeaudit.cli.main import main
 from ropeaudit.cli.progress import Progress
 from ropeaudit.errors import BadInput, BadShape, RopeAuditError
-from ropeaudit.plan import AttentionOptions
-from ropeaudit.sweep import Sweep, measured, units
+from ropeaudit.measuring.plan import AttentionOptions
+from ropeaudit.sweeps import sweep_file, workers
+from ropeaudit.sweeps.sweep import Sweep, measured, units
 
 SIZES = ["--heads", "1", "--head-dim", "8", "--seq-len", "9,12"]
 SMALL = ["shift", *SIZES, "--recipe", "hf,uniform", "--dtype", "fp64,fp16", "--offset", "0,7,-3,131072"]
@@ -619,7 +620,7 @@ def test_dask_survives_the_loss_of_a_worker(many, tmp_path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_no_scheduler_is_a_clear_message(capsys, monkeypatch) -> None:
-    from ropeaudit import cluster
+    from ropeaudit.sweeps import cluster
 
     pytest.importorskip("distributed")
     monkeypatch.setattr(cluster, "_ANSWER_SECONDS", 0.2)

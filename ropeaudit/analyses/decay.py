@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit import reference, scores
+from ropeaudit import reference
 from ropeaudit.analyses import men
 from ropeaudit.doubledouble import Array
 from ropeaudit.errors import BadShape, UsageError
 from ropeaudit.formats import round_to
 from ropeaudit.inputs import Inputs
+from ropeaudit.measuring import scores
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated, Table
@@ -148,7 +149,7 @@ def score_curve(
 ) -> Scores:
     """Return the scores of every query with every key of its head, at every distance.
 
-    q and k are first rounded to the recipe's input format, as `ropeaudit.measure` does.
+    q and k are first rounded to the recipe's input format, as `ropeaudit.measuring.measure` does.
     Shapes: inputs (h, n, d) -> (s,). Raises: BadShape.
     """
     if inputs.q.shape[2] != setting.head_dim:

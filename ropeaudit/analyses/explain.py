@@ -24,7 +24,7 @@ from ropeaudit.doubledouble import Array
 from ropeaudit.errors import UsageError
 from ropeaudit.formats import FP32, parse
 from ropeaudit.inputs import Inputs
-from ropeaudit.metrics import Spread
+from ropeaudit.measuring.metrics import Spread
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
 

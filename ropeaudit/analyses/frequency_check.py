@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from ropeaudit import exact_frequencies
 from ropeaudit.analyses.frequency_variants import CASTS, EXPLAINS, Variant, variants
 from ropeaudit.doubledouble import Array
+from ropeaudit.files.tables import Dump
 from ropeaudit.formats import FP32, Format, parse, round_to
 from ropeaudit.reference import distance_table
 from ropeaudit.rope.scaled import effective_base
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.tables import Dump
 
 _STEPS = {"frequency": "inv_freq was", "angle": "angles were", "position": "positions were"}
 _CHUNK = 8192  # positions compared at once

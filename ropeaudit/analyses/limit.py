@@ -19,8 +19,8 @@ import numpy as np
 from ropeaudit import circumstances, recipes
 from ropeaudit.analyses import limit_guess, limit_search
 from ropeaudit.analyses.limit_search import Boundary, Question
-from ropeaudit.bound_monotone import last_exact_offset
 from ropeaudit.bounds import bound_up_to
+from ropeaudit.bounds.monotone import last_exact_offset
 from ropeaudit.case_run import CaseRun
 from ropeaudit.cases import Case, fits, positions_fit
 from ropeaudit.errors import UnknownName, UsageError

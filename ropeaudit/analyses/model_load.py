@@ -14,8 +14,8 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
-from ropeaudit import checkpoint
 from ropeaudit.errors import BadInput, MissingPackage, UsageError
+from ropeaudit.files import checkpoint
 from ropeaudit.formats import Format
 from ropeaudit.rope import hf_json
 from ropeaudit.subjects import torch_arrays

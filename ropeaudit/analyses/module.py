@@ -17,13 +17,13 @@ import numpy as np
 
 from ropeaudit.analyses.frequency_check import Diagnosis, check
 from ropeaudit.analyses.module_source import Source, kind
-from ropeaudit.checkpoint import Stored
 from ropeaudit.doubledouble import Array
 from ropeaudit.errors import BadInput
+from ropeaudit.files.checkpoint import Stored
+from ropeaudit.files.tables import Dump
 from ropeaudit.formats import parse, round_to
 from ropeaudit.reference import distance_table
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.tables import Dump
 
 NEAR, FAR = 256, 131072  # tokens: a short sequence's length, and a long distance
 _CASTS = ("bfloat16", "float16")

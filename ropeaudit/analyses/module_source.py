@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ropeaudit import checkpoint
-from ropeaudit.checkpoint import Stored
 from ropeaudit.errors import BadInput, RopeAuditError
+from ropeaudit.files import checkpoint
+from ropeaudit.files.checkpoint import Stored
 from ropeaudit.rope import hf_config, hf_json
 from ropeaudit.rope.hf_config import ModelRope
 

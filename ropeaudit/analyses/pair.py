@@ -13,12 +13,13 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from ropeaudit import circumstances, masks, plan, reference, scores, tile
+from ropeaudit import circumstances, masks, reference
 from ropeaudit.doubledouble import Array
 from ropeaudit.formats import FP32, FloatArray, Format, round_to
 from ropeaudit.inputs import Inputs
 from ropeaudit.masks import Mask
-from ropeaudit.metrics import Differences, Place, Size, hide
+from ropeaudit.measuring import plan, scores, tile
+from ropeaudit.measuring.metrics import Differences, Place, Size, hide
 from ropeaudit.reference import Factor, Precision
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject

@@ -17,7 +17,7 @@ import numpy as np
 from ropeaudit import circumstances, reference
 from ropeaudit.analyses.variants import Bench
 from ropeaudit.doubledouble import Array
-from ropeaudit.metrics import hide
+from ropeaudit.measuring.metrics import hide
 from ropeaudit.recipes import Resolved
 from ropeaudit.reference import Factor
 from ropeaudit.rope.rotation import split_pairs

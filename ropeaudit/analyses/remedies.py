@@ -15,7 +15,7 @@ from ropeaudit.analyses import shares
 from ropeaudit.analyses.variants import Bench
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.formats import FP32, FP64, Format
-from ropeaudit.metrics import Spread
+from ropeaudit.measuring.metrics import Spread
 from ropeaudit.recipes import Resolved
 
 TOLERABLE = ("drift_rms", "drift_max", "drift_relative")

@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from ropeaudit import circumstances, plan, reference
+from ropeaudit import circumstances, reference
 from ropeaudit.analyses.pair import Apart, Comparison, Fresh, Name
 from ropeaudit.cases import Case, fits, positions_fit
 from ropeaudit.errors import UsageError
 from ropeaudit.formats import FloatArray, Format, round_to
 from ropeaudit.inputs import Inputs
+from ropeaudit.measuring import plan
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting

@@ -13,14 +13,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ropeaudit import bounds, circumstances, inputs, measure
+from ropeaudit import bounds, circumstances, inputs
 from ropeaudit.analyses import likeness
 from ropeaudit.analyses.likeness import Group
 from ropeaudit.cases import Case
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.formats import FloatArray, Format, round_to
 from ropeaudit.inputs import Inputs
-from ropeaudit.plan import Plan
+from ropeaudit.measuring import measure
+from ropeaudit.measuring.plan import Plan
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject, fitting

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ropeaudit import circumstances, masks, reference, scores
+from ropeaudit import circumstances, masks, reference
 from ropeaudit.analyses.sampling import TABLE, TURN, Sample
 from ropeaudit.doubledouble import Array
 from ropeaudit.formats import FP32, FP64, FloatArray, round_to
 from ropeaudit.inputs import Inputs
 from ropeaudit.masks import Mask
-from ropeaudit.metrics import Spread, hide
+from ropeaudit.measuring import scores
+from ropeaudit.measuring.metrics import Spread, hide
 from ropeaudit.recipes import Resolved
 from ropeaudit.reference import Factor, Precision
 from ropeaudit.rope.axes import Axes

@@ -105,8 +105,8 @@ def _checked(settings: Sequence[Chosen], options: dict[str, Any]) -> tuple[Repor
     """The diagnosis of a dump against the setting that it fits best."""
     from dataclasses import asdict
 
-    from ropeaudit import tables
     from ropeaudit.errors import UsageError
+    from ropeaudit.files import tables
 
     for name in ("recipe", "dtype", "max_position"):
         if options[name]:

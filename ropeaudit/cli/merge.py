@@ -43,8 +43,8 @@ def merge(**options: Any) -> int:
 
 def _read(paths: Iterable[str]) -> list[Record]:
     """Return the rows of the files, each cell once. Raises: BadInput, UnknownName."""
-    from ropeaudit import sweep_file
     from ropeaudit.reports import reading
+    from ropeaudit.sweeps import sweep_file
 
     return sweep_file.in_order(row for path in paths for row in reading.records_of(path, reading.read(path)))
 

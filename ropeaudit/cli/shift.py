@@ -135,7 +135,7 @@ def _audit(options: dict[str, Any]) -> Audit:
     from ropeaudit.audit import DTYPES, Audit
     from ropeaudit.cli import settings, values
     from ropeaudit.errors import UsageError
-    from ropeaudit.plan import AttentionOptions
+    from ropeaudit.measuring.plan import AttentionOptions
 
     changes = recipes.parse_changes(options["changes"])
     if options["accumulate"] is not None:

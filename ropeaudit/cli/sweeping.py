@@ -12,8 +12,8 @@ import click
 if TYPE_CHECKING:
     from ropeaudit.audit import Audit
     from ropeaudit.records import Record
-    from ropeaudit.sweep import Sweep, Task
-    from ropeaudit.sweep_file import SweepFile
+    from ropeaudit.sweeps.sweep import Sweep, Task
+    from ropeaudit.sweeps.sweep_file import SweepFile
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,7 +44,7 @@ def planned(audit: Audit, options: dict[str, Any]) -> tuple[Sweep, int]:
     """Return the cells to measure, and how many processes do so. Raises: UsageError."""
     from ropeaudit.cli import values
     from ropeaudit.errors import UsageError
-    from ropeaudit.sweep import Sweep
+    from ropeaudit.sweeps.sweep import Sweep
 
     jobs = 1 if options["jobs"] is None else values.integer(options["jobs"], "--jobs")
     if not 1 <= jobs <= 1024:
@@ -107,7 +107,8 @@ class Run:
         self.done[cell] = row
 
     def _here(self, tasks: list[Task], progress: Callable[[float], None]) -> Iterator[tuple[int, Record]]:
-        from ropeaudit import circumstances, sweep
+        from ropeaudit import circumstances
+        from ropeaudit.sweeps import sweep
 
         whole = sum(task.seconds for task in tasks)
         yield from sweep.measured(
@@ -115,7 +116,7 @@ class Run:
         )
 
     def _apart(self, tasks: list[Task], progress: Callable[[float], None]) -> Iterator[tuple[int, Record]]:
-        from ropeaudit import cluster, sweep, workers
+        from ropeaudit.sweeps import cluster, sweep, workers
 
         units = sweep.units(tasks, self.jobs)
         ready, whole = 0.0, sum(task.seconds for task in tasks)
@@ -146,7 +147,7 @@ def kept(sweep: Sweep, options: dict[str, Any]) -> Iterator[SweepFile | None]:
     if not options["outputs"]:
         yield None
         return
-    from ropeaudit import sweep_file
+    from ropeaudit.sweeps import sweep_file
 
     def check(path: str, rows: list[Record]) -> None:
         sweep_file.refuse_foreign(path, sweep.placed(rows)[1])
@@ -176,9 +177,10 @@ def kept_rows_named(file: SweepFile | None) -> Iterator[None]:
 
 def show_plan(sweep: Sweep, options: dict[str, Any]) -> int:
     """Print what would be measured; no file is written, and NAME.part is only read."""
-    from ropeaudit import circumstances, sweep_file
+    from ropeaudit import circumstances
     from ropeaudit.cli import output
     from ropeaudit.reports.plan import plan_report
+    from ropeaudit.sweeps import sweep_file
 
     done: dict[int, Record] = {}
     if options["resume"]:

@@ -17,7 +17,7 @@ Positions = NDArray[np.int64]
 class Subject(Protocol):
     """A way to rotate q and k at given positions, in its own number formats.
 
-    Scores are formed from the rotated arrays by `ropeaudit.measure`: q·k in `accumulate`, times
+    Scores are formed from the rotated arrays by `ropeaudit.measuring.measure`: q·k in `accumulate`, times
     the softmax scale, stored in `score` (`scale_after_store`: stored before and after scaling).
     softmax, output: formats of the softmax and of what it gives. version: of what executes the subject.
     """
@@ -56,7 +56,7 @@ class Subject(Protocol):
 
 @runtime_checkable
 class FormsScores(Protocol):
-    """A subject that forms its scores itself, where `ropeaudit.scores` would do it in NumPy."""
+    """A subject that forms its scores itself, where `ropeaudit.measuring.scores` would do it in NumPy."""
 
     def form(self, q: FloatArray, k: FloatArray, scale: float, out: FloatArray) -> None:
         """Write the scores of a tile into `out`. Shapes: q (r, d), k (d, c) -> out (r, c)."""

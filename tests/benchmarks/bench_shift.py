@@ -50,7 +50,7 @@ def bare_products(heads: int, seq: int, cells: int = 16) -> float:
     from threadpoolctl import threadpool_limits
 
     from ropeaudit.circumstances import threads
-    from ropeaudit.tile import TILE_COLUMNS, TILE_ROWS
+    from ropeaudit.measuring.tile import TILE_COLUMNS, TILE_ROWS
 
     a = np.random.default_rng(0).standard_normal((seq, 128)).astype(np.float32)
 

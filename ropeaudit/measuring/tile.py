@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit import masks, reference, scores
+from ropeaudit import masks, reference
 from ropeaudit.formats import FloatArray
-from ropeaudit.metrics import Place, Size, hide
-from ropeaudit.plan import Key, Measured, Plan
+from ropeaudit.measuring import scores
+from ropeaudit.measuring.metrics import Place, Size, hide
+from ropeaudit.measuring.plan import Key, Measured, Plan
 from ropeaudit.reference import Factor
 
 TILE_ROWS, TILE_COLUMNS = 512, 512  # a tile's few arrays stay in a core's cache

@@ -17,12 +17,13 @@ from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ropeaudit import circumstances, errors, sweep
+from ropeaudit import circumstances, errors
 from ropeaudit.audit import Audit
 from ropeaudit.cases import Case
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.records import Record
-from ropeaudit.sweep import Task
+from ropeaudit.sweeps import sweep
+from ropeaudit.sweeps.sweep import Task
 
 Unit: TypeAlias = tuple[Task, ...]
 MOST_DEATHS = 3  # of a worker with the same unit

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from ropeaudit import reference, scores
+from ropeaudit import reference
 from ropeaudit.doubledouble import Array
-from ropeaudit.drawn import Drawn
 from ropeaudit.formats import round_to
-from ropeaudit.metrics import Fourths
-from ropeaudit.plan import Key, Measured, Plan
+from ropeaudit.measuring import scores
+from ropeaudit.measuring.drawn import Drawn
+from ropeaudit.measuring.metrics import Fourths
+from ropeaudit.measuring.plan import Key, Measured, Plan
 from ropeaudit.reference import Factor
 from ropeaudit.threads import mapping
 

@@ -16,12 +16,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ropeaudit import masks, plan, reference, scores
-from ropeaudit.attention import Attention, Rounding, Rows
+from ropeaudit import masks, reference
 from ropeaudit.doubledouble import Array
 from ropeaudit.formats import FloatArray, Format, round_to
 from ropeaudit.inputs import Inputs
-from ropeaudit.plan import Plan
+from ropeaudit.measuring import plan, scores
+from ropeaudit.measuring.attention import Attention, Rounding, Rows
+from ropeaudit.measuring.plan import Plan
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.threads import Map, mapping
 

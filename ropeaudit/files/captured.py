@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit import tensorfiles
 from ropeaudit.errors import BadInput
-from ropeaudit.tensorfiles import Tensors, Unnamed
+from ropeaudit.files import tensorfiles
+from ropeaudit.files.tensorfiles import Tensors, Unnamed
 
 _NAMES = {"q": ("q", "query"), "k": ("k", "key")}
 _REMEDIES = {

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ropeaudit import bound_terms as terms
-from ropeaudit.bound_terms import Phase
+from ropeaudit.bounds import terms
+from ropeaudit.bounds.terms import Phase
 from ropeaudit.doubledouble import Array
 from ropeaudit.formats import FP64, Format, round_to
 from ropeaudit.subjects import Positions

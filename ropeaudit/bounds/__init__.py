@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ropeaudit import bound_monotone, masks
-from ropeaudit import bound_terms as terms
-from ropeaudit.bound_sums import Blocks, Gathered, Gathering, Meeting, PhaseAt, Weights
-from ropeaudit.bound_terms import Pair
+from ropeaudit import masks
+from ropeaudit.bounds import monotone, terms
+from ropeaudit.bounds.sums import Blocks, Gathered, Gathering, Meeting, PhaseAt, Weights
+from ropeaudit.bounds.terms import Pair
 from ropeaudit.doubledouble import Array
 from ropeaudit.inputs import Inputs
 from ropeaudit.masks import Mask
@@ -74,12 +74,12 @@ def bound_up_to(subject: Emulated, inputs: Inputs, mask: Mask, offset: int) -> f
     """Bound the drift of a subject at every offset from 0 to `offset` at once; inf where none is known.
 
     The errors of the angles in `bound` are replaced by ones that grow with the position, and nothing else in
-    it depends on the offset: see `ropeaudit.bound_monotone`. So what is bounded grows with the offset, and
+    it depends on the offset: see `ropeaudit.bounds.monotone`. So what is bounded grows with the offset, and
     one call speaks of the whole range. Units: score units.
     """
-    if not bound_monotone.speaks_of(subject, int(inputs.q.shape[1]), offset):
+    if not monotone.speaks_of(subject, int(inputs.q.shape[1]), offset):
         return math.inf
-    return bounds([(subject, offset)], inputs, mask, phase=bound_monotone.phase_up_to)[0].maximum
+    return bounds([(subject, offset)], inputs, mask, phase=monotone.phase_up_to)[0].maximum
 
 
 def bounds(

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit import bound_terms as terms
 from ropeaudit import masks
-from ropeaudit.bound_terms import Phase
+from ropeaudit.bounds import terms
+from ropeaudit.bounds.terms import Phase
 from ropeaudit.doubledouble import Array
 from ropeaudit.formats import Format, round_to
 from ropeaudit.inputs import Inputs

@@ -14,7 +14,7 @@ import numpy as np
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.formats import FP32, Format
 from ropeaudit.masks import Mask
-from ropeaudit.metrics import Differences, Size, Spread
+from ropeaudit.measuring.metrics import Differences, Size, Spread
 from ropeaudit.reference import Precision
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject

@@ -17,12 +17,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ropeaudit import masks, plan, reference, scores, tile
+from ropeaudit import masks, reference
 from ropeaudit.formats import FloatArray, Format, round_to
 from ropeaudit.inputs import Inputs
-from ropeaudit.plan import Key, Measured, Plan
+from ropeaudit.measuring import plan, scores, tile
+from ropeaudit.measuring.plan import Key, Measured, Plan
+from ropeaudit.measuring.tile import Side, Tile
 from ropeaudit.threads import Map, mapping
-from ropeaudit.tile import Side, Tile
 
 
 def measure(

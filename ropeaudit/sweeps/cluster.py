@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ropeaudit import circumstances, workers
+from ropeaudit import circumstances
 from ropeaudit.audit import Audit
 from ropeaudit.errors import MissingPackage, RopeAuditError, UsageError
-from ropeaudit.workers import MOST_DEATHS, Problem, Result, Unit
+from ropeaudit.sweeps import workers
+from ropeaudit.sweeps.workers import MOST_DEATHS, Problem, Result, Unit
 
 _LISTEN_SECONDS = 0.05
 _ANSWER_SECONDS = 20

@@ -1,0 +1,1 @@
+"""Files of tensors: captured q and k, dumped tables, checkpoints."""
