@@ -7,7 +7,6 @@ import os
 import platform
 import shlex
 import sys
-from importlib import metadata
 from typing import Any
 
 _PACKAGES = ("ropeaudit", "numpy", "ml_dtypes", "torch", "click", "rich", "pandas")
@@ -15,6 +14,8 @@ _PACKAGES = ("ropeaudit", "numpy", "ml_dtypes", "torch", "click", "rich", "panda
 
 def versions() -> dict[str, str]:
     """Return package -> installed version; nothing is imported for it."""
+    from importlib import metadata  # in-function: it takes as long as a small audit
+
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:

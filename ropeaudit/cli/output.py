@@ -109,6 +109,15 @@ def opened(
             file.discard()
 
 
+def circumstances(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the circumstances of this run, none if no report asked for holds them: they take a while."""
+    if not options["outputs"] and options["form"] in ("table", "csv", "jsonl"):
+        return {}
+    from ropeaudit.circumstances import gather
+
+    return gather()
+
+
 def print_report(report: Report, form: str, color: bool | None) -> None:
     """Print a report to stdout; a table on a terminal is coloured and fitted to it."""
     if form == "table" and (sys.stdout.isatty() or color):

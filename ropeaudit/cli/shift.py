@@ -88,7 +88,7 @@ def shift(**options: Any) -> int:
     Scores are computed with every dtype and recipe and compared with exact ones, which depend on
     distances alone.
     """
-    from ropeaudit import circumstances, records
+    from ropeaudit import records
     from ropeaudit.cli import baselines, gates, output, rows, sweeping, work
     from ropeaudit.errors import UsageError
     from ropeaudit.reports.drift import drawn, drift_report
@@ -108,7 +108,7 @@ def shift(**options: Any) -> int:
         run = sweeping.Run(sweep, jobs, options, kept)
         _, interrupted = rows.gathered(run.rows, options["quiet"], len(sweep.cells) - run.before)
         found = run.found()
-        about = circumstances.gather() | {"stages": audit.stages()}
+        about = output.circumstances(options) | {"stages": audit.stages()}
         if found or not interrupted:
             frozen = options["length"] != "shifted"
             said = run.findings()

@@ -28,12 +28,10 @@ def done(
     run: takes a function that hears the share done, from 0 to 1. report: from what was found and the
     circumstances. stages: "subject dtype" -> stage -> format, for the circumstances.
     """
-    from ropeaudit import circumstances
-
     with output.opened(options["outputs"]) as files:
         found, interrupted = rows.gathered(run, options["quiet"])
         if found or not interrupted:
-            about = circumstances.gather() | ({"stages": stages} if stages else {})
+            about = output.circumstances(options) | ({"stages": stages} if stages else {})
             output.deliver(report(found, about), files, options)
     if interrupted:
         output.say(f"interrupted: {len(found)} {noun} were done and written")
