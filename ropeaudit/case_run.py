@@ -12,7 +12,7 @@ from ropeaudit.bounds import Bound
 from ropeaudit.cases import Case, fits
 from ropeaudit.formats import Format
 from ropeaudit.inputs import Inputs
-from ropeaudit.measuring import measure, plan, sampled
+from ropeaudit.measuring import measure, plan, sampled, tile
 from ropeaudit.measuring.drawn import Drawn
 from ropeaudit.measuring.metrics import Spread
 from ropeaudit.measuring.plan import AttentionOptions, Measured, Plan
@@ -28,7 +28,7 @@ from ropeaudit.subjects.of_recipe import OfRecipe
 if TYPE_CHECKING:
     from ropeaudit.measuring.attention import Attention
 
-_SHORT = 128  # positions: threads of shorter ones spend more time on handing over than on working
+_SHORT = 128  # positions: up to here handing over takes threads longer than the work
 
 
 class CaseRun:
@@ -46,7 +46,7 @@ class CaseRun:
     ) -> None:
         self.case, self.loaded, self.setting, self.makers = case, loaded, setting, makers
         self.asked, self.progress = asked, progress
-        self.threads = threads if loaded.seq_len > _SHORT else 1
+        self.threads = _of_use(threads, loaded)
         self.axes = case.position_axes(setting)
         self.structural: dict[tuple[RopeSetting, int, Format], Spread] = {}
 
@@ -172,6 +172,15 @@ class CaseRun:
             found = self._measure([Exact(at, input_format)], [[key[1]]], self.setting, 0)
             self.structural[key] = found[0, key[1]].drift
         return self.structural[key]
+
+
+def _of_use(threads: int, loaded: Inputs | Drawn) -> int:
+    """Return how many threads make a case faster: they share strips of rows."""
+    if loaded.seq_len <= _SHORT:
+        return 1
+    if isinstance(loaded, Drawn):
+        return threads
+    return min(threads, loaded.heads * -(-loaded.seq_len // tile.TILE_ROWS))
 
 
 def _emulated(subject: OfRecipe) -> Emulated:

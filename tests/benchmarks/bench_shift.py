@@ -34,7 +34,7 @@ def run(command: list[str]) -> Child:
     """Run a child process and return what it took."""
     watcher = (
         "import resource, subprocess, sys, time\n"
-        "t = time.perf_counter(); subprocess.run(sys.argv[1:], check=True, stdout=sys.stderr)\n"
+        "t = time.perf_counter(); subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)\n"
         "u = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
         "print(time.perf_counter() - t, u.ru_maxrss / 1024, u.ru_utime + u.ru_stime)"
     )
