@@ -90,7 +90,7 @@ def parse(text: str, relative: bool = False) -> Gate:
 
 def broken(gates: Sequence[Gate], found: Iterable[Record]) -> list[str]:
     """Return a line for every gate that some record breaks: the first such record, and how many."""
-    rows, lines = [record.as_dict() for record in found], []
+    rows, lines = [record.as_dict() for record in found] if gates else [], []
     for gate in gates:
         failing = [row for row in rows if gate.broken_by(row)]
         if failing:
