@@ -1,6 +1,32 @@
 """What holds for every test."""
 
 import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 # Started in the background, a shell script's children ignore Ctrl-C, and theirs would too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Threads for the small cases of a test too, which else get one: the sizes of the pools that it starts.
+
+    A test that started none would compare one thread with itself, and fails.
+    """
+    from ropeaudit import case_run, threads
+    from ropeaudit.measuring import tile
+
+    sizes: list[int] = []
+
+    def started(size: int) -> ThreadPoolExecutor:
+        sizes.append(size)
+        return ThreadPoolExecutor(size)
+
+    monkeypatch.setattr(case_run, "_SHORT", 0)
+    monkeypatch.setattr(tile, "TILE_ROWS", 16)
+    monkeypatch.setattr(threads, "ThreadPoolExecutor", started)
+    yield sizes
+    assert max(sizes, default=1) > 1

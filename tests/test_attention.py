@@ -223,7 +223,7 @@ def values(**changes: object) -> list[list[float]]:
     return [[getattr(record, name) for name in COLUMNS if name != "right_token"] for record in found]
 
 
-def test_neither_threads_nor_batches_change_a_bit(monkeypatch) -> None:
+def test_neither_threads_nor_batches_change_a_bit(monkeypatch, pools) -> None:
     monkeypatch.setattr(attention_pass, "STRIP", 90 * 7)
     monkeypatch.setattr(attention_pass, "FEW", 1)
     once = values(threads=1)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ropeaudit import Record, RopeSetting, inputs, shift
+from ropeaudit import Record, RopeSetting, case_run, inputs, shift
 from ropeaudit.measuring import plan, tile
 
 SETTING = {"seq_len": 90, "heads": 4, "kv_heads": 2, "head_dim": 16, "recipe": ["hf", "uniform"]}
@@ -51,8 +51,28 @@ def test_small_tiles_and_panels_give_what_one_tile_gives(mask, monkeypatch) -> N
             same([a], [b])
 
 
-def test_threads_do_not_change_a_bit() -> None:
+def test_threads_do_not_change_a_bit(pools) -> None:
     assert run(threads=1) == run(threads=2) == run(threads=5)
+    assert {2, 5} <= set(pools)
+
+
+@pytest.mark.parametrize(
+    ("heads", "seq_len", "sample", "threads"),
+    [(8, 128, None, 1), (1, 129, None, 1), (2, 129, None, 2), (1, 513, None, 2), (1, 2000, 50, 3)],
+)
+def test_a_case_has_threads_where_they_have_something_to_share(
+    heads, seq_len, sample, threads, monkeypatch
+) -> None:
+    seen = []
+    real = case_run.CaseRun.records
+
+    def spying(self, offsets):
+        seen.append(self.threads)
+        return real(self, offsets)
+
+    monkeypatch.setattr(case_run.CaseRun, "records", spying)
+    list(shift(0, "fp32", heads=heads, seq_len=seq_len, head_dim=4, sample=sample, threads=3))
+    assert seen == [threads]
 
 
 def test_a_small_cache_does_not_change_a_bit(monkeypatch) -> None:

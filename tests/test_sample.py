@@ -234,7 +234,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(dtype, count) -> None:
 # ---------------------------------------------------------------------------- the audit
 
 
-def test_neither_threads_nor_blocks_change_the_result(monkeypatch) -> None:
+def test_neither_threads_nor_blocks_change_the_result(monkeypatch, pools) -> None:
     one, two = (list(shift(1000, sample=700, threads=threads, **SMALL)) for threads in (1, 3))
     assert one == two
     monkeypatch.setattr(sampled, "BLOCK", 64)

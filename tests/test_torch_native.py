@@ -251,7 +251,7 @@ def test_every_pass_goes_through_torch(case: dict[str, object]) -> None:
             assert theirs.attention_tv_mean == pytest.approx(ours.attention_tv_mean, rel=0.02)
 
 
-def test_threads_change_no_bit() -> None:
+def test_threads_change_no_bit(pools: list[int]) -> None:
     given = {**SMALL, "offsets": [0, 1000], "recipe": ["hf", "vllm-cuda"], "backend": "torch"}
     assert list(map(repr, shift(**given, threads=1))) == list(map(repr, shift(**given, threads=3)))
 
