@@ -1,14 +1,17 @@
 """Small things that every report stands on."""
 
+import dataclasses
+import io
 import math
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeaudit import records, reports
+from ropeaudit import records, reports, shift
 from ropeaudit.errors import UnknownName
-from ropeaudit.reports import Report, numbers
+from ropeaudit.reports import Report, drift, numbers, table
 
 HOSTILE = "a|b\n\x1b[31m<script>*x*"
 
@@ -71,3 +74,19 @@ def test_verdicts(figures: dict[str, float], verdict: str) -> None:
     }
     assert records.judge(**(usual | figures)) == verdict
     assert verdict in records.VERDICTS
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_the_plain_table_has_the_lines_of_the_coloured_one(header) -> None:
+    from rich.console import Console
+
+    names = ("日本語", "zero\u200bwidth", "é", "long" * 20)
+    cells = shift((0, 1000), ("fp16", "bf16"), heads=1, seq_len=16)
+    named = [dataclasses.replace(row, subject=name) for row, name in zip(cells, names, strict=True)]
+    report = drift.drift_report(named, None, {}, header)
+    text = io.StringIO()
+    table.show(report, Console(file=text, width=table.WHOLE, color_system="standard", force_terminal=True))
+    coloured = text.getvalue()
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert bare != coloured
+    assert table.render(report).splitlines() == [line.rstrip() for line in bare.splitlines()]
