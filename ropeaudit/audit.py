@@ -32,7 +32,7 @@ class Audit:
     """Cases x recipes x dtypes x offsets, checked and ready to run."""
 
     cases: Sequence[Case] = (Case(),)
-    recipes: Sequence[str] = ("uniform",)
+    recipes: Sequence[str] = recipes.DEFAULT
     dtypes: Sequence[str] = DTYPES
     offsets: Sequence[int] = (0, 1000)
     changes: Mapping[str, str] = field(default_factory=dict)
@@ -41,6 +41,7 @@ class Audit:
     backend: str = "numpy"
     device: str | None = None
     order: str | None = None
+    tolerance: float = records.TOLERANCE
     _makers: list[Maker] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -49,6 +50,10 @@ class Audit:
                 raise UsageError(f"offset {offset!r} is not a whole number of tokens")
             if abs(offset) >= LIMIT:
                 raise UsageError(f"offset {offset} is past 2^53 - 1 = {LIMIT - 1}, the largest allowed")
+        if not 0 <= self.tolerance < math.inf:
+            raise UsageError(
+                f"tolerance {self.tolerance!r} is not a share from 0 up; try {records.TOLERANCE}"
+            )
         for name in ("cases", "dtypes", "offsets"):
             if not getattr(self, name):
                 raise UsageError(f"there are no {name} to audit")
@@ -149,7 +154,7 @@ class Audit:
         loaded, setting = case.load() if case.sample is None else case.draw(drawing)
         positions_fit([*offsets, *self._anchors()], loaded.seq_len)
         workers = threads or circumstances.threads()
-        run = CaseRun(case, loaded, setting, some, self.attention, workers, part)
+        run = CaseRun(case, loaded, setting, some, self.attention, workers, part, self.tolerance)
         yield from run.records(offsets)
 
     def _anchors(self) -> list[int]:
@@ -185,6 +190,7 @@ def shift(
     attention: bool = False,
     softmax: str | None = None,
     anchor: int | None = None,
+    tolerance: float = records.TOLERANCE,
     **case: Any,
 ) -> Iterator[Record]:
     """Audit the scores of q and k when `offsets` are added to every position.
@@ -193,12 +199,13 @@ def shift(
     (scaled, before softmax).
 
     offsets: tokens; negative ones are allowed. dtypes, recipe: names, or a path to a recipe file.
-    recipe is "uniform" unless implementations are given: names of `ropeaudit list impls`, called as they are,
-    or own code as module:name. order: of its axes, such as "bhsd"; found out by default.
+    recipe is "hf" and "uniform" unless implementations are given: names of `ropeaudit list impls`, called as
+    they are, or own code as module:name. order: of its axes, such as "bhsd"; found out by default.
     changes: stage -> format, such as {"angle": "fp64"}. threads: all processors by default.
     backend: what executes recipes, "numpy" or "torch"; device: torch's: "cpu", "cuda", "cuda:1", "mps".
     attention: measure the rows after softmax too. softmax: "fp64", or "recipe" for the recipe's own
     arithmetic. anchor: the offset that `attention_d` compares with, 16 by default.
+    tolerance: of drift_relative, which `within_tolerance` goes by.
     case: the fields of `Case`: qk, heads, kv_heads, seq_len, head_dim, seed, rotary_dim, base, layout,
     scale, mask, model, config, layer, scaling, clip, mrope, axis, length, sample.
     Shapes of q and k: (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim).
@@ -210,7 +217,7 @@ def shift(
     """
     called = (implementations,) if isinstance(implementations, str) else tuple(implementations)
     if recipe is None:
-        recipe = () if called else "uniform"
+        recipe = () if called else recipes.DEFAULT
     audit = Audit(
         cases=(Case(**case),),
         recipes=(recipe,) if isinstance(recipe, str) else tuple(recipe),
@@ -222,6 +229,7 @@ def shift(
         backend=backend,
         device=device,
         order=order,
+        tolerance=tolerance,
     )
     return audit.run(threads)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from ropeaudit import bounds, inputs, reference
+from ropeaudit.attainable import careful
 from ropeaudit.bounds import Bound
 from ropeaudit.cases import Case, fits
 from ropeaudit.formats import Format
@@ -17,7 +19,7 @@ from ropeaudit.measuring.drawn import Drawn
 from ropeaudit.measuring.metrics import Spread
 from ropeaudit.measuring.plan import AttentionOptions, Measured, Plan
 from ropeaudit.recording import Found, record
-from ropeaudit.records import Record
+from ropeaudit.records import TOLERANCE, Record
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import FormsScores, Subject
 from ropeaudit.subjects.emulated import Emulated
@@ -43,12 +45,14 @@ class CaseRun:
         asked: AttentionOptions | None,
         threads: int,
         progress: Callable[[float], None],
+        tolerance: float = TOLERANCE,
     ) -> None:
         self.case, self.loaded, self.setting, self.makers = case, loaded, setting, makers
-        self.asked, self.progress = asked, progress
+        self.asked, self.tolerance, self.progress = asked, tolerance, progress
         self.threads = _of_use(threads, loaded)
         self.axes = case.position_axes(setting)
         self.structural: dict[tuple[RopeSetting, int, Format], Spread] = {}
+        self.careful: dict[tuple[RopeSetting, Format], float] = {}
 
     def records(self, offsets: Sequence[int]) -> Iterator[Record]:
         """Yield the records, subject by subject, offset by offset."""
@@ -58,14 +62,17 @@ class CaseRun:
             groups.setdefault((at, offset if at.clipped else 0), []).append(offset)
         runs = [self._group(at, origin, some) for (at, origin), some in groups.items()]
         if len(runs) == 1:
-            yield from (record(self.case, self.loaded, found, self.asked) for found in runs[0])
+            yield from (self._record(found) for found in runs[0])
             return
         places = range(len(self.makers))
         kept: dict[tuple[int, int], Found] = {}
         for run, some in zip(runs, groups.values(), strict=True):
             kept |= dict(zip(itertools.product(places, some), run, strict=True))
         for cell in itertools.product(places, offsets):
-            yield record(self.case, self.loaded, kept[cell], self.asked)
+            yield self._record(kept[cell])
+
+    def _record(self, found: Found) -> Record:
+        return record(self.case, self.loaded, found, self.asked, self.tolerance)
 
     def _group(self, at: RopeSetting, origin: int, offsets: Sequence[int]) -> Iterator[Found]:
         """Measure all subjects at the offsets that share a setting and an origin of the reference."""
@@ -89,6 +96,7 @@ class CaseRun:
         found = self._measure(some, wanted, at, origin, part) if cells else {}
         floors = self._measure(some, [[0]] * len(some), at, 0) if origin and cells else found
         limits = self._bounds(cells)
+        attained = self._careful([subject.dtype for subject in some], at)
         rows: dict[tuple[int, int], Attention] = {}
         if self.asked and cells and isinstance(self.loaded, Inputs):
             together = Plan(some, wanted, self.loaded, at, self.case.mask, origin)
@@ -101,7 +109,9 @@ class CaseRun:
             structural = self._structural(at, offset, subject.input)
             softened, limit = rows.get(cell), limits.get((subject, offset))
             floor = floors[cell[0], 0]
-            yield Found(subject, offset, at, found[cell], floor, structural, limit, softened)
+            yield Found(
+                subject, offset, at, found[cell], floor, structural, attained[subject.dtype], limit, softened
+            )
 
     def _refusal(self, subject: Subject, offset: int) -> str:
         """Why a subject cannot be measured at an offset; it must work at offset 0 too."""
@@ -119,6 +129,17 @@ class CaseRun:
         emulated = [(twins[subject], offset) for subject, offset in known]
         found = bounds.bounds(emulated, self.loaded, self.case.mask, self.threads)
         return dict(zip(known, found, strict=True))
+
+    def _careful(self, dtypes: Iterable[Format], at: RopeSetting) -> dict[Format, float]:
+        """Return the predicted RMS drift of careful code in each dtype at offset 0, nan of a sample."""
+        wanted = list(dict.fromkeys(dtypes))
+        if not isinstance(self.loaded, Inputs):
+            return dict.fromkeys(wanted, math.nan)
+        missing = [dtype for dtype in wanted if (at, dtype) not in self.careful]
+        cells = [(Emulated(careful(dtype), at, self.axes), 0) for dtype in missing]
+        limits = bounds.bounds(cells, self.loaded, self.case.mask, self.threads)
+        self.careful |= {(at, dtype): limit.rms for dtype, limit in zip(missing, limits, strict=True)}
+        return {dtype: self.careful[at, dtype] for dtype in wanted}
 
     def _measure(
         self,

@@ -33,6 +33,7 @@ STAGES = (
     "score",
     "softmax",
 )
+DEFAULT = ("hf", "uniform")  # what most deployed code does; and what putting every stage into the dtype does
 _CHAINED = ("frequency", "angle")  # stages that may be computed in one format and stored in another
 _OPTIONAL = ("table",)  # stages that an implementation may not have
 _LEFT_OUT = {"softmax": "fp32"}  # stage -> what it is where a recipe does not say it

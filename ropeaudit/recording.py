@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ropeaudit import records
+from ropeaudit.attainable import attainable_rms
 from ropeaudit.bounds import Bound
 from ropeaudit.cases import Case
 from ropeaudit.inputs import Inputs
@@ -18,6 +20,7 @@ from ropeaudit.measuring.plan import AttentionOptions, Measured
 from ropeaudit.records import Record
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject
+from ropeaudit.subjects.places import Places
 
 if TYPE_CHECKING:
     from ropeaudit.measuring.attention import Attention
@@ -27,7 +30,10 @@ _POSITIONS = 2**20  # looked at together
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was measured of one subject at one offset, and under which setting; or why it was refused."""
+    """What was measured of one subject at one offset, and under which setting; or why it was refused.
+
+    careful: predicted RMS drift of `attainable.careful` at offset 0. places: of code alone.
+    """
 
     subject: Subject
     offset: int
@@ -35,8 +41,10 @@ class Found:
     measured: Measured
     floor: Measured
     structural: Spread
+    careful: float = math.nan
     bound: Bound | None = None
     attention: Attention | None = None
+    places: Places | None = None
     refused: str = ""
 
 
@@ -98,6 +106,7 @@ def identity(
     subject: Subject,
     offset: int,
     asked: AttentionOptions | None,
+    tolerance: float,
 ) -> dict[str, Any]:
     """Return the columns of `records.IDENTITY`: what was asked for. Nothing is measured for it."""
     return {
@@ -109,51 +118,106 @@ def identity(
         "backend": subject.backend,
         "version": subject.version,
         "device": subject.device,
+        "environment": None,
+        "engine": None,
         "sample": case.sample,
         "softmax": asked.softmax if asked else None,
         "anchor": asked.anchor if asked else None,
+        **dict.fromkeys(("grid", "offset_t", "offset_h", "offset_w")),
         "stages": " ".join(f"{stage}={fmt}" for stage, fmt in subject.stages().items()),
+        "tolerance": tolerance,
     }
 
 
-def record(case: Case, loaded: Inputs | Drawn, found: Found, asked: AttentionOptions | None) -> Record:
+def record(
+    case: Case, loaded: Inputs | Drawn, found: Found, asked: AttentionOptions | None, tolerance: float
+) -> Record:
     """Return the row of a subject and offset."""
-    subject, setting, measured, floor = found.subject, found.setting, found.measured, found.floor
-    drift, truth = measured.drift, measured.truth
+    subject, setting, measured = found.subject, found.setting, found.measured
+    drift = measured.drift
     head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
     low, high = sampled.interval(drift)
-    verdict = "refused" if found.refused else ""
-    judged = {
-        "nonfinite": drift.nonfinite,
-        "drift_max": drift.max,
-        "drift_rms": drift.rms,
-        "floor_rms": floor.drift.rms,
-        "reference_rms": truth.rms,
-        "reference_error": measured.error,
-    }
     return Record(
-        **identity(case, loaded, setting, subject, found.offset, asked),
+        **identity(case, loaded, setting, subject, found.offset, asked, tolerance),
         scores=drift.count,
         distinct_positions=0 if found.refused else _distinct(subject, loaded.seq_len, found.offset),
         drift_mean_abs=drift.mean_abs,
         drift_rms_low=low,
         drift_rms_high=high,
         drift_bias=drift.mean,
-        drift_relative=records.ratio(drift.rms, truth.rms),
         self_drift_max=measured.own.max,
         self_drift_rms=measured.own.rms,
         structural_max=found.structural.max,
         structural_rms=found.structural.rms,
-        predicted_rms=found.bound.rms if found.bound else None,
+        predicted_rms=_predicted(found.bound),
         bound_max=found.bound.maximum + measured.error if found.bound else None,
         **(found.attention.columns() if found.attention else dict.fromkeys(records.ATTENTION)),
+        **_place_columns(found.places),
         worst_head=head,
         worst_query=query,
         worst_key=key,
-        verdict=verdict or records.judge(**judged),  # type: ignore[arg-type]
         refused=found.refused or "none",
-        **judged,  # type: ignore[arg-type]
+        **_judged(found, tolerance, (low, high)),
     )
+
+
+def _predicted(bound: Bound | None) -> float | None:
+    """Return the predicted RMS; nan where numbers may overflow, for it is that of a run without overflow."""
+    if bound is None:
+        return None
+    return bound.rms if math.isfinite(bound.maximum) else math.nan
+
+
+def _judged(found: Found, tolerance: float, interval: tuple[float | None, float | None]) -> dict[str, Any]:
+    """Return the columns that verdicts rest on, and the verdicts."""
+    drift, truth = found.measured.drift, found.measured.truth
+    careful = attainable_rms(found.careful, found.subject.dtype, truth.rms)
+    relative = records.ratio(drift.rms, truth.rms)
+    excess = 0.0 if drift.rms == 0 else records.ratio(drift.rms, careful)
+    measured = {
+        "nonfinite": drift.nonfinite,
+        "drift_max": drift.max,
+        "drift_rms": drift.rms,
+        "floor_rms": found.floor.drift.rms,
+        "reference_rms": truth.rms,
+        "reference_error": found.measured.error,
+        "excess": excess,
+    }
+    if found.refused:
+        words = {"within_tolerance": "undecided", "verdict": "refused"}
+        return {**measured, "attainable_rms": math.nan, "drift_relative": relative, **words}
+    low, high = interval
+    within = records.within(
+        tolerance,
+        nonfinite=drift.nonfinite,
+        scores=drift.count,
+        drift_relative=relative,
+        interval=None if low is None or high is None else (low / truth.rms, high / truth.rms),
+        misplaced=found.places is not None and not found.places.excess <= 1,
+    )
+    misplaced = found.places is not None and found.places.misplaced
+    return {
+        **measured,
+        "attainable_rms": careful,
+        "drift_relative": relative,
+        "within_tolerance": within,
+        "verdict": records.judge(**measured, misplaced=misplaced),  # type: ignore[arg-type]
+    }
+
+
+def _place_columns(places: Places | None) -> dict[str, Any]:
+    """Return the columns that say where a rotated pair is worst placed; all undefined for a recipe."""
+    if places is None:
+        return dict.fromkeys(records.PLACES)
+    return {
+        "place_excess": places.excess,
+        "place_side": places.side,
+        "place_batch": places.batch,
+        "place_head": places.head,
+        "place_position": places.position,
+        "place_pair": places.pair,
+        "resembles": places.resembles or None,
+    }
 
 
 def _distinct(subject: Subject, seq_len: int, offset: int) -> int:

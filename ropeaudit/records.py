@@ -8,12 +8,16 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
-# 2: `stages` tells switches and `source` the content of a file; of schema 1 the columns are the same
-SCHEMA = 2
+# 2: `stages` tells switches and `source` the content of a file; of schema 1 the columns are the same.
+# 3: behaviour (`verdict`) and quality (`within_tolerance`) are two columns; places of rotated pairs
+SCHEMA = 3
 
-# Verdict thresholds, here and in the documentation of `verdict` alone.
-FLOOR_FACTOR = 2.0  # "floor": drift_rms <= FLOOR_FACTOR * floor_rms
-DECORRELATED_SHARE = 0.5  # "decorrelated": drift_rms >= DECORRELATED_SHARE * reference_rms
+# Thresholds of verdicts, here and in the documentation of `verdict` and `within_tolerance` alone.
+TOLERANCE = 0.01  # of drift_relative
+EXCESS = 3.0  # "growing", "coarse": drift_rms > EXCESS * attainable_rms
+GROWTH = 2.0  # "growing": drift_rms > GROWTH * floor_rms
+BROKEN_SHARE = 0.5  # "broken": drift_rms >= BROKEN_SHARE * reference_rms
+FEWEST = 100  # scores below which no drift is called good enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,8 @@ class Record:
     backend: str
     version: str
     device: str
+    environment: str | None
+    engine: str | None
     layout: str
     head_dim: int
     rotary_dim: int
@@ -46,7 +52,12 @@ class Record:
     sample: int | None
     softmax: str | None
     anchor: int | None
+    grid: str | None
+    offset_t: float | None
+    offset_h: float | None
+    offset_w: float | None
     stages: str
+    tolerance: float
     scores: int
     nonfinite: int
     distinct_positions: int
@@ -59,6 +70,8 @@ class Record:
     drift_rms_high: float | None
     drift_bias: float
     drift_relative: float
+    attainable_rms: float
+    excess: float
     floor_rms: float
     self_drift_max: float
     self_drift_rms: float
@@ -81,6 +94,14 @@ class Record:
     worst_head: int | None
     worst_query: int | None
     worst_key: int | None
+    place_excess: float | None
+    place_side: str | None
+    place_batch: int | None
+    place_head: int | None
+    place_position: int | None
+    place_pair: int | None
+    resembles: str | None
+    within_tolerance: str
     verdict: str
     refused: str
 
@@ -111,6 +132,17 @@ ATTENTION: dict[str, str] = {
     "attention_d_logit": "the same of the first token's scores, before softmax. Random q and k say nothing "
     "about a trained model's first token",
 }
+# The columns of code that is called -> what they hold; of a recipe they are undefined.
+PLACES: dict[str, str] = {
+    "place_excess": "code: the largest error of a rotated pair over what roundings explain; above 1 a pair "
+    "is not where its position says; nan for a recipe",
+    "place_side": "q or k: which of them has that pair; nan where none does",
+    "place_batch": "its batch element",
+    "place_head": "its head",
+    "place_position": "its position, shifted",
+    "place_pair": "its pair of dims",
+    "resembles": "the recipe or the fault that explains a pair out of place; nan where nothing known does",
+}
 # column -> what it holds
 COLUMNS: dict[str, str] = {
     "schema": "version of this list of columns",
@@ -126,6 +158,8 @@ COLUMNS: dict[str, str] = {
     "version": "of the implementation; of your own code a digest of its file; torch's with --backend torch; "
     "ropeaudit's own for an emulated recipe",
     "device": "where it was executed",
+    "environment": "what the code was run under, such as autocast:bf16; nan where nothing is known of it",
+    "engine": "what measured: numpy or torch; nan where nothing is known of it",
     "layout": "pairs of dims: half (i, i + rotary_dim/2) or interleaved (2i, 2i + 1)",
     "head_dim": "dims of a head",
     "rotary_dim": "dims of a head that are rotated",
@@ -141,8 +175,13 @@ COLUMNS: dict[str, str] = {
     "sample": "how many scores were drawn at random to stand for all that the mask shows; nan without",
     "softmax": "--attention: arithmetic of the softmax, fp64 or the recipe's; nan without",
     "anchor": "--attention: offset that attention_d compares with, in tokens; nan without",
+    "grid": "rows and columns of positions, of images and video; nan for a sequence",
+    "offset_t": "offset of the position axis t as a real number; nan where `offset` says all",
+    "offset_h": "the same of the axis h",
+    "offset_w": "the same of the axis w",
     "stages": "number format per stage, as far as it is known: stage=format; then switches other than "
     "inverse_power, each and false, and the axes of --order",
+    "tolerance": "--tolerance: the largest drift_relative that is good enough",
     "scores": "how many scores were compared",
     "nonfinite": "how many of the subject's scores are nan or infinite",
     "distinct_positions": "how many positions are still different finite numbers once rounded",
@@ -155,6 +194,9 @@ COLUMNS: dict[str, str] = {
     "drift_rms_high": "its upper end (normal approximation of the mean square, on a log scale)",
     "drift_bias": "signed mean of drift",
     "drift_relative": "drift_rms / reference_rms",
+    "attainable_rms": "drift_rms that careful code in the dtype would have near offset 0: float32 "
+    "angles, table and rotation, one rounding of q and k to the dtype and one of the scores",
+    "excess": "drift_rms / attainable_rms",
     "floor_rms": "drift_rms of the same subject at offset 0, with the frequencies that hold at the offset",
     "self_drift_max": "largest |subject's score at the offset - its own score at offset 0|",
     "self_drift_rms": "root mean square of self-drift; clipped angles add their structural change to it",
@@ -166,7 +208,10 @@ COLUMNS: dict[str, str] = {
     "worst_head": "head of drift_max; nan where no score differs or some are not finite",
     "worst_query": "query index of drift_max, unshifted",
     "worst_key": "key index of drift_max, unshifted",
-    "verdict": "exact, floor, growing, decorrelated, overflow or refused",
+    **PLACES,
+    "within_tolerance": "yes or no: drift_relative <= tolerance, and each rotated pair where its position "
+    "says; undecided below 100 scores",
+    "verdict": "how it behaves: sound, exact, coarse, growing, broken, misplaced, overflow or refused",
     "refused": "why an implementation could not be audited here; none where it could",
 }
 # the columns that say what was asked for
@@ -177,14 +222,25 @@ TEXT_COLUMNS = frozenset(f.name for f in fields(Record) if "str" in str(f.type))
 WHOLE_COLUMNS = frozenset(f.name for f in fields(Record) if "int" in str(f.type))
 OPTIONAL_COLUMNS = frozenset(f.name for f in fields(Record) if "None" in str(f.type))
 
+# worst cases last; of those that hold, the last but refused is the verdict
 VERDICTS: dict[str, str] = {
+    "sound": f"drift_rms is at most {EXCESS:g} times what careful code in the dtype has near offset 0",
     "exact": "drift is within the certified error of the reference",
-    "floor": f"the offset does not matter: drift_rms is at most {FLOOR_FACTOR:g} times floor_rms",
-    "growing": "drift grows with the offset",
-    "decorrelated": "drift_rms is at least half of reference_rms: the scores are unrelated to the truth",
+    "coarse": f"drift_rms is more than {EXCESS:g} times attainable_rms, and at most {GROWTH:g} times "
+    "floor_rms: a rounded or wrong table, a wrong base, a narrow accumulator",
+    "growing": f"drift_rms is more than {EXCESS:g} times attainable_rms, and more than {GROWTH:g} "
+    "times floor_rms",
+    "broken": f"drift_rms is at least {BROKEN_SHARE:.0%} of reference_rms",
+    "misplaced": "code: a rotated pair is not where its position says, and no known recipe explains it",
     "overflow": "some scores are nan or infinite",
     "refused": "the implementation does not take this dtype, setting or position",
 }
+# of reports of schema 1 and 2, which are read with the verdicts that they hold
+EARLIER_VERDICTS: dict[str, str] = {
+    "floor": "schema 2: drift_rms was at most twice floor_rms, however large both were",
+    "decorrelated": "schema 2: drift_rms was at least half of reference_rms; now broken",
+}
+WITHIN = ("yes", "no", "undecided")
 
 
 def judge(
@@ -195,17 +251,43 @@ def judge(
     floor_rms: float,
     reference_rms: float,
     reference_error: float,
+    excess: float,
+    misplaced: bool,
 ) -> str:
-    """Return the verdict, one word of `VERDICTS`; the first that applies, worst cases first."""
+    """Return how a row behaves, one word of `VERDICTS`: the first that holds, worst cases first."""
     if nonfinite:
         return "overflow"
+    if misplaced:
+        return "misplaced"
+    if drift_rms >= BROKEN_SHARE * reference_rms and drift_max > reference_error:
+        return "broken"
     if drift_max <= reference_error:
         return "exact"
-    if drift_rms >= DECORRELATED_SHARE * reference_rms:
-        return "decorrelated"
-    if drift_rms <= FLOOR_FACTOR * floor_rms:
-        return "floor"
-    return "growing"
+    if excess <= EXCESS:
+        return "sound"
+    return "growing" if drift_rms > GROWTH * floor_rms else "coarse"
+
+
+def within(
+    tolerance: float,
+    *,
+    nonfinite: int,
+    scores: int,
+    drift_relative: float,
+    interval: tuple[float, float] | None,
+    misplaced: bool,
+) -> str:
+    """Return whether a row is good enough, one word of `WITHIN`.
+
+    interval: of drift_relative, where it is estimated from a sample. misplaced: whether a rotated pair is off
+    by more than roundings explain.
+    """
+    if nonfinite or misplaced:
+        return "no"
+    low, high = interval or (drift_relative, drift_relative)
+    if scores < FEWEST or low <= tolerance < high:
+        return "undecided"
+    return "yes" if drift_relative <= tolerance else "no"
 
 
 def ratio(value: float, by: float) -> float:

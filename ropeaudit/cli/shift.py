@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 )
 @axis("--offset", "Integers added to every position.", "0,1000")
 @axis("--dtype", "Number formats of the model.", "fp64,fp32,fp16,bf16")
-@axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "uniform")
+@axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "hf,uniform")
 @axis(
     "--impl",
     "Real code, called as it is, instead of recipes or beside them: a name (`ropeaudit list impls`), "
@@ -146,7 +146,7 @@ def _audit(options: dict[str, Any]) -> Audit:
     called = values.names(options["impl"], "--impl")
     return Audit(
         cases=list(settings.cases(options)),
-        recipes=values.names(options["recipe"], "--recipe") or ([] if called else ["uniform"]),
+        recipes=values.names(options["recipe"], "--recipe") or ([] if called else recipes.DEFAULT),
         implementations=called,
         backend=options["backend"],
         device=options["device"],

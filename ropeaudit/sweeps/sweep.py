@@ -163,7 +163,7 @@ def _cells(audit: Audit, parts: Sequence[tuple[Case, list[int]]], offsets: Seque
             for offset in offsets:
                 if at[offset] not in known:
                     subject = maker.make(at[offset], axes)
-                    asked = identity(case, sizes, at[offset], subject, 0, audit.attention)
+                    asked = identity(case, sizes, at[offset], subject, 0, audit.attention, audit.tolerance)
                     known[at[offset]] = tuple(asked[name] for name in records.IDENTITY)
                 base = known[at[offset]]
                 yield Cell(number, index, offset, (*base[:place], offset, *base[place + 1 :]), scores)
