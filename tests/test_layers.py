@@ -86,7 +86,8 @@ HOUSE = [
     ["reports.numbers"],
     ["reports"],
     ["reports.settings", "reports.parquet", "reports.curves"],
-    ["reports.reading"],
+    ["reports.reading", "reports.verdicts"],
+    ["reports.headlines"],
     ["reports.drift", "reports.table", "reports.json", "reports.plan", "sweeps.sweep_file"],
     [
         "reports.markdown",

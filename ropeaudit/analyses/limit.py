@@ -114,7 +114,7 @@ class Limit:
 def limit(
     tolerances: str | Iterable[str] = TOLERANCE,
     dtypes: str | Iterable[str] = "bf16",
-    recipe: str | Iterable[str] = "hf",
+    recipe: str | Iterable[str] = recipes.DEFAULT,
     *,
     up_to: int = UP_TO,
     budget: int | None = None,

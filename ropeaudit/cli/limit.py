@@ -30,7 +30,7 @@ from ropeaudit.cli.options import axis, changes_option, report_options, rope_opt
     help="Offsets that may be measured per row.  [default: by size, 208 for 8 heads of 256 positions]",
 )
 @axis("--dtype", "Number formats of the model.", "bf16")
-@axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "hf")
+@axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "hf,uniform")
 @changes_option
 @vector_options
 @rope_options
@@ -65,7 +65,7 @@ def _arguments(options: dict[str, Any]) -> dict[str, Any]:
     up_to, budget = options["up_to"], options["budget"]
     return {
         "cases": list(settings.cases(options)),
-        "resolved": work.resolved(options, "hf", "bf16"),
+        "resolved": work.resolved(options, "bf16"),
         "tolerances": [analysis.tolerance(text) for text in typed],
         "up_to": analysis.UP_TO if up_to is None else values.integer(up_to, "--up-to"),
         "budget": None if budget is None else values.integer(budget, "--budget"),

@@ -44,7 +44,7 @@ _OWN = ("file", "kind", "outputs", "quiet")  # the options that are none of the 
 @click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
 @axis("--offset", "heatmap: integer added to every position.", "1000")
 @axis("--dtype", "heatmap: number format of the model.", "bf16")
-@axis("--recipe", "heatmap: number format per stage: a name or a .toml file.", "uniform")
+@axis("--recipe", "heatmap: number format per stage: a name or a .toml file.", "hf")
 @changes_option
 @vector_options
 @rope_options
@@ -106,12 +106,13 @@ def _drawn(kind: str, options: dict[str, Any]) -> Picture:
 
 def _measured(options: dict[str, Any]) -> Heatmap:
     """Measure the one case that the options describe. Raises: RopeAuditError."""
+    from ropeaudit import recipes
     from ropeaudit.analyses import heatmap
     from ropeaudit.cli import rows, settings, values, work
     from ropeaudit.errors import UsageError
 
     offsets = values.integers(options["offset"], "--offset") or [1000]
-    resolved, cases = work.resolved(options, "uniform", "bf16"), list(settings.cases(options))
+    resolved, cases = work.resolved(options, "bf16", recipes.DEFAULT[:1]), list(settings.cases(options))
     count = len(offsets) * len(resolved) * len(cases)
     if count != 1:
         raise UsageError(f"--kind heatmap draws one case and these options make {count}; give one value each")

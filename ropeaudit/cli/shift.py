@@ -81,6 +81,11 @@ if TYPE_CHECKING:
     help="Exit with 1 if a row fulfils it: 'drift_rms>0.01'. nan does. With --baseline also "
     "'drift_rms>1.1x', 1.1 times what it was. Repeatable.",
 )
+@click.option(
+    "--tolerance",
+    metavar="X",
+    help="Largest drift_relative that is good enough, such as 0.01 or 1%.  [default: 1%]",
+)
 @click.option("--baseline", metavar="FILE", help="Compare with an earlier report, as `ropeaudit diff` does.")
 def shift(**options: Any) -> int:
     """Shift all positions and report how far the attention scores drift.
@@ -155,4 +160,16 @@ def _audit(options: dict[str, Any]) -> Audit:
         offsets=values.integers(options["offset"], "--offset") or [0, 1000],
         changes=changes,
         attention=AttentionOptions.asked(options["attention"], options["softmax"], anchor),
+        **_tolerance(options["tolerance"]),
     )
+
+
+def _tolerance(typed: str | None) -> dict[str, float]:
+    """Read a share: 0.01 or 1%. Raises: UsageError."""
+    from ropeaudit.cli import values
+
+    if typed is None:
+        return {}
+    number = typed.strip().removesuffix("%")
+    share = values.number(number, "--tolerance", "1%")
+    return {"tolerance": share / 100 if number != typed.strip() else share}

@@ -7,7 +7,7 @@ from typing import Any
 
 from ropeaudit import records
 from ropeaudit.analyses.limit import Limit
-from ropeaudit.reports import Report, settings
+from ropeaudit.reports import Report, headlines, settings, verdicts
 
 SCHEMA = 1
 # column -> what it holds
@@ -156,7 +156,7 @@ def notes(found: Sequence[Limit]) -> list[str]:
                 f"{zero.model}: made for {maximum:,} positions, {zero.subject} in {zero.dtype} meets "
                 f"{one.tolerance} on the first {safe + 1:,}."
             )
-        if failing is not None and (text := records.note(failing)):
+        if failing is not None and (text := verdicts.note(failing)):
             said.append(text)
         shown += [record for record in (one.at_safe, failing) if record is not None]
-    return list(dict.fromkeys([*said, *records.structure_notes(shown, True)]))
+    return list(dict.fromkeys([*said, *headlines.structure_notes(shown, True)]))
