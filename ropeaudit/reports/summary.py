@@ -44,10 +44,16 @@ def row(group: Group, by: Sequence[str]) -> dict[str, Any]:
         "worst": worst[group.column] if worst else None,
         "median": group.median,
         "worst_at": _place(group, by) if worst else "none",
-        "out_of_tolerance": sum(quality(one) == "no" for one in group.rows),
+        "out_of_tolerance": _out_of_tolerance(group.rows),
         "verdicts": ", ".join(f"{verdicts[name]} {name}" for name in reversed(found)),
         **{f"{name}_cases": verdicts[name] for name in VERDICTS},
     }
+
+
+def _out_of_tolerance(rows: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return how many rows are not good enough; None where no row says whether it is."""
+    known = [quality(one) for one in rows]
+    return known.count("no") if any(known) else None
 
 
 def summary_report(
