@@ -86,14 +86,23 @@ def _verdicts(rows: Sequence[Row]) -> str:
     counts = Counter(str(row["verdict"]) for row in rows if "verdict" in row)
     known = {**records.EARLIER_VERDICTS, **records.VERDICTS}
     ranked = sorted(counts, key=lambda name: [*known, name].index(name), reverse=True)
-    return listed(
-        [
-            f"<strong>{counts[name]:,}</strong> {html_table.verdict(name)} "
-            f'<span class="meaning">{text(known.get(name, ""))}</span>'
-            for name in ranked
-        ],
-        class_="counts",
-    )
+    lines = [
+        f"<strong>{counts[name]:,}</strong> {html_table.verdict(name)} "
+        f'<span class="meaning">{text(known.get(name, ""))}</span>'
+        for name in ranked
+    ]
+    return listed([*_qualities(rows), *lines], class_="counts")
+
+
+def _qualities(rows: Sequence[Row]) -> list[str]:
+    """How many cases are good enough, and how many are not."""
+    counts = Counter(quality(row) for row in rows)
+    words = {"no": "out of tolerance", "undecided": "undecided", "yes": "within tolerance"}
+    return [
+        f'<strong>{counts[name]:,}</strong> <span class="v w-{name}">{word}</span>'
+        for name, word in words.items()
+        if counts[name]
+    ]
 
 
 def _worst(rows: Sequence[Row]) -> str:
