@@ -2,8 +2,8 @@
 
 Gaussian rows are those of the whole q and k: the same stream is drawn and all else of it forgotten. Where
 that stream is too long, every row has a generator of its own.
-Scores are sampled by the norms of q and k as they are given, before the input stage rounds them; evenly where all
-tokens of a head are alike, and where the Gaussian stream is too long to be drawn twice.
+Scores are sampled by the norms of q and k as they are given, before the input stage rounds them; evenly where
+all tokens of a head are alike, and where the Gaussian stream is too long to be drawn twice.
 Letters: n pairs of a query and a key, h heads, g key-value heads, s positions, d head_dim.
 """
 
@@ -72,7 +72,8 @@ class Drawn:
 def by_norms(whole: Inputs, mask: Mask, count: int, seed: int) -> Pairs:
     """Choose `count` scores of q and k that are in memory. Raises: BadShape."""
     pairs.check(mask, whole.heads, whole.seq_len, count)
-    return pairs.by_size(mask, *(np.stack([_squares(x) for x in each]) for each in (whole.q, whole.k)), count, seed)
+    q, k = (np.stack([_squares(head) for head in x]) for x in (whole.q, whole.k))
+    return pairs.by_size(mask, q, k, count, seed)
 
 
 def of(whole: Inputs, chosen: Pairs, seed: int) -> Drawn:

@@ -1,7 +1,7 @@
 """Streaming statistics of the differences between two sets of scores.
 
-A tile at a time goes in, in float64; sums are formed in float64 and merged in a fixed order, so that the result
-does not depend on the number of threads. Letters: r and c rows and columns of a tile.
+A tile at a time goes in, in float64; sums are formed in float64 and merged in a fixed order, so that the
+result does not depend on the number of threads. Letters: r and c rows and columns of a tile.
 """
 
 from __future__ import annotations

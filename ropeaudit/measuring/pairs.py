@@ -1,8 +1,10 @@
 """Which scores are sampled, and what each of them counts.
 
-Drift grows with |q| |k|: a key that is 30 times as large as the others holds nearly all of the mean square in a
-few scores, which an even choice rarely meets. So a score is drawn with a probability by |q|² |k|²; a share of
-them is drawn evenly, for drift may also sit where the vectors are small.
+Drift grows with |q| |k|: a key that is 30 times as large as the others holds nearly all of the mean square in
+a few scores, which an even choice rarely meets. So a score is drawn with a probability by |q|² |k|²; a share of
+them is drawn evenly, for drift may also sit where the vectors are small. A third: with a tenth an interval of
+500 scores is 1.26 times the RMS where the large norms lie in dims without error, with a third 1.14; where they
+make the drift, 1.07 becomes 1.08 (tests/coverage_of_sample.py).
 Letters: n drawn scores, h heads, g key-value heads, s positions.
 """
 
@@ -17,7 +19,7 @@ from ropeaudit.doubledouble import Array
 from ropeaudit.errors import BadShape
 from ropeaudit.masks import Ints, Mask
 
-EVEN = 0.1  # share of the scores that is drawn evenly; so no score counts more than 10 times
+EVEN = 1 / 3  # share of the scores that is drawn evenly; so no score counts more than 3 times
 _MOST = 2**62  # scores to draw from
 
 
@@ -35,7 +37,7 @@ class Pairs:
 
 
 def check(mask: Mask, heads: int, seq_len: int, count: int) -> int:
-    """Return how many scores there are; raise BadShape if they are fewer than are to be drawn, or too many."""
+    """Return how many scores there are; raise BadShape if they are fewer than `count`, or too many."""
     every = masks.count(mask, seq_len) * heads
     if count > every:
         raise BadShape(f"--sample {count} is more than the {every} scores there are; leave it out")

@@ -9,7 +9,7 @@ Letters: n pairs of a block, d head_dim.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ropeaudit.formats import round_to
 from ropeaudit.measuring import scores
 from ropeaudit.measuring.drawn import Drawn
 from ropeaudit.measuring.estimates import Estimated
+from ropeaudit.measuring.metrics import Size
 from ropeaudit.measuring.plan import Key, Measured, Plan
 from ropeaudit.reference import Factor
 from ropeaudit.threads import mapping
@@ -49,6 +50,11 @@ def interval(drift: Any) -> tuple[float | None, float | None]:
 
 def _nothing(cases: Plan[Drawn]) -> Found:
     return {cell: Measured(Estimated(), Estimated(), Estimated()) for cell in cases.cells()}
+
+
+def _estimated(statistics: Size) -> Estimated:
+    """Return what `_nothing` made as what it is."""
+    return cast(Estimated, statistics)
 
 
 def _block(cases: Plan[Drawn], groups: dict[Key, list[int]], some: slice) -> Found:
@@ -95,12 +101,12 @@ def _compare(
         )
         formed = scores.form_pairs(q, k, subject, cases.setting.scale)
         measured = found[index, offset]
-        measured.truth.take(exact, weights, some.start)
+        _estimated(measured.truth).take(exact, weights, some.start)
         measured.error = reference.certificate(*factors)
         drift = formed - high if low is None else (formed - high) - low
-        measured.drift.take(drift, weights, some.start)
+        _estimated(measured.drift).take(drift, weights, some.start)
         if number:
-            measured.own.take(formed - base, weights, some.start)
+            _estimated(measured.own).take(formed - base, weights, some.start)
         else:  # the difference of a score to itself: 0, or nan where it is not finite
             base = formed.astype(np.float64, copy=False)
             measured.own.count, measured.own.nonfinite = measured.drift.count, measured.drift.nonfinite
