@@ -161,6 +161,14 @@ def test_beyond_one_stream_every_row_stands_alone(monkeypatch) -> None:
     assert rows.std() == pytest.approx(1, abs=0.03)
 
 
+@pytest.mark.parametrize("rounded", ["", "q", "k", "qk"])
+def test_a_format_leaves_a_sample_alone_only_if_it_leaves_both_sides_alone(rounded) -> None:
+    made, fmt = inputs.make("gaussian", 2, 2, 40, RopeSetting.of(16)), parse("bf16")
+    q, k = (x if name in rounded else x + 2.0**-30 for name, x in (("q", made.q), ("k", made.k)))
+    some = drawn.of(inputs.Inputs(q, k, "own", None), every_pair("causal", 2, 40), 0)
+    assert some.distinct([fmt]) == {fmt: parse("fp64") if rounded == "qk" else fmt}
+
+
 # ---------------------------------------------------------------------------- the scores
 
 
