@@ -202,7 +202,8 @@ COLUMNS: dict[str, str] = {
     "self_drift_rms": "root mean square of self-drift; clipped angles add their structural change to it",
     "structural_max": "largest change of the exact scores by the shift itself: new frequencies, clipping",
     "structural_rms": "root mean square of that change; drift does not hold it",
-    "predicted_rms": "drift_rms predicted from the recipe, for q and k of random phases; nan for a sample",
+    "predicted_rms": "drift_rms predicted from the recipe, for q and k of random phases; nan where "
+    "numbers may overflow",
     "bound_max": "no emulated drift_max exceeds it with q and k of these sizes; inf: overflow; nan: sample",
     **ATTENTION,
     "worst_head": "head of drift_max; nan where no score differs or some are not finite",

@@ -21,7 +21,9 @@ _PLACED = (
     "explain."
 )
 _SAMPLED = (
-    "\nSampled: low and high are the 95 % interval of drift rms over all scores; drift max is a lower bound."
+    "\nSampled: scores are drawn by |q|²|k|², a third of them evenly (all where q and k are made and long),"
+    "\nand weighted. Low and high: 95 % interval of drift rms over all scores. Drift max is a lower bound and"
+    "\nnonfinite a count of the sample: a rare fault, such as one position of thousands, no sample finds."
 )
 _SCREEN = (
     "subject",
