@@ -199,6 +199,7 @@ def _judged(found: Found, tolerance: float, interval: tuple[float | None, float 
         drift_relative=relative,
         interval=None if low is None or high is None else (low / truth.rms, high / truth.rms),
         misplaced=found.places is not None and not found.places.excess <= 1,
+        exact=drift.max <= found.measured.error,
     )
     misplaced = found.places is not None and found.places.misplaced
     return {

@@ -277,18 +277,19 @@ def within(
     drift_relative: float,
     interval: tuple[float, float] | None,
     misplaced: bool,
+    exact: bool = False,
 ) -> str:
     """Return whether a row is good enough, one word of `WITHIN`.
 
     interval: of drift_relative, where it is estimated from a sample. misplaced: whether a rotated pair is off
-    by more than roundings explain.
+    by more than roundings explain. exact: whether drift is within the certified error of the reference.
     """
     if nonfinite or misplaced:
         return "no"
     low, high = interval or (drift_relative, drift_relative)
     if scores < FEWEST or low <= tolerance < high:
         return "undecided"
-    return "yes" if drift_relative <= tolerance else "no"
+    return "yes" if exact or drift_relative <= tolerance else "no"
 
 
 def ratio(value: float, by: float) -> float:

@@ -78,6 +78,7 @@ GOOD = {"nonfinite": 0, "scores": 100, "drift_relative": 0.01, "interval": None,
         ({"nonfinite": 3, "drift_relative": math.nan}, "no"),
         ({"drift_relative": math.nan}, "no"),
         ({"interval": (0.009, 0.02)}, "undecided"),
+        ({"exact": True, "drift_relative": 0.02}, "yes"),  # the reference itself is no better
         ({"interval": (0.002, 0.0099), "drift_relative": 0.005}, "yes"),
         ({"interval": (0.011, 0.02), "drift_relative": 0.015}, "no"),
     ],
@@ -183,6 +184,8 @@ def rows_of_any_kind(draw) -> list[Record]:
         verdict, quality = draw(VERDICTS), draw(QUALITIES)
         if verdict in ("misplaced", "overflow"):
             quality = "no"
+        elif verdict == "exact" and quality == "no":
+            quality = "yes"
         figures = {
             "verdict": verdict,
             "within_tolerance": "undecided" if verdict == "refused" else quality,
