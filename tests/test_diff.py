@@ -19,7 +19,9 @@ from ropeaudit.reports.reading import read
 
 SMALL = ["--heads", "1", "--seq-len", "40", "--offset", "0,128k", "--dtype", "fp64,fp16,bf16"]
 SHIFT = ["shift", *SMALL, "--recipe", "uniform,hf", "-q"]
-ROWS = [record.as_dict() for record in shift((0, 7), ("fp16", "bf16"), heads=1, seq_len=9, head_dim=8)]
+ROWS = [
+    record.as_dict() for record in shift((0, 7), ("fp16", "bf16"), "uniform", heads=1, seq_len=9, head_dim=8)
+]
 
 
 @pytest.fixture(scope="module")

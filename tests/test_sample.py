@@ -290,7 +290,7 @@ def test_sixteen_million_tokens_need_no_room() -> None:
     (found,) = shift(0, "bf16", "hf", sample=60, seq_len=2**24, heads=64)
     assert (found.source, found.scores, found.seq_len) == ("gaussian-by-row", 60, 2**24)
     assert 0.3 < found.reference_rms < 3
-    assert found.verdict == "floor"
+    assert found.verdict == "sound"
 
 
 @pytest.mark.parametrize("offset", [0, 1000, -40, 65500])
@@ -300,7 +300,7 @@ def test_positions_are_counted_in_parts(offset, monkeypatch) -> None:
         numbers = (np.arange(90) + offset).astype(float)
         rounded = round_to(numbers, parse(dtype))
         want = len(set(rounded[np.isfinite(rounded)].tolist()))
-        (found,) = shift(offset, dtype, seq_len=90, heads=1, head_dim=4)
+        (found,) = shift(offset, dtype, "uniform", seq_len=90, heads=1, head_dim=4)
         assert found.distinct_positions == want
 
 
@@ -339,7 +339,7 @@ def test_the_report(capsys, snapshot) -> None:
 
 
 def test_files_say_nan_without_a_sample(capsys) -> None:
-    command = ["shift", "--dtype", "bf16", "--offset", "0", "--seq-len", "20", "-q", "-f"]
+    command = ["shift", "--recipe", "hf", "--dtype", "bf16", "--offset", "0", "--seq-len", "20", "-q", "-f"]
     assert main([*command, "csv", "--columns", "sample,drift_rms_low"]) == 0
     assert capsys.readouterr().out == "sample,drift_rms_low\nnan,nan\n"
     assert main([*command, "csv", "--sample", "100"]) == 0
@@ -350,7 +350,8 @@ def test_files_say_nan_without_a_sample(capsys) -> None:
 
 
 def test_lost_scores_are_those_of_the_sample(capsys) -> None:
-    assert main(["shift", "--dtype", "fp16", "--offset", "128k", "--sample", "50", "--seq-len", "64"]) == 0
+    command = ["shift", "--recipe", "uniform", "--dtype", "fp16", "--offset", "128k", "--sample", "50"]
+    assert main([*command, "--seq-len", "64"]) == 0
     seen = capsys.readouterr()
     assert "every sampled score is nan or infinite" in seen.err
     assert "nan or infinite. Estimated from 50 of 16640 scores." in seen.out
