@@ -55,7 +55,7 @@ def test_a_careless_kernel_fails_and_its_report_is_there(folder) -> None:
     (folder / "mypkg" / "rope.py").write_text(CARELESS, encoding="utf-8")
     assert list(job(folder).values()) == [1, 1, 0]
     assert "| broken |" in (folder / "summary.md").read_text(encoding="utf-8")
-    assert ">broken<" in uploaded(folder).read_text(encoding="utf-8")
+    assert "v v-broken w-no" in uploaded(folder).read_text(encoding="utf-8")
 
 
 def test_steps_are_run_or_bring_something() -> None:

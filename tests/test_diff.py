@@ -112,9 +112,9 @@ def test_new_and_gone() -> None:
     )
 
 
-def test_the_version_is_not_what_was_asked_for() -> None:
-    assert set(records.IDENTITY) - set(KEYS) == {"schema", "version"}
-    found = compare(ROWS, [changed(row, version="another") for row in ROWS])
+def test_neither_version_nor_tolerance_makes_another_case() -> None:
+    assert set(records.IDENTITY) - set(KEYS) == {"schema", "version", "tolerance"}
+    found = compare(ROWS, [changed(row, version="another", tolerance=0.5) for row in ROWS])
     assert {pair.status for pair in found.pairs} == {"same"}
 
 

@@ -281,7 +281,7 @@ def test_widening_is_of_all_parts_of_a_stage() -> None:
 
 
 def test_float64_has_no_wider_remedy(capsys) -> None:
-    found = explain(1000, "fp64", **TINY)
+    found = explain(1000, "fp64", "uniform", **TINY)
     assert [one.share for one in found.blames[:-1]] == [0.0] * len(shares.SHARED)
     assert (found.blames[-1].stage, found.blames[-1].share) == ("float64", pytest.approx(1.0))
     assert found.drift.rms > found.error  # the extended reference sees it

@@ -198,7 +198,7 @@ def test_each_is_audited_in_its_own_layout_unless_one_is_typed(capsys) -> None:
     assert found == list(zip(names, ["half", "half", "interleaved", "half"], strict=True))
     assert main([*command.split(), "--layout", "interleaved"]) == 0
     verdicts = {one["subject"]: one["verdict"] for one in rows(capsys.readouterr().out)}
-    assert verdicts == dict.fromkeys(names, "floor") | {"transformers-llama": "refused"}
+    assert verdicts == dict.fromkeys(names, "sound") | {"transformers-llama": "refused"}
     assert main([*command.split(), "--model", "llama-3.1-8b"]) == 0
     assert {one["layout"] for one in rows(capsys.readouterr().out)} == {"half"}
 
