@@ -131,7 +131,7 @@ def test_a_folder_that_cannot_be_listed_can_be_written(tmp_path, monkeypatch) ->
 
 
 def test_rows_that_are_taken_over_leave_no_file(tmp_path) -> None:
-    run(tmp_path / "x.jsonl")
+    run(tmp_path / "x.jsonl", "--recipe", "uniform")
     file = sweep_file.SweepFile(str(tmp_path / "x.jsonl"), True)
     assert len(file.rows) == 4
     assert hidden(tmp_path) == []

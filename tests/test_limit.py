@@ -244,7 +244,7 @@ def test_budgets_count_work() -> None:
         analysis.most(inputs.make("ones", 8, 8, 2048, RopeSetting.of(128)), RopeSetting.of())
         == analysis.FEWEST
     )
-    (found,) = limit("drift_rms=1e-3", "fp16", heads=1, seq_len=64, head_dim=32, budget=100)
+    (found,) = limit("drift_rms=1e-3", "fp16", "hf", heads=1, seq_len=64, head_dim=32, budget=100)
     assert 60 < found.boundary.tested <= 101
     assert not found.boundary.exhaustive
 
@@ -252,7 +252,7 @@ def test_budgets_count_work() -> None:
 def test_the_order_of_tolerances_does_not_matter() -> None:
     asked = ["drift_rms=1e-3", "drift_max=4e-3"]
     given = {"heads": 1, "seq_len": 32, "head_dim": 32, "budget": 80}
-    there, back = (list(limit(some, "fp16", **given)) for some in (asked, asked[::-1]))
+    there, back = (list(limit(some, "fp16", "hf", **given)) for some in (asked, asked[::-1]))
     assert [one.boundary for one in there] == [one.boundary for one in back[::-1]]
 
 
@@ -297,8 +297,8 @@ def test_the_headline_says_it(options, said, out_of) -> None:
 
 
 def test_data_is_whole_and_undefined_values_are_nan(out_of, capsys, tmp_path) -> None:
-    command = ["limit", *SMALL, "--dtype", "fp16,bf16", "--tolerance", "drift_rms=1e-3", "--up-to", "90"]
-    assert main([*command, "-f", "csv", "-o", f"{tmp_path / 'x.json'}"]) == 0
+    command = ["limit", *SMALL, "--recipe", "hf", "--dtype", "fp16,bf16", "--up-to", "90"]
+    assert main([*command, "--tolerance", "drift_rms=1e-3", "-f", "csv", "-o", f"{tmp_path / 'x.json'}"]) == 0
     first, second = rows(capsys.readouterr().out)
     assert list(first) == list(COLUMNS)
     assert (first["safe_offset"], first["first_failing_offset"], first["how"]) == ("90", "nan", "exhaustive")
@@ -322,9 +322,11 @@ def test_notes_name_remedies_and_models_that_fall_short(capsys) -> None:
 
 
 def test_nothing_turns_or_nothing_is_there() -> None:
-    (found,) = limit("drift_max=1e-2", "bf16", heads=1, seq_len=4, head_dim=8, rotary_dim=0, budget=64)
+    (found,) = limit(
+        "drift_max=1e-2", "bf16", "uniform", heads=1, seq_len=4, head_dim=8, rotary_dim=0, budget=64
+    )
     assert found.first_failing_offset is None
-    (single,) = limit("drift_max=1", "bf16", heads=1, seq_len=1, head_dim=2, up_to=0)
+    (single,) = limit("drift_max=1", "bf16", "uniform", heads=1, seq_len=1, head_dim=2, up_to=0)
     assert (single.safe_offset, single.boundary.exhaustive) == (0, True)
     (axes,) = limit(
         "drift_max=1e-9", "fp64", "uniform", heads=1, seq_len=4, head_dim=8, mrope="1,2,1", axis="h", up_to=99

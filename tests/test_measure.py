@@ -178,7 +178,9 @@ def test_a_small_cache_does_not_change_a_bit(monkeypatch) -> None:
 
 
 def test_causal_counts_the_lower_triangle() -> None:
-    (causal,), (full,) = (list(shift(0, "fp32", seq_len=7, heads=3, mask=m)) for m in ("causal", "full"))
+    (causal,), (full,) = (
+        list(shift(0, "fp32", "hf", seq_len=7, heads=3, mask=m)) for m in ("causal", "full")
+    )
     assert (causal.scores, full.scores) == (3 * 28, 3 * 49)
 
 

@@ -220,7 +220,7 @@ def test_a_layout_that_is_given_is_kept_and_a_wrong_one_found(path, capsys) -> N
     code, report, err = run(path, "interleaved", "--layout", "half", "--dtype", "fp32", capsys=capsys)
     assert code == 0
     assert {row["layout"] for row in report["records"]} == {"half"}
-    assert {row["verdict"] for row in report["records"]} == {"decorrelated"}
+    assert {row["verdict"] for row in report["records"]} == {"broken"}
     assert "behaves like interleaved pairs; it is audited as half, as asked" in err
     _, report, err = run(path, "interleaved", "--dtype", "fp32", capsys=capsys)
     assert {row["layout"] for row in report["records"]} == {"interleaved"}

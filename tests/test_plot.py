@@ -27,7 +27,7 @@ SIGNATURES = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("plots")
-    explain = ["explain", *SMALL, "--dtype", "bf16,fp16", "--offset", "1000"]
+    explain = ["explain", *SMALL, "--recipe", "uniform", "--dtype", "bf16,fp16", "--offset", "1000"]
     limit = ["limit", "--seq-len", "16", "--heads", "1", "--kv-heads", "1", "--up-to", "512"]
     for name, line in {
         "drift": [
@@ -150,7 +150,19 @@ def test_stages(folder) -> None:
 
 def test_undefined_shares_are_marked(tmp_path) -> None:
     path = tmp_path / "x.json"
-    line = ["explain", *SMALL, "--dtype", "fp16", "--offset", "128k", "-q", "-o", f"{path}"]
+    line = [
+        "explain",
+        *SMALL,
+        "--recipe",
+        "uniform",
+        "--dtype",
+        "fp16",
+        "--offset",
+        "128k",
+        "-q",
+        "-o",
+        f"{path}",
+    ]
     assert main(line) == 0
     (axes,) = plots.picture("stages", str(path)).figure.axes
     assert all(text.get_text().startswith("not defined: ") for text in axes.texts)
@@ -262,7 +274,7 @@ def test_suffixes_and_the_heatmap_command(tmp_path, capsys) -> None:
     for suffix, start in SIGNATURES.items():
         assert (tmp_path / f"x.{suffix}").read_bytes().startswith(start)
     assert capsys.readouterr().err.startswith(
-        "ropeaudit: uniform float16 at offset 4,096: the largest |drift| is "
+        "ropeaudit: hf float16 at offset 4,096: the largest |drift| is "
     )
 
 

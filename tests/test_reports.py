@@ -58,7 +58,7 @@ def test_the_plain_table_has_the_lines_of_the_coloured_one(header) -> None:
     from rich.console import Console
 
     names = ("日本語", "zero\u200bwidth", "é", "long" * 20)
-    cells = shift((0, 1000), ("fp16", "bf16"), heads=1, seq_len=16)
+    cells = shift((0, 1000), ("fp16", "bf16"), "uniform", heads=1, seq_len=16)
     named = [dataclasses.replace(row, subject=name) for row, name in zip(cells, names, strict=True)]
     report = drift.drift_report(named, None, {}, header)
     text = io.StringIO()

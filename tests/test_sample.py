@@ -477,24 +477,8 @@ def test_files_say_nan_without_a_sample(capsys) -> None:
 
 
 def test_lost_scores_are_those_of_the_sample(capsys) -> None:
-    assert (
-        main(
-            [
-                "shift",
-                "--dtype",
-                "fp16",
-                "--offset",
-                "128k",
-                "--recipe",
-                "uniform",
-                "--sample",
-                "50",
-                "--seq-len",
-                "64",
-            ]
-        )
-        == 0
-    )
+    command = ["shift", "--recipe", "uniform", "--dtype", "fp16", "--offset", "128k", "--sample", "50"]
+    assert main([*command, "--seq-len", "64"]) == 0
     seen = capsys.readouterr()
     assert "every sampled score is nan or infinite" in seen.err
     assert "nan or infinite. Estimated from 50 of 16640 scores." in seen.out
