@@ -36,8 +36,8 @@ def draw(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
             axes.barh(place, seen - start, left=start, color="#dddddd", edgecolor="white", label=label)
         if row["first_failure_seen"] is not None:
             label = _once("failure", "first failure seen", shown)
-            mark = {"linestyle": "none", "marker": "X", "color": style.RED, "clip_on": False, "markersize": 6}
-            axes.plot([max(1, row["failure_position"])], [place], label=label, **mark)
+            mark: dict[str, Any] = {"linestyle": "none", "marker": "X", "color": style.RED, "markersize": 6}
+            axes.plot([max(1, row["failure_position"])], [place], label=label, clip_on=False, **mark)
         axes.text(1.25 * max(seen or 1, 1), place, _words(row), va="center", fontsize=7)
         if row["maximum"]:
             label = _once("maximum", "positions that the model is made for", shown)
