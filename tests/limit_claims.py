@@ -14,7 +14,7 @@ PLACE = r"([\d,]+) \(last position ([\d,]+)\)"
 
 @dataclass
 class Truth:
-    """fails: the offsets that fail, all of them, of 0 ... up_to. tested: those that were measured, if known."""
+    """fails: the offsets that fail, all of 0 ... up_to. tested: those that were measured, if known."""
 
     fails: Collection[int]
     up_to: int

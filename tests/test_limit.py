@@ -432,3 +432,89 @@ def test_cases_multiply() -> None:
     assert [one.tolerance for one in found] == asked * 4
     assert heard == sorted(heard)
     assert heard[-1] <= 1
+
+
+LONGROPE = "longrope:short=1;1;1;1,long=2;4;8;16,original=64,factor=4"
+
+
+@pytest.mark.parametrize("spec", [LONGROPE, "dynamic:factor=2,maximum=64"])
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+def test_frequencies_that_the_offset_changes_are_those_of_a_scan(spec, dtype) -> None:
+    case = {"heads": 1, "seq_len": 8, "head_dim": 8, "scaling": spec, "length": "shifted"}
+    records = list(shift(range(151), dtype, "uniform", **case))
+    assert len({record.length for record in records}) > 1
+    asked = tried(records)
+    for text, found in zip(asked, limit(asked, dtype, "uniform", up_to=150, **case), strict=True):
+        assert (found.frozen, found.changing) == (False, True)
+        first = scan(records, text, 150)
+        claims_hold(found, records, first)
+        assert found.first_failure == first, text
+        assert row(found)["frequencies"] == "shifted"
+
+
+def test_a_proof_goes_through_a_switch_of_frequencies() -> None:
+    case = {"heads": 1, "seq_len": 8, "head_dim": 8, "budget": 64}
+    longrope = {"scaling": LONGROPE, "length": "shifted"}
+    (found,) = limit("drift_rms=0.01", "fp32", "hf", up_to=20_000, **case, **longrope)
+    assert found.bound_up_to > 56  # the last offset with the short frequencies
+    dynamic = {"scaling": "dynamic:factor=2,maximum=64", "length": "shifted"}
+    (found,) = limit("drift_rms=0.01", "fp32", "hf", up_to=20_000, **case, **dynamic)
+    assert found.bound_up_to == 57  # of those past it each has a setting of its own, and one is looked at
+
+
+def test_a_model_that_switches_is_not_judged_with_frozen_frequencies(out_of, capsys) -> None:
+    command = ["limit", "--model", "phi-3.5-mini", "--heads", "1", "--seq-len", "16", "--budget", "64"]
+    frozen = out_of(*command, "-q")
+    assert "with the frequencies of 4,096 positions at every offset; --length shifted" in frozen
+    assert "margin" not in frozen
+    assert main([*command, "--length", "shifted"]) == 0
+    shown = capsys.readouterr()
+    assert "times its 131,072 positions" in shown.out
+    assert "what new frequencies do to those scores is not drift" in shown.err
+    assert "the shift itself changes the exact scores" in shown.err
+
+
+def test_models_are_judged_by_their_own_maximum(out_of) -> None:
+    command = [
+        "limit",
+        "--model",
+        "llama-3.1-8b,qwen3-8b",
+        "--heads",
+        "1",
+        "--seq-len",
+        "16",
+        "--budget",
+        "90",
+    ]
+    shown = rows(out_of(*command, "-f", "csv"))
+    assert [one["maximum"] for one in shown] == ["131072", "40960"]
+    for one in shown:
+        seen = int(one["measured_up_to"]) + 16
+        assert float(one["margin"]) == seen / int(one["maximum"]) > 1
+        assert float(one["proved_margin"]) == (int(one["proved_up_to"]) + 16) / int(one["maximum"]) < 1
+    assert out_of(*command).startswith(
+        "No failure was seen within the maximum in any of 2 models; the smallest"
+    )
+    proved = out_of(*command, "--recipe", "uniform", "--dtype", "fp64", "--tolerance", "drift_max=1e-3")
+    assert proved.startswith(
+        "2 of 2 models hold through their own maximum; the smallest margin: uniform in float64"
+    )
+    assert "holds drift_max ≤ 0.001 through all 131,072 positions, 128.0 times over: proved up to" in proved
+    failing = out_of(*command, "--recipe", "uniform", "--dtype", "bf16")
+    assert failing.startswith("2 of 2 models do not hold through their own maximum; the earliest failure: ")
+    short = out_of(*command, "--up-to", "1000")
+    assert "but 2 were not measured up to it" in short.splitlines()[0]
+
+
+def test_the_end_of_a_models_positions_is_measured() -> None:
+    (found,) = limit("drift_rms=0.01", heads=1, seq_len=16, model="llama-3.1-8b", budget=64)
+    within = 131_072 - 16
+    asked = []
+    search(
+        Question(16, 2**24, -1, 64, [], within),
+        lambda some: asked.extend(some) or [True for _ in some],
+        lambda low, high, count: range(high - count, high),
+    )
+    assert found.within == within in asked
+    assert set(range(within - limit_search.WITHIN + 1, within)) <= set(asked)
+    assert len(asked) <= 65

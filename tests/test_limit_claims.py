@@ -96,10 +96,10 @@ def numbers_hold(one: Limit, made: dict[str, object], fails: set[int]) -> None:
 
 @pytest.mark.parametrize("which", range(len(BRUTE)))
 def test_nothing_false_is_said_of_tolerances_between_record_highs(which) -> None:
-    rows = brute(which, 900, 10, budget=64)
+    rows = brute(which, 600, 10, budget=64)
     searched = [made for made in rows if made["first_failure"] is None and made["first_failure_seen"]]
     assert len(rows) == 10
-    assert searched or BRUTE[which][0] != "hf"
+    assert searched or which != 1
 
 
 @pytest.mark.slow
@@ -161,7 +161,7 @@ def made_up(draw: st.DrawFn) -> tuple[Limit, Truth]:
     return found, Truth(fails, up_to, seq_len, maximum, tested, bound)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(made_up())
 def test_no_sentence_is_false_whatever_fails(made) -> None:
     found, truth = made
@@ -172,7 +172,7 @@ def test_no_sentence_is_false_whatever_fails(made) -> None:
     check(limit_words.sentence(found), who, truth)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.lists(made_up(), min_size=2, max_size=4))
 def test_no_headline_counts_wrongly(some) -> None:
     found = [one for one, _ in some]

@@ -31,7 +31,7 @@ COLUMNS: dict[str, str] = {
     "proof": "of proved_up_to: bound: by the a-priori bound alone; exhaustive: every offset that the bound "
     "leaves open was measured; none: offset 0 fails",
     "bound_up_to": "largest offset up to which the a-priori bound proves the tolerance; nan if nowhere",
-    "measured_up_to": "largest measured offset below the first failure seen; offsets between may fail; "
+    "measured_up_to": "largest measured offset below the first failure seen; others below it may fail; "
     "nan if offset 0 does",
     "measured_offsets": "how many offsets were measured from 0 to measured_up_to; none of them fails",
     "first_failure_seen": "smallest offset that was measured to fail; nan if none was",
@@ -47,7 +47,7 @@ COLUMNS: dict[str, str] = {
 LEGEND = (
     "offsets are looked at from 0 up. proved up to: no offset from 0 to it fails: by an a-priori bound, or\n"
     "because every offset was measured that the bound leaves open (exhaustive). measured up to: the largest\n"
-    "of `measured offsets` measured ones of which none fails; those between were not measured and may fail.\n"
+    "of `measured offsets` measured ones of which none fails; one neither measured nor proved may fail.\n"
     "first failure seen: the smallest offset measured to fail; first failure: where it is proved to be the\n"
     "first. All of it for these q and k. The last position of a sequence is its offset + seq_len - 1."
 )

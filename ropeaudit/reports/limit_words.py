@@ -48,8 +48,8 @@ def _of_models(judged: Sequence[Limit], rest: str) -> str:
     least = min(judged, key=lambda one: one.margin or 0.0)
     many = _count(len(judged), noun)
     if all(one.standing == "holds" for one in judged):
-        text = f"{many} of {len(judged)} {'holds through its' if len(judged) == 1 else 'hold through their'} "
-        text += f"{own}maximum{rest}"
+        verb = "holds through its" if len(judged) == 1 else "hold through their"
+        text = f"{len(judged)} of {many} {verb} {own}maximum{rest}"
     elif all(one.standing in ("holds", "unseen") for one in judged):
         text = f"No failure was seen within the maximum in any of {many}{rest}"
     else:
