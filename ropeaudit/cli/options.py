@@ -105,6 +105,16 @@ def changes_option(function: F) -> F:
     )(function)
 
 
+def length_option(function: F) -> F:
+    """--length; `cli.settings` reads it."""
+    return click.option(
+        "--length",
+        metavar="WHICH",
+        help="Frequencies that depend on the length: unshifted keeps them, shifted lets the offset change "
+        "them.  [default: unshifted]",
+    )(function)
+
+
 def rope_options(function: F) -> F:
     """The options that choose a RoPE setting; `cli.settings` reads them."""
     for option in reversed(
