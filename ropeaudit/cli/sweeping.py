@@ -108,6 +108,12 @@ class Run:
             self.file.append(row)
         self.done[cell] = row
 
+    def _tell(self, text: str) -> None:
+        from ropeaudit.cli import output
+
+        if not self.options["quiet"]:
+            output.say(f"note: {text}")
+
     def _here(self, tasks: list[Task], progress: Callable[[float], None]) -> Iterator[tuple[int, Record]]:
         from ropeaudit import circumstances
         from ropeaudit.sweeps import sweep
@@ -128,7 +134,7 @@ class Run:
 
         address, audit = self.options["scheduler"], self.sweep.audit
         finished = (
-            cluster.on_dask(audit, units, address, self.jobs, listen)
+            cluster.on_dask(audit, units, address, self.jobs, listen, self._tell)
             if address is not None
             else workers.processes(audit, units, self.jobs, listen)
         )

@@ -76,7 +76,7 @@ def shown(row: Record) -> str:
     return f"{asked} ({row.seq_len} positions, schema {row.schema}, version {row.version})"
 
 
-_REMEDY = "remove it, or give another -o"
+_REMEDY = "move it away, or give another -o"
 
 
 def _row(path: str, number: int, line: bytes) -> Record:

@@ -156,7 +156,7 @@ def _opened(path: str, flags: int) -> int:
     """Open a file, nothing but a file and no link to one. Raises: BadOutput."""
     for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):  # a pipe would wait
         flags |= getattr(os, name, 0)
-    remedy = "move it, or give another -o"
+    remedy = "move it away, or give another -o"
     try:
         if os.path.islink(path):
             raise BadOutput(f"{path!r} is a link, and rows go there until a run is over; {remedy}")
@@ -197,7 +197,7 @@ def _lines(name: str, form: str) -> list[reports.Row]:
         content = Path(name).read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         if not whole and not _begun(content, form):
-            raise BadInput(f"{name!r} is not a report of ropeaudit; remove it, or give another -o")
+            raise BadInput(f"{name!r} is not a report of ropeaudit; move it away, or give another -o")
         return reading.parse(name, form, whole.decode()) if whole else []
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{name!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
