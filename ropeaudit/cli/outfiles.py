@@ -65,7 +65,9 @@ class OutputFile:
             else:
                 self._replace(contents)
         except OSError as error:
-            raise BadOutput(f"-o {self.path!r} cannot be written: {error.strerror}; give another place") from None
+            raise BadOutput(
+                f"-o {self.path!r} cannot be written: {error.strerror}; give another place"
+            ) from None
         self.written = True
 
     def _replace(self, contents: Sequence[bytes]) -> None:
@@ -88,7 +90,7 @@ class OutputFile:
 
 
 def targets(path: str, form: str) -> list[str]:
-    """Return the files that are replaced for a path: the one behind it, and beside a CSV its circumstances."""
+    """Return the files that are replaced for a path: that behind it, and beside a CSV its circumstances."""
     return [paths.behind(one) for one in (path, f"{path}.meta.json")][: 2 if form == "csv" else 1]
 
 

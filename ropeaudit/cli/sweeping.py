@@ -198,7 +198,9 @@ def how_to_go_on(file: SweepFile | None) -> str:
     """Return what to say of an interrupted run's rows; nothing where they are stored nowhere."""
     if file is None:
         return ""
-    where = f"; the rows are in {file.path!r}" if os.path.exists(file.path) and os.path.getsize(file.path) else ""
+    where = (
+        f"; the rows are in {file.path!r}" if os.path.exists(file.path) and os.path.getsize(file.path) else ""
+    )
     return f"{where}; the same command with --resume goes on"
 
 

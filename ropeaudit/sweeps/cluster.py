@@ -148,7 +148,7 @@ def _local(distributed: Any, jobs: int, listen: Callable[[], None]) -> Any:
     except Exception as error:  # whatever Dask makes of a machine without room or ports
         listen()
         raise RopeAuditError(
-            f"--scheduler local: Dask's workers do not start ({_line(error)}); give --jobs without --scheduler"
+            f"--scheduler local: Dask's workers do not start ({_line(error)}); give --jobs alone"
         ) from None
 
 

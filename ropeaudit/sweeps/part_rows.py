@@ -39,11 +39,11 @@ def parsed(path: str, content: bytes) -> tuple[list[Record], int]:
 def torn(tail: bytes, behind_rows: bool = False) -> bool:
     """Tell whether the end of a file is the beginning of a row, as a dying machine leaves it.
 
-    behind_rows: zero bytes alone may stand there too.
+    behind_rows: rows stand before it, so that a few bytes of a row, or zero bytes, are enough.
     """
     text = tail.rstrip(b"\0").decode("utf-8", "replace")
-    if not text:
-        return behind_rows or not tail
+    if not behind_rows and not text.startswith(_FIRST):
+        return not tail
     for number, name in enumerate(records.COLUMNS):
         key = f'{", " if number else "{"}"{name}": '
         if len(text) <= len(key):
@@ -76,6 +76,7 @@ def shown(row: Record) -> str:
     return f"{asked} ({row.seq_len} positions, schema {row.schema}, version {row.version})"
 
 
+_FIRST = f'{{"{next(iter(records.COLUMNS))}": '
 _REMEDY = "move it away, or give another -o"
 
 
@@ -93,9 +94,7 @@ def _row(path: str, number: int, line: bytes) -> Record:
             raise BadInput(f"{path!r} line {number}: {name} {seen} is {wrong}; remove the line and --resume")
     row = Record(**found)
     if line_of(row) != line + b"\n":
-        raise BadInput(
-            f"{path!r} line {number} is not as ropeaudit wrote it; remove the line and --resume"
-        )
+        raise BadInput(f"{path!r} line {number} is not as ropeaudit wrote it; remove the line and --resume")
     return row
 
 
