@@ -50,7 +50,7 @@ class Cluster:
         pass
 
     def sync(self, what, callback_timeout):
-        return {number: 1 for number in range(self.there)}
+        return dict.fromkeys(range(self.there), 1)
 
     def submit(self, function, spec, unit, **options):
         self.count += 1
@@ -113,6 +113,11 @@ def clock(monkeypatch):
     return now
 
 
+def for_ever(patience: cluster.Patience, workers_there) -> None:
+    while True:
+        patience.wait(False, workers_there)
+
+
 def test_workers_that_are_all_gone_are_waited_for_and_then_no_more(clock, monkeypatch) -> None:
     notes: list[str] = []
     home, said = on(Cluster(2, None, there=0), monkeypatch, notes)
@@ -126,8 +131,7 @@ def test_workers_that_come_back_begin_a_new_wait(clock) -> None:
     notes: list[str] = []
     patience = cluster.Patience(notes.append)
     with pytest.raises(RopeAuditError):
-        while True:
-            patience.wait(False, lambda: 300 < clock.at < 400)
+        for_ever(patience, lambda: 300 < clock.at < 400)
     assert 1000 - 10 <= clock.at < 1010
     assert len(notes) == 2
 
@@ -144,8 +148,7 @@ def test_the_patience_is_that_of_dasks_configuration(clock) -> None:
     with dask.config.set({"ropeaudit.patience": "20s"}):
         patience = cluster.Patience(lambda text: None)
         with pytest.raises(RopeAuditError, match="there for 20s;"):
-            while True:
-                patience.wait(False, lambda: 0)
+            for_ever(patience, lambda: 0)
     assert 20 <= clock.at < 30
     for wrong in ("soon", [], "10 parsecs"):
         with dask.config.set({"ropeaudit.patience": wrong}), pytest.raises(UsageError, match="is no time"):

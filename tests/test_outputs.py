@@ -252,6 +252,36 @@ def test_a_report_that_was_not_there_is_written_when_broken_off(tmp_path, capsys
     assert sorted(os.listdir(tmp_path)) == ["x.jsonl", "y.jsonl"]
 
 
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.json"])
+def test_a_shard_does_not_take_the_place_of_another(name, tmp_path, capsys) -> None:
+    path = tmp_path / name
+    asked = [*MANY, "-o", str(path)]
+    assert main([*asked, "--shard", "1/2"]) == 0
+    before = contents(tmp_path)
+    for more in ([], ["--resume"]):
+        assert main([*asked, "--shard", "2/2", *more]) == 2
+        assert f"{str(path)!r} holds " in capsys.readouterr().err
+        assert contents(tmp_path) == before
+    assert main([*asked, "--shard", "1/2"]) == 0
+    assert main([*asked, "--shard", "1/2", "--resume"]) == 0
+    path.write_text("something else\n")
+    assert main([*asked, "--shard", "2/2"]) == 0
+
+
+def test_a_ctrl_c_while_the_report_is_written_says_where_the_rows_are(tmp_path, capsys, monkeypatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "x.jsonl"
+    path.write_text("finished")
+    monkeypatch.setattr(outfiles.os, "fsync", stop)
+    assert main([*SMALL, "-o", str(path)]) == 130
+    said = capsys.readouterr().err
+    assert f"the rows are in '{path}.part', and the same command with --resume goes on" in said
+    assert path.read_text() == "finished"
+    assert sorted(os.listdir(tmp_path)) == ["x.jsonl", "x.jsonl.part"]
+
+
 def test_other_commands_do_not_shrink_a_report_either(tmp_path, capsys, monkeypatch) -> None:
     from ropeaudit.analyses import limit
 

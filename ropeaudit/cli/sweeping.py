@@ -160,6 +160,9 @@ def kept(sweep: Sweep, options: dict[str, Any]) -> Iterator[SweepFile | None]:
         return
     from ropeaudit.sweeps import sweep_file
 
+    if not options["resume"]:
+        _refuse_other_shard(sweep, name)
+
     def check(path: str, rows: list[Record]) -> None:
         sweep_file.refuse_foreign(path, sweep.placed(rows)[1])
 
@@ -170,9 +173,26 @@ def kept(sweep: Sweep, options: dict[str, Any]) -> Iterator[SweepFile | None]:
         file.close()
 
 
+def _refuse_other_shard(sweep: Sweep, name: str) -> None:
+    """Raise BadOutput if NAME holds what another shard of the sweep has measured."""
+    from ropeaudit.errors import BadInput, BadOutput, UnknownName
+    from ropeaudit.sweeps import sweep_file
+
+    rows: list[Record] = []
+    if sweep.others:
+        with contextlib.suppress(BadInput, UnknownName):  # whatever else is there may be replaced
+            rows = sweep_file.finished(name)
+    if foreign := next((row for row in rows if row.identity() in sweep.others), None):
+        raise BadOutput(
+            f"{name!r} holds rows of another shard, such as {sweep_file.shown(foreign)}; give each --shard "
+            "an -o of its own, or remove it"
+        )
+
+
 @contextlib.contextmanager
 def kept_rows_named(file: SweepFile | None) -> Iterator[None]:
     """Say where the rows are if the report cannot be written. Raises: BadOutput."""
+    from ropeaudit.cli import output
     from ropeaudit.errors import BadOutput
 
     try:
@@ -184,6 +204,10 @@ def kept_rows_named(file: SweepFile | None) -> Iterator[None]:
             f"{error}, or make room: the rows are in {file.path!r}, and the same command with --resume "
             "goes on"
         ) from None
+    except KeyboardInterrupt:
+        if file is not None:
+            output.say(f"the rows are in {file.path!r}, and the same command with --resume goes on")
+        raise
 
 
 def stand_in_report(

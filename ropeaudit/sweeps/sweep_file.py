@@ -49,11 +49,11 @@ class SweepFile:
                     "go on with --resume, or remove it"
                 )
             check(self.path, self.rows)
-            finished = _finished(name) if resume and not self.rows else []
-            check(name, finished)
+            there = finished(name) if resume and not self.rows else []
+            check(name, there)
             if self.length < len(content):  # a torn line of ours
                 os.ftruncate(self.number, self.length)
-            self._adopt(finished)
+            self._adopt(there)
         except BaseException:
             self.close()
             raise
@@ -132,10 +132,10 @@ def peek(name: str) -> list[Record]:
     """Return the rows that a run with --resume would begin with. Raises: BadInput, BadOutput."""
     part = part_of(name)
     if not os.path.lexists(part):
-        return _finished(name)
+        return finished(name)
     number = _opened(part, os.O_RDONLY)
     try:
-        return part_rows.parsed(part, _content(number))[0] or _finished(name)
+        return part_rows.parsed(part, _content(number))[0] or finished(name)
     finally:
         os.close(number)
 
@@ -179,7 +179,7 @@ def _content(number: int) -> bytes:
         return file.read()
 
 
-def _finished(name: str) -> list[Record]:
+def finished(name: str) -> list[Record]:
     """Return the rows of NAME, which is there already; a torn last line is dropped. Raises: BadInput."""
     form = reports.form_of(name)
     if not os.path.exists(name):
