@@ -20,7 +20,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from ropeaudit import shift
-from ropeaudit.cli import output
+from ropeaudit.cli import outfiles
 from ropeaudit.cli.main import main
 from ropeaudit.errors import UsageError
 
@@ -619,7 +619,7 @@ def test_a_full_disk_leaves_an_existing_file_as_it_was(step, capsys, tmp_path, m
 
     monkeypatch.chdir(tmp_path)
     Path("x.csv").write_text("old")
-    monkeypatch.setattr(output.os, step, full)
+    monkeypatch.setattr(outfiles.os, step, full)
     assert main([*SMALL, "-o", "x.csv"]) == 2
     seen = capsys.readouterr()
     assert seen.out == ""

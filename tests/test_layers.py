@@ -8,7 +8,7 @@ PACKAGE = Path(__file__).parent.parent / "ropeaudit"
 # From the ground up; of several names that fit a module the longest counts.
 HOUSE = [
     ["errors", "measuring", "files", "sweeps"],
-    ["formats", "doubledouble", "circumstances", "data", "threads", "beside"],
+    ["formats", "doubledouble", "circumstances", "data", "threads", "beside", "paths"],
     ["rope.scaling", "rope.axes", "digests"],
     ["rope.setting", "files.tensorfiles"],
     [
@@ -53,7 +53,7 @@ HOUSE = [
     ["subjects.own"],
     ["subjects.makers"],
     ["measuring.plan", "records", "bounds.terms"],
-    ["bounds.monotone", "measuring.tile", "measuring.attention"],
+    ["bounds.monotone", "measuring.tile", "measuring.attention", "sweeps.part_rows"],
     ["bounds.sums", "attainable"],
     ["measuring.measure", "bounds", "bounds.sampled", "measuring.attention_pass", "measuring.sampled"],
     ["cases"],
@@ -123,7 +123,8 @@ HOUSE = [
     ["reports.plots.style"],
     [f"reports.plots.{kind}" for kind in ("bands", "decay", "drift", "heatmap", "safe", "stages")],
     ["reports.plots"],
-    ["cli", "cli.options", "cli.values", "cli.gates", "cli.progress"],
+    ["cli.overwriting"],
+    ["cli", "cli.options", "cli.values", "cli.gates", "cli.progress", "cli.outfiles"],
     ["cli.output", "cli.settings", "cli.rows"],
     ["cli.work", "cli.baselines", "cli.sweeping"],
     [

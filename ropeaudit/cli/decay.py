@@ -70,9 +70,9 @@ def decay(**options: Any) -> int:
         }
         if found or not interrupted:
             report = decay_report(found, shapes, about, columns, header=not options["no_header"])
-            output.deliver_drawn(report, functools.partial(drawn, shapes), files, options)
+            output.deliver_drawn(report, functools.partial(drawn, shapes), files, options, interrupted)
     if interrupted:
-        output.say(f"interrupted: {len(found)} of {len(jobs)} cases were done and written")
+        output.say_interrupted(f"{len(found)} of {len(jobs)} cases", files)
     return 130 if interrupted else 0
 
 

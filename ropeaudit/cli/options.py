@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from ropeaudit.cli import overwriting
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 FORMS = (
@@ -42,6 +44,7 @@ def form(function: F) -> F:
 
 def report_options(function: F) -> F:
     """-f/--format, --color, -o, --columns and -q; `cli.output` and `cli.rows` read them."""
+    function = overwriting.guarded(function)
     for option in (
         click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr."),
         axis("--columns", "Columns to show and write."),

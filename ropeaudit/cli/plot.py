@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ropeaudit.cli import overwriting
 from ropeaudit.cli.options import axis, changes_option, rope_options, vector_options
 from ropeaudit.errors import RopeAuditError
 
@@ -48,6 +49,7 @@ _OWN = ("file", "kind", "outputs", "quiet")  # the options that are none of the 
 @changes_option
 @vector_options
 @rope_options
+@overwriting.guarded
 def plot(**options: Any) -> int:
     """Draw a report of another command, FILE, or measure one case and draw it by query and key."""
     from ropeaudit import reports

@@ -122,13 +122,13 @@ def shift(**options: Any) -> int:
             report = baseline.beside(report) if baseline else report
             draw = functools.partial(drawn, found if options["curve"] else ())
             with sweeping.kept_rows_named(kept):
-                output.write_drawn(report, draw, files)
-            if kept and (not interrupted or kept.told_by(columns, found)):
+                output.write_drawn(report, draw, output.replaceable(files, interrupted))
+            if kept and (not interrupted or sweeping.stand_in_report(kept, files, columns, found)):
                 kept.remove()
             output.deliver_drawn(report, draw, (), options)
+        more = sweeping.how_to_go_on(kept)
     if interrupted:
-        more = "; the same command with --resume goes on" if kept else ""
-        output.say(f"interrupted: {len(found)} rows were done and written{more}")
+        output.say_interrupted(f"{len(found)} rows", files, more)
         return 130
     broken = baseline.broken(conditions) if baseline else gates.broken(conditions, found)
     return work.judged(broken)

@@ -32,9 +32,9 @@ def done(
         found, interrupted = rows.gathered(run, options["quiet"])
         if found or not interrupted:
             about = output.circumstances(options) | ({"stages": stages} if stages else {})
-            output.deliver(report(found, about), files, options)
+            output.deliver(report(found, about), files, options, interrupted)
     if interrupted:
-        output.say(f"interrupted: {len(found)} {noun} were done and written")
+        output.say_interrupted(f"{len(found)} {noun}", files)
     return found, INTERRUPTED if interrupted else 0
 
 
