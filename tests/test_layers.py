@@ -8,8 +8,8 @@ PACKAGE = Path(__file__).parent.parent / "ropeaudit"
 # From the ground up; of several names that fit a module the longest counts.
 HOUSE = [
     ["errors", "measuring", "files", "sweeps"],
-    ["formats", "doubledouble", "circumstances", "data", "threads", "beside"],
-    ["rope.scaling", "rope.axes", "digests"],
+    ["formats", "doubledouble", "circumstances", "data", "threads", "beside", "streams"],
+    ["rope.scaling", "rope.axes", "digests", "surroundings"],
     ["rope.setting", "files.tensorfiles"],
     [
         "rope.scaled",
