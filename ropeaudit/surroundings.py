@@ -79,7 +79,7 @@ def foreign(home: State | None = None) -> Iterator[None]:
     except SystemExit as stop:
         raise RuntimeError(f"it calls sys.exit({'' if stop.code is None else stop.code})") from None
     except BaseException as stop:
-        raise RuntimeError(f"it raises {type(stop).__name__}: {stop}") from None
+        raise RuntimeError(f"it raises {type(stop).__name__}: {stop}".removesuffix(": ")) from None
     finally:
         os._exit = leave
         if os.getpid() != process:

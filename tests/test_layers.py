@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parent.parent / "ropeaudit"
 HOUSE = [
     ["errors", "measuring", "files", "sweeps"],
     ["formats", "doubledouble", "circumstances", "data", "threads", "beside", "streams"],
-    ["rope.scaling", "rope.axes", "digests", "surroundings"],
+    ["rope.scaling", "rope.axes", "digests", "surroundings", "files.declared"],
     ["rope.setting", "files.tensorfiles"],
     [
         "rope.scaled",
@@ -84,13 +84,12 @@ HOUSE = [
     ["testing"],
     ["reports.numbers"],
     ["reports"],
-    ["reports.settings", "reports.parquet", "reports.curves"],
+    ["reports.settings", "reports.csv", "reports.parquet", "reports.curves"],
     ["reports.reading"],
     ["reports.drift", "reports.table", "reports.json", "reports.plan", "sweeps.sweep_file"],
     [
         "reports.markdown",
         "reports.jsonl",
-        "reports.csv",
         "reports.decay",
         "reports.parity",
         "reports.rerotate",

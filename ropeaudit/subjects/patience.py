@@ -38,12 +38,12 @@ _LOCK = threading.RLock()
 _WORKERS: list[_Worker] = []
 
 
-def patiently(function: Callable[[], Any], what: str, limit: float | None = LIMIT) -> Any:
+def patiently(function: Callable[[], Any], what: str, endless: bool = False) -> Any:
     """Return what `function` returns, or raise what it raises; all around it is afterwards as it was.
 
     One call at a time, in a thread of its own, so that a call that never ends can be left behind.
-    what: its name in the message. limit: seconds, None for ever.
-    Raises: UsageError after `limit` seconds; RuntimeError for sys.exit and the like.
+    what: its name in the message. endless: wait for ever.
+    Raises: UsageError after `LIMIT` seconds; RuntimeError for sys.exit and the like.
     """
     home = surroundings.home()
 
@@ -59,9 +59,9 @@ def patiently(function: Callable[[], Any], what: str, limit: float | None = LIMI
         future: Future[Any] = Future()
         _WORKERS[0].tasks.put((future, called))
         try:
-            return future.result(limit)
+            return future.result(None if endless else LIMIT)
         except Late:
             if future.done():
                 raise
             _WORKERS.clear()
-            raise UsageError(f"{what} has not returned after {limit:g} s; give one that does") from None
+            raise UsageError(f"{what} has not returned after {LIMIT:g} s; give one that does") from None
