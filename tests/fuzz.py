@@ -170,7 +170,12 @@ def tweaked(word: str, dice: random.Random) -> str:
 
 # file -> lines that read it
 READERS = {
-    "a.csv": ["diff a.csv b.json", "summary a.csv -f json", "merge a.csv -o merged.csv", "plot a.csv -o p.svg"],
+    "a.csv": [
+        "diff a.csv b.json",
+        "summary a.csv -f json",
+        "merge a.csv -o merged.csv",
+        "plot a.csv -o p.svg",
+    ],
     "a.json": ["diff a.json b.json -f json", "summary a.json", "report a.json -o page.html"],
     "b.json": [f"shift {R} --offset 7 --baseline b.json -f csv", "merge a.json b.json -o merged.jsonl"],
     "a.jsonl": ["diff a.jsonl b.json -f csv", "merge a.jsonl -o merged.json", "summary a.jsonl"],
@@ -178,14 +183,36 @@ READERS = {
     "part.jsonl.part": [f"shift {R} --offset 0,7 -o part.jsonl --resume -f jsonl"],
     "config.json": ["frequencies --config config.json -f csv", f"shift {R} --config config.json --offset 7"],
     "x.toml": [f"shift {S} --recipe x.toml --dtype fp16 --offset 7 -f csv"],
-    "x.npz": ["shift --qk x.npz --recipe hf --dtype fp16 --offset 7 -f csv", "decay --qk x.npz --distance 0,1"],
+    "x.npz": [
+        "shift --qk x.npz --recipe hf --dtype fp16 --offset 7 -f csv",
+        "decay --qk x.npz --distance 0,1",
+    ],
     "q.npy": ["shift --qk q.npy,q.npy --recipe hf --dtype fp16 --offset 7 -f json"],
     "x.safetensors": ["shift --qk x.safetensors --recipe hf --dtype fp16 --offset 7 -f jsonl"],
     "x.pt": ["shift --qk x.pt --recipe hf --dtype fp16 --offset 7 -f jsonl"],
     "table.npz": ["frequencies --against table.npz --head-dim 8 -f json"],
     "module.safetensors": ["module module.safetensors -f json"],
 }
-ODD = [None, True, [], {}, "", "x", "nan", -1, 0, 1.5, 1e308, 10**30, 2**63, [1], {"a": 1}, "\u2028", "=1", "\ud800"]
+ODD = [
+    None,
+    True,
+    [],
+    {},
+    "",
+    "x",
+    "nan",
+    -1,
+    0,
+    1.5,
+    1e308,
+    10**30,
+    2**63,
+    [1],
+    {"a": 1},
+    "\u2028",
+    "=1",
+    "\ud800",
+]
 
 
 def damaged(name: str, whole: bytes, dice: random.Random) -> bytes:
@@ -257,7 +284,9 @@ def prepared() -> dict[str, bytes]:
     frequencies = (10000.0 ** (-np.arange(0, 8, 2) / 8)).astype(np.float32)
     np.savez("table.npz", inv_freq=frequencies)
     save_file({"layers.0.rotary_emb.inv_freq": frequencies}, "module.safetensors")
-    Path("x.toml").write_text('extends = "hf"\nname = "mine"\nangle = "fp32/fp16"\nscale_after_store = true\n')
+    Path("x.toml").write_text(
+        'extends = "hf"\nname = "mine"\nangle = "fp32/fp16"\nscale_after_store = true\n'
+    )
     config = {"model_type": "llama", "hidden_size": 16, "num_attention_heads": 2, "rope_theta": 1e4}
     config |= {"max_position_embeddings": 64, "num_key_value_heads": 1, "head_dim": 8}
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ropeaudit.sweeps.sweep import Sweep, Task
     from ropeaudit.sweeps.sweep_file import SweepFile
 
+_LONG = 3600.0  # seconds
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -82,6 +83,8 @@ class Run:
         """Measure what is left; yield each row once it is kept."""
         apart = self.jobs > 1 or self.options["scheduler"] is not None
         tasks = self.sweep.tasks(self.done, whole=self.file is None and not apart)
+        if not self.options["quiet"]:
+            forewarn(tasks)
         for cell, row in (self._apart if apart else self._here)(tasks, progress):
             self._keep(cell, row)
             yield row
@@ -136,6 +139,22 @@ class Run:
                 if isinstance(result, workers.Result):
                     self.told[unit[0].cells[0]] = result.findings
                 ready += sum(task.seconds for task in unit)
+
+
+def forewarn(tasks: list[Task]) -> None:
+    """Say before hours of work about how many they are, and how they become fewer."""
+    from ropeaudit import circumstances
+    from ropeaudit.cli import output, progress
+
+    seconds = sum(task.seconds for task in tasks) / circumstances.threads()
+    if seconds < _LONG:
+        return
+    sampled = any(task.case.sample is not None for task in tasks)
+    remedy = "" if sampled else "--sample 100000 measures so many scores of each row instead of all; "
+    output.say(
+        f"this takes roughly {progress.duration(seconds)} on this machine; {remedy}a shorter --seq-len, fewer "
+        "rows, or --shard on several machines make it shorter"
+    )
 
 
 @contextlib.contextmanager
