@@ -100,6 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemoryError:
         return _refuse("out of memory; give a smaller --seq-len, --heads or --head-dim")
     except OSError as error:
+        if _homeless():
+            return _refuse("the folder that this was started in is gone; go to another one")
         return _refuse(f"cannot write the report: {error.strerror or error}")
     except Exception as error:
         if os.environ.get("ROPEAUDIT_DEBUG"):
@@ -107,6 +109,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fault(error)
     except BaseException as error:
         return _fault(error)
+
+
+def _homeless() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return True
+    return False
 
 
 def _fault(error: BaseException) -> int:
