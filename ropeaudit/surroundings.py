@@ -34,7 +34,7 @@ def now() -> State:
 def put(state: State) -> None:
     """Bring a state back; what is as it was is left alone."""
     for name, (read, write) in _aspects().items():
-        if name in state and not _same(read(), state[name]):
+        if name in state and not same(read(), state[name]):
             with contextlib.suppress(OSError):  # a folder that is gone
                 write(state[name])
 
@@ -190,15 +190,12 @@ def _torch(torch: Any) -> dict[str, Aspect]:
     }
     for kind in ("cpu", "cuda"):
         found[f"torch.autocast {kind}"] = _autocast(torch, kind)
-    backends = torch.backends
-    for where, names in (
-        (backends.cuda.matmul, ("allow_tf32", "allow_fp16_reduced_precision_reduction")),
-        (backends.cudnn, ("enabled", "benchmark", "deterministic", "allow_tf32")),
-    ):
-        for name in names:
-            found[f"torch.{where} {name}"] = _attribute(where, name)
-    precision = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
-    found["torch.precision"] = precision  # last: others change it too
+    # the legacy way to set precisions and the new one cannot be read together; this sets both
+    found["torch.precision"] = _tried(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
+    for name in ("enabled", "benchmark", "deterministic", "allow_tf32"):
+        found[f"torch.cudnn {name}"] = _attribute(torch.backends.cudnn, name)
+    if hasattr(torch.backends, "fp32_precision"):
+        found["torch.precision of all"] = _attribute(torch.backends, "fp32_precision")
     return found
 
 
@@ -214,7 +211,18 @@ def _autocast(torch: Any, kind: str) -> Aspect:
 
 
 def _attribute(where: Any, name: str) -> Aspect:
-    return lambda: getattr(where, name), lambda value: setattr(where, name, value)
+    return _tried(lambda: getattr(where, name), lambda value: setattr(where, name, value))
+
+
+def _tried(read: Callable[[], Any], write: Callable[[Any], Any]) -> Aspect:
+    """Return an aspect that is None where torch will not tell it, and then is not set."""
+
+    def told() -> Any:
+        with contextlib.suppress(RuntimeError):
+            return read()
+        return None
+
+    return told, lambda value: value is None or write(value)
 
 
 def _new_torch() -> State:
@@ -235,7 +243,8 @@ def _new_torch() -> State:
     }
 
 
-def _same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
+    """Tell whether two values of a state are equal."""
     if hasattr(one, "equal"):  # a tensor
         return bool(one.equal(other))
     if isinstance(one, tuple) and len(one) == 5:  # NumPy's random numbers

@@ -396,7 +396,7 @@ def lines(numbers: range, files: dict[str, bytes], report: Callable[[str], None]
     seen: Seen = collections.Counter()
     for number in numbers:
         _run(changed(random.Random(f"line {number}")), f"line {number}", seen, report)
-        _restore(files)
+        restore(files)
     return seen
 
 
@@ -408,7 +408,7 @@ def damages(numbers: range, files: dict[str, bytes], report: Callable[[str], Non
         name = dice.choice(sorted(READERS))
         Path(name).write_bytes(damaged(name, files[name], dice))
         _run(shlex.split(dice.choice(READERS[name])), f"file {number} {name}", seen, report)
-        _restore(files)
+        restore(files)
     return seen
 
 
@@ -426,7 +426,8 @@ def _run(line: list[str], name: str, seen: Seen, report: Callable[[str], None]) 
     seen[code] += 1
 
 
-def _restore(files: dict[str, bytes]) -> None:
+def restore(files: dict[str, bytes]) -> None:
+    """Bring the files of this folder back, and remove those that a line wrote."""
     for path in Path().iterdir():
         if path.name not in files and path.is_file():
             path.unlink()
