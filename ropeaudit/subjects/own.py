@@ -5,6 +5,7 @@ Letters: h heads, s positions, d head_dim.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import importlib.util
@@ -55,8 +56,9 @@ def _module(where: str) -> tuple[Any, surroundings.State]:
     path = Path(where)
     if by_path and not path.is_file():
         raise BadInput(f"--impl {where}: there is no such file; {_EXAMPLE}")
-    if not by_path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    with contextlib.suppress(OSError):  # a folder that is gone
+        if not by_path and os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
 
     def imported() -> tuple[Any, surroundings.State]:
         surroundings.seed()
@@ -93,11 +95,13 @@ def _file(path: Path) -> Any:
         raise ImportError("it is no Python file")
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module  # dataclasses look themselves up there
-    sys.path.insert(0, str(path.resolve().parent))
+    folder = str(path.resolve().parent)  # the module may go to another one
+    sys.path.insert(0, folder)
     try:
         found.loader.exec_module(module)
     finally:
-        sys.path.remove(str(path.resolve().parent))
+        if folder in sys.path:
+            sys.path.remove(folder)
     return module
 
 
