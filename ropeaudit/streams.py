@@ -111,14 +111,14 @@ def _mended(errors: TextIO) -> TextIO:
             os.dup2(_kept.errors, number)
     if not errors.closed:
         return errors
-    return open(os.dup(_kept.errors), "w", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+    return open(os.dup(_kept.errors), "w", encoding="utf-8", errors="backslashreplace")
 
 
 class _Lent(io.TextIOBase):
     """A stream for other people's code: it writes to another, which it cannot close."""
 
     def __init__(self, to: TextIO) -> None:
-        self._to = to._to if isinstance(to, _Lent) else to
+        self._to: TextIO = to._to if isinstance(to, _Lent) else to
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError, ValueError):  # nobody can read it

@@ -92,7 +92,7 @@ def seed() -> None:
     import numpy as np
 
     random.seed(_SEED)
-    np.random.seed(_SEED)
+    np.random.seed(_SEED)  # noqa: NPY002 other people use it
 
 
 def _aspects() -> dict[str, Aspect]:
@@ -123,6 +123,11 @@ def _folder() -> str:
         return ""
 
 
+def _go(folder: str) -> None:
+    if folder:
+        os.chdir(folder)
+
+
 def _set_environment(wanted: dict[str, str]) -> None:
     for name in set(os.environ) - set(wanted):
         del os.environ[name]
@@ -140,7 +145,7 @@ def _set_filters(wanted: tuple[list[Any], Any]) -> None:
 
 
 _PYTHON: dict[str, Aspect] = {
-    "folder": (_folder, lambda path: path and os.chdir(path)),
+    "folder": (_folder, _go),
     "environment": (lambda: dict(os.environ), _set_environment),
     "path": (lambda: list(sys.path), _set_path),
     "filters": (lambda: (list(warnings.filters), warnings.showwarning), _set_filters),
@@ -227,7 +232,7 @@ def _tried(read: Callable[[], Any], write: Callable[[Any], Any]) -> Aspect:
 
 def _new_torch() -> State:
     """Return the state of torch as it is when it has just been loaded; nothing where it is not."""
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     if not hasattr(torch, "default_generator"):
         return {}
     return {

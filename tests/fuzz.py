@@ -11,6 +11,7 @@ import collections
 import contextlib
 import csv
 import io
+import itertools
 import json
 import os
 import random
@@ -80,13 +81,14 @@ env -f json
 VALID = [shlex.split(line) for line in LINES.strip().splitlines()]
 FLAGS = sorted({word for line in VALID for word in line if word.startswith("-")} | {"--nope", "-x", "--by"})
 _WORDS = (
-    "0 1 -1 2 7 8 1.5 -0.0 1e5 1e308 1e-308 1e400 nan inf -inf None true 2^53 2^60 16k k 1_000 0x10 ١٠ ² 1-8*2 "
-    "1-8+2 8-1+1 0-99999+1 , ,, 1, fp16 bf16 fp64 e4m3 fp17 hf uniform meta hf,uniform x.toml ones arange "
-    "diagonal previous x.npz x.safetensors config.json a.csv a.json a.jsonl k.py:f k.py:nope module.safetensors . "
-    ".. full causal window:0 half interleaved angle=fp64 angle=fp17 table=bf16 trig=fp16/fp16 drift_rms "
-    "drift_rms>1e9 drift_rms=>1 drift_rms<nan seed==0 subject,offset schema nowhere/x.json new.txt new.md all "
-    "none linear:factor=4 yarn dynamic:factor=1e300,original=4 llama3 1/1 2/1 0/0 [bold]x[/] %s {0} \\ -- é \u202e "
-    "\x1b[2J \x00 \ud800 \u2028 csv json html table markdown parquet stage pair row"
+    "0 1 -1 2 7 8 1.5 -0.0 1e5 1e308 1e-308 1e400 nan inf -inf None true 2^53 2^60 16k k 1_000 0x10 ١٠ "
+    "² 1-8*2 1-8+2 8-1+1 0-99999+1 , ,, 1, fp16 bf16 fp64 e4m3 fp17 hf uniform meta hf,uniform x.toml "
+    "ones arange diagonal previous x.npz x.safetensors config.json a.csv a.json a.jsonl k.py:f "
+    "k.py:nope module.safetensors . .. full causal window:0 half interleaved angle=fp64 angle=fp17 "
+    "table=bf16 trig=fp16/fp16 drift_rms drift_rms>1e9 drift_rms=>1 drift_rms<nan seed==0 "
+    "subject,offset schema nowhere/x.json new.txt new.md all none linear:factor=4 yarn "
+    "dynamic:factor=1e300,original=4 llama3 1/1 2/1 0/0 [bold]x[/] %s {0} \\ -- é \u202e \x1b[2J \x00 "
+    "\ud800 \u2028 csv json html table markdown parquet stage pair row"
 )
 WORDS = [*_WORDS.split(" "), "", " ", "\n"]
 LIKELY = ["1", "2", "4", "8", "0.5", "1e-3", "hf", "uniform", "bf16", "fp32", "0,7", "1-64*2", "full"]
@@ -147,7 +149,7 @@ def likely(line: list[str], dice: random.Random) -> list[str]:
 
 
 def _values(line: list[str], flag: str) -> list[str]:
-    return [after for before, after in zip(line, line[1:], strict=False) if before == flag]
+    return [after for before, after in itertools.pairwise(line) if before == flag]
 
 
 def tweaked(word: str, dice: random.Random) -> str:
@@ -373,7 +375,7 @@ def wrong(line: list[str], code: int, report: str, said: str) -> str:
 
 def parsed(line: list[str], report: str) -> bool:
     """Tell whether stdout is the report in the form that was asked for."""
-    forms = [after for flag, after in zip(line, line[1:], strict=False) if flag in ("-f", "--format")]
+    forms = [after for flag, after in itertools.pairwise(line) if flag in ("-f", "--format")]
     form = forms[-1] if forms and sum(word.startswith(("-f", "--format")) for word in line) == 1 else ""
     try:
         if form == "json":

@@ -32,7 +32,9 @@ def test_ten_thousand_million_rows_are_refused_before_any_is_made(capsys, monkey
 
 def test_a_shard_makes_its_own_cells_alone(monkeypatch) -> None:
     monkeypatch.setattr(sweep, "_MOST_CELLS", 20)
-    audit = Audit([Case(heads=1, seq_len=3, head_dim=4, seed=n) for n in range(20)], ["hf"], ["fp16"], range(20))
+    audit = Audit(
+        [Case(heads=1, seq_len=3, head_dim=4, seed=n) for n in range(20)], ["hf"], ["fp16"], range(20)
+    )
     made = [len(Sweep(audit, (number, 20)).cells) for number in (1, 7, 20)]
     assert made == [20, 20, 20]
     with pytest.raises(UsageError, match="400 rows"):

@@ -1,6 +1,7 @@
 """Own code may write, close, fork, leave and set whatever it likes: the report and the other rows stand."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,12 @@ def turned(x, positions):
     c, s, x1, x2 = np.cos(a), np.sin(a), x[..., : d // 2], x[..., d // 2 :]
     return np.concatenate([x1 * c - x2 * s, x2 * c + x1 * s], -1).astype(x.dtype)
 """
-CALLED = "\ndef f(x: np.ndarray, positions: np.ndarray) -> np.ndarray:\n    {}\n    return turned(x, positions)\n"
-SMALL = "--heads 1 --seq-len 3 --head-dim 4 --offset 100 --dtype fp32 -f csv --columns subject,verdict".split()
+CALLED = (
+    "\ndef f(x: np.ndarray, positions: np.ndarray) -> np.ndarray:\n    {}\n    return turned(x, positions)\n"
+)
+SMALL = shlex.split(
+    "--heads 1 --seq-len 3 --head-dim 4 --offset 100 --dtype fp32 -f csv --columns subject,verdict"
+)
 posix = pytest.mark.skipif(os.name == "nt", reason="POSIX")
 
 
@@ -69,7 +74,13 @@ def test_stdout_is_the_report(how, tmp_path) -> None:
     assert sorted(one.name for one in tmp_path.iterdir() if one.is_file()) == ["k.py", "x.json"]
 
 
-LEAVES = ["sys.exit(0)", "os._exit(0)", "raise KeyboardInterrupt", "raise GeneratorExit", "raise BaseException"]
+LEAVES = [
+    "sys.exit(0)",
+    "os._exit(0)",
+    "raise KeyboardInterrupt",
+    "raise GeneratorExit",
+    "raise BaseException",
+]
 
 
 @posix
@@ -92,7 +103,8 @@ def test_code_that_leaves_at_an_offset_gives_a_refused_row(tmp_path) -> None:
 @posix
 def test_a_module_that_leaves_or_prints(tmp_path) -> None:
     for text, code in (("sys.exit(0)", 2), ("raise KeyboardInterrupt", 2), ("os.write(1, b'x')", 0)):
-        lines = f"import os, sys, torch\ndef make():\n    {text}\n    print('x')\n    return torch.nn.Linear(2, 2)\n"
+        lines = f"import os, sys, torch\ndef make():\n    {text}\n    print('x')\n"
+        lines += "    return torch.nn.Linear(2, 2)\n"
         (tmp_path / "m.py").write_text(lines)
         seen = ropeaudit(tmp_path, "module", "m.py:make", "-f", "csv")
         assert seen.returncode == code, seen
@@ -101,7 +113,9 @@ def test_a_module_that_leaves_or_prints(tmp_path) -> None:
 
 
 def test_a_stream_that_knows_ascii_alone_gets_ascii_and_no_question_marks(tmp_path) -> None:
-    line = "shift --heads 1 --seq-len 4 --head-dim 4 --recipe hf,uniform --offset 1000 --curve --color".split()
+    line = shlex.split(
+        "shift --heads 1 --seq-len 4 --head-dim 4 --recipe hf,uniform --offset 1000 --curve --color"
+    )
     for arguments in (line, ["list", "columns"], ["explain", "--help"]):
         seen = ropeaudit(tmp_path, *arguments, PYTHONIOENCODING="ascii", TERM="xterm")
         assert seen.returncode == 0
@@ -117,7 +131,8 @@ def test_a_stream_that_knows_ascii_alone_gets_ascii_and_no_question_marks(tmp_pa
 def test_only_what_writes_says_that_it_cannot_write(tmp_path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    line = "import os, sys; os.rmdir(os.getcwd()); from ropeaudit.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    line = "import os, sys; os.rmdir(os.getcwd()); from ropeaudit.cli import main"
+    line += "; sys.exit(main.main(sys.argv[1:]))"
     for arguments, code in ((["list", "formats"], 0), (["shift", "--impl", "nope:f"], 2)):
         gone.mkdir(exist_ok=True)
         seen = subprocess.run(

@@ -61,7 +61,7 @@ def test_all_is_as_it_was(what) -> None:
         """In the thread of the calls: what torch sets is often a thread's own."""
         before = surroundings.now()
         with surroundings.foreign():
-            exec(SETS[what], dict(NAMES))
+            exec(SETS[what], dict(NAMES))  # noqa: S102
             changed = differing(before, surroundings.now())
         assert changed or what == "locale", what
         return before, surroundings.now()

@@ -73,7 +73,9 @@ class RopeSetting:
         if not (math.isfinite(self.scale) and self.scale > 0.0):
             raise UsageError(f"scale {self.scale!r} is not a finite number above 0")
         if not (self.clip == math.inf or SMALLEST_CLIP <= self.clip <= LARGEST_CLIP):
-            raise UsageError(f"clip {self.clip!r} is not an angle from 1e-100 to 1e15; try --clip 1000 or inf")
+            raise UsageError(
+                f"clip {self.clip!r} is not an angle from 1e-100 to 1e15; try --clip 1000 or inf"
+            )
         if self.layout not in LAYOUTS:
             raise UnknownName("layout", self.layout, LAYOUTS)
         self._check_lists()

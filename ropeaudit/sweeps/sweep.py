@@ -163,8 +163,8 @@ def _not_too_many(audit: Audit, shard: tuple[int, int]) -> None:
     if whole > _MOST_CELLS * count:
         sizes = " x ".join(f"{size:,} {name}" for name, size in lists.items())
         raise UsageError(
-            f"{sizes} are {whole:,} rows, and a run holds {_MOST_CELLS:,}; shorten a list, or share them out: "
-            f"--shard 1/{-(-whole // _MOST_CELLS)}"
+            f"{sizes} are {whole:,} rows, and a run holds {_MOST_CELLS:,}; shorten a list, or share them "
+            f"out: --shard 1/{-(-whole // _MOST_CELLS)}"
         )
 
 
