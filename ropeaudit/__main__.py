@@ -8,11 +8,14 @@ INTERRUPTED = 130
 def main() -> int:
     """Run the command line; a Ctrl-C while it is being loaded ends it as any later one does."""
     try:
+        from ropeaudit import streams
+
+        streams.reserve()
         from ropeaudit.cli.main import main as run
     except KeyboardInterrupt:
         sys.stderr.write("ropeaudit: interrupted\n")
         return INTERRUPTED
-    return run()
+    return streams.ended(run())
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from ropeaudit import inputs, masks
+from ropeaudit import circumstances, inputs, masks
 from ropeaudit.errors import BadInput, BadShape, UnknownName, UsageError
 from ropeaudit.inputs import Inputs
 from ropeaudit.masks import Mask
@@ -320,23 +320,10 @@ def positions_fit(offsets: Iterable[int], seq_len: int) -> None:
 
 def fits(needed: int, jobs: int = 1) -> None:
     """Raise BadShape unless about `needed` bytes of memory are free for each of `jobs` processes together."""
-    alone, needed, free = needed, jobs * needed, _free_bytes()
+    alone, needed, free = needed, jobs * needed, circumstances.free_bytes()
     if needed > free:
         remedy = "fewer --jobs" if alone <= free else "a smaller --seq-len, --heads or --head-dim"
         raise BadShape(
             f"this needs about {needed / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB are "
             f"free; give {remedy}"
         )
-
-
-def _free_bytes() -> int:
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            table = dict(line.split(":", 1) for line in file)
-        return int(table["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        pass
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, AttributeError):  # Windows has no sysconf
-        return 2**36

@@ -32,6 +32,20 @@ def threads() -> int:
     return os.cpu_count() or 1
 
 
+def free_bytes() -> int:
+    """Return the bytes of memory that are free, as far as the system says; else 64 GiB."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            table = dict(line.split(":", 1) for line in file)
+        return int(table["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):  # Windows has no sysconf
+        return 2**36
+
+
 def environment() -> dict[str, Any]:
     """Return versions, platform and threads as a flat mapping."""
     return versions() | {

@@ -80,7 +80,7 @@ def setting_columns(case: Case, sizes: Sizes, setting: RopeSetting) -> dict[str,
     """Return the columns that say under which setting, and of which q and k, something was measured."""
     axes = case.position_axes(setting)
     return {
-        "model": case.model_name,
+        "model": _text(case.model_name),
         "scaling": str(setting.scaling),
         "clip": setting.clip if setting.clipped else None,
         "length": setting.length if setting.scaling.depends_on_length else None,
@@ -94,9 +94,14 @@ def setting_columns(case: Case, sizes: Sizes, setting: RopeSetting) -> dict[str,
         "heads": sizes.heads,
         "kv_heads": sizes.kv_heads,
         "mask": case.mask,
-        "source": f"{sizes.source} {sizes.digest}".rstrip(),
+        "source": _text(f"{sizes.source} {sizes.digest}".rstrip()),
         "seed": sizes.seed,
     }
+
+
+def _text(name: str) -> str:
+    """Return a name that every kind of file can hold: bytes in it that are no text are written out."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def identity(

@@ -1,24 +1,27 @@
-"""Random bad command lines and randomly damaged files: refused or reported, never a fault.
+"""Valid command lines with one word changed and damaged files: refused or reported, never a fault.
 
 Everything is drawn from fixed seeds, so that a failure comes again.
 """
 
+import collections
+import contextlib
 import io
 import json
 import os
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fuzz
 import numpy as np
 import pytest
 from safetensors.numpy import save as safetensors_bytes
+from safetensors.numpy import save_file
 
 from ropeaudit.cli.main import main
 
-SMALL = ["--heads", "1", "--seq-len", "3", "--head-dim", "4", "--dtype", "fp16", "--offset", "7"]
-COMMAND_LINES, DAMAGES = 200, 60  # DAMAGES per kind of file
+COMMAND_LINES, DAMAGES = 100, 60  # DAMAGES per kind of file
 
 
 @pytest.fixture
@@ -49,66 +52,51 @@ def audited(capsys, tmp_path, monkeypatch) -> Callable[..., int]:
     return run
 
 
-# ---------------------------------------------------------------------------- command lines
-
-_FLAGS = (
-    "--offset --dtype --recipe --set --accumulate --seq-len --heads --kv-heads --head-dim --rotary-dim "
-    "--base --layout --mask --qk --seed --scale --columns --fail-if -o --nope -x extra"
-)
-_WORDS = (
-    "0 1 -1 7 8 1.5 -0.0 1e5 1e400 1e999999999 nan inf -inf None true 2^53 2^60 2**9 16k 1k5 k m 1_000 1__0 "
-    "0x10 ١٠ ² 1-8*2 1-8+2 8-1+1 1-10 -4--1+1 0-9*0 1- -1- , ,, 1, ,1 fp16 fp17 bf16 e4m3 torch.half hf "
-    "uniform x.toml ./x.toml gaussian ones x.npz x.safetensors x.pt q.npy,k.npy . / .. ~ full causal half "
-    "interleaved angle=fp64 angle=fp17 angle= =fp32 trig=fp16/fp16 frequency_form=exp drift_rms "
-    "drift_rms>1e9 drift_rms=>1 seed==0 verdict==floor x.csv nowhere/x.json x x.yaml [bold]x[/] %s {0} $HOME "
-    "* \\ -- --help= 🦀 é \u202e \x1b[2J \x00 \ud800 \n \t"
-)
-FLAGS, WORDS = _FLAGS.split(" "), _WORDS.split(" ")
+# ---------------------------------------------------------------------------- valid lines, one word changed
 
 
-def random_word(dice: random.Random) -> str:
-    word = dice.choice(WORDS)
-    match dice.randrange(8):
-        case 0:
-            return word + dice.choice(WORDS)
-        case 1:
-            return ",".join(dice.choices(WORDS, k=dice.randrange(1, 5)))
-        case 2:
-            return "".join(dice.choices("0123456789+-*^._,eEkmg/\\='\"<> \x7f\x9b", k=dice.randrange(9)))
-        case 3:
-            return word * dice.choice((2, 3000))
-        case _:
-            return word
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Iterator[dict[str, bytes]]:
+    """A folder with the files that the lines of `fuzz` read."""
+    with contextlib.chdir(tmp_path_factory.mktemp("fuzz")):
+        yield fuzz.prepared()
 
 
-def random_line(dice: random.Random) -> list[str]:
-    line = []
-    for _ in range(dice.randrange(1, 4)):
-        flag = dice.choice(FLAGS)
-        line += [flag, random_word(dice)] if dice.random() < 0.95 else [flag]
-    return line
+def check(work, numbers: range, files: dict[str, bytes]) -> collections.Counter[str]:
+    defects: list[str] = []
+    seen = work(numbers, files, defects.append)
+    assert not seen["defect"], defects
+    assert sum(seen.values()) == len(numbers)
+    return seen
 
 
-def survives(audited: Callable[..., int], seed: int) -> None:
-    line = random_line(random.Random(seed))
-    if any(
-        word.endswith((".csv", ".json", ".jsonl", ".ndjson", ".md", ".txt", ".markdown")) for word in line
-    ):
-        line = [word for word in line if word != "-o"]  # what -o writes is no fault
-    line = ["extra" if word in ("-h", "--help") else word for word in line]
-    audited("shift", *SMALL, "-q", "-f", "jsonl", *line)
+def test_valid_lines_are_accepted(folder) -> None:
+    for line in fuzz.VALID:
+        assert fuzz.run(line) in ("0", "1"), line
+        fuzz.restore(folder)
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_random_command_lines(block, audited) -> None:
-    for seed in range(block, COMMAND_LINES, 4):
-        survives(audited, seed)
+def test_changed_lines(folder) -> None:
+    seen = check(fuzz.lines, range(COMMAND_LINES), folder)
+    assert seen["0"] + seen["1"] > COMMAND_LINES // 5
+
+
+def test_changed_files(folder) -> None:
+    seen = check(fuzz.damages, range(COMMAND_LINES), folder)
+    assert min(seen["0"], seen["2"]) > COMMAND_LINES // 20
+
+
+def test_frequencies_that_are_not_finite_are_a_finding_without_warnings(folder) -> None:
+    for odd in (np.inf, np.nan, 3e38):
+        save_file({"a.inv_freq": np.array([1, odd, 0.01, odd], np.float32)}, "module.safetensors")
+        assert fuzz.run(["module", "module.safetensors", "-f", "json"]) == "1"
+    fuzz.restore(folder)
 
 
 @pytest.mark.slow
-def test_many_random_command_lines(audited) -> None:
-    for seed in range(COMMAND_LINES, 20 * COMMAND_LINES):
-        survives(audited, seed)
+@pytest.mark.parametrize("work", [fuzz.lines, fuzz.damages])
+def test_many_changes(work, folder) -> None:
+    check(work, range(COMMAND_LINES, 20 * COMMAND_LINES), folder)
 
 
 # ---------------------------------------------------------------------------- files

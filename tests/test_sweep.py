@@ -288,7 +288,7 @@ def test_bad_use_is_refused(more, fragment, capsys) -> None:
 
 
 def test_too_many_jobs_for_the_memory_are_named(monkeypatch, capsys) -> None:
-    monkeypatch.setattr("ropeaudit.cases._free_bytes", lambda: 2**30)
+    monkeypatch.setattr("ropeaudit.circumstances.free_bytes", lambda: 2**30)
     assert main([*SMALL, "--jobs", "100", "--dry-run"]) == 2
     assert "GiB are free; give fewer --jobs\n" in capsys.readouterr().err
 

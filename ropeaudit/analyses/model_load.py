@@ -14,6 +14,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
+from ropeaudit import streams, surroundings
 from ropeaudit.errors import BadInput, MissingPackage, UsageError
 from ropeaudit.files import checkpoint
 from ropeaudit.formats import Format
@@ -111,11 +112,13 @@ def load(folder: Folder, dtype: Format) -> Any:
         }
         try:
             try:
-                model, info = make(str(folder.path), attn_implementation=ATTENTION, **given)
+                with streams.aside(), surroundings.foreign():
+                    model, info = make(str(folder.path), attn_implementation=ATTENTION, **given)
             except ValueError as error:
                 if "attention" not in str(error).lower() and ATTENTION not in str(error):
                     raise
-                model, info = make(str(folder.path), **given)
+                with streams.aside(), surroundings.foreign():
+                    model, info = make(str(folder.path), **given)
                 _note(folder, "this model's attention cannot be listened to: there are no rows by layer")
         except Exception as error:  # whatever the library makes of a damaged or hostile folder
             raise BadInput(f"{str(folder.path)!r}: cannot be loaded: {said(error)}") from None

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ropeaudit import streams, surroundings
 from ropeaudit.analyses import model_load, model_wide
 from ropeaudit.analyses.model_layers import Capture, Pairs, Seen
 from ropeaudit.analyses.model_load import said
@@ -53,7 +54,8 @@ class Runner:
         positions = torch.arange(len(ids))[None] + offset
         with self._listening() as lookups, torch.no_grad(), self._arithmetic():
             try:
-                logits = self.model(given, position_ids=positions, use_cache=False).logits[0]
+                with streams.aside(), surroundings.foreign():
+                    logits = self.model(given, position_ids=positions, use_cache=False).logits[0]
             except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as error:
                 raise BadInput(f"the model cannot be run at offset {offset}: {said(error)}") from None
         frequencies = {

@@ -262,7 +262,8 @@ def _at(dump: Dump, setting: RopeSetting, distance: int) -> float | None:
         return None
     exact = _exact(np.array([float(distance)]), setting)[0]
     factor = np.abs(exact)
-    found = factor * np.exp(1j * np.mod(distance * dump.frequencies, 2 * math.pi))
+    with np.errstate(invalid="ignore", over="ignore"):  # what is stored may be inf, and then it is nan
+        found = factor * np.exp(1j * np.mod(distance * dump.frequencies, 2 * math.pi))
     return _share(float(np.mean(np.abs(found - exact) ** 2)), setting)
 
 

@@ -15,6 +15,7 @@ from ropeaudit.files import checkpoint
 from ropeaudit.files.checkpoint import Stored
 from ropeaudit.rope import hf_config, hf_json
 from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.subjects.patience import patiently
 
 _GIVE = "give file.py:function or package.module:function, which returns a torch.nn.Module"
 _FREQUENCIES = ("inv_freq", "inv_freqs", "freqs", "frequencies")
@@ -98,7 +99,11 @@ def _factory(spec: str) -> Callable[[], Any] | None:
     if not colon or not name.isidentifier() or Path(spec).exists():
         return None
     try:
-        module = _from_file(place) if place.endswith(".py") else importlib.import_module(place)
+        module = patiently(
+            lambda: _from_file(place) if place.endswith(".py") else importlib.import_module(place),
+            f"import of {place}",
+            endless=True,
+        )
     except RopeAuditError:
         raise
     except Exception as error:  # whatever other people's code raises
@@ -129,7 +134,7 @@ def _made(spec: str, factory: Callable[[], Any], told: ModelRope | None, base: f
     import torch
 
     try:
-        module = factory()
+        module = patiently(factory, spec, endless=True)
     except RopeAuditError:
         raise
     except Exception as error:

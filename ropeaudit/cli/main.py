@@ -15,7 +15,7 @@ from typing import TextIO
 
 import click
 
-from ropeaudit import __version__
+from ropeaudit import __version__, streams
 from ropeaudit.cli.decay import decay
 from ropeaudit.cli.diff import diff
 from ropeaudit.cli.env import env
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stdout, stderr = _streams()
     try:
         code = cli.main(args=arguments, prog_name="ropeaudit", standalone_mode=False)
-        sys.stdout.flush()
+        streams.report().flush()
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
         return _closed_pipe()
@@ -100,13 +100,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemoryError:
         return _refuse("out of memory; give a smaller --seq-len, --heads or --head-dim")
     except OSError as error:
+        if _homeless():
+            return _refuse("the folder that this was started in is gone; go to another one")
         return _refuse(f"cannot write the report: {error.strerror or error}")
     except Exception as error:
         if os.environ.get("ROPEAUDIT_DEBUG"):
             raise
-        text = f"{type(error).__name__}: {error}".splitlines()[0]
-        _say(f"a fault of ropeaudit, not of yours: {text}", OUR_FAULT)
-        return _say("please report it with the command and `ropeaudit env`", OUR_FAULT)
+        return _fault(error)
+    except BaseException as error:
+        return _fault(error)
+
+
+def _homeless() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return True
+    return False
+
+
+def _fault(error: BaseException) -> int:
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    _say(f"a fault of ropeaudit, not of yours: {text}", OUR_FAULT)
+    return _say("please report it with the command and `ropeaudit env`", OUR_FAULT)
 
 
 def _refuse(message: str, hint: str = "") -> int:
@@ -120,7 +136,7 @@ def _help_of(error: click.ClickException) -> str:
 
 def _say(text: str, code: int) -> int:
     try:
-        sys.stdout.flush()
+        streams.report().flush()
     except (OSError, ValueError):
         _silence()
     with contextlib.suppress(OSError, ValueError):
@@ -143,7 +159,7 @@ def _streams() -> tuple[TextIO, TextIO]:
         sys.stdout = _Closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # ASCII terminals must not end in a fault
-            stream.reconfigure(errors="replace" if stream is sys.stdout else "backslashreplace")
+            stream.reconfigure(errors=streams.PLAIN)
     return sys.stdout, sys.stderr
 
 
@@ -162,4 +178,6 @@ def _closed_pipe() -> int:
 
 def _silence() -> None:
     """Send the rest of stdout nowhere, or the interpreter complains while it shuts down."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    out = streams.report()
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from ropeaudit import beside, paths, reports
+from ropeaudit import beside, paths, reports, streams
 from ropeaudit.errors import BadOutput, UnknownName, UsageError
 from ropeaudit.reports import Report
 
@@ -138,7 +138,7 @@ def _form(path: str, form_of: Callable[[str], str]) -> str:
 def _refuse_stdout(path: str) -> None:
     """Raise UsageError if a path is the file that stdout goes to: one of the two reports would be lost."""
     try:
-        goes = os.fstat(1)
+        goes = os.fstat(streams.descriptor(1))
         if not stat.S_ISREG(goes.st_mode) or paths.is_stream(path):
             return
         lost = os.path.samestat(goes, os.stat(path))
@@ -195,8 +195,9 @@ def _stream(path: str) -> IO[bytes]:
     """Open a pipe or a device to write into. Raises: BadOutput, after a while if nobody reads the pipe."""
     until = time.monotonic() + _READER_SECONDS
     try:
-        open_already = paths.descriptor(path)
-        if open_already is not None:
+        named = paths.descriptor(path)
+        if named is not None:
+            open_already = streams.descriptor(named)
             os.write(open_already, b"")  # says so if it is for reading alone
             return os.fdopen(os.dup(open_already), "wb")
         while True:

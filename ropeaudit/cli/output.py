@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ropeaudit import reports
+from ropeaudit import reports, streams
 from ropeaudit.cli.outfiles import OutputFile
 from ropeaudit.cli.outfiles import opened as opened
 from ropeaudit.reports import Report
@@ -18,6 +18,7 @@ from ropeaudit.reports.numbers import printable
 
 _MOST_NOTES = 8
 _NARROWEST = 20  # columns of a terminal
+_LOSSLESS = dict.fromkeys(("csv", "json", "jsonl"), "backslashreplace") | {"html": "xmlcharrefreplace"}
 _CURVES = 48  # columns of a curve where no terminal says its width
 
 
@@ -32,20 +33,21 @@ def circumstances(options: dict[str, Any]) -> dict[str, Any]:
 
 def print_report(report: Report, form: str, color: bool | None) -> None:
     """Print a report to stdout; a table on a terminal is coloured and fitted to it."""
-    if form == "table" and (sys.stdout.isatty() or color):
+    out = streams.report()
+    if form == "table" and (out.isatty() or color):
         from rich.console import Console
 
         from ropeaudit.reports import table
 
-        width = None if sys.stdout.isatty() else 10_000
-        console = Console(**_colours(color), width=width, highlight=False)
+        width = None if out.isatty() else 10_000
+        console = Console(**_colours(color), file=out, width=width, highlight=False)
         console.width = max(console.width, _NARROWEST)  # COLUMNS=0 would show nothing
         table.show(report, console)
     else:
-        if form in ("csv", "json", "jsonl") and isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="backslashreplace")  # data may be ugly, but not lost
-        sys.stdout.write(reports.render(form, report))
-    sys.stdout.flush()
+        if form in _LOSSLESS and isinstance(out, io.TextIOWrapper):
+            out.reconfigure(errors=_LOSSLESS[form])  # data may be ugly, but not lost
+        out.write(reports.render(form, report))
+    out.flush()
 
 
 def deliver(
@@ -70,8 +72,9 @@ def deliver_drawn(
 ) -> None:
     """Deliver a report with curves before its legend, in tables alone. draw: from width, ASCII or not."""
     write_drawn(report, draw, replaceable(files, interrupted))
-    width = min(72, max(16, shutil.get_terminal_size().columns - 12)) if sys.stdout.isatty() else _CURVES
-    plain = not (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+    out = streams.report()
+    width = min(72, max(16, shutil.get_terminal_size().columns - 12)) if out.isatty() else _CURVES
+    plain = not (getattr(out, "encoding", None) or "utf-8").lower().startswith("utf")
     shown = _with_curves(report, draw(width, plain)) if options["form"] == "table" else report
     print_report(shown, options["form"], options["color"])
     say_notes(report, options)

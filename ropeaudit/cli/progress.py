@@ -39,7 +39,7 @@ class Progress:
         words = [f"{share:4.0%}"]
         if self.total:
             words.append(f"{self.rows} of {self.total} rows, {self.rows / seconds:.3g} a second")
-        return ", ".join([*words, f"{_duration(seconds * (1 - share) / share)} to go"])
+        return ", ".join([*words, f"{duration(seconds * (1 - share) / share)} to go"])
 
     def clear(self) -> None:
         """Take the line away."""
@@ -60,10 +60,10 @@ def _fitted(share: float, text: str, width: int) -> str:
     return line if len(line) <= width else f"ropeaudit: {text}"[:width]
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Return a time in two units at most.
 
-    >>> _duration(9.4), _duration(75), _duration(7380)
+    >>> duration(9.4), duration(75), duration(7380)
     ('9 s', '1 min 15 s', '2 h 3 min')
     """
     whole = round(seconds)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ropeaudit.sweeps.sweep import Sweep, Task
     from ropeaudit.sweeps.sweep_file import SweepFile
 
+_LONG = 3600.0  # seconds
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -84,6 +85,8 @@ class Run:
         """Measure what is left; yield each row once it is kept."""
         apart = self.jobs > 1 or self.options["scheduler"] is not None
         tasks = self.sweep.tasks(self.done, whole=self.file is None and not apart)
+        if not self.options["quiet"]:
+            forewarn(tasks)
         for cell, row in (self._apart if apart else self._here)(tasks, progress):
             self._keep(cell, row)
             yield row
@@ -146,6 +149,22 @@ class Run:
                 ready += sum(task.seconds for task in unit)
 
 
+def forewarn(tasks: list[Task]) -> None:
+    """Say before hours of work about how many they are, and how they become fewer."""
+    from ropeaudit import circumstances
+    from ropeaudit.cli import output, progress
+
+    seconds = sum(task.seconds for task in tasks) / circumstances.threads()
+    if seconds < _LONG:
+        return
+    sampled = any(task.case.sample is not None for task in tasks)
+    remedy = "" if sampled else "--sample 100000 measures so many scores of each row instead of all; "
+    output.say(
+        f"this takes roughly {progress.duration(seconds)} on this machine; {remedy}a shorter --seq-len, "
+        "fewer rows, or --shard on several machines make it shorter"
+    )
+
+
 @contextlib.contextmanager
 def kept(sweep: Sweep, options: dict[str, Any]) -> Iterator[SweepFile | None]:
     """Open the file beside the first -o where rows are kept as they finish; None without a file.
@@ -176,15 +195,15 @@ def kept(sweep: Sweep, options: dict[str, Any]) -> Iterator[SweepFile | None]:
 def _refuse_other_shard(sweep: Sweep, name: str) -> None:
     """Raise BadOutput if NAME holds what another shard of the sweep has measured."""
     from ropeaudit.errors import BadInput, BadOutput, UnknownName
-    from ropeaudit.sweeps import sweep_file
+    from ropeaudit.sweeps import part_rows, sweep_file
 
-    rows: list[Record] = []
-    if sweep.others:
+    rows, others = list[Record](), sweep.others()
+    if others:
         with contextlib.suppress(BadInput, UnknownName):  # whatever else is there may be replaced
             rows = sweep_file.finished(name)
-    if foreign := next((row for row in rows if row.identity() in sweep.others), None):
+    if foreign := next((row for row in rows if row.identity() in others), None):
         raise BadOutput(
-            f"{name!r} holds rows of another shard, such as {sweep_file.shown(foreign)}; give each --shard "
+            f"{name!r} holds rows of another shard, such as {part_rows.shown(foreign)}; give each --shard "
             "an -o of its own, or remove it"
         )
 

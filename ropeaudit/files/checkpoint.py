@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.errors import BadInput
-from ropeaudit.files import tensorfiles
+from ropeaudit.files import declared, tensorfiles
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _PICKLED = (".pt", ".pth", ".bin")
@@ -90,6 +90,7 @@ def read(paths: list[Path], wanted: Callable[[str], bool]) -> tuple[list[Stored]
         kept: dict[str, Any] = {}
 
         def load(path: Path = path, kept: dict[str, Any] = kept) -> tensorfiles.Tensors:
+            declared.check(path)
             pickled = path.suffix.lower() in _PICKLED
             kept.update(_pickled(path, wanted) if pickled else _safetensors(path, wanted))
             return {}
@@ -118,6 +119,9 @@ def _pickled(path: Path, wanted: Callable[[str], bool]) -> dict[str, Stored | No
     if not isinstance(loaded, dict):
         raise BadInput(f"{str(path)!r}: holds a {type(loaded).__name__}; give a state dict")
     pairs = [(name, value) for name, value in _flat("", loaded) if isinstance(value, torch.Tensor)]
+    for name, value in pairs:
+        if wanted(name):
+            declared.check_room(path, value.numel())
     return {name: of_tensor(name, value) if wanted(name) else None for name, value in pairs}
 
 

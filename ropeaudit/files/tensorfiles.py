@@ -5,6 +5,7 @@ Nothing in a file is ever executed: no pickles.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.errors import BadInput
+from ropeaudit.files import declared
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 Wanted: TypeAlias = Callable[[list[str]], Sequence[str]]  # of all names those whose values are loaded
@@ -57,6 +59,7 @@ def guarded(seen: str, path: Path, read: Callable[[], Tensors]) -> Tensors:
 
 def read_npy(path: Path) -> NDArray[Any]:
     """Return the one array of a .npy file."""
+    declared.check(path)
     with path.open("rb") as file:
         return np.asarray(np.load(file, allow_pickle=False))
 
@@ -67,7 +70,9 @@ def read(path: Path, wanted: Wanted, pair: tuple[str, str]) -> Tensors:
     pair: what to call two tensors without names. A file whose suffix is not among `SUFFIXES` is a KeyError.
     Raises: Unnamed, and whatever a parser raises.
     """
-    return _READERS[path.suffix.lower()](path, wanted, pair)
+    reader = _READERS[path.suffix.lower()]
+    declared.check(path)
+    return reader(path, wanted, pair)
 
 
 def widened(tensor: NDArray[Any]) -> NDArray[Any]:
@@ -106,6 +111,8 @@ def _read_safetensors(path: Path, wanted: Wanted, pair: tuple[str, str]) -> Tens
     with safe_open(path, framework="numpy") as archive:
         names = list(archive.keys())
         kept = wanted(names)
+        for name in kept:
+            declared.check_room(path, math.prod(archive.get_slice(name).get_shape()))
         return {name: archive.get_tensor(name) if name in kept else np.zeros(0) for name in names}
 
 
@@ -114,6 +121,7 @@ def _read_torch(path: Path, wanted: Wanted, pair: tuple[str, str]) -> Tensors:
 
     def numbers(value: torch.Tensor) -> NDArray[Any]:
         kept = value.detach()
+        declared.check_room(path, kept.numel())  # one that was expanded takes little room in the file
         if kept.dtype.is_floating_point:
             kept = kept.to(torch.float64)  # NumPy knows neither bfloat16 nor float8
         return np.asarray(kept.numpy())

@@ -8,6 +8,8 @@ from typing import Any
 
 from ropeaudit.reports import Report
 
+_LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
+
 
 def render(report: Report) -> str:
     """Return one indented JSON object; strict JSON, without NaN."""
@@ -19,7 +21,12 @@ def render(report: Report) -> str:
     whole["records"] = [plain_row(report, row) for row in report.rows]
     for name, other in report.further.items():
         whole[name] = [plain_row(other, row) for row in other.rows]
-    return json.dumps(whole, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return one_line(json.dumps(whole, indent=2, allow_nan=False, ensure_ascii=False)) + "\n"
+
+
+def one_line(text: str) -> str:
+    """Return JSON without the line ends that JSON allows in a text and other readers take for such."""
+    return text.translate(_LINE_ENDS)
 
 
 def plain_row(report: Report, row: Any) -> dict[str, Any]:

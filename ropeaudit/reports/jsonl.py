@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from ropeaudit.reports import Report, Row
-from ropeaudit.reports.json import plain_row
+from ropeaudit.reports.json import one_line, plain_row
 
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode  # it takes long to make
 
@@ -20,4 +20,4 @@ def _line(report: Report, row: Row) -> str:
         text = _encode({name: row[name] for name in report.columns})
     except ValueError:  # something is undefined
         text = _encode(plain_row(report, row))
-    return text + "\n"
+    return one_line(text) + "\n"

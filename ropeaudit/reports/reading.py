@@ -17,6 +17,7 @@ from ropeaudit import records, reports
 from ropeaudit.errors import BadInput
 from ropeaudit.records import Record
 from ropeaudit.reports import Row
+from ropeaudit.reports import csv as csv_form
 
 T = TypeVar("T")
 _LARGEST = 2**128  # whole number; beyond any that is written
@@ -130,7 +131,7 @@ def _csv(content: bytes) -> Iterator[Mapping[str, Any]]:
         if None in row or None in row.values():
             raise ValueError(f"line {reader.line_num} has another number of cells than the header")
         if any(row.values()):  # spreadsheets write lines of empty cells
-            yield row
+            yield {name: csv_form.restored(cell) for name, cell in row.items()}
 
 
 def _check_header(names: Sequence[str]) -> None:
@@ -149,7 +150,7 @@ def _json(content: bytes) -> Iterable[Mapping[str, Any]]:
 
 
 def _lines(content: bytes) -> Iterator[Mapping[str, Any]]:
-    for line in content.decode("utf-8-sig").splitlines():
+    for line in content.decode("utf-8-sig").split("\n"):  # other line ends may stand in a name
         if line.strip():
             yield json.loads(line)
 

@@ -11,6 +11,7 @@ from ropeaudit.rope.scaling import DEFAULT, Scaling
 
 Layout: TypeAlias = Literal["half", "interleaved"]
 LAYOUTS: tuple[str, ...] = get_args(Layout)
+SMALLEST_CLIP, LARGEST_CLIP = 1e-100, 1e15  # radians; the exact sine is that of at most 2^53
 LARGEST_DIM, LARGEST_BASE = 2**16, 1e100  # far beyond any model, near enough for every formula to hold
 
 
@@ -71,8 +72,10 @@ class RopeSetting:
             )
         if not (math.isfinite(self.scale) and self.scale > 0.0):
             raise UsageError(f"scale {self.scale!r} is not a finite number above 0")
-        if not self.clip > 0.0:
-            raise UsageError(f"clip {self.clip!r} is not an angle above 0; try --clip 1000 or inf")
+        if not (self.clip == math.inf or SMALLEST_CLIP <= self.clip <= LARGEST_CLIP):
+            raise UsageError(
+                f"clip {self.clip!r} is not an angle from 1e-100 to 1e15; try --clip 1000 or inf"
+            )
         if self.layout not in LAYOUTS:
             raise UnknownName("layout", self.layout, LAYOUTS)
         self._check_lists()

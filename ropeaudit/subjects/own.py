@@ -5,6 +5,7 @@ Letters: h heads, s positions, d head_dim.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import importlib.util
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ropeaudit import digests
+from ropeaudit import digests, surroundings
 from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError
 from ropeaudit.formats import FloatArray, Format
 from ropeaudit.rope.setting import Layout, RopeSetting
@@ -35,7 +36,8 @@ def load(spec: str, order: str | None = None) -> Own:
     where, _, name = spec.rpartition(":")
     if not where or not name.isprintable() or not all(part.isidentifier() for part in name.split(".")):
         raise UsageError(f"--impl {spec!r} does not say which function; {_EXAMPLE}")
-    module = thing = _module(where)
+    module, home = _module(where)
+    thing = module
     for part in name.split("."):
         if not hasattr(thing, part):
             names = [one for one in dir(thing) if not one.startswith("_") and callable(getattr(thing, one))]
@@ -45,21 +47,25 @@ def load(spec: str, order: str | None = None) -> Own:
         raise UsageError(
             f"--impl {spec}: it is of type {type(thing).__name__} and cannot be called; {_EXAMPLE}"
         )
-    return Own(spec if spec.isprintable() else repr(spec)[1:-1], thing, order, _version(module))
+    return Own(spec if spec.isprintable() else repr(spec)[1:-1], thing, order, _version(module), home)
 
 
-def _module(where: str) -> Any:
-    """Import a module by its name, or a file by its path."""
+def _module(where: str) -> tuple[Any, surroundings.State]:
+    """Import a module by its name, or a file by its path; return the state in which it leaves the process."""
     by_path = where.endswith(".py") or os.sep in where
     path = Path(where)
     if by_path and not path.is_file():
         raise BadInput(f"--impl {where}: there is no such file; {_EXAMPLE}")
-    if not by_path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    with contextlib.suppress(OSError):  # a folder that is gone
+        if not by_path and os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+
+    def imported() -> tuple[Any, surroundings.State]:
+        surroundings.seed()
+        return _file(path) if by_path else importlib.import_module(where), surroundings.now()
+
     try:
-        return patiently(
-            lambda: _file(path) if by_path else importlib.import_module(where), f"import of {where}"
-        )
+        return patiently(imported, f"import of {where}")  # type: ignore[no-any-return]
     except RopeAuditError:
         raise
     except ModuleNotFoundError as error:
@@ -89,11 +95,13 @@ def _file(path: Path) -> Any:
         raise ImportError("it is no Python file")
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module  # dataclasses look themselves up there
-    sys.path.insert(0, str(path.resolve().parent))
+    folder = str(path.resolve().parent)  # the module may go to another one
+    sys.path.insert(0, folder)
     try:
         found.loader.exec_module(module)
     finally:
-        sys.path.remove(str(path.resolve().parent))
+        if folder in sys.path:
+            sys.path.remove(folder)
     return module
 
 
@@ -106,9 +114,17 @@ class Own:
 
     layouts: tuple[Layout, ...] = ("half", "interleaved")
 
-    def __init__(self, name: str, thing: Any, order: str | None = None, version: str = "none") -> None:
-        """Keep what is to be called; nothing is called here."""
+    def __init__(
+        self,
+        name: str,
+        thing: Any,
+        order: str | None = None,
+        version: str = "none",
+        home: surroundings.State | None = None,
+    ) -> None:
+        """Keep what is to be called; nothing is called here. home: the state in which its calls begin."""
         self.name, self.thing, self.order, self.version = name, thing, order, version
+        self.home = home
         self.findings: list[str] = []
         self._fits: dict[RopeSetting, Fit] = {}
         self.engine = "numpy" if signatures.wants_numpy(thing) else "torch"
@@ -117,7 +133,8 @@ class Own:
         """Return how it is called, found out once a setting. Raises: UsageError."""
         key = replace(setting, layout="half", scale=1.0)
         if key not in self._fits:
-            found = fitting.fit(lambda: self.made(key), self.name, key, self.order)
+            with surroundings.at_home(self.home):
+                found = fitting.fit(lambda: self.made(key), self.name, key, self.order)
             self.engine, self._fits[key] = found.way.engine, found
             self._note(f"called as {found.way}, layout {found.layout}{_sureness(found)}")
             if found.permuted:
@@ -144,7 +161,8 @@ class Own:
                 )
             given = {name: fitting.built(role, setting) for name, role in built.items()}
             try:
-                thing = patiently(lambda: self.thing(**given), self.name)
+                with surroundings.at_home(self.home):
+                    thing = patiently(lambda: self.thing(**given), self.name)
             except RopeAuditError:
                 raise
             except Exception as error:  # whatever it raises is said
@@ -173,7 +191,8 @@ class Own:
             self._note(f"behaves like {found.layout} pairs; it is audited as {setting.layout}, as asked")
 
         def call(x: FloatArray, positions: Positions) -> Answer:
-            answer = found.way(instance, x[None], positions, setting, dtype)
+            with surroundings.at_home(self.home):
+                answer = found.way(instance, x[None], positions, setting, dtype)
             if answer.changed:
                 self._note("changes its input where it lies; it was given copies")
             if answer.dtype != exchange.spelled(dtype):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
 from typing import Any
 
+from ropeaudit import streams, surroundings
 from ropeaudit.errors import UsageError
 
 _NAME = "ropeaudit-calls"
@@ -29,7 +28,9 @@ class _Worker:
             future, function = self.tasks.get()
             try:
                 future.set_result(function())
-            except BaseException as error:  # sys.exit in a module is no reason to stop
+            except KeyboardInterrupt:  # it comes from the code: those of users are heard elsewhere
+                future.set_exception(RuntimeError("it raises KeyboardInterrupt"))
+            except BaseException as error:
                 future.set_exception(error)
 
 
@@ -37,25 +38,30 @@ _LOCK = threading.RLock()
 _WORKERS: list[_Worker] = []
 
 
-def patiently(function: Callable[[], Any], what: str) -> Any:
-    """Return what `function` returns, or raise what it raises; what it prints goes to stderr.
+def patiently(function: Callable[[], Any], what: str, endless: bool = False) -> Any:
+    """Return what `function` returns, or raise what it raises; all around it is afterwards as it was.
 
     One call at a time, in a thread of its own, so that a call that never ends can be left behind.
-    what: its name in the message. Raises: UsageError after `LIMIT` seconds; RuntimeError for sys.exit.
+    what: its name in the message. endless: wait for ever.
+    Raises: UsageError after `LIMIT` seconds; RuntimeError for sys.exit and the like.
     """
+    home = surroundings.home()
+
+    def called() -> Any:
+        with surroundings.foreign(home):
+            return function()
+
     if threading.current_thread().name == _NAME:  # one patient call inside another
-        return function()
-    with _LOCK, contextlib.redirect_stdout(sys.stderr):
+        return called()
+    with _LOCK, streams.aside():
         if not _WORKERS:
             _WORKERS.append(_Worker())
         future: Future[Any] = Future()
-        _WORKERS[0].tasks.put((future, function))
+        _WORKERS[0].tasks.put((future, called))
         try:
-            return future.result(LIMIT)
+            return future.result(None if endless else LIMIT)
         except Late:
             if future.done():
                 raise
             _WORKERS.clear()
             raise UsageError(f"{what} has not returned after {LIMIT:g} s; give one that does") from None
-        except (SystemExit, GeneratorExit) as stop:
-            raise RuntimeError(f"it calls sys.exit({stop})") from None

@@ -7,8 +7,10 @@ it: cells may be measured in any order and company. They share q, k and the refe
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 from ropeaudit import masks, records
@@ -21,6 +23,7 @@ from ropeaudit.records import Record
 # A rough cell: seconds of one core, by which work is shared out and guessed; they change no result.
 CELL_SECONDS, SCORE_SECONDS = 2e-3, 2e-8
 _TASK_SECONDS, _TASK_CELLS = 0.25, 8  # a task holds no more than the larger of them: what a kill can lose
+_MOST_CELLS = 1_000_000  # of a run: their rows take some GiB
 _UNIT_SECONDS, _UNITS_PER_JOB = 0.25, 8  # small tasks go to a worker together
 
 
@@ -63,12 +66,17 @@ class Sweep:
         Raises: what `Audit.check` and `Case.outline` raise.
         """
         self.audit = audit
+        _not_too_many(audit, shard)
         offsets, self._parts = audit.check(jobs), audit.parts()
-        every = list(_cells(audit, self._parts, offsets))
-        self.cells = _shard(every, *shard)
-        self.others: set[tuple[Any, ...]] = set()  # the identities of other shards' cells
-        if shard[1] > 1:
-            self.others = {cell.identity for cell in every} - {cell.identity for cell in self.cells}
+        self._offsets, self._shard = offsets, shard
+        self.cells = list(_cells(audit, self._parts, offsets, shard))
+
+    def others(self) -> set[tuple[Any, ...]]:
+        """Return the identities of the cells that other shards measure."""
+        if self._shard[1] == 1:
+            return set()
+        whole = _cells(self.audit, self._parts, self._offsets, (1, 1))
+        return {cell.identity for cell in whole} - {cell.identity for cell in self.cells}
 
     def placed(self, rows: Iterable[Record]) -> tuple[dict[int, Record], list[Record]]:
         """Return cell -> row, and the rows of no cell; equal cells take one each, one too many is dropped."""
@@ -153,37 +161,62 @@ def units(tasks: Sequence[Task], jobs: int) -> list[tuple[Task, ...]]:
     return [*found, tuple(open_unit)] if open_unit else found
 
 
-def _cells(audit: Audit, parts: Sequence[tuple[Case, list[int]]], offsets: Sequence[int]) -> Iterator[Cell]:
-    """Yield all cells, in the order in which `Audit.run` yields their rows."""
-    makers, place = audit.makers(), records.IDENTITY.index("offset")
-    for number, (case, some) in enumerate(parts):
-        sizes, setting = case.outline()
-        scores = case.sample or masks.count(case.mask, sizes.seq_len) * sizes.heads
-        axes = case.position_axes(setting)
-        at = {offset: case.setting_at(setting, sizes.seq_len, offset) for offset in offsets}
-        for index in some:
-            maker = makers[index]
-            known: dict[Any, tuple[Any, ...]] = {}
-            for offset in offsets:
-                if at[offset] not in known:
-                    subject = maker.make(at[offset], axes)
-                    asked = identity(case, sizes, at[offset], subject, 0, audit.attention, audit.tolerance)
-                    known[at[offset]] = tuple(asked[name] for name in records.IDENTITY)
-                base = known[at[offset]]
-                yield Cell(number, index, offset, (*base[:place], offset, *base[place + 1 :]), scores)
-
-
-def _shard(cells: list[Cell], number: int, count: int) -> list[Cell]:
-    """Return shard `number` of `count`: neighbours, as much work as in every other, so far as can be guessed.
-
-    Shards in order hold the cells in order, each of them once.
-    """
+def _not_too_many(audit: Audit, shard: tuple[int, int]) -> None:
+    """Raise UsageError for more cells than one run holds, or for a shard that there is not."""
+    number, count = shard
     if not 1 <= number <= count:
         raise UsageError(f"--shard {number}/{count} is not one of {count}; try --shard 1/{max(count, 1)}")
-    whole, before, found = sum(cell.seconds for cell in cells), 0.0, []
-    for cell in cells:
-        middle = before + cell.seconds / 2
-        if min(count, int(middle / whole * count) + 1) == number:
-            found.append(cell)
-        before += cell.seconds
-    return found
+    lists = {"settings": len(audit.cases), "subjects": len(audit.makers()), "offsets": len(audit.offsets)}
+    whole = prod(lists.values())
+    if whole > _MOST_CELLS * count:
+        sizes = " x ".join(f"{size:,} {name}" for name, size in lists.items())
+        raise UsageError(
+            f"{sizes} are {whole:,} rows, and a run holds {_MOST_CELLS:,}; shorten a list, or share them "
+            f"out: --shard 1/{-(-whole // _MOST_CELLS)}"
+        )
+
+
+def _cells(
+    audit: Audit, parts: Sequence[tuple[Case, list[int]]], offsets: Sequence[int], shard: tuple[int, int]
+) -> Iterator[Cell]:
+    """Yield the cells of a shard, in the order in which `Audit.run` yields their rows.
+
+    A shard holds neighbours, as much work as every other so far as can be guessed; shards in order hold the
+    cells in order, each of them once. The cells of other shards are not made.
+    """
+    makers, place = audit.makers(), records.IDENTITY.index("offset")
+    outlines = [case.outline() for case, _ in parts]
+    scores = [
+        case.sample or masks.count(case.mask, sizes.seq_len) * sizes.heads
+        for (case, _), (sizes, _) in zip(parts, outlines, strict=True)
+    ]
+    seconds = [CELL_SECONDS + SCORE_SECONDS * one for one in scores]
+    whole = sum(one * len(some) * len(offsets) for one, (_, some) in zip(seconds, parts, strict=True))
+    before = 0.0
+    for number, (case, some) in enumerate(parts):
+        sizes, setting = outlines[number]
+        axes = case.position_axes(setting)
+        for index in some:
+            first, last = (
+                _first(len(offsets), before, seconds[number], whole, one, shard[1])
+                for one in (shard[0], shard[0] + 1)
+            )
+            before += seconds[number] * len(offsets)
+            known: dict[Any, tuple[Any, ...]] = {}
+            for offset in offsets[first:last]:
+                at = case.setting_at(setting, sizes.seq_len, offset)
+                if at not in known:
+                    subject = makers[index].make(at, axes)
+                    asked = identity(case, sizes, at, subject, 0, audit.attention, audit.tolerance)
+                    known[at] = tuple(asked[name] for name in records.IDENTITY)
+                base = known[at]
+                yield Cell(number, index, offset, (*base[:place], offset, *base[place + 1 :]), scores[number])
+
+
+def _first(cells: int, before: float, seconds: float, whole: float, number: int, count: int) -> int:
+    """Return the first of some equal cells whose shard is `number` or a later one. before: seconds."""
+
+    def shard(cell: int) -> int:
+        return min(count, int((before + seconds * (cell + 0.5)) / whole * count) + 1)
+
+    return bisect.bisect_left(range(cells), number, key=shard) if number <= count else cells

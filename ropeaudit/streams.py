@@ -1,0 +1,171 @@
+"""Stdout for the report alone: what other people's code writes, even past Python, goes to stderr."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import io
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+PLAIN = "ropeaudit-plain"  # the error handler of text that an encoding cannot hold
+_LEFT_BEHIND = 10.0  # seconds that threads and exit handlers of other people's code may take at the end
+_ALIKE = {
+    "-": "─━═╌–—−",
+    "|": "│┃║▏▎▍▌",
+    "+": "┌┐└┘├┤┬┴┼╭╮╰╯",
+    "#": "█▉▊▋▇▆▅▄■",
+    "_": "▁▂▃",
+    "*": "·•●▲◆×",
+    "o": "○",
+    "x": "✗",
+    "<": "≤←",
+    ">": "≥→↗",
+    "~": "≈",
+    "'": "‘’",
+    '"': "“”",
+}
+_ASCII = {ord(odd): plain for plain, odds in _ALIKE.items() for odd in odds} | str.maketrans(
+    {"²": "^2", "³": "^3", "…": "...", "±": "+-", "Σ": "sum", "√": "sqrt", "∞": "inf", "Δ": "D", "µ": "u"}
+    | {"δ": "d", "θ": "theta", "π": "pi", "✓": "ok"}
+)
+
+
+class _Kept:
+    """What `reserve` made. report: where the report goes. errors: stderr as it was."""
+
+    def __init__(self, report: TextIO, errors: int) -> None:
+        self.report, self.errors = report, errors
+
+
+_kept: _Kept | None = None
+_foreign = False  # whether other people's code has run
+
+
+def reserve() -> None:
+    """Keep stdout for the report until the process ends; descriptor 1 leads to stderr from here on.
+
+    A terminal shows both, and stays as it is; so does a stdout that is closed, or no file.
+    """
+    global _kept
+    out = sys.stdout
+    try:
+        if out is None or sys.stderr is None or out.fileno() != 1 or out.isatty():
+            return
+        number, errors = os.dup(1), os.dup(2)
+    except (OSError, ValueError):
+        return
+    report = open(number, "w", encoding=out.encoding, errors=out.errors)  # noqa: SIM115 until the end
+    _kept = _Kept(report, errors)
+    os.dup2(2, 1)
+    sys.stdout = report
+    if hasattr(os, "register_at_fork"):  # a child that lives on must not hold the reader of the report up
+        os.register_at_fork(after_in_child=lambda: os.close(number))
+
+
+def report() -> TextIO:
+    """Return the stream of the report."""
+    return sys.stdout if _kept is None else _kept.report
+
+
+def descriptor(number: int) -> int:
+    """Return the number under which an open file is found now: that of the report for 1."""
+    return number if _kept is None or number != 1 else _kept.report.fileno()
+
+
+@contextlib.contextmanager
+def aside() -> Iterator[None]:
+    """Send what is written to stdout within the block to stderr; closing them does no harm."""
+    global _foreign
+    _foreign = True
+    out, errors = sys.stdout, sys.stderr
+    sys.stdout = _Lent(errors)
+    sys.stderr = _Lent(errors)
+    try:
+        yield
+    finally:
+        # threads that other people's code leaves behind may print whenever they like
+        sys.stdout = out if _kept is None else _Lent(errors)
+        sys.stderr = _mended(errors)
+
+
+def ended(code: int) -> int:
+    """Return the exit code; what other people's code left running does not keep the process for ever."""
+
+    def leave() -> None:
+        time.sleep(_LEFT_BEHIND)
+        os._exit(code)
+
+    if _foreign:
+        threading.Thread(target=leave, daemon=True).start()
+    return code
+
+
+def _mended(errors: TextIO) -> TextIO:
+    """Put descriptors back that were closed; return stderr, opened again if need be."""
+    if _kept is None:
+        return errors
+    for number in (2, 1):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(_kept.errors, number)
+    if not errors.closed:
+        return errors
+    return open(os.dup(_kept.errors), "w", encoding="utf-8", errors="backslashreplace")
+
+
+class _Lent(io.TextIOBase):
+    """A stream for other people's code: it writes to another, which it cannot close."""
+
+    def __init__(self, to: TextIO) -> None:
+        self._to: TextIO = to._to if isinstance(to, _Lent) else to
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):  # nobody can read it
+            self._to.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._to.flush()
+
+    def close(self) -> None:
+        """Stay open."""
+
+    def fileno(self) -> int:
+        return self._to.fileno()
+
+    def isatty(self) -> bool:
+        return self._to.isatty()
+
+    def writable(self) -> bool:
+        return True
+
+    def reconfigure(self, **_: Any) -> None:
+        """Stay as it is."""
+
+    @property
+    def buffer(self) -> Any:
+        """The bytes beneath."""
+        return self._to.buffer
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """That of the other stream."""
+        return self._to.encoding
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    """Return ASCII that looks alike for what an encoding cannot hold; what has none is written out."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    piece = error.object[error.start : error.end].translate(_ASCII)
+    return piece.encode("ascii", "backslashreplace").decode(), error.end
+
+
+codecs.register_error(PLAIN, _plainly)

@@ -1,0 +1,456 @@
+"""Valid command lines with one word changed, and files that are damaged: exit codes 0, 1 and 2, and no more.
+
+Run by hand, in an empty folder of its own: python tests/fuzz.py --count 3000 --first 0
+Every line is drawn from its number, so that a failure comes again: --first 1234 --count 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import csv
+import io
+import itertools
+import json
+import os
+import random
+import re
+import shlex
+import signal
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ropeaudit.cli.main import main
+
+S = "--heads 1 --seq-len 3 --head-dim 4"
+R = f"{S} --recipe hf --dtype fp16"
+LINES = f"""
+shift {R} --offset 0,7
+shift {R} --offset 7 -f csv --columns subject,offset,drift_rms --no-header
+shift {R} --offset 7 -f json --mask window:2 --seed 1,2 --scale 0.5
+shift {S} --recipe hf,meta --offset 1-8*2 --dtype bf16,fp32 -f jsonl --set angle=fp64 --accumulate fp64
+shift --qk x.npz --recipe hf --offset 7 --dtype fp16 -f csv
+shift --qk x.safetensors --recipe x.toml --offset 7 --dtype fp32
+shift --impl k.py:f {S} --dtype fp32 --offset 7 --order bhsd -f json
+shift {R} --attention --softmax recipe --anchor 3 --offset 7 -f jsonl
+shift {R} --offset 7 --baseline a.csv --fail-if drift_rms>1.5x -f markdown
+shift {R} --offset 0,7 --sample 3 --fail-if drift_rms>0.5 -f csv
+shift {R} --offset 7 --curve --color
+shift {R} --offset 0,7 --dry-run --shard 1/2
+shift {R} --offset 7 -o new.csv -o new.json -q -f html
+shift {R} --offset 0,7 -o part.jsonl --resume -f jsonl
+shift {S} --recipe hf --offset 7 --dtype fp16 --config config.json --layer full_attention -f csv
+shift {S} --recipe hf --offset 7 --dtype fp16 --scaling yarn:factor=4,original=32 --length shifted
+shift --heads 1 --seq-len 3 --head-dim 8 --mrope 1,1,2 --axis hw --recipe hf --dtype fp32 --offset 7 -f json
+shift {R} --clip 100 --rotary-dim 2 --base 500 --layout interleaved --offset 7
+frequencies --head-dim 8 --recipe hf --dtype bf16 --max-position 4k
+frequencies --against table.npz --head-dim 8 -f json
+frequencies --config config.json -f csv
+decay --head-dim 8 --distance 0-16+4 --vectors 4 --dtype fp16 -f csv
+decay --qk x.npz --distance 0,1 -f json
+parity hf meta {S} --dtype fp16 --offset 7 -f csv
+parity hf uniform {S} --dtype bf16 --offset 0,7
+rerotate {S} --recipe hf --dtype fp16 --steps 1,2 --by 4 -f json
+limit {R} --tolerance drift_relative=0.01 --up-to 64 --budget 100
+limit {S} --recipe uniform --dtype bf16 --up-to 32 --budget 100 -f csv
+explain {R} --offset 7 --by stage -f json
+explain {S} --recipe uniform --dtype bf16 --offset 7 --tolerance drift_rms=0.01
+history transformers-llama --dtype bf16 --offset 7 --seq-len 3 --head-dim 4
+trace k.py:f --head-dim 8 --dtype fp32 --offset 0,8 -f json
+module module.safetensors --base 10000 -f json
+module module.safetensors --config config.json
+report a.json b.json -o page.html
+diff a.csv b.json --ratio 2 --all -f csv
+diff a.jsonl a.csv --fail-if drift_rms>1.1x
+summary a.csv b.json --by dtype,offset --column drift_rms -f json
+merge a.csv b.json -o merged.csv -f jsonl
+plot a.csv -o picture.svg
+list recipes -f json
+list columns
+env -f json
+"""
+VALID = [shlex.split(line) for line in LINES.strip().splitlines()]
+FLAGS = sorted({word for line in VALID for word in line if word.startswith("-")} | {"--nope", "-x", "--by"})
+_WORDS = (
+    "0 1 -1 2 7 8 1.5 -0.0 1e5 1e308 1e-308 1e400 nan inf -inf None true 2^53 2^60 16k k 1_000 0x10 ١٠ "
+    "² 1-8*2 1-8+2 8-1+1 0-99999+1 , ,, 1, fp16 bf16 fp64 e4m3 fp17 hf uniform meta hf,uniform x.toml "
+    "ones arange diagonal previous x.npz x.safetensors config.json a.csv a.json a.jsonl k.py:f "
+    "k.py:nope module.safetensors . .. full causal window:0 half interleaved angle=fp64 angle=fp17 "
+    "table=bf16 trig=fp16/fp16 drift_rms drift_rms>1e9 drift_rms=>1 drift_rms<nan seed==0 "
+    "subject,offset schema nowhere/x.json new.txt new.md all none linear:factor=4 yarn "
+    "dynamic:factor=1e300,original=4 llama3 1/1 2/1 0/0 [bold]x[/] %s {0} \\ -- é \u202e \x1b[2J \x00 "
+    "\ud800 \u2028 csv json html table markdown parquet stage pair row"
+)
+WORDS = [*_WORDS.split(" "), "", " ", "\n"]
+LIKELY = ["1", "2", "4", "8", "0.5", "1e-3", "hf", "uniform", "bf16", "fp32", "0,7", "1-64*2", "full"]
+SECONDS = 20  # after which a line is given up
+Seen = collections.Counter[str]
+
+
+def changed(dice: random.Random) -> list[str]:
+    """Return a valid line with one word changed."""
+    line = list(dice.choice(VALID))
+    place = dice.randrange(1, len(line))
+    values = [n for n in range(1, len(line)) if not line[n].startswith("-")] or [place]
+    flags = [n for n in range(1, len(line)) if line[n].startswith("-")] or [place]
+    match dice.randrange(14):
+        case 9 | 10 | 11:
+            line = likely(line, dice)
+        case 12 | 13:
+            line += likely(pair(dice, line[0]), dice)
+        case 0:
+            del line[place]
+        case 1:
+            line.insert(place, line[place])
+        case 2:
+            other = dice.randrange(1, len(line))
+            line[place], line[other] = line[other], line[place]
+        case 3:
+            line[dice.choice(flags)] = dice.choice(FLAGS)
+        case 4:
+            line[dice.choice(values)] = tweaked(line[dice.choice(values)], dice)
+        case 5:
+            other_line = dice.choice(VALID)
+            line.insert(place, dice.choice(other_line))
+        case 6:
+            line += pair(dice, dice.choice(VALID)[0])
+        case _:
+            line[dice.choice(values)] = dice.choice(WORDS)
+    return [word for word in line if word not in ("-h", "--help", "--version")]
+
+
+def pair(dice: random.Random, command: str) -> list[str]:
+    """Return a flag of some valid line of a command, with its value."""
+    line = dice.choice([line for line in VALID if line[0] == command])
+    places = [n for n in range(1, len(line)) if line[n].startswith("-")]
+    return line[dice.choice(places) :][:2] if places else []
+
+
+def likely(line: list[str], dice: random.Random) -> list[str]:
+    """Return a line in which one value is that of the same flag in some other line, or near it."""
+    places = [n for n in range(1, len(line)) if line[n - 1].startswith("--") and not line[n].startswith("-")]
+    if not places:
+        return line
+    place = dice.choice(places)
+    pool = [value for other in VALID for value in _values(other, line[place - 1])]
+    value = dice.choice([*pool, *LIKELY, line[place]])
+    if dice.random() < 0.3:
+        value = re.sub(r"[0-9]+", lambda found: str(int(int(found[0]) * dice.choice((0.5, 2, 3)))), value)
+    return [*line[:place], value, *line[place + 1 :]]
+
+
+def _values(line: list[str], flag: str) -> list[str]:
+    return [after for before, after in itertools.pairwise(line) if before == flag]
+
+
+def tweaked(word: str, dice: random.Random) -> str:
+    """Return a word with a character or a number of it changed."""
+    place = dice.randrange(len(word) + 1)
+    match dice.randrange(5):
+        case 0:
+            return word[:place] + dice.choice("0123456789-+.,:=/>*ek\0 é\n") + word[place:]
+        case 1:
+            return word[:place] + word[place + 1 :]
+        case 2:
+            return word + "," + dice.choice(WORDS)
+        case 3:
+            return "".join(str(int(c) + dice.choice((-1, 1))) if c.isdecimal() else c for c in word)
+        case _:
+            return word[:place] + word[place + 1 : place + 2] + word[place : place + 1] + word[place + 2 :]
+
+
+# ---------------------------------------------------------------------------- files
+
+# file -> lines that read it
+READERS = {
+    "a.csv": [
+        "diff a.csv b.json",
+        "summary a.csv -f json",
+        "merge a.csv -o merged.csv",
+        "plot a.csv -o p.svg",
+    ],
+    "a.json": ["diff a.json b.json -f json", "summary a.json", "report a.json -o page.html"],
+    "b.json": [f"shift {R} --offset 7 --baseline b.json -f csv", "merge a.json b.json -o merged.jsonl"],
+    "a.jsonl": ["diff a.jsonl b.json -f csv", "merge a.jsonl -o merged.json", "summary a.jsonl"],
+    "a.parquet": ["diff a.parquet b.json", "summary a.parquet -f json"],
+    "part.jsonl.part": [f"shift {R} --offset 0,7 -o part.jsonl --resume -f jsonl"],
+    "config.json": ["frequencies --config config.json -f csv", f"shift {R} --config config.json --offset 7"],
+    "x.toml": [f"shift {S} --recipe x.toml --dtype fp16 --offset 7 -f csv"],
+    "x.npz": [
+        "shift --qk x.npz --recipe hf --dtype fp16 --offset 7 -f csv",
+        "decay --qk x.npz --distance 0,1",
+    ],
+    "q.npy": ["shift --qk q.npy,q.npy --recipe hf --dtype fp16 --offset 7 -f json"],
+    "x.safetensors": ["shift --qk x.safetensors --recipe hf --dtype fp16 --offset 7 -f jsonl"],
+    "x.pt": ["shift --qk x.pt --recipe hf --dtype fp16 --offset 7 -f jsonl"],
+    "table.npz": ["frequencies --against table.npz --head-dim 8 -f json"],
+    "module.safetensors": ["module module.safetensors -f json"],
+}
+ODD = [
+    None,
+    True,
+    [],
+    {},
+    "",
+    "x",
+    "nan",
+    -1,
+    0,
+    1.5,
+    1e308,
+    10**30,
+    2**63,
+    [1],
+    {"a": 1},
+    "\u2028",
+    "=1",
+    "\ud800",
+]
+
+
+def damaged(name: str, whole: bytes, dice: random.Random) -> bytes:
+    """Return the bytes of a file with something wrong in them: bits, length, or the type of a value."""
+    data, place = bytearray(whole), dice.randrange(len(whole))
+    text = name.rpartition(".")[2] in ("csv", "json", "jsonl", "part", "toml")
+    match dice.randrange(10):
+        case 0:
+            return whole[:place]
+        case 1:
+            return whole[place:]
+        case 2:
+            return whole[:place] + dice.randbytes(dice.randrange(1, 9)) + whole[place:]
+        case 3:
+            return whole[:place] + whole[place + dice.randrange(1, 40) :]
+        case 4:
+            data[place : place + 8] = dice.choice((b"\xff" * 8, b"\x00" * 8, b"9" * 8))
+            return bytes(data)
+        case 5 | 6 | 7 if text:
+            return swapped(name, whole.decode(), dice).encode("utf-8", "surrogatepass")
+        case 8 if text:
+            depth = dice.choice((3, 100, 200_000))
+            return whole[:place] + b"[" * depth + b'{"a":' * dice.choice((0, depth)) + whole[place:]
+        case _:
+            for _ in range(dice.choice((1, 1, 2, 8))):
+                data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+            return bytes(data)
+
+
+def swapped(name: str, text: str, dice: random.Random) -> str:
+    """Return a text file with one value replaced by one of another type."""
+    odd = dice.choice(ODD)
+    if name.endswith((".csv", ".toml")):
+        mark = "," if name.endswith(".csv") else '"'
+        cells = text.split(mark)
+        cells[dice.randrange(len(cells))] = str(odd)
+        return mark.join(cells)
+    lines = text.splitlines() if name.endswith((".jsonl", ".part")) else [text]
+    number = dice.randrange(len(lines))
+    whole = json.loads(lines[number])
+    places = list(_places(whole))
+    holder, key = dice.choice(places)
+    if dice.random() < 0.2 and isinstance(holder, dict):
+        holder[dice.choice((f"{key}x", "", "subject"))] = holder.pop(key)
+    else:
+        holder[key] = odd
+    lines[number] = json.dumps(whole)
+    return "\n".join(lines) + "\n"
+
+
+def _places(whole: Any) -> Iterator[tuple[Any, Any]]:
+    keys = list(whole) if isinstance(whole, dict) else range(len(whole))
+    for key in keys:
+        yield whole, key
+        if isinstance(whole[key], (dict, list)) and whole[key]:
+            yield from _places(whole[key])
+
+
+def prepared() -> dict[str, bytes]:
+    """Write the files that the lines read into this folder; return name -> bytes."""
+    import torch
+    from safetensors.numpy import save_file
+
+    q, k = (np.random.default_rng(0).standard_normal((heads, 3, 4)).astype(np.float32) for heads in (2, 1))
+    np.savez("x.npz", q=q, k=k)
+    np.save("q.npy", q)
+    save_file({"q": q, "k": k}, "x.safetensors")
+    torch.save({"q": torch.from_numpy(q), "k": torch.from_numpy(k)}, "x.pt")
+    frequencies = (10000.0 ** (-np.arange(0, 8, 2) / 8)).astype(np.float32)
+    np.savez("table.npz", inv_freq=frequencies)
+    save_file({"layers.0.rotary_emb.inv_freq": frequencies}, "module.safetensors")
+    Path("x.toml").write_text(
+        'extends = "hf"\nname = "mine"\nangle = "fp32/fp16"\nscale_after_store = true\n'
+    )
+    config = {"model_type": "llama", "hidden_size": 16, "num_attention_heads": 2, "rope_theta": 1e4}
+    config |= {"max_position_embeddings": 64, "num_key_value_heads": 1, "head_dim": 8}
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    Path("config.json").write_text(json.dumps(config | {"rope_scaling": yarn}))
+    Path("k.py").write_text(_KERNEL)
+    for names, offset in (("-o a.csv -o a.json -o a.jsonl -o a.parquet", "0,7"), ("-o b.json", "7")):
+        line = f"shift {R} --offset {offset} {names} -q"
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert main(shlex.split(line)) == 0, line
+    rows = [json.loads(line) for line in Path("a.jsonl").read_text().splitlines()]
+    Path("part.jsonl.part").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {path.name: path.read_bytes() for path in Path().iterdir()}
+
+
+_KERNEL = """
+import numpy as np
+def f(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    d = x.shape[-1]
+    angle = positions[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
+    cos, sin, a, b = np.cos(angle), np.sin(angle), x[..., : d // 2], x[..., d // 2 :]
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+"""
+
+# ---------------------------------------------------------------------------- running
+
+
+class Defect(AssertionError):
+    """A line that ended otherwise than it may."""
+
+
+class _Long(BaseException):
+    """A line that took too long."""
+
+
+def run(line: list[str]) -> str:
+    """Run a line in this process; return its exit code, or "long". Raises: Defect."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="")
+    errors, late = io.StringIO(), []
+
+    def stop(*_: Any) -> None:
+        late.append(True)
+        raise _Long
+
+    main_thread = threading.current_thread() is threading.main_thread()
+    if main_thread:
+        before = signal.signal(signal.SIGALRM, stop)
+        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors), warnings.catch_warnings():
+            warnings.simplefilter("always")
+            code = main(line)
+    except _Long:
+        code = 3
+    except BaseException as error:
+        raise Defect(f"{shlex.join(line)!a}: {type(error).__name__}: {error}") from error
+    finally:
+        if main_thread:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+    if late:
+        return "long"
+    out.flush()
+    report, said = out.buffer.getvalue().decode(), errors.getvalue()
+    if problem := wrong(line, code, report, said):
+        raise Defect(f"{shlex.join(line)!a}: exit {code}, {problem}: {said[-600:]!a} {report[:200]!a}")
+    return str(code)
+
+
+def wrong(line: list[str], code: int, report: str, said: str) -> str:
+    """Return what is wrong with an exit code and what was written; nothing where nothing is."""
+    if code not in (0, 1, 2):
+        return "exit code"
+    if "Traceback" in said or "Warning" in said or not said.replace("\n", "").isprintable():
+        return "stderr"
+    if code == 2:
+        lines = [one for one in said.splitlines() if not one.startswith("ropeaudit: note: ")]
+        ok = lines and lines[0].startswith("ropeaudit: error: ") and len(lines) <= 2
+        told = not report or "--baseline" in line  # what was measured is shown though nothing is like it
+        return "" if ok and told else "an error of other words"
+    if not report:
+        return "" if line[0] in ("report", "plot", "merge") else "no report"
+    return "" if parsed(line, report) else "a report that cannot be read"
+
+
+def parsed(line: list[str], report: str) -> bool:
+    """Tell whether stdout is the report in the form that was asked for."""
+    forms = [after for flag, after in itertools.pairwise(line) if flag in ("-f", "--format")]
+    form = forms[-1] if forms and sum(word.startswith(("-f", "--format")) for word in line) == 1 else ""
+    try:
+        if form == "json":
+            json.loads(report, parse_constant=_refuse)
+        elif form == "jsonl":
+            [json.loads(one, parse_constant=_refuse) for one in report.removesuffix("\n").split("\n")]
+        elif form == "csv":
+            return len({len(row) for row in csv.reader(io.StringIO(report, newline=""), strict=True)}) == 1
+    except (ValueError, csv.Error):
+        return "-c" in line
+    return report.endswith("\n")
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(word)
+
+
+def lines(numbers: range, files: dict[str, bytes], report: Callable[[str], None]) -> Seen:
+    """Run changed lines; count exit codes and hand defects on."""
+    seen: Seen = collections.Counter()
+    for number in numbers:
+        _run(changed(random.Random(f"line {number}")), f"line {number}", seen, report)
+        restore(files)
+    return seen
+
+
+def damages(numbers: range, files: dict[str, bytes], report: Callable[[str], None]) -> Seen:
+    """Read damaged files; count exit codes and hand defects on."""
+    seen: Seen = collections.Counter()
+    for number in numbers:
+        dice = random.Random(f"file {number}")
+        name = dice.choice(sorted(READERS))
+        Path(name).write_bytes(damaged(name, files[name], dice))
+        _run(shlex.split(dice.choice(READERS[name])), f"file {number} {name}", seen, report)
+        restore(files)
+    return seen
+
+
+def _run(line: list[str], name: str, seen: Seen, report: Callable[[str], None]) -> None:
+    begun = time.monotonic()
+    try:
+        code = run(line)
+        if code == "long":
+            report(f"{name}: long: {shlex.join(line)!a}")
+    except Defect as defect:
+        code = "defect"
+        report(f"{name}: {defect}")
+    if time.monotonic() - begun > 8 and code != "long":
+        report(f"{name}: {time.monotonic() - begun:.0f} s: {shlex.join(line)!a}")
+    seen[code] += 1
+
+
+def restore(files: dict[str, bytes]) -> None:
+    """Bring the files of this folder back, and remove those that a line wrote."""
+    for path in Path().iterdir():
+        if path.name not in files and path.is_file():
+            path.unlink()
+    for name, content in files.items():
+        if not Path(name).is_file() or Path(name).read_bytes() != content:
+            Path(name).write_bytes(content)
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--count", type=int, default=200)
+    options.add_argument("--first", type=int, default=0)
+    options.add_argument("--kind", choices=["lines", "files", "both"], default="both")
+    asked = options.parse_args()
+    some = range(asked.first, asked.first + asked.count)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        whole = prepared()
+        for kind, work in (("lines", lines), ("files", damages)):
+            if asked.kind in (kind, "both"):
+                found = work(some, whole, lambda text: print(text, flush=True))
+                print(kind, dict(sorted(found.items())), flush=True)
+        os.chdir("/")
+    sys.exit(0)

@@ -1,0 +1,122 @@
+"""Too much is refused before it is made or read, and hours of work are said before they begin."""
+
+import io
+import math
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ropeaudit.audit import Audit
+from ropeaudit.cases import Case
+from ropeaudit.cli.main import main
+from ropeaudit.errors import BadInput, UsageError
+from ropeaudit.files import captured, checkpoint
+from ropeaudit.sweeps import sweep
+from ropeaudit.sweeps.sweep import Sweep
+
+SMALL = ["shift", "--heads", "1", "--seq-len", "3", "--head-dim", "4", "--recipe", "hf", "--dtype", "fp16"]
+
+
+def test_ten_thousand_million_rows_are_refused_before_any_is_made(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(sweep, "identity", lambda *_: pytest.fail("a cell was made"))
+    for more in ([], ["--dry-run"], ["--shard", "3/100"]):
+        assert main([*SMALL, "--seed", "1-9999+1", "--offset", "1-99999+1", *more]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "9,999 settings x 1 subjects x 99,999 offsets are 999,890,001 rows" in err
+        assert "--shard 1/1000" in err
+
+
+def test_a_shard_makes_its_own_cells_alone(monkeypatch) -> None:
+    monkeypatch.setattr(sweep, "_MOST_CELLS", 20)
+    audit = Audit(
+        [Case(heads=1, seq_len=3, head_dim=4, seed=n) for n in range(20)], ["hf"], ["fp16"], range(20)
+    )
+    made = [len(Sweep(audit, (number, 20)).cells) for number in (1, 7, 20)]
+    assert made == [20, 20, 20]
+    with pytest.raises(UsageError, match="400 rows"):
+        Sweep(audit, (1, 19))
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(1, 9), st.integers(1, 30))
+@settings(deadline=None, max_examples=40)
+def test_shards_in_order_hold_each_cell_once(lengths, offsets, count) -> None:
+    cases = [Case(heads=1, seq_len=100 * one, head_dim=4, seed=n) for n, one in enumerate(lengths)]
+    audit = Audit(cases, ["hf"], ["fp16", "bf16"], range(offsets))
+    whole = Sweep(audit).cells
+    shards = [Sweep(audit, (number, count)).cells for number in range(1, count + 1)]
+    assert [cell for one in shards for cell in one] == whole
+    fair = math.fsum(cell.seconds for cell in whole) / count
+    largest = max(cell.seconds for cell in whole)
+    assert all(math.fsum(cell.seconds for cell in one) <= fair + largest for one in shards)
+
+
+def test_hours_are_said_before_they_begin(capsys, monkeypatch) -> None:
+    for seconds, quiet, said in ((1e6, [], True), (1e6, ["-q"], False), (1e-3, [], False)):
+        monkeypatch.setattr(sweep, "CELL_SECONDS", seconds)
+        assert main([*SMALL, "--offset", "7", *quiet]) == 0
+        err = capsys.readouterr().err
+        assert ("takes roughly" in err) == said
+        assert ("--sample" in err) == said
+
+
+# ---------------------------------------------------------------------------- archives
+
+HUGE = (1, 2**25, 128)  # 16 GiB in float32
+
+
+def npy(shape: tuple[int, ...], content: bytes) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return file.getvalue() + content
+
+
+def archive(path, content: bytes, packed: bool) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED) as file:
+        for name in "qk":
+            file.writestr(f"{name}.npy", content)
+
+
+@pytest.fixture
+def unread(monkeypatch) -> None:
+    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("it was read"))
+
+
+@pytest.mark.usefixtures("unread")
+def test_an_array_that_declares_more_than_it_holds(tmp_path) -> None:
+    (tmp_path / "q.npy").write_bytes(npy(HUGE, bytes(4096)))
+    archive(tmp_path / "x.npz", npy(HUGE, bytes(4096)), False)
+    for spec in (f"{tmp_path}/q.npy,{tmp_path}/q.npy", str(tmp_path / "x.npz")):
+        with pytest.raises(BadInput, match=r"17,179,869,184 bytes, and holds 4,096"):
+            captured.read(spec)
+
+
+@pytest.mark.usefixtures("unread")
+def test_an_archive_that_is_packed_too_well(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("ropeaudit.files.declared._FREE_OF_DOUBT", 2**20)
+    archive(tmp_path / "x.npz", npy((1, 2**13, 128), bytes(2**22)), True)
+    with pytest.raises(BadInput, match="more than tensors can be packed"):
+        captured.read(str(tmp_path / "x.npz"))
+
+
+def test_tensors_without_room(tmp_path, monkeypatch) -> None:
+    torch = pytest.importorskip("torch")
+    from safetensors.numpy import save_file
+
+    wide = torch.zeros(1).expand(1, 2**20, 128)  # a few bytes in the file
+    torch.save({"q": wide, "k": wide, "a.inv_freq": wide}, tmp_path / "x.pt")
+    save_file({"q": np.zeros((1, 2**12, 4)), "k": np.zeros((1, 2**12, 4))}, tmp_path / "x.safetensors")
+    archive(tmp_path / "x.npz", npy((1, 2**12, 4), bytes(2**16)), True)
+    np.save(tmp_path / "q.npy", np.zeros((1, 2**12, 4)))
+    assert captured.read(str(tmp_path / "x.npz"))[0].shape == (1, 2**12, 4)
+    monkeypatch.setattr("ropeaudit.circumstances.free_bytes", lambda: 2**16)
+    for name in ("x.pt", "x.safetensors", "x.npz"):
+        with pytest.raises(BadInput, match="are free; give a smaller part"):
+            captured.read(str(tmp_path / name))
+    with pytest.raises(BadInput, match="are free"):
+        captured.read(f"{tmp_path}/q.npy,{tmp_path}/q.npy")
+    with pytest.raises(BadInput, match="are free"):
+        checkpoint.read([tmp_path / "x.pt"], lambda name: "inv_freq" in name)

@@ -1,0 +1,77 @@
+"""Whatever stands in a name, the report that holds it is read back: here, and by pandas."""
+
+import dataclasses
+import io
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ropeaudit import records, reports
+from ropeaudit.audit import shift
+from ropeaudit.records import Record
+from ropeaudit.reports import Report, reading
+from ropeaudit.reports.csv import restored
+
+NAMES = [*(f"a{end}b" for end in "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e\r\n\t,;\"'"), "\r\n", "a\r"]
+FORMULAS = ["=cmd|' /C calc'!A0", "+1", "-1", "@x", "'=x", "''+1", "\t=x", "\r=x", "'it", "it's", "x=1"]
+
+
+@pytest.fixture(scope="module")
+def row() -> Record:
+    return next(shift(7, "fp32", "hf", heads=1, seq_len=3, head_dim=4))
+
+
+def written(form: str, row: Record, name: str) -> str:
+    named = dataclasses.replace(row, subject=name, source=name)
+    return reports.encoded(form, Report([named.as_dict()], list(records.COLUMNS), ())).decode()
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
+@pytest.mark.parametrize("name", NAMES + FORMULAS)
+def test_names_come_back(name, form, row) -> None:
+    text = written(form, row, name)
+    (found,) = reading.parse("x", form, text)
+    assert (found["subject"], found["source"], found["offset"]) == (name, name, 7)
+    if form == "jsonl":
+        assert len(text.splitlines()) == 1
+        assert json.loads(text)["subject"] == name
+
+
+@given(name=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1))
+@settings(deadline=None, max_examples=60)
+@pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
+def test_any_name_comes_back(form, row, name) -> None:
+    if name.lower() == "nan":
+        return
+    (found,) = reading.parse("x", form, written(form, row, name))
+    assert found["subject"] == name
+
+
+@pytest.mark.parametrize("name", NAMES + FORMULAS)
+def test_pandas_reads_them(name, row) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_csv(io.StringIO(written("csv", row, name), newline=""), keep_default_na=False)
+    assert [restored(one) for one in frame["subject"]] == [name]
+    frame = pandas.read_json(io.StringIO(written("jsonl", row, name)), lines=True, dtype=False)
+    assert list(frame["subject"]) == [name]
+
+
+def test_no_cell_is_a_formula_and_no_number_is_text(row) -> None:
+    negative = dataclasses.replace(row, drift_bias=-1.5, offset=-3, subject="=1+1")
+    report = Report([negative.as_dict()], ["subject", "offset", "drift_bias"], ())
+    assert reports.render("csv", report).splitlines()[1] == "'=1+1,-3,-1.5"
+
+
+def test_a_file_name_that_is_no_text_is_the_same_in_every_report(tmp_path, row) -> None:
+    import numpy as np
+
+    path = f"{tmp_path}/a\udcff.npz"
+    np.savez(path, q=np.ones((1, 3, 4)), k=np.ones((1, 3, 4)))
+    one = next(shift(7, "fp32", "hf", qk=path))
+    for form in ("csv", "json", "jsonl"):
+        (found,) = reading.records_of("x", reading.parse("x", form, written(form, one, one.source)))
+        assert found.source == one.source
+        assert not math.isnan(found.drift_rms)

@@ -1,0 +1,142 @@
+"""Own code may write, close, fork, leave and set whatever it likes: the report and the other rows stand."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+KERNEL = """
+import os, sys
+import numpy as np
+def turned(x, positions):
+    d = x.shape[-1]
+    a = positions[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
+    c, s, x1, x2 = np.cos(a), np.sin(a), x[..., : d // 2], x[..., d // 2 :]
+    return np.concatenate([x1 * c - x2 * s, x2 * c + x1 * s], -1).astype(x.dtype)
+"""
+CALLED = (
+    "\ndef f(x: np.ndarray, positions: np.ndarray) -> np.ndarray:\n    {}\n    return turned(x, positions)\n"
+)
+SMALL = shlex.split(
+    "--heads 1 --seq-len 3 --head-dim 4 --offset 100 --dtype fp32 -f csv --columns subject,verdict"
+)
+posix = pytest.mark.skipif(os.name == "nt", reason="POSIX")
+
+
+def ropeaudit(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ropeaudit", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=120,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+    )
+
+
+def shifted(folder: Path, at_import: str = "", in_call: str = "pass", *more: str):
+    (folder / "k.py").write_text(KERNEL + at_import + CALLED.format(in_call))
+    return ropeaudit(folder, "shift", "--impl", "k.py:f", *SMALL, *more)
+
+
+WRITES = """
+import atexit, ctypes, subprocess
+def loud():
+    print("x")
+    os.write(1, b"x")
+    sys.__stdout__.write("x"); sys.__stdout__.flush()
+    subprocess.run(["echo", "x"])
+    ctypes.CDLL(None).puts(b"x"); ctypes.CDLL(None).fflush(None)
+atexit.register(loud)
+loud()
+"""
+HARMLESS = {
+    "writes": (WRITES, "loud()"),
+    "closes": ("", "sys.stdout.close(); sys.stderr.close(); os.close(1); os.close(2)"),
+    "closes Python's": ("sys.__stdout__.close(); sys.__stderr__.close()", "pass"),
+    "replaces": ("sys.stdout = sys.stderr = open(os.devnull, 'w')", "pass"),
+    "forks": ("", "os.fork()"),
+    "forks and stays": ("if os.fork() == 0:\n    import time; time.sleep(100); os._exit(0)", "pass"),
+    "moves": ("os.chdir('/')", "os.chdir('/')"),
+}
+
+
+@posix
+@pytest.mark.parametrize("how", HARMLESS)
+def test_stdout_is_the_report(how, tmp_path) -> None:
+    seen = shifted(tmp_path, *HARMLESS[how], "-o", "x.json")
+    assert (seen.returncode, seen.stdout.count("\n")) == (0, 2), seen
+    assert seen.stdout.startswith("subject,verdict\nk.py:f,")
+    assert "Traceback" not in seen.stderr
+    assert sorted(one.name for one in tmp_path.iterdir() if one.is_file()) == ["k.py", "x.json"]
+
+
+LEAVES = [
+    "sys.exit(0)",
+    "os._exit(0)",
+    "raise KeyboardInterrupt",
+    "raise GeneratorExit",
+    "raise BaseException",
+]
+
+
+@posix
+@pytest.mark.parametrize("how", [*LEAVES, "import pytest; pytest.skip('no', allow_module_level=True)"])
+def test_code_that_leaves_is_refused(how, tmp_path) -> None:
+    for at_import, in_call in ((how, "pass"), ("", how)):
+        seen = shifted(tmp_path, at_import, in_call)
+        assert (seen.returncode, seen.stdout) == (2, ""), seen
+        assert seen.stderr.startswith("ropeaudit: error: ")
+        assert seen.stderr.count("\n") == 1
+
+
+@posix
+def test_code_that_leaves_at_an_offset_gives_a_refused_row(tmp_path) -> None:
+    seen = shifted(tmp_path, "", "sys.exit(3) if positions.max() > 50 else 0")
+    assert (seen.returncode, seen.stdout) == (0, "subject,verdict\nk.py:f,refused\n")
+    assert "it calls sys.exit(3)" in seen.stderr
+
+
+@posix
+def test_a_module_that_leaves_or_prints(tmp_path) -> None:
+    for text, code in (("sys.exit(0)", 2), ("raise KeyboardInterrupt", 2), ("os.write(1, b'x')", 0)):
+        lines = f"import os, sys, torch\ndef make():\n    {text}\n    print('x')\n"
+        lines += "    return torch.nn.Linear(2, 2)\n"
+        (tmp_path / "m.py").write_text(lines)
+        seen = ropeaudit(tmp_path, "module", "m.py:make", "-f", "csv")
+        assert seen.returncode == code, seen
+        assert "x\n" not in seen.stdout
+        assert "Traceback" not in seen.stderr
+
+
+def test_a_stream_that_knows_ascii_alone_gets_ascii_and_no_question_marks(tmp_path) -> None:
+    line = shlex.split(
+        "shift --heads 1 --seq-len 4 --head-dim 4 --recipe hf,uniform --offset 1000 --curve --color"
+    )
+    for arguments in (line, ["list", "columns"], ["explain", "--help"]):
+        seen = ropeaudit(tmp_path, *arguments, PYTHONIOENCODING="ascii", TERM="xterm")
+        assert seen.returncode == 0
+        assert seen.stdout.isascii()
+        assert "?" not in seen.stdout
+        assert "\\u" not in seen.stdout
+    seen = ropeaudit(tmp_path, "list", "columns", "-f", "html", PYTHONIOENCODING="ascii")
+    assert seen.stdout.isascii()
+    assert "&#" in seen.stdout
+
+
+@posix
+def test_only_what_writes_says_that_it_cannot_write(tmp_path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    line = "import os, sys; os.rmdir(os.getcwd()); from ropeaudit.cli import main"
+    line += "; sys.exit(main.main(sys.argv[1:]))"
+    for arguments, code in ((["list", "formats"], 0), (["shift", "--impl", "nope:f"], 2)):
+        gone.mkdir(exist_ok=True)
+        seen = subprocess.run(
+            [sys.executable, "-c", line, *arguments], cwd=gone, capture_output=True, text=True
+        )
+        assert seen.returncode == code
+        assert "cannot write" not in seen.stderr

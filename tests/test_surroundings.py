@@ -1,0 +1,105 @@
+"""Whatever own code sets, all is as it was after it; what its module set at import holds for its calls."""
+
+import locale
+import os
+import random
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+from ropeaudit import surroundings
+from ropeaudit.audit import shift
+from ropeaudit.subjects.patience import patiently
+
+torch = pytest.importorskip("torch")
+
+SETS = {
+    "dtype": "torch.set_default_dtype(torch.float64)",
+    "device": "torch.set_default_device('meta')",
+    "threads": "torch.set_num_threads(torch.get_num_threads() + 1)",
+    "grad": "torch.set_grad_enabled(not torch.is_grad_enabled())",
+    "deterministic": "torch.use_deterministic_algorithms(True, warn_only=True)",
+    "precision": "torch.set_float32_matmul_precision('medium')",
+    "tf32": "torch.backends.cuda.matmul.allow_tf32 = True",
+    "seed": "torch.manual_seed(torch.initial_seed() + 1)",
+    "drawn": "torch.rand(3)",
+    "autocast": "torch.set_autocast_enabled('cpu', True)",
+    "autocast dtype": "torch.set_autocast_dtype('cpu', torch.float16)",
+    "denormal": "torch.set_flush_denormal(True)",
+    "cudnn": "torch.backends.cudnn.benchmark = True",
+    "numpy errors": "np.seterr(all='raise')",
+    "numpy seed": "np.random.seed(1)",
+    "numpy drawn": "np.random.standard_normal(3)",
+    "random": "random.random()",
+    "environment": "os.environ['ROPEAUDIT_X'] = '1'; os.environ.pop('PATH')",
+    "folder": "os.chdir('/')",
+    "path": "sys.path.insert(0, '/x')",
+    "filters": "warnings.simplefilter('ignore')",
+    "recursion": "sys.setrecursionlimit(5000)",
+    "locale": "locale.setlocale(locale.LC_ALL, 'C.UTF-8')",
+}
+NAMES = {
+    "torch": torch,
+    "np": np,
+    "random": random,
+    "os": os,
+    "sys": sys,
+    "warnings": warnings,
+    "locale": locale,
+}
+
+
+def differing(one: surroundings.State, other: surroundings.State) -> list[str]:
+    return [name for name in one if name != "decimal" and not surroundings.same(one[name], other[name])]
+
+
+@pytest.mark.parametrize("what", SETS)
+def test_all_is_as_it_was(what) -> None:
+    def run() -> tuple[surroundings.State, surroundings.State]:
+        """In the thread of the calls: what torch sets is often a thread's own."""
+        before = surroundings.now()
+        with surroundings.foreign():
+            exec(SETS[what], dict(NAMES))  # noqa: S102
+            changed = differing(before, surroundings.now())
+        assert changed or what == "locale", what
+        return before, surroundings.now()
+
+    before, after = patiently(run, "a test")
+    assert differing(before, after) == []
+
+
+MODULE = """
+import torch
+{}
+def f(x, positions):
+    {}
+    d = x.shape[-1]
+    a = positions[:, None] / 10000 ** (torch.arange(0, d, 2) / d)
+    c, s, x1, x2 = a.cos(), a.sin(), x[..., : d // 2], x[..., d // 2 :]
+    y = torch.cat([x1 * c - x2 * s, x2 * c + x1 * s], -1)
+    return (y + 1e-6 * torch.rand(y.shape)).to(x.dtype)
+"""
+DOUBLE = "torch.set_default_dtype(torch.float64)"
+
+
+def rows(paths: list[str]) -> dict[str, float]:
+    found = shift(
+        100_000, "fp32", implementations=[f"{path}:f" for path in paths], heads=2, seq_len=4, head_dim=8
+    )
+    return {os.path.basename(row.subject): row.drift_rms for row in found}
+
+
+def test_no_code_changes_the_rows_of_another(tmp_path) -> None:
+    for name, at_import, in_call in (
+        ("plain", "", "pass"),
+        ("imports", DOUBLE, "pass"),
+        ("calls", "", DOUBLE + "; torch.manual_seed(7)"),
+    ):
+        (tmp_path / f"{name}.py").write_text(MODULE.format(at_import, in_call))
+    paths = [str(tmp_path / f"{name}.py") for name in ("imports", "calls", "plain")]
+    alone = {name: drift for path in paths for name, drift in rows([path]).items()}
+    assert rows(paths) == rows(paths[::-1]) == alone
+    assert alone["imports.py:f"] < alone["plain.py:f"] / 10  # its own state holds for its own calls
+    assert torch.get_default_dtype() == torch.float32
