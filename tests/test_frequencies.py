@@ -382,7 +382,7 @@ def test_every_set_of_rounded_stages_is_known(stages: tuple[str, ...], fmt: Form
     best = check(stored(tuple(part.astype(np.float64) for part in points)), PLAIN).best
     assert best is not None
     assert best.explains
-    assert not best.other
+    assert not best.meant
     words = {"position": "positions", "frequency": "inv_freq", "angle": "angle"}
     seen = [stage for stage in STAGES if words[stage] in best.text]
     assert fmt.name in best.text

@@ -99,7 +99,7 @@ def _strays(work: _Frequencies | Table, rows: list[dict[str, Any]], best: Hypoth
     more = f" and {count - _LISTED} more" if count > _LISTED else ""
     begin = f"{count} of {total} {work.things} {'is' if count == 1 else 'are'} off: {listed}{more}"
     rest = f"the rest agrees {_AGREES}" if best.expected else f"the rest as if {best.text}"
-    if best.other:
+    if best.meant:
         rest = f"of the rest, {best.text}"
     return f"{begin}; nothing that was tried explains {'it' if count == 1 else 'them'}; {rest}."
 
@@ -111,12 +111,13 @@ def _stray(work: _Frequencies | Table, row: dict[str, Any]) -> str:
 
 
 class _Frequencies:
-    """A dumped inv_freq."""
+    """A dumped inv_freq, or its inverses."""
 
     size, unit, things = "relative_error", "relative", "frequencies"
 
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
         self.found = np.zeros(0) if dump.frequencies is None else dump.frequencies
+        self.name, self.inverse = dump.name, dump.inverse
         self.setting, self.exact, self.tolerance = setting, exact, judging.tolerance(setting)
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -135,16 +136,21 @@ class _Frequencies:
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         """Yield every setting that may have been meant, alone and with the casts that fit."""
-        casts = judging.holding(self.found, judging.allowed_strays(self.found.size))
+        casts = judging.holding(self._stored(self.found), judging.allowed_strays(self.found.size))
         for variant in (Variant(self.exact, cost=0.0), *variants(self.setting, self.exact, self.found)):
             for fmt in (None,) if variant.computed else (None, *casts):
                 yield self._hypothesis(variant, fmt)
 
+    def _stored(self, theta: Array) -> Array:
+        """Return frequencies as they are stored, and stored ones as frequencies."""
+        return 1 / theta if self.inverse else theta
+
     def _hypothesis(self, variant: Variant, fmt: Format | None) -> Hypothesis:
         theta, sizes = variant.theta, judging.sizes(variant.theta)
-        slack = np.where(theta == 0, 0.0, np.maximum(self.tolerance, judging.least(self.setting))) * sizes
-        strays = ~judging.within(self.found, theta, slack, fmt)
-        errors = np.abs(self.found - judging.cast(theta, fmt)) / sizes
-        text = variant.text("inv_freq", fmt.name if fmt else "", explains=not strays.any())
-        other = bool(variant.seen) and not variant.computed
-        return judging.scored(text, strays, errors, variant.cost + judging.cast_cost(fmt), other=other)
+        held, right = self._stored(self.found), self._stored(theta)
+        slack = np.where(theta == 0, 0.0, np.maximum(self.tolerance, judging.least(self.setting)))
+        strays = ~judging.within(held, right, slack * judging.sizes(right), fmt)
+        errors = np.abs(self.found - self._stored(judging.cast(right, fmt))) / sizes
+        text = variant.text(self.name, fmt.name if fmt else "", explains=not strays.any())
+        meant = "" if variant.computed else variant.seen
+        return judging.scored(text, strays, errors, variant.cost + judging.cast_cost(fmt), meant=meant)

@@ -25,7 +25,7 @@ _FEWEST = 4  # pairs of which one may be off beside a rest that is explained
 class Hypothesis:
     """A sentence, whether it explains every pair, and the RMS and the largest of what it leaves.
 
-    expected: it is the expected setting in the expected formats. other: another setting was meant.
+    expected: it is the expected setting in the expected formats. meant: another setting, in words.
     strays: the pairs that it does not explain. few: whether they are so few that it explains the rest.
     Units: relative to the frequency, or radians for a cos/sin table.
     """
@@ -35,7 +35,7 @@ class Hypothesis:
     residual: float
     residual_max: float
     expected: bool = False
-    other: bool = False
+    meant: str = ""
     few: bool = False
     strays: tuple[int, ...] = field(default=(), repr=False)
     cost: float = field(default=0.0, repr=False)
@@ -55,13 +55,13 @@ def allowed_strays(pairs: int) -> int:
 
 
 def scored(
-    text: str, strays: NDArray[np.bool_], errors: Array, cost: float, *, other: bool = False
+    text: str, strays: NDArray[np.bool_], errors: Array, cost: float, *, meant: str = ""
 ) -> Hypothesis:
     """Return a hypothesis that leaves these errors. Shapes: strays (p,)."""
     left = tuple(np.flatnonzero(strays).tolist())
     few = 0 < len(left) <= allowed_strays(strays.size)
     size = float(np.sqrt(np.mean(errors**2))), float(errors.max())
-    return Hypothesis(text or _EXPECTED, not left, *size, not text, other, few, left, cost)
+    return Hypothesis(text or _EXPECTED, not left, *size, not text, meant, few, left, cost)
 
 
 def tolerance(setting: RopeSetting) -> Array:

@@ -47,7 +47,7 @@ class _Angles:
     """Angles (s, p) that a table may hold the cos and sin of, and the frequencies to judge them by (p,).
 
     text: in words, with the cast of the table and without knowing whether it explains anything.
-    rounded: angles were rounded after they were formed. other: another setting is meant.
+    rounded: angles were rounded after they were formed. meant: the setting that is meant instead.
     """
 
     text: tuple[str, str]  # where it explains the table, where not
@@ -55,7 +55,7 @@ class _Angles:
     theta: Array
     cost: float
     rounded: bool = False
-    other: bool = False
+    meant: str = ""
 
 
 class Table:
@@ -70,7 +70,7 @@ class Table:
         )
         self.setting, self.exact, self.tolerance = setting, exact, judging.tolerance(setting)
         self.factor = float(exact_frequencies.attention_factor(setting.scaling))
-        self.recovered = _recovered(self.found)
+        self.recovered = recovered(self.found)
         self.first = np.zeros(0, np.int64)  # position at which every pair is first off; set by `rows`
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -138,7 +138,9 @@ class Table:
         errors = np.abs(points - (judging.cast(cos, fmt) + 1j * judging.cast(sin, fmt)))
         text = " and ".join(filter(None, (words, one.text[int(strays.any())])))
         cost = one.cost + extra + judging.cast_cost(fmt)
-        return judging.scored(text, strays, errors, cost, other=one.other or bool(words))
+        return judging.scored(
+            text, strays, errors, cost, meant=" and ".join(filter(None, (words, one.meant)))
+        )
 
     def _factors(self, points: NDArray[np.complex128]) -> list[tuple[float, str, float]]:
         """The attention factor that is expected, and the one that the lengths of the points tell."""
@@ -164,13 +166,14 @@ class Table:
             ("sin has the opposite sign", -at * exact),
             ("cos and sin are swapped", math.pi / 2 - at * exact),
         ):
-            yield _Angles(both(text), angles, exact, 1.0, other=True)
+            yield _Angles(both(text), angles, exact, 1.0, meant=text)
         for fmt in CASTS[:3]:
             for text, angles, cost in self._rounded(at, fmt):
                 yield _Angles(both(text), angles, exact, cost, rounded="angle" in text)
         for one in variants(self.setting, exact, self.recovered):
-            text = one.text("", table, explains=True), one.text("", table, explains=False)
-            yield _Angles(text, at * one.theta, one.theta, one.cost, other=not one.computed)
+            words = one.text("", table, explains=True), one.text("", table, explains=False)
+            meant = "" if one.computed else one.seen
+            yield _Angles(words, at * one.theta, one.theta, one.cost, meant=meant)
 
     def _rounded(self, at: Array, fmt: Format) -> Iterator[tuple[str, Array, float]]:
         """Yield (text, angles (s, p), cost) of every set of stages before cos and sin that a format rounds.
@@ -197,7 +200,7 @@ class Table:
             yield text, judging.cast(place * computed, fmt), cost + 0.4 + 0.01 * number
 
 
-def _recovered(points: NDArray[np.complex128]) -> Array:
+def recovered(points: NDArray[np.complex128]) -> Array:
     """Return the frequencies that a table's phases tell, refined from position 1 to ever later ones.
 
     Shapes: (n, p) -> (p,). Angles rounded coarsely lose count of the turns; the early positions decide then.

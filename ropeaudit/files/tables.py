@@ -8,7 +8,7 @@ Letters: n positions, p pairs, c columns: p, or 2p where every pair stands twice
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +30,27 @@ _NAMES = frozenset((*_FREQUENCIES, *_COS, *_SIN, *_BOTH))
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What a file holds, in float64, exactly as stored: frequencies (c,), or cos and sin (n, c)."""
+    """What a file holds, in float64, exactly as stored: frequencies (c,), or cos and sin (n, c).
+
+    inverse: the frequencies are stored as their inverses, whose values a cast has rounded.
+    """
 
     spec: str
     name: str
     frequencies: Array | None = None
     cos: Array | None = None
     sin: Array | None = None
+    inverse: bool = False
 
     def folded(self, pairs: int) -> Dump:
         """Return the dump with one column a pair, where each stands twice: in halves or side by side.
 
         Raises: BadInput if the columns are not those of `pairs` pairs.
         """
-        parts = (self.frequencies, self.cos, self.sin)
-        return Dump(self.spec, self.name, *(None if a is None else self._folded(a, pairs) for a in parts))
+        parts = {"frequencies": self.frequencies, "cos": self.cos, "sin": self.sin}
+        return replace(
+            self, **{name: self._folded(part, pairs) for name, part in parts.items() if part is not None}
+        )
 
     def _folded(self, part: Array, pairs: int) -> Array:
         columns = part.shape[-1]
