@@ -79,7 +79,7 @@ HOUSE = [
     ["analyses.variants", "analyses.frequency_table"],
     ["analyses.parts", "analyses.remedies", "analyses.limit_guess"],
     ["analyses"],
-    ["analyses.limit", "analyses.module_expected", "analyses.trace_mode"],
+    ["analyses.limit", "analyses.module_expected", "analyses.trace_mode", "analyses.trace_compare"],
     ["analyses.module_source"],
     ["analyses.module"],
     ["analyses.trace"],

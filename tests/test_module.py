@@ -446,9 +446,8 @@ def test_what_cannot_be_meant_is_refused(spec, tmp_path, capsys) -> None:
 
 
 def test_scaled_frequencies_are_described_and_not_called_right(tmp_path, capsys) -> None:
-    setting = RopeSetting.of(
-        128, base=5e5, scaling=scaling.parse("llama3:factor=8,low=1,high=4,original=8192")
-    )
+    llama3 = "llama3:factor=8,low=1,high=4,original=8192"
+    setting = RopeSetting.of(128, base=5e5, scaling=scaling.parse(llama3))
     theta = torch.tensor(frequencies(setting, "inverse_power", parse("fp32")).astype(np.float32))
     torch.save({"x": theta}, tmp_path / "a.pt")
     (row,) = (found := audited(capsys, tmp_path / "a.pt"))["records"]
@@ -456,7 +455,7 @@ def test_scaled_frequencies_are_described_and_not_called_right(tmp_path, capsys)
     assert row["agrees"] == "unknown"
     assert row["drift_256"] is None
     assert "nothing says what the values should be" in found["headline"]
-    given = ("--base", "5e5", "--scaling", spec)
+    given = ("--base", "5e5", "--scaling", llama3)
     assert audited(capsys, tmp_path / "a.pt", *given)["records"][0]["agrees"] == "yes"
 
 

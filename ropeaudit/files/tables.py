@@ -47,10 +47,11 @@ class Dump:
 
         Raises: BadInput if the columns are not those of `pairs` pairs.
         """
-        parts = {"frequencies": self.frequencies, "cos": self.cos, "sin": self.sin}
-        return replace(
-            self, **{name: self._folded(part, pairs) for name, part in parts.items() if part is not None}
+        frequencies, cos, sin = (
+            None if part is None else self._folded(part, pairs)
+            for part in (self.frequencies, self.cos, self.sin)
         )
+        return replace(self, frequencies=frequencies, cos=cos, sin=sin)
 
     def _folded(self, part: Array, pairs: int) -> Array:
         columns = part.shape[-1]
