@@ -517,6 +517,20 @@ def test_every_kind_of_file(tmp_path: object, kind: str) -> None:
     assert len(found.rows) == 64
 
 
+def test_a_dump_of_angles_and_one_of_sin_and_cos(tmp_path: object) -> None:
+    """Kandinsky's angle tables, and GPT-J's embed_positions, whose sin stands first."""
+    angles = np.arange(300)[:, None] * inv(PLAIN)
+    for name, values, said in (
+        ("args", angles, "the angle table agrees within float32 rounding"),
+        ("args", cast(angles, "bf16"), "angles were rounded to bfloat16 ("),
+        ("embed_positions", np.hstack([np.sin(angles), np.cos(angles)]), "the cos/sin table agrees within"),
+        ("anything", np.hstack([np.cos(angles), np.sin(angles)]), "the cos/sin table agrees within"),
+    ):
+        np.savez(f"{tmp_path}/x.npz", **{name: values.astype(np.float32)})
+        found = check(tables.read(f"{tmp_path}/x.npz"), PLAIN)
+        assert found.headline.startswith(said), found.headline
+
+
 def test_bfloat16_files(tmp_path: object) -> None:
     values = RIGHT.astype(np.float32).astype(ml_dtypes.bfloat16)
     save_file({"inv_freq": values}, f"{tmp_path}/x.safetensors")

@@ -10,7 +10,7 @@ HOUSE = [
     ["errors", "measuring", "files", "sweeps"],
     ["formats", "doubledouble", "circumstances", "data", "threads", "beside"],
     ["rope.scaling", "rope.axes", "digests"],
-    ["rope.setting", "files.tensorfiles"],
+    ["rope.setting", "files.tensorfiles", "files.rope_values"],
     [
         "rope.scaled",
         "rope.rotation",
@@ -19,7 +19,6 @@ HOUSE = [
         "files.captured",
         "files.tables",
         "files.checkpoint",
-        "files.rope_values",
     ],
     ["rope", "rope.frequencies"],
     ["reference", "recipes", "positional", "rope.hf_config"],

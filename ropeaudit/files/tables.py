@@ -1,8 +1,8 @@
 """Read a dumped table of frequencies, or of cos and sin, out of a file.
 
 .npy holds one array (a pair is named "cos.npy,sin.npy"); .npz, .safetensors, .pt and .pth hold tensors that
-are known by their names, or a single one of any name. Of a name such as model.rotary_emb.inv_freq the last
-part counts. Nothing in a file is ever executed: no pickles.
+are known by their names, or a single one of any name, which may hold angles too. Of a name such as
+model.rotary_emb.inv_freq the last part counts. Nothing in a file is ever executed: no pickles.
 Letters: n positions, p pairs, c columns: p, or 2p where every pair stands twice.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.errors import BadInput
-from ropeaudit.files import tensorfiles
+from ropeaudit.files import rope_values, tensorfiles
 from ropeaudit.files.tensorfiles import Tensors, Unnamed
 
 Array = NDArray[np.float64]
@@ -129,6 +129,10 @@ def _dump(spec: str, tensors: Tensors) -> Dump:
     squeezed = np.squeeze(tensor) if isinstance(tensor, np.ndarray) else tensor
     if getattr(squeezed, "ndim", 0) <= 1 and getattr(tensor, "dtype", np.dtype("O")).kind != "c":
         return Dump(spec, "inv_freq", frequencies=_real(spec, name, tensor).reshape(-1))
+    if not np.iscomplexobj(tensor) and rope_values.known(_real(spec, name, tensor)) == "angles":
+        angles = _plane(spec, name, tensor)
+        with np.errstate(invalid="ignore"):
+            return Dump(spec, "the angle table", cos=np.cos(angles), sin=np.sin(angles))
     cos, sin = _both(spec, name, tensor)
     return Dump(spec, "the cos/sin table", cos=cos, sin=sin)
 
@@ -152,6 +156,8 @@ def _both(spec: str, name: str, tensor: NDArray[Any]) -> tuple[Array, Array]:
     if tensor.ndim > 2 and tensor.shape[-1] == 2:
         return _plane(spec, name, tensor[..., 0]), _plane(spec, name, tensor[..., 1])
     plane = _plane(spec, name, tensor)
+    if known := rope_values.both(plane):
+        return known  # whichever stands first
     half = plane.shape[1] // 2
     if plane.shape[1] != 2 * half:
         raise BadInput(
