@@ -33,11 +33,11 @@ def cast_and_back() -> torch.nn.Module:
 if __name__ == "__main__":
     columns = "buffer,dtype,cast,how,agrees,against"
     for factory in ("fresh", "cast_and_back"):
-        main(["module", f"{__file__}:{factory}", "--columns", columns, "-f", "csv", "-q"])
+        main(["module", f"{__file__}:{factory}", "--base", "10000", "--columns", columns, "-f", "csv", "-q"])
     sys.exit(0)
 
 # Output:
 # buffer,dtype,cast,how,agrees,against
-# inv_freq,float32,none,none,yes,base 10000 (guessed)
+# inv_freq,float32,none,none,yes,base 10000
 # buffer,dtype,cast,how,agrees,against
-# inv_freq,float32,bfloat16,back,no,base 10000 (guessed)
+# inv_freq,float32,bfloat16,back,no,base 10000

@@ -1,5 +1,6 @@
 """Frequencies: where formats merge positions, what recipes store, and what a dumped table suffers from."""
 
+import itertools
 import json
 from dataclasses import replace
 from decimal import Decimal
@@ -10,6 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from ropeaudit import RopeSetting, exact_frequencies, parse, recipes
@@ -21,6 +24,7 @@ from ropeaudit.analyses.frequencies import (
     rows,
 )
 from ropeaudit.analyses.frequency_check import check
+from ropeaudit.analyses.frequency_hypotheses import Hypothesis
 from ropeaudit.cli.frequencies import frequencies as command
 from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.files import tables
@@ -218,7 +222,8 @@ def test_every_way_to_compute_in_float32_agrees(form: str) -> None:
         (
             PLAIN,
             np.where(np.arange(64) == 5, 1.01, 1) * inv(PLAIN),
-            "1 of 64 pairs is off, by up to 0.01 relative; nothing",
+            "1 of 64 frequencies is off: pair 5 by 0.01 relative; nothing that was tried explains it; the "
+            "rest agrees within float32 rounding.",
         ),
         (PLAIN, np.full(64, np.nan), "inv_freq holds 64 nan or infinite values of 64."),
         (RopeSetting.of(2), np.array([0.5]), "scaling linear:factor=2 explains it"),
@@ -241,8 +246,9 @@ def test_longrope_short_for_long() -> None:
 def test_hypotheses_are_ranked_and_rows_say_which_pairs() -> None:
     found = check(Dump("x", "inv_freq", frequencies=inv(RopeSetting.of(64))), yarn())
     assert [one.explains for one in found.hypotheses] == [True, False, False, False]
-    residuals = [one.residual for one in found.hypotheses]
-    assert residuals == sorted(residuals)
+    assert [one.rank for one in found.hypotheses] == sorted(one.rank for one in found.hypotheses)
+    near = [one for one in found.hypotheses if not one.explains and not one.few]
+    assert [one.residual for one in near] == sorted(one.residual for one in near)
     assert "instead of" in found.hypotheses[1].text
     expected = np.array([float(theta) for theta in exact_frequencies.frequencies(yarn())])
     off = np.abs(inv(RopeSetting.of(64)) / expected - 1) > 1e-4
@@ -338,6 +344,100 @@ def test_a_single_wrong_value_is_found_and_not_explained_away() -> None:
     assert found.rows[3]["found"] == pytest.approx(found.rows[3]["theta"], rel=1e-6)
 
 
+def stored(points: tuple[np.ndarray, np.ndarray]) -> Dump:
+    return Dump("x", "the cos/sin table", cos=points[0], sin=points[1])
+
+
+def gpt_neox(dtype: torch.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """EleutherAI/gpt-neox issue 1003: positions in the dtype of a cast inv_freq, 2048 of them, dim 32."""
+    inv_freq = (1.0 / 10000 ** (torch.arange(0, 32, 2).float() / 32)).to(dtype)
+    freqs = torch.einsum("i,j->ij", torch.arange(2048, dtype=inv_freq.dtype), inv_freq)
+    angles = torch.cat([freqs, freqs], dim=-1)
+    return angles.cos().double().numpy(), angles.sin().double().numpy()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gpt_neox_1003_is_known_in_either_format(dtype: torch.dtype) -> None:
+    """In float16 every position is exact, and still every other step is not."""
+    points = gpt_neox(dtype)
+    if dtype == torch.float16:
+        assert np.abs(points[0] - gpt_neox(torch.float32)[0]).max() == pytest.approx(0.78186, abs=1e-5)
+    found, name = check(stored(points), RopeSetting.of(32)), str(dtype).removeprefix("torch.")
+    expected = f"every angle was computed in {name} and the cos/sin table was cast to {name} (16 of 16 pairs"
+    assert found.headline.startswith(expected), found.headline
+
+
+STAGES = ("position", "frequency", "angle")
+
+
+@pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("stages", [c for n in (1, 2, 3) for c in itertools.combinations(STAGES, n)])
+def test_every_set_of_rounded_stages_is_known(stages: tuple[str, ...], fmt: Format) -> None:
+    """5000 positions are more than either format holds. The words name the stages that were rounded."""
+    at, theta = np.arange(5000.0)[:, None], 1e6 ** (-np.arange(64) / 64)
+    at = cast(at, fmt.short) if "position" in stages else at
+    theta = cast(theta, fmt.short) if "frequency" in stages else theta
+    angles = cast(at * theta, fmt.short) if "angle" in stages else at * theta
+    points = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    best = check(stored(tuple(part.astype(np.float64) for part in points)), PLAIN).best
+    assert best is not None
+    assert best.explains
+    assert not best.meant
+    words = {"position": "positions", "frequency": "inv_freq", "angle": "angle"}
+    seen = [stage for stage in STAGES if words[stage] in best.text]
+    assert fmt.name in best.text
+    assert seen == list(stages) or best.text == f"every angle was computed in {fmt.name}"
+    assert (best.text[:5] == "every") == (len(stages) == 3)
+
+
+@given(
+    pair=st.integers(1, 63),
+    error=st.floats(-3, -0.5).map(lambda exponent: 10**exponent),
+    fmt=st.sampled_from([None, "bf16", "fp16"]),
+    base=st.sampled_from([1e4, 5e5, 1e6]),
+)
+@settings(max_examples=25, deadline=None)
+def test_a_lone_wrong_frequency_is_named(pair: int, error: float, fmt: str | None, base: float) -> None:
+    """The rest is what it is: right, or a cast; nothing that explains no pair is named for it."""
+    setting = RopeSetting.of(128, base=base)
+    values = inv(setting)
+    values = cast(values, fmt) if fmt else values
+    values[pair] *= 1 + (error if fmt is None else max(error, 0.03))  # above a cast's own error
+    found = check(Dump("x", "inv_freq", frequencies=values), setting)
+    rest = f"inv_freq was cast to {parse(fmt).name}" if fmt else "the rest agrees within float32 rounding"
+    assert found.headline.startswith(f"1 of 64 frequencies is off: pair {pair} by "), found.headline
+    assert "nothing that was tried explains it" in found.headline
+    assert rest in found.headline
+    assert found.best is not None
+    assert found.best.strays == (pair,)
+    assert not found.agrees
+
+
+def test_no_hypothesis_is_named_that_explains_nothing() -> None:
+    """Frequencies out of order, noise: nothing comes near, and the sentence says so and where it is worst."""
+    values = inv(PLAIN) * np.random.default_rng(0).uniform(0.5, 1.5, 64)
+    found = check(Dump("x", "inv_freq", frequencies=values), PLAIN)
+    worst = max(found.rows, key=lambda row: abs(row["relative_error"]))
+    assert f"(pair {worst['pair']}); nothing that was tried explains it, nor comes near." in found.headline
+    assert found.headline.startswith("64 of 64 pairs are off, by up to 0.")
+
+
+def test_a_frequency_of_zero_is_judged_too() -> None:
+    """Where the expected frequency is 0, nothing else agrees; 0 itself does."""
+    setting = RopeSetting.of(64, scaling=scaling.parse("proportional:fraction=0.5"))
+    values = inv(setting)
+    assert "agrees within float32 rounding" in against(values, setting)
+    values[20] = 1e-9
+    assert against(values, setting).startswith("1 of 32 frequencies is off: pair 20 by 1e-09 relative;")
+
+
+def test_hypotheses_that_leave_nan_come_last() -> None:
+    """A residual that is not finite is the worst there is."""
+    first, last = (Hypothesis("x", False, residual, residual) for residual in (3.0, np.nan))
+    assert first.rank < last.rank == (2, 0.0, np.inf)
+    assert Hypothesis("x", True, np.nan, np.nan, cost=9.0).rank < first.rank
+
+
 # --- files
 
 
@@ -415,6 +515,20 @@ def test_every_kind_of_file(tmp_path: object, kind: str) -> None:
     found = check(dump, PLAIN)
     assert found.agrees, found.headline
     assert len(found.rows) == 64
+
+
+def test_a_dump_of_angles_and_one_of_sin_and_cos(tmp_path: object) -> None:
+    """Kandinsky's angle tables, and GPT-J's embed_positions, whose sin stands first."""
+    angles = np.arange(300)[:, None] * inv(PLAIN)
+    for name, values, said in (
+        ("args", angles, "the angle table agrees within float32 rounding"),
+        ("args", cast(angles, "bf16"), "angles were rounded to bfloat16 ("),
+        ("embed_positions", np.hstack([np.sin(angles), np.cos(angles)]), "the cos/sin table agrees within"),
+        ("anything", np.hstack([np.cos(angles), np.sin(angles)]), "the cos/sin table agrees within"),
+    ):
+        np.savez(f"{tmp_path}/x.npz", **{name: values.astype(np.float32)})
+        found = check(tables.read(f"{tmp_path}/x.npz"), PLAIN)
+        assert found.headline.startswith(said), found.headline
 
 
 def test_bfloat16_files(tmp_path: object) -> None:

@@ -4,17 +4,20 @@ import csv
 import functools
 import io
 import json
+import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from ropeaudit import parse
-from ropeaudit.analyses import likeness
+from ropeaudit.analyses import likeness, trace_compare
 from ropeaudit.analyses import trace as analysis
+from ropeaudit.analyses.trace_compare import Stage
 from ropeaudit.cases import Case
 from ropeaudit.cli.main import main
-from ropeaudit.reports.trace import COLUMNS, names, rows
+from ropeaudit.reports.trace import COLUMNS, headline, names, notes, rows, trace_report
 from ropeaudit.subjects import makers
 from ropeaudit.subjects.own import Own
 
@@ -109,7 +112,7 @@ def test_imitations_are_known_by_their_numbers_and_their_dtypes(kernel, recipe, 
     assert recipe in names(found)
     assert found.nearest()[0].distance < 0.3
     assert found.nearest()[0].profile < 1.1
-    seen = {stage.name: analysis.narrowest(stage) for stage in found.stages}
+    seen = {stage.name: trace_compare.narrowest(stage) for stage in found.stages}
     assert dtypes.items() <= seen.items()
     assert found.nearest()[0].differing == ()
 
@@ -221,6 +224,103 @@ def test_command_and_its_forms(capsys, snapshot) -> None:
     assert "hf" in report["recipes"][0]["recipes"].split()
     assert main(["trace", "transformers-llama"]) == 0
     assert capsys.readouterr().out == snapshot
+
+
+def cast_frequencies(x, positions):
+    """bfloat16 frequencies and nothing else: no recipe with a name has it."""
+    angles = positions.float()[:, None] * inverse(x.shape[-1]).to(x.dtype).float()
+    return turn(x.float(), angles.cos(), angles.sin()).to(x.dtype)
+
+
+def cast_frequencies_and_table(x, positions):
+    angles = positions.float()[:, None] * inverse(x.shape[-1]).to(x.dtype).float()
+    cos, sin = (part.to(x.dtype).float() for part in (angles.cos(), angles.sin()))
+    return turn(x.float(), cos, sin).to(x.dtype)
+
+
+def wrong_exponent(x, positions):
+    d = x.shape[-1]
+    angles = positions.float()[:, None] * 10000.0 ** (-torch.arange(0, d, 2).float() / (d - 2))
+    return turn(x.float(), angles.cos(), angles.sin()).to(x.dtype)
+
+
+def one_too_high(x, positions):
+    return meta(x, positions + 1)
+
+
+def noise(x, positions):
+    return torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x.dtype)
+
+
+def short_cache(x, positions):
+    return meta(x, torch.arange(40000)[positions])
+
+
+def clamped(x, positions):
+    return meta(x, positions.clamp(max=65535))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        (cast_frequencies, "bfloat16 frequencies, float32 rotation"),
+        (cast_frequencies_and_table, "bfloat16 frequencies, rounded table, float32 rotation"),
+    ],
+)
+def test_headline_and_stages_say_the_same(kernel, words) -> None:
+    """Frequencies outweigh the rest by far; what was seen of the other stages still counts."""
+    found = traced(kernel)
+    assert found.nearest()[0].distance < 1e-9
+    assert f"behaves like: {words}, which no named recipe does; 100 % of its numbers" in headline(found)
+    assert {row["agrees"] for row in rows(found)} <= {"yes", None}
+    assert {row["nearest"] for row in rows(found)} == {"none"}
+    assert {row["behaviour"] for row in rows(found)} == {words}
+
+
+def test_dtypes_that_no_numbers_bear_out_are_said() -> None:
+    """Operations that belie the numbers: the headline names the stage that differs, and no likeness."""
+    found = traced(hf)
+    stages = [s if s.name != "rotation" else Stage("rotation", ("float32",), ()) for s in found.stages]
+    differing = replace(found.nearest()[0], differing=("rotation",))
+    other = replace(found, stages=tuple(stages), likely=(differing,))
+    expected = "behaves like no known recipe: nearest is hf, hf-sdpa"
+    assert expected in headline(other)
+    assert "yet rotation was seen in float32 (there bfloat16)" in headline(other)
+    assert "behaves like: " not in headline(other)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "fault"),
+    [(wrong_exponent, "base 1.16e+04"), (one_too_high, "positions one too high"), (noise, "")],
+)
+def test_what_explains_nothing_is_not_listed(kernel, fault) -> None:
+    found = traced(kernel)
+    assert found.likely == ()
+    assert found.fault == fault
+    known = f"what comes nearest: {fault}." if fault else "nothing known comes near it."
+    assert headline(found).endswith(f"behaves like no known recipe; {known}")
+    assert {(row["nearest"], row["behaviour"]) for row in rows(found)} == {("none", fault or "none")}
+    report = trace_report([found], None, {})
+    assert report.further["recipes"].rows == []
+    assert all(math.isnan(row["predicted_rms"]) for row in report.further["profiles"].rows)
+
+
+def test_a_recipe_at_some_offsets_alone_is_said_to_be_that() -> None:
+    found = traced(clamped)
+    assert found.likely == ()
+    first, last = found.fault.split("; ")
+    assert first.startswith("float32 rotation (hf-complex, meta")
+    assert first.endswith("at offsets 0, 1024, 32768")
+    assert last == "a table that ends at position 65535 at offset 131072"
+
+
+def test_offsets_past_a_cache_are_named(tmp_path, capsys) -> None:
+    found = traced(short_cache)
+    assert list(found.drifts) == [0, 1024, 32768]
+    assert list(found.dropped) == [131072]
+    (note,) = notes(found)
+    assert "offset 131072 was left out: IndexError: index 131072 is out of bounds" in note
+    assert "meta" in names(found)
 
 
 def test_a_refusal_is_a_row(tmp_path, capsys) -> None:

@@ -23,7 +23,6 @@ CASTS = tuple(parse(name) for name in ("fp16", "bf16", "tf32", "e4m3", "e5m2"))
 # Bases of published models (rope theta).
 _BASES = (1e4, 1e5, 1.5e5, 1.6e5, 5e5, 1e6, 5e6, 8e6, 1e7, 1e8)
 _SAME = 2e-6  # bases nearer than this cannot be told apart by float32 frequencies
-EXPLAINS = " explains it; expected "
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +35,15 @@ class Variant:
     cost: float = 1.0
     computed: bool = False  # in a format of its own
 
-    def text(self, name: str, cast: str) -> str:
+    def text(self, name: str, cast: str, *, explains: bool) -> str:
         """Return the hypothesis as a sentence, with the format that the whole was cast to, if any."""
         if not self.seen:
-            return f"{name} was cast to {cast}"
+            return f"{name} was cast to {cast}" if cast else ""
         if self.computed:
             table = f", and the table cast to {cast}" if cast else ""
             return f"inv_freq was computed in {self.seen}{table}"
-        return f"{self.seen}{f', cast to {cast},' if cast else ''}{EXPLAINS}{self.expected}"
+        words = " explains it; expected " if explains else " instead of "
+        return f"{self.seen}{f', cast to {cast},' if cast else ''}{words}{self.expected}"
 
 
 def variants(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant]:

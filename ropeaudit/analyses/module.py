@@ -1,57 +1,61 @@
 """Did something cast a module's RoPE buffers: which, to what, and what that does to scores.
 
 A cast leaves its mark in the values: float32 numbers all of which are bfloat16 or float16 numbers were
-cast and cast back. Whether they are right is the frequency check's to say, against the model's config, or
-against a base that is guessed from the values.
-Letters: p pairs, n positions; theta in radians per token, D a distance in tokens.
+cast and cast back. Whether they are right is the frequency check's to say, against what is expected; where
+nothing is, a base that is guessed from the values says what they are, and not whether they should be.
+Letters: p pairs, n positions.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
+from ropeaudit.analyses import module_drift
 from ropeaudit.analyses.frequency_check import Diagnosis, check
-from ropeaudit.analyses.module_source import Source, kind
+from ropeaudit.analyses.module_expected import Expected, fits, guessed, pairs_of
+from ropeaudit.analyses.module_source import Held, Source
 from ropeaudit.doubledouble import Array
 from ropeaudit.errors import BadInput
+from ropeaudit.files import rope_values
 from ropeaudit.files.checkpoint import Stored
 from ropeaudit.files.tables import Dump
 from ropeaudit.formats import parse, round_to
-from ropeaudit.reference import distance_table
 from ropeaudit.rope.setting import RopeSetting
 
-NEAR, FAR = 256, 131072  # tokens: a short sequence's length, and a long distance
+ROWS = 8192  # of a table that are compared
+FREQUENCIES = ("inv_freq", "periods")
 _CASTS = ("bfloat16", "float16")
 _WIDE = ("float32", "float64", "complex64", "complex128")
-_BASES = (1e4, 5e5, 1e6, 1e5, 1.5e5, 1.6e5, 5e6, 8e6, 1e7, 1e8)  # of published models, the usual first
-_ROWS = 8192  # of a table that are checked
+_NAMES = {"angles": "the angle table", "periods": "the table of periods"}
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A buffer and what is wrong with it.
 
-    what: inv_freq, cos, sin or both. against: the setting it was compared with, none where there was none.
+    what: inv_freq, periods, angles, cos, sin or both. against: the setting it was compared with, none where
+    there was none. guessed: whether that was guessed from its values.
     cast: none, or the format that its values show. how: none, stored (by its dtype) or back (and back again).
-    agrees: with the exact values, up to float32 rounding; None where nothing could be compared.
+    agrees: with what is expected, up to float32 rounding; None where nothing says what that is.
     error: the largest, relative for frequencies, in radians for tables.
-    drift_near, drift_far: expected RMS drift of scores, see `drift`; None where it cannot be told.
+    drift_near, drift_far: expected RMS drift of scores, see `module_drift`; None where it cannot be told.
+    unseen: rows of a table that were not compared.
     """
 
     stored: Stored
     what: str
     against: str
+    guessed: bool
     cast: str
     how: str
     agrees: bool | None
     error: float | None
     drift_near: float | None
     drift_far: float | None
+    unseen: int
     finding: str
 
     @property
@@ -60,116 +64,135 @@ class Buffer:
         return self.cast != "none" or self.agrees is False
 
 
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A diagnosis, what it was made against, and whether that was guessed."""
+
+    diagnosis: Diagnosis
+    label: str
+    setting: RopeSetting
+    guessed: bool
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the values are right; None where they are those of a setting that was only guessed."""
+        best = self.diagnosis.best
+        if not self.guessed:
+            return self.diagnosis.agrees
+        return None if self.diagnosis.agrees or (best and best.meant) else False
+
+
 def run(source: Source) -> Iterator[Buffer]:
-    """Yield what is found of every buffer. Raises: BadInput where no buffer fits the config."""
+    """Yield what is found of every buffer. Raises: BadInput where no buffer fits what is expected."""
     groups = list(_groups(source.buffers))
-    settings = _settings(source)
-    if settings and groups and not any(_fits(_dump(parts), one) for parts in groups for _, one in settings):
-        held, (label, wanted) = groups[0][0], settings[0]
+    dumps = [_dump(parts) for parts in groups]
+    wanted, judged = source.expected.pairs(), [dump for dump in dumps if dump is not None]
+    if wanted and judged and not any(fits(dump, pairs) for dump in judged for _, pairs in wanted):
+        held, (label, pairs) = groups[0][0].stored, wanted[0]
         raise BadInput(
-            f"{source.spec!r}: {held.name} has shape {_shape(held.shape)} and the config ({label}) has "
-            f"{wanted.pairs} pairs; give the config that belongs to these tensors with --config"
+            f"{source.spec!r}: {held.name} has shape {_shape(held.shape)} and {label} has {pairs} pairs; "
+            "give what belongs to these tensors with --config, --model, --head-dim or --rotary-dim"
         )
-    for parts in groups:
-        yield from _judged(parts, settings)
+    known: dict[bytes, _Judged | None] = {}
+    for parts, dump in zip(groups, dumps, strict=True):
+        yield from _buffers(parts, dump, None if dump is None else _judged(dump, source.expected, known))
 
 
-def _groups(buffers: Sequence[Stored]) -> Iterator[list[Stored]]:
+def _groups(held: Sequence[Held]) -> Iterator[list[Held]]:
     """Buffers that make one table: cos and its sin, or one alone."""
-    sines = {one.name: one for one in buffers if kind(one.name) == "sin"}
-    for one in buffers:
-        what = kind(one.name)
-        head, dot, last = one.name.rpartition(".")
-        partner = sines.get(f"{head}{dot}{last.replace('cos', 'sin')}") if what == "cos" else None
-        if partner is not None and partner.shape == one.shape:
-            sines.pop(partner.name)
+    sines = {one.stored.name: one for one in held if one.what == "sin"}
+    taken: set[str] = set()
+    for one in held:
+        if one.what != "cos":
+            continue
+        partner = _partner(one, [sine for name, sine in sines.items() if name not in taken])
+        if partner is not None:
+            taken |= {one.stored.name, partner.stored.name}
             yield [one, partner]
-        elif what != "sin":
-            yield [one]
-    for one in buffers:
-        if one.name in sines and not _has_partner(one, buffers):
+    for one in held:
+        if one.stored.name not in taken:
             yield [one]
 
 
-def _has_partner(sine: Stored, buffers: Sequence[Stored]) -> bool:
-    head, dot, last = sine.name.rpartition(".")
-    return any(
-        o.name == f"{head}{dot}{last.replace('sin', 'cos')}" and o.shape == sine.shape for o in buffers
-    )
+def _partner(cos: Held, sines: Sequence[Held]) -> Held | None:
+    """The sin of a cos: beside it, by its name or else by its values."""
+    head, _, last = cos.stored.name.rpartition(".")
+    beside = [
+        one
+        for one in sines
+        if one.stored.shape == cos.stored.shape and one.stored.name.rpartition(".")[0] == head
+    ]
+    named = [one for one in beside if one.stored.name.rpartition(".")[2] == last.replace("cos", "sin")]
+    alike = [one for one in beside if rope_values.partners(cos.stored.values, one.stored.values)]
+    return next(iter(named or alike), None)
 
 
-def _dump(parts: Sequence[Stored]) -> Dump | None:
-    """The table that buffers make; None for cos without sin."""
-    first = parts[0]
-    if kind(first.name) == "inv_freq":
-        return Dump(first.name, "inv_freq", frequencies=first.values.reshape(-1))
+def _dump(parts: Sequence[Held]) -> Dump | None:
+    """The table that buffers make; None for cos or sin alone. Periods become frequencies, angles points."""
+    what, values, name = parts[0].what, parts[0].stored.values, parts[0].stored.name
+    if what in FREQUENCIES:
+        with np.errstate(all="ignore"):
+            theta = values.reshape(-1) if what == "inv_freq" else 1 / values.reshape(-1)
+        return Dump(name, _NAMES.get(what, "inv_freq"), frequencies=theta, inverse=what == "periods")
     if len(parts) == 2:
-        cos, sin = (_plane(one.values) for one in parts)
-        return Dump(first.name, "the cos/sin table", cos=cos, sin=sin)
-    if kind(first.name) == "both":
-        values = first.values.squeeze()
-        if np.iscomplexobj(values):
-            cos, sin = values.real, values.imag
-        elif values.ndim == 3:
-            cos, sin = values[..., 0], values[..., 1]
-        else:
-            cos, sin = np.split(values, 2, axis=-1) if values.shape[-1] % 2 == 0 else (values, values)
-        return Dump(first.name, "the cos/sin table", cos=_plane(cos), sin=_plane(sin))
-    return None
+        cos, sin = values, parts[1].stored.values
+    elif what == "angles":
+        with np.errstate(invalid="ignore"):
+            cos, sin = np.cos(values), np.sin(values)
+    elif what == "both":
+        cos, sin = rope_values.both(values) or _side_by_side(values.squeeze())
+    else:
+        return None
+    return Dump(name, _NAMES.get(what, "the cos/sin table"), cos=_plane(cos), sin=_plane(sin))
+
+
+def _side_by_side(values: Array) -> tuple[Array, Array]:
+    """Cos and sin of a table that is known by its name alone."""
+    if np.iscomplexobj(values):
+        return values.real, values.imag
+    if values.ndim == 3:
+        return values[..., 0], values[..., 1]
+    return tuple(np.split(values, 2, axis=-1)) if values.shape[-1] % 2 == 0 else (values, values)  # type: ignore[return-value]
 
 
 def _plane(values: Array) -> Array:
     """A table's first rows, (n, c)."""
-    return np.ascontiguousarray(values.reshape(-1, values.shape[-1])[:_ROWS])
+    return np.ascontiguousarray(values.reshape(-1, values.shape[-1])[:ROWS])
 
 
-def _settings(source: Source) -> list[tuple[str, RopeSetting]]:
-    """What the config allows: a setting per layer type, and those of long sequences where they differ."""
-    if source.model is None:
-        return []
-    found = []
-    for layer, setting in source.model.layers.items():
-        label = source.model.name if len(source.model.layers) == 1 else f"{source.model.name}/{layer}"
-        found.append((label, setting))
-        if setting.scaling.kind == "longrope":
-            beyond = int(setting.scaling.original or 0) + 1
-            found.append((f"{label} (long)", replace(setting, length=beyond)))
-    return [(label, one) for label, one in found if one.pairs]
+def _judged(dump: Dump, expected: Expected, known: dict[bytes, _Judged | None]) -> _Judged | None:
+    """Compare a table with the expected setting that fits best, else with a guess; layers share theirs."""
+    parts = [part for part in (dump.frequencies, dump.cos, dump.sin) if part is not None]
+    key = b"".join(str(part.shape).encode() + part.tobytes() for part in parts)
+    if key not in known:
+        settings = [one for one in expected.settings(pairs_of(dump)) if fits(dump, one[1].pairs)]
+        tried = [_Judged(check(dump, one, label), label, one, False) for label, one in settings]
+        best = min(tried, key=lambda it: (not it.diagnosis.agrees, _rank(it.diagnosis)), default=None)
+        guess = guessed(dump, expected) if best is None else None
+        known[key] = best or (guess and _Judged(*guess, True)) or None
+    return known[key]
 
 
-def _fits(dump: Dump | None, setting: RopeSetting) -> bool:
-    if dump is None:
-        return True
-    try:
-        dump.folded(setting.pairs)
-    except BadInput:
-        return False
-    return True
+def _rank(diagnosis: Diagnosis) -> tuple[tuple[int, float, float], ...]:
+    return () if diagnosis.best is None else (diagnosis.best.rank,)
 
 
-def _judged(parts: Sequence[Stored], settings: Sequence[tuple[str, RopeSetting]]) -> Iterator[Buffer]:
-    """Compare the buffers of one table with the setting that fits best, and yield a row each."""
-    dump = _dump(parts)
-    best: tuple[Diagnosis, str, RopeSetting] | None = None
-    if dump is not None:
-        fitting = [(label, one) for label, one in settings if _fits(dump, one)]
-        tried = [(check(dump, one, label), label, one) for label, one in fitting]
-        best = min(
-            tried, key=lambda it: (not it[0].agrees, [h.rank for h in it[0].hypotheses[:1]]), default=None
-        )
-        best = best or _guessed(dump)
-    agrees = None if best is None else best[0].agrees
-    near, far = (None, None) if best is None or dump is None else _drifts(dump.folded(best[2].pairs), best[2])
-    error = None
-    if best is not None:
-        column = "relative_error" if kind(parts[0].name) == "inv_freq" else "largest_error"
-        error = float(np.max(np.abs([row[column] for row in best[0].rows])))
+def _buffers(parts: Sequence[Held], dump: Dump | None, judged: _Judged | None) -> Iterator[Buffer]:
+    """Yield a row for each buffer of a table."""
+    agrees = judged.agrees if judged else None
+    error, near, far = None, None, None
+    if judged is not None and dump is not None:
+        column = "relative_error" if dump.cos is None else "largest_error"
+        error = float(np.max(np.abs([row[column] for row in judged.diagnosis.rows])))
+        if not (judged.diagnosis.best and judged.guessed and judged.diagnosis.best.meant):
+            near, far = module_drift.drifts(dump.folded(judged.setting.pairs), judged.setting)
     for one in parts:
-        cast, how = _cast(one, agrees)
-        finding = best[0].headline if best else _alone(dump, cast)
-        yield Buffer(
-            one, kind(one.name), best[1] if best else "none", cast, how, agrees, error, near, far, finding
-        )
+        cast, how = _cast(one.stored, bool(judged and judged.diagnosis.agrees))
+        finding = judged.diagnosis.headline if judged else _alone(dump, cast)
+        rows = one.stored.values.squeeze().shape[0] if one.what not in FREQUENCIES else 0
+        label, guess = (judged.label, judged.guessed) if judged else ("none", False)
+        unseen = max(0, rows - ROWS)
+        yield Buffer(one.stored, one.what, label, guess, cast, how, agrees, error, near, far, unseen, finding)
 
 
 def _alone(dump: Dump | None, cast: str) -> str:
@@ -178,7 +201,7 @@ def _alone(dump: Dump | None, cast: str) -> str:
     return f"{missing}, so that it was compared with nothing; {told}."
 
 
-def _cast(stored: Stored, agrees: bool | None) -> tuple[str, str]:
+def _cast(stored: Stored, agrees: bool) -> tuple[str, str]:
     """Return the format that a buffer was cast to, and how that shows; none, none where nothing does."""
     if stored.dtype not in _WIDE:
         return stored.dtype, "stored"
@@ -190,98 +213,6 @@ def _cast(stored: Stored, agrees: bool | None) -> tuple[str, str]:
         if np.array_equal(round_to(values, parse(name)), values):
             return name, "back"
     return "none", "none"
-
-
-def _guessed(dump: Dump) -> tuple[Diagnosis, str, RopeSetting] | None:
-    """Return the diagnosis with a base that the values tell; None where none does up to a cast."""
-    columns = (dump.frequencies if dump.frequencies is not None else dump.cos[0]).shape[-1]  # type: ignore[index]
-    halves = columns // 2
-    repeated = columns % 2 == 0 and _fits(dump, RopeSetting.of(columns)) and halves > 0
-    pairs = halves if repeated else columns
-    for base in dict.fromkeys((*_fitted(dump, pairs), *_BASES)):
-        setting = RopeSetting.of(2 * pairs, base=base)
-        found = check(dump, setting)
-        cast = found.hypotheses[:1]
-        if found.agrees or (cast and cast[0].explains and "cast to" in cast[0].text and _plain(cast[0].text)):
-            return found, f"base {base:g} (guessed)", setting
-    return None
-
-
-def _plain(text: str) -> bool:
-    """Whether a hypothesis is a cast alone, with nothing expected instead."""
-    return "expected" not in text and " and " not in text.replace("cos and sin", "")
-
-
-def _fitted(dump: Dump, pairs: int) -> list[float]:
-    """Bases in few digits that the slower frequencies tell."""
-    if dump.frequencies is None or pairs < 2:
-        return []
-    theta = dump.folded(pairs).frequencies
-    assert theta is not None  # noqa: S101
-    exponents = 2.0 * np.arange(1, pairs) / (2 * pairs)
-    with np.errstate(all="ignore"):
-        told = theta[1:] ** (-1 / exponents)
-    told = told[np.isfinite(told) & (told > 1) & (told < 1e18)]
-    if not told.size:
-        return []
-    middle = float(np.median(told[-max(1, told.size // 3) :]))
-    return [float(f"{middle:.{digits}e}") for digits in (0, 1, 2, 4)]
-
-
-def _drifts(dump: Dump, setting: RopeSetting) -> tuple[float | None, float | None]:
-    """Return `drift` over a causal sequence of `NEAR` tokens, and at a distance of `FAR`."""
-    return _sequence(dump, setting), _at(dump, setting, FAR)
-
-
-def _sequence(dump: Dump, setting: RopeSetting) -> float | None:
-    """The mean square over all distances below `NEAR`, each as often as a causal sequence has it."""
-    held = NEAR if dump.cos is None else min(NEAR, len(dump.cos))
-    if held < 2:
-        return None
-    if dump.cos is not None:
-        turned = _points(dump)[:held]
-        exact = _exact(np.arange(held, dtype=np.float64), setting)
-        squares = 0.0
-        for m in range(held):
-            found = turned[m] * np.conj(turned[: m + 1])
-            squares += float(np.sum(np.abs(found - exact[m] * np.conj(exact[: m + 1])) ** 2))
-        mean = squares / (held * (held + 1) / 2) / setting.pairs
-        return _share(mean, setting)
-    each = np.array([_at(dump, setting, distance) for distance in range(held)], dtype=np.float64)
-    weights = held - np.arange(held)
-    return math.sqrt(float(np.sum(weights * each**2)) / float(weights.sum()))
-
-
-def _at(dump: Dump, setting: RopeSetting, distance: int) -> float | None:
-    """Expected RMS drift of scores at a distance, over the RMS of the exact scores.
-
-    For independent Gaussian q and k, a pair turned by D theta' instead of D theta adds |e^(iD theta') -
-    e^(iD theta)|² to the mean square, and every other dim nothing. Without rounding of q, k, cos or sin.
-    """
-    if dump.frequencies is None:  # a table has no further rows
-        return None
-    exact = _exact(np.array([float(distance)]), setting)[0]
-    factor = np.abs(exact)
-    with np.errstate(invalid="ignore", over="ignore"):  # what is stored may be inf, and then it is nan
-        found = factor * np.exp(1j * np.mod(distance * dump.frequencies, 2 * math.pi))
-    return _share(float(np.mean(np.abs(found - exact) ** 2)), setting)
-
-
-def _share(mean_square: float, setting: RopeSetting) -> float:
-    factor = np.abs(_exact(np.zeros(1), setting)[0, 0]) ** 2
-    rotated = setting.rotary_dim / setting.head_dim
-    whole = factor * rotated + (1 - rotated)
-    return math.sqrt(mean_square * rotated / whole)
-
-
-def _points(dump: Dump) -> Any:
-    return (0 if dump.cos is None else dump.cos) + 1j * (0 if dump.sin is None else dump.sin)
-
-
-def _exact(at: Array, setting: RopeSetting) -> Any:
-    """e^(i D theta), times the attention factor. Shapes: (s,) -> (s, p)."""
-    cos, sin = distance_table(at, setting)
-    return cos[0] + 1j * sin[0]
 
 
 def _shape(shape: tuple[int, ...]) -> str:

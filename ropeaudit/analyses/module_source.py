@@ -1,17 +1,23 @@
-"""Where a module's RoPE buffers are: in an nn.Module that a factory makes, or in a checkpoint's tensors."""
+"""Where a module's RoPE buffers are: in an nn.Module that a factory makes, or in a checkpoint's tensors.
+
+They are known by their values, whatever they are called; and by usual names where the values tell nothing.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
+from ropeaudit.analyses.module_expected import Expected
 from ropeaudit.errors import BadInput, RopeAuditError
-from ropeaudit.files import checkpoint
+from ropeaudit.files import checkpoint, rope_values
 from ropeaudit.files.checkpoint import Stored
 from ropeaudit.rope import hf_config, hf_json
 from ropeaudit.rope.hf_config import ModelRope
@@ -31,17 +37,25 @@ KINDS: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """A tensor and what it holds: inv_freq, periods, angles, cos, sin, or both."""
+
+    stored: Stored
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
-    """RoPE buffers, how many tensors there are in all, and the model's RoPE if a config says it.
+    """RoPE buffers, how many tensors there are in all, and what their frequencies should be.
 
     made: by a factory, so that buffers are those that would be used. notes: what the reader must know.
     """
 
     spec: str
     made: bool
-    buffers: list[Stored]
+    buffers: list[Held]
     tensors: int
-    model: ModelRope | None
+    expected: Expected
     notes: list[str]
 
 
@@ -51,27 +65,26 @@ def kind(name: str) -> str:
     return "inv_freq" if last.endswith("inv_freq") else KINDS.get(last, "")
 
 
-def load(spec: str, config: str | None, base: float | None) -> Source:
-    """Return the buffers behind a path or a factory; `config` and `base` say what the file does not.
+def load(spec: str, expected: Expected) -> Source:
+    """Return the buffers behind a path or a factory; `expected` says more than a config beside them.
 
     Raises: BadInput.
     """
     factory = _factory(spec)
-    told = hf_config.read(config, base) if config is not None else None
     if factory is not None:
-        return _made(spec, factory, told, base)
+        return _made(spec, factory, expected)
     path = Path(spec)
-    found, count = checkpoint.read(checkpoint.files(path), lambda name: bool(kind(name)))
+    stored, count = checkpoint.read(checkpoint.files(path), _wanted)
     notes: list[str] = []
     beside = (path if path.is_dir() else path.parent) / "config.json"
-    if told is None and beside.is_file():
+    if expected.model is None and beside.is_file():
         data = hf_json.load(str(beside))
         if isinstance(data, Mapping) and data.get("auto_map"):
             notes.append(
                 "config.json names custom code (auto_map), which was not executed: tensors were read"
             )
-        told = _read(data, path.name, str(beside), base, notes)
-    return Source(spec, False, _shaped(found), count, told, notes)
+        expected = replace(expected, model=_read(data, path.name, str(beside), expected.base, notes))
+    return Source(spec, False, _held(stored), count, expected, notes)
 
 
 def _read(data: Any, name: str, source: str, base: float | None, notes: list[str]) -> ModelRope | None:
@@ -83,14 +96,21 @@ def _read(data: Any, name: str, source: str, base: float | None, notes: list[str
         return None
 
 
-def _shaped(found: list[Stored]) -> list[Stored]:
-    """Those that have the shape of what their name says: (p,) frequencies, (n, p) tables."""
-    return [one for one in found if one.values.size and one.values.squeeze().ndim in _axes(one.name)]
+def _wanted(name: str, shape: tuple[int, ...], head: Callable[[], NDArray[Any]]) -> bool:
+    """Whether a tensor may be a RoPE buffer, by its name or by its first rows."""
+    return bool(_named(name, shape)) or (rope_values.may_hold(shape) and bool(rope_values.known(head())))
 
 
-def _axes(name: str) -> tuple[int, ...]:
-    """How many axes longer than 1 a buffer of this name may have."""
-    return {"inv_freq": (0, 1), "both": (2, 3)}.get(kind(name), (2,))
+def _held(found: Iterable[Stored]) -> list[Held]:
+    """Tensors with what they hold: as their values say, else as their names do."""
+    held = [Held(one, rope_values.known(one.values) or _named(one.name, one.shape)) for one in found]
+    return [one for one in held if one.what and one.stored.values.size]
+
+
+def _named(name: str, shape: tuple[int, ...]) -> str:
+    """What a tensor holds by its name: (p,) frequencies, (n, p) tables; nothing if its shape is another."""
+    axes = {"": (), "inv_freq": (0, 1), "both": (2, 3)}.get(kind(name), (2,))
+    return kind(name) if sum(size != 1 for size in shape) in axes else ""
 
 
 def _factory(spec: str) -> Callable[[], Any] | None:
@@ -129,7 +149,7 @@ def _from_file(place: str) -> Any:
     return module
 
 
-def _made(spec: str, factory: Callable[[], Any], told: ModelRope | None, base: float | None) -> Source:
+def _made(spec: str, factory: Callable[[], Any], expected: Expected) -> Source:
     """Call the factory and walk what it returns."""
     import torch
 
@@ -145,18 +165,21 @@ def _made(spec: str, factory: Callable[[], Any], told: ModelRope | None, base: f
         raise BadInput(f"{spec!r}: returned a {type(module).__name__}; {_GIVE}")
     notes: list[str] = []
     config = getattr(module, "config", None)
-    if told is None and config is not None and hasattr(config, "to_dict"):
-        told = _read(config.to_dict(), type(module).__name__, spec, base, notes)
+    if expected.model is None and config is not None and hasattr(config, "to_dict"):
+        model = _read(config.to_dict(), type(module).__name__, spec, expected.base, notes)
+        expected = replace(expected, model=model)
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     for prefix, part in module.named_modules():  # plain attributes are not moved or cast with the module
         for name, value in vars(part).items():
             if isinstance(value, torch.Tensor):
                 named.setdefault(f"{prefix}.{name}".lstrip("."), value)
-    unreal = [name for name, value in named.items() if kind(name) and value.is_meta]
-    if unreal:
-        notes.append(f"{unreal[0]} is on the meta device and holds no values; load the weights first")
-    found = [checkpoint.of_tensor(n, v) for n, v in named.items() if kind(n) and n not in unreal]
-    return Source(spec, True, _shaped(found), len(named), told, notes)
+    unreal = [name for name, value in named.items() if value.is_meta]
+    named_unreal = [name for name in unreal if _named(name, tuple(named[name].shape))]
+    if named_unreal:
+        notes.append(f"{named_unreal[0]} is on the meta device and holds no values; load the weights first")
+    real = {name: value for name, value in named.items() if not value.is_meta}
+    stored = [one for one in checkpoint.chosen(real, _wanted).values() if one is not None]
+    return Source(spec, True, _held(stored), len(named), expected, notes)
 
 
 def _said(error: Exception) -> str:

@@ -7,23 +7,23 @@ Letters: h heads, s positions, d head_dim.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ropeaudit import bounds, circumstances, inputs
 from ropeaudit.analyses import likeness
 from ropeaudit.analyses.likeness import Group
+from ropeaudit.analyses.trace_compare import LIKE, Likeness, Stage, compared, narrowest, nearest
 from ropeaudit.cases import Case
+from ropeaudit.doubledouble import Array
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.formats import FloatArray, Format, round_to
 from ropeaudit.inputs import Inputs
 from ropeaudit.measuring import measure
 from ropeaudit.measuring.plan import Plan
-from ropeaudit.recipes import Resolved
-from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.rope.setting import LARGEST_BASE, RopeSetting
 from ropeaudit.subjects import Subject, fitting
 from ropeaudit.subjects.called import Called, Implementation, said
 from ropeaudit.subjects.emulated import Emulated
@@ -31,32 +31,10 @@ from ropeaudit.subjects.own import Own
 
 OFFSETS = (0, 1024, 32768, 131072)
 _HEADS, _LENGTH = 2, 48
-_FINEST = 2.0**-50  # float64 angles are not compared more finely than this, per token
-_TIE = 0.02  # share by which two distances must differ for one recipe to be nearer
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """What was seen of one stage: dtypes in order, the operations."""
-
-    name: str
-    dtypes: tuple[str, ...]
-    operations: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Likeness:
-    """How near a group of recipes is. profile: largest factor between RMS drifts over the offsets.
-
-    distance: RMS of the vectors' difference over the implementation's own error, largest over the offsets.
-    equal: share of the numbers that are the same. differing: stages whose dtype is another, of those seen.
-    """
-
-    group: Group
-    distance: float
-    equal: float
-    profile: float
-    differing: tuple[str, ...]
+_LISTED = 0.9  # recipes further away explain nothing, and are not listed beside a nearer one
+_EXPLAINS = 0.3  # a base explains vectors if it leaves at most this share of their error
+_SAME = 0.01  # two fitted bases that differ by less are the same
+_UNKNOWN = "nothing known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +42,9 @@ class Traced:
     """What was found of one implementation in a dtype, on a setting.
 
     stages: empty where nothing of torch was seen. drifts, predicted: offset -> RMS drift, measured, and
-    predicted for the nearest recipe. likely: recipes, nearest first. refused: why nothing was found.
+    predicted for the nearest recipe. likely: recipes that it is like, nearest first. fault: what it does
+    instead, in words, where it is like none and that is known. dropped: offset -> why it was refused there.
+    refused: why nothing was found.
     """
 
     name: str
@@ -74,12 +54,13 @@ class Traced:
     drifts: Mapping[int, float] | None = None
     predicted: Mapping[int, float] | None = None
     likely: tuple[Likeness, ...] = ()
+    fault: str = ""
+    dropped: Mapping[int, str] = field(default_factory=dict)
     refused: str = ""
 
     def nearest(self) -> list[Likeness]:
-        """Return the recipes that none is nearer than, ties included."""
-        first = self.likely[0]
-        return [one for one in self.likely if one.distance <= first.distance * (1 + _TIE) + 1e-12]
+        """Return the recipes that none is nearer than."""
+        return nearest(self.likely)
 
 
 def run(
@@ -121,7 +102,7 @@ def _known(dtype: Format, setting: RopeSetting, seed: int, offsets: tuple[int, .
     """Return what is compared with, once for all implementations."""
     made = inputs.make("gaussian", _HEADS, _HEADS, _LENGTH, setting, seed)
     at = np.arange(_LENGTH, dtype=np.int64)
-    subjects = [Emulated(group.resolved, setting) for group in likeness.groups(dtype)]
+    subjects = [Emulated(group.resolved, setting) for group in likeness.variants(dtype)]
     vectors = {
         (number, offset): likeness.emulated(subject.recipe, setting, made.q, offset)
         for number, subject in enumerate(subjects)
@@ -144,15 +125,85 @@ def _one(
     stages = _stages(one, dtype, setting, known.made)
     (drifts,) = _drifts([subject], known.made, setting, kept)
     found = [
-        _likeness(number, group, known, vectors, drifts, stages)
-        for number, group in enumerate(likeness.groups(dtype))
+        _likeness(group, known, number, vectors, drifts, stages)
+        for number, group in enumerate(likeness.variants(dtype))
     ]
-    best = min(range(len(found)), key=lambda number: (found[number].distance, found[number].profile))
-    cells = [(known.subjects[best], offset) for offset in kept]
-    limits = bounds.bounds(cells, known.made, "causal", circumstances.threads())
-    predicted = {offset: limit.rms for offset, limit in zip(kept, limits, strict=True)}
     found.sort(key=lambda like: (like.distance, like.profile))
-    return Traced(one.name, dtype, setting, stages, drifts, predicted, tuple(found))
+    found = [*_as_seen(found, known, dtype, vectors, drifts, stages), *found]
+    likely = tuple(like for like in found if like.distance <= _LISTED) if found[0].distance <= LIKE else ()
+    fault = "" if likely else _fault(subject, known.made, setting, dtype, vectors)
+    predicted = _predicted(nearest(likely)[0].group, known.made, setting, kept) if likely else {}
+    dropped = {offset: reason for offset, reason in reasons.items() if reason}
+    return Traced(one.name, dtype, setting, stages, drifts, predicted, likely, fault, dropped)
+
+
+def _as_seen(
+    found: Sequence[Likeness],
+    known: _Known,
+    dtype: Format,
+    vectors: Mapping[int, FloatArray],
+    drifts: Mapping[int, float],
+    stages: Sequence[Stage],
+) -> list[Likeness]:
+    """Return the nearest recipe with the dtypes that were seen, where its numbers are nearer then."""
+    best = nearest(found)[0]
+    if not best.differing or best.distance > LIKE:
+        return []
+    seen = {stage.name: narrowest(stage) for stage in stages}
+    changes = {
+        name: f"fp32/{seen[name]}" if name in ("frequency", "angle") else seen[name]
+        for name in best.differing
+    }
+    try:
+        resolved = best.group.resolved.recipe.changed(changes).resolve(dtype)
+    except RopeAuditError:  # dtypes that no recipe can name
+        return []
+    changed = Group((), resolved)
+    setting, made = known.subjects[0].setting, known.made
+    others = {offset: likeness.emulated(resolved, setting, made.q, offset) for offset in vectors}
+    (other_drifts,) = _drifts([Emulated(resolved, setting)], made, setting, list(vectors))
+    one = compared(changed, known.exact, vectors, others, drifts, other_drifts, stages)
+    return [one] if one.distance < best.distance else []
+
+
+def _fault(
+    subject: Called,
+    made: Inputs,
+    setting: RopeSetting,
+    dtype: Format,
+    vectors: Mapping[int, FloatArray],
+) -> str:
+    """Return in words what rotated q into vectors that no recipe explains; nothing if unknown."""
+    x = np.stack([round_to(head, subject.input) for head in made.q]).astype(np.float64)
+    base = _base(vectors[0], x, setting)
+    found: dict[str, list[int]] = {}
+    for offset, seen in vectors.items():
+        text = likeness.named(seen, x, setting, dtype, offset)
+        if not text and base and abs(likeness.base_of(seen, x, setting) / base - 1) < _SAME:
+            text = f"base {base:.3g}"
+        found.setdefault(text or _UNKNOWN, []).append(offset)
+    if len(found) == 1:
+        return "".join(found).replace(_UNKNOWN, "")
+    places = {text: f"offset{'s' * (len(at) > 1)} {', '.join(map(str, at))}" for text, at in found.items()}
+    return "; ".join(f"{text} at {place}" for text, place in places.items())
+
+
+def _base(seen: FloatArray, x: Array, setting: RopeSetting) -> float:
+    """Return the base that explains vectors at positions from 0; 0 where none does."""
+    base, at = likeness.base_of(seen, x, setting), np.arange(_LENGTH, dtype=np.int64)
+    if not 1 < base < LARGEST_BASE:
+        return 0.0
+    missed, left = (
+        likeness.apart(seen, fitting.rotated(x, at, other))
+        for other in (setting, replace(setting, base=base))
+    )
+    return base if left < _EXPLAINS * missed else 0.0
+
+
+def _predicted(group: Group, made: Inputs, setting: RopeSetting, offsets: Sequence[int]) -> dict[int, float]:
+    subject = Emulated(group.resolved, setting)
+    limits = bounds.bounds([(subject, offset) for offset in offsets], made, "causal", circumstances.threads())
+    return {offset: limit.rms for offset, limit in zip(offsets, limits, strict=True)}
 
 
 def _turned(subject: Called, made: Inputs, offset: int) -> FloatArray:
@@ -173,59 +224,15 @@ def _drifts(
 
 
 def _likeness(
-    number: int,
     group: Group,
     known: _Known,
+    number: int,
     vectors: Mapping[int, FloatArray],
     drifts: Mapping[int, float],
     stages: Sequence[Stage],
 ) -> Likeness:
-    """Compare numbers at every offset, RMS drifts, and dtypes."""
-    distance, equal = 0.0, []
-    for offset, seen in vectors.items():
-        other = known.vectors[number, offset]
-        both = np.isfinite(seen).all(axis=2) & np.isfinite(other).all(axis=2)
-        alike = np.array_equal(np.isfinite(seen), np.isfinite(other))
-        own = likeness.apart(seen[both], known.exact[offset][both]) if both.any() else 0.0
-        missed = likeness.apart(seen[both], other[both]) if both.any() else 0.0
-        missed /= max(own, _FINEST * (_LENGTH + abs(offset)))
-        distance = max(distance, missed if alike else math.inf)
-        equal.append(float(np.mean((seen == other) | (np.isnan(seen) & np.isnan(other)))))
-    profile = max(_factor(drifts[offset], known.drifts[number][offset]) for offset in vectors)
-    return Likeness(group, distance, float(np.mean(equal)), profile, _differing(group.resolved, stages))
-
-
-def _factor(first: float, second: float) -> float:
-    """By which factor two RMS drifts differ, at least 1; inf where only one is undefined."""
-    if math.isnan(first) or math.isnan(second):
-        return 1.0 if math.isnan(first) and math.isnan(second) else math.inf
-    low, high = sorted((first, second))
-    return high / low if low else (1.0 if not high else math.inf)
-
-
-def expected(one: Resolved) -> dict[str, str]:
-    """Return stage -> dtype that a recipe rounds to there."""
-    before = {"position": one.position, "frequency": one.frequency[1], "angle": one.angle[1]}
-    table = min(one.trig, one.table or one.trig, key=lambda fmt: fmt.precision)
-    after = {"trig": one.trig, "table": table, "rotation": one.rotation, "output": one.output}
-    return {stage: fmt.name for stage, fmt in (before | after).items()}
-
-
-def narrowest(stage: Stage) -> str:
-    """Return the narrowest dtype that a stage's numbers took: what they are rounded to."""
-    real = {"complex64": "float32", "complex128": "float64", "complex32": "float16"}
-    names = [real.get(name, name) for name in stage.dtypes]
-    widths = ("bfloat16", "float16", "float32", "float64")
-    return min(names, key=lambda name: widths.index(name) if name in widths else -1)
-
-
-def _differing(one: Resolved, stages: Sequence[Stage]) -> tuple[str, ...]:
-    """The stages that were seen in a dtype other than the recipe's; trig is judged as the table."""
-    right, there = expected(one), {stage.name for stage in stages}
-    judged = [
-        stage for stage in stages if stage.name in right and (stage.name, "table" in there) != ("trig", True)
-    ]
-    return tuple(stage.name for stage in judged if narrowest(stage) != right[stage.name])
+    others = {offset: known.vectors[number, offset] for offset in vectors}
+    return compared(group, known.exact, vectors, others, drifts, known.drifts[number], stages)
 
 
 def _stages(one: Implementation, dtype: Format, setting: RopeSetting, made: Inputs) -> tuple[Stage, ...]:

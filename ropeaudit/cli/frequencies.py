@@ -153,7 +153,9 @@ def _line(one: Any) -> str:
     from ropeaudit.reports.numbers import short
 
     left = f"leaves {short(one.residual)} RMS, {short(one.residual_max)} at most"
-    return f"{one.text} ({'explains every pair' if one.explains else 'does not explain it'}; {left})"
+    count = len(one.strays)
+    few = f"explains all but {count} pair{'s' if count > 1 else ''}" if one.few else "does not explain it"
+    return f"{one.text} ({'explains every pair' if one.explains else few}; {left})"
 
 
 def _report(

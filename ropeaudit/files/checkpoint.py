@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,13 @@ from ropeaudit.files import declared, tensorfiles
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _PICKLED = (".pt", ".pth", ".bin")
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.safetensors|\.bin)")
+_FLOATS = ("F64", "F32", "F16", "BF16", "C64", "C128")
+ROWS = 4  # of a table, by which it is known
 _GIVE = "give a folder with config.json and *.safetensors, or one .safetensors or .pt file"
+
+
+# (name, shape, what reads the first `ROWS` rows) -> whether the tensor is loaded
+Wanted: TypeAlias = Callable[[str, tuple[int, ...], Callable[[], NDArray[Any]]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +88,8 @@ def _unindexed(folder: Path) -> list[Path]:
     return [folder / f"{stem}-{n:05}-of-{count}{suffix}" for n in range(1, int(count) + 1)]
 
 
-def read(paths: list[Path], wanted: Callable[[str], bool]) -> tuple[list[Stored], int]:
-    """Return the tensors whose names are wanted, and how many there are in all. Raises: BadInput."""
+def read(paths: list[Path], wanted: Wanted) -> tuple[list[Stored], int]:
+    """Return the tensors that are wanted, and how many there are in all. Raises: BadInput."""
     found: list[Stored] = []
     count = 0
     for path in paths:
@@ -101,28 +107,62 @@ def read(paths: list[Path], wanted: Callable[[str], bool]) -> tuple[list[Stored]
     return found, count
 
 
-def _safetensors(path: Path, wanted: Callable[[str], bool]) -> dict[str, Stored | None]:
+def _safetensors(path: Path, wanted: Wanted) -> dict[str, Stored | None]:
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
     from safetensors import safe_open
 
     with safe_open(path, framework="numpy") as archive:
-        names = list(archive.keys())
-        return {n: of_array(n, archive.get_tensor(n)) if wanted(n) else None for n in names}
+        found: dict[str, Stored | None] = {}
+        for name in archive.keys():  # noqa: SIM118  (no dictionary)
+            part = archive.get_slice(name)
+            shape = tuple(part.get_shape())
+
+            def head(part: Any = part, shape: tuple[int, ...] = shape, name: str = name) -> NDArray[Any]:
+                return of_array(name, part[first_rows(shape)] if shape else archive.get_tensor(name)).values
+
+            real = part.get_dtype() in _FLOATS
+            found[name] = (
+                of_array(name, archive.get_tensor(name)) if real and wanted(name, shape, head) else None
+            )
+        return found
 
 
-def _pickled(path: Path, wanted: Callable[[str], bool]) -> dict[str, Stored | None]:
+def _pickled(path: Path, wanted: Wanted) -> dict[str, Stored | None]:
     import torch
 
     loaded = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(loaded, torch.Tensor):
-        return {path.stem: of_tensor(path.stem, loaded) if wanted(path.stem) else None}
+        loaded = {path.stem: loaded}
     if not isinstance(loaded, dict):
         raise BadInput(f"{str(path)!r}: holds a {type(loaded).__name__}; give a state dict")
-    pairs = [(name, value) for name, value in _flat("", loaded) if isinstance(value, torch.Tensor)]
-    for name, value in pairs:
-        if wanted(name):
-            declared.check_room(path, value.numel())
-    return {name: of_tensor(name, value) if wanted(name) else None for name, value in pairs}
+    tensors = {name: one for name, one in _flat("", loaded) if isinstance(one, torch.Tensor)}
+    return chosen(tensors, wanted, path)
+
+
+def chosen(tensors: Mapping[str, Any], wanted: Wanted, path: Path | None = None) -> dict[str, Stored | None]:
+    """Return torch tensors by their names, with nothing for those that are not wanted.
+
+    path: the file that they are from, whose tensors may declare more than there is room for.
+    """
+
+    def one(name: str, tensor: Any) -> Stored | None:
+        shape = tuple(tensor.shape)
+        real = tensor.is_floating_point() or tensor.is_complex()
+        head = lambda: of_tensor(name, tensor[first_rows(shape)]).values  # noqa: E731
+        if not (real and wanted(name, shape, head)):
+            return None
+        if path is not None:
+            declared.check_room(path, tensor.numel())
+        return of_tensor(name, tensor)
+
+    return {name: one(name, tensor) for name, tensor in tensors.items()}
+
+
+def first_rows(shape: tuple[int, ...]) -> tuple[slice, ...]:
+    """Return what picks the first rows of a table: of the first axis that is longer than 1."""
+    axis = next((number for number, size in enumerate(shape) if size != 1), None)
+    long = axis is not None and sum(size != 1 for size in shape) > 1
+    return tuple(slice(0, ROWS) if long and number == axis else slice(None) for number in range(len(shape)))
 
 
 def _flat(prefix: str, loaded: dict[Any, Any], depth: int = 0) -> Iterator[tuple[str, Any]]:

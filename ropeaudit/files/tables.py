@@ -1,14 +1,14 @@
 """Read a dumped table of frequencies, or of cos and sin, out of a file.
 
 .npy holds one array (a pair is named "cos.npy,sin.npy"); .npz, .safetensors, .pt and .pth hold tensors that
-are known by their names, or a single one of any name. Of a name such as model.rotary_emb.inv_freq the last
-part counts. Nothing in a file is ever executed: no pickles.
+are known by their names, or a single one of any name, which may hold angles too. Of a name such as
+model.rotary_emb.inv_freq the last part counts. Nothing in a file is ever executed: no pickles.
 Letters: n positions, p pairs, c columns: p, or 2p where every pair stands twice.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.errors import BadInput
-from ropeaudit.files import tensorfiles
+from ropeaudit.files import rope_values, tensorfiles
 from ropeaudit.files.tensorfiles import Tensors, Unnamed
 
 Array = NDArray[np.float64]
@@ -30,21 +30,28 @@ _NAMES = frozenset((*_FREQUENCIES, *_COS, *_SIN, *_BOTH))
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What a file holds, in float64, exactly as stored: frequencies (c,), or cos and sin (n, c)."""
+    """What a file holds, in float64, exactly as stored: frequencies (c,), or cos and sin (n, c).
+
+    inverse: the frequencies are stored as their inverses, whose values a cast has rounded.
+    """
 
     spec: str
     name: str
     frequencies: Array | None = None
     cos: Array | None = None
     sin: Array | None = None
+    inverse: bool = False
 
     def folded(self, pairs: int) -> Dump:
         """Return the dump with one column a pair, where each stands twice: in halves or side by side.
 
         Raises: BadInput if the columns are not those of `pairs` pairs.
         """
-        parts = (self.frequencies, self.cos, self.sin)
-        return Dump(self.spec, self.name, *(None if a is None else self._folded(a, pairs) for a in parts))
+        frequencies, cos, sin = (
+            None if part is None else self._folded(part, pairs)
+            for part in (self.frequencies, self.cos, self.sin)
+        )
+        return replace(self, frequencies=frequencies, cos=cos, sin=sin)
 
     def _folded(self, part: Array, pairs: int) -> Array:
         columns = part.shape[-1]
@@ -122,6 +129,10 @@ def _dump(spec: str, tensors: Tensors) -> Dump:
     squeezed = np.squeeze(tensor) if isinstance(tensor, np.ndarray) else tensor
     if getattr(squeezed, "ndim", 0) <= 1 and getattr(tensor, "dtype", np.dtype("O")).kind != "c":
         return Dump(spec, "inv_freq", frequencies=_real(spec, name, tensor).reshape(-1))
+    if not np.iscomplexobj(tensor) and rope_values.known(_real(spec, name, tensor)) == "angles":
+        angles = _plane(spec, name, tensor)
+        with np.errstate(invalid="ignore"):
+            return Dump(spec, "the angle table", cos=np.cos(angles), sin=np.sin(angles))
     cos, sin = _both(spec, name, tensor)
     return Dump(spec, "the cos/sin table", cos=cos, sin=sin)
 
@@ -145,6 +156,8 @@ def _both(spec: str, name: str, tensor: NDArray[Any]) -> tuple[Array, Array]:
     if tensor.ndim > 2 and tensor.shape[-1] == 2:
         return _plane(spec, name, tensor[..., 0]), _plane(spec, name, tensor[..., 1])
     plane = _plane(spec, name, tensor)
+    if known := rope_values.both(plane):
+        return known  # whichever stands first
     half = plane.shape[1] // 2
     if plane.shape[1] != 2 * half:
         raise BadInput(

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit.analyses.module import FAR, NEAR, Buffer
+import numpy as np
+
+from ropeaudit.analyses.module import FREQUENCIES, ROWS, Buffer
+from ropeaudit.analyses.module_drift import FAR, NEAR
 from ropeaudit.analyses.module_source import Source
+from ropeaudit.errors import RopeAuditError
+from ropeaudit.formats import parse, round_to
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import percent
 
@@ -15,14 +20,14 @@ SCHEMA = 1
 COLUMNS: dict[str, str] = {
     "schema": "version of this list of columns",
     "buffer": "name of the buffer",
-    "what": "inv_freq, cos, sin, or both in one",
+    "what": "what its values are: inv_freq, periods, angles, cos, sin, or cos and sin both",
     "dtype": "dtype in which it is stored",
     "shape": "its sizes",
-    "against": "the model, or the base guessed from its values, that it was compared with; none without",
+    "against": "the model or base that it was compared with, or a base guessed from its values; none without",
     "cast": "format that its values were rounded to; none where no cast shows",
     "how": "stored: by its dtype; back: cast and cast back, which the values show; none",
-    "agrees": "yes, no (beyond what float32 arithmetic accounts for), or unknown",
-    "largest_error": "relative for frequencies, radians for cos and sin",
+    "agrees": "yes, no (beyond what float32 arithmetic accounts for), unknown: nothing says what is right",
+    "largest_error": "relative for frequencies and periods, radians for tables",
     "drift_256": "RMS drift of scores that these values cause by themselves, over the scores' RMS, in a "
     "causal sequence of 256 tokens, for independent Gaussian q and k",
     "drift_131072": "the same of tokens 131072 apart; nan for tables, which end before",
@@ -94,33 +99,72 @@ def headline(source: Source, found: Sequence[Buffer]) -> str:
         return f"{begin}: {worst.stored.name} {how} {kind}{_effect(worst)}."
     off = [one for one in found if one.agrees is False]
     if off:
-        return f"No cast, but {len(off)} of {len(found)} RoPE buffers are off: {off[0].finding}"
-    known = sum(one.agrees is True for one in found)
-    return (
-        f"No RoPE buffer was cast: {known} of {len(found)} agree{'s' if known == 1 else ''} with the exact "
-        "values within float32 rounding."
-        if known
-        else f"No cast shows in {len(found)} RoPE buffers, and there was nothing to compare them with."
-    )
+        is_off = "is off" if len(off) == 1 else "are off"
+        return f"No cast, but {len(off)} of {len(found)} RoPE buffers {is_off}: {off[0].finding}"
+    right = sum(one.agrees is True for one in found)
+    agree = f"{right} of {len(found)} agree{'s' if right == 1 else ''} with the exact values within"
+    told = f"No RoPE buffer was cast: {agree} float32 rounding." if right else ""
+    return " ".join(filter(None, (told, _unjudged(found))))
+
+
+def _unjudged(found: Sequence[Buffer]) -> str:
+    """Return what is said of buffers that nothing says the right values of; nothing without any."""
+    unknown = [one for one in found if one.agrees is None]
+    if not unknown:
+        return ""
+    guesses = list(dict.fromkeys(one.against for one in unknown if one.guessed))
+    count = f"{len(unknown)} of {len(found)} RoPE buffer{'s' if len(found) > 1 else ''}"
+    begin = f"No cast shows in {count}, but nothing says what the values should be"
+    if not guesses:
+        return f"{begin}, and no base explains them; give --config, --model or --base."
+    other = sum(not one.guessed for one in unknown)
+    rest = f"; no base explains {other} of them" if other else ""
+    values = ", ".join(one.removesuffix(" (guessed)") for one in guesses[:3])
+    return f"{begin} (they are those of {values}{rest}); give --config, --model or --base."
 
 
 def _effect(one: Buffer) -> str:
     if one.error is None or one.drift_near is None:
         return ""
-    size = "" if one.what != "inv_freq" else f", frequencies are off by up to {percent(one.error)}"
+    listed = one.what in FREQUENCIES
+    size = f", {_plural(one.what)} are off by up to {percent(one.error)}" if listed else ""
     text = f"{size}, which alone moves scores by {percent(one.drift_near)} of their RMS within {NEAR} tokens"
-    return text if one.drift_far is None else f"{text} and by {percent(one.drift_far)} at a distance of {FAR}"
+    text = text if one.drift_far is None else f"{text} and by {percent(one.drift_far)} at a distance of {FAR}"
+    hidden = listed and one.how == "stored"
+    return f"{text}; what positions are rounded to is not seen here: run shift --impl" if hidden else text
+
+
+def _plural(what: str) -> str:
+    return "frequencies" if what == "inv_freq" else what
 
 
 def _notes(found: Sequence[Buffer]) -> list[str]:
     said = [f"{one.stored.name}: {one.finding}" for one in found if one.wrong]
-    guessed = [one for one in found if "guessed" in one.against]
+    said += [_positions(one) for one in found if one.what in FREQUENCIES and one.how == "stored"][:1]
+    guessed = [one for one in found if one.guessed]
     if guessed:
         said.append(
             f"{guessed[0].stored.name} was compared with {guessed[0].against} from its own values; "
-            "--config says what it should be"
+            "--config, --model or --base says what it should be"
         )
+    long = [one for one in found if one.unseen]
+    if long:
+        total = long[0].unseen + ROWS
+        said.append(f"{long[0].stored.name}: the first {ROWS} of {total} rows were compared, the others not")
     back = [one for one in found if one.how == "back"]
     if back:
-        said.append("casting back does not heal: recompute the frequencies in float32 after the last cast")
+        said.append("casting back does not heal: recompute the values in float32 after the last cast")
     return list(dict.fromkeys(said))
+
+
+def _positions(one: Buffer) -> str:
+    """Return what becomes of positions that are built in a buffer's dtype, which the buffer does not show."""
+    held, count = one.stored.dtype, 4096
+    try:
+        distinct = np.unique(round_to(np.arange(float(count)), parse(held))).size
+    except RopeAuditError:
+        return f"{one.stored.name}: what positions are rounded to is not seen here"
+    return (
+        f"{one.stored.name} is stored in {held}: where code builds positions in its dtype, {distinct} of the "
+        f"first {count} stay distinct; whether it does is not seen here"
+    )

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropeaudit.analyses import likeness
-from ropeaudit.analyses.trace import Traced, expected, narrowest
+from ropeaudit.analyses.trace import Traced
+from ropeaudit.analyses.trace_compare import Likeness, expected, narrowest
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import percent
 
@@ -26,8 +27,8 @@ COLUMNS: dict[str, str] = {
     "operations": "torch operations, in the order in which they came first; given: made by the caller",
     "recipe_format": "number format of the stage in the nearest recipe",
     "agrees": "whether the narrowest dtype seen is that format; nan where it is not compared",
-    "nearest": "recipes that rotate with the arithmetic nearest to what was measured; none: it was refused",
-    "behaviour": "that arithmetic in words",
+    "nearest": "recipes that rotate with the arithmetic nearest to what was measured; none: no named one",
+    "behaviour": "that arithmetic in words, or the fault that was recognised; none: nothing known",
     "distance": "RMS distance of rotated vectors from the recipe's, over that from exact ones; worst offset",
     "equal": "share of the numbers that are the recipe's to the last bit",
     "profile": "largest factor between the RMS drifts of both, over the offsets",
@@ -51,7 +52,6 @@ _RECIPES = (
     "stages_differing",
 )
 _SHOWN = 4  # recipes
-_LIKE = 0.5  # the largest distance of a likeness
 
 
 def rows(found: Traced) -> list[dict[str, Any]]:
@@ -62,7 +62,7 @@ def rows(found: Traced) -> list[dict[str, Any]]:
     right = expected(best.group.resolved) if best else {}
     tail = {
         "nearest": " ".join(names(found)) or "none",
-        "behaviour": likeness.words(best.group.resolved) if best else "none",
+        "behaviour": likeness.words(best.group.resolved) if best else found.fault or "none",
         "distance": best.distance if best else math.nan,
         "equal": best.equal if best else math.nan,
         "profile": best.profile if best else math.nan,
@@ -110,25 +110,35 @@ def trace_report(
 def headline(found: Traced) -> str:
     """Return the finding on one implementation in a sentence."""
     who = f"{found.name} in {found.dtype}"
-    if not found.likely:
+    if found.refused:
         return f"{who} is refused: {found.refused}."
+    if not found.likely:
+        fault = f" what comes nearest: {found.fault}." if found.fault else " nothing known comes near it."
+        return f"{who} behaves like no known recipe;{fault}"
     best = found.nearest()
     like = "; or ".join(str(one.group) for one in best)
-    if best[0].distance > _LIKE:
-        return f"{who} behaves like no known recipe; the nearest: {like}."
-    return f"{who} behaves like: {like}; {percent(best[0].equal)} of its numbers are theirs to the last bit."
+    equal = f"{percent(best[0].equal)} of its numbers are theirs to the last bit"
+    if best[0].differing:
+        return f"{who} behaves like no known recipe: {_otherwise(found, best[0])}, but {equal}."
+    named = any(one.group.names for one in best)
+    return f"{who} behaves like: {like}{'' if named else ', which no named recipe does'}; {equal}."
+
+
+def _otherwise(found: Traced, best: Likeness) -> str:
+    """Return which stages were seen in another dtype than the nearest recipe has, and in which."""
+    seen, right = {stage.name: narrowest(stage) for stage in found.stages}, expected(best.group.resolved)
+    parts = [f"{name} was seen in {seen[name]} (there {right[name]})" for name in best.differing]
+    who = ", ".join(best.group.names) or likeness.words(best.group.resolved)
+    return f"nearest is {who}, yet {', '.join(parts)}"
 
 
 def notes(found: Traced) -> list[str]:
-    """Return where the dtypes and the numbers disagree, and what could not be seen."""
-    if not found.likely:
-        return []
-    who, best = f"{found.name} {found.dtype}", found.nearest()[0]
-    if not found.stages:
-        return [f"{who}: it does not run in torch; its numbers alone were compared."]
-    if best.differing:
-        return [f"{who}: {', '.join(best.differing)} was seen in another dtype than in the nearest recipe."]
-    return []
+    """Return what could not be seen, and at which offsets it was refused."""
+    who = f"{found.name} {found.dtype}"
+    said = [f"{who}: offset {offset} was left out: {reason}" for offset, reason in found.dropped.items()]
+    if not found.refused and not found.stages:
+        said.append(f"{who}: it does not run in torch; its numbers alone were compared.")
+    return said
 
 
 def _profiles(found: Sequence[Traced]) -> Report:
@@ -147,9 +157,10 @@ def _recipes(found: Sequence[Traced]) -> Report:
     """The nearest recipes."""
     made = []
     for one in found:
-        for like in one.likely[: max(_SHOWN, len(one.nearest()) if one.likely else 0)]:
+        for like in one.likely[: max(_SHOWN, len(one.nearest()))]:
+            recipes = " ".join(like.group.names) or "none"
             values = (
-                *(one.name, one.dtype.name, likeness.words(like.group.resolved), " ".join(like.group.names)),
+                *(one.name, one.dtype.name, likeness.words(like.group.resolved), recipes),
                 *(like.distance, like.equal, like.profile, " ".join(like.differing) or "none"),
             )
             made.append(dict(zip(_RECIPES, values, strict=True)))

@@ -1,0 +1,156 @@
+"""What a tensor holds of a rotary embedding, told by its values: frequencies, periods, angles, cos and sin.
+
+Frequencies are base^(-2i/d) or close to that for most i (yarn and llama3 bend them, linear divides them);
+angles grow by the same amount from row to row, and cos and sin follow the addition theorem. Casts to
+bfloat16 and float16 leave all of this to a few percent. Rows are the positions 0, 1, 2, ...
+Letters: n positions, p pairs, c columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+HEAD = 4  # rows by which a table is known
+_FEWEST, _WIDEST = 4, 4096  # columns
+_CLOSE = 0.03  # what casts leave of the addition theorem, relative
+_NEAR = 0.01  # ... of the ratio of neighbouring frequencies
+_TINY = 2.0**-12  # below, float16 has few digits
+KINDS = ("inv_freq", "periods", "angles", "cos", "sin", "both")
+
+
+def may_hold(shape: tuple[int, ...]) -> bool:
+    """Return whether a tensor of this shape may be one: (c,), (n, c), (n, p, 2), (n, p, 2, 2)."""
+    sizes = [size for size in shape if size != 1]
+    if len(sizes) == 1:
+        return _FEWEST <= sizes[0] <= _WIDEST
+    return 2 <= len(sizes) <= 4 and sizes[0] >= HEAD and _FEWEST <= sizes[1] <= _WIDEST
+
+
+def known(values: Array) -> str:
+    """Return one of `KINDS`, or nothing: of all values, or of the first rows of a table."""
+    values = np.squeeze(values)
+    if not may_hold(values.shape) or not np.isfinite(values[:HEAD]).all():
+        return ""
+    with np.errstate(all="ignore"):
+        if values.ndim == 1:
+            return "" if np.iscomplexobj(values) else _listed(values)
+        return "both" if both(values[:HEAD]) else _plane(values)
+
+
+def both(values: Array) -> tuple[Array, Array] | None:
+    """Return cos and sin of a table that holds both: complex, on the last axis, or side by side."""
+    for cos, sin in _halves(np.squeeze(values)):
+        if cos.ndim == 2 and _is_cos(cos[:HEAD]) and _is_sin(sin[:HEAD]):
+            return cos, sin
+    return None
+
+
+def partners(cos: Array, sin: Array) -> bool:
+    """Return whether two tables of the same shape are the cos and the sin of the same angles."""
+    one, other = (np.squeeze(part)[:HEAD] for part in (cos, sin))
+    radius = one**2 + other**2
+    return bool(np.all(np.abs(radius - radius[0]) <= _CLOSE * radius[0]))
+
+
+def folded(row: Array) -> Array:
+    """Return one value a pair where each stands twice, in halves or side by side. Shapes: (c,) -> (p,)."""
+    half = row.shape[0] // 2
+    if row.shape[0] == 2 * half:
+        for one, other in ((row[:half], row[half:]), (row[::2], row[1::2])):
+            if np.array_equal(one, other):
+                return one
+    return row
+
+
+def _halves(values: Array) -> list[tuple[Array, Array]]:
+    if np.iscomplexobj(values):
+        return [(values.real, values.imag)]
+    if values.ndim == 4 and values.shape[2:] == (2, 2):  # rotation matrices, sin in either corner
+        return [(values[..., 0, 0], values[..., 1, 0]), (values[..., 0, 0], values[..., 0, 1])]
+    if values.ndim == 3 and values.shape[2] == 2:
+        return [(values[..., 0], values[..., 1]), (values[..., 1], values[..., 0])]
+    if values.ndim == 2 and values.shape[1] % 2 == 0:
+        one, other = np.split(values, 2, axis=1)
+        return [(one, other), (other, one)]
+    return []
+
+
+def _listed(values: Array) -> str:
+    pairs = folded(values)
+    if pairs.size < _FEWEST or np.any(pairs < 0):
+        return ""
+    if _geometric(pairs):
+        return "inv_freq"
+    rising = pairs.size > 1 and pairs[0] > 0 and pairs[1] / pairs[0] > 1 and np.all(pairs > 0)
+    octaves = rising and np.allclose(pairs[1:] / pairs[:-1], 2.0, rtol=1e-6)  # bands of NeRF, no periods
+    return "periods" if rising and not octaves and _geometric(1 / pairs) else ""
+
+
+def _geometric(theta: Array) -> bool:
+    """Return whether most of these fall by one ratio, from 1, or from 1/factor all by the same.
+
+    Their logarithms lie on a line through the first, or, where a scaling bends them, on one beside it.
+    """
+    turning = theta[theta > 0]
+    if turning.size < _FEWEST or not np.array_equal(turning, theta[: turning.size]):
+        return False
+    logs, lag = np.log(turning), max(1, turning.size // 4)
+    slope = float(np.median(logs[lag:] - logs[:-lag])) / lag
+    if slope >= -1e-3 or np.any(np.diff(logs) > _NEAR):
+        return False
+    rest = logs - logs[0] - slope * np.arange(turning.size)
+    if abs(turning[0] - 1) <= _NEAR:
+        last = float(np.median(rest[-lag:]))
+        return bool(np.mean(np.minimum(np.abs(rest), np.abs(rest - last)) <= _CLOSE) >= 0.5)
+    factor = 1 / turning[0]  # as in linear scaling; ALiBi's slopes begin with their own ratio
+    whole = factor > 1.5 and abs(2 * factor - np.round(2 * factor)) <= _NEAR * factor
+    return bool(whole and np.all(np.abs(rest) <= _CLOSE) and abs(logs[0] - slope) > _NEAR)
+
+
+def _plane(values: Array) -> str:
+    if values.ndim != 2 or np.iscomplexobj(values):
+        return ""
+    rows = values[:HEAD]
+    if _is_cos(rows):
+        return "cos"
+    if np.any(rows[0]) or not np.any(rows[1]):
+        return ""
+    return "angles" if _is_angles(values) else "sin" if _is_sin(rows) else ""
+
+
+def _is_cos(rows: Array) -> bool:
+    """cos 2x = 2 cos² x - 1 and cos 3x = 4 cos³ x - 3 cos x, times a factor that the first row holds."""
+    factor = rows[0].flat[0]
+    if not factor > 0 or np.any(np.abs(rows[0] - factor) > _NEAR * factor):
+        return False
+    x, double, triple = rows[1:HEAD] / factor
+    if np.any(np.abs(x) > 1 + _NEAR) or x.min() > 1 - _NEAR:  # nothing turns
+        return False
+    fits = np.abs(double - (2 * x * x - 1)) <= _CLOSE, np.abs(triple - (4 * x**3 - 3 * x)) <= 2 * _CLOSE
+    return bool(np.all(fits))
+
+
+def _is_sin(rows: Array) -> bool:
+    """sin x sin 3x = sin² 2x - sin² x, whatever they are multiplied by; some differ from pair to pair."""
+    if np.any(rows[0]) or not np.any(rows[1]):
+        return False
+    x, double, triple = rows[1:HEAD]
+    scale = np.maximum(x * x, double * double)
+    tiny = np.abs(x) < _TINY
+    fits = tiny | (np.abs(x * triple - (double**2 - x**2)) <= _CLOSE * scale)
+    bounded = tiny | (np.abs(double) <= 2 * np.abs(x) * (1 + _NEAR))
+    return bool(np.all(fits & bounded) and np.unique(np.abs(x)).size >= _FEWEST)
+
+
+def _is_angles(values: Array) -> bool:
+    """Rows grow by the second one, which holds frequencies; the last one is no sin."""
+    pairs = folded(values[1])
+    at = np.unique([2, 3, len(values) - 1])
+    right = at[:, None] * values[1]
+    tiny = np.abs(values[1]) < _TINY
+    grows = np.all(tiny | (np.abs(values[at] - right) <= _CLOSE * np.abs(right)))
+    return bool(grows and pairs.size >= _FEWEST and _geometric(pairs))

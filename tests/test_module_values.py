@@ -1,0 +1,346 @@
+"""Buffers known by their values, judged against what was given; and what wrong ones do to scores."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from test_module import CONFIG, FACTORIES, audited, refused
+
+from ropeaudit import RopeSetting, parse
+from ropeaudit.analyses.module import run
+from ropeaudit.analyses.module_drift import drifts
+from ropeaudit.analyses.module_expected import Expected, guessed
+from ropeaudit.analyses.module_source import Held, Source
+from ropeaudit.files import rope_values
+from ropeaudit.files.checkpoint import Stored
+from ropeaudit.files.tables import Dump
+from ropeaudit.rope import scaling
+from ropeaudit.rope.frequencies import frequencies
+
+
+@pytest.fixture
+def spec(tmp_path):
+    """Return a function that names a factory."""
+    path = tmp_path / "factories.py"
+    path.write_text(FACTORIES)
+    return lambda name: f"{path}:{name}"
+
+
+# --- what a buffer is, by its values
+
+TABLES = (
+    FACTORIES
+    + """
+from functools import partial
+
+def angles(n=1024, base=1e4, pairs=32):
+    return torch.outer(torch.arange(n).double(), theta(base, pairs).double())
+
+def kandinsky(): return Rope(args=angles().float(), args_1=angles(128).float())
+def kandinsky_cast(): return kandinsky().to(torch.bfloat16)
+def kandinsky_back(): return kandinsky_cast().float()
+def codegen(): return Rope(embed_positions=torch.cat([angles().sin(), angles().cos()], 1).float())
+def codegen_back(): return codegen().half().float()
+def complex_table(): return Rope(anything=torch.polar(torch.ones(1024, 32), angles().float()))
+def stacked(): return Rope(table=torch.stack([angles().cos(), angles().sin()], -1).float())
+def matrices():
+    a = angles().float()
+    return Rope(m=torch.stack([a.cos(), -a.sin(), a.sin(), a.cos()], -1).unflatten(-1, (2, 2)))
+def other_names(): return Rope(a=angles().cos().float(), b=angles().sin().float())
+def periods(): return Rope(periods=(1 / theta(100.0, 16)))
+def periods_cast(): return periods().to(torch.bfloat16)
+def periods_back(): return periods().to(torch.bfloat16).float()
+def bf16_positions():
+    a = torch.arange(1024).bfloat16().double()[:, None] * theta(1e4, 32).double()
+    return Rope(p_cos=a.cos().float(), p_sin=a.sin().float())
+def one_off():
+    values = theta()
+    values[17] *= 1.5
+    return Rope(inv_freq=values)
+def half_off(): return Rope(inv_freq=theta() * torch.where(torch.arange(64) > 20, 1.5, 1.0))
+def linear(): return Rope(inv_freq=theta() / 4)
+def none_of_it():
+    torch.manual_seed(0)
+    return Rope(weight=torch.randn(64, 64), ones=torch.ones(64), eye=torch.eye(64), ids=torch.arange(64),
+                slopes=2.0 ** -torch.arange(1.0, 9.0), bands=2.0 ** torch.arange(8.0), pad=torch.zeros(9, 8),
+                betas=torch.linspace(1, 0.1, 64), mask=torch.tril(torch.ones(64, 64)))
+def long(): return Rope(cos_cached=angles(9000).cos().float(), sin_cached=angles(9000).sin().float())
+"""
+)
+
+
+@pytest.fixture
+def table_spec(tmp_path):
+    path = tmp_path / "tables.py"
+    path.write_text(TABLES)
+    return lambda name: f"{path}:{name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "what", "cast"),
+    [
+        ("kandinsky", 0, {"angles"}, "none"),
+        ("kandinsky_cast", 1, {"angles"}, "bfloat16"),
+        ("kandinsky_back", 1, {"angles"}, "bfloat16"),
+        ("codegen", 0, {"both"}, "none"),
+        ("codegen_back", 1, {"both"}, "float16"),
+        ("complex_table", 0, {"both"}, "none"),
+        ("stacked", 0, {"both"}, "none"),
+        ("matrices", 0, {"both"}, "none"),
+        ("other_names", 0, {"cos", "sin"}, "none"),
+        ("periods", 0, {"periods"}, "none"),
+        ("periods_cast", 1, {"periods"}, "bfloat16"),
+        ("periods_back", 1, {"periods"}, "bfloat16"),
+        ("linear", 0, {"inv_freq"}, "none"),
+    ],
+)
+def test_buffers_are_known_by_their_values(name, code, what, cast, table_spec, capsys) -> None:
+    found = audited(capsys, table_spec(name), code=code)
+    assert {row["what"] for row in found["records"]} == what
+    assert {row["cast"] for row in found["records"]} == {cast}
+    base = "base 100" if "periods" in name else "base 10000"
+    assert all(row["against"].startswith(base) for row in found["records"]), found["records"]
+    if cast == "none":
+        assert "nothing says what the values should be (they are those of base" in found["headline"]
+        assert {row["agrees"] for row in found["records"]} == {"unknown"}
+    base = base.removeprefix("base ")
+    told = audited(capsys, table_spec(name), "--base", base, code=int(code or name == "linear"))
+    assert {row["agrees"] for row in told["records"]} == {"no" if code or name == "linear" else "yes"}
+
+
+def test_other_tensors_are_no_rope_buffers(table_spec, capsys) -> None:
+    assert "none of 9 tensors is a RoPE buffer" in audited(capsys, table_spec("none_of_it"))["headline"]
+
+
+def test_an_angle_table_that_was_cast_is_off_by_radians(table_spec, capsys) -> None:
+    """Kandinsky 5 after .to(bfloat16): cos is off by more than 1 within 1024 rows."""
+    found = audited(capsys, table_spec("kandinsky_cast"), "--base", "1e4", code=1)
+    angles = np.arange(1024)[:, None] * 1e4 ** (-np.arange(32) / 32)
+    rounded = torch.tensor(angles).float().bfloat16().double().numpy()
+    worst = np.abs(np.exp(1j * rounded) - np.exp(1j * angles)).max()
+    assert found["records"][0]["largest_error"] == pytest.approx(worst, rel=1e-3)
+    assert worst > 1.6
+    assert "angles were rounded to bfloat16" in found["records"][0]["finding"]
+
+
+def test_positions_in_bfloat16_are_seen_in_a_table(table_spec, capsys) -> None:
+    found = audited(capsys, table_spec("bf16_positions"), code=1)
+    assert {row["cast"] for row in found["records"]} == {"none"}
+    assert "off: positions were rounded to bfloat16 (" in found["headline"]
+
+
+def test_what_an_inv_freq_does_not_show_is_said(spec, capsys) -> None:
+    """Code that builds positions in the buffer's dtype merges them: 769 of 4096 in bf16."""
+    found = audited(capsys, spec("bf16"), code=1)
+    assert "what positions are rounded to is not seen here: run shift --impl" in found["headline"]
+    assert "769 of the first 4096 stay distinct; whether it does is not seen here" in " ".join(found["notes"])
+    assert "positions" not in json.dumps(audited(capsys, spec("bf16_back"), code=1)["headline"])
+
+
+def test_rows_that_were_not_compared_are_said(table_spec, capsys) -> None:
+    found = audited(capsys, table_spec("long"), "--base", "1e4")
+    assert "the first 8192 of 9000 rows were compared, the others not" in " ".join(found["notes"])
+
+
+# --- what they are judged against
+
+
+@pytest.mark.parametrize("given", [("--base", "1e4"), ("--base", "1e4", "--head-dim", "128"), ("--config",)])
+def test_a_frequency_that_is_off_by_half_is_off(given, table_spec, tmp_path, capsys) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    given = (*given, tmp_path) if given == ("--config",) else given
+    found = audited(capsys, table_spec("one_off"), *given, code=1)
+    assert "1 of 64 frequencies is off: pair 17 by 0.5 relative" in found["headline"]
+    many = audited(capsys, table_spec("half_off"), *given, code=1)
+    assert many["records"][0]["agrees"] == "no"
+    assert many["records"][0]["largest_error"] == pytest.approx(0.5, rel=1e-6)
+
+
+def test_without_a_base_the_odd_one_out_is_named(table_spec, capsys) -> None:
+    found = audited(capsys, table_spec("one_off"), code=1)
+    assert "1 of 64 frequencies is off: pair 17 by 0.5 relative" in found["headline"]
+    assert found["records"][0]["against"] == "base 10000 (guessed)"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "agrees"),
+    [
+        ("plain", ("--base", "1e4"), "yes"),
+        ("plain", ("--base", "5e5"), "no"),
+        ("halves", ("--base", "1e4"), "yes"),
+        ("cis", ("--base", "1e4"), "yes"),
+        ("cis", ("--base", "2e4"), "no"),
+        ("plain", ("--base", "1e4", "--scaling", "linear:factor=4"), "no"),
+        ("plain", ("--base", "1e4", "--rotary-dim", "128", "--head-dim", "256"), "yes"),
+        ("plain", ("--model", "llama-3.1-8b"), "no"),
+        ("plain", ("--model", "llama-2-7b"), "yes"),
+        ("plain", ("--rotary-dim", "128"), "unknown"),
+        ("other_base", ("--model", "llama-2-7b", "--base", "7.5e5"), "yes"),
+    ],
+)
+def test_it_is_judged_against_what_was_given(name, given, agrees, spec, capsys) -> None:
+    found = audited(capsys, spec(name), *given, code=int(agrees == "no"))
+    assert {row["agrees"] for row in found["records"]} == {agrees}
+    assert ("nothing says" in found["headline"]) == (agrees == "unknown")
+    assert ("guessed" in found["records"][0]["against"]) == (agrees == "unknown")
+
+
+def test_the_base_stands_above_a_config(spec, tmp_path, capsys) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    given = ("--config", tmp_path, "--base", "7.5e5")
+    assert audited(capsys, spec("other_base"), *given)["records"][0]["against"].endswith(", base 750000")
+    assert audited(capsys, spec("plain"), *given, code=1)["records"][0]["agrees"] == "no"
+
+
+def test_what_cannot_be_meant_is_refused(spec, tmp_path, capsys) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    both = ("--config", tmp_path, "--model", "llama-2-7b")
+    assert "both name a model" in refused(capsys, spec("plain"), *both)
+    assert "unknown model" in refused(capsys, spec("plain"), "--model", "llama-9")
+    assert "has shape 64 and --rotary-dim 64 has 32 pairs" in refused(
+        capsys, spec("plain"), "--rotary-dim", "64"
+    )
+    assert "base 1.0" in refused(capsys, spec("plain"), "--base", "1")
+    assert "is larger than head_dim" in refused(
+        capsys, spec("plain"), "--rotary-dim", "128", "--head-dim", "64"
+    )
+
+
+def test_scaled_frequencies_are_described_and_not_called_right(tmp_path, capsys) -> None:
+    llama3 = "llama3:factor=8,low=1,high=4,original=8192"
+    setting = RopeSetting.of(128, base=5e5, scaling=scaling.parse(llama3))
+    theta = torch.tensor(frequencies(setting, "inverse_power", parse("fp32")).astype(np.float32))
+    torch.save({"x": theta}, tmp_path / "a.pt")
+    (row,) = (found := audited(capsys, tmp_path / "a.pt"))["records"]
+    assert row["against"].startswith("base 500000, scaling llama3:factor=8,")
+    assert row["agrees"] == "unknown"
+    assert row["drift_256"] is None
+    assert "nothing says what the values should be" in found["headline"]
+    given = ("--base", "5e5", "--scaling", llama3)
+    assert audited(capsys, tmp_path / "a.pt", *given)["records"][0]["agrees"] == "yes"
+
+
+# --- what wrong tables do
+
+
+@pytest.mark.parametrize(("head_dim", "factor"), [(128, 1.0), (256, 1.0), (128, 1.5), (256, 1.5)])
+def test_the_effect_of_a_table_is_that_on_random_scores(head_dim, factor) -> None:
+    """Scores of Gaussian q and k, turned by hand in float64, within 64 tokens of a table of 64 rows."""
+    rng, n, pairs = np.random.default_rng(5), 64, 64
+    explicit = scaling.parse(f"yarn:factor=1,original=4096,attention_factor={factor}")
+    setting = RopeSetting.of(head_dim, 128, scaling=explicit if factor != 1 else scaling.DEFAULT)
+    angles = np.arange(n)[:, None] * 1e4 ** (-np.arange(pairs) / pairs)
+    cos, sin = (factor * np.round(part(angles) * 16) / 16 for part in (np.cos, np.sin))
+    near, far = drifts(Dump("x", "the cos/sin table", cos=cos, sin=sin), setting)
+    q, k = (rng.standard_normal((200, n, pairs, 2)) @ [1, 1j] for _ in "qk")
+    rest = rng.standard_normal((2, 200, n, head_dim - 128))
+
+    def scores(table):
+        turned = np.einsum("bmp,bnp->bmn", q * table, np.conj(k * table)).real
+        return (turned + np.einsum("bmd,bnd->bmn", *rest))[:, *np.tril_indices(n)]
+
+    exact = scores(factor * np.exp(1j * angles))
+    drift = scores(cos + 1j * sin) - exact
+    assert near == pytest.approx(np.sqrt(np.mean(drift**2) / np.mean(exact**2)), rel=0.03)
+    assert far is None
+
+
+def test_the_effect_of_frequencies_counts_every_distance_as_often_as_it_occurs() -> None:
+    theta = 1e4 ** (-np.arange(16) / 16)
+    wrong = theta * 1.01
+    dump = Dump("x", "inv_freq", frequencies=wrong)
+    near, far = drifts(dump, RopeSetting.of(32))
+    for head_dim, factor in ((32, 2.0), (64, 2.0), (64, 1.0)):  # half of the scores, times factor² each
+        yarn = scaling.parse(f"yarn:factor=1,original=4096,attention_factor={factor}")
+        share = math.sqrt(factor**4 / (factor**4 + head_dim / 32 - 1))
+        assert drifts(dump, RopeSetting.of(head_dim, 32, scaling=yarn))[0] == pytest.approx(near * share)
+    apart = np.arange(256)[:, None] - np.arange(256)
+    apart = apart[np.tril_indices(256)][:, None]
+    expected = np.mean(np.abs(np.exp(1j * apart * wrong) - np.exp(1j * apart * theta)) ** 2)
+    assert near == pytest.approx(np.sqrt(expected), rel=1e-9)
+    at_far = np.mean(np.abs(np.exp(131072j * wrong) - np.exp(131072j * theta)) ** 2)
+    assert far == pytest.approx(np.sqrt(at_far), rel=1e-6)
+    one_row = Dump("x", "the cos/sin table", cos=np.ones((1, 16)), sin=np.zeros((1, 16)))
+    assert drifts(one_row, RopeSetting.of(32)) == (None, None)
+
+
+@pytest.mark.parametrize("base", [100.0, 9999.0, 123456.0, 3.7e7])
+@pytest.mark.parametrize("pairs", [4, 16, 96])
+def test_any_base_is_guessed(base, pairs) -> None:
+    """From frequencies in float32, in one digit or in seven; and from a table in bfloat16."""
+    theta = (base ** (-np.arange(pairs) / pairs)).astype(np.float32).astype(np.float64)
+    found = guessed(Dump("x", "inv_freq", frequencies=theta), Expected())
+    assert found is not None
+    assert found[0].agrees
+    assert found[2].base == pytest.approx(base, rel=1e-5)
+    assert found[2].pairs == pairs
+
+
+def test_layers_share_a_diagnosis_and_partners_are_found_by_their_values() -> None:
+    """Two tables in one module, called anything: each cos goes with its own sin."""
+    angles = [np.arange(64)[:, None] * base ** (-np.arange(8) / 8) for base in (1e4, 5e5)]
+    parts = {
+        f"r.{name}{n}": part(a) for n, a in enumerate(angles) for name, part in (("b", np.sin), ("a", np.cos))
+    }
+    held = [Held(Stored(name, "float32", v.shape, v), rope_values.known(v)) for name, v in parts.items()]
+    found = list(run(Source("x", True, held, 4, Expected(), [])))
+    assert {(one.stored.name, one.against) for one in found} == {
+        ("r.a0", "base 10000 (guessed)"),
+        ("r.b0", "base 10000 (guessed)"),
+        ("r.a1", "base 500000 (guessed)"),
+        ("r.b1", "base 500000 (guessed)"),
+    }
+
+
+@given(
+    base=st.floats(2, 8).map(lambda exponent: 10**exponent),
+    pairs=st.integers(4, 64),
+    kind=st.sampled_from(["inv_freq", "periods", "angles", "cos", "sin", "both"]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+    twice=st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_values_tell_what_a_tensor_holds(base, pairs, kind, dtype, twice) -> None:
+    theta = base ** (-torch.arange(pairs).double() / pairs)
+    if kind == "periods":
+        assume(dtype != torch.float16 or base < 6e4)
+    angles = torch.arange(200)[:, None] * theta
+    one = {
+        "inv_freq": theta,
+        "periods": 1 / theta,
+        "angles": angles,
+        "cos": angles.cos(),
+        "sin": angles.sin(),
+        "both": torch.cat([angles.sin(), angles.cos()], -1),
+    }[kind]
+    one = torch.cat([one, one], -1) if twice and kind != "both" else one
+    values = one.to(dtype).double().numpy()
+    assert rope_values.known(values) == kind
+    assert rope_values.known(values[:4] if values.ndim == 2 and kind != "angles" else values) == kind
+
+
+def test_shards_of_the_other_kind_are_read_too(tmp_path, capsys) -> None:
+    """A folder of pytorch_model*.bin alone, and one that has both: safetensors count."""
+    theta = (1e4 ** (-torch.arange(64, dtype=torch.float64) / 64)).float()
+    (folder := tmp_path / "old").mkdir()
+    torch.save({"a.inv_freq": theta}, folder / "pytorch_model.bin")
+    assert len(audited(capsys, folder)["records"]) == 1
+    save_file({"b.inv_freq": theta.bfloat16()}, folder / "model.safetensors")
+    (row,) = audited(capsys, folder, code=1)["records"]
+    assert (row["buffer"], row["dtype"]) == ("b.inv_freq", "bfloat16")
+
+
+def test_a_checkpoint_is_searched_by_values(tmp_path, capsys) -> None:
+    """Tables of any name in safetensors; weights and integers are not read as tables."""
+    angles = torch.arange(100)[:, None] * 1e4 ** (-torch.arange(16) / 16)
+    tensors = {"x.y": angles, "w": torch.randn(64, 64), "i": torch.arange(64), "z": torch.zeros(3, 64, 64)}
+    save_file(tensors, tmp_path / "m.safetensors")
+    found = audited(capsys, tmp_path / "m.safetensors", "--base", "1e4")
+    assert [(row["buffer"], row["what"], row["agrees"]) for row in found["records"]] == [
+        ("x.y", "angles", "yes")
+    ]
