@@ -195,7 +195,8 @@ COLUMNS: dict[str, str] = {
     "drift_bias": "signed mean of drift",
     "drift_relative": "drift_rms / reference_rms",
     "attainable_rms": "drift_rms that careful code in the dtype would have near offset 0: float32 "
-    "angles, table and rotation, one rounding of q and k to the dtype and one of the scores",
+    "angles, table and rotation (float64 for float64), one rounding of q and k to the dtype, and one of the "
+    "scores for dtypes of 16 bits and fewer",
     "excess": "drift_rms / attainable_rms",
     "floor_rms": "drift_rms of the same subject at offset 0, with the frequencies that hold at the offset",
     "self_drift_max": "largest |subject's score at the offset - its own score at offset 0|",

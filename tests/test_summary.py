@@ -98,7 +98,7 @@ def test_several_files_and_the_smallest_count(sweep, tmp_path, capsys) -> None:
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=False, width=16), min_size=1, max_size=9))
 def test_worst_is_the_largest_and_nan_before_all(values: list[float]) -> None:
-    rows = [{"subject": "a", "drift_bias": value, "verdict": "floor"} for value in values]
+    rows = [{"subject": "a", "drift_bias": value, "verdict": "sound"} for value in values]
     (group,) = groups(rows, ["subject"], "drift_bias")
     worst = group.worst["drift_bias"]
     if any(map(math.isnan, values)):
@@ -111,7 +111,7 @@ def test_worst_is_the_largest_and_nan_before_all(values: list[float]) -> None:
 def test_refused_cases_are_counted_and_not_the_worst() -> None:
     rows = [
         {"subject": "a", "offset": 0, "drift_rms": value, "verdict": verdict}
-        for value, verdict in ((math.nan, "refused"), (0.5, "floor"))
+        for value, verdict in ((math.nan, "refused"), (0.5, "sound"))
     ]
     (group,) = groups(rows, ["subject"])
     assert group.worst is rows[1]
