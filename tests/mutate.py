@@ -104,7 +104,9 @@ def equivalents() -> dict[tuple[str, str, str, str], str]:
 
 def _stamps(file: str) -> tuple[str, str]:
     tests = sorted((forked.ROOT / "tests").glob("*.py"))
-    return covering.digest([forked.ROOT / file]), covering.digest([path for path in tests if path.name != "mutate.py"])
+    return covering.digest([forked.ROOT / file]), covering.digest(
+        [path for path in tests if path.name != "mutate.py"]
+    )
 
 
 def earlier(results: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
@@ -159,7 +161,9 @@ def report(picked: list[Mutant], results: Mapping[tuple[str, str, int], dict[str
         counts[outcome] += 1
     for mutant, one in sorted(left, key=lambda pair: (pair[0].file, pair[0].line)):
         ran = f"{one['ran']} of {one['covering']} tests" if one["covering"] else "no test runs it"
-        print(f"{mutant.file}:{mutant.line} {mutant.operator}, {one['outcome']}: {ran} {one['by']}\n{diff(mutant)}")
+        print(
+            f"{mutant.file}:{mutant.line} {mutant.operator}, {one['outcome']}: {ran} {one['by']}\n{diff(mutant)}"
+        )
     dead = counts["killed"] + counts["timeout"]
     judged = dead + len(left)
     share = dead / judged if judged else 1.0

@@ -48,7 +48,10 @@ class Recorder:
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Add up how long it took, and whether it passed."""
         seconds, passed = self.tests.get(report.nodeid, (0.0, True))
-        self.tests[report.nodeid] = seconds + report.duration, passed and not report.failed and not report.skipped
+        self.tests[report.nodeid] = (
+            seconds + report.duration,
+            passed and not report.failed and not report.skipped,
+        )
 
     def pytest_runtest_logfinish(self) -> None:
         """End a test."""
@@ -105,7 +108,11 @@ def _with_examples() -> list[Path]:
 
 def record(folder: Path, jobs: int, limit: float = 1800.0) -> None:
     """Record what is missing in a folder. Test by test, in forks."""
-    helpers = [path for path in (ROOT / "tests").glob("*.py") if path.name[:5] != "test_" and path.name != "mutate.py"]
+    helpers = [
+        path
+        for path in (ROOT / "tests").glob("*.py")
+        if path.name[:5] != "test_" and path.name != "mutate.py"
+    ]
     shared = digest([*PACKAGE.rglob("*.py"), *helpers])
     folder.mkdir(parents=True, exist_ok=True)
     missing = []
@@ -144,10 +151,16 @@ def _record_all(missing: list[Any], copies: list[Path], running: dict[Path, Any]
                 del running[copy]
                 found = child.result()
                 if found is None:
-                    print(f"{name}: nothing recorded; see {child.answer.with_suffix('.log')}", file=sys.stderr)
+                    print(
+                        f"{name}: nothing recorded; see {child.answer.with_suffix('.log')}", file=sys.stderr
+                    )
                     continue
                 failed = [test for test, (_, passed) in found["tests"].items() if not passed]
-                print(f"{name}: {len(found['tests'])} tests, {len(failed)} left out", file=sys.stderr, flush=True)
+                print(
+                    f"{name}: {len(found['tests'])} tests, {len(failed)} left out",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 made.write_text(json.dumps({"stamp": stamp, **found}))
         time.sleep(0.05)
 

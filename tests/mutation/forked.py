@@ -20,7 +20,9 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "ropeaudit"
 _MEMORY = 12 * 2**30  # of a child: a mutant of a guard of memory must not take the machine's
 _HEAVY = "numpy ml_dtypes click hypothesis pytest mpmath pandas rich.console torch safetensors.numpy".split()
-_LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "build", "dist")
+_LEFT_OUT = shutil.ignore_patterns(
+    ".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "build", "dist"
+)
 
 
 def preload() -> None:
@@ -114,5 +116,15 @@ def pytest_main(arguments: Sequence[str], plugin: object) -> int:
 
     hypothesis.settings.register_profile("mutation", derandomize=True, database=None, deadline=None)
     hypothesis.settings.load_profile("mutation")
-    quiet = ["-q", "-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line", "--no-showlocals"]
+    quiet = [
+        "-q",
+        "-W",
+        "ignore::pytest.PytestAssertRewriteWarning",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "--tb=line",
+        "--no-showlocals",
+    ]
     return int(pytest.main([*quiet, *arguments], plugins=[plugin]))

@@ -39,7 +39,9 @@ class _Picked:
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Keep the tests that were picked."""
-        items[:] = sorted((one for one in items if one.nodeid in self.seconds), key=lambda i: self.seconds[i.nodeid])
+        items[:] = sorted(
+            (one for one in items if one.nodeid in self.seconds), key=lambda i: self.seconds[i.nodeid]
+        )
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Note the first that fails."""
@@ -82,7 +84,9 @@ class _Slot:
         self.todo = rounds(mutant, covering, budget)
         if not self.todo:
             return False
-        self.outcome = Outcome(mutant, "survived", covering=len(covering.of(mutant)), seconds=-time.monotonic())
+        self.outcome = Outcome(
+            mutant, "survived", covering=len(covering.of(mutant)), seconds=-time.monotonic()
+        )
         changed = mutant.applied((ROOT / mutant.file).read_bytes())
         assert changed is not None
         (self.copy / mutant.file).write_bytes(changed)
@@ -102,7 +106,9 @@ class _Slot:
             return None
         found = child.result()
         if found is None:
-            outcome.outcome, outcome.by = ("timeout", "") if child.timed_out else ("killed", "the process died")
+            outcome.outcome, outcome.by = (
+                ("timeout", "") if child.timed_out else ("killed", "the process died")
+            )
         elif found["code"] == 5:
             outcome.by = "its tests are no longer there: record again"
         elif found["code"]:

@@ -83,7 +83,9 @@ def mutants(file: str, source: bytes) -> list[Mutant]:
         end = starts[node.end_lineno - 1] + node.end_col_offset
         for operator, new in _faults(node, parents[node][1]):
             put = ast.unparse(ast.fix_missing_locations(new))
-            if isinstance(node, ast.expr) and not isinstance(new, ast.Constant | ast.Name | ast.Call | ast.Slice):
+            if isinstance(node, ast.expr) and not isinstance(
+                new, ast.Constant | ast.Name | ast.Call | ast.Slice
+            ):
                 put = f"({put})"
             if put.encode() == source[begin:end]:
                 continue
@@ -126,7 +128,9 @@ def _above(node: ast.AST, parents: Parents) -> Iterator[tuple[ast.AST, str]]:
 def _mutable(tree: ast.AST, parents: Parents) -> Iterator[ast.expr | ast.stmt]:
     """Yield the nodes that mean something at run time: no annotations, decorators, imports, docstrings, f-strings."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.expr | ast.stmt) and not any(_inert(*above) for above in _above(node, parents)):
+        if isinstance(node, ast.expr | ast.stmt) and not any(
+            _inert(*above) for above in _above(node, parents)
+        ):
             yield node
 
 
@@ -180,7 +184,11 @@ def _expressions(node: ast.expr) -> Iterator[tuple[str, ast.AST]]:
         for place, sign in enumerate(node.ops):
             for other in _COMPARED[type(sign)]:
                 yield "comparison", _with(node, ops=[*node.ops[:place], other(), *node.ops[place + 1 :]])
-    elif isinstance(node, ast.BinOp) and type(node.op) in _COMPUTED and not _text(node.left) | _text(node.right):
+    elif (
+        isinstance(node, ast.BinOp)
+        and type(node.op) in _COMPUTED
+        and not _text(node.left) | _text(node.right)
+    ):
         yield "arithmetic", _with(node, op=_COMPUTED[type(node.op)]())
     elif isinstance(node, ast.BoolOp):
         yield "boolean", _with(node, op=ast.Or() if isinstance(node.op, ast.And) else ast.And())
@@ -207,7 +215,9 @@ def _values(value: object) -> list[object]:
 
 
 def _text(node: ast.expr) -> bool:
-    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str | bytes))
+    return isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
+    )
 
 
 def _with(node: ast.AST, **changed: object) -> ast.AST:
@@ -226,7 +236,11 @@ def _calls(node: ast.Call) -> Iterator[tuple[str, ast.AST]]:
     if name in _DROPPED and isinstance(function, ast.Name) and len(given) == 1 and not node.keywords:
         yield "call", copy.deepcopy(given[0])
     plain = len(given) >= 2 and not any(isinstance(one, ast.Starred) for one in given[:2])
-    if plain and name not in ("min", "max", "isinstance", "maximum", "minimum", "hypot") and not _text(given[0]):
+    if (
+        plain
+        and name not in ("min", "max", "isinstance", "maximum", "minimum", "hypot")
+        and not _text(given[0])
+    ):
         yield "arguments", _with(node, args=[given[1], given[0], *given[2:]])
 
 
