@@ -74,7 +74,7 @@ def _dotted(path: Path) -> str:
 
 
 def _imported(path: Path) -> list[str]:
-    """Return what a file imports while it is imported: what functions import belongs to whoever calls them."""
+    """Return what a file imports at once: what functions import belongs to whoever calls them."""
     found = []
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -161,9 +161,8 @@ def report(picked: list[Mutant], results: Mapping[tuple[str, str, int], dict[str
         counts[outcome] += 1
     for mutant, one in sorted(left, key=lambda pair: (pair[0].file, pair[0].line)):
         ran = f"{one['ran']} of {one['covering']} tests" if one["covering"] else "no test runs it"
-        print(
-            f"{mutant.file}:{mutant.line} {mutant.operator}, {one['outcome']}: {ran} {one['by']}\n{diff(mutant)}"
-        )
+        print(f"{mutant.file}:{mutant.line} {mutant.operator}, {one['outcome']}: {ran} {one['by']}")
+        print(diff(mutant))
     dead = counts["killed"] + counts["timeout"]
     judged = dead + len(left)
     share = dead / judged if judged else 1.0

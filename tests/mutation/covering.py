@@ -97,7 +97,7 @@ def digest(paths: list[Path]) -> str:
 
 
 def test_files() -> list[Path]:
-    """Return the files whose tests are held against mutants: those of tests/, and the package's own examples."""
+    """Return the files whose tests are held against mutants: those of tests/, and the package's examples."""
     return [*sorted((ROOT / "tests").glob("test_*.py")), *_with_examples()]
 
 

@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "ropeaudit"
 _MEMORY = 12 * 2**30  # of a child: a mutant of a guard of memory must not take the machine's
-_HEAVY = "numpy ml_dtypes click hypothesis pytest mpmath pandas rich.console torch safetensors.numpy".split()
+_HEAVY = ["numpy", "ml_dtypes", "click", "hypothesis", "pytest", "mpmath", "pandas", "rich.console", "torch"]
 _LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "build", "dist"
 )
@@ -34,7 +34,7 @@ def preload() -> None:
 
 
 def copied(folder: Path) -> Path:
-    """Return a copy of the working tree, whose compiled files go by their source's text and never by its time."""
+    """Return a copy of the working tree, whose compiled files go by their source's text, not its time."""
     import compileall
     from py_compile import PycInvalidationMode
 

@@ -57,7 +57,7 @@ def _session(files: list[str], seconds: dict[str, float]) -> dict[str, Any]:
 
 
 def rounds(mutant: Mutant, covering: Covering, budget: float) -> list[dict[str, float]]:
-    """Return the tests to run and their seconds: a few likely ones, then the rest as far as the budget goes."""
+    """Return the tests to run and their seconds: a few likely ones, then the rest within the budget."""
     files: dict[str, dict[str, float]] = defaultdict(dict)
     for test in sorted(covering.of(mutant), key=covering.seconds.__getitem__):
         files[test.split("::")[0]][test] = covering.seconds[test]

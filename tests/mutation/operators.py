@@ -259,9 +259,9 @@ def _statements(node: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
     elif isinstance(node, ast.AugAssign) and type(node.op) in _COMPUTED and not _text(node.value):
         yield "arithmetic", _with(node, op=_COMPUTED[type(node.op)]())
         yield "statement", ast.Pass()
-    elif isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant):
-        yield "statement", ast.Pass()
-    elif isinstance(node, ast.Raise | ast.Break | ast.Continue):
-        yield "statement", ast.Pass()
-    elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript | ast.Attribute):
+    elif (
+        (isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant))
+        or isinstance(node, ast.Raise | ast.Break | ast.Continue)
+        or (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript | ast.Attribute))
+    ):
         yield "statement", ast.Pass()
