@@ -58,7 +58,7 @@ def test_double_doubles_have_twice_the_digits(a: float, b: float, c: float, d: f
 
 @pytest.mark.parametrize("largest", [1, 2**20, 2**40, 2**52])
 def test_the_unit_circle_is_within_its_error(largest: int) -> None:
-    """Positions up to 2^52 times angles of every size, the points of the table and halfway between among them."""
+    """Positions up to 2^52, angles of every size, the table's points and halfway between among them."""
     dice = np.random.default_rng(largest)
     points = [Decimal(step) / 128 for step in (0, 1, 2, 63, 64, 127)]
     with dd.precise():

@@ -76,6 +76,6 @@ def test_the_drift_is_that_of_plain_numpy_with_those_frequencies(offset: int, ca
 
 
 def test_frequencies_in_the_dtype_are_rounded_to_it(capsys) -> None:
-    """bfloat16 has no 0.3: a rounded table of frequencies is wrong at offset 0 already, and more the further."""
+    """bfloat16 has no 0.3: rounded frequencies are wrong at offset 0 already."""
     flags = ["--scaling", SPEC, "--dtype", "fp32", "--offset", "0", "--set", "frequency=bf16"]
     assert row(capsys, *flags)["drift_rms"] > 100 * row(capsys, *flags[:-2])["drift_rms"]

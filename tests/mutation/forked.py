@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,7 @@ class Child:
             os.environ["PYTHONPATH"] = str(copy)
             sys.path.insert(0, str(copy))
             sys.argv = ["pytest"]
+            sys.modules["__main__"] = types.ModuleType("__main__")  # spawned processes run it again
             self.answer.write_text(json.dumps(work()))
             code = 0
         except BaseException:
@@ -115,8 +117,8 @@ def pytest_main(arguments: Sequence[str], plugin: object) -> int:
     import pytest
 
     hypothesis.settings.register_profile("mutation", derandomize=True, database=None, deadline=None)
-    hypothesis.settings.load_profile("mutation")
     quiet = [
+        "--hypothesis-profile=mutation",
         "-q",
         "-W",
         "ignore::pytest.PytestAssertRewriteWarning",

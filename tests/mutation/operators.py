@@ -36,13 +36,16 @@ _COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
 }
 _SWAPPED = [("all", "any"), ("min", "max"), ("minimum", "maximum"), ("floor", "ceil"), ("cos", "sin"),
             ("argmin", "argmax"), ("amin", "amax"), ("nanmin", "nanmax"), ("sum", "max")]  # fmt: skip
-_CALLED = {a: b for a, b in _SWAPPED} | {b: a for a, b in _SWAPPED if b != "max"}
+_CALLED = dict(_SWAPPED) | {b: a for a, b in _SWAPPED if b != "max"}
 _DROPPED = {"abs", "round", "float", "int", "sorted", "reversed", "set"}  # f(x) -> x
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault. before, after: the mutated line's text. scope: lines whose tests see it, when it runs at import."""
+    """One fault. before, after: the text of its line.
+
+    scope, names: lines, or what is named on the lines, whose tests see it; for code that runs at import.
+    """
 
     file: str
     line: int
@@ -126,7 +129,7 @@ def _above(node: ast.AST, parents: Parents) -> Iterator[tuple[ast.AST, str]]:
 
 
 def _mutable(tree: ast.AST, parents: Parents) -> Iterator[ast.expr | ast.stmt]:
-    """Yield the nodes that mean something at run time: no annotations, decorators, imports, docstrings, f-strings."""
+    """Yield the nodes that mean something at run time: no annotations, decorators, f-strings."""
     for node in ast.walk(tree):
         if isinstance(node, ast.expr | ast.stmt) and not any(
             _inert(*above) for above in _above(node, parents)
@@ -259,9 +262,13 @@ def _statements(node: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
     elif isinstance(node, ast.AugAssign) and type(node.op) in _COMPUTED and not _text(node.value):
         yield "arithmetic", _with(node, op=_COMPUTED[type(node.op)]())
         yield "statement", ast.Pass()
-    elif (
-        (isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant))
-        or isinstance(node, ast.Raise | ast.Break | ast.Continue)
-        or (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript | ast.Attribute))
-    ):
+    elif _removable(node):
         yield "statement", ast.Pass()
+
+
+def _removable(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Expr):
+        return not isinstance(node.value, ast.Constant)
+    if isinstance(node, ast.Assign):
+        return isinstance(node.targets[0], ast.Subscript | ast.Attribute)
+    return isinstance(node, ast.Raise | ast.Break | ast.Continue)
