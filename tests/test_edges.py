@@ -22,6 +22,7 @@ from ropeaudit.cli.main import main
 from ropeaudit.errors import BadInput, BadShape, RopeAuditError, UsageError
 from ropeaudit.measuring.metrics import Spread
 from ropeaudit.rope.axes import Axes
+from ropeaudit.subjects import signatures
 from ropeaudit.sweeps import sweep, sweep_file, workers
 
 SMALL = ["--heads", "1", "--seq-len", "4", "--head-dim", "8"]
@@ -184,6 +185,22 @@ def test_against_scores_of_zero_a_relative_drift_is_the_drift() -> None:
     assert parse("drift_relative=1").value(spread(3.0, -5.0), spread(0.0, 0.0)) == pytest.approx(
         np.sqrt(17.0)
     )
+
+
+# ---------------------------------------------------------------------------- own code
+
+
+@pytest.mark.parametrize(
+    ("modules", "numpy"),
+    [("", False), ("import numpy as np", True), ("import torch", False), ("import torch, numpy", False)],
+)
+@pytest.mark.parametrize(
+    ("note", "said"), [("", None), (": 'np.ndarray'", True), (": 'torch.Tensor'", False), (": 'float'", None)]
+)
+def test_own_code_gets_numpy_where_it_speaks_of_nothing_else(modules, numpy, note, said) -> None:
+    space: dict[str, Any] = {}
+    exec(f"{modules}\ndef rope(x{note}, positions):\n    return x", space)  # noqa: S102
+    assert signatures.wants_numpy(space["rope"]) is (numpy if said is None else said)
 
 
 # ---------------------------------------------------------------------------- sweeps

@@ -1,6 +1,7 @@
 """A whole model at shifted positions: verdicts, the float64 judge, what is captured, bad input."""
 
 import csv
+import functools
 import io
 import json
 import math
@@ -20,6 +21,7 @@ from ropeaudit.analyses.model import Audit, judge
 from ropeaudit.analyses.model_layers import Pairs
 from ropeaudit.analyses.model_logits import Change, compare
 from ropeaudit.cli.main import main
+from ropeaudit.errors import BadInput
 from ropeaudit.formats import parse
 from ropeaudit.reports.model_rows import COLUMNS
 
@@ -267,6 +269,22 @@ def test_a_text_is_read_and_cut(made, tmp_path, capsys) -> None:
     assert found["records"][0]["tokens"] == 20
     assert "(--tokens limit)" in " ".join(found["notes"])
     assert "perplexity" in found["headline"]
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("a", 1), ("at", 2), ("cat", 3)])
+def test_a_text_has_two_tokens_at_least(text, tokens, made, tmp_path) -> None:
+    folder = tmp_path / "with-tokenizer"
+    shutil.copytree(made("llama"), folder)
+    add_tokenizer(folder)
+    (tmp_path / "short.txt").write_text(text)
+    read = functools.partial(
+        model_load.tokens, model_load.opened(str(folder), False), str(tmp_path / "short.txt"), None, 0
+    )
+    if tokens > 1:
+        assert len(read().ids) == tokens
+        return
+    with pytest.raises(BadInput, match="gives 1 tokens; give another text"):
+        read()
 
 
 def test_tokens_follow_the_seed(made) -> None:

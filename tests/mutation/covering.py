@@ -139,7 +139,7 @@ def _record_all(missing: list[Any], copies: list[Path], running: dict[Path, Any]
     import time
 
     while missing or running:
-        for copy in [copy for copy in copies if copy not in running and missing]:
+        for copy in [copy for copy in copies if copy not in running][: len(missing)]:
             name, made, stamp = missing.pop(0)
             data = copy.parent / f"{copy.name}.data"
             settings = copy.parent / f"{copy.name}.rc"

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "ropeaudit"
 _MEMORY = 12 * 2**30  # of a child: a mutant of a guard of memory must not take the machine's
 _HEAVY = ["numpy", "ml_dtypes", "click", "hypothesis", "pytest", "mpmath", "pandas", "rich.console", "torch"]
+_HEAVY += ["matplotlib.figure", "transformers.models.llama.modeling_llama", "transformers.models.auto"]
 _LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "build", "dist"
 )

@@ -15,7 +15,7 @@ from mutation.covering import Covering
 from mutation.forked import ROOT, Child, copied, pytest_main
 from mutation.operators import Mutant
 
-FEW_FILES, FEW_TESTS = 3, 60  # of the first round, which kills most
+FEW_FILES, FEW_TESTS = (1, 3), 60  # of the first rounds, which kill most
 _SLOWER = 6.0  # than recorded: other work on the machine, more threads than cores
 
 
@@ -57,19 +57,23 @@ def _session(files: list[str], seconds: dict[str, float]) -> dict[str, Any]:
 
 
 def rounds(mutant: Mutant, covering: Covering, budget: float) -> list[dict[str, float]]:
-    """Return the tests to run and their seconds: a few likely ones, then the rest within the budget."""
+    """Return the tests to run and their seconds: likely ones, then the rest within the budget."""
     files: dict[str, dict[str, float]] = defaultdict(dict)
     for test in sorted(covering.of(mutant), key=covering.seconds.__getitem__):
         files[test.split("::")[0]][test] = covering.seconds[test]
     own = Path(mutant.file).stem
     likely = sorted(files, key=lambda file: (own not in file, sum(list(files[file].values())[:FEW_TESTS])))
-    first = {test: s for file in likely[:FEW_FILES] for test, s in list(files[file].items())[:FEW_TESTS]}
+    early, start = [], 0
+    for count in FEW_FILES:
+        chosen = likely[start : start + count]
+        early.append({test: s for file in chosen for test, s in list(files[file].items())[:FEW_TESTS]})
+        start += count
     rest, spent = {}, 0.0
-    for test in sorted(covering.of(mutant) - first.keys(), key=covering.seconds.__getitem__):
+    for test in sorted(covering.of(mutant) - set().union(*early), key=covering.seconds.__getitem__):
         spent += covering.seconds[test]
         if spent <= budget:
             rest[test] = covering.seconds[test]
-    return [one for one in (first, rest) if one]
+    return [one for one in (*early, rest) if one]
 
 
 @dataclass
