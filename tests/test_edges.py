@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ropeaudit.analyses import model_load, trace
 from ropeaudit.analyses.diff import Pair
 from ropeaudit.analyses.remedies import parse
 from ropeaudit.audit import Audit, shift
@@ -201,6 +203,34 @@ def test_own_code_gets_numpy_where_it_speaks_of_nothing_else(modules, numpy, not
     space: dict[str, Any] = {}
     exec(f"{modules}\ndef rope(x{note}, positions):\n    return x", space)  # noqa: S102
     assert signatures.wants_numpy(space["rope"]) is (numpy if said is None else said)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "factor"),
+    [
+        (2.0, 6.0, 3.0),
+        (6.0, 2.0, 3.0),
+        (0.0, 0.0, 1.0),
+        (0.0, 1.0, math.inf),
+        (1.0, 0.0, math.inf),
+        (math.nan, 1.0, math.inf),
+        (1.0, math.nan, math.inf),
+        (math.nan, math.nan, 1.0),
+    ],
+)
+def test_a_drift_that_is_undefined_is_like_none_that_is_not(first, second, factor) -> None:
+    """`trace` names no recipe that overflows where the code does not, nor the other way round."""
+    assert trace._factor(first, second) == factor
+
+
+@pytest.mark.parametrize("most", [2**53, 2**53 + 1])
+def test_a_model_may_declare_every_position_that_is_exact(most, tmp_path) -> None:
+    folder = model_load.Folder(tmp_path, {"max_position_embeddings": most}, [], False)
+    if most <= 2**53:
+        assert folder.maximum == most
+    else:
+        with pytest.raises(BadInput, match="is not an integer from 1 to"):
+            _ = folder.maximum
 
 
 # ---------------------------------------------------------------------------- sweeps
