@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -23,11 +24,13 @@ from ropeaudit.cli import gates
 from ropeaudit.cli.main import main
 from ropeaudit.errors import BadInput, BadShape, RopeAuditError, UsageError
 from ropeaudit.measuring.metrics import Spread
+from ropeaudit.rope import hf_config
 from ropeaudit.rope.axes import Axes
 from ropeaudit.subjects import signatures
 from ropeaudit.sweeps import sweep, sweep_file, workers
 
 SMALL = ["--heads", "1", "--seq-len", "4", "--head-dim", "8"]
+LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "rope_theta": 1e4}
 ROW = next(iter(shift(7, "fp16", "uniform", heads=1, seq_len=4, head_dim=8))).as_dict()
 
 
@@ -231,6 +234,14 @@ def test_a_model_may_declare_every_position_that_is_exact(most, tmp_path) -> Non
     else:
         with pytest.raises(BadInput, match="is not an integer from 1 to"):
             _ = folder.maximum
+
+
+@pytest.mark.skipif(os.name != "posix", reason="such names are none elsewhere")
+def test_a_config_is_named_on_one_line(tmp_path) -> None:
+    folder = tmp_path / "a\nb"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    assert hf_config.read(str(folder)).name == "a\\nb"
 
 
 # ---------------------------------------------------------------------------- sweeps
