@@ -5,6 +5,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes depends on what else the machine does.
+settings.register_profile("ropeaudit", deadline=None)
+settings.load_profile("ropeaudit")
 
 # Started in the background, a shell script's children ignore Ctrl-C, and theirs would too.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -480,8 +480,12 @@ def damaged(seed: int) -> bytes:
 
 
 def outcome(path: Path) -> str:
-    """The message of the refusal, or "" where the file was read; nothing else may come out, nor late."""
-    start = time.perf_counter()
+    """The message of the refusal, or "" where the file was read; nothing else may come out, nor late.
+
+    By processor time, which other work on the machine does not take: a pass over some part of the file for
+    each of its keys would need minutes.
+    """
+    start = time.process_time()
     try:
         found = hf_config.read(str(path))
     except RopeAuditError as error:
@@ -495,7 +499,7 @@ def outcome(path: Path) -> str:
             assert math.isfinite(setting.scale)
             assert math.isfinite(setting.base)
             assert 0 <= setting.rotary_dim <= setting.head_dim < 2**18
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 5.0
     return message
 
 

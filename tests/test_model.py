@@ -1,11 +1,13 @@
 """A whole model at shifted positions: verdicts, the float64 judge, what is captured, bad input."""
 
 import csv
+import functools
 import io
 import json
 import math
 import shutil
 import warnings
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from ropeaudit.analyses.model import Audit, judge
 from ropeaudit.analyses.model_layers import Pairs
 from ropeaudit.analyses.model_logits import Change, compare
 from ropeaudit.cli.main import main
+from ropeaudit.errors import BadInput
 from ropeaudit.formats import parse
 from ropeaudit.reports.model_rows import COLUMNS
 
@@ -268,6 +271,22 @@ def test_a_text_is_read_and_cut(made, tmp_path, capsys) -> None:
     assert "perplexity" in found["headline"]
 
 
+@pytest.mark.parametrize(("text", "tokens"), [("a", 1), ("at", 2), ("cat", 3)])
+def test_a_text_has_two_tokens_at_least(text, tokens, made, tmp_path) -> None:
+    folder = tmp_path / "with-tokenizer"
+    shutil.copytree(made("llama"), folder)
+    add_tokenizer(folder)
+    (tmp_path / "short.txt").write_text(text)
+    read = functools.partial(
+        model_load.tokens, model_load.opened(str(folder), False), str(tmp_path / "short.txt"), None, 0
+    )
+    if tokens > 1:
+        assert len(read().ids) == tokens
+        return
+    with pytest.raises(BadInput, match="gives 1 tokens; give another text"):
+        read()
+
+
 def test_tokens_follow_the_seed(made) -> None:
     folder = model_load.opened(str(made("llama")), False)
     one, same, other = (model_load.tokens(folder, None, "50", seed).ids for seed in (0, 0, 1))
@@ -282,13 +301,11 @@ def test_the_table(made, capsys, snapshot) -> None:
 
 
 def test_records_carry_versions_and_files_are_written(made, tmp_path, capsys) -> None:
-    import transformers
-
     out = tmp_path / "a.csv"
     found = report(capsys, made("llama"), *FAST, "-o", out)
     row = found["records"][0]
-    assert (row["transformers"], row["torch"]) == (transformers.__version__, torch.__version__)
-    assert found["versions"]["transformers"] == transformers.__version__
+    assert (row["transformers"], row["torch"]) == (version("transformers"), version("torch"))
+    assert found["versions"]["transformers"] == version("transformers")
     assert list(row) == list(COLUMNS["summary"])
     with out.open() as file:
         assert len(list(csv.DictReader(file))) == 1

@@ -1,0 +1,1 @@
+"""What `tests/mutate.py` is made of: mutants, the tests that run their lines, and what became of them."""

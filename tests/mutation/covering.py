@@ -1,0 +1,209 @@
+"""Which fast tests run which line of the package, and how long each takes: recorded once for each test file.
+
+A test file's record is made again when the package, the file or a helper of the tests has changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mutation.forked import PACKAGE, ROOT, Child, copied, pytest_main
+from mutation.operators import Mutant
+
+_SETTINGS = """[run]
+data_file = {data}
+context = ${{MUTATION_TEST-}}
+include = {package}/*
+parallel = true
+core = ctrace
+sigterm = true
+"""
+
+
+class Recorder:
+    """A plugin of pytest: the test as the context of coverage, here and in processes that it starts."""
+
+    def __init__(self, coverage: Any) -> None:
+        self.coverage, self.tests = coverage, {}
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Begin a test: what others left in the package's caches must be computed again."""
+        for name, module in list(sys.modules.items()):
+            if name.startswith("ropeaudit"):
+                for value in list(vars(module).values()):
+                    if isinstance(value, functools._lru_cache_wrapper):
+                        value.cache_clear()
+        self.coverage.switch_context(nodeid)
+        os.environ["MUTATION_TEST"] = nodeid
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Add up how long it took, and whether it passed."""
+        seconds, passed = self.tests.get(report.nodeid, (0.0, True))
+        self.tests[report.nodeid] = (
+            seconds + report.duration,
+            passed and not report.failed and not report.skipped,
+        )
+
+    def pytest_runtest_logfinish(self) -> None:
+        """End a test."""
+        self.coverage.switch_context("")
+
+
+def _record(file: str, data: Path, settings: Path) -> dict[str, Any]:
+    from coverage import Coverage, CoverageData
+
+    for old in data.parent.glob(f"{data.name}*"):
+        old.unlink()
+    os.environ["MUTATION_TEST"] = ""
+    coverage = Coverage(config_file=str(settings))
+    coverage.start()
+    recorder = Recorder(coverage)
+    os.environ["COVERAGE_PROCESS_START"] = str(settings)
+    pytest_main([file], recorder)
+    coverage.stop()
+    coverage.save()
+    lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for part in data.parent.glob(f"{data.name}*"):
+        read = CoverageData(str(part))
+        read.read()
+        for path in read.measured_files():
+            name = path[path.rindex("/ropeaudit/") + 1 :]
+            for line, contexts in read.contexts_by_lineno(path).items():
+                lines[name][line] |= {context for context in contexts if context}
+        part.unlink()
+    number = {test: place for place, test in enumerate(recorder.tests)}
+    numbered = {
+        name: {line: sorted(number[test] for test in seen if test in number) for line, seen in at.items()}
+        for name, at in lines.items()
+    }
+    return {"tests": recorder.tests, "lines": numbered}
+
+
+def digest(paths: list[Path]) -> str:
+    """Return a digest of files' names and contents."""
+    found = hashlib.sha256()
+    for path in sorted(paths):
+        found.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def test_files() -> list[Path]:
+    """Return the files whose tests are held against mutants: those of tests/, and the package's examples."""
+    return [*sorted((ROOT / "tests").glob("test_*.py")), *_with_examples()]
+
+
+def _with_examples() -> list[Path]:
+    files = sorted(PACKAGE.rglob("*.py"))
+    return [file for file in files if ">>> " in file.read_text() and "third_party" not in file.parts]
+
+
+def record(folder: Path, jobs: int, limit: float = 1800.0) -> None:
+    """Record what is missing in a folder. Test by test, in forks."""
+    helpers = [
+        path
+        for path in (ROOT / "tests").glob("*.py")
+        if path.name[:5] != "test_" and path.name != "mutate.py"
+    ]
+    shared = digest([*PACKAGE.rglob("*.py"), *helpers])
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = []
+    for file in test_files():
+        name = str(file.relative_to(ROOT))
+        made = folder / f"{name.replace('/', '.')}.json"
+        stamp = f"{shared} {digest([file])}"
+        if not made.exists() or json.loads(made.read_text())["stamp"] != stamp:
+            missing.append((name, made, stamp))
+    if not missing:
+        return
+    copies = [copied(folder / f"copy{number}") for number in range(jobs)]
+    running: dict[Path, tuple[Child, tuple[str, Path, str]]] = {}
+    try:
+        _record_all(missing, copies, running, limit)
+    finally:
+        import shutil
+
+        for copy in copies:
+            shutil.rmtree(copy, ignore_errors=True)
+
+
+def _record_all(missing: list[Any], copies: list[Path], running: dict[Path, Any], limit: float) -> None:
+    import time
+
+    while missing or running:
+        for copy in [copy for copy in copies if copy not in running][: len(missing)]:
+            name, made, stamp = missing.pop(0)
+            data = copy.parent / f"{copy.name}.data"
+            settings = copy.parent / f"{copy.name}.rc"
+            settings.write_text(_SETTINGS.format(data=data, package=copy / "ropeaudit"))
+            work = functools.partial(_record, name, data, settings)
+            running[copy] = Child(copy, work, limit), (name, made, stamp)
+        for copy, (child, (name, made, stamp)) in list(running.items()):
+            if child.done():
+                del running[copy]
+                found = child.result()
+                if found is None:
+                    print(
+                        f"{name}: nothing recorded; see {child.answer.with_suffix('.log')}", file=sys.stderr
+                    )
+                    continue
+                failed = [test for test, (_, passed) in found["tests"].items() if not passed]
+                print(
+                    f"{name}: {len(found['tests'])} tests, {len(failed)} left out",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                made.write_text(json.dumps({"stamp": stamp, **found}))
+        time.sleep(0.05)
+
+
+class Covering:
+    """Tests by line, as recorded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.seconds: dict[str, float] = {}
+        self.lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        for file in test_files():
+            made = folder / f"{str(file.relative_to(ROOT)).replace('/', '.')}.json"
+            if not made.exists():
+                continue
+            found = json.loads(made.read_text())
+            self.seconds |= {test: seconds for test, (seconds, passed) in found["tests"].items() if passed}
+            names = list(found["tests"])
+            for name, at in found["lines"].items():
+                for line, tests in at.items():
+                    self.lines[name][int(line)] |= self.seconds.keys() & {names[test] for test in tests}
+        self._words = {str(path.relative_to(ROOT)): _words(path) for path in PACKAGE.rglob("*.py")}
+
+    def of(self, mutant: Mutant) -> set[str]:
+        """Return the tests that run a mutant's line, or for code that runs at import what uses it."""
+        at = self.lines[mutant.file]
+        if mutant.scope:
+            return set().union(*(at[line] for line in mutant.scope))
+        if not mutant.names:
+            return set(at[mutant.line])
+        found: set[str] = set()
+        for file, words in self._words.items():
+            for name in mutant.names:
+                found = found.union(*(self.lines[file][line] for line in words.get(name, ())))
+        return found or set().union(*at.values())
+
+
+def _words(path: Path) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = defaultdict(list)
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        for word in set(_tokens(line)):
+            found[word].append(number)
+    return found
+
+
+def _tokens(line: str) -> Iterator[str]:
+    return iter(re.findall(r"[A-Za-z_]\w*", line))

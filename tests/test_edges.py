@@ -1,0 +1,323 @@
+"""Edges of rules where a slip of the code once stayed unseen, each as whoever uses it would notice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ropeaudit.analyses import model_load, trace
+from ropeaudit.analyses.diff import Pair
+from ropeaudit.analyses.remedies import parse
+from ropeaudit.audit import Audit, shift
+from ropeaudit.cases import Case
+from ropeaudit.cli import gates
+from ropeaudit.cli.main import main
+from ropeaudit.errors import BadInput, BadShape, RopeAuditError, UsageError
+from ropeaudit.measuring.metrics import Spread
+from ropeaudit.rope import hf_config
+from ropeaudit.rope.axes import Axes
+from ropeaudit.subjects import signatures
+from ropeaudit.sweeps import sweep, sweep_file, workers
+
+SMALL = ["--heads", "1", "--seq-len", "4", "--head-dim", "8"]
+LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "rope_theta": 1e4}
+ROW = next(iter(shift(7, "fp16", "uniform", heads=1, seq_len=4, head_dim=8))).as_dict()
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[..., str]:
+    """Return a function that writes a report of one row, with some values changed."""
+
+    def write(name: str, **values: Any) -> str:
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text(json.dumps({key: v for key, v in (ROW | values).items() if v == v}))
+        return str(path)
+
+    return write
+
+
+# ---------------------------------------------------------------------------- gates and lists
+
+
+@pytest.mark.parametrize(
+    ("after", "code"),
+    [(3e-19, 0), (1e-18 + 1e-19, 0), (1.2e-18, 1)],
+    ids=["within the certificate", "its whole width", "beyond it"],
+)
+def test_a_relative_gate_holds_within_the_error_of_the_exact_scores(after, code, written, capsys) -> None:
+    earlier = written("earlier", drift_rms=1e-19, reference_error=1e-18)
+    later = written("later", drift_rms=after, reference_error=1e-18)
+    assert main(["diff", earlier, later, "--fail-if", "drift_rms>1.1x"]) == code
+    capsys.readouterr()
+
+
+def test_a_relative_gate_has_nothing_to_say_of_a_new_row() -> None:
+    before = ROW | {"drift_rms": 2 * ROW["drift_rms"]}
+    old, new = Pair(before, ROW), Pair(None, ROW)
+    half, zero = (gates.parse(f"drift_rms>{bound}", relative=True) for bound in ("0.4x", "0"))
+    assert [gate.broken_since(pair) for gate in (half, zero) for pair in (old, new)] == [
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert not half.broken_since(Pair(ROW, None))
+
+
+@pytest.mark.parametrize("mask", ["full:4k", "causal:4k", "full:4"])
+def test_only_a_window_has_a_width(mask, capsys) -> None:
+    assert main(["shift", *SMALL, "--recipe", "hf", "--mask", mask]) == 2
+    assert f"unknown mask {mask!r}" in capsys.readouterr().err
+
+
+def test_a_windows_width_may_have_a_suffix(capsys) -> None:
+    flags = ["--recipe", "hf", "--dtype", "fp16", "--offset", "0", "-f", "json", "-q"]
+    assert main(["shift", *SMALL, *flags, "--mask", "window:2,Window:1k, window:0.5k"]) == 0
+    found = json.loads(capsys.readouterr().out)["records"]
+    assert [row["mask"] for row in found] == ["window:2", "window:1024", "window:512"]
+
+
+# ---------------------------------------------------------------------------- what is refused before any work
+
+
+def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ropeaudit.cases._free_bytes", lambda: 2**10)
+    for name in ("inputs.make", "measuring.drawn.synthetic", "measuring.measure.measure"):
+        monkeypatch.setattr(f"ropeaudit.{name}", lambda *_: pytest.fail("work was done"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "shift --offset 7 --dtype fp16 --recipe hf",
+        "shift --offset 7 --dtype fp16 --recipe hf --sample 5",
+        "parity hf meta --dtype fp16",
+        "rerotate --recipe hf --dtype fp16 --by 1 --steps 1",
+        "explain --offset 7 --recipe hf --dtype fp16",
+        "limit --recipe hf --dtype fp16 --up-to 99",
+    ],
+)
+def test_what_does_not_fit_in_memory_is_refused_before_q_and_k_are_made(command, monkeypatch, capsys) -> None:
+    no_room(monkeypatch)
+    assert main([*command.split(), "--heads", "1", "--seq-len", "400", "--head-dim", "64"]) == 2
+    assert "GiB of memory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sample", [None, 5])
+def test_a_case_that_does_not_fit_makes_no_q_and_k(sample, monkeypatch) -> None:
+    no_room(monkeypatch)
+    case = Case(heads=1, seq_len=400, head_dim=64, sample=sample)
+    with pytest.raises(BadShape, match="GiB of memory"):
+        case.load() if sample is None else case.draw()
+
+
+def captured(folder: Path, q: float, k: float) -> str:
+    """Write q and k whose largest entries are -q and -k."""
+    np.savez(folder / "qk.npz", q=np.full((1, 3, 4), -q), k=np.full((1, 3, 4), -k))
+    return str(folder / "qk.npz")
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "scale", "vanishes"),
+    [
+        (1e-20, 1.0, 1.0, False),
+        (1.0, 1e-20, 1.0, False),
+        (1e-20, 1e-4, 1.0, False),
+        (1e-20, 1e-6, 1.0, True),
+        (1e-20, 1e-4, 1e-3, True),
+        (1e-20, 1e-4, 1e3, False),
+        (0.0, 1.0, 1.0, False),  # scores of 0 are exact
+    ],
+)
+def test_scores_vanish_by_the_product_of_q_k_and_scale(q, k, scale, vanishes, tmp_path) -> None:
+    case = Case(qk=captured(tmp_path, q, k), scale=scale)
+    if not vanishes:
+        assert case.load()[0].q.min() == -q
+        return
+    with pytest.raises(BadInput, match="would vanish in float32"):
+        case.load()
+
+
+@pytest.mark.parametrize("sections", [(), (4,), (2, 2), (1, 1, 1, 1), (0, 0, 0), (2, -1, 3)])
+def test_three_axes_have_three_counts(sections) -> None:
+    with pytest.raises(UsageError, match="not three counts of pairs"):
+        Axes(sections)
+    assert Axes((4, 0, 0)).of_pairs().tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("missing", ["subject", "offset"])
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+@pytest.mark.parametrize("command", ["summary", "report", "diff"])
+def test_a_table_without_subjects_or_offsets_is_no_report(missing, form, command, tmp_path, capsys) -> None:
+    path = tmp_path / f"a.{form}"
+    values = {name: ROW[name] for name in ("subject", "offset", "dtype", "drift_rms") if name != missing}
+    lines = [",".join(values), ",".join(map(str, values.values()))] if form == "csv" else [json.dumps(values)]
+    path.write_text("\n".join(lines))
+    assert main([command, *[str(path)] * (1 + (command == "diff"))]) == 2
+    assert "no subject and offset" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------- remedies
+
+
+def spread(*values: float) -> Spread:
+    found = Spread()
+    found.add(np.array([values]), len(values), (0, 0, 0))
+    return found
+
+
+def test_a_tolerance_is_on_the_column_that_it_names() -> None:
+    drift, truth = spread(3.0, -5.0), spread(4.0, 4.0)
+    rms = np.sqrt(17.0)
+    assert parse("drift_max=1").value(drift, truth) == 5.0
+    assert parse("drift_rms=1").value(drift, truth) == pytest.approx(rms)
+    assert parse("drift_relative=1").value(drift, truth) == pytest.approx(rms / 4)
+    assert parse(f"drift_rms={rms / 2}").met_by(drift, truth) is False  # though a quarter of it is below
+    assert parse(f"drift_relative={rms / 2}").met_by(drift, truth) is True
+
+
+def test_against_scores_of_zero_a_relative_drift_is_the_drift() -> None:
+    assert parse("drift_relative=1").value(spread(3.0, -5.0), spread(0.0, 0.0)) == pytest.approx(
+        np.sqrt(17.0)
+    )
+
+
+# ---------------------------------------------------------------------------- own code
+
+
+@pytest.mark.parametrize(
+    ("modules", "numpy"),
+    [("", False), ("import numpy as np", True), ("import torch", False), ("import torch, numpy", False)],
+)
+@pytest.mark.parametrize(
+    ("note", "said"), [("", None), (": 'np.ndarray'", True), (": 'torch.Tensor'", False), (": 'float'", None)]
+)
+def test_own_code_gets_numpy_where_it_speaks_of_nothing_else(modules, numpy, note, said) -> None:
+    space: dict[str, Any] = {}
+    exec(f"{modules}\ndef rope(x{note}, positions):\n    return x", space)  # noqa: S102
+    assert signatures.wants_numpy(space["rope"]) is (numpy if said is None else said)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "factor"),
+    [
+        (2.0, 6.0, 3.0),
+        (6.0, 2.0, 3.0),
+        (0.0, 0.0, 1.0),
+        (0.0, 1.0, math.inf),
+        (1.0, 0.0, math.inf),
+        (math.nan, 1.0, math.inf),
+        (1.0, math.nan, math.inf),
+        (math.nan, math.nan, 1.0),
+    ],
+)
+def test_a_drift_that_is_undefined_is_like_none_that_is_not(first, second, factor) -> None:
+    """`trace` names no recipe that overflows where the code does not, nor the other way round."""
+    assert trace._factor(first, second) == factor
+
+
+@pytest.mark.parametrize("most", [2**53, 2**53 + 1])
+def test_a_model_may_declare_every_position_that_is_exact(most, tmp_path) -> None:
+    folder = model_load.Folder(tmp_path, {"max_position_embeddings": most}, [], False)
+    if most <= 2**53:
+        assert folder.maximum == most
+    else:
+        with pytest.raises(BadInput, match="is not an integer from 1 to"):
+            _ = folder.maximum
+
+
+@pytest.mark.skipif(os.name != "posix", reason="such names are none elsewhere")
+def test_a_config_is_named_on_one_line(tmp_path) -> None:
+    folder = tmp_path / "a\nb"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    assert hf_config.read(str(folder)).name == "a\\nb"
+
+
+# ---------------------------------------------------------------------------- sweeps
+
+
+class Mortal:
+    """Workers that die with the first units so many times; what they are given later they do."""
+
+    def __init__(self, deaths: int) -> None:
+        self.deaths, self.waiting = deaths, []
+
+    @contextlib.contextmanager
+    def pool(self, jobs: int) -> Iterator[Mortal]:
+        self.waiting, self.step = [], 0
+        yield self
+
+    def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
+        self.waiting.append((Future(), work, given))
+        return self.waiting[-1][0]
+
+    def listen(self) -> None:
+        """A worker takes its unit between two looks, and is done or dead by the next."""
+        self.step += 1
+        for future, work, given in self.waiting:
+            if self.step == 1:
+                future.set_running_or_notify_cancel()
+            elif self.deaths and not future.done():
+                future.set_exception(BrokenProcessPool())
+            elif not future.done():
+                future.set_result(work(*given))
+        self.deaths -= self.deaths > 0 and self.step == 2
+
+
+@pytest.mark.parametrize("deaths", [0, 1, 2, 3])
+def test_a_worker_may_die_twice_with_the_same_work(deaths, monkeypatch) -> None:
+    mortal = Mortal(deaths)
+    monkeypatch.setattr(workers, "_pool", mortal.pool)
+    monkeypatch.setattr(workers, "_LISTEN_SECONDS", 0.0)
+    audit = Audit((Case(heads=1, seq_len=4, head_dim=8),), ("uniform",), ("fp16",), (0, 7))
+    every = sweep.units(sweep.Sweep(audit).tasks({}), 1)
+    done = workers.processes(audit, every, 1, mortal.listen)
+    if deaths >= workers.MOST_DEATHS:
+        with pytest.raises(RopeAuditError, match="a worker process died 3 times with the same work"):
+            list(done)
+        return
+    rows = [row for unit, result in done for _, row in workers.home(unit, result)]
+    assert sorted(row.offset for row in rows) == [0, 7]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "offset", "kept"),
+    [("json", 131072, True), ("jsonl", 131072, True), ("csv", 131072, False), ("json", 7, False)],
+)
+def test_rows_that_json_cannot_hold_stay_in_the_part(
+    suffix, offset, kept, tmp_path, monkeypatch, capsys
+) -> None:
+    """JSON has no infinity, and these have infinite bounds: what goes on from such a file would differ."""
+    flags = ["--recipe", "uniform", "--dtype", "fp16", "--offset", f"{offset},{offset + 1}", "-q"]
+    command = ["shift", *SMALL, *flags, "-o", f"{tmp_path / 'x'}.{suffix}"]
+    append, rows = sweep_file.SweepFile.append, []
+
+    def interrupted(self: sweep_file.SweepFile, row: Any) -> None:
+        if rows:
+            raise KeyboardInterrupt
+        append(self, row)
+        rows.append(row)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep_file.SweepFile, "append", interrupted)
+        assert main(command) == 130
+    assert rows
+    part = tmp_path / f"x.{suffix}.part"
+    assert part.exists() is kept
+    capsys.readouterr()
+    assert main([*command, "--resume", "-f", "csv"]) == 0
+    resumed = capsys.readouterr().out
+    assert not part.exists()
+    assert main([*command[:-2], "-f", "csv"]) == 0
+    assert capsys.readouterr().out == resumed

@@ -1,0 +1,139 @@
+"""The mutation run's own parts: faults, the tests that are asked, what is core, what counts as killed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import mutate
+import pytest
+from mutation.covering import Covering
+from mutation.held import rounds
+from mutation.operators import Mutant, mutants
+
+NAMES = ("a", "b", "c", "masks", "d")
+SOURCE = b'''"""Docstring 1."""
+LIMIT = 3
+
+def wide(x: int = 1, *, deep: bool = False) -> "tuple[1]":
+    """Docstring 2."""
+    if not x and deep or x < LIMIT:
+        raise ValueError(f"{x + 1}")
+    found = [min(x, 2) for x in range(4)][1:]
+    found.append(all(found))
+    return found * x
+
+class Wide:
+    size: int = 5
+'''
+
+
+def faults(source: bytes = SOURCE) -> list[tuple[int, str, str]]:
+    return [(one.line, one.operator, one.after) for one in mutants("f.py", source) if one.applied(source)]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        (2, "constant", "LIMIT = 4"),
+        (4, "constant", 'def wide(x: int = 2, *, deep: bool = False) -> "tuple[1]":'),
+        (4, "constant", 'def wide(x: int = 1, *, deep: bool = True) -> "tuple[1]":'),
+        (6, "comparison", "if not x and deep or (x <= LIMIT):"),
+        (6, "comparison", "if not x and deep or (x >= LIMIT):"),
+        (6, "boolean", "if (not x or deep) or x < LIMIT:"),
+        (6, "operand", "if deep or x < LIMIT:"),
+        (6, "unary", "if x and deep or x < LIMIT:"),
+        (7, "statement", "pass"),
+        (8, "call", "found = [max(x, 2) for x in range(4)][1:]"),
+        (8, "slice", "found = [min(x, 2) for x in range(4)][:]"),
+        (9, "statement", "pass"),
+        (9, "call", "found.append(any(found))"),
+        (10, "return", "return None"),
+        (10, "return", "return 0"),
+        (10, "arithmetic", "return (found / x)"),
+        (13, "constant", "size: int = 4"),
+    ],
+)
+def test_a_fault_of_each_kind_is_made(fault) -> None:
+    assert fault in faults()
+
+
+def test_words_types_and_messages_are_left_alone() -> None:
+    assert {line for line, _, after in faults() if "Docstring" in after or "tuple[2]" in after} == set()
+    assert [operator for line, operator, _ in faults() if line == 7] == ["statement"]
+
+
+def test_what_means_the_same_is_no_mutant() -> None:
+    one = next(one for one in mutants("f.py", SOURCE) if one.line == 2)
+    same = Mutant("f.py", 2, "constant", "", "", one.start, one.end, "(3)")
+    assert same.applied(SOURCE) is None
+    assert Mutant("f.py", 2, "constant", "", "", one.start, one.end, "3 3").applied(SOURCE) is None
+    assert b"LIMIT = 2" in (one.applied(SOURCE) or b"")
+
+
+def test_code_that_runs_at_import_belongs_to_what_uses_it() -> None:
+    by_line = {one.line: one for one in mutants("f.py", SOURCE)}
+    assert (by_line[2].scope, by_line[2].names) == ((), ("LIMIT",))
+    assert (by_line[4].scope, by_line[4].names) == (tuple(range(5, 11)), ())
+    assert (by_line[9].scope, by_line[9].names) == ((), ())
+    assert (by_line[13].scope, by_line[13].names) == ((), ("size", "Wide"))
+
+
+def test_the_core_is_what_computes_decides_and_reads() -> None:
+    found = set(mutate.core())
+    wanted = "reference formats recipes bounds/terms measuring/tile rope/scaled cli/gates cli/values"
+    assert {f"ropeaudit/{name}.py" for name in [*wanted.split(), "reports/reading"]} <= found
+    assert not {name for name in found if "third_party" in name or "html" in name or "plots" in name}
+
+
+def test_likely_tests_come_first_and_the_rest_within_the_budget(tmp_path: Path) -> None:
+    tests = {
+        f"tests/test_{name}.py::test_{i}": 1.0 + i for name in ("a", "b", "c", "masks", "d") for i in range(3)
+    }
+    covering = Covering(tmp_path)
+    covering.seconds = tests
+    covering.lines["ropeaudit/masks.py"][7] = set(tests)
+    mutant = Mutant("ropeaudit/masks.py", 7, "constant", "", "", 0, 0, "")
+    first, second, rest = rounds(mutant, covering, budget=1.5)
+    assert next(iter(first)) == "tests/test_masks.py::test_0"
+    assert (len(first), len(second)) == (3, 9)
+    assert list(rest.values()) == [1.0]  # of 1, 2 and 3 seconds
+    assert len({*first, *second, *rest}) == 13
+
+
+def test_equivalents_say_why() -> None:
+    for one in json.loads(mutate.EQUIVALENT.read_text(encoding="utf-8")):
+        assert set(one) == {"file", "line", "mutated", "operator", "reason"}
+        assert len(one["reason"]) > 20
+
+
+def test_a_killed_mutant_of_an_unchanged_file_is_not_run_again(tmp_path: Path) -> None:
+    (mutant,) = mutate.sampled(["ropeaudit/masks.py"], 1, 0)
+    results = tmp_path / "results.jsonl"
+    rows = []
+    for outcome in ("survived", "killed"):
+        row = mutate.as_record(mutate.held.Outcome(mutant, outcome, by="a test"))
+        rows.append(row if outcome == "killed" else row | {"tests": "others then"})
+    key = (mutant.file, mutant.put, mutant.start)
+    for written, known in ((rows[:1], False), (rows[1:], True), (rows, True), (rows[::-1], False)):
+        results.write_text("".join(json.dumps(row) + "\n" for row in written))
+        assert (key in mutate.earlier(results)) is known
+    results.write_text(json.dumps(rows[1] | {"source": "another"}) + "\n")
+    assert mutate.earlier(results) == {}
+
+
+def test_the_report_names_each_survivor(capsys, monkeypatch) -> None:
+    picked = mutate.sampled(["ropeaudit/masks.py"], 4, 0)
+    outcomes = ["killed", "timeout", "survived", "survived"]
+    found = {
+        (one.file, one.put, one.start): mutate.as_record(mutate.held.Outcome(one, outcome, covering=5))
+        for one, outcome in zip(picked, outcomes, strict=True)
+    }
+    monkeypatch.setattr(mutate, "equivalents", lambda: {picked[3].key: "because"})
+    assert mutate.report(picked, found, 0.5) == 0
+    assert mutate.report(picked, found, 0.95) == 1
+    said = capsys.readouterr().out
+    assert "1 equivalent, 1 killed, 1 survived, 1 timeout\n2 of 3 that are not equivalent" in said
+    assert f"{picked[2].file}:{picked[2].line} {picked[2].operator}, survived" in said
+    assert f"+{picked[2].after}" in said.replace("    ", "").replace("+ ", "+")
+    assert picked[3].after not in said
