@@ -183,7 +183,7 @@ def _judged(found: Found, tolerance: float, interval: tuple[float | None, float 
     drift, truth = found.measured.drift, found.measured.truth
     careful = attainable_rms(found.careful, found.subject.dtype, truth.rms)
     relative = records.ratio(drift.rms, truth.rms)
-    excess = 0.0 if drift.rms == 0 else records.ratio(drift.rms, careful)
+    excess = 0.0 if drift.rms == 0 else drift.rms / careful if careful else math.inf
     measured = {
         "nonfinite": drift.nonfinite,
         "drift_max": drift.max,

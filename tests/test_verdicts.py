@@ -144,7 +144,8 @@ def test_a_drift_that_grows_within_the_tolerance_is_a_note_and_no_headline() -> 
     text = drift.headline(rows)
     assert text.startswith("Within tolerance (4 of 4 cases): hf in bfloat16 at offset 131072")
     (note,) = headlines.growth_notes(rows)
-    assert "hf in float32 at offset 131072" in note
+    assert "hf in float32 by 0.0" in note
+    assert "at offset 131072" in note
 
 
 def test_structural_change_stands_beside_the_drift() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from ropeaudit import records
 from ropeaudit.records import Record
 from ropeaudit.reports import settings, verdicts
-from ropeaudit.reports.numbers import percent, setting, short
+from ropeaudit.reports.numbers import percent, printable, setting, short, times
 
 _MOST_GROWING = 3
 # what must agree for two rows to be of the same case but for their subject
@@ -95,14 +95,19 @@ def growth_notes(found: Iterable[Record]) -> list[str]:
             known = groups.setdefault(key, record)
             if record.drift_relative > known.drift_relative:
                 groups[key] = record
-    words = [
-        f"{verdicts.who(one)} {percent(one.drift_relative)}, "
-        f"{records.ratio(one.drift_rms, one.floor_rms):.3g} times its drift at offset 0"
-        for one in groups.values()
-    ]
+    words: dict[str, list[str]] = {}
+    for one in groups.values():
+        growth = times(records.ratio(one.drift_rms, one.floor_rms))
+        share = percent(one.drift_relative)
+        alike = f"in {one.dtype} by {share} at offset {one.offset}, {growth} times its drift at offset 0"
+        words.setdefault(alike, []).append(
+            one.subject if one.model == "none" else f"{one.model} {one.subject}"
+        )
+    listed = "; ".join(
+        f"{' and '.join(names)} {alike}" for alike, names in list(words.items())[:_MOST_GROWING]
+    )
     more = f"; and {len(words) - _MOST_GROWING} more" if len(words) > _MOST_GROWING else ""
-    listed = "; ".join(words[:_MOST_GROWING])
-    return [f"growing with the offset, within tolerance: {listed}{more}."] if words else []
+    return [printable(f"growing with the offset, within tolerance: {listed}{more}.")] if words else []
 
 
 def format_notes(found: Iterable[Record]) -> list[str]:

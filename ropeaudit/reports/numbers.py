@@ -34,6 +34,17 @@ def short(value: Any) -> str:
     return f"{value:#.3g}".rstrip(".") if 1e-3 <= abs(value) < 1e3 else f"{value:.2e}"
 
 
+def times(ratio: float) -> str:
+    """Return a ratio as text in a sentence: three digits, whole from a thousand on.
+
+    >>> times(6.5312), times(198.3), times(2341.7), times(5.12e8)
+    ('6.53', '198', '2,342', '5.1e+08')
+    """
+    if 1e3 <= ratio < 1e6:
+        return f"{ratio:,.0f}"
+    return f"{ratio:.3g}" if ratio < 1e3 else f"{ratio:.2g}"
+
+
 def printable(text: str) -> str:
     r"""Return text with every character that could steer a terminal written out.
 

@@ -11,7 +11,7 @@ from ropeaudit import records
 from ropeaudit.errors import UnknownName
 from ropeaudit.formats import FP32, FP64, Format, parse
 from ropeaudit.records import Record
-from ropeaudit.reports.numbers import percent, printable, short
+from ropeaudit.reports.numbers import percent, printable, short, times
 
 Row = Mapping[str, Any]
 
@@ -89,7 +89,7 @@ def misplaced(record: Record) -> str:
     rest = f", head {record.place_head}, batch element {record.place_batch}"
     excess = record.place_excess
     by = (
-        f"off by {excess:.3g} times what roundings explain"
+        f"off by {times(excess)} times what roundings explain"
         if excess is not None and math.isfinite(excess)
         else "nan or infinite"
     )
@@ -102,11 +102,11 @@ def _behaviour(record: Record) -> str:
     if quality(columns(record)) == "yes" or record.verdict == "sound":
         return ""
     if record.verdict in ("growing", "broken") and record.floor_rms > 0:
-        times = records.ratio(record.drift_rms, record.floor_rms)
-        if times > records.GROWTH:
-            return f", {times:.3g} times its drift at offset 0"
+        growth = records.ratio(record.drift_rms, record.floor_rms)
+        if growth > records.GROWTH:
+            return f", {times(growth)} times its drift at offset 0"
     if math.isfinite(record.excess) and record.excess > records.EXCESS:
-        return f", {record.excess:.3g} times what careful {record.dtype} code attains near offset 0"
+        return f", {times(record.excess)} times what careful {record.dtype} code attains near offset 0"
     return ""
 
 
