@@ -225,7 +225,9 @@ def test_factories_that_are_not_there(tmp_path, capsys) -> None:
 def test_findings_instead_of_values(spec, capsys) -> None:
     assert "none of 1 tensors is a RoPE buffer of the module" in audited(capsys, spec("empty"))["headline"]
     assert "on the meta device" in " ".join(audited(capsys, spec("meta"))["notes"])
-    assert audited(capsys, spec("not_finite"))["records"][0]["agrees"] == "unknown"
+    found = audited(capsys, spec("not_finite"), code=1)
+    assert found["records"][0]["agrees"] == "no"
+    assert "1 of 1 RoPE buffers is off: 64 of 64 values are nan or infinite." in found["headline"]
 
 
 def test_files_that_are_none(tmp_path, capsys) -> None:

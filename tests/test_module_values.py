@@ -205,6 +205,8 @@ def test_what_cannot_be_meant_is_refused(spec, tmp_path, capsys) -> None:
     assert "has shape 64 and --rotary-dim 64 has 32 pairs" in refused(
         capsys, spec("plain"), "--rotary-dim", "64"
     )
+    assert "base 0.0" in refused(capsys, spec("plain"), "--base", "0")
+    assert "head_dim 0" in refused(capsys, spec("plain"), "--head-dim", "0")
     assert "base 1.0" in refused(capsys, spec("plain"), "--base", "1")
     assert "is larger than head_dim" in refused(
         capsys, spec("plain"), "--rotary-dim", "128", "--head-dim", "64"

@@ -187,8 +187,11 @@ def _buffers(parts: Sequence[Held], dump: Dump | None, judged: _Judged | None) -
         if not (judged.diagnosis.best and judged.guessed and judged.diagnosis.best.meant):
             near, far = module_drift.drifts(dump.folded(judged.setting.pairs), judged.setting)
     for one in parts:
+        bad = one.stored.values.size - np.count_nonzero(np.isfinite(one.stored.values))
         cast, how = _cast(one.stored, bool(judged and judged.diagnosis.agrees))
         finding = judged.diagnosis.headline if judged else _alone(dump, cast)
+        if bad:
+            agrees, finding = False, f"{bad} of {one.stored.values.size} values are nan or infinite."
         rows = one.stored.values.squeeze().shape[0] if one.what not in FREQUENCIES else 0
         label, guess = (judged.label, judged.guessed) if judged else ("none", False)
         unseen = max(0, rows - ROWS)

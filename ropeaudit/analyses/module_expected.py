@@ -57,32 +57,39 @@ class Expected:
         """Return how many pairs there should be, with what says so; nothing where nothing does."""
         if self.model is not None:
             return [(label, one.pairs) for label, one in self.settings(None)]
-        flag, dim = ("--rotary-dim", self.rotary_dim) if self.rotary_dim else ("--head-dim", self.head_dim)
-        return [(f"{flag} {dim}", dim // 2)] if dim else []
+        given = {"--rotary-dim": self.rotary_dim, "--head-dim": self.head_dim}
+        return [(f"{flag} {dim}", dim // 2) for flag, dim in given.items() if dim is not None][:1]
 
     def words(self, begin: str) -> str:
         """Return what the options say, behind the name of a model or a base."""
         given = {"scaling": self.scaling, "head_dim": self.head_dim, "rotary_dim": self.rotary_dim}
-        told = [f"{name} {getattr(value, 'kind', value)}" for name, value in given.items() if value]
+        told = [
+            f"{name} {getattr(value, 'kind', value)}" for name, value in given.items() if value is not None
+        ]
         if self.model is not None and self.base is not None:
             told.insert(0, f"base {self.base:.8g}")
         return ", ".join([begin, *told])
 
     def plain(self, pairs: int | None, base: float) -> RopeSetting:
         """Return a setting of this base and what the options say, of `pairs` pairs where they say nothing."""
-        rotary_dim = self.rotary_dim or self.head_dim or 2 * (pairs or 64)
-        head_dim = self.head_dim or rotary_dim
+        given = [
+            one
+            for one in (self.rotary_dim, self.head_dim, None if pairs is None else 2 * pairs)
+            if one is not None
+        ]
+        rotary_dim = given[0] if given else 128
+        head_dim = rotary_dim if self.head_dim is None else self.head_dim
         return RopeSetting.of(head_dim, rotary_dim, base, scaling=self.scaling or DEFAULT)
 
     def _changed(self, start: RopeSetting) -> RopeSetting:
         """A model's setting with what the options say."""
-        head_dim = self.head_dim or start.head_dim
-        whole = start.rotary_dim == start.head_dim
+        head_dim = start.head_dim if self.head_dim is None else self.head_dim
+        usual = head_dim if start.rotary_dim == start.head_dim else start.rotary_dim
         return replace(
             start,
             head_dim=head_dim,
-            rotary_dim=self.rotary_dim or (head_dim if whole else start.rotary_dim),
-            base=self.base or start.base,
+            rotary_dim=usual if self.rotary_dim is None else self.rotary_dim,
+            base=start.base if self.base is None else self.base,
             scaling=self.scaling or start.scaling,
         )
 

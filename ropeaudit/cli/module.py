@@ -67,5 +67,7 @@ def _expected(options: dict[str, Any]) -> Expected:
         model = hf_config.read(options["config"], base)
     given = None if options["scaling"] is None else scaling.parse(options["scaling"])
     expected = Expected(model, base, given, **dims)
-    expected.plain(None, base or 10000.0)  # whatever is no setting is refused before any work
+    expected.plain(
+        None, 10000.0 if base is None else base
+    )  # whatever is no setting is refused before any work
     return expected
