@@ -197,7 +197,8 @@ def _refuse_other_shard(sweep: Sweep, name: str) -> None:
     from ropeaudit.errors import BadInput, BadOutput, UnknownName
     from ropeaudit.sweeps import part_rows, sweep_file
 
-    rows, others = list[Record](), sweep.others()
+    rows: list[Record] = []
+    others = sweep.others()
     if others:
         with contextlib.suppress(BadInput, UnknownName):  # whatever else is there may be replaced
             rows = sweep_file.finished(name)
