@@ -138,6 +138,7 @@ def made_up(draw: st.DrawFn) -> tuple[Limit, Truth]:
     first = min(fails, default=up_to + 1)
     bound = draw(st.none() | st.integers(0, first - 1)) if first else None
     tested = {0, *draw(st.sets(some, max_size=6)), *range(draw(st.integers(0, 6)))}
+    tested |= draw(st.sets(st.sampled_from([0, *sorted(fails)])))
     tested |= {
         x for edge in draw(st.sets(st.sampled_from([first, up_to, bound or 0]))) for x in (edge - 1, edge)
     }
