@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from limit_claims import Truth, check
 
@@ -133,11 +133,11 @@ def made_up(draw: st.DrawFn) -> tuple[Limit, Truth]:
     near = [0, 1, 5, 40, 2**24] + ([maximum - seq_len + i for i in (-1, 0, 1)] if maximum else [])
     some = st.sampled_from([x for x in near if x >= 0]) | st.integers(0, 2**18)
     up_to = draw(some)
-    fails = draw(st.sets(some, max_size=3))
-    fails = {offset for offset in fails if offset <= up_to}
+    fails = draw(st.sets(st.integers(0, up_to) | st.just(0), max_size=3))
     first = min(fails, default=up_to + 1)
     bound = draw(st.none() | st.integers(0, first - 1)) if first else None
     tested = {0, *draw(st.sets(some, max_size=6)), *range(draw(st.integers(0, 6)))}
+    tested |= draw(st.sets(st.sampled_from([0, *sorted(fails)])))
     tested |= {
         x for edge in draw(st.sets(st.sampled_from([first, up_to, bound or 0]))) for x in (edge - 1, edge)
     }
@@ -161,7 +161,7 @@ def made_up(draw: st.DrawFn) -> tuple[Limit, Truth]:
     return found, Truth(fails, up_to, seq_len, maximum, tested, bound)
 
 
-@settings(max_examples=120)
+@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 @given(made_up())
 def test_no_sentence_is_false_whatever_fails(made) -> None:
     found, truth = made
@@ -172,7 +172,7 @@ def test_no_sentence_is_false_whatever_fails(made) -> None:
     check(limit_words.sentence(found), who, truth)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(made_up(), min_size=2, max_size=4))
 def test_no_headline_counts_wrongly(some) -> None:
     found = [one for one, _ in some]
@@ -194,6 +194,15 @@ def test_no_headline_counts_wrongly(some) -> None:
         assert text.startswith(f"A failure was measured in {len(seen)} of {len(some)} cases")
     elif text.startswith("No offset up to"):
         assert not any(truth.fails for _, truth in some)
+
+
+def test_a_failure_above_offsets_that_nobody_measured_is_not_called_the_first() -> None:
+    searched = boundary({0: True, 9: True, 50: False, 60: True}, -1, 100)
+    assert (searched.exhaustive, searched.failing, searched.proved) == (False, 50, 0)
+    assert (searched.held_up_to, searched.held, searched.tested) == (9, 2, 4)
+    assert boundary({0: True, 50: False}, 49, 100).exhaustive
+    assert not boundary({0: True, 100: True}, 98, 101).exhaustive
+    assert boundary({0: True, 99: True, 100: True}, 98, 100).exhaustive
 
 
 def test_digits_show_that_a_value_breaks_its_tolerance() -> None:
