@@ -176,7 +176,7 @@ def kept(sweep: Sweep, options: dict[str, Any]) -> Iterator[SweepFile | None]:
 def _refuse_other_shard(sweep: Sweep, name: str) -> None:
     """Raise BadOutput if NAME holds what another shard of the sweep has measured."""
     from ropeaudit.errors import BadInput, BadOutput, UnknownName
-    from ropeaudit.sweeps import sweep_file
+    from ropeaudit.sweeps import part_rows, sweep_file
 
     rows: list[Record] = []
     if sweep.others:
@@ -184,7 +184,7 @@ def _refuse_other_shard(sweep: Sweep, name: str) -> None:
             rows = sweep_file.finished(name)
     if foreign := next((row for row in rows if row.identity() in sweep.others), None):
         raise BadOutput(
-            f"{name!r} holds rows of another shard, such as {sweep_file.shown(foreign)}; give each --shard "
+            f"{name!r} holds rows of another shard, such as {part_rows.shown(foreign)}; give each --shard "
             "an -o of its own, or remove it"
         )
 
