@@ -240,6 +240,6 @@ def test_ctrl_c_while_a_local_cluster_starts(wait, times, tmp_path) -> None:
             os.killpg(process.pid, signal.SIGINT)
             time.sleep(0.2)
         said = process.communicate(timeout=120)[1]
-    assert process.returncode == 130
+    assert process.returncode == 130 or (times > 1 and process.returncode == -signal.SIGINT)  # as bash sees
     assert "interrupted" in said
     assert "Traceback" not in said
