@@ -121,6 +121,15 @@ def test_a_case_that_does_not_fit_makes_no_q_and_k(sample, monkeypatch) -> None:
         case.load() if sample is None else case.draw()
 
 
+def test_a_run_that_just_fits_is_made_and_two_at_once_are_not(monkeypatch) -> None:
+    case = Case(heads=1, seq_len=64, head_dim=8)
+    audit = Audit((case,), ("hf",), ("fp16",), (7,))
+    monkeypatch.setattr("ropeaudit.cases._free_bytes", lambda: case.check(()))
+    audit.check()
+    with pytest.raises(BadShape, match="fewer --jobs"):
+        audit.check(2)
+
+
 def captured(folder: Path, q: float, k: float) -> str:
     """Write q and k whose largest entries are -q and -k."""
     np.savez(folder / "qk.npz", q=np.full((1, 3, 4), -q), k=np.full((1, 3, 4), -k))
