@@ -57,7 +57,7 @@ def test_sums_are_those_of_exact_arithmetic(seed, exponent, kind) -> None:
     values = np.ldexp(x.astype(np.float32), exponent).astype(np.float32).astype(np.float64)
     size, spread, all_of_it = Size(), Spread(), Differences()
     size.weigh(values, values.size)
-    spread.add(values, values.size, (2, 10, 20))
+    spread.add(values.astype(np.float32), values.size, (2, 10, 20), np.empty_like(values))
     all_of_it.gather(values, np.empty_like(values), values.size, (2, 10, 20))
     exact = [Fraction(v) for v in values.reshape(-1).tolist()]
     shift_by = Fraction(2) ** (2 * exponent)
