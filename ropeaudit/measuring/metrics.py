@@ -140,7 +140,7 @@ class Differences(Spread):
 def _doubled(tile: FloatArray, scratch: Array | None) -> Array:
     """Return the tile in float64: itself, or a copy in `scratch`."""
     if tile.dtype == np.float64:
-        return tile
+        return tile.view(np.float64)
     wide = np.empty(tile.shape) if scratch is None else scratch
     np.copyto(wide, tile)
     return wide

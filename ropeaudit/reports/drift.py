@@ -16,9 +16,9 @@ LEGEND = (
     "offset 0;\nfloor: drift at offset 0. Scores are scaled, before softmax."
 )
 _SAMPLED = (
-    "\nSampled: scores are drawn by |q|²|k|², a third of them evenly (all where q and k are made and long),"
-    "\nand weighted. Low and high: 95 % interval of drift rms over all scores. Drift max is a lower bound and"
-    "\nnonfinite a count of the sample: a rare fault, such as one position of thousands, no sample finds."
+    "\nSampled: scores are drawn by |q|²|k|² and a third of them evenly, and weighted (all evenly where q and k"
+    "\nare gaussian-by-row or alike at all tokens). Low and high: 95 % interval of drift rms over all scores;"
+    "\ndrift max is a lower bound. A rare fault, such as one position of thousands, no sample finds."
 )
 _SCREEN = (
     "subject",
