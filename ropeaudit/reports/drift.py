@@ -16,8 +16,8 @@ LEGEND = (
     "offset 0;\nfloor: drift at offset 0. Scores are scaled, before softmax."
 )
 _SAMPLED = (
-    "\nSampled: scores are drawn by |q|²|k|² and a third of them evenly, and weighted (all evenly where tokens are"
-    "\nalike, or gaussian of over 2^28 numbers). Low and high: 95 % interval of drift rms over all scores;"
+    "\nSampled: scores are drawn by |q|²|k|² and a third of them evenly, and weighted (all evenly where"
+    "\ntokens are alike, or gaussian of over 2^28 numbers). Low and high: 95 % interval of drift rms over all scores;"
     "\ndrift max is a lower bound. A rare fault, such as one position of thousands, no sample finds."
 )
 _SCREEN = (
