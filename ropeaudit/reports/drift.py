@@ -17,8 +17,8 @@ LEGEND = (
 )
 _SAMPLED = (
     "\nSampled: scores are drawn by |q|²|k|² and a third of them evenly, and weighted (all evenly where"
-    "\ntokens are alike, or gaussian of over 2^28 numbers). Low and high: 95 % interval of drift rms over all scores;"
-    "\ndrift max is a lower bound. A rare fault, such as one position of thousands, no sample finds."
+    "\ntokens are alike, or gaussian of over 2^28 numbers). Low and high: 95 % interval of drift rms over"
+    "\nall scores; drift max is a lower bound. A rare fault, such as one position of thousands, no sample finds."
 )
 _SCREEN = (
     "subject",
