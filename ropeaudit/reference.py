@@ -175,9 +175,9 @@ def _rowwise(a: Array, b: Array) -> Array:
     return np.asarray(np.einsum("nd,nd->n", a, b))
 
 
-def joined(high: Array, low: Array | None) -> Array:
+def joined(high: Array, low: Array | None, out: Array | None = None) -> Array:
     """Return the two arrays of `product` or `paired` as one of float64; the first itself if it is alone."""
-    return high if low is None else np.asarray(high + low)
+    return high if low is None else np.add(high, low, out=out)
 
 
 def certificate(q: Factor, k: Factor) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.doubledouble import Array
+from ropeaudit.formats import FloatArray
 
 Place = tuple[int, int, int]  # head, query, key
 
@@ -64,10 +65,10 @@ class Spread(Size):
     largest: float = 0.0
     place: Place | None = None
 
-    def add(self, tile: Array, visible: int, corner: Place) -> None:
+    def add(self, tile: FloatArray, visible: int, corner: Place, scratch: Array | None = None) -> None:
         """Take in a tile; hidden elements are 0 in it and not counted in `visible`.
 
-        corner: where tile[0, 0] stands.
+        corner: where tile[0, 0] stands. scratch: an array like it, overwritten where it is not float64.
         """
         low, high = float(tile.min()), float(tile.max())
         peak = high if high >= -low else -low  # nan where the tile holds one
@@ -76,10 +77,10 @@ class Spread(Size):
             self.nonfinite += int(tile.size - np.isfinite(tile).sum())
             return
         if peak > self.largest:
-            self._stand(peak, int(np.abs(tile).argmax()), tile, corner)
-        self.squares += _squares(tile)
+            self._stand(peak, int(tile.argmax() if high >= -low else tile.argmin()), tile, corner)
+        self.squares += _squares(_doubled(tile, scratch))
 
-    def _stand(self, peak: float, at: int, tile: Array, corner: Place) -> None:
+    def _stand(self, peak: float, at: int, tile: FloatArray, corner: Place) -> None:
         """Note that the largest value stands at element `at` of a tile."""
         row, column = divmod(at, tile.shape[1])
         self.largest = peak
@@ -134,6 +135,15 @@ class Differences(Spread):
     def mean_abs(self) -> float:
         """The mean absolute value."""
         return self._defined(self.absolute / max(self.count, 1))
+
+
+def _doubled(tile: FloatArray, scratch: Array | None) -> Array:
+    """Return the tile in float64: itself, or a copy in `scratch`."""
+    if tile.dtype == np.float64:
+        return tile.view(np.float64)
+    wide = np.empty(tile.shape) if scratch is None else scratch
+    np.copyto(wide, tile)
+    return wide
 
 
 def _squares(tile: Array) -> float:

@@ -1,10 +1,10 @@
 """Which scores are sampled, and what each of them counts.
 
 Drift grows with |q| |k|: a key that is 30 times as large as the others holds nearly all of the mean square in
-a few scores, which an even choice rarely meets. So a score is drawn with a probability by |q|² |k|²; some of
-them are drawn evenly, for drift may also sit where the vectors are small. A third: with a tenth the interval of
-500 scores has a factor of 1.26 where the large norms lie in dims without error, with a third 1.14; where they
-make the drift, 1.06 to 1.08 become 1.08 to 1.09 (tests/coverage_of_sample.py).
+a few scores, which an even choice rarely meets. So a score is drawn by |q|² |k|²; a third of them
+evenly, for drift may also sit where the vectors are small. With a tenth instead the interval of 500 scores
+has a factor of 1.26 where the large norms lie in dims without error, with a third 1.14; where they make the
+drift, 1.06 to 1.08 become 1.08 to 1.09 (tests/coverage_of_sample.py).
 Letters: n drawn scores, h heads, g key-value heads, s positions.
 """
 

@@ -69,7 +69,8 @@ class Tile:
         exact, spare = self._array(3, _DOUBLE), self._array(4, _DOUBLE)
         self.exact = reference.product(q.rows(in_q), k.rows(in_k), exact, spare)
         truth, error = Size(), reference.certificate(q, k)
-        hide(whole := reference.joined(*self.exact), self.hidden)  # and so are the differences to it
+        whole = reference.joined(*self.exact, out=self._array(0, _DOUBLE))
+        hide(whole, self.hidden)  # the differences to it are hidden later
         truth.weigh(whole, self.visible)
         for index in members:
             for offset in self.plan.offsets[index]:
@@ -81,25 +82,26 @@ class Tile:
         """Form a subject's scores at every offset; gather their drift and self-drift."""
         subject = self.plan.subjects[index]
         dtype = scores.tile_dtype(subject)
-        base, wide, scratch = (self._array(number, _DOUBLE) for number in range(3))
+        base, formed, spare = (self._array(number, dtype) for number in range(3))
+        wide, scratch = (formed, spare) if dtype == _DOUBLE else (self._array(n, _DOUBLE) for n in range(2))
         (high, low), scale = self.exact, self.plan.setting.scale
         for number, offset in enumerate(self.plan.offsets[index]):
             cell, found = (index, offset), self.found[index, offset]
-            out = wide if number else base
+            out = formed if number else base
             if cell in q.lost or cell in k.lost:
                 found.drift.lose(self.visible)
                 found.own.lose(self.visible)
                 out.fill(np.nan)
                 continue
             left, right = q.subjects[cell][in_q], k.subjects[cell][:, in_k]
-            formed, spare = (out, scratch) if dtype == _DOUBLE else (self._array(n, dtype) for n in range(2))
-            scores.form(left, right, subject, scale, formed, spare)
-            if formed is not out:  # differences of float32 scores too are formed in float64
-                np.copyto(out, formed)
+            scores.form(left, right, subject, scale, out, spare)
             if number:
-                own = np.subtract(wide, base, out=scratch)
+                own = np.subtract(formed, base, out=spare)
                 hide(own, self.hidden)
-                found.own.add(own, self.visible, self.corner)
+                found.own.add(own, self.visible, self.corner, scratch)
+            if dtype != _DOUBLE:
+                np.copyto(wide, out)
+                out = wide
             drift = np.subtract(out, high, out=wide)
             if low is not None:
                 np.subtract(drift, low, out=drift)

@@ -21,9 +21,9 @@ _PLACED = (
     "explain."
 )
 _SAMPLED = (
-    "\nSampled: scores are drawn by |q|²|k|², a third of them evenly (all where q and k are made and long),"
-    "\nand weighted. Low and high: 95 % interval of drift rms over all scores. Drift max is a lower bound and"
-    "\nnonfinite a count of the sample: a rare fault, such as one position of thousands, no sample finds."
+    "\nSampled: scores are drawn by |q|²|k|² and a third of them evenly, and weighted (all evenly where"
+    "\ntokens are alike, or gaussian of over 2^28 numbers). Low and high: 95 % interval of drift rms over"
+    "\nall scores; drift max is a lower bound. A rare fault, such as one position of thousands, no sample finds."
 )
 _SCREEN = (
     "subject",
