@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ropeaudit import bounds, inputs, masks, recipes, reference
-from ropeaudit.analyses import likeness
+from ropeaudit.subjects import likeness
 from ropeaudit.doubledouble import Array
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.formats import FloatArray, Format, parse, round_to

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ropeaudit import parse
-from ropeaudit.analyses import likeness
+from ropeaudit.subjects import likeness
 from ropeaudit.analyses import trace as analysis
 from ropeaudit.cases import Case
 from ropeaudit.cli.main import main

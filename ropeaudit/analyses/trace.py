@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ropeaudit import bounds, circumstances, inputs
-from ropeaudit.analyses import likeness
-from ropeaudit.analyses.likeness import Group
+from ropeaudit.subjects import likeness
+from ropeaudit.subjects.likeness import Group
 from ropeaudit.cases import Case
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.formats import FloatArray, Format, round_to

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit.analyses import likeness
+from ropeaudit.subjects import likeness
 from ropeaudit.analyses.trace import Traced, expected, narrowest
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import percent

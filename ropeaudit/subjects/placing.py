@@ -1,0 +1,179 @@
+"""Checking that code puts each rotated pair where its position says: of q and k, all heads, every position.
+
+Scores cannot see a position that is wrong for q and k alike, nor a sum over pairs one that is wrong alone.
+Letters: b batch elements, h heads of q, g of k, s positions, d head_dim, p pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit import inputs
+from ropeaudit.doubledouble import Array
+from ropeaudit.formats import FloatArray, Format, round_to
+from ropeaudit.rope.rotation import split_pairs
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Positions, allowance, naming, right
+from ropeaudit.subjects.called import Turning
+from ropeaudit.subjects.naming import Block, Side
+from ropeaudit.subjects.places import Places
+
+_AT_ONCE = 2**22  # numbers of q and k that one call is given
+_FEWEST = 512  # positions of a call, however many heads there are
+
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """What code is given: q (h, s, d) and k (g, s, d) at positions (s,) before the shift, in its dtype.
+
+    A second batch element with random numbers of its own is added, so that pairs that are 0 or alike in q and
+    k, and what mixes up batch elements, are seen too.
+    """
+
+    q: FloatArray
+    k: FloatArray
+    positions: Positions
+    seed: int = 0
+
+    def blocks(self, dtype: Format) -> Iterator[tuple[FloatArray, FloatArray, Positions]]:
+        """Yield q (2, h, n, d), k (2, g, n, d) and positions (n,), a part of the positions at a time."""
+        each = (len(self.q) + len(self.k)) * self.q.shape[2] * 2
+        size = max(_FEWEST, _AT_ONCE // each)
+        for start in range(0, self.positions.size, size):
+            some = slice(start, start + size)
+            generator = np.random.default_rng([self.seed, start])
+            made = []
+            for x in (self.q[:, some], self.k[:, some]):
+                other = inputs.on_16_bit_grid(generator.standard_normal(x.shape))
+                made.append(round_to(np.stack([x, other]), dtype).astype(dtype.carrier))
+            yield made[0], made[1], self.positions[some]
+
+
+def sampled(positions: Positions, sizes: tuple[int, int, int], seq_len: int, seed: int) -> Vectors:
+    """Return random vectors at the positions of a sample and at both ends; sizes: h, g and d."""
+    heads, kv_heads, d = sizes
+    ends = np.array([0, 1, seq_len - 2, seq_len - 1])
+    at = np.unique(np.concatenate([positions, ends[(ends >= 0) & (ends < seq_len)]])).astype(np.int64)
+    generator = np.random.default_rng([seed, 1])
+    q, k = (
+        inputs.on_16_bit_grid(generator.standard_normal((some, at.size, d))) for some in (heads, kv_heads)
+    )
+    return Vectors(q, k, at, seed)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was seen of one side over all blocks: the largest excess, and which parts are out of place."""
+
+    excess: float = -1.0
+    place: tuple[int, int, int, int] = (0, 0, 0, 0)
+    heads: Bool | None = None
+    pairs: Bool | None = None
+    positions: list[Positions] = field(default_factory=list)
+    block: Block | None = None
+
+    def take(self, over: Array, at: Positions, block: Block) -> None:
+        """Take in the excess of a block. Shapes: over (b, h, s, p)."""
+        worst = np.unravel_index(int(over.argmax()), over.shape)
+        off = over > 1
+        self.heads = off.any(axis=(2, 3)) | (False if self.heads is None else self.heads)
+        self.pairs = off.any(axis=(0, 1, 2)) | (False if self.pairs is None else self.pairs)
+        self.positions.append(at[off.any(axis=(0, 1, 3))])
+        if float(over[worst]) > self.excess:
+            self.excess = float(over[worst])
+            self.place = (int(worst[0]), int(worst[1]), int(at[worst[2]]), int(worst[3]))
+            if self.excess > 1:
+                self.block = block
+
+
+def check(
+    make: Callable[[], Turning],
+    setting: RopeSetting,
+    dtype: Format,
+    vectors: Vectors,
+    offset: int,
+    warm: bool = True,
+    apart: int = 0,
+) -> Places:
+    """Return where the worst rotated pair stands of code that is called at positions + offset.
+
+    warm: a new instance is called at the positions before the shift first, so that what it keeps of a call
+    shows. apart: added to the positions of the second batch element, where code takes one row of them each.
+    """
+    turning, seen = make(), {"q": _Seen(), "k": _Seen()}
+    rule = allowance.careful(dtype)
+    for q, k, before in vectors.blocks(dtype):
+        if warm and offset and before[0] == vectors.positions[0]:
+            _tried(turning, q, k, before)
+        at = before + offset
+        given = np.stack([at, at + apart]) if apart else at
+        block = Block(at, (q, k), turning.both(q, k, given), apart)
+        for side, x, found in zip(seen.values(), block.given, block.found, strict=True):
+            side.take(excess(x, found, block.rows(), setting, dtype, rule), at, block)
+    worst = max(seen, key=lambda name: seen[name].excess)
+    batch, head, position, pair = seen[worst].place
+    said: tuple[str, bool] = "", False
+    if seen[worst].excess > 1:
+        sides = {name: Side(one.heads, one.pairs, np.concatenate(one.positions), one.block)
+                 for name, one in seen.items() if one.block is not None}
+        if warm and offset and _right_afresh(make(), sides[worst].block, setting, dtype):
+            said = "state that an earlier call left: a new instance is right", False
+        else:
+            said = naming.named(sides, setting, dtype, turning)
+    return Places(seen[worst].excess, worst, batch, head, position, pair, *said)
+
+
+def excess(
+    x: FloatArray, found: FloatArray, at: Positions, setting: RopeSetting, dtype: Format, rule: Any
+) -> Array:
+    """Return the error of each pair over what is allowed. Shapes: (b, h, s, d), at (b, s) -> (b, h, s, p + r).
+
+    The r last "pairs" are the dims that are not rotated, two by two. What may overflow is not judged.
+    """
+    over = np.empty((*x.shape[:3], setting.head_dim // 2))
+    tiny = 4 * dtype.smallest_subnormal
+    with np.errstate(invalid="ignore", over="ignore"):
+        for b, row in enumerate(at):
+            if b and np.array_equal(row, at[b - 1]):
+                turns, allowed = last
+            else:
+                turns, allowed = last = right.turns(setting, row), allowance.allowed(rule, setting, row)
+            z, w = (right.complex_pairs(one[b], setting) for one in (x, found))
+            missed, size = np.abs(w - z * turns), np.abs(z)
+            over[b, ..., : setting.pairs] = _judged(missed, size, allowed, tiny, dtype)
+            rest = [one[b][..., setting.rotary_dim :].astype(np.float64) for one in (x, found)]
+            rest = [one[..., 0::2] + 1j * one[..., 1::2] for one in rest]
+            kept = allowance.stored(rule, setting)
+            over[b, ..., setting.pairs :] = _judged(np.abs(rest[1] - rest[0]), np.abs(rest[0]), kept, tiny, dtype)
+    return over
+
+
+def _judged(missed: Array, size: Array, allowed: Any, tiny: float, dtype: Format) -> Array:
+    over = missed / (allowed * size + tiny)
+    over = np.where(np.isfinite(over), over, np.inf)
+    return np.where(size > dtype.largest / 4, 0.0, over)
+
+
+def _tried(turning: Turning, q: FloatArray, k: FloatArray, at: Positions) -> None:
+    """Call for the sake of what is kept of the call; what it raises is of no interest here."""
+    try:
+        turning.both(q, k, at)
+    except Exception:  # whatever other people's code raises
+        return
+
+
+def _right_afresh(turning: Turning, block: Block, setting: RopeSetting, dtype: Format) -> bool:
+    """Whether an instance without a past puts all pairs of a block where they belong."""
+    found = turning.both(*block.given, block.at if not block.apart else block.rows())
+    rule = allowance.careful(dtype)
+    return all(
+        bool((excess(x, y, block.rows(), setting, dtype, rule) <= 1).all())
+        for x, y in zip(block.given, found, strict=True)
+    )
