@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ropeaudit import bounds, inputs, masks, recipes, reference
-from ropeaudit.subjects import likeness
 from ropeaudit.doubledouble import Array
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.formats import FloatArray, Format, parse, round_to
@@ -22,7 +21,7 @@ from ropeaudit.measuring import scores as forming
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects import exchange, fitting, own, signatures
+from ropeaudit.subjects import exchange, fitting, likeness, own, signatures
 from ropeaudit.subjects.called import said
 from ropeaudit.subjects.emulated import Emulated
 

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from ropeaudit import parse
-from ropeaudit.subjects import likeness
 from ropeaudit.analyses import trace as analysis
 from ropeaudit.cases import Case
 from ropeaudit.cli.main import main
 from ropeaudit.reports.trace import COLUMNS, names, rows
-from ropeaudit.subjects import makers
+from ropeaudit.subjects import likeness, makers
 from ropeaudit.subjects.own import Own
 
 

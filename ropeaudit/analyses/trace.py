@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ropeaudit import bounds, circumstances, inputs
-from ropeaudit.subjects import likeness
-from ropeaudit.subjects.likeness import Group
 from ropeaudit.cases import Case
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.formats import FloatArray, Format, round_to
@@ -24,9 +22,10 @@ from ropeaudit.measuring import measure
 from ropeaudit.measuring.plan import Plan
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Subject, fitting
+from ropeaudit.subjects import Subject, fitting, likeness
 from ropeaudit.subjects.called import Called, Implementation, said
 from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects.likeness import Group
 from ropeaudit.subjects.own import Own
 
 OFFSETS = (0, 1024, 32768, 131072)

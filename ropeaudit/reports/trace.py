@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit.subjects import likeness
 from ropeaudit.analyses.trace import Traced, expected, narrowest
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import percent
+from ropeaudit.subjects import likeness
 
 SCHEMA = 1
 # column -> what it holds

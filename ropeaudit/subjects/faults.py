@@ -14,7 +14,7 @@ import numpy as np
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions
 
-FROM_0 = "the offset left out: positions from 0"
+FROM_0 = "positions from 0, as where the offset is left out"
 
 
 class Fault(NamedTuple):
@@ -41,7 +41,7 @@ def _maps(first: int | None) -> Iterator[tuple[str, Callable[[Positions], Positi
     yield "rotated twice", lambda at: 2 * at
     yield "positions in reverse order", lambda at: at[::-1]
     yield FROM_0, lambda at: at - at[:1]
-    yield "every position is that of the first", lambda at: np.full_like(at, at[0])
+    yield "every position taken for the first", lambda at: np.full_like(at, at[0])
     for bits in (8, 16):
         half = 2 ** (bits - 1)
         yield f"positions held in int{bits}", lambda at, half=half: (at + half) % (2 * half) - half
@@ -50,12 +50,6 @@ def _maps(first: int | None) -> Iterator[tuple[str, Callable[[Positions], Positi
         yield f"positions that wrap at {size}", lambda at, size=size: at % size
         yield f"a table that ends at position {size - 1}", lambda at, size=size: np.minimum(at, size - 1)
         yield f"positions that restart every {size}", lambda at, size=size: at[0] + (at - at[0]) % size
-    if first:
+    if first is not None and first > 1:
         yield f"positions that restart every {first}", lambda at: at[0] + (at - at[0]) % first
         yield f"positions that stop after {first}", lambda at: np.minimum(at, at[0] + first - 1)
-        yield f"the last positions, from the {first + 1}th on, one too low", lambda at: _late(at, first, -1)
-        yield f"the last positions, from the {first + 1}th on, one too high", lambda at: _late(at, first, 1)
-
-
-def _late(at: Positions, first: int, by: int) -> Positions:
-    return np.where(at - at[0] >= first, at + by, at)

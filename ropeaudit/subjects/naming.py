@@ -27,7 +27,9 @@ _CLEAR = 0.3  # a recipe is at most this share as far away as the exact rotation
 _SOME = 128  # positions that are compared, around the worst
 _VECTORS = 4  # and vectors
 _MOST = 3  # faults that are named where several explain what was seen
-_EVEN = 0.02  # spread of the logarithms of frequencies that are powers of one base
+_EVEN = 0.02  # radians by which the first frequency, which is 1 in every base, may be off
+_COARSE = 0.15  # error of a step from position to position: 16-bit formats stay well below it
+_FARTHEST = 2**18  # position that others are tried for
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +59,17 @@ class Side:
     block: Block
 
 
-def named(
-    sides: dict[str, Side], setting: RopeSetting, dtype: Format, turning: Turning
-) -> tuple[str, bool]:
+def named(sides: dict[str, Side], setting: RopeSetting, dtype: Format, turning: Turning) -> tuple[str, bool]:
     """Return in words what explains it, empty where nothing known does, and whether that is a recipe."""
     block = next(iter(sides.values())).block
     if group := _recipe(block, setting, dtype):
         return str(group), True
     texts = {name: _fault(name, side, setting, dtype, turning) for name, side in sides.items()}
-    if len(texts) == 2 and len(set(texts.values())) == 1:
+    if (
+        len(texts) == 2
+        and len({text.partition(",")[0][:6] if text.startswith("base ") else text for text in texts.values()})
+        == 1
+    ):
         return texts["q"], False
     parts = [f"{name}{'' if len(texts) == 2 else ' alone'}: {text}" for name, text in texts.items() if text]
     return "; ".join(parts), False
@@ -108,8 +112,10 @@ def _fault(name: str, side: Side, setting: RopeSetting, dtype: Format, turning: 
     """Return which heads and positions of one side are out of place, and the faults that explain it."""
     where = [_heads(side.heads), _single(side, setting)]
     what = _swapped(name, side, setting, dtype) or " or ".join(_known(name, side, setting, dtype, turning))
-    if not what and not any(where):
-        what = _base(name, side, setting, dtype, turning)
+    if not what and not where[0]:
+        what = _base(name, side, setting)
+    if not what:
+        what = _rotated_as(name, side, setting, dtype)
     return ": ".join(part for part in (", ".join(part for part in where if part), what) if part)
 
 
@@ -141,53 +147,78 @@ def _known(name: str, side: Side, setting: RopeSetting, dtype: Format, turning: 
     block, off = side.block, np.argwhere(side.heads)[:_VECTORS]
     first = int(np.argmax(np.isin(block.at, side.positions)))
     kept = [fault for fault in faults(setting, first) if _holds(fault, name, block, off, setting, dtype)]
-    for start in _probes(int(block.at[0]), block.at.size):
-        if len(kept) < 1:
-            break
-        at = block.at - block.at[0] + start
-        try:
-            probe = replace(block, at=at, found=turning.both(*block.given, at if not block.apart else _rows(block, at)))
-        except RopeAuditError:
-            raise
-        except Exception:  # whatever other people's code raises; then it tells nothing
-            continue
-        kept = [fault for fault in kept if _holds(fault, name, probe, off, setting, dtype)]
-    texts = [fault.text for fault in kept]
+    here = kept
+    for start in _probes(int(block.at[0])) if kept else ():
+        if probe := _probed(block, start, turning):
+            kept = [fault for fault in kept if _holds(fault, name, probe, off, setting, dtype)]
+    texts = [fault.text for fault in kept] or [f"{fault.text}, at these positions alone" for fault in here]
     return texts[:_MOST] if len(texts) <= _MOST else [*texts[:_MOST], f"{len(texts) - _MOST} faults more"]
 
 
-def _rows(block: Block, at: Positions) -> Positions:
-    return replace(block, at=at).rows()
+def _probed(block: Block, start: int, turning: Turning) -> Block | None:
+    """Return a call like that of a block, from another first position; None where it raises."""
+    moved = replace(block, at=block.at - block.at[0] + start)
+    try:
+        found = turning.both(*block.given, moved.rows() if block.apart else moved.at)
+    except RopeAuditError:
+        raise
+    except Exception:  # whatever other people's code raises; then it tells nothing
+        return None
+    return replace(moved, found=found)
 
 
-def _probes(first: int, length: int) -> Iterator[int]:
-    """Yield first positions, none larger, at which faults that look alike come apart."""
-    for share, odd in ((2, 777), (4, 555), (8, 333)):
-        start = first * (share - 1) // share + odd
-        yield from (start,) if 0 < start < first else ()
-        start = first // share + odd
-        yield from (start,) if 0 < start < first else ()
+def _probes(first: int) -> Iterator[int]:
+    """Yield other first positions at which faults that look alike come apart, the farther ones last."""
+    for part in (1, 2, 3, 4, 6, 7):
+        start = first * part // 8 + 111 * part
+        if 0 < start < first:
+            yield start
+    yield first + 333
 
 
 def _holds(
     fault: Fault, name: str, block: Block, off: NDArray[np.intp], setting: RopeSetting, dtype: Format
 ) -> bool:
-    """Whether a fault puts the pairs of some vectors where they were found, around the worst and at the ends."""
-    index = 0 if name == "q" else 1
-    x, y = block.given[index], block.found[index]
-    size = block.at.size
-    some = np.unique(np.r_[0 : min(_SOME, size), np.linspace(0, size - 1, _SOME).astype(int), size - min(_SOME, size) : size])
-    rule = allowance.careful(dtype)
-    for b, h in off:
-        at = block.rows()[b]
-        seen = fault.seen(at)
-        allowed = np.maximum(allowance.allowed(rule, setting, at[some]), allowance.allowed(rule, setting, seen[some]))
-        z, w = (right.complex_pairs(one[b, h][some], fault.setting) for one in (x, y))
-        with np.errstate(invalid="ignore", over="ignore"):
-            missed = np.abs(w - z * right.turns(fault.setting, seen[some]))
-            if not (missed <= allowed.max(axis=1, keepdims=True) * np.abs(z) + 4 * dtype.smallest_subnormal).all():
-                return False
+    """Whether a fault puts the pairs of some vectors where they were found: first at few positions."""
+    index, size = 0 if name == "q" else 1, block.at.size
+    few = np.unique(np.r_[: min(8, size), size // 2, max(0, size - 8) : size])
+    many = np.unique(np.r_[few, np.linspace(0, size - 1, _SOME).astype(int), : min(_SOME, size)])
+    rule, seen = allowance.careful(dtype), {b: fault.seen(row) for b, row in enumerate(block.rows())}
+    for some in (few, many):
+        turns = {int(b): right.turns(fault.setting, seen[b][some]) for b in set(off[:, 0])}
+        for b, h in off:
+            at = np.stack([block.rows()[b][some], seen[b][some]])
+            allowed = np.maximum(*(allowance.allowed(rule, setting, row) for row in at))
+            given, found = (one[index][b, h][some] for one in (block.given, block.found))
+            z, w = (right.complex_pairs(one, fault.setting) for one in (given, found))
+            most = allowed.max(axis=1, keepdims=True) * np.abs(z) + 4 * dtype.smallest_subnormal
+            with np.errstate(invalid="ignore", over="ignore"):
+                if not (np.abs(w - z * turns[int(b)]) <= most).all():
+                    return False
     return True
+
+
+def _rotated_as(name: str, side: Side, setting: RopeSetting, dtype: Format) -> str:
+    """Return as which position the worst one is rotated; nothing where it is none that was looked for."""
+    block, index = side.block, 0 if name == "q" else 1
+    (b, h), rule = np.argwhere(side.heads)[0], allowance.careful(dtype)
+    at = block.rows()[b]
+    here = int(np.argmax(np.isin(at, side.positions)))
+    position = int(at[here])
+    z, w = (right.complex_pairs(one[index][b, h][here], setting) for one in (block.given, block.found))
+    if not np.isfinite(w).all() or setting.pairs < 4 or abs(position) > _FARTHEST:
+        return ""
+    theta, ratio = allowance.frequencies(setting), w * np.conj(z) / (np.abs(z) ** 2 + 1e-30)
+    candidates = np.arange(-2 * abs(position) - 256, 2 * abs(position) + 256)
+    score, some = np.zeros(candidates.size), np.arange(0, setting.pairs, max(1, setting.pairs // 8))
+    for i in some:
+        score += (ratio[i] * np.exp(-1j * candidates * theta[i])).real
+    for best in candidates[np.argsort(-score)[:_MOST]]:
+        allowed = allowance.allowed(rule, setting, np.array([best, position])).max(axis=0)
+        turned = z * right.turns(setting, np.array([best]))[0]
+        if (np.abs(w - turned) <= allowed * np.abs(z) + 4 * dtype.smallest_subnormal).all():
+            return f"position {position} rotated as {best}" if best != position else ""
+    return ""
 
 
 def _swapped(name: str, side: Side, setting: RopeSetting, dtype: Format) -> str:
@@ -201,29 +232,31 @@ def _swapped(name: str, side: Side, setting: RopeSetting, dtype: Format) -> str:
     return "q and k swapped" if _holds(same, name, here, off, setting, dtype) else ""
 
 
-def _base(name: str, side: Side, setting: RopeSetting, dtype: Format, turning: Turning) -> str:
-    """Return the base that frequencies from the first to the last speak of; nothing where they differ from it."""
-    block, index = side.block, 0 if name == "q" else 1
-    if setting.scaling.kind != "default" or setting.pairs < 4 or block.at.size < 2:
-        return ""
-    if (np.diff(block.at) != 1).any():
+def _base(name: str, side: Side, setting: RopeSetting) -> str:
+    """Return the base whose powers all frequencies are; nothing where they are not, or it is the right one."""
+    block, index, d = side.block, 0 if name == "q" else 1, setting.rotary_dim
+    if setting.scaling.kind != "default" or setting.pairs < 4 or (np.diff(block.at) != 1).any():
         return ""
     z, w = (right.complex_pairs(one[index][0], setting) for one in (block.given, block.found))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        turned = w * np.conj(z)  # (h, s, p)
-        angle = np.angle((turned[:, 1:] * np.conj(turned[:, :-1])).sum(axis=(0, 1)))
-        i = np.arange(setting.pairs)
-        some = (i >= 1) & (angle > 0.05) & (angle < 3)
-        logs = -np.log(angle[some]) * setting.rotary_dim / (2 * i[some])
-    if logs.size < 2 or abs(angle[0] - 1) > _EVEN:
+    turned, x = w * np.conj(z) / (np.abs(z) ** 2 + 1e-30), 2 * np.arange(setting.pairs) / d
+    log, lag = np.log(setting.base), 1
+    while lag < min(block.at.size, _SOME):
+        steps = turned[:, lag:] * np.conj(turned[:, :-lag])
+        guess = np.exp(-x * log) if lag > 1 else np.zeros_like(x)
+        theta = guess + np.angle(steps.mean(axis=(0, 1)) * np.exp(-1j * lag * guess)) / lag
+        some = (x > 0) & (theta * lag > 0.05) & ((theta < 3) if lag == 1 else (theta > 0))
+        if lag == 1 and abs(theta[0] - 1) > _EVEN:
+            return ""
+        if some.any():
+            log = float(np.median(-np.log(theta[some]) / x[some]))
+        off = np.abs(steps - np.exp(1j * lag * np.exp(-x * log)))[..., np.exp(-x * log) * lag < 3]
+        if not (off <= _COARSE).all():
+            return ""
+        lag *= 4
+    if abs(log / np.log(setting.base) - 1) < 1e-4:
         return ""
-    base = float(np.exp(np.median(logs)))
-    fit = angle[some] * base ** (2 * i[some] / setting.rotary_dim)
-    if np.abs(fit - 1).max() > _EVEN or abs(base / setting.base - 1) < 1e-3:
-        return ""
-    d = setting.rotary_dim
-    text = f"base {base:.3g}"
-    if d > 2 and abs(np.log(base) / np.log(setting.base) - d / (d - 2)) < 1e-3:
+    text = f"base {np.exp(log):.3g}"
+    if d > 2 and abs(log / np.log(setting.base) / (d / (d - 2)) - 1) < 1e-3:
         text += ", as of an exponent of 2i/(d-2)"
     return text
 

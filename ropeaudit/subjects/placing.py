@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from ropeaudit import inputs
 from ropeaudit.doubledouble import Array
 from ropeaudit.formats import FloatArray, Format, round_to
-from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, allowance, naming, right
 from ropeaudit.subjects.called import Turning
@@ -121,8 +120,11 @@ def check(
     batch, head, position, pair = seen[worst].place
     said: tuple[str, bool] = "", False
     if seen[worst].excess > 1:
-        sides = {name: Side(one.heads, one.pairs, np.concatenate(one.positions), one.block)
-                 for name, one in seen.items() if one.block is not None}
+        sides = {
+            name: Side(one.heads, one.pairs, np.concatenate(one.positions), one.block)
+            for name, one in seen.items()
+            if one.block is not None
+        }
         if warm and offset and _right_afresh(make(), sides[worst].block, setting, dtype):
             said = "state that an earlier call left: a new instance is right", False
         else:
@@ -133,26 +135,29 @@ def check(
 def excess(
     x: FloatArray, found: FloatArray, at: Positions, setting: RopeSetting, dtype: Format, rule: Any
 ) -> Array:
-    """Return the error of each pair over what is allowed. Shapes: (b, h, s, d), at (b, s) -> (b, h, s, p + r).
+    """Return the error of each pair over what is allowed.
 
     The r last "pairs" are the dims that are not rotated, two by two. What may overflow is not judged.
+    Shapes: x, found (b, h, s, d), at (b, s) -> (b, h, s, p + r).
     """
     over = np.empty((*x.shape[:3], setting.head_dim // 2))
-    tiny = 4 * dtype.smallest_subnormal
+    kept, tiny, p = allowance.stored(rule, setting), 4 * dtype.smallest_subnormal, setting.pairs
+    known: dict[int, tuple[Any, Array]] = {}
     with np.errstate(invalid="ignore", over="ignore"):
         for b, row in enumerate(at):
-            if b and np.array_equal(row, at[b - 1]):
-                turns, allowed = last
-            else:
-                turns, allowed = last = right.turns(setting, row), allowance.allowed(rule, setting, row)
+            if (first := int(row[0])) not in known:  # batch elements differ by a constant, or not at all
+                known[first] = right.turns(setting, row), allowance.allowed(rule, setting, row)
+            turns, allowed = known[first]
             z, w = (right.complex_pairs(one[b], setting) for one in (x, found))
-            missed, size = np.abs(w - z * turns), np.abs(z)
-            over[b, ..., : setting.pairs] = _judged(missed, size, allowed, tiny, dtype)
-            rest = [one[b][..., setting.rotary_dim :].astype(np.float64) for one in (x, found)]
-            rest = [one[..., 0::2] + 1j * one[..., 1::2] for one in rest]
-            kept = allowance.stored(rule, setting)
-            over[b, ..., setting.pairs :] = _judged(np.abs(rest[1] - rest[0]), np.abs(rest[0]), kept, tiny, dtype)
+            over[b, ..., :p] = _judged(np.abs(w - z * turns), np.abs(z), allowed, tiny, dtype)
+            if rest := setting.head_dim - setting.rotary_dim:
+                z, w = (right.complex_pairs(one[b][..., -rest:], _plain(rest)) for one in (x, found))
+                over[b, ..., p:] = _judged(np.abs(w - z), np.abs(z), kept, tiny, dtype)
     return over
+
+
+def _plain(dims: int) -> RopeSetting:
+    return RopeSetting.of(dims)
 
 
 def _judged(missed: Array, size: Array, allowed: Any, tiny: float, dtype: Format) -> Array:
