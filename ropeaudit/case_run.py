@@ -134,7 +134,10 @@ class CaseRun:
                 at = np.concatenate([loaded.pairs.query, loaded.pairs.key])
                 sizes = loaded.heads, loaded.kv_heads, self.setting.head_dim
                 self.vectors = placing.sampled(at, sizes, loaded.seq_len, loaded.seed)
-        return placing.check(subject.turning, subject.setting, subject.dtype, self.vectors, offset)
+        one = subject.turning()
+        return placing.check(
+            *(one, subject.setting, subject.dtype, self.vectors, offset), afresh=subject.turning, warm=True
+        )
 
     def _refusal(self, subject: Subject, offset: int) -> str:
         """Why a subject cannot be measured at an offset; it must work at offset 0 too."""

@@ -22,7 +22,7 @@ from ropeaudit.measuring import measure
 from ropeaudit.measuring.plan import Plan
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Subject, fitting, likeness
+from ropeaudit.subjects import Subject, likeness, right
 from ropeaudit.subjects.called import Called, Implementation, said
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.likeness import Group
@@ -126,7 +126,7 @@ def _known(dtype: Format, setting: RopeSetting, seed: int, offsets: tuple[int, .
         for number, subject in enumerate(subjects)
         for offset in offsets
     }
-    exact = {offset: fitting.rotated(made.q, at + offset, setting) for offset in offsets}
+    exact = {offset: right.rotated(made.q, at + offset, setting) for offset in offsets}
     return _Known(made, exact, subjects, vectors, _drifts(subjects, made, setting, offsets))
 
 

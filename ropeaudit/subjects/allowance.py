@@ -23,7 +23,10 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, right
 
 _LIBRARY = 4  # u by which a library's pow, exp, sin, cos or division may miss
-_WIDE = dict.fromkeys(("position", "frequency", "angle", "trig"), "model32")
+_COARSE = dict.fromkeys(("position", "frequency", "angle", "trig"), "model32") | {
+    "frequency_form": "recurrence"
+}
+_STEPPED = ("recurrence", "step_power")
 _SWITCHED = ("yarn", "llama3")  # scalings that blend two frequencies
 
 
@@ -31,9 +34,9 @@ _SWITCHED = ("yarn", "llama3")  # scalings that blend two frequencies
 def careful(dtype: Format) -> Resolved:
     """Return what right code does at its coarsest: float32 up to cos and sin, then everything in the dtype.
 
-    These are the formats of `hf`; in float64 all stages are float64.
+    These are the formats of `hf`, with frequencies by recurrence; in float64 all stages are float64.
     """
-    return recipes.named("hf").changed(_WIDE).resolve(dtype)
+    return recipes.named("hf").changed(_COARSE).resolve(dtype)
 
 
 def allowed(one: Resolved, setting: RopeSetting, at: Positions) -> Array:
@@ -66,7 +69,8 @@ def flips(one: Resolved, setting: RopeSetting, at: Positions) -> Array:
     u, i = one.frequency[0].unit_roundoff, np.arange(setting.pairs)
     log = math.log(effective_base(setting)) * 2 * i / max(setting.rotary_dim, 1)
     theta, kind = frequencies(setting), setting.scaling.kind
-    lost = (_LIBRARY + 4 * log + 3 * i) * u + one.frequency[1].unit_roundoff
+    steps = 3 * i if one.recipe.frequency_form in _STEPPED else 0
+    lost = (_LIBRARY + 4 * log + steps) * u + one.frequency[1].unit_roundoff
     lost = lost + 2 * one.angle[0].unit_roundoff + one.angle[1].unit_roundoff + 2.0**-50
     error = theta * lost
     if kind != "default":  # a handful of operations more

@@ -5,6 +5,7 @@ Letters: s positions.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -43,13 +44,25 @@ def _maps(first: int | None) -> Iterator[tuple[str, Callable[[Positions], Positi
     yield FROM_0, lambda at: at - at[:1]
     yield "every position taken for the first", lambda at: np.full_like(at, at[0])
     for bits in (8, 16):
-        half = 2 ** (bits - 1)
-        yield f"positions held in int{bits}", lambda at, half=half: (at + half) % (2 * half) - half
+        yield f"positions held in int{bits}", functools.partial(_signed, 2**bits)
     for power in range(4, 21):
         size = 2**power
-        yield f"positions that wrap at {size}", lambda at, size=size: at % size
-        yield f"a table that ends at position {size - 1}", lambda at, size=size: np.minimum(at, size - 1)
-        yield f"positions that restart every {size}", lambda at, size=size: at[0] + (at - at[0]) % size
+        yield f"positions that wrap at {size}", functools.partial(_wrapped, size)
+        yield f"a table that ends at position {size - 1}", functools.partial(np.minimum, size - 1)
+        yield f"positions that restart every {size}", functools.partial(_restarted, size)
     if first is not None and first > 1:
-        yield f"positions that restart every {first}", lambda at: at[0] + (at - at[0]) % first
+        yield f"positions that restart every {first}", functools.partial(_restarted, first)
         yield f"positions that stop after {first}", lambda at: np.minimum(at, at[0] + first - 1)
+
+
+def _signed(size: int, at: Positions) -> Positions:
+    return (at + size // 2) % size - size // 2
+
+
+def _wrapped(size: int, at: Positions) -> Positions:
+    return at % size
+
+
+def _restarted(size: int, at: Positions) -> Positions:
+    found: Positions = at[0] + (at - at[0]) % size
+    return found

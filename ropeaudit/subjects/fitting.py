@@ -139,7 +139,8 @@ def misfit(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bo
     Wrong code rotates by a wrong angle, base, direction or position, by none, forgets a sign or a pair: still
     each pair of dims goes into itself alone, by a matrix that is the same for all heads, and whose elements
     are sinusoids of the position, for angles grow evenly. What was given arguments that it does not expect
-    does otherwise. A head or a batch element may be left out of the comparison. Shapes: x, values (b, h, s, d).
+    does otherwise. A head or a batch element may be left out of the comparison.
+    Shapes: x, values (b, h, s, d).
     """
     if permuted:
         values = values[..., np.argsort(half_split(setting.rotary_dim, setting.head_dim))]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.formats import FloatArray, Format
+from ropeaudit.formats import FloatArray, Format, round_to
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, allowance, likeness, right
 from ropeaudit.subjects.called import Turning
@@ -62,17 +62,27 @@ class Side:
 def named(sides: dict[str, Side], setting: RopeSetting, dtype: Format, turning: Turning) -> tuple[str, bool]:
     """Return in words what explains it, empty where nothing known does, and whether that is a recipe."""
     block = next(iter(sides.values())).block
+    if not any(np.isfinite(x).any() for x in block.found):
+        return _lost(block, setting, dtype)
     if group := _recipe(block, setting, dtype):
         return str(group), True
     texts = {name: _fault(name, side, setting, dtype, turning) for name, side in sides.items()}
-    if (
-        len(texts) == 2
-        and len({text.partition(",")[0][:6] if text.startswith("base ") else text for text in texts.values()})
-        == 1
-    ):
+    if len(texts) == 2 and len(set(texts.values())) == 1:
         return texts["q"], False
     parts = [f"{name}{'' if len(texts) == 2 else ' alone'}: {text}" for name, text in texts.items() if text]
     return "; ".join(parts), False
+
+
+def _lost(block: Block, setting: RopeSetting, dtype: Format) -> tuple[str, bool]:
+    """Return which recipes lose all numbers too: which of them it is cannot be told."""
+    x = block.given[0][0, 0]
+    names = [
+        name
+        for group in likeness.groups(dtype)
+        if not np.isfinite(_emulated(group, x, block.at, setting)[:, : setting.rotary_dim]).any()
+        for name in group.names
+    ]
+    return f"nan or inf, as {', '.join(names)}" if names else "nan or inf", bool(names)
 
 
 def _recipe(block: Block, setting: RopeSetting, dtype: Format) -> Group | None:
@@ -146,7 +156,12 @@ def _known(name: str, side: Side, setting: RopeSetting, dtype: Format, turning: 
     """Return the faults that explain what was found, as few as other positions leave."""
     block, off = side.block, np.argwhere(side.heads)[:_VECTORS]
     first = int(np.argmax(np.isin(block.at, side.positions)))
-    kept = [fault for fault in faults(setting, first) if _holds(fault, name, block, off, setting, dtype)]
+    kept = [
+        fault
+        for fault in faults(setting, first)
+        if (fault.setting != setting or not np.array_equal(fault.seen(block.at), block.at))
+        and _holds(fault, name, block, off, setting, dtype)
+    ]
     here = kept
     for start in _probes(int(block.at[0])) if kept else ():
         if probe := _probed(block, start, turning):
@@ -185,7 +200,7 @@ def _holds(
     many = np.unique(np.r_[few, np.linspace(0, size - 1, _SOME).astype(int), : min(_SOME, size)])
     rule, seen = allowance.careful(dtype), {b: fault.seen(row) for b, row in enumerate(block.rows())}
     for some in (few, many):
-        turns = {int(b): right.turns(fault.setting, seen[b][some]) for b in set(off[:, 0])}
+        turns = {int(b): right.turns(fault.setting, seen[b][some], dtype) for b in set(off[:, 0])}
         for b, h in off:
             at = np.stack([block.rows()[b][some], seen[b][some]])
             allowed = np.maximum(*(allowance.allowed(rule, setting, row) for row in at))
@@ -215,7 +230,7 @@ def _rotated_as(name: str, side: Side, setting: RopeSetting, dtype: Format) -> s
         score += (ratio[i] * np.exp(-1j * candidates * theta[i])).real
     for best in candidates[np.argsort(-score)[:_MOST]]:
         allowed = allowance.allowed(rule, setting, np.array([best, position])).max(axis=0)
-        turned = z * right.turns(setting, np.array([best]))[0]
+        turned = z * right.turns(setting, np.array([best]), dtype)[0]
         if (np.abs(w - turned) <= allowed * np.abs(z) + 4 * dtype.smallest_subnormal).all():
             return f"position {position} rotated as {best}" if best != position else ""
     return ""
@@ -233,7 +248,7 @@ def _swapped(name: str, side: Side, setting: RopeSetting, dtype: Format) -> str:
 
 
 def _base(name: str, side: Side, setting: RopeSetting) -> str:
-    """Return the base whose powers all frequencies are; nothing where they are not, or it is the right one."""
+    """Return the base whose powers all frequencies are; nothing where they are not, or where it is right."""
     block, index, d = side.block, 0 if name == "q" else 1, setting.rotary_dim
     if setting.scaling.kind != "default" or setting.pairs < 4 or (np.diff(block.at) != 1).any():
         return ""
@@ -267,12 +282,13 @@ def _window(at: Positions, size: int, last: int) -> slice:
 
 
 def _exactly(x: FloatArray, at: Positions, setting: RopeSetting) -> FloatArray:
-    return right.rotated(x[None], at, setting)[0]
+    found: FloatArray = right.rotated(x[None], at, setting)[0]
+    return found
 
 
 def _emulated(group: Group, x: FloatArray, at: Positions, setting: RopeSetting) -> FloatArray:
     subject = Emulated(group.resolved, setting)
-    return subject.rotate(likeness.round_to(x, subject.input), subject.table(at, 0))
+    return subject.rotate(round_to(x, subject.input), subject.table(at, 0))
 
 
 def _apart(found: FloatArray, other: FloatArray) -> float:

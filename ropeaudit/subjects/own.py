@@ -195,11 +195,15 @@ class OwnTurning:
     dtype: Format
     instance: Any
 
+    def afresh(self) -> OwnTurning:
+        """Return one of an instance without a past."""
+        return replace(self, instance=self.own.made(self.setting))
+
     def one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
         """Return x rotated, as what is returned for q or for k, where both are given."""
         answer = self._answer(x[None], None, at)
-        found = answer.keys if key and answer.keys is not None else answer.values
-        return found[0]
+        found: FloatArray = (answer.keys if key and answer.keys is not None else answer.values)[0]
+        return found
 
     def both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return q and k rotated, by one call where it takes both, dims in the order they were given."""

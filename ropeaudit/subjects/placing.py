@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ropeaudit import inputs
 from ropeaudit.doubledouble import Array
 from ropeaudit.formats import FloatArray, Format, round_to
+from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, allowance, naming, right
 from ropeaudit.subjects.called import Turning
@@ -82,8 +83,9 @@ class _Seen:
         """Take in the excess of a block. Shapes: over (b, h, s, p)."""
         worst = np.unravel_index(int(over.argmax()), over.shape)
         off = over > 1
-        self.heads = off.any(axis=(2, 3)) | (False if self.heads is None else self.heads)
-        self.pairs = off.any(axis=(0, 1, 2)) | (False if self.pairs is None else self.pairs)
+        heads, pairs = off.any(axis=(2, 3)), off.any(axis=(0, 1, 2))
+        self.heads = heads if self.heads is None else heads | self.heads
+        self.pairs = pairs if self.pairs is None else pairs | self.pairs
         self.positions.append(at[off.any(axis=(0, 1, 3))])
         if float(over[worst]) > self.excess:
             self.excess = float(over[worst])
@@ -91,49 +93,51 @@ class _Seen:
             if self.excess > 1:
                 self.block = block
 
+    def side(self) -> Side | None:
+        """Return what is out of place; None where nothing is."""
+        if self.block is None or self.heads is None or self.pairs is None:
+            return None
+        return Side(self.heads, self.pairs, np.concatenate(self.positions), self.block)
+
 
 def check(
-    make: Callable[[], Turning],
+    turning: Turning,
     setting: RopeSetting,
     dtype: Format,
     vectors: Vectors,
     offset: int,
-    warm: bool = True,
+    *,
+    afresh: Callable[[], Turning] | None = None,
+    warm: bool = False,
+    rule: Resolved | None = None,
     apart: int = 0,
 ) -> Places:
     """Return where the worst rotated pair stands of code that is called at positions + offset.
 
-    warm: a new instance is called at the positions before the shift first, so that what it keeps of a call
-    shows. apart: added to the positions of the second batch element, where code takes one row of them each.
+    afresh: makes an instance without a past. warm: the instance is called at the positions before the shift
+    first, so that what it keeps of a call shows. rule: what the allowance is that of, `allowance.careful` if
+    None. apart: added to the positions of the second batch element, where code takes a row of them for each.
     """
-    turning, seen = make(), {"q": _Seen(), "k": _Seen()}
-    rule = allowance.careful(dtype)
+    seen, rule = {"q": _Seen(), "k": _Seen()}, rule or allowance.careful(dtype)
     for q, k, before in vectors.blocks(dtype):
         if warm and offset and before[0] == vectors.positions[0]:
             _tried(turning, q, k, before)
         at = before + offset
-        given = np.stack([at, at + apart]) if apart else at
-        block = Block(at, (q, k), turning.both(q, k, given), apart)
-        for side, x, found in zip(seen.values(), block.given, block.found, strict=True):
-            side.take(excess(x, found, block.rows(), setting, dtype, rule), at, block)
+        block = Block(at, (q, k), turning.both(q, k, np.stack([at, at + apart]) if apart else at), apart)
+        for part, x, found in zip(seen.values(), block.given, block.found, strict=True):
+            part.take(excess(x, found, block.rows(), setting, dtype, rule), at, block)
     worst = max(seen, key=lambda name: seen[name].excess)
-    batch, head, position, pair = seen[worst].place
     said: tuple[str, bool] = "", False
-    if seen[worst].excess > 1:
-        sides = {
-            name: Side(one.heads, one.pairs, np.concatenate(one.positions), one.block)
-            for name, one in seen.items()
-            if one.block is not None
-        }
-        if warm and offset and _right_afresh(make(), sides[worst].block, setting, dtype):
-            said = "state that an earlier call left: a new instance is right", False
-        else:
-            said = naming.named(sides, setting, dtype, turning)
-    return Places(seen[worst].excess, worst, batch, head, position, pair, *said)
+    sides = {name: side for name, one in seen.items() if (side := one.side()) is not None}
+    if sides and afresh and _right_afresh(afresh(), sides[worst].block, setting, dtype, rule):
+        said = "state that an earlier call left: a new instance is right", False
+    elif sides:
+        said = naming.named(sides, setting, dtype, turning)
+    return Places(seen[worst].excess, worst, *seen[worst].place, *said)
 
 
 def excess(
-    x: FloatArray, found: FloatArray, at: Positions, setting: RopeSetting, dtype: Format, rule: Any
+    x: FloatArray, found: FloatArray, at: Positions, setting: RopeSetting, dtype: Format, rule: Resolved
 ) -> Array:
     """Return the error of each pair over what is allowed.
 
@@ -146,7 +150,7 @@ def excess(
     with np.errstate(invalid="ignore", over="ignore"):
         for b, row in enumerate(at):
             if (first := int(row[0])) not in known:  # batch elements differ by a constant, or not at all
-                known[first] = right.turns(setting, row), allowance.allowed(rule, setting, row)
+                known[first] = right.turns(setting, row, dtype), allowance.allowed(rule, setting, row)
             turns, allowed = known[first]
             z, w = (right.complex_pairs(one[b], setting) for one in (x, found))
             over[b, ..., :p] = _judged(np.abs(w - z * turns), np.abs(z), allowed, tiny, dtype)
@@ -174,10 +178,11 @@ def _tried(turning: Turning, q: FloatArray, k: FloatArray, at: Positions) -> Non
         return
 
 
-def _right_afresh(turning: Turning, block: Block, setting: RopeSetting, dtype: Format) -> bool:
+def _right_afresh(
+    turning: Turning, block: Block, setting: RopeSetting, dtype: Format, rule: Resolved
+) -> bool:
     """Whether an instance without a past puts all pairs of a block where they belong."""
     found = turning.both(*block.given, block.at if not block.apart else block.rows())
-    rule = allowance.careful(dtype)
     return all(
         bool((excess(x, y, block.rows(), setting, dtype, rule) <= 1).all())
         for x, y in zip(block.given, found, strict=True)

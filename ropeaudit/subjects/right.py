@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit import recipes
-from ropeaudit.formats import FP64, FloatArray
+from ropeaudit.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.rope.rotation import split_pairs
+from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.emulated import Emulated
@@ -34,11 +35,17 @@ def half_split(rotary_dim: int, head_dim: int) -> NDArray[np.int64]:
     return np.concatenate([first, np.arange(rotary_dim, head_dim)])
 
 
-def turns(setting: RopeSetting, positions: Positions) -> NDArray[np.complex128]:
-    """Return what pairs are multiplied by, the attention factor included. Shapes: (s,) -> (s, p)."""
+def turns(setting: RopeSetting, positions: Positions, dtype: Format) -> NDArray[np.complex128]:
+    """Return what pairs are multiplied by, the attention factor included, to hold a dtype against.
+
+    Shapes: (s,) -> (s, p).
+    """
+    if dtype.precision <= FP32.precision:  # plain float64 is far better than that
+        found: NDArray[np.complex128] = np.exp(1j * exact(setting).angles(positions))
+        return found * attention_factor(setting.scaling)
     cos, sin = exact(setting).table(positions, 0)
-    found: NDArray[np.complex128] = cos + 1j * sin
-    return found
+    both: NDArray[np.complex128] = cos + 1j * sin
+    return both
 
 
 def complex_pairs(x: FloatArray, setting: RopeSetting) -> NDArray[np.complex128]:

@@ -60,6 +60,11 @@ class Way:
     rank: int = 1
     width: str = "pairs"
 
+    @property
+    def by_batch(self) -> bool:
+        """Whether positions are given for each batch element."""
+        return self.rank == 2 and "b" in self.order and "positions" in self.form.roles
+
     def __str__(self) -> str:
         return (
             f"{self.form} with {'NumPy arrays' if self.engine == 'numpy' else 'torch tensors'} {self.order}"
@@ -101,7 +106,7 @@ class Way:
         group = x.shape[1] // k.shape[1] if cut > 1 else 1
         some = [(one.reshape(-1, *one.shape[cut:]) if cut else one[None]) for one in (x, k.repeat(group, 1))]
         rows = np.broadcast_to(positions, (len(some[0]), *positions.shape[-1:])) if cut else [positions]
-        answers = [self._one(call, *three, letters) for three in zip(*some, rows, strict=True)]
+        answers = [self._one(call, a, b, at, letters) for a, b, at in zip(*some, rows, strict=True)]
         keys = [one.keys for one in answers if one.keys is not None]
         whole = (*k.shape[:1], k.shape[1] * group, *k.shape[2:])
         return Answer(
