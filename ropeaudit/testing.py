@@ -129,8 +129,12 @@ class _Test:
 
     def check_places(self, turning: OwnTurning, vectors: Vectors, offset: int, apart: int = 0) -> None:
         """Raise AssertionError if a rotated pair is not where its position says."""
-        rest = {"afresh": turning.afresh, "rule": self.resolved, "apart": apart}
-        seen = placing.check(turning, self.setting, self.dtype, vectors, offset, **rest)
+        seen = placing.check(
+            *(turning, self.setting, self.dtype, vectors, offset),
+            afresh=turning.afresh,
+            rule=self.resolved,
+            apart=apart,
+        )
         if not seen.excess <= 1:
             here = allowance.allowed(self.resolved, self.setting, np.array([seen.position]))[0]
             right = (

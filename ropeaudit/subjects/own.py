@@ -31,8 +31,11 @@ from ropeaudit.subjects.ways import NONE, Answer, Changes
 _EXAMPLE = "try --impl mypackage.rope:apply_rope or --impl path/to/file.py:apply_rope"
 
 
-def load(spec: str, order: str | None = None, changes: Changes = NONE) -> Own:
-    """Return the implementation that a spec names; its module is imported. Raises: UsageError, BadInput."""
+def load(spec: str, order: str | None = None, changes: Changes = NONE, alone: bool = False) -> Own:
+    """Return the implementation that a spec names; its module is imported. Raises: UsageError, BadInput.
+
+    changes: of the stages of tables that it is given; alone: whether there is nothing else to change.
+    """
     where, _, name = spec.rpartition(":")
     if not where or not name.isprintable() or not all(part.isidentifier() for part in name.split(".")):
         raise UsageError(f"--impl {spec!r} does not say which function; {_EXAMPLE}")
@@ -46,7 +49,9 @@ def load(spec: str, order: str | None = None, changes: Changes = NONE) -> Own:
         raise UsageError(
             f"--impl {spec}: it is of type {type(thing).__name__} and cannot be called; {_EXAMPLE}"
         )
-    return Own(spec if spec.isprintable() else repr(spec)[1:-1], thing, order, _version(module), changes)
+    found = Own(spec if spec.isprintable() else repr(spec)[1:-1], thing, order, _version(module), changes)
+    found.alone = alone
+    return found
 
 
 def _module(where: str) -> Any:
@@ -116,7 +121,8 @@ class Own:
         changes: Changes = NONE,
     ) -> None:
         """Keep what is to be called; nothing is called here."""
-        self.changes = changes
+        self._asked, self.alone = changes, False
+        self.changes: Changes = {stage: fmt for stage, fmt in changes.items() if stage in ways.TABLES}
         self.name, self.thing, self.order, self.version = name, thing, order, version
         self.findings: list[str] = []
         self._fits: dict[RopeSetting, Fit] = {}
@@ -128,10 +134,24 @@ class Own:
         if key not in self._fits:
             found = fitting.fit(lambda: self.made(key), self.name, key, self.order)
             self.engine, self._fits[key] = found.way.engine, found
+            self._check_changes(found)
             self._note(f"called as {found.way}, layout {found.layout}{_sureness(found)}")
             if found.permuted:
                 self._note("takes interleaved pairs and returns them half-split, which leaves scores alone")
         return self._fits[key]
+
+    def _check_changes(self, found: Fit) -> None:
+        """Raise UsageError for changes that reach nothing; note those that reach recipes alone."""
+        tables = {"cos", "freqs"} & set(found.way.form.roles)
+        if not tables:
+            self.changes = {}
+        lost = [stage for stage in self._asked if stage not in self.changes]
+        what = f"takes no tables from here ({found.way.form})" if not tables else "computes the rest itself"
+        if lost and self.alone:
+            reach = f"; {', '.join(ways.TABLES)} of the tables can be changed" if tables else ""
+            raise UsageError(f"--set {lost[0]}: {self.name} {what}{reach}; add --recipe, or leave it out")
+        if lost:
+            self._note(f"{what}: --set {', '.join(lost)} changes the recipes alone")
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
         """Nothing is refused before it is tried."""

@@ -84,8 +84,9 @@ class _Seen:
         worst = np.unravel_index(int(over.argmax()), over.shape)
         off = over > 1
         heads, pairs = off.any(axis=(2, 3)), off.any(axis=(0, 1, 2))
-        self.heads = heads if self.heads is None else heads | self.heads
-        self.pairs = pairs if self.pairs is None else pairs | self.pairs
+        for part, name in ((heads, "heads"), (pairs, "pairs")):
+            known: Bool | None = getattr(self, name)
+            setattr(self, name, part if known is None else part | known)
         self.positions.append(at[off.any(axis=(0, 1, 3))])
         if float(over[worst]) > self.excess:
             self.excess = float(over[worst])
