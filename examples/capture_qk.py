@@ -56,5 +56,5 @@ if __name__ == "__main__":
 
 # Output:
 # subject,offset,heads,kv_heads,head_dim,distinct_positions,verdict
-# hf,1000,8,2,32,128,floor
-# uniform,1000,8,2,32,20,decorrelated
+# hf,1000,8,2,32,128,sound
+# uniform,1000,8,2,32,20,broken

@@ -6,10 +6,10 @@ Run it: python examples/compare_recipes.py
 from ropeaudit import shift, to_frame
 
 frame = to_frame(shift(131072, "bf16", ["hf", "vllm-cuda", "meta", "hf-autocast-bf16", "uniform"]))
-safe = frame[frame["verdict"] == "floor"].sort_values("drift_rms")
-print("safe, best first:", ", ".join(safe["subject"]))
-print("not safe:", ", ".join(frame[frame["verdict"] != "floor"]["subject"]))
+within = frame["within_tolerance"] == "yes"
+print("within 1 %, best first:", ", ".join(frame[within].sort_values("drift_rms")["subject"]))
+print("out of tolerance:", ", ".join(frame[~within]["subject"]))
 
 # Output:
-# safe, best first: vllm-cuda, meta, hf
-# not safe: hf-autocast-bf16, uniform
+# within 1 %, best first: vllm-cuda, meta, hf
+# out of tolerance: hf-autocast-bf16, uniform

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ropeaudit.analyses.explain import explain
-    from ropeaudit.analyses.limit import Limit, limit
+    from ropeaudit.analyses.limit import limit
+    from ropeaudit.analyses.limit_known import Limit
     from ropeaudit.audit import Audit, shift, to_frame
     from ropeaudit.cases import Case
     from ropeaudit.errors import RopeAuditError
@@ -22,7 +23,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Audit": "ropeaudit.audit",
     "Case": "ropeaudit.cases",
-    "Limit": "ropeaudit.analyses.limit",
+    "Limit": "ropeaudit.analyses.limit_known",
     "limit": "ropeaudit.analyses.limit",
     "explain": "ropeaudit.analyses.explain",
     "shift": "ropeaudit.audit",

@@ -215,8 +215,8 @@ def shift(
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, OutOfMemory: children of RopeAuditError.
     Source: RoFormer, arXiv 2104.09864: exact scores depend on the distance of two tokens alone.
 
-    >>> [record.distinct_positions for record in shift(1000, "bf16")]
-    [36]
+    >>> [record.distinct_positions for record in shift(1000, "bf16", ["hf", "uniform"])]
+    [256, 36]
     """
     called = (implementations,) if isinstance(implementations, str) else tuple(implementations)
     if recipe is None:

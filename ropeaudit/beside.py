@@ -53,6 +53,26 @@ def put(file: IO[bytes], target: Path) -> None:
         os.replace(file.name, target)
 
 
+def kept(file: IO[bytes], target: Path) -> int | None:
+    """Put a file of `opened` in the place of `target`; return its number, to append to, still locked.
+
+    None where an open file cannot be moved: it is closed. Raises: OSError.
+    """
+    if os.name == "nt":
+        put(file, target)
+        return None
+    import fcntl
+
+    number = os.dup(file.fileno())
+    try:
+        fcntl.fcntl(number, fcntl.F_SETFL, fcntl.fcntl(number, fcntl.F_GETFL) | os.O_APPEND)
+        put(file, target)
+    except BaseException:
+        os.close(number)
+        raise
+    return number
+
+
 def _prefix(name: str) -> str:
     """Return how the files of a name begin; no two names share it: NFS gives a run all of its locks."""
     if len(name) <= _LONGEST:

@@ -13,6 +13,7 @@ import numpy as np
 from ropeaudit import bounds, inputs, reference
 from ropeaudit.attainable import careful
 from ropeaudit.bounds import Bound
+from ropeaudit.bounds.sampled import predicted_rms
 from ropeaudit.cases import Case, fits
 from ropeaudit.formats import Format
 from ropeaudit.inputs import Inputs
@@ -147,25 +148,26 @@ class CaseRun:
         return ""
 
     def _bounds(self, cells: Sequence[tuple[Subject, int]]) -> dict[tuple[Subject, int], Bound]:
-        """A-priori bounds of the cells that have one: of recipes, and of whole q and k."""
-        if not isinstance(self.loaded, Inputs):
-            return {}
+        """Return the a-priori bound of each cell that is a recipe's."""
         known = [(subject, offset) for subject, offset in cells if isinstance(subject, OfRecipe)]
         twins = {subject: _emulated(subject) for subject, _ in known}
-        emulated = [(twins[subject], offset) for subject, offset in known]
-        found = bounds.bounds(emulated, self.loaded, self.case.mask, self.threads)
+        found = self._limits([(twins[subject], offset) for subject, offset in known])
         return dict(zip(known, found, strict=True))
 
     def _careful(self, dtypes: Iterable[Format], at: RopeSetting) -> dict[Format, float]:
-        """Return the predicted RMS drift of careful code in each dtype at offset 0, nan of a sample."""
+        """Return the predicted RMS drift of careful code in each dtype at offset 0."""
         wanted = list(dict.fromkeys(dtypes))
-        if not isinstance(self.loaded, Inputs):
-            return dict.fromkeys(wanted, math.nan)
         missing = [dtype for dtype in wanted if (at, dtype) not in self.careful]
         cells = [(Emulated(careful(dtype), at, self.axes), 0) for dtype in missing]
-        limits = bounds.bounds(cells, self.loaded, self.case.mask, self.threads)
-        self.careful |= {(at, dtype): limit.rms for dtype, limit in zip(missing, limits, strict=True)}
+        for dtype, limit in zip(missing, self._limits(cells), strict=True):
+            self.careful[at, dtype] = limit.rms
         return {dtype: self.careful[at, dtype] for dtype in wanted}
+
+    def _limits(self, cells: Sequence[tuple[Emulated, int]]) -> list[Bound]:
+        """Return the a-priori bound of each cell; of a sample the prediction alone."""
+        if isinstance(self.loaded, Inputs):
+            return bounds.bounds(cells, self.loaded, self.case.mask, self.threads)
+        return [Bound(math.nan, predicted_rms(subject, self.loaded, offset)) for subject, offset in cells]
 
     def _measure(
         self,

@@ -15,7 +15,7 @@ from ropeaudit import inputs, masks
 from ropeaudit.errors import BadInput, BadShape, UnknownName, UsageError
 from ropeaudit.inputs import Inputs
 from ropeaudit.masks import Mask
-from ropeaudit.measuring import drawn, plan
+from ropeaudit.measuring import drawn, pairs, plan
 from ropeaudit.measuring.drawn import Drawn
 from ropeaudit.rope import axes, scaling
 from ropeaudit.rope.axes import Axes
@@ -110,12 +110,12 @@ class Case:
         count, seed = _positive("sample", self.sample or 0), 0 if self.seed is None else self.seed
         if inputs.is_file(self.qk):
             loaded, setting = self._from_file()
-            chosen = drawn.pairs(self.mask, loaded.heads, loaded.seq_len, count, seed)
-            return drawn.of(loaded, chosen, seed), setting
+            return drawn.of(loaded, drawn.by_norms(loaded, self.mask, count, seed), seed), setting
         fits(needed)
         (heads, kv_heads, seq_len), setting = self._synthetic()
-        chosen = drawn.pairs(self.mask, heads, seq_len, count, seed)
-        return drawn.synthetic(self.qk, (heads, kv_heads, seq_len), setting, chosen, seed, progress), setting
+        sizes = heads, kv_heads, seq_len
+        chosen = drawn.choose(self.qk, sizes, setting.head_dim, self.mask, count, seed)
+        return drawn.synthetic(self.qk, sizes, setting, chosen, seed, progress), setting
 
     def outline(self) -> tuple[Outline, RopeSetting]:
         """Return what `load` or `draw` will give, without making it. Raises: what they raise."""
@@ -164,8 +164,8 @@ class Case:
             inputs.check_head(self.qk, seq_len, setting)
             if self.sample is not None:
                 count = _positive("sample", self.sample)
-                drawn.check(self.mask, heads, seq_len, count)
-                return drawn.bytes_needed(count, setting.head_dim)
+                pairs.check(self.mask, heads, seq_len, count)
+                return drawn.bytes_needed(count, (heads, kv_heads, seq_len), setting.head_dim)
             return plan.bytes_needed(setting, heads, kv_heads, seq_len)
         if self.sample is not None:
             _positive("sample", self.sample)

@@ -73,6 +73,17 @@ def seen(mask: Mask, seq_len: int, numbers: Ints) -> tuple[Ints, Ints]:
     return queries, np.where(first, inside - short * (short + 1) // 2, queries - width + 1 + place)
 
 
+def first_seen(mask: Mask, queries: Ints) -> Ints:
+    """Return the first key that each query sees. Shapes: (n,) -> (n,)."""
+    width = _width(mask)
+    return np.zeros_like(queries) if width is None else np.maximum(queries - width + 1, 0)
+
+
+def last_seen(mask: Mask, queries: Ints, seq_len: int) -> Ints:
+    """Return the last key that each query sees. Shapes: (n,) -> (n,)."""
+    return np.full_like(queries, seq_len - 1) if _width(mask) is None else queries
+
+
 def columns(mask: Mask, rows: slice, seq_len: int) -> slice:
     """Return the keys from the first to the last that some query of `rows` sees."""
     width = _width(mask)

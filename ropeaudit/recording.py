@@ -150,7 +150,7 @@ def record(
         structural_max=found.structural.max,
         structural_rms=found.structural.rms,
         predicted_rms=_predicted(found.bound),
-        bound_max=found.bound.maximum + measured.error if found.bound else None,
+        bound_max=_maximum(found.bound, measured.error),
         **(found.attention.columns() if found.attention else dict.fromkeys(records.ATTENTION)),
         **_place_columns(found.places),
         worst_head=head,
@@ -165,7 +165,12 @@ def _predicted(bound: Bound | None) -> float | None:
     """Return the predicted RMS; nan where numbers may overflow, for it is that of a run without overflow."""
     if bound is None:
         return None
-    return bound.rms if math.isfinite(bound.maximum) else math.nan
+    return bound.rms if bound.maximum != math.inf else math.nan
+
+
+def _maximum(bound: Bound | None, error: float) -> float | None:
+    """Return the bound of any drift; undefined for a sample, which has a prediction alone."""
+    return None if bound is None or math.isnan(bound.maximum) else bound.maximum + error
 
 
 def _judged(found: Found, tolerance: float, interval: tuple[float | None, float | None]) -> dict[str, Any]:
@@ -194,6 +199,7 @@ def _judged(found: Found, tolerance: float, interval: tuple[float | None, float 
         drift_relative=relative,
         interval=None if low is None or high is None else (low / truth.rms, high / truth.rms),
         misplaced=found.places is not None and not found.places.excess <= 1,
+        exact=drift.max <= found.measured.error,
     )
     misplaced = found.places is not None and found.places.misplaced
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
@@ -202,7 +202,8 @@ COLUMNS: dict[str, str] = {
     "self_drift_rms": "root mean square of self-drift; clipped angles add their structural change to it",
     "structural_max": "largest change of the exact scores by the shift itself: new frequencies, clipping",
     "structural_rms": "root mean square of that change; drift does not hold it",
-    "predicted_rms": "drift_rms predicted from the recipe, for q and k of random phases; nan for a sample",
+    "predicted_rms": "drift_rms predicted from the recipe, for q and k of random phases; nan where "
+    "numbers may overflow",
     "bound_max": "no emulated drift_max exceeds it with q and k of these sizes; inf: overflow; nan: sample",
     **ATTENTION,
     "worst_head": "head of drift_max; nan where no score differs or some are not finite",
@@ -227,7 +228,7 @@ VERDICTS: dict[str, str] = {
     "sound": f"drift_rms is at most {EXCESS:g} times what careful code in the dtype has near offset 0",
     "exact": "drift is within the certified error of the reference",
     "coarse": f"drift_rms is more than {EXCESS:g} times attainable_rms, and at most {GROWTH:g} times "
-    "floor_rms: a rounded or wrong table, a wrong base, a narrow accumulator",
+    "floor_rms: so do a rounded or wrong table, a wrong base, a narrow accumulator",
     "growing": f"drift_rms is more than {EXCESS:g} times attainable_rms, and more than {GROWTH:g} "
     "times floor_rms",
     "broken": f"drift_rms is at least {BROKEN_SHARE:.0%} of reference_rms",
@@ -276,69 +277,21 @@ def within(
     drift_relative: float,
     interval: tuple[float, float] | None,
     misplaced: bool,
+    exact: bool = False,
 ) -> str:
     """Return whether a row is good enough, one word of `WITHIN`.
 
     interval: of drift_relative, where it is estimated from a sample. misplaced: whether a rotated pair is off
-    by more than roundings explain.
+    by more than roundings explain. exact: whether drift is within the certified error of the reference.
     """
     if nonfinite or misplaced:
         return "no"
     low, high = interval or (drift_relative, drift_relative)
     if scores < FEWEST or low <= tolerance < high:
         return "undecided"
-    return "yes" if drift_relative <= tolerance else "no"
+    return "yes" if exact or drift_relative <= tolerance else "no"
 
 
 def ratio(value: float, by: float) -> float:
     """Return value / by, or nan where that is undefined."""
     return value / by if by and math.isfinite(by) else math.nan
-
-
-def structure_notes(found: Iterable[Record], frozen: bool) -> list[str]:
-    """Return what the shift does to exact scores, or that length-dependent frequencies were kept."""
-    found = list(found)
-    moved = [record for record in found if record.structural_max > 0]
-    if moved:
-        most = max(moved, key=lambda record: record.structural_rms)
-        why = "clipped angles" if most.clip else "new frequencies"
-        return [
-            f"structure, not precision: at offset {most.offset} the shift itself changes the exact scores by "
-            f"{most.structural_rms:.3g} RMS in every dtype ({why})."
-        ]
-    shifted = [record for record in found if record.length is not None and record.offset]
-    if not shifted or not frozen:
-        return []
-    return [
-        f"scaling {shifted[0].scaling.partition(':')[0]} depends on the length; frequencies are those for "
-        f"{shifted[0].length} positions at every offset; --length shifted lets them change."
-    ]
-
-
-def device_notes(found: Iterable[Record]) -> list[str]:
-    """Return which devices had no float64, so that stages in it were executed elsewhere."""
-    places = dict.fromkeys(record.device for record in found if record.device.endswith("(float64 on cpu)"))
-    return [f"{place.partition(' ')[0]} has no float64: it was computed on the CPU." for place in places]
-
-
-def note(record: Record) -> str | None:
-    """Return a finding that the reader must know of, with its remedy; None where there is none."""
-    where = f"{record.subject} {record.dtype} at offset {record.offset}"
-    if record.verdict == "refused":
-        return f"{where}: refused: {record.refused}."
-    collapsed = record.distinct_positions < record.seq_len
-    if record.nonfinite:
-        every = record.nonfinite == record.scores
-        kind = "sampled score" if record.sample else "score"
-        share = f"every {kind} is" if every else f"{record.nonfinite} of {record.scores} {kind}s are"
-        remedy = "keep the stage that overflows in float32"
-        if collapsed:
-            remedy = "keep positions, frequencies and angles in float32"
-        if not record.distinct_positions:
-            remedy = "keep positions in float32"
-        return f"{where}: {share} nan or infinite; {remedy}."
-    if collapsed and record.rotary_dim:
-        wide = "float64" if abs(record.offset) + record.seq_len > 2**24 else "float32"
-        count = f"{record.distinct_positions} of {record.seq_len}"
-        return f"{where}: {count} positions stay distinct; keep positions in {wide}."
-    return None

@@ -175,6 +175,11 @@ def _rowwise(a: Array, b: Array) -> Array:
     return np.asarray(np.einsum("nd,nd->n", a, b))
 
 
+def joined(high: Array, low: Array | None) -> Array:
+    """Return the two arrays of `product` or `paired` as one of float64; the first itself if it is alone."""
+    return high if low is None else np.asarray(high + low)
+
+
 def certificate(q: Factor, k: Factor) -> float:
     """Bound |product - exact score| over all rows of q and k. Units: score units.
 

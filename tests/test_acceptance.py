@@ -1,5 +1,7 @@
 """What users were promised, in figures; every number says where it comes from."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -67,13 +69,15 @@ FAMILIES = {
 }
 
 
-def one(*args: object, **kwargs: object) -> Record:
-    (record,) = shift(*args, **kwargs)  # type: ignore[arg-type]
+def one(offset: int, dtype: str, recipe: str = "uniform", **kwargs: Any) -> Record:
+    (record,) = shift(offset, dtype, recipe, **kwargs)
     return record
 
 
 def test_defaults_in_bfloat16_keep_36_positions() -> None:
-    assert one(1000, "bf16").distinct_positions == 36
+    hf, uniform = shift(1000, "bf16")
+    assert (hf.subject, hf.distinct_positions) == ("hf", 256)
+    assert (uniform.subject, uniform.distinct_positions) == ("uniform", 36)
 
 
 def test_float16_overflows_at_131072() -> None:

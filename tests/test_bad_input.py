@@ -20,7 +20,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from ropeaudit import shift
-from ropeaudit.cli import output
+from ropeaudit.cli import outfiles
 from ropeaudit.cli.main import main
 from ropeaudit.errors import UsageError
 
@@ -282,7 +282,22 @@ def test_negative_offsets_work(offsets, capsys) -> None:
 
 
 def test_what_is_lossy_but_possible_is_a_finding(capsys) -> None:
-    assert main([*TINY, "--offset", "9007199254740000", "--dtype", "bf16,fp16,e4m3", "-f", "json"]) == 0
+    assert (
+        main(
+            [
+                *TINY,
+                "--offset",
+                "9007199254740000",
+                "--dtype",
+                "bf16,fp16,e4m3",
+                "--recipe",
+                "uniform",
+                "-f",
+                "json",
+            ]
+        )
+        == 0
+    )
     seen = capsys.readouterr()
     assert len(json.loads(seen.out)["records"]) == 3
     assert "positions stay distinct" in seen.err
@@ -393,8 +408,8 @@ def test_bfloat16_is_read_as_such(form, tmp_path) -> None:
         np.save(tmp_path / "q.npy", short["q"])
         np.save(tmp_path / "k.npy", short["k"])
     np.savez(tmp_path / "same.npz", **{name: x.astype(np.float64) for name, x in short.items()})
-    (record,) = shift(1000, "bf16", qk=path)
-    (same,) = shift(1000, "bf16", qk=str(tmp_path / "same.npz"))
+    (record,) = shift(1000, "bf16", "uniform", qk=path)
+    (same,) = shift(1000, "bf16", "uniform", qk=str(tmp_path / "same.npz"))
     assert record.drift_rms == same.drift_rms
 
 
@@ -604,7 +619,7 @@ def test_a_full_disk_leaves_an_existing_file_as_it_was(step, capsys, tmp_path, m
 
     monkeypatch.chdir(tmp_path)
     Path("x.csv").write_text("old")
-    monkeypatch.setattr(output.os, step, full)
+    monkeypatch.setattr(outfiles.os, step, full)
     assert main([*SMALL, "-o", "x.csv"]) == 2
     seen = capsys.readouterr()
     assert seen.out == ""
@@ -627,7 +642,7 @@ def test_an_interrupt_keeps_the_rows_that_are_done(capsys, monkeypatch, tmp_path
 
     monkeypatch.setattr(Audit, "measure", measure)
     path = tmp_path / "x.csv"
-    assert main([*TINY, "--seed", "0-9+1", "-o", str(path), "-q"]) == 130
+    assert main([*TINY, "--recipe", "uniform", "--seed", "0-9+1", "-o", str(path), "-q"]) == 130
     assert path.read_text().count("\n") == 1 + 2 * 8
     assert "interrupted: 16 rows were done" in capsys.readouterr().err
 

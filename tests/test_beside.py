@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ropeaudit import beside
-from ropeaudit.cli import output
+from ropeaudit.cli import outfiles, output
 from ropeaudit.cli.main import main
 from ropeaudit.sweeps import sweep_file
 
@@ -33,7 +33,7 @@ def hidden(folder: Path) -> list[str]:
 @pytest.mark.parametrize("content", [b"", b"half a rep"])
 def test_what_a_killed_run_left_is_cleared_by_the_next(content, tmp_path) -> None:
     path = tmp_path / "x.csv"
-    files = [output._beside(path), output._beside(tmp_path / "x.csv.meta.json")]
+    files = [outfiles._beside(path), outfiles._beside(tmp_path / "x.csv.meta.json")]
     names = [Path(file.name) for file in files]
     for file in files:
         file.write(content)
@@ -131,7 +131,7 @@ def test_a_folder_that_cannot_be_listed_can_be_written(tmp_path, monkeypatch) ->
 
 
 def test_rows_that_are_taken_over_leave_no_file(tmp_path) -> None:
-    run(tmp_path / "x.jsonl")
+    run(tmp_path / "x.jsonl", "--recipe", "uniform")
     file = sweep_file.SweepFile(str(tmp_path / "x.jsonl"), True)
     assert len(file.rows) == 4
     assert hidden(tmp_path) == []

@@ -86,13 +86,19 @@ def cells(
 
 
 def holds(record: Record, found: Bound) -> bool:
-    """No nan; inf where anything overflowed; else not below what was measured, less its own error."""
+    """No nan; inf where anything overflowed; else not below what was measured, less its own error.
+
+    The row predicts nothing where numbers may overflow: a prediction is that of a run without it.
+    """
+    if math.isinf(found.maximum) != math.isnan(record.predicted_rms):
+        return False
     if record.nonfinite:
         return found.maximum == math.inf and not math.isnan(found.rms)
     if math.isnan(found.rms) or not math.isfinite(record.drift_max):
         return False
-    same = record.predicted_rms == found.rms and record.bound_max == found.maximum + record.reference_error
-    return same and record.drift_max <= record.bound_max
+    if math.isfinite(found.maximum) and record.predicted_rms != found.rms:
+        return False
+    return record.drift_max <= record.bound_max == found.maximum + record.reference_error
 
 
 def check(*arguments: Any, **case: Any) -> int:
@@ -173,7 +179,7 @@ def test_the_prediction_is_near_what_is_measured(head_dim: int) -> None:
     ratios = {}
     for record, found in cells(PREDICTED, DTYPES, offsets, head_dim=head_dim, seq_len=256, heads=2):
         assert holds(record, found), (record, found)
-        if record.verdict in ("floor", "growing"):
+        if record.verdict in ("sound", "coarse", "growing"):
             ratios[record.subject, record.dtype, record.offset] = found.rms / record.drift_rms
     assert len(ratios) > 100
     assert {key: ratio for key, ratio in ratios.items() if not 0.7 < ratio < 1.5} == {}

@@ -45,15 +45,17 @@ def uploaded(folder: Path) -> Path:
 
 def test_a_kernel_that_is_as_good_as_before_passes(folder) -> None:
     assert list(job(folder).values()) == [0, 0, 0]
-    assert (folder / "summary.md").read_text(encoding="utf-8").startswith("**Floor (6 of 6 cases)")
+    assert (
+        (folder / "summary.md").read_text(encoding="utf-8").startswith("**Within tolerance (6 of 6 cases): ")
+    )
     assert uploaded(folder).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
 def test_a_careless_kernel_fails_and_its_report_is_there(folder) -> None:
     (folder / "mypkg" / "rope.py").write_text(CARELESS, encoding="utf-8")
     assert list(job(folder).values()) == [1, 1, 0]
-    assert "decorrelated" in (folder / "summary.md").read_text(encoding="utf-8")
-    assert "decorrelated" in uploaded(folder).read_text(encoding="utf-8")
+    assert "| broken |" in (folder / "summary.md").read_text(encoding="utf-8")
+    assert "v v-broken w-no" in uploaded(folder).read_text(encoding="utf-8")
 
 
 def test_steps_are_run_or_bring_something() -> None:

@@ -59,7 +59,19 @@ def test_help(out, snapshot) -> None:
 
 def test_json_is_strict_and_holds_the_circumstances(out) -> None:
     text = out(
-        "shift", "--heads", "1", "--seq-len", "4", "--offset", "131072", "--dtype", "fp16", "-f", "json"
+        "shift",
+        "--heads",
+        "1",
+        "--seq-len",
+        "4",
+        "--offset",
+        "131072",
+        "--dtype",
+        "fp16",
+        "--recipe",
+        "uniform",
+        "-f",
+        "json",
     )
 
     def refuse(word: str) -> None:
@@ -88,7 +100,7 @@ def test_every_form_says_the_same(out) -> None:
 def test_undefined_is_nan_in_csv(out) -> None:
     text = out(
         "shift", "--heads", "1", "--seq-len", "4", "--offset", "131072", "--dtype", "fp16", "--qk", "ones",
-        "-f", "csv", "--columns", "seed,drift_rms,worst_head,self_drift_max",
+        "--recipe", "uniform", "-f", "csv", "--columns", "seed,drift_rms,worst_head,self_drift_max",
     )  # fmt: skip
     assert text.splitlines()[1] == "nan,nan,nan,nan"
 
@@ -97,7 +109,7 @@ def test_two_runs_give_the_same_bytes() -> None:
     command = [sys.executable, "-m", "ropeaudit", "shift", "--heads", "2", "-f", "csv"]
     first, second = (subprocess.run(command, capture_output=True, check=True).stdout for _ in range(2))
     assert first == second
-    assert first.count(b"\n") == 9
+    assert first.count(b"\n") == 17
 
 
 def test_reports_go_to_files_and_to_stdout(out, tmp_path) -> None:
@@ -106,10 +118,7 @@ def test_reports_go_to_files_and_to_stdout(out, tmp_path) -> None:
     text = out(*SMALL, "-f", "csv", *flags)
     assert (tmp_path / "drift.csv").read_text() == text
     assert json.loads((tmp_path / "drift.csv.meta.json").read_text())["schema"] == records.SCHEMA
-    assert (
-        "**Growing" in (tmp_path / "ticket.md").read_text()
-        or "**Decorr" in (tmp_path / "ticket.md").read_text()
-    )
+    assert (tmp_path / "ticket.md").read_text().startswith("**Out of tolerance (2 of 8 cases): uniform in ")
     assert sorted(os.listdir(tmp_path)) == sorted([*names, "drift.csv.meta.json"])
 
 
@@ -117,7 +126,7 @@ def test_a_broken_gate_gives_1_and_says_which(capsys) -> None:
     assert main([*SMALL, "--fail-if", "drift_rms>1e-9", "--fail-if", "nonfinite>0", "-q"]) == 1
     said = capsys.readouterr().err
     assert "failed: drift_rms = " in said
-    assert "4 of 4 cases fail" in said
+    assert "8 of 8 cases fail" in said
     assert "nonfinite" not in said
 
 
@@ -130,10 +139,8 @@ def test_a_gate_that_holds_gives_0_and_nan_breaks_it(capsys) -> None:
 
 
 def test_notes_and_errors_stay_off_stdout(capsys) -> None:
-    assert (
-        main(["shift", "--dtype", "bf16", "--offset", "1000", "--heads", "1", "-f", "csv", "--no-header"])
-        == 0
-    )
+    command = ["shift", "--recipe", "uniform", "--dtype", "bf16", "--offset", "1000", "--heads", "1"]
+    assert main([*command, "-f", "csv", "--no-header"]) == 0
     seen = capsys.readouterr()
     assert seen.out.count("\n") == 1
     assert "36 of 256 positions stay distinct; keep positions in float32" in seen.err
@@ -152,7 +159,7 @@ def test_a_terminal_gets_colour_and_no_cut_numbers(tmp_path) -> None:
     os.close(leader)
     assert "\x1b[" in text
     assert "…" not in text
-    assert "Left out for want of room: floor rms" in text.replace("_", " ")
+    assert "Left out for want of room: self drift rms, drift max, " in text.replace("_", " ")
 
 
 def test_a_terminal_without_a_width_still_shows_the_report() -> None:

@@ -19,7 +19,9 @@ from ropeaudit.reports.reading import read
 
 SMALL = ["--heads", "1", "--seq-len", "40", "--offset", "0,128k", "--dtype", "fp64,fp16,bf16"]
 SHIFT = ["shift", *SMALL, "--recipe", "uniform,hf", "-q"]
-ROWS = [record.as_dict() for record in shift((0, 7), ("fp16", "bf16"), heads=1, seq_len=9, head_dim=8)]
+ROWS = [
+    record.as_dict() for record in shift((0, 7), ("fp16", "bf16"), "uniform", heads=1, seq_len=9, head_dim=8)
+]
 
 
 @pytest.fixture(scope="module")
@@ -110,9 +112,9 @@ def test_new_and_gone() -> None:
     )
 
 
-def test_the_version_is_not_what_was_asked_for() -> None:
-    assert set(records.IDENTITY) - set(KEYS) == {"schema", "version"}
-    found = compare(ROWS, [changed(row, version="another") for row in ROWS])
+def test_neither_version_nor_tolerance_makes_another_case() -> None:
+    assert set(records.IDENTITY) - set(KEYS) == {"schema", "version", "tolerance"}
+    found = compare(ROWS, [changed(row, version="another", tolerance=0.5) for row in ROWS])
     assert {pair.status for pair in found.pairs} == {"same"}
 
 

@@ -183,7 +183,7 @@ def test_overflow_names_the_first_stage_and_what_repairs_it(capsys) -> None:
     assert (found.lost.first, found.lost.repaired_by) == ("position", ("position",))
     found = explain(131072, "fp32", "hf", changes={"angle": "fp16"}, **TINY)
     assert (found.lost.first, names(found)) == ("angle", {"angle"})
-    assert main(["explain", "--dtype", "fp16", "--offset", "128k", *SMALL]) == 0
+    assert main(["explain", "--recipe", "uniform", "--dtype", "fp16", "--offset", "128k", *SMALL]) == 0
     seen = capsys.readouterr()
     assert seen.out.startswith(
         "float16 uniform at offset 131072: 100 % of the scores are nan or infinite (overflow, first at the "
@@ -281,12 +281,12 @@ def test_widening_is_of_all_parts_of_a_stage() -> None:
 
 
 def test_float64_has_no_wider_remedy(capsys) -> None:
-    found = explain(1000, "fp64", **TINY)
+    found = explain(1000, "fp64", "uniform", **TINY)
     assert [one.share for one in found.blames[:-1]] == [0.0] * len(shares.SHARED)
     assert (found.blames[-1].stage, found.blames[-1].share) == ("float64", pytest.approx(1.0))
     assert found.drift.rms > found.error  # the extended reference sees it
     assert (found.remedies, found.remedy) == ((), None)
-    assert main(["explain", "--dtype", "fp64", *SMALL]) == 0
+    assert main(["explain", "--recipe", "uniform", "--dtype", "fp64", *SMALL]) == 0
     seen = capsys.readouterr()
     assert "no stage is narrower than float64" in seen.out
     assert "no wider format here" in seen.err
@@ -295,7 +295,7 @@ def test_float64_has_no_wider_remedy(capsys) -> None:
 
 def test_no_drift_is_said(tmp_path, capsys) -> None:
     np.savez(tmp_path / "zero.npz", q=np.zeros((1, 4, 64)), k=np.ones((1, 4, 64)))
-    assert main(["explain", "--qk", f"{tmp_path / 'zero.npz'}", "-f", "json"]) == 0
+    assert main(["explain", "--recipe", "uniform", "--qk", f"{tmp_path / 'zero.npz'}", "-f", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["headline"] == "bfloat16 uniform at offset 1000 does not drift: every score is exact."
     assert {one["share"] for one in report["records"]} == {None}

@@ -28,7 +28,7 @@ from ropeaudit.reports.numbers import printable
 from ropeaudit.reports.reading import read, record
 
 HOSTILE = "\"'></script><script>pwned=1</script><img src=x onerror=pwned=1>\x1b[31m\u202eevil\x00```\n&lt;"
-FOUND = list(shift((0, 100, 5000), ("fp32", "bf16"), ("uniform", "hf"), seq_len=9, heads=1, head_dim=8))
+FOUND = list(shift((0, 100, 5000), ("fp32", "bf16"), ("uniform", "hf"), seq_len=16, heads=1, head_dim=8))
 ABOUT = {
     "command": "ropeaudit shift --offset 1",
     "time": "2026-01-01T00:00:00Z",

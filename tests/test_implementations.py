@@ -198,7 +198,7 @@ def test_each_is_audited_in_its_own_layout_unless_one_is_typed(capsys) -> None:
     assert found == list(zip(names, ["half", "half", "interleaved", "half"], strict=True))
     assert main([*command.split(), "--layout", "interleaved"]) == 0
     verdicts = {one["subject"]: one["verdict"] for one in rows(capsys.readouterr().out)}
-    assert verdicts == dict.fromkeys(names, "floor") | {"transformers-llama": "refused"}
+    assert verdicts == dict.fromkeys(names, "sound") | {"transformers-llama": "refused"}
     assert main([*command.split(), "--model", "llama-3.1-8b"]) == 0
     assert {one["layout"] for one in rows(capsys.readouterr().out)} == {"half"}
 
@@ -227,7 +227,7 @@ def test_a_planted_layout_bug_is_found_at_offset_0(monkeypatch, capsys) -> None:
     plant(monkeypatch, Planted)
     assert main(["shift", "--impl", "planted", "--dtype", "fp32", "--offset", "0", "-f", "csv", "-q"]) == 0
     (found,) = rows(capsys.readouterr().out)
-    assert found["verdict"] == "decorrelated"
+    assert found["verdict"] == "broken"
     plant(monkeypatch, Planted, layouts=("half",))
     assert main(["shift", "--impl", "planted", "--dtype", "fp32", "--offset", "0", "-f", "csv", "-q"]) == 0
     (found,) = rows(capsys.readouterr().out)

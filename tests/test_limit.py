@@ -15,12 +15,14 @@ from ropeaudit import inputs, limit, parse, recipes, shift
 from ropeaudit.analyses import limit as analysis
 from ropeaudit.analyses import limit_guess, limit_search
 from ropeaudit.analyses.limit_search import Question, search
+from ropeaudit.analyses.limit_tolerance import tolerance
 from ropeaudit.bounds import bound, bound_up_to
 from ropeaudit.bounds.monotone import last_exact_offset
 from ropeaudit.cases import Case
 from ropeaudit.cli.main import main
 from ropeaudit.errors import NotEmulated, UnknownName, UsageError
 from ropeaudit.reports.limit import COLUMNS, row
+from ropeaudit.rope import scaling
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
 
@@ -36,12 +38,12 @@ def rows(text: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize("seq_len", [16, 64, 256])
 def test_rounded_positions_fail_at_the_first_integer_that_is_not_held(fmt, first, seq_len) -> None:
     changes, case = {"position": fmt}, {"heads": 1, "seq_len": seq_len}
-    for tolerance in ("drift_max=1e-9", f"distinct_positions={seq_len}"):
-        (found,) = limit(tolerance, "float64", "uniform", changes=changes, **case)
-        assert found.last_position(found.first_failing_offset) == first
-        assert found.first_failing_offset == first - seq_len + 1
-        assert found.safe_offset == found.guaranteed == first - seq_len
-        assert found.boundary.exhaustive
+    for asked in ("drift_max=1e-9", f"distinct_positions={seq_len}"):
+        (found,) = limit(asked, "float64", "uniform", changes=changes, **case)
+        assert found.last_position(found.first_failure) == first
+        assert found.first_failure == found.first_failure_seen == first - seq_len + 1
+        assert found.proved_up_to == found.bound_up_to == found.measured_up_to == first - seq_len
+        assert found.proof == "bound"
 
 
 # recipe, dtype, changes, case: small, and of every kind; several recover at offsets past their first failure.
@@ -69,9 +71,9 @@ SETTINGS = [
 ]
 
 
-def scan(records, tolerance, up_to):
+def scan(records, asked, up_to):
     """The first offset that fails, by looking at each of them: column, number, direction read anew."""
-    column, number = tolerance.split("=")
+    column, number = asked.split("=")
     for record in records[: up_to + 1]:
         value = getattr(record, column)
         good = value >= float(number) if column == "distinct_positions" else abs(value) <= float(number)
@@ -80,7 +82,7 @@ def scan(records, tolerance, up_to):
     return None
 
 
-def tolerances(records):
+def tried(records):
     """Tolerances that fail at 0, early, late and never, and on which values come and go."""
     found = []
     for column in ("drift_max", "drift_rms", "drift_relative", "self_drift_rms", "drift_bias"):
@@ -96,17 +98,17 @@ def check_setting(which, up_to, budget=None):
     name, dtype, changes, case = SETTINGS[which]
     case = {"heads": 1, "seed": which} | case
     records = list(shift(range(up_to + 1), dtype, name, changes=changes, **case))
-    asked = tolerances(records)
+    asked = tried(records)
     outcomes = set()
     for text, found in zip(
         asked, limit(asked, dtype, name, changes=changes, up_to=up_to, budget=budget, **case), strict=True
     ):
         first = scan(records, text, up_to)
-        assert str(found.tolerance).startswith(text.partition("=")[0])
+        assert found.tolerance == tolerance(text)
         if found.boundary.exhaustive:
-            assert found.first_failing_offset == first, text
+            assert found.first_failure == found.first_failure_seen == first, text
             safe = up_to if first is None else first - 1
-            assert found.safe_offset == (safe if safe >= 0 else None), text
+            assert found.proved_up_to == found.measured_up_to == (safe if safe >= 0 else None), text
         claims_hold(found, records, first)
         outcomes |= {"at 0" if first == 0 else "never" if first is None else "between"}
         if first is not None and any(found.tolerance.holds(record) for record in records[first:]):
@@ -116,18 +118,28 @@ def check_setting(which, up_to, budget=None):
 
 def claims_hold(found, records, first):
     """What is said of a limit is what was measured there, whether or not all was searched."""
-    if found.guaranteed is not None:
-        assert first is None or first > found.guaranteed, found.tolerance
-    if found.first_failing_offset is None:
-        assert found.safe_offset == found.up_to
+    if found.bound_up_to is not None:
+        assert first is None or first > found.bound_up_to, found.tolerance
+        assert found.proved_up_to >= found.bound_up_to
+    if found.proved_up_to is None:
+        assert first == 0
+        assert (found.proof, found.measured_up_to, found.boundary.held) == ("none", None, 0)
+    else:
+        assert first is None or first > found.proved_up_to, found.tolerance
+    if found.first_failure is not None:
+        assert found.first_failure == first
+    if found.first_failure_seen is None:
+        assert found.measured_up_to == found.up_to
     else:
         assert first is not None
-        assert found.first_failing_offset >= first
-        assert repr(found.at_failing) == repr(records[found.first_failing_offset])
-        assert not found.tolerance.holds(found.at_failing)
-    if found.safe_offset is not None:
-        assert repr(found.at_safe) == repr(records[found.safe_offset])  # bit for bit what `shift` reports
-        assert found.tolerance.holds(found.at_safe)
+        assert found.first_failure_seen >= first
+        assert repr(found.at_failure) == repr(records[found.first_failure_seen])
+        assert not found.tolerance.holds(found.at_failure)
+    if found.measured_up_to is not None:
+        at = records[found.measured_up_to]
+        assert repr(found.at_measured) == repr(at)  # bit for bit what `shift` reports
+        assert found.tolerance.holds(found.at_measured)
+        assert found.boundary.held <= min(found.measured_up_to + 1, found.boundary.tested)
     assert repr(found.at_zero) == repr(records[0])
 
 
@@ -162,8 +174,10 @@ def test_a_boundary_is_found_exactly_where_all_beyond_it_fails(up_to, seq_len, m
     found = search(Question(seq_len, up_to, proved, most), test)
     assert len(asked) == len(set(asked)) == found.tested <= most + 1
     assert found.failing == (first if first <= up_to else None)
-    assert found.safe == (first - 1 if first <= up_to else up_to)
-    assert found.safe in asked or found.safe < 0
+    assert found.held_up_to == (first - 1 if first <= up_to else up_to)
+    assert found.held_up_to in asked or found.held_up_to < 0
+    assert proved <= found.proved <= found.held_up_to
+    assert found.held == sum(offset < first for offset in asked)
 
 
 @settings(max_examples=60)
@@ -228,23 +242,28 @@ def test_the_bound_of_a_range_covers_and_grows(name, dtype) -> None:
 
 def test_what_is_guaranteed_was_worth_proving() -> None:
     (found,) = limit("drift_max=0.01", "fp32", "hf", heads=1, seq_len=32, head_dim=64, budget=64)
-    assert 20_000 < found.guaranteed < found.first_failing_offset
-    records = shift(range(found.guaranteed - 40, found.guaranteed + 1), "fp32", "hf", heads=1, seq_len=32)
+    assert 20_000 < found.bound_up_to <= found.proved_up_to < found.first_failure_seen
+    records = shift(range(found.bound_up_to - 40, found.bound_up_to + 1), "fp32", "hf", heads=1, seq_len=32)
     assert max(record.drift_max for record in records) <= 0.01
     (none,) = limit("drift_max=0.01", "fp32", "llamacpp-cpu", heads=1, seq_len=8, head_dim=8, up_to=50)
-    assert none.guaranteed is None
+    assert none.bound_up_to is None
     (clipped,) = limit("drift_max=9", "fp32", "hf", heads=1, seq_len=8, head_dim=8, up_to=20, clip=50.0)
-    assert (clipped.guaranteed, clipped.first_failing_offset) == (None, None)
+    assert (clipped.bound_up_to, clipped.first_failure_seen) == (None, None)
 
 
 def test_budgets_count_work() -> None:
-    assert analysis.most(inputs.make("ones", 8, 8, 256, RopeSetting.of(128)), RopeSetting.of()) == 208
-    assert analysis.most(inputs.make("ones", 1, 1, 16, RopeSetting.of(32)), RopeSetting.of(32)) > 3001
-    assert (
-        analysis.most(inputs.make("ones", 8, 8, 2048, RopeSetting.of(128)), RopeSetting.of())
-        == analysis.FEWEST
-    )
-    (found,) = limit("drift_rms=1e-3", "fp16", heads=1, seq_len=64, head_dim=32, budget=100)
+    def most(heads, seq_len, setting, **case):
+        made = inputs.make("ones", heads, heads, seq_len, setting)
+        return analysis.most(Case(**case), made, setting)
+
+    wide, narrow = RopeSetting.of(128), RopeSetting.of(32)
+    assert most(8, 256, wide) == 208
+    assert most(1, 16, narrow) > 3001
+    assert most(8, 2048, wide) == analysis.FEWEST
+    assert most(8, 2048, wide, model="llama-3.1-8b") == analysis.FEWEST + limit_search.WITHIN
+    dynamic = RopeSetting.of(32, scaling=scaling.parse("dynamic:factor=2,maximum=64"))
+    assert most(1, 16, dynamic, length="shifted") < most(1, 16, dynamic) / 7
+    (found,) = limit("drift_rms=1e-3", "fp16", "hf", heads=1, seq_len=64, head_dim=32, budget=100)
     assert 60 < found.boundary.tested <= 101
     assert not found.boundary.exhaustive
 
@@ -252,7 +271,7 @@ def test_budgets_count_work() -> None:
 def test_the_order_of_tolerances_does_not_matter() -> None:
     asked = ["drift_rms=1e-3", "drift_max=4e-3"]
     given = {"heads": 1, "seq_len": 32, "head_dim": 32, "budget": 80}
-    there, back = (list(limit(some, "fp16", **given)) for some in (asked, asked[::-1]))
+    there, back = (list(limit(some, "fp16", "hf", **given)) for some in (asked, asked[::-1]))
     assert [one.boundary for one in there] == [one.boundary for one in back[::-1]]
 
 
@@ -278,15 +297,24 @@ def out_of(capsys, monkeypatch):
     [
         (
             ["--dtype", "fp64", "--recipe", "uniform", "--tolerance", "drift_max=1e-9"],
-            "no failure up to position 315.",
+            "meets drift_max ≤ 1e-09 at every offset up to 300 (last position 315).",
         ),
-        (["--dtype", "bf16", "--tolerance", "drift_max=0"], "never meets drift_max ≤ 0: drift_max is"),
-        (["--set", "position=bf16", "--tolerance", "distinct_positions=16"], "position 257 fails"),
+        (
+            ["--dtype", "bf16", "--tolerance", "drift_max=0"],
+            "does not meet drift_max ≤ 0 at offset 0 already: drift_max is",
+        ),
+        (
+            ["--set", "position=bf16", "--tolerance", "distinct_positions=16"],
+            "at every offset up to 241 (last position 256) and fails at offset 242",
+        ),
         (
             ["--recipe", "hf,uniform", "--tolerance", "distinct_positions=16"],
-            "1 of 2 cases fail up to offset 300; the first of them: uniform",
+            "A failure was measured in 1 of 2 cases; the earliest: uniform",
         ),
-        (["--recipe", "hf,meta", "--tolerance", "drift_rms=1"], "None of 2 cases fails: "),
+        (
+            ["--recipe", "hf,meta", "--tolerance", "drift_rms=1"],
+            "No offset up to 300 fails in any of 2 cases; the first of them: ",
+        ),
         (["--set", "angle=fp8_e4m3", "--tolerance", "nonfinite=0"], "nonfinite is"),
         (["--set", "angle=fp8_e4m3", "--tolerance", "drift_max=9"], "scores are nan or infinite."),
     ],
@@ -297,15 +325,18 @@ def test_the_headline_says_it(options, said, out_of) -> None:
 
 
 def test_data_is_whole_and_undefined_values_are_nan(out_of, capsys, tmp_path) -> None:
-    command = ["limit", *SMALL, "--dtype", "fp16,bf16", "--tolerance", "drift_rms=1e-3", "--up-to", "90"]
-    assert main([*command, "-f", "csv", "-o", f"{tmp_path / 'x.json'}"]) == 0
+    command = ["limit", *SMALL, "--recipe", "hf", "--dtype", "fp16,bf16", "--up-to", "90"]
+    assert main([*command, "--tolerance", "drift_rms=1e-3", "-f", "csv", "-o", f"{tmp_path / 'x.json'}"]) == 0
     first, second = rows(capsys.readouterr().out)
     assert list(first) == list(COLUMNS)
-    assert (first["safe_offset"], first["first_failing_offset"], first["how"]) == ("90", "nan", "exhaustive")
-    assert (second["safe_offset"], second["safe_position"], second["safe_up_to"]) == ("nan", "nan", "never")
-    assert (second["first_failing_offset"], second["first_failing_position"]) == ("0", "15")
+    assert (first["proved_up_to"], first["first_failure_seen"], first["proof"]) == ("90", "nan", "exhaustive")
+    assert (second["proved_up_to"], second["measured_position"], second["proof"]) == ("nan", "nan", "none")
+    assert (second["first_failure"], second["failure_position"]) == ("0", "15")
+    text = {"subject", "dtype", "model", "scaling", "axes", "layout", "mask", "source", "tolerance_column"}
+    for name in set(COLUMNS) - text - {"frequencies", "proof"}:
+        assert all(isinstance(float(row[name]), float) for row in (first, second)), name
     report = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
-    assert report["records"][1]["value_at_failing"] == report["records"][1]["value_at_zero"] > 1e-3
+    assert report["records"][1]["value_at_failure"] == report["records"][1]["value_at_zero"] > 1e-3
     assert "hf bfloat16" in report["stages"]
 
 
@@ -313,8 +344,8 @@ def test_notes_name_remedies_and_models_that_fall_short(capsys) -> None:
     command = ["limit", "--model", "llama-3.1-8b", "--heads", "1", "--seq-len", "16", "--dtype", "bf16"]
     assert main([*command, "--recipe", "uniform", "--tolerance", "drift_rms=0.3"]) == 0
     seen = capsys.readouterr()
-    assert "uniform in bfloat16 (llama-3.1-8b) meets" in seen.out
-    assert "llama-3.1-8b: made for 131,072 positions, uniform in bfloat16 meets drift_rms ≤ 0.3" in seen.err
+    assert "uniform in bfloat16 (llama-3.1-8b) on 16 tokens does not hold drift_rms ≤ 0.3" in seen.out
+    assert "llama-3.1-8b: made for 131,072 positions; uniform in bfloat16 fails drift_rms ≤ 0.3" in seen.err
     assert main(["limit", *SMALL, "--recipe", "uniform", "--tolerance", "distinct_positions=16"]) == 0
     assert "positions stay distinct; keep positions in float32." in capsys.readouterr().err
     assert main(["limit", *SMALL, "--scaling", "dynamic:factor=2,maximum=64", "--up-to", "90"]) == 0
@@ -322,14 +353,14 @@ def test_notes_name_remedies_and_models_that_fall_short(capsys) -> None:
 
 
 def test_nothing_turns_or_nothing_is_there() -> None:
-    (found,) = limit("drift_max=1e-2", "bf16", heads=1, seq_len=4, head_dim=8, rotary_dim=0, budget=64)
-    assert found.first_failing_offset is None
-    (single,) = limit("drift_max=1", "bf16", heads=1, seq_len=1, head_dim=2, up_to=0)
-    assert (single.safe_offset, single.boundary.exhaustive) == (0, True)
+    (found,) = limit("drift_max=1e-2", "bf16", "hf", heads=1, seq_len=4, head_dim=8, rotary_dim=0, budget=64)
+    assert found.first_failure_seen is None
+    (single,) = limit("drift_max=1", "bf16", "hf", heads=1, seq_len=1, head_dim=2, up_to=0)
+    assert (single.proved_up_to, single.proof, single.boundary.exhaustive) == (0, "bound", True)
     (axes,) = limit(
         "drift_max=1e-9", "fp64", "uniform", heads=1, seq_len=4, head_dim=8, mrope="1,2,1", axis="h", up_to=99
     )
-    assert (axes.guaranteed, axes.first_failing_offset) == (99, None)
+    assert (axes.bound_up_to, axes.first_failure_seen) == (99, None)
     assert row(axes)["axes"].startswith("split 1/2/1")
 
 
@@ -367,8 +398,8 @@ def test_bad_input_gets_one_line(options, said, tmp_path, capsys) -> None:
 def test_bad_arguments_in_python() -> None:
     with pytest.raises(UsageError, match="up-to"):
         list(limit(up_to=1.5))
-    with pytest.raises(UsageError, match="length"):
-        list(limit(length="shifted"))
+    with pytest.raises(UnknownName, match="length"):
+        list(limit(length="shift"))
     with pytest.raises(UnknownName):
         limit("drift=1")
     with pytest.raises(NotEmulated):
@@ -395,9 +426,95 @@ def test_cases_multiply() -> None:
     given = [Case(heads=1, seq_len=8, head_dim=d) for d in (8, 16)]
     resolved = [recipes.named("hf").resolve(parse(fmt)) for fmt in ("fp16", "bf16")]
     heard = []
-    asked = [analysis.tolerance("drift_rms=1e-3"), analysis.tolerance("nonfinite=0")]
+    asked = [tolerance("drift_rms=1e-3"), tolerance("nonfinite=0")]
     found = list(analysis.run(given, resolved, asked, 60, progress=heard.append))
     assert len(found) == 8
     assert [one.tolerance for one in found] == asked * 4
     assert heard == sorted(heard)
     assert heard[-1] <= 1
+
+
+LONGROPE = "longrope:short=1;1;1;1,long=2;4;8;16,original=64,factor=4"
+
+
+@pytest.mark.parametrize("spec", [LONGROPE, "dynamic:factor=2,maximum=64"])
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+def test_frequencies_that_the_offset_changes_are_those_of_a_scan(spec, dtype) -> None:
+    case = {"heads": 1, "seq_len": 8, "head_dim": 8, "scaling": spec, "length": "shifted"}
+    records = list(shift(range(151), dtype, "uniform", **case))
+    assert len({record.length for record in records}) > 1
+    asked = tried(records)
+    for text, found in zip(asked, limit(asked, dtype, "uniform", up_to=150, **case), strict=True):
+        assert (found.frozen, found.changing) == (False, True)
+        first = scan(records, text, 150)
+        claims_hold(found, records, first)
+        assert found.first_failure == first, text
+        assert row(found)["frequencies"] == "shifted"
+
+
+def test_a_proof_goes_through_a_switch_of_frequencies() -> None:
+    case = {"heads": 1, "seq_len": 8, "head_dim": 8, "budget": 64}
+    longrope = {"scaling": LONGROPE, "length": "shifted"}
+    (found,) = limit("drift_rms=0.01", "fp32", "hf", up_to=20_000, **case, **longrope)
+    assert found.bound_up_to > 56  # the last offset with the short frequencies
+    dynamic = {"scaling": "dynamic:factor=2,maximum=64", "length": "shifted"}
+    (found,) = limit("drift_rms=0.01", "fp32", "hf", up_to=20_000, **case, **dynamic)
+    assert found.bound_up_to == 57  # of those past it each has a setting of its own, and one is looked at
+
+
+def test_a_model_that_switches_is_not_judged_with_frozen_frequencies(out_of, capsys) -> None:
+    command = ["limit", "--model", "phi-3.5-mini", "--heads", "1", "--seq-len", "16", "--budget", "64"]
+    frozen = out_of(*command, "-q")
+    assert "with the frequencies of 4,096 positions at every offset; --length shifted" in frozen
+    assert "margin" not in frozen
+    assert main([*command, "--length", "shifted"]) == 0
+    shown = capsys.readouterr()
+    assert "times its 131,072 positions" in shown.out
+    assert "what new frequencies do to those scores is not drift" in shown.err
+    assert "the shift itself changes the exact scores" in shown.err
+
+
+def test_models_are_judged_by_their_own_maximum(out_of) -> None:
+    command = [
+        "limit",
+        "--model",
+        "llama-3.1-8b,qwen3-8b",
+        "--heads",
+        "1",
+        "--seq-len",
+        "16",
+        "--budget",
+        "90",
+    ]
+    shown = rows(out_of(*command, "-f", "csv"))
+    assert [one["maximum"] for one in shown] == ["131072", "40960"]
+    for one in shown:
+        seen = int(one["measured_up_to"]) + 16
+        assert float(one["margin"]) == seen / int(one["maximum"]) > 1
+        assert float(one["proved_margin"]) == (int(one["proved_up_to"]) + 16) / int(one["maximum"]) < 1
+    assert out_of(*command).startswith(
+        "No failure was seen within the maximum in any of 2 models; the smallest"
+    )
+    proved = out_of(*command, "--recipe", "uniform", "--dtype", "fp64", "--tolerance", "drift_max=1e-3")
+    assert proved.startswith(
+        "2 of 2 models hold through their own maximum; the smallest margin: uniform in float64"
+    )
+    assert "holds drift_max ≤ 0.001 through all 131,072 positions, 128.0 times over: proved up to" in proved
+    failing = out_of(*command, "--recipe", "uniform", "--dtype", "bf16")
+    assert failing.startswith("2 of 2 models do not hold through their own maximum; the earliest failure: ")
+    short = out_of(*command, "--up-to", "1000")
+    assert "but 2 were not measured up to it" in short.splitlines()[0]
+
+
+def test_the_end_of_a_models_positions_is_measured() -> None:
+    (found,) = limit("drift_rms=0.01", heads=1, seq_len=16, model="llama-3.1-8b", budget=64)
+    within = 131_072 - 16
+    asked = []
+    search(
+        Question(16, 2**24, -1, 64, [], within),
+        lambda some: asked.extend(some) or [True for _ in some],
+        lambda low, high, count: range(high - count, high),
+    )
+    assert found.within == within in asked
+    assert set(range(within - limit_search.WITHIN + 1, within)) <= set(asked)
+    assert len(asked) <= 65

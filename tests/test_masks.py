@@ -201,6 +201,8 @@ def test_a_window_is_read_with_a_suffix(capsys) -> None:
         "bf16",
         "--columns",
         "mask,scores",
+        "--recipe",
+        "uniform",
         "-q",
     ]
     assert main([*command, "--mask", "window:1,window:1k,causal", "--offset", "0", "-f", "csv"]) == 0

@@ -1,10 +1,18 @@
 """Tiles, panels, threads and batches change nothing."""
 
+import math
+import operator
+from fractions import Fraction
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ropeaudit import Record, RopeSetting, case_run, inputs, shift
+from ropeaudit import Case, Record, RopeSetting, case_run, inputs, parse, recipes, reference, shift
+from ropeaudit.analyses import explain, parity
 from ropeaudit.measuring import plan, tile
+from ropeaudit.measuring.metrics import Differences, Size, Spread
 
 SETTING = {"seq_len": 90, "heads": 4, "kv_heads": 2, "head_dim": 16, "recipe": ["hf", "uniform"]}
 EXACT = [
@@ -34,6 +42,94 @@ def same(left: list[Record], right: list[Record]) -> None:
             assert getattr(a, name) == getattr(b, name), (name, a, b)
         for name in SUMS:
             assert getattr(a, name) == pytest.approx(getattr(b, name), rel=1e-5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.integers(-120, 100),
+    st.sampled_from(["noise", "outlier", "constant", "bias"]),
+)
+def test_sums_are_those_of_exact_arithmetic(seed, exponent, kind) -> None:
+    """RMS to 1e-14, means to 1e-14 of the RMS, of float32 numbers whose squares float32 cannot hold, too."""
+    x = np.random.default_rng(seed).standard_normal((30, 70))
+    x += {"noise": 0.0, "outlier": 0.0, "constant": 1e4, "bias": 1.0}[kind]
+    x[3, 4] *= 1e6 if kind == "outlier" else 1.0
+    values = np.ldexp(x.astype(np.float32), exponent).astype(np.float32).astype(np.float64)
+    size, spread, all_of_it = Size(), Spread(), Differences()
+    size.weigh(values, values.size)
+    spread.add(values, values.size, (2, 10, 20))
+    all_of_it.gather(values, np.empty_like(values), values.size, (2, 10, 20))
+    exact = [Fraction(v) for v in values.reshape(-1).tolist()]
+    shift_by = Fraction(2) ** (2 * exponent)
+    rms = math.sqrt(sum(v * v for v in exact) / len(exact) / shift_by) * 2.0**exponent
+    assert [one.rms for one in (size, spread, all_of_it)] == pytest.approx([rms] * 3, rel=1e-14)
+    assert all_of_it.mean == pytest.approx(float(sum(exact) / len(exact)), abs=1e-14 * rms)
+    assert all_of_it.mean_abs == pytest.approx(float(sum(map(abs, exact)) / len(exact)), rel=1e-14)
+    row, column = np.unravel_index(np.abs(values).argmax(), values.shape)
+    assert spread.place == all_of_it.place == (2, 10 + row, 20 + column)
+    assert spread.max == all_of_it.max == np.abs(values).max()
+
+
+@pytest.mark.parametrize("sample", [None, 300])
+@pytest.mark.parametrize("mask", ["causal", "window:7"])
+def test_the_size_of_the_reference_has_all_digits(mask, sample, tmp_path) -> None:
+    """Of float64 subjects the exact scores have a low word: without rotation they are known as fractions."""
+    made, path = inputs.make("gaussian", 2, 2, 20, RopeSetting.of(8), 3), tmp_path / "x.npz"
+    q, k = made.q + 2.0**-30 * made.q**3, made.k / 3  # many bits
+    np.savez(path, q=q, k=k)
+    case = {"qk": str(path), "rotary_dim": 0, "mask": mask, "scale": 0.5}
+    exact = [
+        sum(Fraction(a) * Fraction(b) for a, b in zip(q[h, m].tolist(), k[h, n].tolist(), strict=True)) ** 2
+        / 4
+        for h in range(2)
+        for m in range(20)
+        for n in range(20)
+        if n <= m and (mask == "causal" or m - n < 7)
+    ]
+    (found,) = shift(0, "fp64", "hf", **case)
+    rms = math.sqrt(sum(exact) / len(exact))
+    assert found.reference_rms == pytest.approx(rms, rel=1e-15)
+    assert found.reference_error < 1e-17
+    if mask == "causal":
+        (same,) = parity.run([Case(**case)], (recipes.named("hf"),) * 2, ("a", "b"), [parse("fp64")], [0])
+        assert [one.rms for one in same.apart.truths] == pytest.approx([rms] * 2, rel=1e-15)
+        (explained,) = explain.run([Case(**case)], [recipes.named("hf").resolve(parse("fp64"))], [0], None)
+        assert explained.truth.rms == pytest.approx(rms, rel=1e-15)
+    if sample:
+        (found,) = shift(0, "fp64", "hf", **case, sample=200)
+        assert found.reference_rms == pytest.approx(rms, rel=0.3)
+
+
+@pytest.mark.parametrize("recipe", ["hf", "uniform", "meta"])
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16", "fp16"])
+def test_shift_parity_and_explain_agree(recipe, dtype) -> None:
+    case = {"heads": 2, "kv_heads": 1, "seq_len": 48, "head_dim": 16}
+    (row,) = shift(1000, dtype, recipe, **case)
+    one = recipes.named(recipe)
+    (pair,) = parity.run([Case(**case)], (one, one), ("a", "b"), [parse(dtype)], [1000])
+    (why,) = explain.run([Case(**case)], [one.resolve(parse(dtype))], [1000], None)
+    for drift in (*pair.apart.drifts, why.drift):
+        assert drift.rms == pytest.approx(row.drift_rms, rel=1e-12)
+        assert drift.max == row.drift_max
+    for drift in pair.apart.drifts:
+        assert drift.mean == pytest.approx(row.drift_bias, abs=1e-12 * row.drift_rms)
+        assert drift.mean_abs == pytest.approx(row.drift_mean_abs, rel=1e-12)
+    for truth in (*pair.apart.truths, why.truth):
+        assert truth.rms == pytest.approx(row.reference_rms, rel=1e-15)
+    assert pair.apart.error == why.error == row.reference_error
+
+
+def test_the_published_error_is_the_certificate_of_the_reference() -> None:
+    made, setting = inputs.make("gaussian", 1, 1, 30, RopeSetting.of(16)), RopeSetting.of(16)
+    table = reference.distance_table(np.arange(30.0), setting)
+    for dtype, precision in (("fp64", "extended"), ("fp32", "double"), ("bf16", "double")):
+        q, k = (
+            reference.turned(x[0], table, setting, precision, by)
+            for x, by in ((made.q, setting.scale), (made.k, 1.0))
+        )
+        (found,) = shift(1000, dtype, "hf", heads=1, seq_len=30, head_dim=16)
+        assert found.reference_error == reference.certificate(q, k) > 0
 
 
 @pytest.mark.parametrize("mask", ["causal", "full"])
@@ -82,7 +178,9 @@ def test_a_small_cache_does_not_change_a_bit(monkeypatch) -> None:
 
 
 def test_causal_counts_the_lower_triangle() -> None:
-    (causal,), (full,) = (list(shift(0, "fp32", seq_len=7, heads=3, mask=m)) for m in ("causal", "full"))
+    (causal,), (full,) = (
+        list(shift(0, "fp32", "hf", seq_len=7, heads=3, mask=m)) for m in ("causal", "full")
+    )
     assert (causal.scores, full.scores) == (3 * 28, 3 * 49)
 
 

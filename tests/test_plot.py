@@ -27,7 +27,7 @@ SIGNATURES = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("plots")
-    explain = ["explain", *SMALL, "--dtype", "bf16,fp16", "--offset", "1000"]
+    explain = ["explain", *SMALL, "--recipe", "uniform", "--dtype", "bf16,fp16", "--offset", "1000"]
     limit = ["limit", "--seq-len", "16", "--heads", "1", "--kv-heads", "1", "--up-to", "512"]
     for name, line in {
         "drift": [
@@ -150,7 +150,19 @@ def test_stages(folder) -> None:
 
 def test_undefined_shares_are_marked(tmp_path) -> None:
     path = tmp_path / "x.json"
-    line = ["explain", *SMALL, "--dtype", "fp16", "--offset", "128k", "-q", "-o", f"{path}"]
+    line = [
+        "explain",
+        *SMALL,
+        "--recipe",
+        "uniform",
+        "--dtype",
+        "fp16",
+        "--offset",
+        "128k",
+        "-q",
+        "-o",
+        f"{path}",
+    ]
     assert main(line) == 0
     (axes,) = plots.picture("stages", str(path)).figure.axes
     assert all(text.get_text().startswith("not defined: ") for text in axes.texts)
@@ -202,12 +214,30 @@ def test_safe(folder) -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == [
         f"{row['subject']} {row['dtype']} {row['model']}" for row in rows
     ]
-    ends = [bar.get_x() + bar.get_width() for bar in axes.patches]
-    assert ends == pytest.approx([row["safe_position"] or 1 for row in rows])
-    never = [row for row in rows if row["safe_position"] is None]
-    assert len([mark for mark in axes.get_lines() if mark.get_marker() == "X"]) == len(never) > 0
-    assert [text.get_text() for text in axes.texts] == [row["safe_up_to"] for row in rows]
-    assert axes.get_xlabel() == "last position up to which drift_relative ≤ 0.01 holds (tokens)"
+    ends = {bar.get_x() + bar.get_width() for bar in axes.patches}
+    proved, seen = ({row[f"{what}_position"] or 1 for row in rows} for what in ("proved", "measured"))
+    assert sorted(ends) == pytest.approx(sorted(proved | seen))
+    marks = [mark.get_xdata()[0] for mark in axes.get_lines() if mark.get_marker() == "X"]
+    assert marks == [row["failure_position"] for row in rows if row["first_failure_seen"] is not None] != []
+    never = [row for row in rows if row["proved_position"] is None]
+    assert [text.get_text() for text in axes.texts].count("fails at offset 0") == len(never) > 0
+    assert axes.get_xlabel() == "last position up to which drift_relative ≤ 0.01 is met (tokens)"
+
+
+def test_safe_shows_what_is_proved_apart_from_what_was_seen(folder) -> None:
+    row, *_ = records(folder / "safe.json")
+    known = {"proved_position": 99, "measured_position": 9999, "measured_offsets": 70}
+    failing = {"first_failure_seen": 10000, "failure_position": 10015}
+    (axes,) = safe.draw([{**row, **known, **failing}], "x").figure.axes
+    assert [bar.get_x() + bar.get_width() for bar in axes.patches] == pytest.approx([99, 9999])
+    assert [text.get_text() for text in axes.texts] == [
+        "none seen up to 9,999 (70 measured), proved up to 99"
+    ]
+    assert "no failure seen, not proved" in axes.get_legend_handles_labels()[1]
+
+
+def test_safe_stops_drawing_at_some_point(folder) -> None:
+    rows = records(folder / "safe.json")
     many = safe.draw([{**row, "seed": seed} for seed in range(20) for row in rows], "x")
     assert "of 80 rows are not drawn" in many.notes[0]
 
@@ -262,7 +292,7 @@ def test_suffixes_and_the_heatmap_command(tmp_path, capsys) -> None:
     for suffix, start in SIGNATURES.items():
         assert (tmp_path / f"x.{suffix}").read_bytes().startswith(start)
     assert capsys.readouterr().err.startswith(
-        "ropeaudit: uniform float16 at offset 4,096: the largest |drift| is "
+        "ropeaudit: hf float16 at offset 4,096: the largest |drift| is "
     )
 
 

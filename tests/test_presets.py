@@ -109,7 +109,23 @@ def test_every_model_works_in_every_command(capsys: pytest.CaptureFixture[str]) 
     pairs = sum(setting.pairs for model in presets.all_presets() for setting in model.layers.values())
     small = ["--model", "all", "--layer", "all", "-f", "csv", "--no-header", "-q"]
     assert (
-        main(["shift", *small, "--heads", "1", "--seq-len", "32", "--offset", "128k", "--dtype", "bf16"]) == 0
+        main(
+            [
+                "shift",
+                *small,
+                "--heads",
+                "1",
+                "--seq-len",
+                "32",
+                "--offset",
+                "128k",
+                "--dtype",
+                "bf16",
+                "--recipe",
+                "uniform",
+            ]
+        )
+        == 0
     )
     assert capsys.readouterr().out.count("\n") == layers
     assert main(["frequencies", *small[:-2]]) == 0

@@ -24,7 +24,9 @@ from ropeaudit.reports.reading import read
 @pytest.mark.parametrize("attention", [False, True])
 def test_what_is_written_is_read_back(suffix: str, attention: bool, tmp_path: Path) -> None:
     offsets = (0, 131072)
-    found = list(shift(offsets, ("fp16", "fp64"), seq_len=9, heads=1, head_dim=8, attention=attention))
+    found = list(
+        shift(offsets, ("fp16", "fp64"), "uniform", seq_len=9, heads=1, head_dim=8, attention=attention)
+    )
     path = tmp_path / f"report{suffix}"
     path.write_bytes(reports.encoded(reports.form_of(str(path)), drift_report(found, None, {})))
     rows = read(str(path))
@@ -43,9 +45,9 @@ def test_what_is_written_is_read_back(suffix: str, attention: bool, tmp_path: Pa
 
 
 def test_rows_of_the_same_cell_have_the_same_identity() -> None:
-    first, second = (list(shift((0, 7), "fp16", seq_len=9, heads=1, head_dim=8)) for _ in range(2))
+    first, second = (list(shift((0, 7), "fp16", "uniform", seq_len=9, heads=1, head_dim=8)) for _ in range(2))
     assert [one.identity() for one in first] == [one.identity() for one in second]
-    other = list(shift((0, 7), "fp16", seq_len=9, heads=1, head_dim=8, changes={"angle": "fp32"}))
+    other = list(shift((0, 7), "fp16", "uniform", seq_len=9, heads=1, head_dim=8, changes={"angle": "fp32"}))
     assert len({one.identity() for one in (*first, *other)}) == 4
 
 
@@ -94,6 +96,8 @@ def test_parquet_is_typed_for_data_frames(tmp_path: Path, capsys: pytest.Capture
         "0,131072",
         "--dtype",
         "fp16,bf16",
+        "--recipe",
+        "uniform",
         "-q",
     ]
     assert main([*command, "--seed", str(2**64 - 1), "-o", f"{path}"]) == 0
@@ -138,7 +142,7 @@ def test_without_pyarrow_one_is_told_what_to_install(
 
 def _written(tmp_path: Path, **options) -> Path:
     path = tmp_path / "x.csv"
-    found = list(shift((0, 7), "fp16", seq_len=9, heads=1, head_dim=8, **options))
+    found = list(shift((0, 7), "fp16", "uniform", seq_len=9, heads=1, head_dim=8, **options))
     path.write_bytes(reports.encoded("csv", drift_report(found, None, {})))
     return path
 

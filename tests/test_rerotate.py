@@ -166,7 +166,7 @@ def test_a_lost_run_is_a_finding(capsys) -> None:
 
 def test_files_and_columns(tmp_path, capsys) -> None:
     table, data = tmp_path / "a.txt", tmp_path / "b.csv"
-    command = ["rerotate", *SMALL, "--steps", "1-4*2", "-q"]
+    command = ["rerotate", "--recipe", "hf", *SMALL, "--steps", "1-4*2", "-q"]
     assert main([*command, "-o", f"{table}", "-o", f"{data}"]) == 0
     assert table.read_text(encoding="utf-8") == capsys.readouterr().out
     assert [one["steps"] for one in rows(data.read_text(encoding="utf-8"))] == ["1", "2", "4"]

@@ -92,17 +92,17 @@ def test_whole_p_rope_is_rope_and_no_p_rope_is_no_position() -> None:
 def test_clipping_at_infinity_is_rope_and_a_clip_is_structure() -> None:
     plain, far = rows(1000, "fp32"), rows(1000, "fp32", clip=float("inf"))
     assert plain == far
-    (near,) = rows(1000, "fp64", clip=10.0)
+    (near,) = rows(1000, "fp64", "uniform", clip=10.0)
     assert near.structural_rms > 0.1
     assert near.drift_rms < 1e-14
 
 
 def test_all_axes_together_are_one_axis_and_one_axis_moves_its_pairs_alone() -> None:
     figures = ("drift_max", "drift_rms", "self_drift_rms", "reference_rms")
-    plain, together = rows(1000, "bf16"), rows(1000, "bf16", mrope="4,6,6")
+    plain, together = (rows(1000, "bf16", "uniform", mrope=mrope) for mrope in (None, "4,6,6"))
     for name in figures:
         assert getattr(plain[0], name) == getattr(together[0], name)
-    one = {axis: rows(1000, "bf16", mrope="4,6,6", axis=axis)[0] for axis in "thw"}
+    one = {axis: rows(1000, "bf16", "uniform", mrope="4,6,6", axis=axis)[0] for axis in "thw"}
     assert one["t"].self_drift_rms > one["w"].self_drift_rms > 0  # the first pairs are the fast ones
     assert one["h"].structural_max == 0.0
     assert one["t"].axes == "split 4/6/6, shifted t"
@@ -149,7 +149,7 @@ def test_exact_scores_of_every_scaling_against_50_digits(spec: str) -> None:
 
 def test_the_float64_subject_agrees_with_the_reference_for_every_scaling() -> None:
     for spec in (DYNAMIC, LONG, "yarn:factor=4,original=64", "llama3:factor=8,low=1,high=4,original=64"):
-        (record,) = rows(0, "fp64", scaling=spec)
+        (record,) = rows(0, "fp64", "uniform", scaling=spec)
         assert record.drift_rms < 2e-15 * max(record.reference_rms, 1)
 
 
@@ -176,13 +176,13 @@ def test_bad_settings(case: dict, message: str) -> None:
 def test_a_negative_offset_shortens_the_length() -> None:
     """transformers takes max(position_ids) + 1, which is below the border again."""
     spec = LONG.replace("original=1024", "original=60")
-    base, back = rows((0, -10), "fp32", scaling=spec, length="shifted")
+    base, back = rows((0, -10), "fp32", "uniform", scaling=spec, length="shifted")
     assert (base.structural_max, base.length) == (0.0, 61)
     assert (back.length, back.structural_rms > 1e-3) == (60, True)
 
 
 def test_a_clip_that_is_not_reached_changes_nothing_and_one_axis_is_refused() -> None:
-    (record,) = rows(1000, "fp32", clip=1e9)
+    (record,) = rows(1000, "fp32", "uniform", clip=1e9)
     assert record.structural_max == 0.0
     with pytest.raises(UsageError, match="--clip goes with --axis all"):
         rows(1000, "fp32", clip=10.0, mrope="4,6,6", axis="h")
@@ -190,9 +190,9 @@ def test_a_clip_that_is_not_reached_changes_nothing_and_one_axis_is_refused() ->
 
 def test_a_narrow_position_does_not_make_float64_exact() -> None:
     """Positions below 2^24 are exact in float32: the verdict is that of float64 throughout."""
-    plain = rows((0, 1000), "fp64")
-    narrow = rows((0, 1000), "fp64", changes={"position": "fp32"})
-    assert [r.verdict for r in narrow] == [r.verdict for r in plain] == ["floor", "growing"]
+    plain = rows((0, 1000), "fp64", "uniform")
+    narrow = rows((0, 1000), "fp64", "uniform", changes={"position": "fp32"})
+    assert [r.verdict for r in narrow] == [r.verdict for r in plain] == ["sound", "growing"]
     assert [r.drift_rms for r in narrow] == [r.drift_rms for r in plain]
 
 
@@ -206,8 +206,8 @@ def test_scores_that_vanish_in_float32_are_refused(tmp_path) -> None:
 
 
 def test_a_scaling_by_hand_drops_the_scale_of_the_models_own() -> None:
-    (own,) = shift(0, "fp32", model="deepseek-v3", heads=1, seq_len=4)
-    (plain,) = shift(0, "fp32", model="deepseek-v3", scaling="default", heads=1, seq_len=4)
+    (own,) = shift(0, "fp32", "hf", model="deepseek-v3", heads=1, seq_len=4)
+    (plain,) = shift(0, "fp32", "hf", model="deepseek-v3", scaling="default", heads=1, seq_len=4)
     assert plain.scale == pytest.approx(192**-0.5)
     assert own.scale / plain.scale == pytest.approx(1.8739, abs=5e-5)
 
@@ -230,4 +230,4 @@ def test_nonsense_is_refused(case: dict) -> None:
 
 
 def test_numpy_integers_are_offsets() -> None:
-    assert [record.offset for record in rows(np.int64(7), "fp32")] == [7]
+    assert [record.offset for record in rows(np.int64(7), "fp32", "hf")] == [7]

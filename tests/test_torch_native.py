@@ -160,7 +160,9 @@ def test_a_wider_accumulator_is_had_by_widening() -> None:
     ],
 )
 def test_accumulators_that_torch_has_not_are_refused(dtype: str, accumulate: str, said: str) -> None:
-    (record,) = shift(0, dtype, changes={"accumulate": accumulate}, backend="torch", heads=1, seq_len=4)
+    (record,) = shift(
+        0, dtype, "uniform", changes={"accumulate": accumulate}, backend="torch", heads=1, seq_len=4
+    )
     assert record.refused == said
     assert (record.verdict == "refused") == (said != "none")
 
@@ -397,7 +399,7 @@ def test_float64_is_computed_on_the_cpu_where_the_device_has_none(monkeypatch: p
 def test_a_device_without_float64_is_named_in_a_note() -> None:
     from dataclasses import replace
 
-    (record,) = shift(0, "fp32", backend="torch", heads=1, seq_len=4)
+    (record,) = shift(0, "fp32", "uniform", backend="torch", heads=1, seq_len=4)
     without = replace(record, device="mps (float64 on cpu)")
     assert drift_report([record], None, {}).notes == []
     notes = drift_report([without, without], None, {}).notes
@@ -432,6 +434,6 @@ def test_the_command_refuses_a_device_without_torch(capsys) -> None:
 
 
 def test_an_overflow_in_float16_is_a_finding() -> None:
-    (record,) = shift(131072, "fp16", backend="torch", heads=1, seq_len=16)
+    (record,) = shift(131072, "fp16", "uniform", backend="torch", heads=1, seq_len=16)
     assert record.verdict == "overflow"
     assert math.isnan(record.drift_rms)

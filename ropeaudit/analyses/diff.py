@@ -12,8 +12,9 @@ from ropeaudit.errors import BadInput, UsageError
 
 Row = Mapping[str, Any]
 
+_VERDICTS_SINCE = 3  # the schema whose verdicts have today's meanings
 RATIO = 1.05  # a column that is this many times what it was, or less than its inverse, has changed
-KEYS = tuple(name for name in records.IDENTITY if name not in ("schema", "version"))
+KEYS = tuple(name for name in records.IDENTITY if name not in ("schema", "version", "tolerance"))
 COUNTS = ("nonfinite", "distinct_positions")  # whole numbers: every other one is a change
 # The columns that are compared. Signed ones and those that are computed, not measured, are left out.
 MEASURED = (
@@ -28,6 +29,7 @@ MEASURED = (
     "self_drift_max",
     "structural_rms",
     "structural_max",
+    "place_excess",
     *(name for name in records.ATTENTION if name != "attention_adaptive_tv_mean"),
 )
 
@@ -157,9 +159,16 @@ def _pair(before: Row | None, after: Row, ratio: float) -> Pair:
     if before is None:
         return pair
     changed = [name for name in MEASURED if _has_changed(pair, name, ratio)]
-    if before.get("verdict", after.get("verdict")) != after.get("verdict", before.get("verdict")):
-        changed.append("verdict")
+    if _same_words(before, after):
+        words = [name for name in ("verdict", "within_tolerance") if name in before and name in after]
+        changed += [name for name in words if before[name] != after[name]]
     return Pair(before, after, tuple(changed))
+
+
+def _same_words(before: Row, after: Row) -> bool:
+    """Whether two rows are judged alike: by verdicts of the same schema, and the same tolerance."""
+    old, new = (value(row, "schema") >= _VERDICTS_SINCE for row in (before, after))
+    return old == new and before.get("tolerance") == after.get("tolerance")
 
 
 def _has_changed(pair: Pair, name: str, ratio: float) -> bool:

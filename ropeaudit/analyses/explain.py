@@ -100,7 +100,7 @@ class Explanation:
 def explain(
     offset: int = 1000,
     dtype: str = "bf16",
-    recipe: str = "uniform",
+    recipe: str = recipes.DEFAULT[0],
     *,
     changes: Mapping[str, str] | None = None,
     tolerance: tuple[str, float] | None = None,

@@ -10,7 +10,7 @@ Letters: s positions of the sequence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Test = Callable[[Sequence[int]], Sequence[bool]]
@@ -21,6 +21,7 @@ _SECTIONS = 3  # offsets tested at once between one that holds and one that fail
 _BESIDE = 16  # offsets tested beside a boundary
 _GUESSED = 32  # offsets that a guess names at once
 _SPREAD = 24  # offsets tested all over what holds: kept back for that
+WITHIN = 16  # offsets tested for the sake of those that matter most
 _LAST = 36  # tests kept back for a failure that the spread ones find
 
 
@@ -30,6 +31,7 @@ class Question:
 
     proved: it is known without a test that offsets up to this one hold; -1: of none. most: how many may be
     tested. landmarks: positions where something may change, such as the first that a format does not hold.
+    within: offsets up to this one matter most, those of the positions that a model is made for; -1: none do.
     """
 
     seq_len: int
@@ -37,19 +39,36 @@ class Question:
     proved: int
     most: int
     landmarks: Sequence[int] = ()
+    within: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """safe: all that were tested up to it hold, it among them; -1: none. failing: the first found, or None.
+    """What tests and a proof say together of the offsets 0 ... up_to.
 
-    tested: how many were. exhaustive: every offset below `failing`, or all of them, was tested or proved.
+    proved: up to here every offset was tested or is proved, and none fails; -1: 0 fails. held_up_to: the
+    largest tested one below the first known failure, -1 if there is none; held: how many tested ones lie up
+    to it; all of them hold. failing: the lowest one known to fail, or None. tested: how many were at all.
+    exhaustive: `proved` reaches all offsets below `failing`, or all there are.
     """
 
-    safe: int
+    proved: int
+    held_up_to: int
+    held: int
     failing: int | None
     tested: int
     exhaustive: bool
+
+
+def boundary(results: Mapping[int, bool], proved: int, up_to: int) -> Boundary:
+    """Sum up tests: offset -> whether it holds. proved: offsets up to this one hold without a test."""
+    failing = min((offset for offset, good in results.items() if not good), default=None)
+    top = up_to if failing is None else failing - 1
+    held = {offset for offset, good in results.items() if good and offset <= top}
+    known = min(proved, top)
+    while known + 1 in held:
+        known += 1
+    return Boundary(known, max(held, default=-1), len(held), failing, len(results), known == top)
 
 
 def search(question: Question, test: Test, guess: Guess = lambda *_: ()) -> Boundary:
@@ -63,46 +82,49 @@ def search(question: Question, test: Test, guess: Guess = lambda *_: ()) -> Boun
 class _Search:
     def __init__(self, question: Question, test: Test, guess: Guess) -> None:
         self.question, self.test, self.guess = question, test, guess
+        self.results: dict[int, bool] = {}
         self.held: set[int] = set()
         self.failing: int | None = None  # the lowest known
-        self.tested = 0
         self.guessed = False
 
     def run(self) -> Boundary:
-        """Search, and make sure that the last safe offset was tested itself."""
+        """Search, and make sure that the last offset of which nothing bad is known was tested itself."""
         q = self.question
         self.ask([0])
         if self.failing is None and q.up_to - max(q.proved, 0) <= self.left():  # 0 is tested already
             self.walk(range(q.proved + 1, q.up_to + 1))
         elif self.failing is None:
-            self.walk(thinned(grid(q), q.most // 2))
+            inner = WITHIN if q.within > q.proved else 0
+            self.walk(thinned(grid(q), (q.most - inner) // 2))
+            self.ask(self.innermost(inner))
             self.refine()
         top = self.top()
-        exhaustive = all(offset in self.held for offset in range(top, q.proved, -1))
-        safe = top if top <= q.proved else max((x for x in self.held if x <= top), default=-1)
-        if safe >= 0 and safe not in self.held:
-            self.tested += 1
-            self.test([safe])
-        return Boundary(safe, self.failing, self.tested, exhaustive)
+        if 0 <= top <= q.proved and top not in self.held:
+            self.record([top])
+        return boundary(self.results, q.proved, q.up_to)
+
+    def innermost(self, count: int) -> Sequence[int]:
+        """Name the last offset that matters most, and those below it that are the likeliest to fail."""
+        last = min(self.question.within, self.top())
+        return [last, *self.guess(self.question.proved + 1, last, count - 1)] if count else []
 
     def left(self, kept: int = 0) -> int:
         """How many tests are left, some being kept back."""
-        return self.question.most - self.tested - kept
+        return self.question.most - len(self.results) - kept
 
     def ask(self, offsets: Iterable[int], kept: int = 0) -> None:
         """Test offsets below the lowest failing one, as far as the tests go."""
         top = self.top() + 1
         low = self.question.proved if self.held else -1  # 0 is always tested, and first
         some = sorted({offset for offset in offsets if low < offset < top} - self.held)
-        some = some[: max(0, self.left(kept))]
-        if not some:
-            return
-        self.tested += len(some)
-        results = self.test(some)
-        self.held.update(offset for offset, good in zip(some, results, strict=True) if good)
-        self.failing = min(
-            (o for o, good in zip(some, results, strict=True) if not good), default=self.failing
-        )
+        self.record(some[: max(0, self.left(kept))])
+
+    def record(self, some: Sequence[int]) -> None:
+        """Test these offsets."""
+        results = dict(zip(some, self.test(some) if some else (), strict=True))
+        self.results |= results
+        self.held.update(offset for offset, good in results.items() if good)
+        self.failing = min((o for o, good in results.items() if not good), default=self.failing)
 
     def walk(self, offsets: Sequence[int]) -> None:
         """Test upwards, some at a time, until one fails."""

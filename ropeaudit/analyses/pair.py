@@ -205,8 +205,8 @@ class Comparison:
             drifts.append(formed[index] - high if low is None else (formed[index] - high) - low)
             hide(drifts[index], hidden)
         for index, fmt in enumerate(self.formats):
-            hide(truths[fmt][0], hidden)
-            found.truths[index].weigh(truths[fmt][0], visible)
+            hide(whole := reference.joined(*truths[fmt]), hidden)
+            found.truths[index].weigh(whole, visible)
         _note(found, formed[0] - formed[1], drifts, hidden, visible, corner)
 
 

@@ -87,7 +87,7 @@ class Bench:
         with np.errstate(invalid="ignore", over="ignore"):
             high, low = reference.product(q, k, np.empty(shape), np.empty(shape))
             self.error = float(np.maximum(self.error, reference.certificate(q, k)))
-        hide(seen := high.copy(), self.hidden)
+        hide(seen := reference.joined(high.copy(), low), self.hidden)
         self.truth.add(seen, self.visible, (head, 0, 0))
         x, y = inputs.q[head][rows], inputs.k[head // inputs.group][rows]
         return Truth(round_to(x, self.input), round_to(y, self.input), high, low)

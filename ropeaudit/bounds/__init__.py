@@ -152,7 +152,6 @@ class _Cell:
         self.score = terms.score(subject)
         u, d = subject.accumulate.unit_roundoff, self.setting.head_dim
         self.sum_worst = math.expm1(d * math.log1p(u))
-        self.sum_variance = terms.NOISE * u * u * d / 2
 
     def bound(self, count: int) -> Bound:
         """Return the bound over `count` scores."""
@@ -215,7 +214,7 @@ class _Cell:
         On the diagonal q and k make the same phase error: that part is taken out again.
         """
         q, k, summed = self.q, self.k, self.meeting.sum
-        later = self.sum_variance + self.score.variance
+        later = terms.later(self.subject)
         turned = 2 * self.turned.variance + (2 * self.turned.bias) ** 2 + later
         both, rest = summed(q.squares, k.squares), summed(q.rest_squares, k.rest_squares)
         phases = np.where(self.weights.small, self._small_phases(), self._large_phases(both))

@@ -223,6 +223,12 @@ def passed(subject: Emulated) -> Pair:
     return Pair(1.0, u, output.smallest_subnormal / 2, NOISE * u * u)
 
 
+def later(subject: Emulated) -> float:
+    """Return the mean square relative error of what follows the rotation: the sum and the stored score."""
+    u, d = subject.accumulate.unit_roundoff, subject.setting.head_dim
+    return NOISE * u * u * d / 2 + score(subject).variance
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """From an accumulated score to the stored one: error -> grows * error + adds * |score| + small.

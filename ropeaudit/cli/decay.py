@@ -39,7 +39,7 @@ _MOST_CASES, _MOST_VECTORS, _MOST_ROWS = 1000, 1024, 200_000
 @click.option("--vectors", metavar="N", help="Queries and keys of a head, at most.  [default: 64]")
 @click.option("--seed", metavar="N", help="Seed of gaussian q and k.  [default: 0]")
 @axis("--dtype", "Number formats in which a recipe computes the same curves.", "none; all with --recipe")
-@axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "uniform")
+@axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "hf,uniform")
 @changes_option
 @report_options
 @click.option("--no-header", is_flag=True, help="Rows alone, for csv and table.")
@@ -70,9 +70,9 @@ def decay(**options: Any) -> int:
         }
         if found or not interrupted:
             report = decay_report(found, shapes, about, columns, header=not options["no_header"])
-            output.deliver_drawn(report, functools.partial(drawn, shapes), files, options)
+            output.deliver_drawn(report, functools.partial(drawn, shapes), files, options, interrupted)
     if interrupted:
-        output.say(f"interrupted: {len(found)} of {len(jobs)} cases were done and written")
+        output.say_interrupted(f"{len(found)} of {len(jobs)} cases", files)
     return 130 if interrupted else 0
 
 
@@ -100,7 +100,7 @@ def _recipes(options: dict[str, Any]) -> list[Resolved]:
     changes = recipes.parse_changes(options["changes"])
     if not (dtypes or named or changes):
         return []
-    chosen = [recipes.load(name).changed(changes) for name in named or ["uniform"]]
+    chosen = [recipes.load(name).changed(changes) for name in named or recipes.DEFAULT]
     formats = list(dict.fromkeys(parse(name) for name in dtypes or DTYPES))
     return [recipe.resolve(fmt) for recipe in chosen for fmt in formats]
 

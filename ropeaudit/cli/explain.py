@@ -16,7 +16,7 @@ _KINDS = ("stage", "pair", "position", "head", "remedy")  # of reports.explain_r
 )
 @axis("--offset", "Integers added to every position.", "1000")
 @axis("--dtype", "Number formats of the model.", "bf16")
-@axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "uniform")
+@axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "hf,uniform")
 @click.option(
     "--tolerance",
     metavar="COLUMN=X",
@@ -67,7 +67,7 @@ def _arguments(options: dict[str, Any]) -> dict[str, Any]:
 
     return {
         "cases": list(settings.cases(options)),
-        "chosen": work.resolved(options, "uniform", "bf16"),
+        "chosen": work.resolved(options, "bf16"),
         "offsets": values.integers(options["offset"], "--offset") or [1000],
         "tolerance": remedies.parse(options["tolerance"]) if options["tolerance"] is not None else None,
     }

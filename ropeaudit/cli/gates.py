@@ -30,7 +30,7 @@ _GATE = re.compile(r"\s*(\w+)\s*(>=|<=|==|!=|>|<)\s*(\S+)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A condition such as drift_rms>0.01; a value that is nan breaks it too.
+    """A condition such as drift_rms>0.01; a value that is nan breaks it too, and so does a misplaced row.
 
     relative: the bound is a multiple of what the value was, as in drift_rms>1.1x.
     """
@@ -43,10 +43,15 @@ class Gate:
     def __str__(self) -> str:
         return f"{self.column}{self.sign}{self.bound:g}{'x' if self.relative else ''}"
 
+    @property
+    def of_drift(self) -> bool:
+        """Whether it is on drift, which cannot see a position that is wrong for q and k alike."""
+        return "drift" in self.column or self.column in ("floor_rms", "excess")
+
     def broken_by(self, row: Row) -> bool:
         """Tell whether a row makes the run fail."""
         value = row[self.column]
-        if value is None or math.isnan(value):
+        if value is None or math.isnan(value) or (self.of_drift and row.get("verdict") == "misplaced"):
             return True
         return _OPERATORS[self.sign](value, self.bound)
 
@@ -119,7 +124,9 @@ def check_columns(gates: Sequence[Gate], rows: Iterable[Row | None]) -> None:
 
 def _line(gate: Gate, row: Row, was: str, failing: int, of: int) -> str:
     who = f"{row['subject']} {row.get('dtype', '')} at offset {row['offset']}"
-    return f"failed: {gate.column} = {row[gate.column]}{was} ({gate}) for {who}; {failing} of {of} cases fail"
+    why = " misplaced:" if gate.of_drift and row.get("verdict") == "misplaced" else ""
+    seen = f"{gate.column} = {row[gate.column]}{was} ({gate})"
+    return f"failed:{why} {seen} for {who}; {failing} of {of} cases fail"
 
 
 def _number(value: Any) -> float:

@@ -42,7 +42,8 @@ def history(**options: Any) -> int:
             options["quiet"],
         )
         if found or not interrupted:
-            output.deliver(history_report(found, columns, circumstances.gather()), files, options)
+            about = circumstances.gather()
+            output.deliver(history_report(found, columns, about), files, options, interrupted)
     if interrupted:
-        output.say(f"interrupted: {len(found)} rows were done and written")
+        output.say_interrupted(f"{len(found)} rows", files)
     return 130 if interrupted else 0

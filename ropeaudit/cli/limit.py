@@ -1,4 +1,4 @@
-"""ropeaudit limit: the largest offset that meets a tolerance."""
+"""ropeaudit limit: up to which offset a tolerance is met."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ from typing import Any
 
 import click
 
-from ropeaudit.cli.options import axis, changes_option, report_options, rope_options, vector_options
+from ropeaudit.cli.options import (
+    axis,
+    changes_option,
+    length_option,
+    report_options,
+    rope_options,
+    vector_options,
+)
 
 
 @click.command(
-    epilog="What is claimed: the first failing offset was measured. Where `how` says exhaustive, so were all "
-    "below it but those that the a-priori bound proves (guaranteed_offset). Where it says searched, they are "
-    "too many: measured were powers of two, ends of formats, neighbours of the boundary, the offsets "
-    "below it whose angles are the worst, and spread ones; one that fails may have been missed. "
-    "Frequencies are those of the unshifted sequence. Exit code: 0 done, 2 bad usage or input."
+    epilog="What is claimed: first_failure_seen was measured to fail. No offset up to proved_up_to fails: "
+    "the a-priori bound proves it (bound_up_to), or each was measured. Where there are too many for that, "
+    "powers of two, ends of formats, the end of the model's positions, neighbours of the boundary, the "
+    "offsets whose angles are the worst, and spread ones are measured: no failure was seen in "
+    "`measured_offsets` of them up to measured_up_to, and one that was not measured may fail. Exit "
+    "code: 0 done, 2 bad usage or input."
 )
 @axis(
     "--tolerance",
@@ -30,7 +38,8 @@ from ropeaudit.cli.options import axis, changes_option, report_options, rope_opt
     help="Offsets that may be measured per row.  [default: by size, 208 for 8 heads of 256 positions]",
 )
 @axis("--dtype", "Number formats of the model.", "bf16")
-@axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "hf")
+@axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "hf,uniform")
+@length_option
 @changes_option
 @vector_options
 @rope_options
@@ -38,8 +47,8 @@ from ropeaudit.cli.options import axis, changes_option, report_options, rope_opt
 def limit(**options: Any) -> int:
     """Find how far positions may be shifted within a tolerance.
 
-    Reported are the largest offset that is safe, with all below it, and the first that fails, in tokens
-    and as the last position of the sequence there.
+    Reported are the offset up to which it is proved that none fails, the one up to which no failure was seen,
+    and the smallest that was seen to fail. Models are judged by the positions that they are made for.
     """
     from ropeaudit.analyses import limit as analysis
     from ropeaudit.cli import rows, work
@@ -59,14 +68,15 @@ def limit(**options: Any) -> int:
 def _arguments(options: dict[str, Any]) -> dict[str, Any]:
     """Turn options into the arguments of `analyses.limit.run`. Raises: RopeAuditError."""
     from ropeaudit.analyses import limit as analysis
+    from ropeaudit.analyses.limit_tolerance import TOLERANCE, tolerance
     from ropeaudit.cli import settings, values, work
 
-    typed = values.names(options["tolerance"], "--tolerance") or [analysis.TOLERANCE]
+    typed = values.names(options["tolerance"], "--tolerance") or [TOLERANCE]
     up_to, budget = options["up_to"], options["budget"]
     return {
         "cases": list(settings.cases(options)),
-        "resolved": work.resolved(options, "hf", "bf16"),
-        "tolerances": [analysis.tolerance(text) for text in typed],
+        "resolved": work.resolved(options, "bf16"),
+        "tolerances": [tolerance(text) for text in typed],
         "up_to": analysis.UP_TO if up_to is None else values.integer(up_to, "--up-to"),
         "budget": None if budget is None else values.integer(budget, "--budget"),
     }

@@ -54,9 +54,9 @@ def model(**options: Any) -> int:
         if found or not interrupted:
             about = circumstances.gather()
             report = model_report(audit, found, kind, threshold, columns, model_load.versions(), about)
-            output.deliver(report, files, options)
+            output.deliver(report, files, options, interrupted)
     if interrupted:
-        output.say(f"interrupted: {len(found)} cases were done and written")
+        output.say_interrupted(f"{len(found)} cases", files)
     return 130 if interrupted else 0
 
 

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from ropeaudit.cli import overwriting
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 FORMS = (
@@ -42,6 +44,7 @@ def form(function: F) -> F:
 
 def report_options(function: F) -> F:
     """-f/--format, --color, -o, --columns and -q; `cli.output` and `cli.rows` read them."""
+    function = overwriting.guarded(function)
     for option in (
         click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr."),
         axis("--columns", "Columns to show and write."),
@@ -102,6 +105,16 @@ def changes_option(function: F) -> F:
         multiple=True,
         metavar="STAGE=FORMAT",
         help="Change a stage of every recipe, such as angle=fp64 or frequency_form=divide.",
+    )(function)
+
+
+def length_option(function: F) -> F:
+    """--length; `cli.settings` reads it."""
+    return click.option(
+        "--length",
+        metavar="WHICH",
+        help="Frequencies that depend on the length: unshifted keeps them, shifted lets the offset change "
+        "them.  [default: unshifted]",
     )(function)
 
 

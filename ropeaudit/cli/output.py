@@ -1,112 +1,24 @@
-"""Where a report goes: stdout and files. Files are opened before the work and replaced whole."""
+"""Where a report goes: stdout, and files of `cli.outfiles`, which are opened before the work."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
-import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from ropeaudit import beside, reports
-from ropeaudit.errors import BadOutput, UsageError
+from ropeaudit import reports
+from ropeaudit.cli.outfiles import OutputFile
+from ropeaudit.cli.outfiles import opened as opened
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import printable
 
 _MOST_NOTES = 8
 _NARROWEST = 20  # columns of a terminal
 _CURVES = 48  # columns of a curve where no terminal says its width
-
-
-class OutputFile:
-    """A file to be: its bytes go beside it, and under its name only once they are all there."""
-
-    def __init__(self, path: str, form: str) -> None:
-        """Claim the path for a form. Raises: BadOutput if it cannot be written, MissingPackage."""
-        self.form = form
-        reports.check_installed(self.form)
-        self.targets = _targets(path, self.form)
-        self.files: list[IO[bytes]] = []
-        try:
-            for target in self.targets:
-                self.files.append(_beside(target))
-        except BaseException:
-            self.discard()
-            raise
-
-    def write(self, report: Report) -> None:
-        """Write the report; beside a CSV its circumstances go to NAME.meta.json. Raises: BadOutput."""
-        contents = [reports.encoded(self.form, report)]
-        if self.form == "csv":
-            about = json.dumps(report.circumstances, indent=2, ensure_ascii=False) + "\n"
-            contents.append(about.encode("utf-8", "backslashreplace"))
-        self.fill(contents)
-
-    def fill(self, contents: Sequence[bytes]) -> None:
-        """Write the bytes of each target and put them under their names. Raises: BadOutput."""
-        try:
-            for file, content in zip(self.files, contents, strict=True):
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-                os.chmod(file.name, 0o666 & ~_umask())
-            for target, file in zip(self.targets, self.files, strict=True):
-                beside.put(file, target)
-        except OSError as error:
-            name = str(self.targets[0])
-            raise BadOutput(f"-o {name!r} cannot be written: {error.strerror}; give another place") from None
-
-    def discard(self) -> None:
-        """Leave nothing behind of a file that was not written."""
-        for file in self.files:
-            with contextlib.suppress(OSError):
-                file.close()
-            with contextlib.suppress(OSError):
-                os.unlink(file.name)
-
-
-def _targets(path: str, form: str) -> list[Path]:
-    """The files that a path stands for: itself, and beside a CSV its circumstances."""
-    return [Path(path), Path(path + ".meta.json")][: 2 if form == "csv" else 1]
-
-
-def _beside(target: Path) -> IO[bytes]:
-    """Open a file in the folder of `target`. Raises: BadOutput."""
-    try:
-        if target.is_dir():
-            raise BadOutput(f"-o {str(target)!r} is a folder; give a file's name")
-        return beside.opened(target)
-    except BadOutput:
-        raise
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise BadOutput(f"-o {str(target)!r} cannot be written: {reason}; give another place") from None
-
-
-@contextlib.contextmanager
-def opened(
-    paths: Sequence[str], form_of: Callable[[str], str] = reports.form_of
-) -> Iterator[list[OutputFile]]:
-    """Claim all output files; whatever is not written by the end is removed again.
-
-    form_of: from a path to what the file is to hold.
-    """
-    named = [os.path.abspath(target) for path in paths for target in _targets(path, form_of(path))]
-    if len(set(named)) < len(named):
-        raise UsageError("-o names the same file twice")
-    files: list[OutputFile] = []
-    try:
-        for path in paths:
-            files.append(OutputFile(path, form_of(path)))
-        yield files
-    finally:
-        for file in files:
-            file.discard()
 
 
 def circumstances(options: dict[str, Any]) -> dict[str, Any]:
@@ -136,9 +48,14 @@ def print_report(report: Report, form: str, color: bool | None) -> None:
     sys.stdout.flush()
 
 
-def deliver(report: Report, files: Sequence[OutputFile], options: dict[str, Any]) -> None:
-    """Write the files, then stdout, then the notes: a closed pipe must not lose the files."""
-    for file in files:
+def deliver(
+    report: Report, files: Sequence[OutputFile], options: dict[str, Any], interrupted: bool = False
+) -> None:
+    """Write the files, then stdout, then the notes: a closed pipe must not lose the files.
+
+    interrupted: the report is a part of what was asked for, and takes the place of no other.
+    """
+    for file in replaceable(files, interrupted):
         file.write(report)
     print_report(report, options["form"], options["color"])
     say_notes(report, options)
@@ -149,9 +66,10 @@ def deliver_drawn(
     draw: Callable[[int, bool], str],
     files: Sequence[OutputFile],
     options: dict[str, Any],
+    interrupted: bool = False,
 ) -> None:
     """Deliver a report with curves before its legend, in tables alone. draw: from width, ASCII or not."""
-    write_drawn(report, draw, files)
+    write_drawn(report, draw, replaceable(files, interrupted))
     width = min(72, max(16, shutil.get_terminal_size().columns - 12)) if sys.stdout.isatty() else _CURVES
     plain = not (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
     shown = _with_curves(report, draw(width, plain)) if options["form"] == "table" else report
@@ -163,6 +81,19 @@ def write_drawn(report: Report, draw: Callable[[int, bool], str], files: Sequenc
     """Write the files, tables with curves. Raises: BadOutput."""
     for file in files:
         file.write(_with_curves(report, draw(_CURVES, False)) if file.form == "table" else report)
+
+
+def replaceable(files: Sequence[OutputFile], interrupted: bool) -> list[OutputFile]:
+    """Return the files to write: a report that was there is not replaced by one that is not complete."""
+    return [file for file in files if not (interrupted and file.was_there())]
+
+
+def say_interrupted(done: str, files: Sequence[OutputFile], hint: str = "") -> None:
+    """Say that the user broke it off, how much was done, and which reports were left as they were."""
+    written = " and written" if any(file.written for file in files) or not files else ""
+    left = [repr(file.path) for file in files if not file.written and file.was_there()]
+    said = f"; {', '.join(left)} {'is' if len(left) == 1 else 'are'} left as before" if left else ""
+    say(f"interrupted: {done} were done{written}{said}{hint}")
 
 
 def _with_curves(report: Report, curves: str) -> Report:
@@ -189,9 +120,3 @@ def _colours(color: bool | None) -> dict[str, Any]:
     if color is None:  # rich itself heeds NO_COLOR and FORCE_COLOR
         return {}
     return {"force_terminal": True, "no_color": False} if color else {"no_color": True}
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

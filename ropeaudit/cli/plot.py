@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ropeaudit.cli import overwriting
 from ropeaudit.cli.options import axis, changes_option, rope_options, vector_options
 from ropeaudit.errors import RopeAuditError
 
@@ -39,15 +40,16 @@ _OWN = ("file", "kind", "outputs", "quiet")  # the options that are none of the 
     default="drift",
     metavar="KIND",
     help="drift over offset, heatmap over query and key, stages to blame, bands of frequencies, decay over "
-    "distance, safe positions.  [default: drift]",
+    "distance, safe: up to where a tolerance is met.  [default: drift]",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
 @axis("--offset", "heatmap: integer added to every position.", "1000")
 @axis("--dtype", "heatmap: number format of the model.", "bf16")
-@axis("--recipe", "heatmap: number format per stage: a name or a .toml file.", "uniform")
+@axis("--recipe", "heatmap: number format per stage: a name or a .toml file.", "hf")
 @changes_option
 @vector_options
 @rope_options
+@overwriting.guarded
 def plot(**options: Any) -> int:
     """Draw a report of another command, FILE, or measure one case and draw it by query and key."""
     from ropeaudit import reports
@@ -106,12 +108,13 @@ def _drawn(kind: str, options: dict[str, Any]) -> Picture:
 
 def _measured(options: dict[str, Any]) -> Heatmap:
     """Measure the one case that the options describe. Raises: RopeAuditError."""
+    from ropeaudit import recipes
     from ropeaudit.analyses import heatmap
     from ropeaudit.cli import rows, settings, values, work
     from ropeaudit.errors import UsageError
 
     offsets = values.integers(options["offset"], "--offset") or [1000]
-    resolved, cases = work.resolved(options, "uniform", "bf16"), list(settings.cases(options))
+    resolved, cases = work.resolved(options, "bf16", recipes.DEFAULT[:1]), list(settings.cases(options))
     count = len(offsets) * len(resolved) * len(cases)
     if count != 1:
         raise UsageError(f"--kind heatmap draws one case and these options make {count}; give one value each")

@@ -26,15 +26,10 @@ def report(**options: Any) -> int:
     """
     from ropeaudit import circumstances
     from ropeaudit.cli import output, rows
-    from ropeaudit.errors import UsageError
     from ropeaudit.reports.merged import COLUMNS, merged
     from ropeaudit.reports.numbers import printable
 
     columns = rows.chosen_columns(options, COLUMNS, "(`ropeaudit list columns` explains them)")
-    read = {os.path.realpath(path) for path in options["files"]}
-    for path in options["outputs"]:
-        if os.path.realpath(path) in read:
-            raise UsageError(f"-o {path!r} is one of the files to read; give another name")
     chosen = click.get_current_context().get_parameter_source("form") is not ParameterSource.DEFAULT
     with output.opened(options["outputs"]) as files:
         made = merged(options["files"], columns, circumstances.gather())
@@ -44,6 +39,7 @@ def report(**options: Any) -> int:
         for file in files:
             file.write(made)
     sys.stdout.write(f"{printable(made.headline)}\n")
-    for path in options["outputs"] if not options["quiet"] else ():
-        output.say(f"wrote {path}: {len(made.rows)} rows, {os.path.getsize(path) / 1e6:.2g} MB")
+    for file in files if not options["quiet"] else ():
+        size = "" if file.stream else f", {os.path.getsize(file.path) / 1e6:.2g} MB"
+        output.say(f"wrote {file.path}: {len(made.rows)} rows{size}")
     return 0

@@ -15,7 +15,7 @@ from ropeaudit.cli.options import axis, changes_option, report_options, rope_opt
 @axis("--steps", "How many times keys are rotated.", "1,16,64,256")
 @click.option("--by", metavar="N", help="Tokens of one step, such as --by -16.  [default: -16]")
 @axis("--dtype", "Number formats of the model.", "bf16")
-@axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "hf")
+@axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "hf,uniform")
 @changes_option
 @vector_options
 @rope_options
@@ -31,7 +31,7 @@ def rerotate(**options: Any) -> int:
     from ropeaudit.reports.rerotate import COLUMNS, rerotate_report
 
     columns = rows.chosen_columns(options, COLUMNS)
-    cases, recipes = list(settings.cases(options)), work.resolved(options, "hf", "bf16")
+    cases, recipes = list(settings.cases(options)), work.resolved(options, "bf16")
     steps = values.integers(options["steps"], "--steps") or [1, 16, 64, 256]
     by = -16 if options["by"] is None else values.integer(options["by"], "--by")
     _, code = work.done(

@@ -1,6 +1,7 @@
 """Gathering rows: with progress, with Ctrl-C at a safe point, and in the columns that were asked for.
 
-A Ctrl-C in the middle of a hand-over between threads might hang, so the first one waits for a safe point.
+A Ctrl-C in the middle of a hand-over between threads might hang, so the first one waits for a safe point. A
+SIGTERM, by which batch systems announce an end, is heard like one.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def chosen_columns(options: dict[str, Any], known: Iterable[str], hint: str = ""
 
 
 class Interrupts:
-    """Remembers the first Ctrl-C until `check` is called; a second one is not held back."""
+    """Remembers the first Ctrl-C or SIGTERM until `check` is called; a second one is not held back."""
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -77,14 +78,15 @@ class Interrupts:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[Interrupts]:
-    """Hold Ctrl-C back within the block; outside the main thread nothing is changed."""
+    """Hold Ctrl-C and SIGTERM back within the block; outside the main thread nothing is changed."""
     interrupts = Interrupts()
     try:
-        before = signal.signal(signal.SIGINT, interrupts.hear)
+        before = {one: signal.signal(one, interrupts.hear) for one in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:  # not the main thread
         yield interrupts
         return
     try:
         yield interrupts
     finally:
-        signal.signal(signal.SIGINT, before)
+        for one, handler in before.items():
+            signal.signal(one, signal.SIG_DFL if handler is None else handler)

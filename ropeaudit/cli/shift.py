@@ -88,6 +88,11 @@ if TYPE_CHECKING:
     help="Exit with 1 if a row fulfils it: 'drift_rms>0.01'. nan does. With --baseline also "
     "'drift_rms>1.1x', 1.1 times what it was. Repeatable.",
 )
+@click.option(
+    "--tolerance",
+    metavar="X",
+    help="Largest drift_relative that is good enough, such as 0.01 or 1%.  [default: 1%]",
+)
 @click.option("--baseline", metavar="FILE", help="Compare with an earlier report, as `ropeaudit diff` does.")
 def shift(**options: Any) -> int:
     """Shift all positions and report how far the attention scores drift.
@@ -124,13 +129,13 @@ def shift(**options: Any) -> int:
             report = baseline.beside(report) if baseline else report
             draw = functools.partial(drawn, found if options["curve"] else ())
             with sweeping.kept_rows_named(kept):
-                output.write_drawn(report, draw, files)
-            if kept and (not interrupted or kept.told_by(columns, found)):
+                output.write_drawn(report, draw, output.replaceable(files, interrupted))
+            if kept and (not interrupted or sweeping.stand_in_report(kept, files, columns, found)):
                 kept.remove()
             output.deliver_drawn(report, draw, (), options)
+        more = sweeping.how_to_go_on(kept)
     if interrupted:
-        more = "; the same command with --resume goes on" if kept else ""
-        output.say(f"interrupted: {len(found)} rows were done and written{more}")
+        output.say_interrupted(f"{len(found)} rows", files, more)
         return 130
     broken = baseline.broken(conditions) if baseline else gates.broken(conditions, found)
     return work.judged(broken)
@@ -163,6 +168,7 @@ def _audit(options: dict[str, Any]) -> Audit:
         offsets=values.integers(options["offset"], "--offset") or _offsets(cases, bool(called)),
         changes=changes,
         attention=AttentionOptions.asked(options["attention"], options["softmax"], anchor),
+        **_tolerance(options["tolerance"]),
     )
 
 
@@ -175,3 +181,14 @@ def _offsets(cases: Sequence[Case], called: bool) -> Sequence[int]:
     return straddling(
         min(case.maximum or 2**17 for case in cases), max(case.seq_len or 256 for case in cases)
     )
+
+
+def _tolerance(typed: str | None) -> dict[str, float]:
+    """Read a share: 0.01 or 1%. Raises: UsageError."""
+    from ropeaudit.cli import values
+
+    if typed is None:
+        return {}
+    number = typed.strip().removesuffix("%")
+    share = values.number(number, "--tolerance", "1%")
+    return {"tolerance": share / 100 if number != typed.strip() else share}

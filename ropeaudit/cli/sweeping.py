@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from ropeaudit.audit import Audit
+    from ropeaudit.cli.outfiles import OutputFile
     from ropeaudit.records import Record
     from ropeaudit.sweeps.sweep import Sweep, Task
     from ropeaudit.sweeps.sweep_file import SweepFile
@@ -42,14 +44,14 @@ def sweep_options(function: F) -> F:
 
 def planned(audit: Audit, options: dict[str, Any]) -> tuple[Sweep, int]:
     """Return the cells to measure, and how many processes do so. Raises: UsageError."""
-    from ropeaudit.cli import values
+    from ropeaudit.cli import outfiles, values
     from ropeaudit.errors import UsageError
     from ropeaudit.sweeps.sweep import Sweep
 
     jobs = 1 if options["jobs"] is None else values.integer(options["jobs"], "--jobs")
     if not 1 <= jobs <= 1024:
         raise UsageError(f"--jobs {jobs} is not from 1 to 1024; try --jobs 2")
-    if options["resume"] and not options["outputs"]:
+    if options["resume"] and outfiles.first_file(options["outputs"]) is None:
         raise UsageError("--resume needs the file to go on with; add -o sweep.jsonl")
     if (address := options["scheduler"]) is not None and address != "local" and "://" not in address:
         raise UsageError(f"--scheduler {address!r} is no address; try tcp://127.0.0.1:8786, or local")
@@ -106,6 +108,12 @@ class Run:
             self.file.append(row)
         self.done[cell] = row
 
+    def _tell(self, text: str) -> None:
+        from ropeaudit.cli import output
+
+        if not self.options["quiet"]:
+            output.say(f"note: {text}")
+
     def _here(self, tasks: list[Task], progress: Callable[[float], None]) -> Iterator[tuple[int, Record]]:
         from ropeaudit import circumstances
         from ropeaudit.sweeps import sweep
@@ -126,7 +134,7 @@ class Run:
 
         address, audit = self.options["scheduler"], self.sweep.audit
         finished = (
-            cluster.on_dask(audit, units, address, self.jobs, listen)
+            cluster.on_dask(audit, units, address, self.jobs, listen, self._tell)
             if address is not None
             else workers.processes(audit, units, self.jobs, listen)
         )
@@ -140,28 +148,51 @@ class Run:
 
 @contextlib.contextmanager
 def kept(sweep: Sweep, options: dict[str, Any]) -> Iterator[SweepFile | None]:
-    """Open the file beside the first -o where rows are kept as they finish; None without -o.
+    """Open the file beside the first -o where rows are kept as they finish; None without a file.
 
     Raises: BadOutput; BadInput if it holds rows of another sweep.
     """
-    if not options["outputs"]:
+    from ropeaudit.cli import outfiles
+
+    name = outfiles.first_file(options["outputs"])
+    if name is None:
         yield None
         return
     from ropeaudit.sweeps import sweep_file
 
+    if not options["resume"]:
+        _refuse_other_shard(sweep, name)
+
     def check(path: str, rows: list[Record]) -> None:
         sweep_file.refuse_foreign(path, sweep.placed(rows)[1])
 
-    file = sweep_file.SweepFile(options["outputs"][0], options["resume"], check)
+    file = sweep_file.SweepFile(name, options["resume"], check)
     try:
         yield file
     finally:
         file.close()
 
 
+def _refuse_other_shard(sweep: Sweep, name: str) -> None:
+    """Raise BadOutput if NAME holds what another shard of the sweep has measured."""
+    from ropeaudit.errors import BadInput, BadOutput, UnknownName
+    from ropeaudit.sweeps import sweep_file
+
+    rows: list[Record] = []
+    if sweep.others:
+        with contextlib.suppress(BadInput, UnknownName):  # whatever else is there may be replaced
+            rows = sweep_file.finished(name)
+    if foreign := next((row for row in rows if row.identity() in sweep.others), None):
+        raise BadOutput(
+            f"{name!r} holds rows of another shard, such as {sweep_file.shown(foreign)}; give each --shard "
+            "an -o of its own, or remove it"
+        )
+
+
 @contextlib.contextmanager
 def kept_rows_named(file: SweepFile | None) -> Iterator[None]:
     """Say where the rows are if the report cannot be written. Raises: BadOutput."""
+    from ropeaudit.cli import output
     from ropeaudit.errors import BadOutput
 
     try:
@@ -173,19 +204,42 @@ def kept_rows_named(file: SweepFile | None) -> Iterator[None]:
             f"{error}, or make room: the rows are in {file.path!r}, and the same command with --resume "
             "goes on"
         ) from None
+    except KeyboardInterrupt:
+        if file is not None:
+            output.say(f"the rows are in {file.path!r}, and the same command with --resume goes on")
+        raise
+
+
+def stand_in_report(
+    file: SweepFile, files: Sequence[OutputFile], columns: Sequence[str], rows: Sequence[Record]
+) -> bool:
+    """Tell whether what a broken-off run wrote under NAME holds its rows, so that NAME.part may go."""
+    written = any(one.written for one in files if one.path == file.name)
+    return written and file.told_by(columns, rows)
+
+
+def how_to_go_on(file: SweepFile | None) -> str:
+    """Return what to say of an interrupted run's rows; nothing where they are stored nowhere."""
+    if file is None:
+        return ""
+    where = (
+        f"; the rows are in {file.path!r}" if os.path.exists(file.path) and os.path.getsize(file.path) else ""
+    )
+    return f"{where}; the same command with --resume goes on"
 
 
 def show_plan(sweep: Sweep, options: dict[str, Any]) -> int:
     """Print what would be measured; no file is written, and NAME.part is only read."""
     from ropeaudit import circumstances
-    from ropeaudit.cli import output
+    from ropeaudit.cli import outfiles, output
     from ropeaudit.reports.plan import plan_report
     from ropeaudit.sweeps import sweep_file
 
     done: dict[int, Record] = {}
     if options["resume"]:
-        done, foreign = sweep.placed(sweep_file.peek(options["outputs"][0]))
-        sweep_file.refuse_foreign(options["outputs"][0], foreign)
+        name = str(outfiles.first_file(options["outputs"]))
+        done, foreign = sweep.placed(sweep_file.peek(name))
+        sweep_file.refuse_foreign(name, foreign)
     left = [cell for number, cell in enumerate(sweep.cells) if number not in done]
     seconds = sum(cell.seconds for cell in left)
     scores = sum(cell.scores for cell in left)

@@ -48,7 +48,7 @@ def trace(**options: Any) -> int:
         if found or not interrupted:
             said = [text for one in some for text in getattr(one, "findings", ())]
             about = circumstances.gather() | ({"findings": said} if said else {})
-            output.deliver(trace_report(found, columns, about, said), files, options)
+            output.deliver(trace_report(found, columns, about, said), files, options, interrupted)
     if interrupted:
-        output.say(f"interrupted: {len(found)} implementations were done and written")
+        output.say_interrupted(f"{len(found)} implementations", files)
     return 130 if interrupted else 0

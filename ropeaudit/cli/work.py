@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ropeaudit.cli import output, rows, values
@@ -32,9 +32,9 @@ def done(
         found, interrupted = rows.gathered(run, options["quiet"])
         if found or not interrupted:
             about = output.circumstances(options) | ({"stages": stages} if stages else {})
-            output.deliver(report(found, about), files, options)
+            output.deliver(report(found, about), files, options, interrupted)
     if interrupted:
-        output.say(f"interrupted: {len(found)} {noun} were done and written")
+        output.say_interrupted(f"{len(found)} {noun}", files)
     return found, INTERRUPTED if interrupted else 0
 
 
@@ -53,15 +53,17 @@ def formats(options: dict[str, Any], usual: str) -> list[Format]:
     return list(dict.fromkeys(parse(name) for name in values.names(options["dtype"], "--dtype") or [usual]))
 
 
-def resolved(options: dict[str, Any], recipe: str, dtype: str) -> list[Resolved]:
-    """Return every recipe, changed by --set, in every dtype; `recipe` and `dtype` are the usual ones.
+def resolved(options: dict[str, Any], dtype: str, usual: Sequence[str] | None = None) -> list[Resolved]:
+    """Return every recipe, changed by --set, in every dtype; `usual`, `recipes.DEFAULT`, where none is named.
+
+    dtype: the usual one.
 
     Raises: UsageError, UnknownName, BadInput, NotEmulated.
     """
     from ropeaudit import recipes
 
     changes = recipes.parse_changes(options["changes"])
-    named = values.names(options["recipe"], "--recipe") or [recipe]
+    named = values.names(options["recipe"], "--recipe") or usual or recipes.DEFAULT
     chosen = [recipes.load(name).changed(changes) for name in named]
     kinds = formats(options, dtype)
     return [one.resolve(fmt) for one in chosen for fmt in kinds]

@@ -1,63 +1,34 @@
-"""Scores drawn at random, and the rows of q and k that form them: for sequences too long to audit whole.
+"""The rows of q and k that form sampled scores: for sequences too long to audit whole.
 
 Gaussian rows are those of the whole q and k: the same stream is drawn and all else of it forgotten. Where
 that stream is too long, every row has a generator of its own.
+Scores are sampled by the norms of q and k as they are given, before the input stage rounds them; evenly where
+all tokens of a head are alike, and where the Gaussian stream is too long to be drawn twice.
 Letters: n pairs of a query and a key, h heads, g key-value heads, s positions, d head_dim.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit import masks
 from ropeaudit.doubledouble import Array
-from ropeaudit.errors import BadShape
 from ropeaudit.formats import FP64, Format, round_to
 from ropeaudit.inputs import Inputs, check_kind, constant, on_16_bit_grid
 from ropeaudit.masks import Ints, Mask
+from ropeaudit.measuring import pairs
+from ropeaudit.measuring.pairs import Pairs
 from ropeaudit.rope.setting import RopeSetting
 
 BY_ROW = "gaussian-by-row"  # the source where every row has a generator of its own
 STREAMED = 2**32  # the longest stream, in numbers: most of a minute
+WEIGHED = 2**28  # the longest stream that is drawn twice: for the norms, then for the rows
 _CHUNK = 2**18  # numbers of a stream at once
 _BLOCK = 4096  # rows at once
-_MOST = 2**62  # scores to draw from
-
-
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """Scores: the head, the query and the key of each. Shapes: three of (n,)."""
-
-    head: Ints
-    query: Ints
-    key: Ints
-
-
-def pairs(mask: Mask, heads: int, seq_len: int, count: int, seed: int) -> Pairs:
-    """Draw `count` of the visible scores, each of them equally likely every time, so that one may come twice.
-
-    They depend on these arguments alone, and come in the order of heads, queries and keys.
-    Raises: BadShape where there are fewer scores.
-    """
-    check(mask, heads, seq_len, count)
-    each = masks.count(mask, seq_len)
-    if each * heads > _MOST:
-        raise BadShape(f"--sample draws from 2^62 scores at most; give a smaller --seq-len than {seq_len}")
-    generator = np.random.default_rng([seed, count])
-    head, number = np.divmod(np.sort(generator.integers(each * heads, size=count)), each)
-    return Pairs(head, *masks.seen(mask, seq_len, number))
-
-
-def check(mask: Mask, heads: int, seq_len: int, count: int) -> None:
-    """Raise BadShape where there are fewer scores than are to be drawn."""
-    every = masks.count(mask, seq_len) * heads
-    if count > every:
-        raise BadShape(f"--sample {count} is more than the {every} scores there are; leave it out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +69,38 @@ class Drawn:
         return all(np.array_equal(round_to(part, fmt), part) for part in parts)
 
 
+def by_norms(whole: Inputs, mask: Mask, count: int, seed: int) -> Pairs:
+    """Choose `count` scores of q and k that are in memory. Raises: BadShape."""
+    pairs.check(mask, whole.heads, whole.seq_len, count)
+    q, k = (np.stack([_squares(head) for head in x]) for x in (whole.q, whole.k))
+    return pairs.by_size(mask, q, k, count, seed)
+
+
 def of(whole: Inputs, chosen: Pairs, seed: int) -> Drawn:
     """Return what was drawn of q and k that are in memory."""
     q, k = (x.reshape(-1, x.shape[2]) for x in (whole.q, whole.k))
     in_q, in_k = _places(chosen, whole.group, whole.seq_len)
     sizes = whole.heads, whole.kv_heads, whole.seq_len
     return Drawn(chosen, Rows(q, in_q), Rows(k, in_k), *sizes, whole.source, seed, whole.digest)
+
+
+def choose(kind: str, sizes: tuple[int, int, int], d: int, mask: Mask, count: int, seed: int) -> Pairs:
+    """Choose `count` scores of the q and k that `synthetic` makes. sizes: h, g and s. Raises: BadShape."""
+    heads, kv_heads, seq_len = sizes
+    pairs.check(mask, heads, seq_len, count)
+    if kind != "gaussian" or (heads + kv_heads) * seq_len * d > WEIGHED:
+        return pairs.evenly(mask, heads, seq_len, count, seed)
+    generator, norms = np.random.default_rng(seed), []
+    for some in (heads, kv_heads):
+        parts = [_squares(on_16_bit_grid(part)) for _, part in _stream(generator, some * seq_len, d)]
+        norms.append(np.concatenate(parts).reshape(some, seq_len))
+    return pairs.by_size(mask, norms[0], norms[1], count, seed)
+
+
+def _squares(rows: Array) -> Array:
+    """Return the squared 2-norm of each row. Shapes: (r, d) -> (r,)."""
+    with np.errstate(over="ignore"):
+        return np.asarray(np.einsum("rd,rd->r", rows, rows))
 
 
 def synthetic(
@@ -147,9 +144,14 @@ def source(kind: str, sizes: tuple[int, int, int], d: int) -> str:
     return BY_ROW if long and (heads + kv_heads) * seq_len * d > STREAMED else kind
 
 
-def bytes_needed(count: int, head_dim: int) -> int:
-    """Estimate the memory of `count` pairs: their places, their order, rows in float16, and the blocks."""
-    return count * (16 * 8 + 4 * head_dim) + 256 * 2**20
+def bytes_needed(count: int, sizes: tuple[int, int, int], head_dim: int) -> int:
+    """Estimate the memory of `count` pairs: their places, their order, rows in float16, and the blocks.
+
+    Beside them a few arrays of the norms of all rows of q and k; sizes: h, g and s.
+    """
+    rows = (sizes[0] + sizes[1]) * sizes[2]
+    norms = 6 * 8 * rows if rows * head_dim <= WEIGHED else 0
+    return count * (20 * 8 + 4 * head_dim) + norms + 256 * 2**20
 
 
 def _places(chosen: Pairs, group: int, seq_len: int) -> tuple[Ints, Ints]:
@@ -163,16 +165,27 @@ def _streamed(
     """Draw `rows` rows in a stream and keep those that are wanted. Shapes: wanted (n,) -> (n, d)."""
     found = np.empty((wanted.size, d), np.float16)  # exact: on the grid of `on_16_bit_grid`
     order = np.argsort(wanted, kind="stable")
-    step = max(1, _CHUNK // d)
+    step = _step(d)
     edges = np.searchsorted(wanted[order], range(0, rows + step, step))
-    chunk = np.empty((step, d))
-    for number, start in enumerate(range(0, rows, step)):
-        part = chunk[: min(step, rows - start)]
-        generator.standard_normal(out=part)
+    for number, (start, part) in enumerate(_stream(generator, rows, d)):
         members = order[edges[number] : edges[number + 1]]
         found[members] = on_16_bit_grid(part[wanted[members] - start])
         progress(start / rows)
     return found
+
+
+def _stream(generator: np.random.Generator, rows: int, d: int) -> Iterator[tuple[int, Array]]:
+    """Yield `rows` rows of normal numbers, some at a time, with the number of the first of them."""
+    chunk = np.empty((_step(d), d))
+    for start in range(0, rows, len(chunk)):
+        part = chunk[: min(len(chunk), rows - start)]
+        generator.standard_normal(out=part)
+        yield start, part
+
+
+def _step(d: int) -> int:
+    """How many rows are drawn at once."""
+    return max(1, _CHUNK // d)
 
 
 def _by_row(

@@ -8,9 +8,8 @@ Letters: n pairs of a block, d head_dim.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,14 +18,14 @@ from ropeaudit.doubledouble import Array
 from ropeaudit.formats import round_to
 from ropeaudit.measuring import scores
 from ropeaudit.measuring.drawn import Drawn
-from ropeaudit.measuring.metrics import Fourths
+from ropeaudit.measuring.estimates import Estimated
+from ropeaudit.measuring.metrics import Size
 from ropeaudit.measuring.plan import Key, Measured, Plan
 from ropeaudit.reference import Factor
 from ropeaudit.subjects import key_rotation
 from ropeaudit.threads import mapping
 
 BLOCK = 2048  # pairs at once
-NORMAL = 1.959963984540054  # 97.5 % of a normal distribution lie below it
 
 Found = dict[tuple[int, int], Measured]
 
@@ -46,22 +45,17 @@ def measure(cases: Plan[Drawn], threads: int, progress: Callable[[float], None])
 
 
 def interval(drift: Any) -> tuple[float | None, float | None]:
-    """Return the 95 % interval of the RMS of all scores; nan if undefined, None if nothing was drawn.
-
-    The pairs are drawn independently, so the mean square is nearly normal; its standard error goes to the
-    logarithm of the RMS by the delta method: rms * exp(+-1.96 * se / (2 * mean square)).
-    """
-    if not isinstance(drift, Fourths):
-        return None, None
-    error = drift.relative_error
-    if math.isnan(error):
-        return math.nan, math.nan
-    factor = math.exp(min(NORMAL * error / 2, 700.0))
-    return drift.rms / factor, drift.rms * factor
+    """Return the 95 % interval of the RMS of all scores; nan if undefined, None if nothing was sampled."""
+    return drift.interval() if isinstance(drift, Estimated) else (None, None)
 
 
 def _nothing(cases: Plan[Drawn]) -> Found:
-    return {cell: Measured(drift=Fourths()) for cell in cases.cells()}
+    return {cell: Measured(Estimated(), Estimated(), Estimated()) for cell in cases.cells()}
+
+
+def _estimated(statistics: Size) -> Estimated:
+    """Return what `_nothing` made as what it is."""
+    return cast(Estimated, statistics)
 
 
 def _block(cases: Plan[Drawn], groups: dict[Key, list[int]], some: slice) -> Found:
@@ -83,7 +77,7 @@ def _block(cases: Plan[Drawn], groups: dict[Key, list[int]], some: slice) -> Fou
             )
             truth = reference.paired(left, right)
             for index in members:
-                _compare(cases, index, (q, k), (queries, keys), (left, right), truth, some.start, found)
+                _compare(cases, index, (q, k), (queries, keys), (left, right), truth, some, found)
     return found
 
 
@@ -94,13 +88,13 @@ def _compare(
     places: tuple[Any, Any],
     factors: tuple[Factor, Factor],
     truth: tuple[Array, Array | None],
-    start: int,
+    some: slice,
     found: Found,
 ) -> None:
     """Form a subject's scores of a block at every offset; gather their drift and self-drift."""
     subject, (high, low) = cases.subjects[index], truth
     given = [round_to(side, subject.input) for side in sides]
-    corner, base = (0, 0, start), np.empty(0)
+    weights, exact, base = cases.inputs.pairs.weight[some], reference.joined(high, low), np.empty(0)
     for number, offset in enumerate(cases.offsets[index]):
         q, k = (
             scores.operand(rotate(x, subject.table(at, offset)), subject)
@@ -108,12 +102,12 @@ def _compare(
         )
         formed = scores.form_pairs(q, k, subject, cases.setting.scale)
         measured = found[index, offset]
-        measured.truth.weigh(high[None, :], high.size)
+        _estimated(measured.truth).take(exact, weights, some.start)
         measured.error = reference.certificate(*factors)
         drift = formed - high if low is None else (formed - high) - low
-        measured.drift.gather(drift[None, :], np.empty_like(drift)[None, :], drift.size, corner)
+        _estimated(measured.drift).take(drift, weights, some.start)
         if number:
-            measured.own.add((formed - base)[None, :], drift.size, corner)
+            _estimated(measured.own).take(formed - base, weights, some.start)
         else:  # the difference of a score to itself: 0, or nan where it is not finite
             base = formed.astype(np.float64, copy=False)
             measured.own.count, measured.own.nonfinite = measured.drift.count, measured.drift.nonfinite

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit import masks, reference
+from ropeaudit.doubledouble import Array
 from ropeaudit.formats import FloatArray
 from ropeaudit.measuring import scores
 from ropeaudit.measuring.metrics import Place, Size, hide
@@ -22,8 +23,7 @@ from ropeaudit.reference import Factor
 
 TILE_ROWS, TILE_COLUMNS = 512, 512  # a tile's few arrays stay in a core's cache
 
-_SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
-_PAIR_ERROR = 2.0**-48  # a float64 score held as two float32 numbers
+_DOUBLE = np.dtype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,7 @@ class Tile:
         self.corner: Place = (0, 0, 0)
         self.hidden: NDArray[np.bool_] | None = None
         self.visible = 0
-        self.exact: tuple[FloatArray, FloatArray | None]
-        self.single: tuple[FloatArray, FloatArray] | None = None
+        self.exact: tuple[Array, Array | None]
 
     def place(self, rows: slice, cols: slice) -> None:
         """Move to another tile."""
@@ -68,47 +67,40 @@ class Tile:
     def judge(self, q: Factor, k: Factor, in_q: slice, in_k: slice, members: Sequence[int]) -> None:
         """Compute the reference of the tile and note its statistics for the subjects in `members`."""
         exact, spare = self._array(3, _DOUBLE), self._array(4, _DOUBLE)
-        high, _ = self.exact = reference.product(q.rows(in_q), k.rows(in_k), exact, spare)
-        self.single = None
+        self.exact = reference.product(q.rows(in_q), k.rows(in_k), exact, spare)
         truth, error = Size(), reference.certificate(q, k)
-        if any(scores.tile_dtype(self.plan.subjects[i]) == _SINGLE for i in members):
-            self.single = self._array(3, _SINGLE), self._array(4, _SINGLE)
-            head, tail = self.single
-            np.copyto(head, high, casting="same_kind")
-            np.subtract(high, head, out=tail, casting="same_kind")
-        if self.hidden is not None:
-            hide(high := high.copy(), self.hidden)
-        truth.weigh(high, self.visible)
+        hide(whole := reference.joined(*self.exact), self.hidden)  # and so are the differences to it
+        truth.weigh(whole, self.visible)
         for index in members:
-            single = scores.tile_dtype(self.plan.subjects[index]) == _SINGLE
             for offset in self.plan.offsets[index]:
                 measured = self.found[index, offset]
                 measured.truth.merge(truth)
-                pair = _PAIR_ERROR * q.norm * k.norm + 2.0**-148 if single else 0.0
-                measured.error = float(np.maximum(measured.error, error + pair))  # nan stays nan
+                measured.error = float(np.maximum(measured.error, error))  # nan stays nan
 
     def compare(self, index: int, q: Side, k: Side, in_q: slice, in_k: slice) -> None:
         """Form a subject's scores at every offset; gather their drift and self-drift."""
         subject = self.plan.subjects[index]
         dtype = scores.tile_dtype(subject)
-        base, formed, scratch = (self._array(number, dtype) for number in range(3))
-        high, low = self.single if dtype == _SINGLE and self.single else self.exact
-        scale = self.plan.setting.scale
+        base, wide, scratch = (self._array(number, _DOUBLE) for number in range(3))
+        (high, low), scale = self.exact, self.plan.setting.scale
         for number, offset in enumerate(self.plan.offsets[index]):
             cell, found = (index, offset), self.found[index, offset]
-            out = formed if number else base
+            out = wide if number else base
             if cell in q.lost or cell in k.lost:
                 found.drift.lose(self.visible)
                 found.own.lose(self.visible)
                 out.fill(np.nan)
                 continue
             left, right = q.subjects[cell][in_q], k.subjects[cell][:, in_k]
-            scores.form(left, right, subject, scale, out, scratch)
+            formed, spare = (out, scratch) if dtype == _DOUBLE else (self._array(n, dtype) for n in range(2))
+            scores.form(left, right, subject, scale, formed, spare)
+            if formed is not out:  # differences of float32 scores too are formed in float64
+                np.copyto(out, formed)
             if number:
-                own = np.subtract(formed, base, out=scratch)
+                own = np.subtract(wide, base, out=scratch)
                 hide(own, self.hidden)
                 found.own.add(own, self.visible, self.corner)
-            drift = np.subtract(out, high, out=formed)
+            drift = np.subtract(out, high, out=wide)
             if low is not None:
                 np.subtract(drift, low, out=drift)
             hide(drift, self.hidden)

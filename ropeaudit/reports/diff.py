@@ -11,8 +11,8 @@ from ropeaudit.analyses.diff import KEYS, MEASURED, Difference, Pair, value
 from ropeaudit.reports import Report, settings
 from ropeaudit.reports.numbers import short
 
-SCHEMA = 1
-_TEXTS = ("version", "verdict")
+SCHEMA = 2  # 2: within_tolerance, place_excess
+_TEXTS = ("version", "within_tolerance", "verdict")
 
 
 def _measured_columns() -> dict[str, str]:

@@ -8,15 +8,22 @@ from typing import Any
 
 from ropeaudit import masks, records
 from ropeaudit.records import Record
-from ropeaudit.reports import Report, settings
+from ropeaudit.reports import Report, headlines, settings, verdicts
 from ropeaudit.reports.numbers import percent, printable, short
 
 LEGEND = (
     "drift: score at the offset minus the exact score; self drift: minus the subject's own score at "
-    "offset 0;\nfloor: drift at offset 0. Scores are scaled, before softmax."
+    "offset 0;\nexcess: drift rms over what careful code in the dtype attains near offset 0. Scores are "
+    "scaled, before softmax."
+)
+_PLACED = (
+    "\nplace excess: how far the worst rotated pair is from where its position says, over what roundings "
+    "explain."
 )
 _SAMPLED = (
-    "\nSampled: low and high are the 95 % interval of drift rms over all scores; drift max is a lower bound."
+    "\nSampled: scores are drawn by |q|²|k|², a third of them evenly (all where q and k are made and long),"
+    "\nand weighted. Low and high: 95 % interval of drift rms over all scores. Drift max is a lower bound and"
+    "\nnonfinite a count of the sample: a rare fault, such as one position of thousands, no sample finds."
 )
 _SCREEN = (
     "subject",
@@ -26,8 +33,9 @@ _SCREEN = (
     "drift_max",
     "drift_rms",
     "drift_relative",
-    "floor_rms",
+    "excess",
     "self_drift_rms",
+    "within_tolerance",
     "verdict",
 )
 _AFTER = (
@@ -47,14 +55,14 @@ _AFTER_FIRST = ("attention_d", "entropy", "entropy_reference", "attention_tv_max
 _DISPENSABLE = (
     "drift_rms_low",
     "drift_rms_high",
-    "floor_rms",
+    "self_drift_rms",
     "drift_max",
     "distinct_positions",
-    "self_drift_rms",
+    "excess",
+    "place_excess",
     "drift_relative",
 )
 _MOST_CURVES = 8
-GRAVITY = ("refused", "exact", "floor", "growing", "decorrelated", "overflow")
 
 
 def drift_report(
@@ -76,13 +84,15 @@ def drift_report(
     after = (
         (*_AFTER, *(["right_token"] if any(_built(record) for record in found) else [])) if measured else ()
     )
-    screen = [*_SCREEN[:2], *varying, *_SCREEN[2:-1], *after, _SCREEN[-1]]
+    placed = ["place_excess"] if any(record.place_excess is not None for record in found) else []
+    screen = [*_SCREEN[:2], *varying, *_SCREEN[2:-2], *after, *placed, *_SCREEN[-2:]]
     sampled = any(record.sample for record in found)
     if sampled:
         at = screen.index("drift_rms") + 1
         screen[at:at] = ["drift_rms_low", "drift_rms_high"]
-    notes = [*said, *(text for record in found if (text := records.note(record)))]
-    notes += records.structure_notes(found, frozen) + records.device_notes(found)
+    notes = [*said, *(text for record in found if (text := verdicts.note(record)))]
+    notes += headlines.growth_notes(found) + headlines.format_notes(found)
+    notes += headlines.structure_notes(found, frozen) + headlines.device_notes(found)
     notes += _temperature(_worst(found)) if measured else []
     return Report(
         rows=rows,
@@ -91,7 +101,10 @@ def drift_report(
         dispensable=() if columns else (*(_AFTER_FIRST if measured else ()), *_DISPENSABLE),
         headline=headline(found),
         notes=notes,
-        legend=LEGEND + (_AFTER_LEGEND if measured else "") + (_SAMPLED if sampled else ""),
+        legend=LEGEND
+        + (_PLACED if placed else "")
+        + (_AFTER_LEGEND if measured else "")
+        + (_SAMPLED if sampled else ""),
         circumstances={"schema": records.SCHEMA, **circumstances},
         header=header,
     )
@@ -121,18 +134,27 @@ def drawn(found: Sequence[Record], width: int = 48, plain: bool = False) -> str:
 
 
 def headline(found: Sequence[Record]) -> str:
-    """Return the finding in a sentence: the worst case, and how many are like it."""
+    """Return the result in a sentence: the worst case, how many are like it, and what others do there."""
     if not found:
         return "No case was audited."
     worst = _worst(found)
-    same = sum(1 for record in found if record.verdict == worst.verdict)
-    count = f" ({same} of {len(found)} cases)" if len(found) > 1 else ""
-    said = f"{worst.verdict.capitalize()}{count}: {sentence(worst)}{_estimated(worst)}"
-    return f"{said[:-1]}; {_clause(worst)}." if _moved(worst) is not None else said
+    text = headlines.headline(found, worst) + _estimated(worst)
+    return f"{text[:-1]}; {_clause(worst)}." if _moved(worst) is not None else text
 
 
 def _worst(found: Sequence[Record]) -> Record:
-    return max(found, key=lambda record: gravity(record.verdict, record.drift_relative))
+    """Return the row that the headline is about: of those of the worst quality the one that drifts most."""
+
+    def key(record: Record) -> tuple[int, int, float]:
+        row = verdicts.columns(record)
+        rank, size = verdicts.severity(row)
+        return (
+            rank if rank > 1 else min(rank, 0),
+            {"no": 2, "undecided": 1}.get(verdicts.quality(row), 0),
+            size,
+        )
+
+    return max(found, key=key)
 
 
 def _moved(record: Record) -> float | None:
@@ -182,27 +204,3 @@ def _estimated(record: Record) -> str:
     if record.drift_rms_low is None or math.isnan(record.drift_rms_low):
         return f"{said}."
     return f"{said} (95 %: {short(record.drift_rms_low)} to {short(record.drift_rms_high)})."
-
-
-def gravity(verdict: str, relative: float) -> tuple[int, float]:
-    """Return what sorts cases by how bad they are, from a verdict and drift_relative."""
-    known = GRAVITY.index(verdict) if verdict in GRAVITY else -1
-    return known, relative if relative == relative else 0.0
-
-
-def sentence(record: Record) -> str:
-    """Return what was found of one case."""
-    who = f"{record.subject} in {record.dtype} at offset {record.offset}"
-    if record.verdict == "overflow":
-        return f"{who} gives {record.nonfinite} of {record.scores} scores that are nan or infinite."
-    size = f"drifts by {short(record.drift_rms)} RMS, {percent(record.drift_relative)} of the scores"
-    if record.verdict == "refused":
-        return f"{who}: {record.refused}."
-    if record.verdict == "exact":
-        return f"{who} is within the certified error of the reference, {short(record.reference_error)}."
-    if record.verdict == "decorrelated":
-        return f"{who} {size}: they are unrelated to the exact ones."
-    if record.verdict == "floor":
-        return f"{who} {size}; the offset does not matter."
-    times = records.ratio(record.drift_rms, record.floor_rms)
-    return f"{who} {size}, {times:.3g} times its floor."

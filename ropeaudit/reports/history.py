@@ -93,7 +93,8 @@ def headline(rows: Sequence[Mapping[str, Any]]) -> str:
     if not leaking:
         names = ", ".join(dict.fromkeys(one["implementation"] for one in called))
         return (
-            f"No state leaks: {names} give the same on fresh instances and after {len(called)} other calls."
+            f"No state leaked in {len(called)} cases: {names} gave the same on fresh instances and after "
+            "another call."
         )
     worst = max(leaking, key=lambda one: one["difference_max"])
     count = f" ({len(leaking)} of {len(called)} cases leak)"

@@ -16,9 +16,9 @@ from importlib import resources
 
 from ropeaudit import records
 from ropeaudit.reports import Report, Row, html_made, html_series, html_svg, html_table, markdown
-from ropeaudit.reports.drift import GRAVITY, gravity, sentence
 from ropeaudit.reports.html_text import ascii_only, element, listed, section, tag, text
 from ropeaudit.reports.reading import record
+from ropeaudit.reports.verdicts import bad, quality, sentence, severity
 
 MOST_WORST, FIRST_NOTES, MOST_NOTES, MOST_IN_TICKET = 5, 6, 100, 50
 _TITLE = 120  # characters
@@ -84,34 +84,43 @@ def _top(said: str) -> str:
 def _verdicts(rows: Sequence[Row]) -> str:
     """How many cases have which verdict, the worst first, and what it means."""
     counts = Counter(str(row["verdict"]) for row in rows if "verdict" in row)
-    ranked = sorted(counts, key=lambda name: gravity(name, 0.0), reverse=True)
-    return listed(
-        [
-            f"<strong>{counts[name]:,}</strong> {html_table.verdict(name)} "
-            f'<span class="meaning">{text(records.VERDICTS.get(name, ""))}</span>'
-            for name in ranked
-        ],
-        class_="counts",
-    )
+    known = {**records.EARLIER_VERDICTS, **records.VERDICTS}
+    ranked = sorted(counts, key=lambda name: [*known, name].index(name), reverse=True)
+    lines = [
+        f"<strong>{counts[name]:,}</strong> {html_table.verdict(name)} "
+        f'<span class="meaning">{text(known.get(name, ""))}</span>'
+        for name in ranked
+    ]
+    return listed([*_qualities(rows), *lines], class_="counts")
+
+
+def _qualities(rows: Sequence[Row]) -> list[str]:
+    """How many cases are good enough, and how many are not."""
+    counts = Counter(quality(row) for row in rows)
+    words = {"no": "out of tolerance", "undecided": "undecided", "yes": "within tolerance"}
+    return [
+        f'<strong>{counts[name]:,}</strong> <span class="v w-{name}">{word}</span>'
+        for name, word in words.items()
+        if counts[name]
+    ]
 
 
 def _worst(rows: Sequence[Row]) -> str:
     """The worst case of each of the worst subjects and dtypes, in words; none where all is well."""
     worst: dict[tuple[str, str], Row] = {}
     for row in rows:
-        if row.keys() >= _JUDGED and str(row["verdict"]) in GRAVITY[3:]:
+        if row.keys() >= _JUDGED and bad(row):
             key = str(row["subject"]), str(row["dtype"])
-            if key not in worst or _gravity(row) > _gravity(worst[key]):
+            if key not in worst or severity(row) > severity(worst[key]):
                 worst[key] = row
-    ranked = sorted(worst.values(), key=_gravity, reverse=True)[:MOST_WORST]
+    ranked = sorted(worst.values(), key=severity, reverse=True)[:MOST_WORST]
     return listed(
-        [f"{html_table.verdict(row['verdict'])} {text(sentence(record(row)))}" for row in ranked], "ol"
+        [
+            f"{html_table.verdict(row['verdict'], quality(row))} {text(sentence(record(row)))}"
+            for row in ranked
+        ],
+        "ol",
     )
-
-
-def _gravity(row: Row) -> tuple[int, float]:
-    relative = row.get("drift_relative")
-    return gravity(str(row.get("verdict")), 0.0 if relative is None else float(relative))
 
 
 def _notes(notes: Sequence[str]) -> str:
@@ -137,6 +146,7 @@ def _drawings(report: Report) -> str:
     ]
     left = whole - len(charts)
     said = (
+        "Ringed: out of tolerance. "
         "Dotted, level: the floor, drift at offset 0. Dashed, upright: the first position that the position "
         "stage cannot hold exactly. A pointer on a marker shows its value."
     )
@@ -176,7 +186,7 @@ def _ticket(report: Report) -> str:
     """The report as Markdown; of many rows the worst, which is what a ticket has room for."""
     whole = len(report.rows)
     if whole > MOST_IN_TICKET:
-        ranked = sorted(range(whole), key=lambda i: _gravity(report.rows[i]), reverse=True)[:MOST_IN_TICKET]
+        ranked = sorted(range(whole), key=lambda i: severity(report.rows[i]), reverse=True)[:MOST_IN_TICKET]
         kept = [report.rows[i] for i in sorted(ranked)]
         notes = [f"The {MOST_IN_TICKET} worst of {whole:,} cases are shown.", *report.notes[:MOST_NOTES]]
         report = replace(report, rows=kept, notes=notes)

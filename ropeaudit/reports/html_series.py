@@ -9,9 +9,9 @@ from typing import Any
 from ropeaudit.errors import UnknownName
 from ropeaudit.formats import Format, parse
 from ropeaudit.reports import Row, settings
-from ropeaudit.reports.drift import gravity
 from ropeaudit.reports.html_svg import STYLES, Chart, Line, Point
 from ropeaudit.reports.numbers import short
+from ropeaudit.reports.verdicts import bad, severity
 
 MOST_CHARTS = 12
 MOST_POINTS = 120  # of a line: more would lie on one another
@@ -34,7 +34,7 @@ def charts(rows: Sequence[Row]) -> tuple[list[Chart], int]:
             row
         )
     styles = {dtype: i % STYLES for i, dtype in enumerate(dict.fromkeys(str(row["dtype"]) for row in rows))}
-    worst = sorted(grouped.items(), key=lambda item: max(map(_gravity, item[1])), reverse=True)
+    worst = sorted(grouped.items(), key=lambda item: max(map(severity, item[1])), reverse=True)
     return [_chart(", ".join(key), some, styles) for key, some in worst[:MOST_CHARTS]], len(grouped)
 
 
@@ -61,10 +61,6 @@ def _said(name: str, value: Any) -> str:
     return f"{name} {f'{value:g}' if isinstance(value, float) else value}"
 
 
-def _gravity(row: Row) -> tuple[int, float]:
-    return gravity(str(row["verdict"]), row.get("drift_relative") or 0.0)
-
-
 def _chart(title: str, rows: Sequence[Row], styles: Mapping[str, int]) -> Chart:
     by_dtype: dict[str, list[Row]] = {}
     for row in rows:
@@ -86,7 +82,7 @@ def _line(dtype: str, rows: Sequence[Row], style: int) -> Line:
         offset, value = int(row["offset"]), _number(row["drift_rms"])
         if offset not in points or _size(value) > _size(points[offset].value):
             about = f"{dtype} at offset {offset:,}: drift {short(value)} RMS, {row['verdict']}"
-            points[offset] = Point(offset, value, about)
+            points[offset] = Point(offset, value, about, bad(row))
     floors = [floor for row in rows if math.isfinite(floor := _number(row["floor_rms"]))]
     return Line(
         dtype, style, _fewer(sorted(points.values(), key=lambda p: p.offset)), max(floors, default=math.nan)

@@ -31,11 +31,15 @@ _CROSS = "M-3.5,-3.5L3.5,3.5M-3.5,3.5L3.5,-3.5"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A drift at an offset; a value that is not finite is shown as such. about: what a pointer shows."""
+    """A drift at an offset; a value that is not finite is shown as such.
+
+    about: what a pointer shows. bad: whether it is out of tolerance, which a ring says.
+    """
 
     offset: int
     value: float
     about: str
+    bad: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +183,8 @@ def _line(scale: Axes, line: Line) -> str:
         shape = f'<path class="{"dot" if finite else "cross"}" d="{_MARKERS[style] if finite else _CROSS}"'
         at = f' transform="translate({scale.x(point.offset):.1f},{scale.y(point.value):.1f})"'
         drawn.append(f"{shape}{at}><title>{text(point.about)}</title></path>")
+        if point.bad:
+            drawn.append(f'<circle class="ring" r="7"{at}/>')
     return element("g", "".join(drawn), class_=f"s{style}")
 
 

@@ -11,9 +11,21 @@ from ropeaudit.reports import Report, Row
 from ropeaudit.reports.html_text import element, tag, text
 from ropeaudit.reports.numbers import exact
 from ropeaudit.reports.table import heading, is_number, shown
+from ropeaudit.reports.verdicts import quality
 
 # verdict -> a mark that tells it from the others without its colour
-SYMBOLS = {"overflow": "∞", "decorrelated": "✗", "growing": "↗", "floor": "≈", "exact": "✓", "refused": "–"}
+SYMBOLS = {
+    "overflow": "∞",
+    "misplaced": "⤨",
+    "broken": "✗",
+    "growing": "↗",
+    "coarse": "≉",
+    "sound": "≈",
+    "exact": "=",
+    "refused": "–",
+    "decorrelated": "✗",
+    "floor": "⌊",
+}
 _KEPT = 4096  # texts of cells that are remembered: most cells say what another one said
 
 
@@ -56,12 +68,13 @@ def controls(report: Report) -> str:
     return f'<form id="controls" role="search" hidden>{search}{verdicts}{pages}</form>'
 
 
-def verdict(name: str) -> str:
-    """Return a verdict with its mark; an unknown one is plain text."""
+def verdict(name: str, within: str = "") -> str:
+    """Return a verdict with its mark, in the colour of `within`; an unknown one is plain text."""
     if name not in SYMBOLS:
         return text(name)
     mark = f'<span aria-hidden="true">{SYMBOLS[name]}</span>'
-    return f'<span class="v v-{name}">{mark} {name}</span>'
+    colour = f" w-{within}" if within else ""
+    return f'<span class="v v-{name}{colour}">{mark} {name}</span>'
 
 
 def explained(name: str) -> str:
@@ -84,12 +97,14 @@ def _header(column: str, number: bool, sortable: bool) -> str:
 
 def _row(row: Row, names: Sequence[str], numbers: set[str], sortable: bool) -> str:
     start = tag("tr", data_verdict=row["verdict"]) if sortable and "verdict" in row else "<tr>"
-    return start + "".join(_cell(name, row[name], name in numbers, sortable) for name in names) + "</tr>"
+    within = quality(row)
+    cells = (_cell(name, row[name], name in numbers, sortable, within) for name in names)
+    return f"{start}{''.join(cells)}</tr>"
 
 
-def _cell(name: str, value: Any, number: bool, sortable: bool) -> str:
+def _cell(name: str, value: Any, number: bool, sortable: bool, within: str) -> str:
     if name == "verdict":
-        return f"<td>{verdict(str(value))}</td>"
+        return f"<td>{verdict(str(value), within)}</td>"
     said = _said(name, value, type(value).__name__)
     if not number:
         return f"<td>{said}</td>"

@@ -1,4 +1,4 @@
-"""How far positions may be shifted, for people: the finding in words, the rows, the notes."""
+"""How far positions may be shifted, for people: the rows and how to read them."""
 
 from __future__ import annotations
 
@@ -6,77 +6,96 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropeaudit import records
-from ropeaudit.analyses.limit import Limit
-from ropeaudit.reports import Report, settings
+from ropeaudit.analyses.limit_known import Limit
+from ropeaudit.reports import Report, limit_words, settings
 
-SCHEMA = 1
+SCHEMA = 2
 # column -> what it holds
 COLUMNS: dict[str, str] = {
     "schema": "version of this list of columns",
     "subject": records.COLUMNS["subject"],
     "dtype": records.COLUMNS["dtype"],
     **settings.COLUMNS,
-    "model_maximum": "positions that the model is made for; nan where nothing says it",
+    "length": "positions that the frequencies stand for at offset 0 (longrope: the border, or one more); "
+    "nan without",
+    "frequencies": "unshifted: those of offset 0 at every offset, though a longer sequence would have "
+    "others; shifted: each offset has those of its own length; fixed: no offset looked at changes them",
+    "maximum": "positions that the model is made for; nan where nothing says it",
+    "margin": "positions up to which no failure was seen, proved or measured, divided by maximum; nan "
+    "without a maximum, with unshifted frequencies, for a longer sequence, or if offset 0 fails",
+    "proved_margin": "the same of the positions up to which it is proved",
     "tolerance_column": "column of a record that the tolerance speaks of",
     "tolerance": "largest |value| that is accepted; of distinct_positions the smallest",
-    "up_to": "largest offset that was looked at",
-    "safe_up_to": "safe_position in words: a position, never, or that there was no failure",
-    "safe_offset": "largest offset such that no measured one up to it fails; nan if offset 0 does",
-    "safe_position": "last position of the sequence at safe_offset",
-    "first_failing_offset": "smallest offset that was found to fail; nan if none was",
-    "first_failing_position": "last position of the sequence at first_failing_offset",
+    "up_to": "largest offset that was looked at; the smallest is 0",
+    "proved_up_to": "no offset from 0 to it fails: proved by the bound, or each measured; nan if 0 fails",
+    "proof": "of proved_up_to: bound: by the a-priori bound alone; exhaustive: every offset that the bound "
+    "leaves open was measured; none: offset 0 fails",
+    "bound_up_to": "largest offset up to which the a-priori bound proves the tolerance; nan if nowhere",
+    "measured_up_to": "largest measured offset below the first failure seen; others below it may fail; "
+    "nan if offset 0 does",
+    "measured_offsets": "how many offsets were measured from 0 to measured_up_to; none of them fails",
+    "first_failure_seen": "smallest offset that was measured to fail; nan if none was",
+    "first_failure": "the same where every smaller offset is proved; nan where a smaller one may fail",
+    "proved_position": "last position of the sequence at proved_up_to",
+    "measured_position": "last position of the sequence at measured_up_to",
+    "failure_position": "last position of the sequence at first_failure_seen",
     "value_at_zero": "value of the column at offset 0",
-    "value_at_safe": "value of the column at safe_offset",
-    "value_at_failing": "value of the column at first_failing_offset",
-    "guaranteed_offset": "largest offset up to which the a-priori bound proves the tolerance, or nan",
-    "evaluated": "how many offsets were measured",
-    "how": "exhaustive: every offset below the first failing one was measured or is guaranteed; or searched",
+    "value_at_measured": "value of the column at measured_up_to",
+    "value_at_failure": "value of the column at first_failure_seen",
+    "evaluated": "how many offsets were measured in all, for other tolerances of the same case too",
 }
 LEGEND = (
-    "safe up to: the last position of a sequence such that no measured offset up to its own fails;\n"
-    "first failing position: that of the first one found to fail. guaranteed offset: up to it an\n"
-    "a-priori bound proves the tolerance. how: exhaustive: every offset below the first failing one\n"
-    "was measured or is guaranteed; searched: those likely to fail were, and another may fail."
+    "offsets are looked at from 0 up. proved up to: no offset from 0 to it fails: by an a-priori bound, or\n"
+    "because every offset was measured that the bound leaves open (exhaustive). measured up to: the largest\n"
+    "of `measured offsets` measured ones of which none fails; one neither measured nor proved may fail.\n"
+    "first failure seen: the smallest offset measured to fail; first failure: where it is proved to be the\n"
+    "first. All of it for these q and k. The last position of a sequence is its offset + seq_len - 1."
 )
-_SCREEN = ("safe_up_to", "first_failing_position", "value_at_safe", "value_at_failing", "guaranteed_offset")
-_DISPENSABLE = ("guaranteed_offset", "value_at_safe", "how", "value_at_failing", "model_maximum")
+_MARGIN = "margin: positions up to which no failure was seen / maximum, those that the model is made for."
+_SCREEN = (
+    "proved_up_to",
+    "proof",
+    "measured_up_to",
+    "measured_offsets",
+    "first_failure_seen",
+    "first_failure",
+    "value_at_failure",
+)
+_DISPENSABLE = ("first_failure", "proof", "value_at_failure", "measured_offsets", "maximum")
 
 
 def row(found: Limit) -> dict[str, Any]:
     """Return the columns of `COLUMNS`."""
     zero, column = found.at_zero, found.tolerance.column
-    at = {"zero": zero, "safe": found.at_safe, "failing": found.at_failing}
     values = {
         "schema": SCHEMA,
         "subject": zero.subject,
         "dtype": zero.dtype,
         **{name: getattr(zero, name) for name in settings.NAMES},
-        "model_maximum": found.case.maximum,
+        "frequencies": _frequencies(found),
+        "maximum": found.case.maximum,
         "tolerance_column": column,
         "tolerance": found.tolerance.value,
-        "up_to": found.up_to,
-        "safe_up_to": _words(found),
-        "safe_offset": found.safe_offset,
-        "safe_position": found.last_position(found.safe_offset),
-        "first_failing_offset": found.first_failing_offset,
-        "first_failing_position": found.last_position(found.first_failing_offset),
-        **{f"value_at_{place}": _value(record, column) for place, record in at.items()},
-        "guaranteed_offset": found.guaranteed,
+        "measured_offsets": found.boundary.held,
+        "proved_position": found.last_position(found.proved_up_to),
+        "measured_position": found.last_position(found.measured_up_to),
+        "failure_position": found.last_position(found.first_failure_seen),
+        "value_at_zero": getattr(zero, column),
+        "value_at_measured": _value(found.at_measured, column),
+        "value_at_failure": _value(found.at_failure, column),
         "evaluated": found.boundary.tested,
-        "how": "exhaustive" if found.boundary.exhaustive else "searched",
     }
-    return {name: values[name] for name in COLUMNS}
+    return {name: values[name] if name in values else getattr(found, name) for name in COLUMNS}
 
 
 def _value(record: records.Record | None, column: str) -> Any:
     return None if record is None else getattr(record, column)
 
 
-def _words(found: Limit) -> str:
-    if found.safe_offset is None:
-        return "never"
-    position = f"{found.last_position(found.safe_offset):,}"
-    return position if found.first_failing_offset is not None else f"no failure up to {position}"
+def _frequencies(found: Limit) -> str:
+    if found.frozen:
+        return "unshifted"
+    return "shifted" if found.changing else "fixed"
 
 
 def limit_report(
@@ -85,78 +104,17 @@ def limit_report(
     """Return the report; `columns` chooses and orders what is shown and written."""
     rows = [row(one) for one in found]
     varying = settings.varying(rows)
-    known = ["model_maximum"] if any(one["model_maximum"] for one in rows) else []
-    screen = [
-        "subject",
-        "dtype",
-        *varying,
-        *known,
-        "tolerance_column",
-        "tolerance",
-        *_SCREEN,
-        "how",
-    ]
+    judged = any(one["margin"] is not None for one in rows)
+    known = ["maximum", "margin"] if judged else []
+    tolerance = ["tolerance_column", "tolerance"]
+    screen = ["subject", "dtype", *varying, *known, *tolerance, *_SCREEN]
     return Report(
         rows=rows,
         columns=list(columns or COLUMNS),
         screen=list(columns or screen),
         dispensable=() if columns else _DISPENSABLE,
-        headline=headline(found),
-        notes=notes(found),
-        legend=LEGEND,
+        headline=limit_words.headline(found),
+        notes=limit_words.notes(found),
+        legend=f"{LEGEND}\n{_MARGIN}" if judged else LEGEND,
         circumstances={"schema": SCHEMA, **circumstances},
     )
-
-
-def headline(found: Sequence[Limit]) -> str:
-    """Return the finding in a sentence: the one that fails first."""
-    if not found:
-        return "No limit was looked for."
-    first = min(found, key=lambda one: _or(one.last_position(one.first_failing_offset), float("inf")))
-    if len(found) == 1:
-        return _sentence(first)
-    if first.first_failing_offset is None:
-        return f"None of {len(found)} cases fails: {_sentence(first)}"
-    failing = sum(1 for one in found if one.first_failing_offset is not None)
-    count = f"{failing} of {len(found)} cases fail up to offset {first.up_to:,}"
-    return f"{count}; the first of them: {_sentence(first)}"
-
-
-def _or(value: int | None, other: float) -> float:
-    return other if value is None else value
-
-
-def _sentence(one: Limit) -> str:
-    """What is known of one limit."""
-    zero, failing, safe = one.at_zero, one.at_failing, one.last_position(one.safe_offset)
-    who = f"{zero.subject} in {zero.dtype}" + ("" if zero.model == "none" else f" ({zero.model})")
-    if failing is None:
-        every = "every" if one.boundary.exhaustive else "every measured"
-        return f"{who} meets {one.tolerance} at {every} offset: no failure up to position {safe:,}."
-    value = getattr(failing, one.tolerance.column)
-    if failing.nonfinite and value != value:
-        value = f"{failing.nonfinite} of {failing.scores} scores are nan or infinite"
-    else:
-        value = f"{one.tolerance.column} is {value:.4g}"
-    if safe is None:
-        return f"{who} never meets {one.tolerance}: {value} at offset 0 already."
-    last = one.last_position(one.first_failing_offset)
-    verb = "fails" if one.boundary.exhaustive else "is the first found to fail"
-    return f"{who} meets {one.tolerance} up to position {safe:,}; position {last:,} {verb}: {value}."
-
-
-def notes(found: Sequence[Limit]) -> list[str]:
-    """Return what the reader must know: models that fall short, remedies, frozen frequencies."""
-    said, shown = [], []
-    for one in found:
-        safe, maximum, failing = one.last_position(one.safe_offset), one.case.maximum, one.at_failing
-        if failing is not None and maximum is not None and safe is not None and safe + 1 < maximum:
-            zero = one.at_zero
-            said.append(
-                f"{zero.model}: made for {maximum:,} positions, {zero.subject} in {zero.dtype} meets "
-                f"{one.tolerance} on the first {safe + 1:,}."
-            )
-        if failing is not None and (text := records.note(failing)):
-            said.append(text)
-        shown += [record for record in (one.at_safe, failing) if record is not None]
-    return list(dict.fromkeys([*said, *records.structure_notes(shown, True)]))

@@ -106,6 +106,6 @@ def _check(path: str, row: Row) -> None:
     for name in _NEEDED:
         if name not in row:
             raise BadInput(f"{path!r} has no column {name}; write it again without --columns")
-    if row["verdict"] not in records.VERDICTS:
+    if row["verdict"] not in {**records.VERDICTS, **records.EARLIER_VERDICTS}:
         known = ", ".join(records.VERDICTS)
         raise BadInput(f"{path!r} has a verdict {row['verdict']!r}; there are {known}")

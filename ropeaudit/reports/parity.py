@@ -159,7 +159,7 @@ def notes(found: Sequence[Parity]) -> list[str]:
             if drift.nonfinite:
                 share = percent(drift.nonfinite / drift.count)
                 said.append(
-                    f"{name} {where}: {share} of the scores are nan or infinite; keep positions and "
-                    "angles in float32."
+                    f"{name} {where}: {share} of the scores are nan or infinite; `ropeaudit explain` names "
+                    "the stage that overflows."
                 )
     return list(dict.fromkeys(said))

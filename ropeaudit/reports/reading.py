@@ -50,6 +50,12 @@ def records_of(path: str, rows: Iterable[Row]) -> list[Record]:
 
 
 def _whole_record(path: str, row: Row) -> Record:
+    schema = row.get("schema")
+    if schema is not None and schema < records.SCHEMA:
+        raise BadInput(
+            f"{path!r} is of schema {schema}: its rows do not go with those of schema {records.SCHEMA}; "
+            "measure them again"
+        )
     if missing := [name for name in records.COLUMNS if name not in row]:
         raise BadInput(f"{path!r} lacks the column {missing[0]!r}; write it again without --columns")
     needed = (name for name in records.COLUMNS if name not in records.OPTIONAL_COLUMNS)

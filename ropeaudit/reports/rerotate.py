@@ -121,12 +121,12 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if one["nonfinite"]:
             said[key] = f"{who}: scores are nan or infinite; rotate keys afresh from their unrotated values."
         elif one["drift_relative"] >= _DECORRELATED:
-            said[key] = f"{who}: the scores are unrelated to the exact ones; rotate keys afresh."
+            share = percent(one["drift_relative"])
+            said[key] = f"{who}: drift is {share} of the scores' RMS; rotate keys afresh."
         elif abs(one["key_norm_growth"]) >= _NOTABLE:
             said[key] = (
-                f"{who}: key norms change by {100 * one['key_norm_growth']:+.2g} %; rounded cos and sin of "
-                "the step have cos² + sin² other than 1: keep the table in float32, or take fewer, larger "
-                "steps."
+                f"{who}: key norms change by {100 * one['key_norm_growth']:+.2g} %: each step multiplies "
+                "a pair by sqrt(cos² + sin²) as stored; take fewer, larger steps, or a wider table."
             )
     return list(said.values())
 

@@ -60,3 +60,12 @@ def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the setting columns that differ from row to row: a reader must see these."""
     told = [name for name in NAMES if name not in _IMPLIED]
     return [name for name in told if len({repr(row[name]) for row in rows}) > 1]
+
+
+def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the setting columns that differ and do not follow from the model."""
+    full = [{name: one.get(name) for name in NAMES} for one in rows]
+    models = {repr(one["model"]) for one in full}
+    of_one = [varying([one for one in full if repr(one["model"]) == name]) for name in models]
+    own = {name for some in of_one for name in some}
+    return [name for name in varying(full) if name in own or name == "model"]

@@ -8,11 +8,12 @@ from typing import Any
 
 from ropeaudit import records
 from ropeaudit.analyses.summary import Group, gravity
-from ropeaudit.records import VERDICTS
+from ropeaudit.records import EARLIER_VERDICTS, VERDICTS
 from ropeaudit.reports import Report, settings
 from ropeaudit.reports.numbers import setting, short
+from ropeaudit.reports.verdicts import quality
 
-SCHEMA = 1
+SCHEMA = 2  # 2: out_of_tolerance, and the verdicts of schema 3 of an audit
 _OWN: dict[str, str] = {
     "cases": "how many rows the group has",
     "undefined": "how many of them have no value in the column: nan, refused",
@@ -20,19 +21,20 @@ _OWN: dict[str, str] = {
     "worst": "its worst value: nan before all, then the largest |value|; the smallest of distinct_positions",
     "median": "its median over the rows that have a value",
     "worst_at": "subject, dtype and offset of the worst row, with the settings that differ within the group",
+    "out_of_tolerance": "how many rows are not good enough: within_tolerance is no",
     "verdicts": "how many rows have which verdict",
     **{f"{verdict}_cases": f"how many rows are {verdict}: {text}" for verdict, text in VERDICTS.items()},
 }
 # column -> what it holds, whatever the rows are grouped by
 COLUMNS: dict[str, str] = {"schema": "version of this list of columns", **records.COLUMNS, **_OWN}
-_SCREEN = ("cases", "worst", "median", "worst_at", "verdicts")
+_SCREEN = ("cases", "out_of_tolerance", "worst", "median", "worst_at", "verdicts")
 _DISPENSABLE = ("median", "verdicts")
 
 
 def row(group: Group, by: Sequence[str]) -> dict[str, Any]:
     """Return the columns of a group."""
     verdicts, worst = group.verdicts, group.worst
-    found = [name for name in VERDICTS if verdicts[name]]
+    found = [name for name in {**EARLIER_VERDICTS, **VERDICTS} if verdicts[name]]
     return {
         "schema": SCHEMA,
         **group.names,
@@ -42,9 +44,16 @@ def row(group: Group, by: Sequence[str]) -> dict[str, Any]:
         "worst": worst[group.column] if worst else None,
         "median": group.median,
         "worst_at": _place(group, by) if worst else "none",
+        "out_of_tolerance": _out_of_tolerance(group.rows),
         "verdicts": ", ".join(f"{verdicts[name]} {name}" for name in reversed(found)),
         **{f"{name}_cases": verdicts[name] for name in VERDICTS},
     }
+
+
+def _out_of_tolerance(rows: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return how many rows are not good enough; None where no row says whether it is."""
+    known = [quality(one) for one in rows]
+    return known.count("no") if any(known) else None
 
 
 def summary_report(
@@ -78,7 +87,7 @@ def worst_report(
     known = [name for name in records.COLUMNS if any(name in one for one in whole)]
     rows = [{name: one.get(name) for name in (*known, *(columns or ()))} for one in whole]
     column = [group.column for group in found[:1]]
-    first = list(dict.fromkeys([*by, "subject", "dtype", "offset", *_told(rows)]))
+    first = list(dict.fromkeys([*by, "subject", "dtype", "offset", *settings.independent(rows)]))
     return Report(
         rows=rows,
         columns=list(columns or known),
@@ -115,18 +124,9 @@ def _place(group: Group, by: Sequence[str]) -> str:
     worst = group.worst or {}
     names = [name for name in ("model", "subject", "dtype") if name in worst and name not in by]
     words = [str(worst[name]) for name in names if worst[name] != "none"]
-    several = [name for name in _told(group.rows) if name not in (*by, *names)]
+    several = [name for name in settings.independent(group.rows) if name not in (*by, *names)]
     words += [f"{name}={setting(worst.get(name))}" for name in several]
     return " ".join([*words, f"at offset {worst['offset']}"] if "offset" not in by else words) or "there"
-
-
-def _told(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The setting columns that a reader must see: those that differ, and do not follow from the model."""
-    full = [{name: one.get(name) for name in settings.NAMES} for one in rows]
-    models = {repr(one["model"]) for one in full}
-    of_one = [settings.varying([one for one in full if repr(one["model"]) == name]) for name in models]
-    own = {name for some in of_one for name in some}
-    return [name for name in settings.varying(full) if name in own or name == "model"]
 
 
 def _legend(found: Sequence[Group]) -> str:

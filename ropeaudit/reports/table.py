@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ropeaudit.reports import Report, Row
 from ropeaudit.reports.numbers import part, percent, printable, setting, short
+from ropeaudit.reports.verdicts import quality
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,14 +16,8 @@ if TYPE_CHECKING:
 
 _SETTINGS = frozenset({"base", "scale", "tolerance"})
 _PARTS = frozenset({"share", "removed", "left_relative"})
-_COLOURS = {
-    "exact": "green",
-    "floor": "green",
-    "growing": "yellow",
-    "decorrelated": "red",
-    "overflow": "bold red",
-    "refused": "dim",
-}
+_BY_QUALITY = {"yes": "green", "no": "red", "undecided": "yellow"}
+_BY_VERDICT = {"overflow": "bold red", "misplaced": "bold red", "refused": "dim"}
 _GAP, _BETWEEN = 2, "   "
 WHOLE = 10_000  # columns: no table is wider
 
@@ -72,7 +67,7 @@ def _table(report: Report, names: Sequence[str]) -> Table:
         number = is_number(report.rows, name)
         table.add_column(heading(name), justify="right" if number else "left", overflow="fold")
     for row in report.rows:
-        table.add_row(*(_cell(name, row[name]) for name in names))
+        table.add_row(*(_cell(name, row) for name in names))
     return table
 
 
@@ -112,10 +107,13 @@ def is_number(rows: Sequence[Row], name: str) -> bool:
     return any(isinstance(row[name], (int, float)) for row in rows)
 
 
-def _cell(name: str, value: Any) -> Any:
+def _cell(name: str, row: Row) -> Any:
     from rich.text import Text
 
-    return Text(shown(name, value), style=_COLOURS.get(value, "") if name == "verdict" else "")
+    style = ""
+    if name in ("verdict", "within_tolerance"):  # the colour says whether it is good enough
+        style = _BY_VERDICT.get(str(row.get("verdict")), _BY_QUALITY.get(quality(row), ""))
+    return Text(shown(name, row[name]), style=style)
 
 
 def _fitting(report: Report, width: int) -> tuple[list[str], list[str]]:

@@ -64,7 +64,11 @@ class Sweep:
         """
         self.audit = audit
         offsets, self._parts = audit.check(jobs), audit.parts()
-        self.cells = _shard(list(_cells(audit, self._parts, offsets)), *shard)
+        every = list(_cells(audit, self._parts, offsets))
+        self.cells = _shard(every, *shard)
+        self.others: set[tuple[Any, ...]] = set()  # the identities of other shards' cells
+        if shard[1] > 1:
+            self.others = {cell.identity for cell in every} - {cell.identity for cell in self.cells}
 
     def placed(self, rows: Iterable[Record]) -> tuple[dict[int, Record], list[Record]]:
         """Return cell -> row, and the rows of no cell; equal cells take one each, one too many is dropped."""

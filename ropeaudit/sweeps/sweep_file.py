@@ -1,24 +1,27 @@
 """The rows of a run that is not over, in NAME.part beside the file NAME that it is to write.
 
 Each row is one line of JSON (with NaN and Infinity: nothing is lost), appended by one write. The file goes
-away when NAME is complete. A line torn by a dying machine or a full disk is dropped when the file is read.
+away when NAME is complete. A line torn by a dying machine or a full disk is dropped when the file is taken
+over; a file with anything else in it is refused and left as it is.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple
 from pathlib import Path
 
-from ropeaudit import beside, reports
+from ropeaudit import beside, paths, records, reports
 from ropeaudit.errors import BadInput, BadOutput
 from ropeaudit.records import Record
 from ropeaudit.reports import reading
+from ropeaudit.sweeps import part_rows
+from ropeaudit.sweeps.part_rows import line_of, shown
 
 _SYNC_SECONDS = 5.0  # what a power failure can lose; a killed run loses no line that was written
 
@@ -35,26 +38,29 @@ class SweepFile:
         Raises: BadOutput if another run writes it, or if it holds rows and `resume` is not given; BadInput if
         what is there are no rows.
         """
-        self.name, self.path = name, name + ".part"
+        self.name, self.path = name, part_of(name)
         self.number, self.synced = _open(self.path), time.monotonic()
         try:
-            self.rows, self.length = self._read()
+            content = _content(self.number)
+            self.rows, self.length = part_rows.parsed(self.path, content)
             if self.rows and not resume:
                 raise BadOutput(
                     f"{self.path!r} holds {len(self.rows)} rows of a run that was broken off; "
                     "go on with --resume, or remove it"
                 )
             check(self.path, self.rows)
-            if resume and not self.rows:
-                check(name, finished := _finished(name))
-                self._adopt(finished)
+            there = finished(name) if resume and not self.rows else []
+            check(name, there)
+            if self.length < len(content):  # a torn line of ours
+                os.ftruncate(self.number, self.length)
+            self._adopt(there)
         except BaseException:
             self.close()
             raise
 
     def append(self, row: Record) -> None:
         """Write a row. Raises: BadOutput where it does not fit; what was written before stays whole."""
-        line = _line(row)
+        line = line_of(row)
         try:
             written = os.write(self.number, line)
             if written < len(line):  # the disk is full: the next byte would say so
@@ -78,7 +84,7 @@ class SweepFile:
             return
         with contextlib.suppress(OSError):
             if os.fstat(self.number).st_size == 0:
-                os.unlink(self.path)
+                self.remove()
         os.close(self.number)
         self.number = -1
 
@@ -92,94 +98,116 @@ class SweepFile:
         )
 
     def remove(self) -> None:
-        """Remove it: its rows stand in NAME."""
+        """Remove it: its rows stand in NAME. What another has put in its place is left alone."""
         with contextlib.suppress(OSError):
-            os.unlink(self.path)
-
-    def _read(self) -> tuple[list[Record], int]:
-        """Return the whole rows and their bytes; what follows them is cut off."""
-        rows, length = _rows(self.path)
-        if length < os.fstat(self.number).st_size:
-            os.ftruncate(self.number, length)
-        return rows, length
+            if paths.held(self.number, self.path):
+                os.unlink(self.path)
 
     def _adopt(self, rows: Sequence[Record]) -> None:
         """Begin with the rows of NAME: all of them or, if this run dies here, none."""
         if not rows:
             return
+        content = b"".join(map(line_of, rows))
         with beside.opened(Path(self.path)) as file:
             try:
-                file.write(b"".join(map(_line, rows)))
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-                beside.put(file, Path(self.path))
+                number = beside.kept(file, Path(self.path))
             except OSError as error:
-                os.unlink(file.name)
+                with contextlib.suppress(OSError):
+                    os.unlink(file.name)
                 raise BadOutput(f"{self.path!r} cannot be written: {error.strerror}") from None
         os.close(self.number)
-        self.number = _open(self.path)
-        self.rows, self.length = self._read()
+        self.number = _open(self.path) if number is None else number
+        self.rows, self.length = list(rows), len(content)
+
+
+def part_of(name: str) -> str:
+    """Return where the rows of NAME stand while a run lasts: beside the file that it leads to."""
+    return f"{paths.behind(name)}.part"
 
 
 def peek(name: str) -> list[Record]:
-    """Return the rows that a run with --resume would begin with. Raises: BadInput."""
-    part = name + ".part"
-    return (_rows(part)[0] if os.path.exists(part) else []) or _finished(name)
-
-
-def _rows(path: str) -> tuple[list[Record], int]:
-    """Return the whole lines of a NAME.part as rows, and their bytes. Raises: BadInput."""
+    """Return the rows that a run with --resume would begin with. Raises: BadInput, BadOutput."""
+    part = part_of(name)
+    if not os.path.lexists(part):
+        return finished(name)
+    number = _opened(part, os.O_RDONLY)
     try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise BadInput(f"{path!r} cannot be read: {error.strerror}") from None
-    length = content.rfind(b"\n") + 1
-    try:
-        return [Record(**json.loads(line)) for line in content[:length].splitlines()], length
-    except (ValueError, TypeError):
-        raise BadInput(
-            f"{path!r} does not hold rows of this version of ropeaudit; remove it, or give another -o"
-        ) from None
+        return part_rows.parsed(part, _content(number))[0] or finished(name)
+    finally:
+        os.close(number)
 
 
 def _open(path: str) -> int:
     """Open a file to append to, for this process alone. Raises: BadOutput."""
+    while True:
+        number = _opened(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        if beside.locked(number) is False:  # without locks two runs into one file are not noticed
+            os.close(number)
+            raise BadOutput(f"{path!r} is being written by another run; give another -o")
+        if paths.held(number, path):
+            return number
+        os.close(number)  # another run has removed or replaced it in the moment before it was locked
+
+
+def _opened(path: str, flags: int) -> int:
+    """Open a file, nothing but a file and no link to one. Raises: BadOutput."""
+    for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):  # a pipe would wait
+        flags |= getattr(os, name, 0)
+    remedy = "move it away, or give another -o"
     try:
-        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o666)
+        if os.path.islink(path):
+            raise BadOutput(f"{path!r} is a link, and rows go there until a run is over; {remedy}")
+        number = os.open(path, flags, 0o666)
+    except BadOutput:
+        raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadOutput(f"{path!r} cannot be written: {reason}; give another place") from None
-    if beside.locked(number) is False:  # where there are no locks two runs into one file are not noticed
+    if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
-        raise BadOutput(f"{path!r} is being written by another run; give another -o")
+        raise BadOutput(f"{path!r} is no file, and rows go there until a run is over; {remedy}")
     return number
 
 
-def _finished(name: str) -> list[Record]:
+def _content(number: int) -> bytes:
+    """Return all bytes of an open file."""
+    with os.fdopen(os.dup(number), "rb") as file:
+        file.seek(0)
+        return file.read()
+
+
+def finished(name: str) -> list[Record]:
     """Return the rows of NAME, which is there already; a torn last line is dropped. Raises: BadInput."""
     form = reports.form_of(name)
     if not os.path.exists(name):
         return []
     if form not in ("csv", "json", "jsonl"):
         raise BadInput(f"--resume reads .csv, .json and .jsonl, and {name!r} is there; remove it")
-    if form == "json":
-        return reading.records_of(name, reading.read(name))
+    rows = reading.records_of(name, reading.read(name) if form == "json" else _lines(name, form))
+    part_rows.refuse_contradictions(name, rows)
+    return rows
+
+
+def _lines(name: str, form: str) -> list[reports.Row]:
+    """Return the rows of a .csv or .jsonl; of the last line, if it is torn, none. Raises: BadInput."""
     try:
-        text = Path(name).read_bytes().rpartition(b"\n")
-        rows = reading.parse(name, form, (text[0] + text[1]).decode()) if text[1] else []
+        content = Path(name).read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if not whole and not _begun(content, form):
+            raise BadInput(f"{name!r} is not a report of ropeaudit; move it away, or give another -o")
+        return reading.parse(name, form, whole.decode()) if whole else []
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{name!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    return reading.records_of(name, rows)
 
 
-def _line(row: Record) -> bytes:
-    return (json.dumps(row.as_dict()) + "\n").encode()
-
-
-def shown(row: Record) -> str:
-    """Name a row for a message."""
-    asked = f"{row.subject} {row.dtype} at offset {row.offset}"
-    return f"{asked} ({row.seq_len} positions, schema {row.schema}, version {row.version})"
+def _begun(content: bytes, form: str) -> bool:
+    """Tell whether a file without a line's end is a report of which no more than that was written."""
+    if form == "jsonl":
+        return part_rows.torn(content)
+    return ",".join(records.COLUMNS).encode().startswith(content)
 
 
 def refuse_foreign(path: str, rows: Sequence[Record]) -> None:

@@ -91,7 +91,7 @@ def processes(
     while left:
         with _pool(min(jobs, len(left))) as pool:
             submitted = left.items()
-            with _deaf_children():
+            with deaf_children():
                 waiting = {pool.submit(result_of, spec, unit, threads): number for number, unit in submitted}
             started: set[int] = set()
             try:
@@ -128,7 +128,7 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 @contextlib.contextmanager
-def _deaf_children() -> Iterator[None]:
+def deaf_children() -> Iterator[None]:
     """Start processes that hear no Ctrl-C, not even while they import; this one hears it at the end."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield

@@ -16,7 +16,18 @@ _SOURCES: dict[str, tuple[str, tuple[str, ...]]] = {
     "stages": ("explain", ("subject", "offset", "stage", "share", "format")),
     "bands": ("explain", ("subject", "offset", "pair", "wavelength", "part_rms")),
     "decay": ("decay", ("distance", "rms_relative", "bound", "men_sum", "setting", "source")),
-    "safe": ("limit", ("dtype", "safe_position", "safe_up_to", "model_maximum", "tolerance")),
+    "safe": (
+        "limit",
+        (
+            "dtype",
+            "proved_position",
+            "measured_position",
+            "measured_offsets",
+            "failure_position",
+            "maximum",
+            "tolerance",
+        ),
+    ),
 }
 _TABLES = {"stages": ("stage", "stages"), "bands": ("pair", "pairs")}  # kind -> --by, table beside other rows
 

@@ -12,6 +12,7 @@ from ropeaudit.reports import settings
 from ropeaudit.reports.numbers import short
 from ropeaudit.reports.plots import style
 from ropeaudit.reports.plots.style import Picture
+from ropeaudit.reports.verdicts import bad
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +44,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     else:
         notes.append(f"floors, predictions and bounds are drawn beside up to {_MOST_EXPECTED} lines")
     _edges(axes, kept)
+    _out_of_tolerance(axes, kept)
     style.offsets_axis(axes, [row["offset"] for row in seen])
     _formats(axes, seen)
     axes.set_xlabel("offset added to every position (tokens)")
@@ -88,6 +90,20 @@ def _edges(axes: Axes, groups: Mapping[str, Sequence[Row]]) -> None:
             if xs := [row["offset"] for row in some if holds(row["drift_rms"])]:
                 style.edge(axes, xs, top, style.line(number)["color"], "_" if told else label)
                 told = True
+
+
+def _out_of_tolerance(axes: Axes, groups: Mapping[str, Sequence[Row]]) -> None:
+    """Ring the points that are not good enough; the legend says so once."""
+    rows = [row for some in groups.values() for row in some if bad(row) and 0 < row["drift_rms"] < math.inf]
+    if rows:
+        look: dict[str, Any] = {
+            "marker": "o",
+            "markersize": 11,
+            "markerfacecolor": "none",
+            "markeredgecolor": style.RED,
+        }
+        places = [row["offset"] for row in rows], [row["drift_rms"] for row in rows]
+        axes.plot(*places, linestyle="none", zorder=1, label="out of tolerance", **look)
 
 
 def _formats(axes: Axes, rows: Sequence[Row]) -> None:

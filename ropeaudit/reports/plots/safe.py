@@ -1,4 +1,4 @@
-"""Up to which position a tolerance holds: a bar per row of `ropeaudit limit`."""
+"""Up to which position a tolerance is met: what is proved and what was measured, a bar per row of `limit`."""
 
 from __future__ import annotations
 
@@ -21,27 +21,32 @@ def draw(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
     kept, notes = style.limited(groups, _MOST, "rows")
     made, (axes,) = style.figure(headline, height=1.8 + 0.24 * len(kept))
     dtypes = list(dict.fromkeys(row["dtype"] for row in kept.values()))
-    ends = [max(row["safe_position"] or 1, row["model_maximum"] or 1) for row in kept.values()]
+    ends = [max(_seen(row) or 1, row["maximum"] or 1) for row in kept.values()]
     axes.set_xscale("log")
     axes.set_xlim(1, 6 * max(ends, default=10))
-    shown = set()
+    shown: set[str] = set()
     for place, row in enumerate(kept.values()):
-        number, safe, maximum = dtypes.index(row["dtype"]), row["safe_position"], row["model_maximum"]
+        number, proved, seen = dtypes.index(row["dtype"]), row["proved_position"], _seen(row)
         look = {"color": style.line(number)["color"], "hatch": style.HATCHES[number % len(style.HATCHES)]}
-        label = None if row["dtype"] in shown else row["dtype"]
-        axes.barh(place, (safe or 1) - 0.999, left=0.999, edgecolor="white", label=label, **look)
-        shown.add(row["dtype"])
-        if safe is None:
-            axes.plot([1], [place], marker="X", color=style.RED, clip_on=False, markersize=7)
-        axes.text(1.15 * max(safe or 1, 1), place, row["safe_up_to"], va="center", fontsize=7)
-        if maximum:
-            label = None if "maximum" in shown else "positions that the model is made for"
-            axes.plot([maximum] * 2, [place - 0.45, place + 0.45], color="black", linewidth=2, label=label)
-            shown.add("maximum")
+        first = _once(row["dtype"], f"{row['dtype']}: proved", shown)
+        axes.barh(place, (proved or 1) - 0.999, left=0.999, edgecolor="white", label=first, **look)
+        if seen is not None and seen > (proved or 0):
+            start = max(proved or 1, 0.999)
+            label = _once("seen", "no failure seen, not proved", shown)
+            axes.barh(place, seen - start, left=start, color="#dddddd", edgecolor="white", label=label)
+        if row["first_failure_seen"] is not None:
+            label = _once("failure", "first failure seen", shown)
+            mark: dict[str, Any] = {"linestyle": "none", "marker": "X", "color": style.RED, "markersize": 6}
+            axes.plot([max(1, row["failure_position"])], [place], label=label, clip_on=False, **mark)
+        axes.text(1.25 * max(seen or 1, 1), place, _words(row), va="center", fontsize=7)
+        if row["maximum"]:
+            label = _once("maximum", "positions that the model is made for", shown)
+            ends = [place - 0.45, place + 0.45]
+            axes.plot([row["maximum"]] * 2, ends, color="black", linewidth=2, label=label)
     axes.set_yticks(range(len(kept)), [name.rpartition(" #")[0] for name in kept], fontsize=7)
     axes.invert_yaxis()
     axes.grid(False, axis="y")
-    axes.set_xlabel(f"last position up to which {_tolerances(rows, several)} holds (tokens)")
+    axes.set_xlabel(f"last position up to which {_tolerances(rows, several)} is met (tokens)")
     made.legend(
         *axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False
     )
@@ -49,6 +54,30 @@ def draw(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
 
 
 _IMPLIED = ("scaling", "axes", "layout", "head_dim", "rotary_dim", "base", "scale")  # by a model
+
+
+def _seen(row: Mapping[str, Any]) -> int | None:
+    """The last position of the sequence up to which no failure was seen."""
+    known = [row[name] for name in ("proved_position", "measured_position") if row[name] is not None]
+    return max(known, default=None)
+
+
+def _once(name: str, label: str, shown: set[str]) -> str | None:
+    """Return the label for the first of its name, None for the others."""
+    if name in shown:
+        return None
+    shown.add(name)
+    return label
+
+
+def _words(row: Mapping[str, Any]) -> str:
+    """What is known of a row, where its bar ends."""
+    proved, seen = row["proved_position"], _seen(row)
+    if seen is None:
+        return "fails at offset 0"
+    if proved == seen:
+        return f"proved up to {proved:,}"
+    return f"none seen up to {seen:,} ({row['measured_offsets']:,} measured), proved up to {proved:,}"
 
 
 def _one_per_model(rows: Sequence[Mapping[str, Any]], name: str) -> bool:

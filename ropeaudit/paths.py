@@ -1,0 +1,59 @@
+"""What a path stands for: the file behind a link, or a stream that is written into and never replaced."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+
+_DESCRIPTOR = re.compile(r"/dev/fd/(\d+)|/proc/(?:self|\d+)/fd/(\d+)")
+_NAMED = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+_MOST_LINKS = 40
+
+
+def behind(path: str) -> str:
+    """Return the file that a link leads to, whether it is there or not; any other path as it is."""
+    return os.path.realpath(path) if os.path.islink(path) else path
+
+
+def descriptor(path: str) -> int | None:
+    """Return the number of the open file that a path such as /dev/stdout names, through links too."""
+    seen = os.path.abspath(path)
+    for _ in range(_MOST_LINKS):
+        if seen in _NAMED:
+            return _NAMED[seen]
+        if match := _DESCRIPTOR.fullmatch(seen):
+            return int(match[1] or match[2])
+        if not os.path.islink(seen):
+            return None
+        seen = os.path.normpath(os.path.join(os.path.dirname(seen), os.readlink(seen)))
+    return None
+
+
+def is_stream(path: str) -> bool:
+    """Tell whether a path is written into rather than replaced: a pipe, a device, an open file's number."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+        return True
+    return stat.S_ISREG(mode) and descriptor(path) is not None
+
+
+def same(one: str, other: str) -> bool:
+    """Tell whether two paths are one file: by name, links, hard links, or case where it does not count."""
+    try:
+        if os.path.realpath(one) == os.path.realpath(other):
+            return True
+        return os.path.samefile(one, other)
+    except (OSError, ValueError):
+        return False
+
+
+def held(number: int, path: str) -> bool:
+    """Tell whether an open file is still the one that stands under a path, itself and no link to it."""
+    try:
+        return os.path.samestat(os.fstat(number), os.lstat(path))
+    except OSError:
+        return False

@@ -1,0 +1,145 @@
+"""The result of an audit in a sentence, and the notes that look at several rows together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from ropeaudit import records
+from ropeaudit.records import Record
+from ropeaudit.reports import settings, verdicts
+from ropeaudit.reports.numbers import percent, setting, short
+
+_MOST_GROWING = 3
+# what must agree for two rows to be of the same case but for their subject
+_BESIDE = (*(name for name in settings.NAMES if name != "layout"), "dtype", "offset", "sample", "tolerance")
+
+
+def headline(found: Sequence[Record], worst: Record) -> str:
+    """Return the result in a sentence: the worst row, how many are like it, and another subject beside it."""
+    several = _several(found)
+    named = {name: setting(getattr(worst, name)) for name in several}
+    word, like = _word(found, worst)
+    count = f" ({like} of {len(found)} cases)" if len(found) > 1 else ""
+    text = f"{word}{count}: {verdicts.sentence(worst, named)[:-1]}"
+    if word == "Undecided":
+        text += f"; {_undecided(worst)}"
+    return f"{text}{_beside(found, worst)}{_others(found, worst)}{_structure(found)}."
+
+
+def _word(found: Sequence[Record], worst: Record) -> tuple[str, int]:
+    """Return the first word of the headline and how many rows it holds for."""
+    if worst.verdict in ("overflow", "misplaced", "refused", "exact"):
+        return worst.verdict.capitalize(), sum(record.verdict == worst.verdict for record in found)
+    kinds = [verdicts.quality(verdicts.columns(record)) for record in found]
+    for kind, word in (("no", "Out of tolerance"), ("undecided", "Undecided"), ("yes", "Within tolerance")):
+        if kind in kinds:
+            return word, kinds.count(kind)
+    return worst.verdict.capitalize(), sum(record.verdict == worst.verdict for record in found)
+
+
+def _undecided(record: Record) -> str:
+    if record.scores < records.FEWEST:
+        return f"{record.scores} scores are too few to judge, at least {records.FEWEST} are needed"
+    return "the interval of the sample holds the tolerance: a larger --sample decides"
+
+
+def _several(found: Sequence[Record]) -> list[str]:
+    """Return the settings besides the model that differ from row to row."""
+    rows = [{name: getattr(record, name) for name in settings.NAMES} for record in found]
+    return [name for name in settings.independent(rows) if name not in ("model", "layout")]
+
+
+def _beside(found: Sequence[Record], worst: Record) -> str:
+    """Return how far another subject drifts in the same case; of several the one that drifts least."""
+    same = [
+        record
+        for record in found
+        if record.subject != worst.subject
+        and record.verdict != "refused"
+        and all(getattr(record, name) == getattr(worst, name) for name in _BESIDE)
+    ]
+    if not same or worst.verdict == "refused":
+        return ""
+    least = min(same, key=lambda record: verdicts.severity(verdicts.columns(record)))
+    several = len({record.subject for record in same}) > 1
+    name = f"least of the others there, {least.subject}" if several else f"{least.subject} there"
+    result = least.verdict if least.verdict in ("overflow", "misplaced") else percent(least.drift_relative)
+    return f"; {name}: {result}"
+
+
+def _others(found: Sequence[Record], worst: Record) -> str:
+    """Return how many rows are bad in another way than the worst one, and how many were refused."""
+    first = [name for name in ("overflow", "misplaced") if name != worst.verdict]
+    counts = {name: sum(record.verdict == name for record in found) for name in first}
+    if worst.verdict in ("overflow", "misplaced"):
+        plain = [record for record in found if record.verdict not in ("overflow", "misplaced")]
+        counts["out of tolerance"] = sum(verdicts.bad(verdicts.columns(record)) for record in plain)
+    if worst.verdict != "refused":
+        counts["refused"] = sum(record.verdict == "refused" for record in found)
+    listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return f"; also {listed}" if listed else ""
+
+
+def _structure(found: Sequence[Record]) -> str:
+    moved = max((record.structural_rms for record in found if record.structural_max > 0), default=0.0)
+    return f"; the shift itself changes exact scores by up to {short(moved)} RMS" if moved else ""
+
+
+def growth_notes(found: Iterable[Record]) -> list[str]:
+    """Return who grows with the offset within the tolerance: each subject and dtype at its largest."""
+    groups: dict[tuple[str, str, str], Record] = {}
+    for record in found:
+        if record.verdict == "growing" and record.within_tolerance == "yes":
+            key = record.model, record.subject, record.dtype
+            known = groups.setdefault(key, record)
+            if record.drift_relative > known.drift_relative:
+                groups[key] = record
+    words = [
+        f"{verdicts.who(one)} {percent(one.drift_relative)}, "
+        f"{records.ratio(one.drift_rms, one.floor_rms):.3g} times its drift at offset 0"
+        for one in groups.values()
+    ]
+    more = f"; and {len(words) - _MOST_GROWING} more" if len(words) > _MOST_GROWING else ""
+    listed = "; ".join(words[:_MOST_GROWING])
+    return [f"growing with the offset, within tolerance: {listed}{more}."] if words else []
+
+
+def format_notes(found: Iterable[Record]) -> list[str]:
+    """Return which dtypes are too coarse for the tolerance, whatever the code."""
+    costs: dict[str, tuple[float, float]] = {}
+    for record in found:
+        cost = records.ratio(record.attainable_rms, record.reference_rms)
+        if math.isfinite(cost) and cost > record.tolerance:
+            costs.setdefault(record.dtype, (cost, record.tolerance))
+    return [
+        f"careful code in {dtype} drifts by {percent(cost)} near offset 0: storing rotated q and k and "
+        f"scores in it costs more than the tolerance of {percent(tolerance)}."
+        for dtype, (cost, tolerance) in costs.items()
+    ]
+
+
+def structure_notes(found: Iterable[Record], frozen: bool) -> list[str]:
+    """Return what the shift does to exact scores, or that length-dependent frequencies were kept."""
+    found = list(found)
+    moved = [record for record in found if record.structural_max > 0]
+    if moved:
+        most = max(moved, key=lambda record: record.structural_rms)
+        why = "clipped angles" if most.clip else "new frequencies"
+        return [
+            f"structure, not precision: at offset {most.offset} the shift itself changes the exact scores by "
+            f"{most.structural_rms:.3g} RMS in every dtype ({why})."
+        ]
+    shifted = [record for record in found if record.length is not None and record.offset]
+    if not shifted or not frozen:
+        return []
+    return [
+        f"scaling {shifted[0].scaling.partition(':')[0]} depends on the length; frequencies are those for "
+        f"{shifted[0].length} positions at every offset; --length shifted lets them change."
+    ]
+
+
+def device_notes(found: Iterable[Record]) -> list[str]:
+    """Return which devices had no float64, so that stages in it were executed elsewhere."""
+    places = dict.fromkeys(record.device for record in found if record.device.endswith("(float64 on cpu)"))
+    return [f"{place.partition(' ')[0]} has no float64: it was computed on the CPU." for place in places]

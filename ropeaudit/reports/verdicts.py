@@ -1,0 +1,157 @@
+"""What is said of one row: how bad it is, whether it is good enough, the result in a sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ropeaudit import records
+from ropeaudit.errors import UnknownName
+from ropeaudit.formats import FP32, FP64, Format, parse
+from ropeaudit.records import Record
+from ropeaudit.reports.numbers import percent, printable, short
+
+Row = Mapping[str, Any]
+
+# Verdicts that outrank any size of drift, the worst last; all others are ranked by drift_relative.
+_RANKS = {"refused": -1, "exact": 0, "misplaced": 2, "overflow": 3}
+_BAD_EARLIER = frozenset({"growing", "decorrelated", "overflow"})  # of schema 1 and 2, without a tolerance
+
+
+def severity(row: Row) -> tuple[int, float]:
+    """Return what sorts rows by how bad they are: lost scores, places, then drift_relative."""
+    relative = row.get("drift_relative")
+    size = 0.0 if relative is None or math.isnan(relative) else float(relative)
+    return _RANKS.get(str(row.get("verdict")), 1), size
+
+
+def quality(row: Row) -> str:
+    """Return whether a row is good enough: yes, no, undecided; empty for a report that does not say it."""
+    within = str(row.get("within_tolerance") or "")
+    return within if within in records.WITHIN and row.get("verdict") != "refused" else ""
+
+
+def bad(row: Row) -> bool:
+    """Return whether a row is not good enough; of an earlier schema, whether its verdict was a bad one."""
+    return quality(row) == "no" if quality(row) else str(row.get("verdict")) in _BAD_EARLIER
+
+
+def who(record: Record, several: Mapping[str, str] | None = None) -> str:
+    """Return which case a record is of, with its model and the settings that differ among the rows."""
+    model = [] if record.model in ("none", "unknown") else [record.model]
+    settings = [f"{name}={value}" for name, value in (several or {}).items() if name != "model"]
+    return printable(
+        " ".join([*model, record.subject, "in", record.dtype, *settings, "at offset", str(record.offset)])
+    )
+
+
+def size(record: Record) -> str:
+    """Return how far a record drifts; its share is of the RMS of the exact scores at this length."""
+    share = _distinct_percent(record.drift_relative, record.tolerance)
+    length = f" at {record.seq_len} tokens" if record.seq_len else ""
+    allowed = "" if math.isnan(record.tolerance) else f" (tolerance {percent(record.tolerance)})"
+    return f"drifts by {short(record.drift_rms)} RMS, {share} of the scores' RMS{length}{allowed}"
+
+
+def _distinct_percent(share: float, tolerance: float) -> str:
+    """Return a share with as many digits as tell it from the tolerance."""
+    if share == tolerance or percent(share) != percent(tolerance):
+        return percent(share)
+    for digits in range(3, 17):
+        text = f"{100 * share:.{digits}g} %"
+        if text != f"{100 * tolerance:.{digits}g} %":
+            return text
+    return percent(share)
+
+
+def sentence(record: Record, several: Mapping[str, str] | None = None) -> str:
+    """Return the result of one case in a sentence, with its full stop."""
+    case = who(record, several)
+    if record.verdict == "refused":
+        return f"{case}: {printable(record.refused)}."
+    if record.verdict == "overflow":
+        kind = "sampled scores" if record.sample else "scores"
+        return f"{case} gives {record.nonfinite} of {record.scores} {kind} that are nan or infinite."
+    if record.verdict == "exact":
+        return f"{case} is within the certified error of the reference, {short(record.reference_error)}."
+    if record.verdict == "misplaced":
+        return f"{case} {misplaced(record)}; it {size(record)}."
+    return f"{case} {size(record)}{_behaviour(record)}."
+
+
+def misplaced(record: Record) -> str:
+    """Return where the worst placed pair stands, and what that resembles."""
+    if record.place_pair is None:
+        return "has a rotated pair that is not where its position says"
+    place = f"pair {record.place_pair} of {record.place_side} at position {record.place_position}"
+    rest = f", head {record.place_head}, batch element {record.place_batch}"
+    excess = record.place_excess
+    by = (
+        f"off by {excess:.3g} times what roundings explain"
+        if excess is not None and math.isfinite(excess)
+        else "nan or infinite"
+    )
+    like = f"; it resembles {printable(record.resembles)}" if record.resembles else ""
+    return f"rotates {place}{rest} to the wrong place, {by}{like}"
+
+
+def _behaviour(record: Record) -> str:
+    """Return the clause of a verdict, where the drift is out of tolerance; what is within needs none."""
+    if quality(columns(record)) == "yes" or record.verdict == "sound":
+        return ""
+    if record.verdict in ("growing", "broken") and record.floor_rms > 0:
+        times = records.ratio(record.drift_rms, record.floor_rms)
+        if times > records.GROWTH:
+            return f", {times:.3g} times its drift at offset 0"
+    if math.isfinite(record.excess) and record.excess > records.EXCESS:
+        return f", {record.excess:.3g} times what careful {record.dtype} code attains near offset 0"
+    return ""
+
+
+def columns(record: Record) -> Row:
+    """Return the columns that `severity`, `quality` and `bad` read."""
+    return {name: getattr(record, name) for name in ("verdict", "within_tolerance", "drift_relative")}
+
+
+def note(record: Record) -> str | None:
+    """Return what the reader must know of a row, with its remedy; None where there is nothing."""
+    case = who(record)
+    if record.verdict == "refused":
+        return sentence(record)
+    if record.place_excess is not None and not record.place_excess <= 1:
+        return f"{case} {misplaced(record)}."
+    collapsed = record.distinct_positions < record.seq_len and record.rotary_dim > 0
+    count = f"{record.distinct_positions} of {record.seq_len} positions stay distinct"
+    if record.nonfinite:
+        every = record.nonfinite == record.scores
+        kind = "sampled score" if record.sample else "score"
+        share = f"every {kind} is" if every else f"{record.nonfinite} of {record.scores} {kind}s are"
+        return f"{case}: {share} nan or infinite{_remedy(record, collapsed)}."
+    return f"{case}: {count}{_remedy(record, True)}." if collapsed else None
+
+
+def _remedy(record: Record, collapsed: bool) -> str:
+    """Return which stages to keep wider, as far as the row tells: of called code it knows no stage."""
+    formats = _formats(record)
+    if collapsed and "position" in formats:
+        wide = FP64 if abs(record.offset) + record.seq_len > FP32.first_inexact_integer else FP32
+        if formats["position"].precision < wide.precision:
+            return f"; keep positions in {wide}"
+    if not record.nonfinite:
+        return ""
+    narrow = [stage for stage, fmt in formats.items() if fmt.largest < FP32.largest]
+    if narrow and "position" in formats:
+        return f"; keep in float32 which of {', '.join(narrow)} overflows (`ropeaudit explain` names it)"
+    return "" if narrow or not formats else "; float32 does not hold these numbers: try --dtype fp64"
+
+
+def _formats(record: Record) -> dict[str, Format]:
+    """Return stage -> format of a recipe's row, of what is stored; what is no format is left out."""
+    found = {}
+    for word in record.stages.split():
+        stage, _, name = word.partition("=")
+        with contextlib.suppress(UnknownName):
+            found[stage] = parse(name.rpartition("/")[2])
+    return found

@@ -1,0 +1,245 @@
+"""A Dask cluster that goes away ends a sweep in a sentence; the rows that came home are kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import CancelledError
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ropeaudit.audit import Audit
+from ropeaudit.cases import Case
+from ropeaudit.cli.main import main
+from ropeaudit.errors import RopeAuditError, UsageError
+from ropeaudit.sweeps import cluster, workers
+from ropeaudit.sweeps.sweep import Sweep, units
+
+distributed = pytest.importorskip("distributed")
+pytestmark = pytest.mark.filterwarnings("ignore")
+SMALL = ["shift", "--heads", "1", "--head-dim", "8", "--seq-len", "4", "--recipe", "hf", "--dtype", "fp16"]
+posix = pytest.mark.skipif(os.name != "posix", reason="signals")
+
+
+class Future:
+    def __init__(self, work) -> None:
+        self.result = work
+
+
+class Cluster:
+    """What `cluster` uses of Dask: the first `good` units are measured here, of the rest comes `error`."""
+
+    KilledWorker = distributed.KilledWorker
+
+    def __init__(self, good: int, error: BaseException | None, there: int = 1) -> None:
+        self.good, self.error, self.there, self.count = good, error, there, 0
+        self.scheduler = SimpleNamespace(ncores=None)
+
+    def Client(self, address, timeout):
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error) -> None:
+        pass
+
+    def sync(self, what, callback_timeout):
+        return dict.fromkeys(range(self.there), 1)
+
+    def submit(self, function, spec, unit, **options):
+        self.count += 1
+        if self.count > self.good:
+            return Future(self.fail) if self.error else Future(None)
+        return Future(lambda: workers.result_of(spec, unit, 1))
+
+    def fail(self):
+        raise self.error
+
+    def as_completed(self, waiting):
+        left = [future for future in waiting if future.result]
+        return SimpleNamespace(
+            is_empty=lambda: not left, next_batch=lambda block: [left.pop(0) for _ in left[:2]]
+        )
+
+
+def on(fake: Cluster, monkeypatch, said=None) -> tuple[list, str]:
+    """Return what came home of a sweep of four units, and what it ended with."""
+    monkeypatch.setitem(sys.modules, "distributed", fake)
+    audit = Audit([Case(heads=1, seq_len=4, head_dim=8, seed=seed) for seed in range(4)], ["hf"], offsets=[0])
+    some = [(task,) for unit in units(Sweep(audit).tasks({}), 1) for task in unit]
+    home = []
+    try:
+        for found in cluster.on_dask(
+            audit, some, "tcp://x:1", 1, lambda: None, ([] if said is None else said).append
+        ):
+            home.append(found)
+    except RopeAuditError as error:
+        return home, str(error)
+    return home, ""
+
+
+def test_all_comes_home(monkeypatch) -> None:
+    home, said = on(Cluster(4, None), monkeypatch)
+    assert (len(home), said) == (4, "")
+    assert all(isinstance(result, workers.Result) for _, result in home)
+
+
+@pytest.mark.parametrize("good", [0, 1, 3])
+@pytest.mark.parametrize("error", [CancelledError("lost"), OSError("closed")])
+def test_a_scheduler_that_is_gone_is_said_in_a_sentence(good, error, monkeypatch) -> None:
+    home, said = on(Cluster(good, error), monkeypatch)
+    assert len(home) == good  # what was done before is not lost with what was not
+    assert said.startswith("--scheduler 'tcp://x:1': the Dask scheduler is gone; rows that are done are kept")
+    assert said.endswith("with --resume")
+
+
+def test_a_worker_without_ropeaudit_is_said_in_a_sentence(monkeypatch) -> None:
+    home, said = on(Cluster(1, ModuleNotFoundError("No module named 'ropeaudit'")), monkeypatch)
+    assert len(home) == 1
+    assert "a Dask worker cannot begin the work (ModuleNotFoundError: No module named 'ropeaudit')" in said
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = SimpleNamespace(monotonic=lambda: now.at, at=0.0)
+    now.sleep = lambda seconds: setattr(now, "at", now.at + seconds)
+    monkeypatch.setattr(cluster, "time", now)
+    return now
+
+
+def for_ever(patience: cluster.Patience, workers_there) -> None:
+    while True:
+        patience.wait(False, workers_there)
+
+
+def test_workers_that_are_all_gone_are_waited_for_and_then_no_more(clock, monkeypatch) -> None:
+    notes: list[str] = []
+    home, said = on(Cluster(2, None, there=0), monkeypatch, notes)
+    assert len(home) == 2
+    assert notes == ["no Dask worker is there; waiting up to 10 minutes for one"]
+    assert "no Dask worker has been there for 10 minutes; rows that are done are kept" in said
+    assert 600 <= clock.at < 610
+
+
+def test_workers_that_come_back_begin_a_new_wait(clock) -> None:
+    notes: list[str] = []
+    patience = cluster.Patience(notes.append)
+    with pytest.raises(RopeAuditError):
+        for_ever(patience, lambda: 300 < clock.at < 400)
+    assert 1000 - 10 <= clock.at < 1010
+    assert len(notes) == 2
+
+
+def test_a_slow_result_is_waited_for_as_long_as_there_are_workers(clock) -> None:
+    patience = cluster.Patience(lambda text: pytest.fail(text))
+    while clock.at < 5000:
+        patience.wait(False, lambda: 1)
+
+
+def test_the_patience_is_that_of_dasks_configuration(clock) -> None:
+    import dask
+
+    with dask.config.set({"ropeaudit.patience": "20s"}):
+        patience = cluster.Patience(lambda text: None)
+        with pytest.raises(RopeAuditError, match="there for 20s;"):
+            for_ever(patience, lambda: 0)
+    assert 20 <= clock.at < 30
+    for wrong in ("soon", [], "10 parsecs"):
+        with dask.config.set({"ropeaudit.patience": wrong}), pytest.raises(UsageError, match="is no time"):
+            cluster.Patience(lambda text: None)
+
+
+def test_a_local_cluster_that_does_not_start_is_said_in_a_sentence(monkeypatch, capsys) -> None:
+    def fail(**_: object) -> None:
+        raise RuntimeError("Nanny failed to start.\nmore")
+
+    monkeypatch.setattr(distributed, "LocalCluster", fail)
+    assert main([*SMALL, "--scheduler", "local"]) == 2
+    assert "Dask's workers do not start (RuntimeError: Nanny failed to start.)" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------- real ones
+
+
+def started(*arguments: str, folder: Path, log: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", *arguments, "--no-dashboard"]
+    with (folder / log).open("wb") as file:
+        return subprocess.Popen(command, stdout=file, stderr=file, cwd=folder)
+
+
+@posix
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["scheduler", "worker"])
+def test_a_real_cluster_that_is_killed(victim, tmp_path) -> None:
+    scheduler_file = tmp_path / "s.json"
+    common = ["--scheduler-file", str(scheduler_file)]
+    asked = [sys.executable, "-m", "ropeaudit", *SMALL, "--offset", "0-49999+1", "-f", "csv"]
+    path, part = tmp_path / "x.jsonl", tmp_path / "x.jsonl.part"
+    processes = {
+        "scheduler": started(
+            "distributed.cli.dask_scheduler", "--port", "0", *common, folder=tmp_path, log="s"
+        )
+    }
+    try:
+        deadline = time.monotonic() + 60
+        while not (scheduler_file.exists() and scheduler_file.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        worker = ["distributed.cli.dask_worker", *common, "--no-nanny", "--nthreads", "1"]
+        processes["worker"] = started(*worker, folder=tmp_path, log="w")
+        import json
+
+        address = json.loads(scheduler_file.read_text())["address"]
+        run = subprocess.Popen(
+            [*asked, "--scheduler", address, "-o", str(path)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"DASK_ROPEAUDIT__PATIENCE": "3s"},
+        )
+        while not (part.exists() and part.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        processes[victim].kill()
+        said = run.communicate(timeout=120)[1]
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+    last = said.splitlines()[-1]
+    assert run.returncode == 2
+    assert "Traceback" not in said
+    assert ("scheduler is gone" if victim == "scheduler" else "no Dask worker has been there for 3s") in last
+    assert part.read_bytes().endswith(b"}\n")
+    assert not path.exists()
+
+
+@posix
+@pytest.mark.slow
+@pytest.mark.parametrize("wait", [0.5, 1.5, 3.0])
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_while_a_local_cluster_starts(wait, times, tmp_path) -> None:
+    command = [sys.executable, "-m", "ropeaudit", *SMALL, "--offset", "0-49999+1", "-f", "csv"]
+    part = tmp_path / "x.jsonl.part"
+    with subprocess.Popen(
+        [*command, "--scheduler", "local", "--jobs", "2", "-o", str(tmp_path / "x.jsonl")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not part.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(wait)
+        for _ in range(times):
+            os.killpg(process.pid, signal.SIGINT)
+            time.sleep(0.2)
+        said = process.communicate(timeout=120)[1]
+    assert process.returncode == 130
+    assert "interrupted" in said
+    assert "Traceback" not in said

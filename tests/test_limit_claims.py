@@ -1,0 +1,235 @@
+"""No number and no sentence of `ropeaudit limit` is false: against brute force, and against made-up failures.
+
+`python tests/test_limit_claims.py` measures 120,000 offsets and prints 35 rows; it takes about ten minutes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from limit_claims import Truth, check
+
+from ropeaudit import limit, shift
+from ropeaudit.analyses.limit_known import Limit
+from ropeaudit.analyses.limit_search import boundary
+from ropeaudit.analyses.limit_tolerance import AT_LEAST, TOLERABLE, Tolerance, tolerance
+from ropeaudit.cases import Case
+from ropeaudit.reports import limit_words
+from ropeaudit.reports.limit import limit_report, row
+
+COLUMNS = ("drift_rms", "drift_max", "drift_relative", "drift_bias", "self_drift_max")
+# recipe, dtype, case, offsets of the long run, tolerances of it: 120,000 and 35 together
+BRUTE = [
+    ("uniform", "fp16", {"heads": 1, "seq_len": 8, "head_dim": 32}, 60_000, 15),
+    ("hf", "fp16", {"heads": 1, "seq_len": 8, "head_dim": 32}, 40_000, 12),
+    ("hf", "fp32", {"heads": 1, "seq_len": 4, "head_dim": 8}, 20_000, 8),
+]
+
+
+def between_highs(values: np.ndarray, count: int) -> list[float]:
+    """Tolerances halfway between two successive record highs, spread over all of them."""
+    highs = np.unique(np.maximum.accumulate(values))
+    middles = (highs[:-1] + highs[1:]) / 2
+    return [float(middles[int(i)]) for i in np.linspace(0, len(middles) - 1, min(count, len(middles)))]
+
+
+def brute(which: int, offsets: int, count: int, budget: int | None = None) -> list[dict[str, object]]:
+    """Measure every offset, ask for tolerances between record highs, and check all that is said of them."""
+    recipe, dtype, case, _, _ = BRUTE[which]
+    values: dict[str, list[float]] = {name: [] for name in COLUMNS}
+    for record in shift(range(offsets), dtype, recipe, **case):
+        for name in COLUMNS:
+            values[name].append(abs(getattr(record, name)))
+    per = -(-count // len(COLUMNS))
+    asked = [(name, x) for name in COLUMNS for x in between_highs(np.array(values[name]), per)][:count]
+    texts = [f"{name}={x!r}" for name, x in asked]
+    found = list(limit(texts, dtype, recipe, up_to=offsets - 1, budget=budget, **case))
+    rows = []
+    for (name, x), one in zip(asked, found, strict=True):
+        fails = {offset for offset, value in enumerate(values[name]) if not value <= x}
+        rows.append(checked(one, fails, values[name]))
+    return rows
+
+
+def checked(one: Limit, fails: set[int], values: list[float]) -> dict[str, object]:
+    """Hold a row and its sentence against all offsets; return what the table shows of it."""
+    made, first = row(one), min(fails, default=None)
+    offsets = range(one.up_to + 1)
+    numbers_hold(one, made, fails)
+    for name in ("measured_up_to", "first_failure_seen"):
+        if made[name] is not None:
+            place = {"measured_up_to": "measured", "first_failure_seen": "failure"}[name]
+            assert abs(made[f"value_at_{place}"]) == values[made[name]]
+    assert made["value_at_zero"] is not None
+    sentence = limit_words.sentence(one)
+    zero = one.at_zero
+    who = f"{zero.subject} in {zero.dtype} on {zero.seq_len} tokens"
+    check(sentence, who, Truth(fails, one.up_to, zero.seq_len, None, None, one.bound_up_to))
+    assert one.up_to in offsets
+    return {"tolerance": str(one.tolerance), "truly first": first, **made, "sentence": sentence}
+
+
+def numbers_hold(one: Limit, made: dict[str, object], fails: set[int]) -> None:
+    """Hold the numbers of a row against all offsets."""
+    first = min(fails, default=one.up_to + 1)
+    proved, seen = made["proved_up_to"], made["measured_up_to"]
+    assert (proved is None) == (0 in fails) == (made["proof"] == "none")
+    assert proved is None or proved < first
+    assert made["bound_up_to"] is None or made["bound_up_to"] < first
+    assert made["proof"] != "bound" or proved == made["bound_up_to"]
+    assert made["first_failure"] in (None, first)
+    assert made["first_failure_seen"] is None or made["first_failure_seen"] in fails
+    if made["first_failure"] is None and proved is not None:
+        assert proved == one.up_to or proved + 1 != made["first_failure_seen"]
+    assert seen is None or seen not in fails
+    assert made["measured_offsets"] <= (0 if seen is None else seen + 1)
+    assert made["measured_offsets"] <= made["evaluated"]
+    for place, name in (("proved", "proved_up_to"), ("measured", "measured_up_to")):
+        position = made[f"{place}_position"]
+        assert position == (None if made[name] is None else made[name] + one.at_zero.seq_len - 1)
+
+
+@pytest.mark.parametrize("which", range(len(BRUTE)))
+def test_nothing_false_is_said_of_tolerances_between_record_highs(which) -> None:
+    rows = brute(which, 600, 10, budget=64)
+    searched = [made for made in rows if made["first_failure"] is None and made["first_failure_seen"]]
+    assert len(rows) == 10
+    assert searched or which != 1
+
+
+@pytest.mark.slow
+def test_the_offset_that_a_search_missed_is_not_claimed_to_hold() -> None:
+    # offset 57,102 fails, and a search finds a later one
+    case = {"heads": 1, "seq_len": 8, "head_dim": 32}
+    values = [record.drift_max for record in shift(range(57_000, 57_200), "fp16", "uniform", **case)]
+    highest = 57_000 + int(np.argmax(values))
+    asked = (sorted(values)[-1] + sorted(values)[-2]) / 2
+    (found,) = limit(f"drift_max={asked!r}", "fp16", "uniform", up_to=65_535, **case)
+    assert found.first_failure is None or found.first_failure <= highest
+    assert found.proved_up_to < highest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", range(len(BRUTE)))
+def test_nothing_false_is_said_of_120_000_offsets(which) -> None:
+    brute(which, BRUTE[which][3], BRUTE[which][4])
+
+
+(BASE,) = shift(0, "bf16", "hf", heads=1, seq_len=4, head_dim=8)
+PRESETS = {None: None, "llama-3.1-8b": 131_072, "phi-2": 2048}
+
+
+@st.composite
+def made_up(draw: st.DrawFn) -> tuple[Limit, Truth]:
+    """A limit of made-up failures, measurements and bounds, and what is true of it."""
+    model = draw(st.sampled_from(list(PRESETS)))
+    maximum = PRESETS[model]
+    seq_len = draw(st.sampled_from([1, 4, 256] + ([maximum, maximum + 1] if maximum else [])))
+    near = [0, 1, 5, 40, 2**24] + ([maximum - seq_len + i for i in (-1, 0, 1)] if maximum else [])
+    some = st.sampled_from([x for x in near if x >= 0]) | st.integers(0, 2**18)
+    up_to = draw(some)
+    fails = draw(st.sets(some, max_size=3))
+    fails = {offset for offset in fails if offset <= up_to}
+    first = min(fails, default=up_to + 1)
+    bound = draw(st.none() | st.integers(0, first - 1)) if first else None
+    tested = {0, *draw(st.sets(some, max_size=6)), *range(draw(st.integers(0, 6)))}
+    tested |= {
+        x for edge in draw(st.sets(st.sampled_from([first, up_to, bound or 0]))) for x in (edge - 1, edge)
+    }
+    tested = {offset for offset in tested if 0 <= offset <= up_to}
+    one = Tolerance(draw(st.sampled_from(TOLERABLE)), draw(st.floats(1e-9, 1e9)))
+    known = boundary({o: o not in fails for o in tested}, -1 if bound is None else bound, up_to)
+
+    def record(offset):
+        if offset is None or offset < 0:
+            return None
+        good, bad = one.value, math.nextafter(one.value, math.inf)
+        if one.column in AT_LEAST:
+            bad = math.nextafter(one.value, 0)
+        value = bad if offset in fails else good
+        changed = {"offset": offset, "seq_len": seq_len, "model": model or "none", one.column: value}
+        return replace(BASE, **changed)
+
+    case = Case(model=model, seq_len=seq_len)
+    at = record(0), record(known.held_up_to), record(known.failing)
+    found = Limit(case, one, up_to, bound, known, False, False, *at)
+    return found, Truth(fails, up_to, seq_len, maximum, tested, bound)
+
+
+@settings(max_examples=120)
+@given(made_up())
+def test_no_sentence_is_false_whatever_fails(made) -> None:
+    found, truth = made
+    numbers_hold(found, row(found), set(truth.fails))
+    zero = found.at_zero
+    model = "" if zero.model == "none" else f" ({zero.model})"
+    who = f"hf in bfloat16{model} on {zero.seq_len:,} token{'' if zero.seq_len == 1 else 's'}"
+    check(limit_words.sentence(found), who, truth)
+
+
+@settings(max_examples=60)
+@given(st.lists(made_up(), min_size=2, max_size=4))
+def test_no_headline_counts_wrongly(some) -> None:
+    found = [one for one, _ in some]
+    text = limit_words.headline(found)
+    judged = [(one, truth) for one, truth in some if truth.maximum and truth.seq_len <= truth.maximum]
+    seen = [(one, truth) for one, truth in some if any(offset in truth.fails for offset in truth.tested)]
+    within = [
+        one
+        for one, truth in judged
+        if any(o in truth.fails and o + truth.seq_len <= truth.maximum for o in truth.tested)
+    ]
+    if within:
+        assert text.startswith(f"{len(within)} of {len(judged)} ")
+    elif judged and "No failure was seen" not in text:
+        assert text.startswith(f"{len(judged)} ")
+        for _, truth in judged:
+            truth.free(truth.maximum - truth.seq_len)
+    elif not judged and seen:
+        assert text.startswith(f"A failure was measured in {len(seen)} of {len(some)} cases")
+    elif text.startswith("No offset up to"):
+        assert not any(truth.fails for _, truth in some)
+
+
+def test_digits_show_that_a_value_breaks_its_tolerance() -> None:
+    one = tolerance("drift_rms=0.01")
+    assert limit_words.apart(0.0101234, one) == "0.01012"
+    assert limit_words.apart(0.010000012, one) == "0.01000001"
+    assert str(tolerance("drift_rms=0.0123456789")) == "drift_rms ≤ 0.0123456789"
+    assert str(tolerance("drift_bias=0.5")) == "|drift_bias| ≤ 0.5"
+    assert limit_words.apart(-0.51, tolerance("drift_bias=0.5")) == "-0.51"
+    assert limit_words.apart(15.0, tolerance("distinct_positions=16")) == "15"
+
+
+def test_what_another_tolerance_measured_counts() -> None:
+    case = {"heads": 1, "seq_len": 8, "head_dim": 32, "budget": 64, "up_to": 60_000}
+    both = list(limit(["drift_max=0.5", "drift_rms=0.05"], "fp16", "uniform", **case))
+    for one in both:
+        made = row(one)
+        assert made["evaluated"] == one.boundary.tested
+    assert both[0].boundary.tested == both[1].boundary.tested
+    (alone,) = limit("drift_max=0.5", "fp16", "uniform", **case)
+    assert both[0].first_failure_seen <= alone.first_failure_seen
+    assert both[0].proved_up_to >= alone.proved_up_to
+
+
+def test_undefined_values_are_named() -> None:
+    (found,) = limit("drift_relative=0.01", "bf16", heads=1, seq_len=4, head_dim=8, up_to=70, budget=64)
+    zero = replace(found.at_zero, drift_relative=math.nan)
+    lost = replace(found, boundary=boundary({0: False}, -1, 70), at_zero=zero, at_failure=zero)
+    assert "at offset 0 already: drift_relative is not defined." in limit_words.sentence(lost)
+    report = limit_report([lost], None, {})
+    assert report.rows[0]["margin"] is None
+
+
+if __name__ == "__main__":
+    for number, (*_, offsets, count) in enumerate(BRUTE):
+        for made in brute(number, offsets, count):
+            columns = ("tolerance", "truly first", "proved_up_to", "proof", "measured_offsets")
+            later = ("measured_up_to", "first_failure_seen", "first_failure")
+            print(made["subject"], made["dtype"], *(made[name] for name in (*columns, *later)), sep=" | ")

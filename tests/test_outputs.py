@@ -1,0 +1,491 @@
+"""What -o must not do: write over an input, shrink a report, replace a link, a pipe or somebody's file."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ropeaudit.audit import Audit
+from ropeaudit.cli import outfiles, output, overwriting
+from ropeaudit.cli.main import main
+from ropeaudit.errors import UsageError
+
+SIZES = ["--heads", "1", "--head-dim", "8", "--seq-len", "4"]
+SMALL = ["shift", *SIZES, "--recipe", "hf", "--dtype", "fp16", "--offset", "0,7", "-q", "-f", "csv"]
+posix = pytest.mark.skipif(os.name != "posix", reason="links, pipes and signals")
+CONFIG = {"model_type": "llama", "hidden_size": 16, "num_attention_heads": 2, "rope_theta": 1e4}
+CONFIG |= {"max_position_embeddings": 64, "num_hidden_layers": 1, "num_key_value_heads": 2}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory) -> Path:
+    """A folder with a file of every kind that a command reads."""
+    folder = tmp_path_factory.mktemp("inputs")
+    for name in ("a.json", "a.csv", "a.jsonl", "b.json"):
+        assert main([*SMALL, "-o", str(folder / name)]) == 0
+    for name in ("why.json", "safe.json", "f.pt"):
+        (folder / name).write_text('{"records": []}')
+    (folder / "model").mkdir()
+    for path in (folder / "c.json", folder / "model" / "config.json", folder / "config.json"):
+        path.write_text(json.dumps(CONFIG))
+    (folder / "r.toml").write_text('extends = "hf"\n')
+    (folder / "mine.py").write_text("def turn(x, positions):\n    return x\n")
+    (folder / "t.txt").write_text("a b c")
+    rng = np.random.default_rng(0)
+    np.savez(folder / "x.npz", q=rng.standard_normal((1, 4, 8)), k=rng.standard_normal((1, 4, 8)))
+    for name in ("q.npy", "k.npy"):
+        np.save(folder / name, rng.standard_normal((1, 4, 8)))
+    np.savez(folder / "f.npz", inv_freq=1e4 ** -np.linspace(0, 1, 4, endpoint=False))
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+OWN_INPUTS = [  # the command and which of its files is its output, as LINK where the suffix must be another
+    ("shift --config c.json", "c.json"),
+    ("shift --config model", "model/config.json"),
+    ("shift --config c.json,model/config.json", "c.json"),
+    ("shift --baseline a.jsonl", "a.jsonl"),
+    ("shift --baseline a.csv", "a.csv"),
+    ("shift --baseline a.csv", "a.csv.meta.json"),
+    ("shift --qk x.npz", "x.npz"),
+    ("shift --qk q.npy,k.npy", "k.npy"),
+    ("shift --recipe hf,r.toml", "r.toml"),
+    ("shift --recipe ./r.toml", "r.toml"),
+    ("shift --impl mine.py:turn", "mine.py"),
+    ("shift --impl mine:turn", "mine.py"),
+    ("shift --config c.json --dry-run", "c.json"),
+    ("diff a.json b.json", "a.json"),
+    ("diff a.json b.json", "b.json"),
+    ("merge a.json b.json", "b.json"),
+    ("merge a.csv", "a.csv"),
+    ("report a.json a.csv", "a.json"),
+    ("report a.csv", "a.csv.meta.json"),
+    ("summary a.json", "a.json"),
+    ("plot a.json", "a.json"),
+    ("plot --kind stages why.json", "why.json"),
+    ("plot --kind safe safe.json", "safe.json"),
+    ("plot --kind heatmap --qk x.npz", "x.npz"),
+    ("frequencies --against f.npz", "f.npz"),
+    ("frequencies --config c.json", "c.json"),
+    ("explain --config c.json", "c.json"),
+    ("limit --recipe r.toml", "r.toml"),
+    ("parity r.toml[angle=fp64] hf", "r.toml"),
+    ("decay --config c.json", "c.json"),
+    ("rerotate --config c.json", "c.json"),
+    ("history hf --config c.json", "c.json"),
+    ("trace mine.py:turn", "mine.py"),
+    ("module model", "model/config.json"),
+    ("module f.pt --config c.json", "c.json"),
+    ("module f.pt", "config.json"),
+    ("model model", "model/config.json"),
+    ("model model --text t.txt", "t.txt"),
+]
+
+
+@pytest.mark.parametrize("how", ["itself", "absolute", "link", "hard link"])
+@pytest.mark.parametrize(("line", "name"), OWN_INPUTS, ids=[f"{line} -o {name}" for line, name in OWN_INPUTS])
+def test_no_command_writes_over_what_it_reads(line, name, how, inputs, tmp_path, capsys, monkeypatch) -> None:
+    folder = tmp_path / "inputs"
+    shutil.copytree(inputs, folder)
+    monkeypatch.chdir(folder)
+    suffix = ".svg" if line.startswith("plot") else ".json"
+    target = str(folder / name) if how == "absolute" else name
+    if how.endswith("link") or not name.endswith(suffix):
+        target = f"other{suffix}"
+        (os.link if how == "hard link" else os.symlink)(name, target)
+    before = contents(folder)
+    assert main([*line.split(), "-q", "-o", target]) == 2
+    seen = capsys.readouterr()
+    assert (seen.out, seen.err.count("\n")) == ("", 1)
+    assert f"-o {target!r} is one of the files to read" in seen.err
+    assert "give another name" in seen.err
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "made"),
+    [
+        ("a.csv", "a.csv.meta.json", "a.csv.meta.json"),
+        ("x.csv", "x.csv.part", "x.csv.part"),
+        ("a.csv.meta.json", "a.csv", ""),
+    ],
+)
+def test_what_stands_beside_a_file_counts_too(written, read, made, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.csv", "a.csv.meta.json", "x.csv.part"):
+        Path(name).touch()
+    with pytest.raises(UsageError, match="one of the files to read") as error:
+        overwriting.refuse_inputs({"outputs": (written,), "files": (read,)})
+    assert (f"writes {made!r} too" in str(error.value)) == bool(made)
+    overwriting.refuse_inputs({"outputs": ("y.csv", "/dev/null"), "files": (read, "/dev/null"), "n": 3})
+
+
+def test_saved_vectors_do_not_take_the_place_of_weights(tmp_path, capsys) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    weights = str(tmp_path / "model.safetensors")
+    assert main(["model", str(tmp_path), "--save-qk", weights]) == 2
+    assert main(["model", str(tmp_path), "--save-qk", weights, "-o", str(tmp_path / "x.json")]) == 2
+    assert f"--save-qk {weights!r} is one of the files to read" in capsys.readouterr().err
+    assert (tmp_path / "model.safetensors").read_bytes() == b"weights"
+
+
+@posix
+def test_one_file_named_twice_is_refused_whatever_it_is_called(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.json").write_text("old")
+    os.link("x.json", "hard.json")
+    os.symlink("x.json", "soft.json")
+    os.symlink("y.json", "nowhere.json")
+    for one, other in (("x", "./x"), ("x", "hard"), ("x", "soft"), ("hard", "soft"), ("nowhere", "y")):
+        assert main([*SMALL, "-o", f"{one}.json", "-o", f"{other}.json"]) == 2
+        assert "-o names the same file twice" in capsys.readouterr().err
+    assert Path("x.json").read_text() == "old"
+
+
+# ---------------------------------------------------------------------------- what is there already
+
+
+def test_circumstances_do_not_take_the_place_of_somebodys_file(tmp_path, capsys) -> None:
+    about = tmp_path / "x.csv.meta.json"
+    for text in ("mine", "[1]", '{"mine": 1}', "[" * 100_000):
+        about.write_text(text)
+        assert main([*SMALL, "-o", str(tmp_path / "x.csv")]) == 2
+        assert "is there and not from ropeaudit" in capsys.readouterr().err
+        assert about.read_text() == text
+        assert os.listdir(tmp_path) == ["x.csv.meta.json"]
+    about.unlink()
+    for _ in range(2):
+        assert main([*SMALL, "-o", str(tmp_path / "x.csv")]) == 0
+    assert json.loads(about.read_text())["command"]
+
+
+@posix
+def test_permissions_of_a_report_stay(tmp_path, monkeypatch, capsys) -> None:
+    path = tmp_path / "x.jsonl"
+    path.touch(mode=0o600)
+    path.chmod(0o640)
+    assert main([*SMALL, "-o", str(path)]) == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    before = path.read_bytes()
+    monkeypatch.setattr(outfiles.os, "access", lambda *_: False)  # root may do everything
+    assert main([*SMALL, "-o", str(path)]) == 2
+    assert f"-o {str(path)!r} is write-protected; give another place" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+# ---------------------------------------------------------------------------- runs that are broken off
+
+
+def broken_after(calls: int, patch: pytest.MonkeyPatch, error: BaseException) -> None:
+    whole, seen = Audit.measure, []
+
+    def measure(self, *arguments):
+        seen.append(1)
+        if len(seen) > calls:
+            raise error
+        yield from whole(self, *arguments)
+
+    patch.setattr(Audit, "measure", measure)
+
+
+MANY = [*SMALL, "--seed", "0-3+1"]  # a task a seed: four of two rows
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.json", "x.parquet", "x.md"])
+def test_a_finished_report_does_not_shrink(name, tmp_path, capsys) -> None:
+    pytest.importorskip("pyarrow")
+    path, page = tmp_path / name, tmp_path / "x.html"
+    asked = [*MANY, "-o", str(path), "-o", str(page)]
+    assert main(asked) == 0
+    before = contents(tmp_path)
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        broken_after(1, patch, KeyboardInterrupt())
+        assert main(asked) == 130
+    said = capsys.readouterr().err
+    assert "interrupted: 2 rows were done" in said
+    assert "written" not in said
+    assert f"{str(path)!r}, {str(page)!r} are left as before" in said
+    assert f"the rows are in '{path}.part'; the same command with --resume goes on" in said
+    part = Path(f"{path}.part")
+    assert part.read_bytes().count(b"\n") == 2
+    part_bytes = part.read_bytes()
+    part.unlink()
+    assert contents(tmp_path) == before
+    part.write_bytes(part_bytes)
+    assert main(asked) == 2
+    assert "go on with --resume" in capsys.readouterr().err
+    assert main([*asked, "--resume"]) == 0
+    assert set(contents(tmp_path)) == set(before)
+    if name != "x.json" and name != "x.parquet":  # they hold the time
+        assert path.read_bytes() == before[str(path)]
+
+
+def test_a_report_that_was_not_there_is_written_when_broken_off(tmp_path, capsys) -> None:
+    path = tmp_path / "x.jsonl"
+    for more, rows in ((), 2), (("--resume",), 4):
+        with pytest.MonkeyPatch.context() as patch:
+            broken_after(1, patch, KeyboardInterrupt())
+            assert main([*MANY, "-o", str(path), *more]) == 130
+        said = capsys.readouterr().err
+        assert f"interrupted: {rows} rows were done" in said
+        assert ("and written" in said) == (rows == 2)
+    assert main([*MANY, "-o", str(path), "--resume"]) == 0
+    assert main([*MANY, "-o", str(tmp_path / "y.jsonl")]) == 0
+    assert path.read_bytes() == (tmp_path / "y.jsonl").read_bytes()
+    assert sorted(os.listdir(tmp_path)) == ["x.jsonl", "y.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.json"])
+def test_a_shard_does_not_take_the_place_of_another(name, tmp_path, capsys) -> None:
+    path = tmp_path / name
+    asked = [*MANY, "-o", str(path)]
+    assert main([*asked, "--shard", "1/2"]) == 0
+    before = contents(tmp_path)
+    for more in ([], ["--resume"]):
+        assert main([*asked, "--shard", "2/2", *more]) == 2
+        assert f"{str(path)!r} holds " in capsys.readouterr().err
+        assert contents(tmp_path) == before
+    assert main([*asked, "--shard", "1/2"]) == 0
+    assert main([*asked, "--shard", "1/2", "--resume"]) == 0
+    path.write_text("something else\n")
+    assert main([*asked, "--shard", "2/2"]) == 0
+
+
+def test_a_ctrl_c_while_the_report_is_written_says_where_the_rows_are(tmp_path, capsys, monkeypatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "x.jsonl"
+    path.write_text("finished")
+    monkeypatch.setattr(outfiles.os, "fsync", stop)
+    assert main([*SMALL, "-o", str(path)]) == 130
+    said = capsys.readouterr().err
+    assert f"the rows are in '{path}.part', and the same command with --resume goes on" in said
+    assert path.read_text() == "finished"
+    assert sorted(os.listdir(tmp_path)) == ["x.jsonl", "x.jsonl.part"]
+
+
+def test_other_commands_do_not_shrink_a_report_either(tmp_path, capsys, monkeypatch) -> None:
+    from ropeaudit.analyses import limit
+
+    path = tmp_path / "x.json"
+    asked = ["limit", *SIZES, "--recipe", "hf,uniform", "--dtype", "fp16", "--up-to", "100", "-f", "csv"]
+    assert main([*asked, "-o", str(path)]) == 0
+    before, usual = path.read_bytes(), limit.run
+
+    def run(*arguments, **options):
+        yield next(iter(usual(*arguments, **options)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(limit, "run", run)
+    capsys.readouterr()
+    assert main([*asked, "-o", str(path)]) == 130
+    seen = capsys.readouterr()
+    assert f"interrupted: 1 rows were done; {str(path)!r} is left as before" in seen.err
+    assert seen.out.count("\n") == 2
+    assert path.read_bytes() == before
+    path.unlink()
+    assert main([*asked, "-o", str(path)]) == 130
+    assert "interrupted: 1 rows were done and written\n" in capsys.readouterr().err
+    assert len(json.loads(path.read_text())["records"]) == 1
+
+
+@posix
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_leaves_a_finished_report_as_it_was(number, tmp_path) -> None:
+    path, part = tmp_path / "x.jsonl", tmp_path / "x.jsonl.part"
+    path.write_text("finished\n")
+    command = [
+        sys.executable,
+        "-m",
+        "ropeaudit",
+        *SMALL[:-4],
+        "0-99999+1",
+        "-q",
+        "-f",
+        "csv",
+        "-o",
+        str(path),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not (part.exists() and part.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[1]
+    assert path.read_text() == "finished\n"
+    assert part.read_bytes().endswith(b"}\n")
+    if number != signal.SIGKILL:
+        assert process.returncode == 130
+        assert said.count("\n") == 1
+        assert f"{str(path)!r} is left as before; the rows are in {str(part)!r}; the same command" in said
+
+
+def test_a_full_disk_leaves_a_finished_report_as_it_was(tmp_path, capsys, monkeypatch) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text("finished\n")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(outfiles.os, "fsync", full)
+    assert main([*SMALL, "-o", str(path)]) == 2
+    assert "the rows are in" in capsys.readouterr().err
+    assert path.read_text() == "finished\n"
+    assert (tmp_path / "x.jsonl.part").read_bytes().count(b"\n") == 2
+
+
+# ---------------------------------------------------------------------------- links, pipes, devices
+
+
+@posix
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv"])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_is_written_through(name, there, tmp_path) -> None:
+    real, link = tmp_path / "far" / "real", tmp_path / name
+    real.parent.mkdir()
+    link.symlink_to(Path("far") / "real")
+    if there:
+        real.write_text("old")
+    assert main([*SMALL, "-o", str(link)]) == 0
+    assert main([*SMALL, "-o", str(tmp_path / f"plain-{name}")]) == 0
+    assert link.is_symlink()
+    assert not real.is_symlink()
+    assert real.read_bytes() == (tmp_path / f"plain-{name}").read_bytes()
+    assert os.listdir(real.parent) == ["real"]
+    with pytest.MonkeyPatch.context() as patch:
+        broken_after(1, patch, ValueError())
+        assert main([*MANY, "-o", str(link)]) == 3
+    assert sorted(os.listdir(real.parent)) == ["real", "real.part"]
+    assert main([*MANY, "-o", str(link), "--resume"]) == 0
+    assert os.listdir(real.parent) == ["real"]
+    assert real.read_bytes().count(b"\n") == 8 + (name == "x.csv")
+
+
+@posix
+def test_a_link_into_a_folder_that_is_not_there_or_to_itself(tmp_path, capsys) -> None:
+    (tmp_path / "a.csv").symlink_to(tmp_path / "nowhere" / "a.csv")
+    (tmp_path / "b.csv").symlink_to(tmp_path / "b.csv")
+    for name in ("a.csv", "b.csv"):
+        assert main([*SMALL, "-o", str(tmp_path / name)]) == 2
+        said = capsys.readouterr().err
+        assert "cannot be written" in said
+        assert said.count("\n") == 1
+    assert sorted(os.listdir(tmp_path)) == ["a.csv", "b.csv"]
+
+
+@posix
+@pytest.mark.parametrize("name", ["x.csv", "x"])
+def test_a_pipe_is_written_into(name, tmp_path, capfd) -> None:
+    pipe, got = tmp_path / name, []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
+    reader.start()
+    assert main([*SMALL, "-o", str(pipe)]) == 0
+    reader.join(10)
+    assert got == [capfd.readouterr().out.encode()]
+    assert os.listdir(tmp_path) == [name]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@posix
+def test_a_pipe_that_nobody_reads_is_refused(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(outfiles, "_READER_SECONDS", 0.0)
+    os.mkfifo(tmp_path / "x.csv")
+    assert main([*SMALL, "-o", str(tmp_path / "x.csv")]) == 2
+    assert "nobody reads this pipe; start a reader, or give a file" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["x.csv"]
+
+
+@posix
+def test_devices_are_written_into(tmp_path, capfd) -> None:
+    assert main([*SMALL, "-o", "/dev/null"]) == 0
+    alone = capfd.readouterr().out
+    assert main([*SMALL, "-o", "/dev/stdout"]) == 0
+    assert capfd.readouterr().out == alone + alone
+    (tmp_path / "x.jsonl").symlink_to("/dev/null")
+    assert main([*SMALL, "-o", str(tmp_path / "x.jsonl"), "-o", str(tmp_path / "y.jsonl")]) == 0
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert sorted(os.listdir(tmp_path)) == ["x.jsonl", "y.jsonl"]
+    assert not os.path.exists("/dev/null.part")
+
+
+@posix
+def test_rows_are_stored_beside_the_first_file_that_is_no_stream(tmp_path, capsys) -> None:
+    path = tmp_path / "x.jsonl"
+    with pytest.MonkeyPatch.context() as patch:
+        broken_after(1, patch, ValueError())
+        assert main([*MANY, "-o", "/dev/null", "-o", str(path)]) == 3
+    assert os.listdir(tmp_path) == ["x.jsonl.part"]
+    assert main([*MANY, "-o", "/dev/null", "-o", str(path), "--resume"]) == 0
+    assert path.read_bytes().count(b"\n") == 8
+    capsys.readouterr()
+    assert main([*MANY, "-o", "/dev/null", "--resume"]) == 2
+    assert "--resume needs the file to go on with" in capsys.readouterr().err
+
+
+@posix
+def test_stdout_that_goes_into_a_file(tmp_path) -> None:
+    command = [sys.executable, "-m", "ropeaudit", *SMALL, "-o"]
+    path = tmp_path / "x.csv"
+    with path.open("wb") as file:
+        seen = subprocess.run([*command, str(path)], stdout=file, stderr=subprocess.PIPE, text=True)
+    assert seen.returncode == 2
+    assert "is the file that stdout goes to; give another name" in seen.stderr
+    with path.open("wb") as file:
+        subprocess.run([*command, "/dev/stdout"], stdout=file, check=True)
+    lines = path.read_text().splitlines()
+    assert len(lines) == 6
+    assert lines[:3] == lines[3:]
+    assert os.listdir(tmp_path) == ["x.csv"]
+
+
+@posix
+def test_process_substitution(tmp_path) -> None:
+    line = f'"{sys.executable}" -m ropeaudit {" ".join(SMALL)} -o >(cat > got) > said; wait $!'
+    subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True)
+    deadline = time.monotonic() + 10
+    while (tmp_path / "got").stat().st_size == 0 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert (tmp_path / "got").read_bytes() == (tmp_path / "said").read_bytes() != b""
+
+
+@posix
+def test_a_socket_is_no_place_for_a_report(tmp_path, capsys, monkeypatch) -> None:
+    import socket
+
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind("x.csv")
+        assert main([*SMALL, "-o", "x.csv"]) == 2
+        assert "-o 'x.csv' is no file that can be replaced" in capsys.readouterr().err
+    assert stat.S_ISSOCK(os.stat("x.csv").st_mode)
+
+
+def test_what_is_said_of_an_interruption(capsys, tmp_path) -> None:
+    output.say_interrupted("3 rows", [])
+    with output.opened([str(tmp_path / "x.json"), str(tmp_path / "y.txt")]) as files:
+        files[1].fill([b""])
+    output.say_interrupted("3 rows", files, "; go on")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "ropeaudit: interrupted: 3 rows were done and written",
+        "ropeaudit: interrupted: 3 rows were done and written; go on",
+    ]

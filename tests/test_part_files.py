@@ -1,0 +1,261 @@
+"""NAME.part: nobody's file is taken for one, no row in it is believed that was not written so."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropeaudit import beside, records
+from ropeaudit.audit import Audit
+from ropeaudit.cases import Case
+from ropeaudit.cli.main import main
+from ropeaudit.errors import BadInput, BadOutput
+from ropeaudit.sweeps import part_rows, sweep_file
+from ropeaudit.sweeps.sweep_file import SweepFile
+
+SMALL = ["shift", "--heads", "1", "--head-dim", "8", "--seq-len", "4", "--recipe", "hf", "--dtype", "fp16"]
+ASKED = [*SMALL, "--offset", "0,7,100000", "-q", "-f", "csv"]
+ROWS = list(Audit([Case(heads=1, seq_len=4, head_dim=8)], ["hf"], ["fp16"], [0, 7, 100000]).run(1))
+LINES = [part_rows.line_of(row) for row in ROWS]
+posix = pytest.mark.skipif(os.name != "posix", reason="links, pipes, locks")
+FOREIGN = [
+    b"my only copy",
+    b"my only copy\n",
+    b"{",
+    b'{"schema": 2, "name": "mine"}',
+    b'{"schema": 2, "subject": "a", "other": 1',
+    b"\0\0\0\0",
+    b"\xff\xfe\n",
+    b"[1, 2]\n",
+    b"null\n",
+    b"3\n",
+    b"\n",
+    b"[" * 100_000,
+    b"[" * 100_000 + b"\n",
+    LINES[0] + b"my only copy",
+    LINES[0] + b"\n" + LINES[1],
+    LINES[0].replace(b"\n", b"\r\n"),
+    LINES[0].rstrip() + b" ",
+]
+
+
+@pytest.mark.parametrize("more", [(), ("--resume",), ("--resume", "--dry-run")])
+@pytest.mark.parametrize("content", FOREIGN, ids=lambda content: repr(content[:12]) + str(len(content)))
+def test_a_foreign_part_file_is_refused_and_left_alone(content, more, tmp_path, capsys) -> None:
+    part = tmp_path / "x.jsonl.part"
+    part.write_bytes(content)
+    assert main([*ASKED, "-o", str(tmp_path / "x.jsonl"), *more]) == 2
+    said = capsys.readouterr().err
+    assert "does not hold rows of this version of ropeaudit" in said or "is not as ropeaudit wrote it" in said
+    assert "or give another -o" in said or "remove the line" in said
+    assert said.count("\n") == 1
+    assert part.read_bytes() == content
+    assert os.listdir(tmp_path) == ["x.jsonl.part"]
+
+
+@posix
+@pytest.mark.parametrize("more", [(), ("--resume",), ("--resume", "--dry-run")])
+@pytest.mark.parametrize("kind", ["link", "link to nothing", "pipe", "folder"])
+def test_a_part_that_is_no_file_is_refused(kind, more, tmp_path, capsys) -> None:
+    part, target = tmp_path / "x.jsonl.part", tmp_path / "precious"
+    if kind == "link":
+        target.write_bytes(LINES[0])
+    if kind.startswith("link"):
+        part.symlink_to(target)
+    elif kind == "pipe":
+        os.mkfifo(part)
+    else:
+        part.mkdir()
+    assert main([*ASKED, "-o", str(tmp_path / "x.jsonl"), *more]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "give another" in said
+    assert os.path.lexists(part)
+    assert target.exists() == (kind == "link")
+    assert kind != "link" or target.read_bytes() == LINES[0]
+    assert not (tmp_path / "x.jsonl").exists()
+
+
+@given(st.integers(0, len(LINES[0]) - 1), st.sampled_from([b"", b"\0", b"\0" * 512]))
+def test_every_beginning_of_a_row_is_a_torn_row(length, zeros) -> None:
+    assert part_rows.torn(LINES[0][:length] + zeros, True)
+    assert part_rows.torn(LINES[0][:length] + zeros) == (length > 10 or not (length or zeros))
+    assert not part_rows.torn(b"x" + LINES[0][:length], True)
+
+
+@given(st.integers(1, 400), st.characters(blacklist_categories=["Cs"], blacklist_characters='"'))
+def test_a_tail_with_another_key_is_not_torn_off(place, other) -> None:
+    text = LINES[0].decode()
+    start = text.index('"', place)
+    key = text[start + 1 : text.index('"', start + 1)]
+    if key in records.COLUMNS and text[start + len(key) + 2] == ":" and other != key[0]:
+        assert not part_rows.torn(text.replace(f'"{key}":', f'"{other}{key[1:]}":').encode(), True)
+
+
+@pytest.mark.parametrize("value", [[], {}, [1], None, True, "7", "", 7.5, 7, -1, 2**70, -1.0, "\u2028"])
+def test_a_value_of_another_kind_is_refused_or_kept_as_it_is(value) -> None:
+    for name in records.COLUMNS:
+        _refused_or_kept(name, value)
+
+
+def _refused_or_kept(name: str, value: object) -> None:
+    found = ROWS[0].as_dict() | {name: value}
+    line = (json.dumps(found) + "\n").encode()
+    if part_rows._wrong(name, value):
+        with pytest.raises(BadInput, match=f"line 1: {name} "):
+            part_rows.parsed("x.part", line)
+        return
+    ((again,), _) = part_rows.parsed("x.part", line)
+    assert repr(again.as_dict()) == repr(found)
+    wanted = (str,) if name in records.TEXT_COLUMNS else (int,) if name in records.WHOLE_COLUMNS else (float,)
+    assert type(value) in (*wanted, type(None) if name in records.OPTIONAL_COLUMNS else wanted[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("offset", "7", "offset '7' is no whole number"),
+        ("offset", 7.0, "offset 7.0 is no whole number"),
+        ("offset", True, "offset True is no whole number"),
+        ("seq_len", 2**70, "is out of range"),
+        ("drift_max", "1", "drift_max '1' is no number"),
+        ("drift_max", 1, "drift_max 1 is no number"),
+        ("drift_max", -1.0, "drift_max -1.0 is below 0"),
+        ("scores", -1, "scores -1 is below 0"),
+        ("subject", ["hf"], "subject ['hf'] is no text"),
+        ("subject", None, "subject None is no value"),
+        ("verdict", "good", "verdict 'good' is no verdict"),
+    ],
+)
+def test_rows_are_checked_before_they_are_believed(name, value, said, tmp_path, capsys) -> None:
+    part = tmp_path / "x.csv.part"
+    content = LINES[1] + (json.dumps(ROWS[0].as_dict() | {name: value}) + "\n").encode()
+    part.write_bytes(content)
+    assert main([*ASKED, "-o", str(tmp_path / "x.csv"), "--resume"]) == 2
+    seen = capsys.readouterr().err
+    assert f"line 2: {said}" in seen or said.endswith("range")
+    assert "remove the line and --resume" in seen
+    assert part.read_bytes() == content
+
+
+def test_two_different_rows_of_a_cell_are_refused(tmp_path, capsys) -> None:
+    part = tmp_path / "x.jsonl.part"
+    other = ROWS[0].as_dict() | {"drift_rms": 0.125}
+    part.write_bytes(LINES[0] + (json.dumps(other) + "\n").encode())
+    before = part.read_bytes()
+    for more in ([], ["--dry-run"]):
+        assert main([*ASKED, "-o", str(tmp_path / "x.jsonl"), "--resume", *more]) == 2
+        assert "two different rows of hf float16 at offset 0" in capsys.readouterr().err
+    assert part.read_bytes() == before
+    part.unlink()
+    report = tmp_path / "x.jsonl"
+    report.write_bytes(before)
+    assert main([*ASKED, "-o", str(report), "--resume"]) == 2
+    assert "two different rows of hf float16 at offset 0" in capsys.readouterr().err
+    assert report.read_bytes() == before
+
+
+def test_a_row_that_stands_there_twice_counts_once(tmp_path) -> None:
+    (tmp_path / "x.jsonl.part").write_bytes(LINES[1] + LINES[1] + LINES[0])
+    assert main([*ASKED, "-o", str(tmp_path / "x.jsonl"), "--resume"]) == 0
+    assert main([*ASKED, "-o", str(tmp_path / "y.jsonl")]) == 0
+    assert (tmp_path / "x.jsonl").read_bytes() == (tmp_path / "y.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv"])
+@pytest.mark.parametrize("content", [b"my notes, without a line's end", b"{", b"schema;subject"])
+def test_resume_does_not_take_a_foreign_file_for_a_torn_report(name, content, tmp_path, capsys) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert main([*ASKED, "-o", str(path), "--resume"]) == 2
+    assert "is not a report of ropeaudit" in capsys.readouterr().err
+    assert path.read_bytes() == content
+    assert os.listdir(tmp_path) == [name]
+
+
+# ---------------------------------------------------------------------------- locks
+
+
+@posix
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_part_that_goes_between_open_and_lock_is_opened_again(how, tmp_path, monkeypatch) -> None:
+    """The first holder ends, and removes or replaces the part, after the second has opened it."""
+    name, part = str(tmp_path / "x.jsonl"), tmp_path / "x.jsonl.part"
+    first, usual, steps = SweepFile(name, False), beside.locked, []
+
+    def late(number: int) -> bool | None:
+        steps.append(number)
+        if len(steps) == 1:
+            part.unlink()
+            if how == "replaced":
+                part.write_bytes(b"")
+            first.close()
+        return usual(number)
+
+    monkeypatch.setattr(beside, "locked", late)
+    second = SweepFile(name, False)
+    monkeypatch.undo()
+    assert len(steps) == 2
+    assert os.path.samestat(os.fstat(second.number), os.stat(part))
+    with pytest.raises(BadOutput, match="is being written by another run"):
+        SweepFile(name, False)
+    second.append(ROWS[0])
+    assert part.read_bytes() == LINES[0]
+    second.close()
+
+
+@posix
+def test_a_run_does_not_remove_the_part_of_another(tmp_path) -> None:
+    name, part = str(tmp_path / "x.jsonl"), tmp_path / "x.jsonl.part"
+    first = SweepFile(name, False)
+    part.unlink()  # by hand
+    second = SweepFile(name, False)
+    first.close()  # it is empty and would go
+    assert part.exists()
+    second.append(ROWS[0])
+    second.close()
+    assert part.read_bytes() == LINES[0]
+
+
+@posix
+def test_rows_that_are_taken_over_are_locked_all_the_time(tmp_path, monkeypatch) -> None:
+    name = str(tmp_path / "x.jsonl")
+    assert main([*ASKED, "-o", name]) == 0
+    usual, tried = beside.put, []
+
+    def put(file, target) -> None:
+        usual(file, target)
+        with pytest.raises(BadOutput, match="is being written by another run"):
+            SweepFile(name, True)
+        tried.append(target)
+
+    monkeypatch.setattr(beside, "put", put)
+    file = SweepFile(name, True)
+    assert tried
+    file.append(ROWS[0])
+    with pytest.raises(BadOutput, match="is being written by another run"):
+        SweepFile(name, True)
+    file.close()
+    assert (tmp_path / "x.jsonl.part").read_bytes().count(b"\n") == len(ROWS) + 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_part_is_read_as_it_was_written(seed, tmp_path) -> None:
+    chance = random.Random(seed)
+    file = SweepFile(str(tmp_path / "x.csv"), False)
+    rows = [chance.choice(ROWS) for _ in range(5)]
+    for row in rows:
+        file.append(row)
+    file.close()
+    part = tmp_path / "x.csv.part"
+    whole = part.read_bytes()
+    part.write_bytes(whole + LINES[0][: chance.randrange(len(LINES[0]))])
+    again = SweepFile(str(tmp_path / "x.csv"), True)
+    assert (list(map(repr, again.rows)), part.read_bytes()) == (list(map(repr, rows)), whole)
+    again.close()
+    assert list(map(repr, sweep_file.peek(str(tmp_path / "x.csv")))) == list(map(repr, rows))

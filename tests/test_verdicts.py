@@ -1,0 +1,269 @@
+"""How a row behaves, whether it is good enough, and what the headline says of many rows."""
+
+import dataclasses
+import functools
+import math
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropeaudit import attainable, records, shift
+from ropeaudit.cli.main import main
+from ropeaudit.formats import parse
+from ropeaudit.records import Record
+from ropeaudit.reports import drift, headlines, verdicts
+
+# rows of da8eb7b, the last commit of schema 2:
+# shift --offset 0,1000 --dtype fp32,bf16 --recipe hf,uniform --heads 1 --seq-len 32 -f csv -q
+SCHEMA_2 = Path(__file__).parent / "data" / "schema2.csv"
+SMALL = {"heads": 1, "seq_len": 32, "head_dim": 16}
+
+
+@functools.cache
+def row(**changes: object) -> Record:
+    (plain,) = shift(1000, "bf16", "hf", **SMALL)
+    return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
+
+
+SOUND = {
+    "nonfinite": 0,
+    "drift_max": 0.1,
+    "drift_rms": 0.01,
+    "floor_rms": 0.01,
+    "reference_rms": 1.0,
+    "reference_error": 1e-15,
+    "excess": 1.5,
+    "misplaced": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("figures", "verdict"),
+    [
+        ({}, "sound"),
+        ({"excess": 3.0}, "sound"),
+        ({"excess": math.nextafter(3.0, 4.0)}, "coarse"),
+        ({"excess": 99.0, "drift_rms": 0.02}, "coarse"),
+        ({"excess": 99.0, "drift_rms": 0.0201}, "growing"),
+        ({"excess": 2.0, "drift_rms": 0.3}, "sound"),  # it grows, but is what careful code has
+        ({"excess": math.nan}, "coarse"),  # what cannot be compared is not called sound
+        ({"drift_rms": 0.5, "drift_max": 2.0}, "broken"),
+        ({"drift_rms": 0.4999, "drift_max": 2.0, "excess": 99.0}, "growing"),
+        ({"drift_max": 1e-15, "drift_rms": 1e-16, "excess": 99.0}, "exact"),
+        ({"drift_max": 0.0, "drift_rms": 0.0, "reference_rms": 0.0}, "exact"),
+        ({"misplaced": True}, "misplaced"),
+        ({"misplaced": True, "drift_max": 0.0, "drift_rms": 0.0}, "misplaced"),
+        ({"misplaced": True, "nonfinite": 1}, "overflow"),
+        ({"nonfinite": 1, "drift_rms": math.nan}, "overflow"),
+    ],
+)
+def test_the_first_verdict_that_holds(figures, verdict) -> None:
+    assert records.judge(**SOUND | figures) == verdict
+
+
+GOOD = {"nonfinite": 0, "scores": 100, "drift_relative": 0.01, "interval": None, "misplaced": False}
+
+
+@pytest.mark.parametrize(
+    ("figures", "within"),
+    [
+        ({}, "yes"),
+        ({"drift_relative": math.nextafter(0.01, 1)}, "no"),
+        ({"scores": 99}, "undecided"),
+        ({"scores": 99, "misplaced": True}, "no"),
+        ({"misplaced": True, "drift_relative": 0.0}, "no"),
+        ({"nonfinite": 3, "drift_relative": math.nan}, "no"),
+        ({"drift_relative": math.nan}, "no"),
+        ({"interval": (0.009, 0.02)}, "undecided"),
+        ({"exact": True, "drift_relative": 0.02}, "yes"),  # the reference itself is no better
+        ({"interval": (0.002, 0.0099), "drift_relative": 0.005}, "yes"),
+        ({"interval": (0.011, 0.02), "drift_relative": 0.015}, "no"),
+    ],
+)
+def test_good_enough(figures, within) -> None:
+    assert records.within(0.01, **GOOD | figures) == within
+
+
+def test_what_careful_code_attains_is_one_value_a_dtype_whatever_the_recipe_rounds() -> None:
+    rows = list(
+        shift([0, 1000, 131072], ["fp32", "bf16"], ["hf", "uniform", "meta", "hf-model-cast"], **SMALL)
+    )
+    for dtype in ("float32", "bfloat16"):
+        assert len({one.attainable_rms for one in rows if one.dtype == dtype}) == 1
+    assert all(one.excess == one.drift_rms / one.attainable_rms for one in rows)
+
+
+def test_careful_code_is_the_recipe_meta_with_wide_scores_and_float64_is_float64() -> None:
+    bf16 = attainable.careful(parse("bf16")).stages()
+    assert {bf16[stage] for stage in ("position", "angle", "table", "rotation", "score")} == {"float32"}
+    assert (bf16["input"], bf16["output"]) == ("bfloat16", "bfloat16")
+    assert set(attainable.careful(parse("fp64")).stages().values()) == {"float64"}
+
+
+def test_the_attainable_drift_is_that_of_meta_and_of_scores_rounded_once() -> None:
+    (meta,) = shift(0, "bf16", "meta", changes={"accumulate": "fp32", "score": "fp32"})
+    rounded = 0.42 * 2.0**-8 * meta.reference_rms  # 0.42: RMS of a relative rounding error, in units of u
+    assert meta.attainable_rms == pytest.approx(math.hypot(meta.predicted_rms, rounded), rel=1e-12)
+    (wide,) = shift(0, "fp32", "meta", changes={"accumulate": "fp32", "score": "fp32"})
+    assert wide.attainable_rms == wide.predicted_rms
+
+
+@pytest.mark.parametrize(
+    ("arguments", "quality", "verdict"),
+    [  # findings: what was "floor" and green, and what was "growing" and is nothing
+        (["--recipe", "uniform", "--mrope", "16,24,24", "--axis", "h", "--dtype", "bf16"], "no", "coarse"),
+        (["--recipe", "hf-model-cast", "--dtype", "bf16"], "no", "coarse"),
+        (["--recipe", "uniform", "--dtype", "fp64"], "yes", "growing"),
+        (["--recipe", "hf", "--dtype", "bf16"], "yes", "sound"),
+        (["--recipe", "uniform", "--dtype", "bf16"], "no", "broken"),
+        (["--recipe", "uniform", "--dtype", "bf16", "--tolerance", "60%"], "yes", "broken"),
+        (["--recipe", "hf", "--dtype", "bf16", "--tolerance", "0.001"], "no", "sound"),
+        (["--recipe", "hf", "--dtype", "bf16", "--heads", "1", "--seq-len", "4"], "undecided", "sound"),
+    ],
+)
+def test_size_and_behaviour_are_two_answers(arguments, quality, verdict, capsys) -> None:
+    main(
+        ["shift", "--offset", "1000", *arguments, "--columns", "within_tolerance,verdict", "-f", "csv", "-q"]
+    )
+    assert capsys.readouterr().out.splitlines()[1] == f"{quality},{verdict}"
+
+
+def test_the_first_screen_sets_deployed_code_beside_the_dtype_everywhere() -> None:
+    rows = list(shift(1000, "bf16"))
+    text = drift.headline(rows)
+    assert [one.subject for one in rows] == ["hf", "uniform"]
+    assert text.startswith("Out of tolerance (1 of 2 cases): uniform in bfloat16 at offset 1000 drifts by")
+    assert "; hf there: 0.45 %" in text
+
+
+def test_a_drift_that_grows_within_the_tolerance_is_a_note_and_no_headline() -> None:
+    rows = list(shift([0, 131072], ["fp32", "bf16"], "hf"))
+    text = drift.headline(rows)
+    assert text.startswith("Within tolerance (4 of 4 cases): hf in bfloat16 at offset 131072")
+    (note,) = headlines.growth_notes(rows)
+    assert "hf in float32 at offset 131072" in note
+
+
+def test_structural_change_stands_beside_the_drift() -> None:
+    rows = shift(16384, "bf16", "hf", scaling="dynamic:factor=2,maximum=4096", length="shifted", heads=1)
+    assert "; the shift itself changes exact scores by up to 0.9" in drift.headline(list(rows))
+
+
+def test_a_format_that_costs_more_than_the_tolerance_is_named() -> None:
+    rows = list(shift(0, "fp8_e4m3", "hf", **SMALL))
+    (note,) = headlines.format_notes(rows)
+    assert "careful code in float8_e4m3 drifts by" in note
+    assert not headlines.format_notes(shift(0, "bf16", "hf", **SMALL))
+
+
+def test_a_share_next_to_the_tolerance_has_the_digits_that_tell_them_apart() -> None:
+    text = verdicts.sentence(row(drift_relative=0.010004, within_tolerance="no"))
+    assert "1.0004 % of the scores' RMS at 32 tokens (tolerance 1 %)" in text
+
+
+def test_models_and_settings_are_named_where_several_were_audited() -> None:
+    rows = [row(), row(model="llama-3.1-8b", within_tolerance="no", drift_relative=0.2)]
+    assert "llama-3.1-8b hf in bfloat16 at offset 1000" in drift.headline(rows)
+    rows = [row(), row(base=5e5, within_tolerance="no", drift_relative=0.2)]
+    assert "base=500000" in drift.headline(rows)
+
+
+QUALITIES = st.sampled_from(["yes", "no", "undecided"])
+VERDICTS = st.sampled_from(
+    ["sound", "exact", "coarse", "growing", "broken", "misplaced", "overflow", "refused"]
+)
+
+
+@st.composite
+def rows_of_any_kind(draw) -> list[Record]:
+    found = []
+    for _ in range(draw(st.integers(1, 6))):
+        verdict, quality = draw(VERDICTS), draw(QUALITIES)
+        if verdict in ("misplaced", "overflow"):
+            quality = "no"
+        elif verdict == "exact" and quality == "no":
+            quality = "yes"
+        figures = {
+            "verdict": verdict,
+            "within_tolerance": "undecided" if verdict == "refused" else quality,
+            "drift_relative": draw(st.floats(0, 2)),
+            "refused": "no such dtype" if verdict == "refused" else "none",
+            "subject": draw(st.sampled_from(["hf", "uniform", "meta"])),
+            "dtype": draw(st.sampled_from(["float16", "bfloat16"])),
+            "structural_max": draw(st.sampled_from([0.0, 1.0])),
+            "structural_rms": 0.25,
+            "nonfinite": 7 if verdict == "overflow" else 0,
+        }
+        found.append(row(**figures))
+    return found
+
+
+@given(rows_of_any_kind())
+def test_nothing_that_reads_as_fine_stands_above_a_bad_row(rows: list[Record]) -> None:
+    text = drift.headline(rows)
+    kinds = {one.verdict for one in rows}
+    bad = [one for one in rows if one.within_tolerance == "no" and one.verdict != "refused"]
+    if text.startswith(("Within", "Exact")):
+        assert not bad
+        assert not kinds & {"overflow", "misplaced"}
+    first = next((word for word in ("overflow", "misplaced") if word in kinds), "")
+    assert text.startswith(first.capitalize() or ("Out of tolerance" if bad else ""))
+    if match := re.match(r"([A-Z][a-z ]+) \((\d+) of (\d+) cases\)", text):
+        assert int(match[3]) == len(rows)
+        count = {"Out of tolerance": len(bad)}.get(match[1])
+        assert count in (None, int(match[2]))
+    assert ("the shift itself changes exact scores" in text) == any(one.structural_max for one in rows)
+    for never in ("does not matter", "unrelated", "safe"):
+        assert never not in text
+
+
+@given(rows_of_any_kind())
+def test_the_headline_names_the_largest_drift_of_the_worst_kind(rows: list[Record]) -> None:
+    plain = [one for one in rows if one.verdict not in ("overflow", "misplaced", "refused", "exact")]
+    if len(plain) < len(rows):
+        return
+    worst = [one for one in plain if one.within_tolerance == "no"]
+    worst = worst or [one for one in plain if one.within_tolerance == "undecided"] or plain
+    largest = max(worst, key=lambda one: one.drift_relative)
+    assert verdicts.size(largest) in drift.headline(rows)
+
+
+def test_a_misplaced_row_breaks_every_gate_on_drift(monkeypatch) -> None:
+    from ropeaudit.cli import gates
+
+    one = row(verdict="misplaced", within_tolerance="no", drift_rms=1e-6, place_excess=55.0)
+    for text in ("drift_rms>0.01", "drift_max>1", "floor_rms>1", "excess>1e9", "self_drift_rms>1"):
+        (line,) = gates.broken([gates.parse(text)], [one])
+        assert line.startswith("failed: misplaced: ")
+    assert not gates.broken([gates.parse("nonfinite>0")], [one])
+    assert not gates.broken([gates.parse("drift_rms>0.01")], [row(drift_rms=1e-6)])
+
+
+def test_reports_of_schema_2_are_read_with_the_verdicts_that_they_hold(capsys, tmp_path) -> None:
+    assert main(["report", str(SCHEMA_2)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(
+        "Decorrelated (1 of 8 cases): uniform in bfloat16 at offset 1000 drifts by 0.526 RMS"
+    )
+    assert main(["summary", str(SCHEMA_2), "--columns", "verdicts,out_of_tolerance", "-f", "csv"]) == 0
+    assert '"1 growing, 1 floor",nan' in capsys.readouterr().out
+    new = tmp_path / "new.csv"
+    size = ["--heads", "1", "--seq-len", "32"]
+    main(["shift", "--offset", "0,1000", "--dtype", "fp32,bf16", *size, "-q", "-o", str(new)])
+    capsys.readouterr()
+    assert main(["diff", str(SCHEMA_2), str(new)]) == 0
+    assert capsys.readouterr().out.startswith("No case changed: all 8")  # other words are no change
+
+
+def test_rows_of_schema_2_are_not_mixed_with_new_ones(capsys) -> None:
+    assert main(["merge", str(SCHEMA_2), "-f", "csv"]) == 2
+    assert "is of schema 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("typed", ["x", "-1", "nan", "inf", "%", ""])
+def test_a_tolerance_that_is_none_is_refused(typed: str, capsys) -> None:
+    assert main(["shift", f"--tolerance={typed}"]) == 2
+    assert "olerance" in capsys.readouterr().err
