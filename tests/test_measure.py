@@ -1,7 +1,6 @@
 """Tiles, panels, threads and batches change nothing."""
 
 import math
-import operator
 from fractions import Fraction
 
 import numpy as np

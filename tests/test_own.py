@@ -229,7 +229,10 @@ def test_a_layout_that_is_given_is_kept_and_a_wrong_one_found(path, capsys) -> N
 
 def test_two_layouts_in_one_command(path, capsys) -> None:
     code, report, _ = run(
-        path, f"interleaved,{path}:bhsd", *"--dtype fp32 --recipe hf --offset 0,1000".split(), capsys=capsys
+        path,
+        f"interleaved,{path}:bhsd",
+        *["--dtype", "fp32", "--recipe", "hf", "--offset", "0,1000"],
+        capsys=capsys,
     )
     assert code == 0
     found = [(row["subject"].rpartition(":")[2], row["layout"]) for row in report["records"]]

@@ -6,6 +6,7 @@ Letters: b batch elements, h heads of q, g of k, s positions, d head_dim, p pair
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,12 +49,18 @@ class Vectors:
         size = max(_FEWEST, _AT_ONCE // each)
         for start in range(0, self.positions.size, size):
             some = slice(start, start + size)
-            generator = np.random.default_rng([self.seed, start])
             made = []
-            for x in (self.q[:, some], self.k[:, some]):
-                other = inputs.on_16_bit_grid(generator.standard_normal(x.shape))
+            for side, x in enumerate((self.q[:, some], self.k[:, some])):
+                other = _noise(self.seed, start, side, x.shape)
                 made.append(round_to(np.stack([x, other]), dtype).astype(dtype.carrier))
             yield made[0], made[1], self.positions[some]
+
+
+@functools.lru_cache(maxsize=2)
+def _noise(seed: int, start: int, side: int, shape: tuple[int, ...]) -> Array:
+    """Return random numbers that 16-bit formats hold."""
+    drawn = np.random.default_rng([seed, start, side]).standard_normal(shape)
+    return inputs.on_16_bit_grid(drawn)
 
 
 def sampled(positions: Positions, sizes: tuple[int, int, int], seq_len: int, seed: int) -> Vectors:
