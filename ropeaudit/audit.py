@@ -73,7 +73,10 @@ class Audit:
             return self._makers
         chosen = [recipes.load(name).changed(self.changes) for name in dict.fromkeys(self.recipes)]
         formats = list(dict.fromkeys(parse(name) for name in self.dtypes))
-        called = [makers.implementation(name, self.order) for name in dict.fromkeys(self.implementations)]
+        called = [
+            makers.implementation(name, self.order, self.changes, not self.recipes)
+            for name in dict.fromkeys(self.implementations)
+        ]
         executed = (recipe.resolve(fmt) for recipe in chosen for fmt in formats)
         self._makers.extend(makers.of_recipe(one, self.backend, self.device) for one in executed)
         self._makers.extend(makers.called(one, fmt) for one in called for fmt in formats)

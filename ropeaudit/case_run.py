@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ropeaudit import bounds, inputs, reference
 from ropeaudit.attainable import careful
 from ropeaudit.bounds import Bound
@@ -23,13 +25,16 @@ from ropeaudit.recording import Found, record
 from ropeaudit.records import TOLERANCE, Record
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import FormsScores, Subject
+from ropeaudit.subjects.called import Called
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.exact import Exact
 from ropeaudit.subjects.makers import Maker
 from ropeaudit.subjects.of_recipe import OfRecipe
+from ropeaudit.subjects.places import Places
 
 if TYPE_CHECKING:
     from ropeaudit.measuring.attention import Attention
+    from ropeaudit.subjects.placing import Vectors
 
 _SHORT = 128  # positions: up to here handing over takes threads longer than the work
 
@@ -54,6 +59,7 @@ class CaseRun:
         self.axes = case.position_axes(setting)
         self.structural: dict[tuple[RopeSetting, int, Format], Spread] = {}
         self.careful: dict[tuple[RopeSetting, Format], float] = {}
+        self.vectors: Vectors | None = None
 
     def records(self, offsets: Sequence[int]) -> Iterator[Record]:
         """Yield the records, subject by subject, offset by offset."""
@@ -110,9 +116,29 @@ class CaseRun:
             structural = self._structural(at, offset, subject.input)
             softened, limit = rows.get(cell), limits.get((subject, offset))
             floor = floors[cell[0], 0]
-            yield Found(
-                subject, offset, at, found[cell], floor, structural, attained[subject.dtype], limit, softened
-            )
+            placed = self._places(subject, offset)
+            rest = structural, attained[subject.dtype], limit, softened, placed
+            yield Found(subject, offset, at, found[cell], floor, *rest)
+
+    def _places(self, subject: Subject, offset: int) -> Places | None:
+        """Check where code puts the rotated pairs; a recipe puts them where it says."""
+        if not isinstance(subject, Called):
+            return None
+        from ropeaudit.subjects import placing  # in-function: most audits call no code
+
+        if self.vectors is None:
+            loaded = self.loaded
+            if isinstance(loaded, Inputs):
+                every = np.arange(loaded.seq_len, dtype=np.int64)
+                self.vectors = placing.Vectors(loaded.q, loaded.k, every)
+            else:
+                at = np.concatenate([loaded.pairs.query, loaded.pairs.key])
+                sizes = loaded.heads, loaded.kv_heads, self.setting.head_dim
+                self.vectors = placing.sampled(at, sizes, loaded.seq_len, loaded.seed)
+        one = subject.turning()
+        return placing.check(
+            *(one, subject.setting, subject.dtype, self.vectors, offset), afresh=subject.turning, warm=True
+        )
 
     def _refusal(self, subject: Subject, offset: int) -> str:
         """Why a subject cannot be measured at an offset; it must work at offset 0 too."""

@@ -5,29 +5,30 @@ Letters: h heads, s positions, d head_dim, p pairs. Scores are scaled, before so
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ropeaudit import bounds, inputs, masks, recipes, reference
-from ropeaudit.analyses import likeness
 from ropeaudit.doubledouble import Array
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.formats import FloatArray, Format, parse, round_to
 from ropeaudit.inputs import Inputs
 from ropeaudit.measuring import scores as forming
 from ropeaudit.recipes import Resolved
-from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects import exchange, fitting, own, signatures
+from ropeaudit.subjects import allowance, exchange, likeness, own, placing, signatures, ways
 from ropeaudit.subjects.called import said
 from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects.own import OwnTurning
+from ropeaudit.subjects.placing import Vectors
 
 RMS_FACTOR = 1.5  # of the predicted RMS; see `assert_shift_invariant`
-_LIBRARY = 4  # ulps by which a library's pow, exp or division may miss a frequency
+_APART = 7  # tokens between the positions of two batch elements
+_STEP, _EVERY = 2**14, 2**18 + 2**14  # positions of a call, and of all calls between the offsets
 _MASK: masks.Mask = "full"
 
 
@@ -37,7 +38,7 @@ def assert_shift_invariant(
     scores: Callable[..., Any] | None = None,
     dtype: str = "bf16",
     recipe: str = "meta",
-    offsets: Sequence[int] = (0, 1000, 131072),
+    offsets: Iterable[int] = (0, 1000, 131072),
     head_dim: int = 128,
     rotary_dim: int | None = None,
     base: float = 10000.0,
@@ -47,6 +48,7 @@ def assert_shift_invariant(
     heads: int = 4,
     seq_len: int = 64,
     seed: int = 0,
+    whole: bool = True,
 ) -> None:
     """Fail unless a rotation is as exact, at every offset, as the recipe that it claims to follow.
 
@@ -61,9 +63,11 @@ def assert_shift_invariant(
     largest drift <= the a-priori bound of `ropeaudit.bounds`, which correctly rounded arithmetic of the
     recipe cannot exceed; RMS drift <= 1.5 times the predicted RMS, because over settings, recipes and
     offsets measured RMS lies within 0.73 and 1.46 of it, while a stage that is narrower than it
-    should be costs a factor of 2 at least; and each rotated pair stands where its position says, to
-    within the roundings of the angle and of the rotation, frequencies being allowed 4 ulps of their
-    library. The last is there because scores cannot see a position that is wrong for q and k alike.
+    should be costs a factor of 2 at least; and each rotated pair of q and k stands where its position says
+    (`ropeaudit.subjects.allowance`), because scores cannot see a position that is wrong for both alike.
+    Places are checked of all heads and of two batch elements, whose positions differ where the function takes
+    a row of them for each; and, unless whole=False, at every position between the offsets (up to 262,144 of
+    them, one head), so that tables that end and positions that restart are seen wherever they do.
     Raises: AssertionError: what was seen, what is allowed, where, and what it behaves like.
     RopeAuditError: an argument is wrong, or no known way to call the function works.
     """
@@ -74,13 +78,16 @@ def assert_shift_invariant(
     changes = {} if scores else {"accumulate": "fp64", "score": "fp64"}
     resolved = recipes.load(recipe).changed(changes).resolve(parse(dtype))
     test = _Test(resolved, recipe, setting, made, _exact(made, setting, resolved.input))
+    offsets = list(offsets)
+    if not offsets:
+        raise UsageError("there are no offsets to test; try offsets=(0, 1000, 131072)")
     for offset in offsets:
         if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
             raise UsageError(f"offset {offset!r} is not a whole number of tokens")
     if scores is not None:
         _test_scores(test, scores, order or "bhsd", offsets)
     else:
-        _test_rotation(test, function, order, offsets)
+        _test_rotation(test, function, order, offsets, whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +127,28 @@ class _Test:
             right = f"{RMS_FACTOR * allowed.rms:.3g} ({RMS_FACTOR:g} times the predicted RMS)"
             self.fail(f"RMS score drift {rms:.3g}", right, offset, place, like)
 
-    def check_places(
-        self, name: str, found: FloatArray, x: Array, offset: int, like: Callable[[], str]
-    ) -> None:
-        """Raise AssertionError if a rotated pair is not where its position says. Shapes: (h, s, d)."""
-        at = np.arange(x.shape[1], dtype=np.int64) + offset
-        right, allowed = fitting.rotated(x, at, self.setting), _allowed(self.resolved, self.setting, at)
-        missed, sizes = _pairs(found - right, self.setting), _pairs(x, self.setting)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            relative = np.where(np.isfinite(missed), missed / np.where(sizes > 0, sizes, 1.0), np.inf)
-            over = relative / allowed
-        worst = tuple(int(i) for i in np.unravel_index(int(over.argmax()), over.shape))
-        if over[worst] > 1:
-            place = f"worst at head {worst[0]}, position {worst[1] + offset}, pair {worst[2]} of {name}"
-            seen, right_text = f"{relative[worst]:.3g} of a pair's length", f"{allowed[worst[1:]]:.3g}"
-            self.fail(f"a rotated pair is off by {seen}", right_text, offset, place, like)
+    def check_places(self, turning: OwnTurning, vectors: Vectors, offset: int, apart: int = 0) -> None:
+        """Raise AssertionError if a rotated pair is not where its position says."""
+        seen = placing.check(
+            *(turning, self.setting, self.dtype, vectors, offset),
+            afresh=turning.afresh,
+            rule=self.resolved,
+            apart=apart,
+        )
+        if not seen.excess <= 1:
+            here = allowance.allowed(self.resolved, self.setting, np.array([seen.position]))[0]
+            right = (
+                float(here[seen.pair])
+                if seen.pair < here.size
+                else allowance.stored(self.resolved, self.setting)
+            )
+            place = (
+                f"worst at head {seen.head} of batch element {seen.batch}, position {seen.position}, "
+                f"pair {seen.pair} of {seen.side}"
+            )
+            found = f"a rotated pair is off by {seen.excess * right:.3g} of a pair's length"
+            unnamed = "nothing known resembles it"
+            self.fail(found, f"{right:.3g}", offset, place, lambda: seen.resembles or unnamed)
 
     def fail(self, seen: str, allowed: str, offset: int, place: str, like: Callable[[], str]) -> None:
         """Raise AssertionError."""
@@ -145,39 +159,42 @@ class _Test:
         )
 
 
-def _test_rotation(test: _Test, function: Any, order: str | None, offsets: Sequence[int]) -> None:
+def _test_rotation(
+    test: _Test, function: Any, order: str | None, offsets: Sequence[int], whole: bool
+) -> None:
     """Test a function that rotates: places first, for they say more, then scores."""
     name = getattr(function, "__name__", type(function).__name__)
     subject, setting = own.Own(name, function, order), test.setting
-    subject.fit(setting)
-    instance = function if own.is_module(function) else subject.made(setting)
-    call = subject.turner(setting, test.dtype, instance)
+    turning = subject.turning(setting, test.dtype, function if own.is_module(function) else None)
     q, k = test.vectors()
+    vectors = Vectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))
+    rows = _APART if subject.fit(setting).way.by_batch else 0
     for offset in offsets:
-        at = np.arange(test.inputs.seq_len, dtype=np.int64) + offset
-        turned: list[FloatArray] = []
-        for x in (q, k):
-            try:
-                answer = call(x, at)
-            except RopeAuditError:
-                raise
-            except Exception as error:  # whatever it raises is a failure
-                raise AssertionError(
-                    f"{name} raises in {test.dtype} at offset {offset}: {said(error)}"
-                ) from error
-            for values in (answer.values, answer.keys):
-                turned += [] if values is None else [_unpermuted(values[0], subject.fit(setting), setting)]
-        half = len(turned) // 2
+        with _raising(name, test.dtype, offset):
+            test.check_places(turning, vectors, offset)
+            if rows:
+                test.check_places(turning, vectors, offset, rows)
+            turned = [x[0] for x in turning.both(q[None], k[None], vectors.positions + offset)]
+        test.check_scores(
+            _products(turned[0], turned[1], setting.scale), offset, lambda: "nothing known resembles it"
+        )
+    first, last = min(offsets), max(offsets) + test.inputs.seq_len
+    for start in range(first, last, _STEP) if whole and last - first <= _EVERY else ():
+        at = np.arange(min(_STEP, last - start), dtype=np.int64)
+        many = [np.resize(x[:1], (1, at.size, setting.head_dim)) for x in (q, k)]
+        with _raising(name, test.dtype, start):
+            test.check_places(turning, Vectors(many[0], many[1], at), start)
 
-        def like(offset: int = offset, seen: FloatArray = turned[0]) -> str:
-            return _like(test, seen, q, offset)
 
-        for index, values in enumerate(turned):
-            side, x = ("q", q) if index < half else ("k", k)
-            if half == 2 and index % 2:
-                side = f"{side} given as k"
-            test.check_places(side, values, x.astype(np.float64), offset, like)
-        test.check_scores(_products(turned[0], turned[-1], setting.scale), offset, like)
+@contextlib.contextmanager
+def _raising(name: str, dtype: Format, offset: int) -> Iterator[None]:
+    """Turn what own code raises into a failure."""
+    try:
+        yield
+    except (RopeAuditError, AssertionError):
+        raise
+    except Exception as error:  # whatever it raises is a failure
+        raise AssertionError(f"{name} raises in {dtype} at offset {offset}: {said(error)}") from error
 
 
 def _test_scores(test: _Test, function: Callable[..., Any], order: str, offsets: Sequence[int]) -> None:
@@ -189,9 +206,7 @@ def _test_scores(test: _Test, function: Callable[..., Any], order: str, offsets:
     for offset in offsets:
         at = np.arange(length, dtype=np.int64) + offset
         try:
-            found = fitting.scored(function, q, k, at, test.dtype, order, engine).reshape(
-                heads, length, length
-            )
+            found = ways.scored(function, q, k, at, test.dtype, order, engine).reshape(heads, length, length)
         except RopeAuditError:
             raise
         except Exception as error:  # whatever it raises is a failure
@@ -203,15 +218,6 @@ def _test_scores(test: _Test, function: Callable[..., Any], order: str, offsets:
             return _like_scores(test, found, offset)
 
         test.check_scores(found, offset, like)
-
-
-def _like(test: _Test, found: FloatArray, x: FloatArray, offset: int) -> str:
-    """What turned vectors look like: a fault, a recipe, or another base."""
-    exact = x.astype(np.float64)
-    if said_so := likeness.named(found, exact, test.setting, test.dtype, offset):
-        return said_so
-    value = likeness.base_of(found, exact, test.setting)
-    return f"base {value:.3g}" if abs(value / test.setting.base - 1) > 0.01 else ""
 
 
 def _like_scores(test: _Test, found: FloatArray, offset: int) -> str:
@@ -262,36 +268,3 @@ def _products(q: FloatArray, k: FloatArray, scale: float) -> FloatArray:
     left, right = q.astype(np.float64), k.astype(np.float64)
     formed: FloatArray = np.matmul(left, right.transpose(0, 2, 1)) * scale
     return formed
-
-
-def _pairs(x: FloatArray, setting: RopeSetting) -> Array:
-    """The lengths of the rotated pairs. Shapes: (h, s, d) -> (h, s, p)."""
-    a, b = split_pairs(x, setting)
-    return np.hypot(a.astype(np.float64), b.astype(np.float64))
-
-
-def _unpermuted(x: FloatArray, fit: fitting.Fit, setting: RopeSetting) -> FloatArray:
-    """The dims in the order in which they were given. Shapes: (h, s, d)."""
-    if not fit.permuted:
-        return x
-    return x[..., np.argsort(fitting.half_split(setting.rotary_dim, setting.head_dim))]
-
-
-def _allowed(one: Resolved, setting: RopeSetting, at: Any) -> Array:
-    """Largest error of a rotated pair, over its length. Shapes: (s,) -> (s, p).
-
-    Phase: the frequency's roundings, that of the position, the angle's. Then table, rotation, output: a
-    complex product is off by at most sqrt(5) u (Brent, Percival, Zimmermann, Math. Comp. 76, 2007).
-    """
-    exact = at.astype(np.float64)
-    moved = np.abs(round_to(exact, one.position).astype(np.float64) - exact)[:, None]
-    theta = fitting.exact(setting).angles(np.array([1], dtype=np.int64))[0]
-    steps = np.arange(setting.pairs) if one.recipe.frequency_form in ("recurrence", "step_power") else 0
-    lost = one.frequency[1].unit_roundoff + (_LIBRARY + 2 * steps) * one.frequency[0].unit_roundoff
-    lost = lost + sum(fmt.unit_roundoff for fmt in set(one.angle)) + 2.0**-50
-    phase = moved * theta + np.abs(exact)[:, None] * theta * lost
-    table = 2 * one.trig.unit_roundoff + (one.table.unit_roundoff if one.table else 0.0)
-    turned = (1 + table * math.sqrt(2)) * (1 + math.sqrt(5) * one.rotation.unit_roundoff)
-    stored = turned * (1 + one.output.unit_roundoff) - 1 + 2.0**-50
-    allowed: Array = np.minimum(2.0, phase) + 1.01 * stored
-    return allowed

@@ -7,7 +7,7 @@ PACKAGE = Path(__file__).parent.parent / "ropeaudit"
 
 # From the ground up; of several names that fit a module the longest counts.
 HOUSE = [
-    ["errors", "measuring", "files", "sweeps"],
+    ["errors", "measuring", "files", "sweeps", "straddling"],
     ["formats", "doubledouble", "circumstances", "data", "threads", "beside", "paths", "streams"],
     ["rope.scaling", "rope.axes", "digests", "surroundings", "files.declared"],
     ["rope.setting", "files.tensorfiles", "files.rope_values"],
@@ -44,7 +44,16 @@ HOUSE = [
         "subjects.signatures",
         "subjects.exchange",
     ],
-    ["subjects.torch_native", "subjects.third_party.adapter", "subjects.fitting"],
+    [
+        "subjects.torch_native",
+        "subjects.third_party.adapter",
+        "subjects.right",
+        "subjects.faults",
+        "subjects.ways",
+    ],
+    ["subjects.allowance", "subjects.likeness", "subjects.fitting"],
+    ["subjects.naming"],
+    ["subjects.placing"],
     [
         f"subjects.third_party.{name}_rope"
         for name in ("transformers", "xtransformers", "diffusers", "litgpt", "megatron", "onnxruntime", "mlx")
@@ -60,7 +69,6 @@ HOUSE = [
     ["recording"],
     ["case_run"],
     ["audit"],
-    ["analyses.likeness"],
     ["sweeps.sweep"],
     ["sweeps.workers"],
     ["sweeps.cluster"],

@@ -220,7 +220,7 @@ def test_a_layout_that_is_given_is_kept_and_a_wrong_one_found(path, capsys) -> N
     code, report, err = run(path, "interleaved", "--layout", "half", "--dtype", "fp32", capsys=capsys)
     assert code == 0
     assert {row["layout"] for row in report["records"]} == {"half"}
-    assert {row["verdict"] for row in report["records"]} == {"broken"}
+    assert {row["verdict"] for row in report["records"]} == {"misplaced"}
     assert "behaves like interleaved pairs; it is audited as half, as asked" in err
     _, report, err = run(path, "interleaved", "--dtype", "fp32", capsys=capsys)
     assert {row["layout"] for row in report["records"]} == {"interleaved"}
@@ -229,7 +229,10 @@ def test_a_layout_that_is_given_is_kept_and_a_wrong_one_found(path, capsys) -> N
 
 def test_two_layouts_in_one_command(path, capsys) -> None:
     code, report, _ = run(
-        path, f"interleaved,{path}:bhsd", "--dtype", "fp32", "--recipe", "hf", capsys=capsys
+        path,
+        f"interleaved,{path}:bhsd",
+        *["--dtype", "fp32", "--recipe", "hf", "--offset", "0,1000"],
+        capsys=capsys,
     )
     assert code == 0
     found = [(row["subject"].rpartition(":")[2], row["layout"]) for row in report["records"]]
@@ -247,8 +250,6 @@ def test_the_base_reaches_functions_and_modules(path) -> None:
     [
         ("in_place", "changes its input where it lies"),
         ("wide", "returns float32 for bfloat16"),
-        ("skewed", "turns q and k differently"),
-        ("one_head", "turns head 1 of batch 0 otherwise"),
         ("gives_nan", "nan"),
         ("bhsd", "called as f(x, positions) with torch tensors bhsd, layout half (detected)"),
     ],
@@ -258,6 +259,17 @@ def test_findings_are_said_and_recorded(path, name, said, capsys) -> None:
     assert code == 0
     assert said in err
     assert any(said in text for text in report["findings"])
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "said"), [("skewed", "k", None), ("one_head", None, "head 1 of 2 alone: no rotation")]
+)
+def test_k_and_heads_that_are_rotated_otherwise_are_out_of_place(name, side, said, path, capsys) -> None:
+    _, report, _ = run(path, name, "--dtype", "bf16", "--offset", "0", capsys=capsys)
+    (row,) = report["records"]
+    assert (row["verdict"], row["within_tolerance"]) == ("misplaced", "no")
+    assert side in (None, row["place_side"])
+    assert said in (None, row["resembles"])
 
 
 def test_nan_is_a_verdict(path, capsys) -> None:

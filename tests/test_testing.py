@@ -148,7 +148,7 @@ def test_a_narrow_stage_fails_and_is_named(kernel, said, dtype) -> None:
         (other_base(500000.0), "base (5|4[.]9|5[.]0).?e"),
         (short_table, "at offset 131072.*a table that ends at position 4095"),
         (one_head_left, "head 2 of 4"),
-        (Caching(), "at offset 1000.*the offset left out"),
+        (Caching(), "at offset 1000.*the offset is left out"),
     ],
 )
 def test_a_wrong_rotation_fails_and_is_named(kernel, said, dtype) -> None:

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from ropeaudit import parse
-from ropeaudit.analyses import likeness, trace_compare
 from ropeaudit.analyses import trace as analysis
+from ropeaudit.analyses import trace_compare
 from ropeaudit.analyses.trace_compare import Stage
 from ropeaudit.cases import Case
 from ropeaudit.cli.main import main
 from ropeaudit.reports.trace import COLUMNS, headline, names, notes, rows, trace_report
-from ropeaudit.subjects import makers
+from ropeaudit.subjects import likeness, makers
 from ropeaudit.subjects.own import Own
 
 

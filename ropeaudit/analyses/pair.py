@@ -22,7 +22,7 @@ from ropeaudit.measuring import plan, scores, tile
 from ropeaudit.measuring.metrics import Differences, Place, Size, hide
 from ropeaudit.reference import Factor, Precision
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Subject
+from ropeaudit.subjects import Subject, key_rotation
 from ropeaudit.threads import mapping
 
 Name = Literal["q", "k"]
@@ -96,7 +96,8 @@ class Fresh:
     def turned(self, name: Name, head: int, panel: slice) -> FloatArray:
         """Return q or k of a head, turned and stored. Shapes: -> (panel, d)."""
         x = (self.inputs.q if name == "q" else self.inputs.k)[head][panel]
-        return self.subject.rotate(round_to(x, self.subject.input), self.tables[panel.start])
+        rotate = self.subject.rotate if name == "q" else key_rotation(self.subject)
+        return rotate(round_to(x, self.subject.input), self.tables[panel.start])
 
 
 def input_formats(inputs: Inputs, subjects: Sequence[Subject]) -> list[Format]:

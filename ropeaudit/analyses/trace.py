@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ropeaudit import bounds, circumstances, inputs
-from ropeaudit.analyses import likeness
-from ropeaudit.analyses.likeness import Group
 from ropeaudit.analyses.trace_compare import LIKE, Likeness, Stage, compared, narrowest, nearest
 from ropeaudit.cases import Case
 from ropeaudit.doubledouble import Array
@@ -24,9 +22,10 @@ from ropeaudit.inputs import Inputs
 from ropeaudit.measuring import measure
 from ropeaudit.measuring.plan import Plan
 from ropeaudit.rope.setting import LARGEST_BASE, RopeSetting
-from ropeaudit.subjects import Subject, fitting
+from ropeaudit.subjects import Subject, likeness, right
 from ropeaudit.subjects.called import Called, Implementation, said
 from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects.likeness import Group
 from ropeaudit.subjects.own import Own
 
 OFFSETS = (0, 1024, 32768, 131072)
@@ -108,7 +107,7 @@ def _known(dtype: Format, setting: RopeSetting, seed: int, offsets: tuple[int, .
         for number, subject in enumerate(subjects)
         for offset in offsets
     }
-    exact = {offset: fitting.rotated(made.q, at + offset, setting) for offset in offsets}
+    exact = {offset: right.rotated(made.q, at + offset, setting) for offset in offsets}
     return _Known(made, exact, subjects, vectors, _drifts(subjects, made, setting, offsets))
 
 
@@ -194,8 +193,7 @@ def _base(seen: FloatArray, x: Array, setting: RopeSetting) -> float:
     if not 1 < base < LARGEST_BASE:
         return 0.0
     missed, left = (
-        likeness.apart(seen, fitting.rotated(x, at, other))
-        for other in (setting, replace(setting, base=base))
+        likeness.apart(seen, right.rotated(x, at, other)) for other in (setting, replace(setting, base=base))
     )
     return base if left < _EXPLAINS * missed else 0.0
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ropeaudit.analyses import likeness
-from ropeaudit.analyses.likeness import Group
 from ropeaudit.formats import FloatArray
 from ropeaudit.recipes import Resolved
+from ropeaudit.subjects import likeness
+from ropeaudit.subjects.likeness import Group
 
 LIKE = 0.5  # the largest distance of a likeness
 _LENGTH = 48  # positions that are compared

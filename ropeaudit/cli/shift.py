@@ -11,7 +11,10 @@ from ropeaudit.cli.options import axis, changes_option, report_options, rope_opt
 from ropeaudit.cli.sweeping import sweep_options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ropeaudit.audit import Audit
+    from ropeaudit.cases import Case
 
 
 @click.command(
@@ -19,7 +22,11 @@ if TYPE_CHECKING:
     "k = 1024, m = 1024². Rows are the cross product. Exit code: 0 done, 1 a --fail-if was "
     "broken, 2 bad usage or input."
 )
-@axis("--offset", "Integers added to every position.", "0,1000")
+@axis(
+    "--offset",
+    "Integers added to every position.",
+    "0,1000; for --impl those that positions break at, up to the model's maximum or 128k",
+)
 @axis("--dtype", "Number formats of the model.", "fp64,fp32,fp16,bf16")
 @axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "hf,uniform")
 @axis(
@@ -149,18 +156,30 @@ def _audit(options: dict[str, Any]) -> Audit:
         changes["accumulate"] = options["accumulate"]
     anchor = None if options["anchor"] is None else values.integer(options["anchor"], "--anchor")
     called = values.names(options["impl"], "--impl")
+    cases = list(settings.cases(options))
     return Audit(
-        cases=list(settings.cases(options)),
+        cases=cases,
         recipes=values.names(options["recipe"], "--recipe") or ([] if called else recipes.DEFAULT),
         implementations=called,
         backend=options["backend"],
         device=options["device"],
         order=options["order"],
         dtypes=values.names(options["dtype"], "--dtype") or DTYPES,
-        offsets=values.integers(options["offset"], "--offset") or [0, 1000],
+        offsets=values.integers(options["offset"], "--offset") or _offsets(cases, bool(called)),
         changes=changes,
         attention=AttentionOptions.asked(options["attention"], options["softmax"], anchor),
         **_tolerance(options["tolerance"]),
+    )
+
+
+def _offsets(cases: Sequence[Case], called: bool) -> Sequence[int]:
+    """Return the offsets where none is given: for code those that positions break at, up to the maximum."""
+    from ropeaudit.straddling import straddling
+
+    if not called:
+        return [0, 1000]
+    return straddling(
+        min(case.maximum or 2**17 for case in cases), max(case.seq_len or 256 for case in cases)
     )
 
 

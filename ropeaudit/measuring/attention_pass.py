@@ -24,6 +24,7 @@ from ropeaudit.measuring import plan, scores
 from ropeaudit.measuring.attention import Attention, Rounding, Rows
 from ropeaudit.measuring.plan import Plan
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import key_rotation
 from ropeaudit.threads import Map, mapping
 
 STRIP = 2**17  # scores of a strip, where that leaves FEW rows
@@ -188,7 +189,8 @@ class _Chunk:
                 exact = round_to(x, cell).astype(np.float64)
                 return reference.turned(exact, table, self.plan.setting, "double", scale).whole
             subject = self.plan.subjects[cell[0]]
-            return scores.operand(subject.rotate(round_to(x, subject.input), table), subject)
+            rotate = subject.rotate if job.side == "q" else key_rotation(subject)
+            return scores.operand(rotate(round_to(x, subject.input), table), subject)
 
     def _strip(self, task: Task, turned: Turned) -> dict[Cell, Attention]:
         """Judge every cell over one strip of rows of a head."""

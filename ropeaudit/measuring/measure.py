@@ -23,6 +23,7 @@ from ropeaudit.inputs import Inputs
 from ropeaudit.measuring import plan, scores, tile
 from ropeaudit.measuring.plan import Key, Measured, Plan
 from ropeaudit.measuring.tile import Side, Tile
+from ropeaudit.subjects import key_rotation
 from ropeaudit.threads import Map, mapping
 
 
@@ -151,7 +152,8 @@ class _Run:
             with np.errstate(invalid="ignore"):  # inputs may have overflowed in their format
                 return reference.turned(exact, truth, self.plan.setting, cell.precision, job.scale)
         subject = self.plan.subjects[cell[0]]
-        rotated = subject.rotate(x, tables[cell])
+        rotate = key_rotation(subject) if job.side == "k" else subject.rotate
+        rotated = rotate(x, tables[cell])
         lost = bool(np.isnan(rotated.min(axis=1)).all())
         operand = scores.operand(rotated, subject)
         return np.ascontiguousarray(operand.T if job.side == "k" else operand), lost

@@ -22,6 +22,7 @@ from ropeaudit.measuring.estimates import Estimated
 from ropeaudit.measuring.metrics import Size
 from ropeaudit.measuring.plan import Key, Measured, Plan
 from ropeaudit.reference import Factor
+from ropeaudit.subjects import key_rotation
 from ropeaudit.threads import mapping
 
 BLOCK = 2048  # pairs at once
@@ -96,8 +97,8 @@ def _compare(
     weights, exact, base = cases.inputs.pairs.weight[some], reference.joined(high, low), np.empty(0)
     for number, offset in enumerate(cases.offsets[index]):
         q, k = (
-            scores.operand(subject.rotate(x, subject.table(at, offset)), subject)
-            for x, at in zip(given, places, strict=True)
+            scores.operand(rotate(x, subject.table(at, offset)), subject)
+            for rotate, x, at in zip((subject.rotate, key_rotation(subject)), given, places, strict=True)
         )
         formed = scores.form_pairs(q, k, subject, cases.setting.scale)
         measured = found[index, offset]

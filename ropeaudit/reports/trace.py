@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit.analyses import likeness
 from ropeaudit.analyses.trace import Traced
 from ropeaudit.analyses.trace_compare import Likeness, expected, narrowest
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import percent
+from ropeaudit.subjects import likeness
 
 SCHEMA = 1
 # column -> what it holds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -52,6 +53,19 @@ class Subject(Protocol):
 
     def stages(self) -> dict[str, str]:
         """Return stage -> format name, as far as it is known."""
+
+
+@runtime_checkable
+class RotatesKeys(Protocol):
+    """A subject that may rotate k otherwise than q: code that is given both."""
+
+    def rotate_key(self, x: FloatArray, table: Any) -> FloatArray:
+        """Return x turned by its positions, as k. Shapes: (s, d) -> (s, d)."""
+
+
+def key_rotation(subject: Subject) -> Callable[[FloatArray, Any], FloatArray]:
+    """Return how a subject rotates k."""
+    return subject.rotate_key if isinstance(subject, RotatesKeys) else subject.rotate
 
 
 @runtime_checkable

@@ -7,8 +7,9 @@ Letters: h heads, s positions, d head_dim.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -21,6 +22,38 @@ from ropeaudit.subjects import Positions
 # x (h, s, d), which holds numbers of the dtype under audit in its carrier, and positions (s,) -> (h, s, d);
 # what is returned may be wider than what went in
 Rotate: TypeAlias = Callable[[FloatArray, Positions], FloatArray]
+
+
+class Turning(Protocol):
+    """One instance of called code, which may keep state from call to call. Letters: b batch, g heads of k."""
+
+    def one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
+        """Return x rotated as q, or as k. Shapes: (h, s, d), (s,) -> (h, s, d)."""
+
+    def both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+        """Return q and k as one call rotates them, where it takes both; dims in the order they were given.
+
+        Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) -> two arrays like q and k.
+        """
+
+
+@dataclass(slots=True)
+class Alike:
+    """Code that rotates an array without knowing whether it is q or k; implements `Turning`."""
+
+    rotate: Rotate
+
+    def one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
+        """Return x rotated."""
+        return self.rotate(x, at)
+
+    def both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+        """Return q and k rotated, a batch element at a time."""
+        rows = at if at.ndim == 2 else [at] * len(q)
+        first, second = (
+            np.stack([self.rotate(some, row) for some, row in zip(x, rows, strict=True)]) for x in (q, k)
+        )
+        return first, second
 
 
 class Implementation(Protocol):
@@ -45,7 +78,7 @@ class Implementation(Protocol):
 class _Table:
     """One instance at some positions. Instances may keep state: one thread at a time calls them."""
 
-    rotate: Rotate
+    turning: Turning
     positions: Positions
     lock: threading.Lock
 
@@ -70,7 +103,8 @@ class Called:
         """Return what is known: how q, k and the scores are held; the order of axes that was asked for."""
         held = {"input": self.input.name, "accumulate": self.accumulate.name, "score": self.score.name}
         order = getattr(self.implementation, "order", None)
-        return held | ({"order": order.lower()} if order else {})
+        changed: Mapping[str, str] = getattr(self.implementation, "changes", {})
+        return {**held, **changed} | ({"order": order.lower()} if order else {})
 
     def refusal(self, seq_len: int, offset: int) -> str:
         """Say why positions offset ... offset + seq_len - 1 cannot be audited: try the first and the last."""
@@ -88,14 +122,28 @@ class Called:
 
     def table(self, positions: Positions, offset: int) -> Any:
         """Return a new instance and the positions at which it is to rotate."""
-        made = self.implementation.fresh(self.setting, self.dtype)
-        return _Table(made, positions + offset, threading.Lock())
+        return _Table(self.turning(), positions + offset, threading.Lock())
+
+    def turning(self) -> Turning:
+        """Return a new instance."""
+        own = getattr(self.implementation, "turning", None)
+        if own is None:
+            return Alike(self.implementation.fresh(self.setting, self.dtype))
+        made: Turning = own(self.setting, self.dtype)
+        return made
 
     def rotate(self, x: FloatArray, table: _Table) -> FloatArray:
-        """Return x turned by the implementation. Shapes: (s, d) -> (s, d)."""
+        """Return x turned by the implementation, as q. Shapes: (s, d) -> (s, d)."""
+        return self._rotated(x, table, key=False)
+
+    def rotate_key(self, x: FloatArray, table: _Table) -> FloatArray:
+        """Return x turned by the implementation, as k. Shapes: (s, d) -> (s, d)."""
+        return self._rotated(x, table, key=True)
+
+    def _rotated(self, x: FloatArray, table: _Table, key: bool) -> FloatArray:
         given = np.ascontiguousarray(x, dtype=self.dtype.carrier)[None]
         with table.lock:
-            found = table.rotate(given, table.positions)
+            found = table.turning.one(given, table.positions, key)
         if found.shape != given.shape:
             raise ValueError(f"it returns the shape {found.shape[1:]} for {given.shape[1:]}")
         return np.ascontiguousarray(found[0])
@@ -105,6 +153,17 @@ class Called:
         turned = self.rotate(np.ones((positions.size, self.setting.head_dim)), self.table(positions, 0))
         finite = turned[np.isfinite(turned).all(axis=1)]
         return int(np.unique(finite, axis=0).shape[0])
+
+
+def runs(positions: Positions) -> Iterator[tuple[slice, int]]:
+    """Yield the runs of consecutive positions, each as a slice and its first position.
+
+    For code that takes a first position alone. What rounds positions after it has counted them from 0 may
+    round those of a shorter run differently.
+    """
+    starts = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), positions.size]
+    for start, stop in pairwise(starts):
+        yield slice(start, stop), int(positions[start])
 
 
 def refusal(implementation: Implementation, setting: RopeSetting, dtype: Format) -> str:

@@ -12,127 +12,22 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ropeaudit import recipes
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
-from ropeaudit.formats import FP32, FP64, FloatArray, Format
+from ropeaudit.formats import FP32, FloatArray
+from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects import Positions, exchange, signatures
+from ropeaudit.subjects import exchange, signatures
 from ropeaudit.subjects.called import said
-from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.exchange import Engine
-from ropeaudit.subjects.patience import patiently
+from ropeaudit.subjects.right import half_split, rotated
 from ropeaudit.subjects.signatures import Form
+from ropeaudit.subjects.ways import ORDERS, Way
 
-ORDERS = ("bhsd", "bshd", "sbhd", "hsd", "shd", "sd")
-
-_BATCH, _HEADS, _START, _LENGTH = 2, 3, 3, 5  # of the trial: positions 3 ... 7
+_BATCH, _HEADS, _START, _LENGTH = 2, 3, 3, 7  # of the trial: positions 3 ... 9
+_WHOLE = "changes dims of the head that --rotary-dim leaves out"
+_STRAY = 0.03  # relative: what float32 code may leave that is wrong, but rotates
 _SURE, _NEAR = 1e-3, 0.1  # relative RMS errors of a way that is right, and of one that is right but coarse
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a call gave: values (b, h, s, d), those of k where it turns both; whether it changed its input."""
-
-    values: FloatArray
-    keys: FloatArray | None
-    dtype: str
-    changed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One way to call. rank: axes of positions or tables. width: of tables, p pairs or d dims in a layout."""
-
-    form: Form
-    order: str
-    engine: Engine
-    rank: int = 1
-    width: str = "pairs"
-
-    def __str__(self) -> str:
-        return (
-            f"{self.form} with {'NumPy arrays' if self.engine == 'numpy' else 'torch tensors'} {self.order}"
-        )
-
-    def __call__(
-        self, function: Any, x: FloatArray, positions: Positions, setting: RopeSetting, dtype: Format
-    ) -> Answer:
-        """Return x turned by the function, called as often as its axes need. Shapes: x (b, h, s, d)."""
-        letters = "".join(axis for axis in "bhsd" if axis in self.order)
-        cut = 4 - len(letters)  # leading axes that the function does not have
-        pieces = x.reshape(-1, *x.shape[cut:]) if cut else x[None]
-        answers = [self._one(function, piece, letters, positions, setting, dtype) for piece in pieces]
-
-        def joined(some: list[FloatArray]) -> FloatArray:
-            return np.stack(some).reshape(x.shape)
-
-        keys = [one.keys for one in answers if one.keys is not None]
-        return Answer(
-            joined([one.values for one in answers]),
-            joined(keys) if len(keys) == len(answers) else None,
-            answers[0].dtype,
-            any(one.changed for one in answers),
-        )
-
-    def _one(
-        self, function: Any, x: FloatArray, letters: str, at: Positions, setting: RopeSetting, dtype: Format
-    ) -> Answer:
-        axes = [letters.index(axis) for axis in self.order]
-        given = np.ascontiguousarray(x.transpose(axes))
-        made = {role: self._argument(role, given, at, setting, dtype) for role in self.form.roles}
-        plain = [made[role] for name, role in self.form.arguments if name is None]
-        named = {name: made[role] for name, role in self.form.arguments if name is not None}
-        before = exchange.values(made["q" if "q" in made else "x"])[0]
-        found = patiently(lambda: exchange.quietly(function, plain, named), "a call")
-        vector = made["q" if "q" in made else "x"]
-        after, name = exchange.values(vector)
-        changed = not np.array_equal(before, after, equal_nan=True)
-        if found is None:  # it turned its input where it lay; at position 0 nothing shows
-            found = (vector, made["k"]) if "k" in made else vector
-        first, second = exchange.parts(found, "k" in made)
-        values, name = exchange.values(first)
-        others = None if second is None else exchange.values(second)[0]
-        if values.shape != given.shape:
-            raise exchange.WrongShape(f"returns the shape {values.shape} for {given.shape}")
-        back = np.argsort(axes)
-        keys = others.transpose(back) if others is not None and others.shape == given.shape else None
-        return Answer(values.transpose(back), keys, name, changed)
-
-    def _argument(self, role: str, x: FloatArray, at: Positions, setting: RopeSetting, dtype: Format) -> Any:
-        """What a role is filled with."""
-        if role in ("q", "k", "x"):
-            return exchange.made(x, dtype, self.engine)
-        if role == "positions":
-            batch = x.shape[self.order.index("b")] if "b" in self.order else 1
-            rows = at.copy() if self.rank == 1 else np.repeat(at[None], batch, axis=0)
-            return rows if self.engine == "numpy" else exchange.torch().from_numpy(rows)
-        if role in ("cos", "sin", "freqs"):
-            return self._table(role, at, setting, dtype)
-        numbers: dict[str, Any] = {
-            "offset": int(at[0]),
-            "seq_dim": self.order.index("s"),
-            "head_axis": self.order.index("h") if "h" in self.order else 0,
-        }
-        return numbers[role] if role in numbers else built(role, setting)
-
-    def _table(self, role: str, at: Positions, setting: RopeSetting, dtype: Format) -> Any:
-        """cos, sin or cos + i sin, made in float64, rounded once to float32 (not at all for float64)."""
-        cos, sin = exact(setting).table(at, 0)
-        wide = np.float64 if dtype is FP64 else np.float32
-        if role == "freqs":
-            table: Any = np.empty(cos.shape, np.result_type(wide, np.complex64))
-            table.real, table.imag = cos, sin
-        else:
-            table = (cos if role == "cos" else sin).astype(wide)
-            if self.width != "pairs":
-                table = np.tile(table, 2) if self.width == "half" else np.repeat(table, 2, axis=1)
-        if self.rank == 2:
-            table = table[None]
-        if self.rank == 3:
-            table = table.reshape([*(len(at) if axis == "s" else 1 for axis in self.order[:-1]), -1])
-        return table if self.engine == "numpy" else exchange.torch().from_numpy(np.ascontiguousarray(table))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +35,7 @@ class Fit:
     """How code is called and what it does. permuted: it takes interleaved pairs and returns them half-split.
 
     error: its relative RMS distance from the exact rotation. odd: (batch, head) that it turns otherwise.
+    misfit: why the call does not fit at all, which says nothing of the code; empty where it does.
     """
 
     way: Way
@@ -147,6 +43,7 @@ class Fit:
     permuted: bool
     error: float
     odd: tuple[tuple[int, int], ...]
+    misfit: str = ""
 
     @property
     def sure(self) -> bool:
@@ -163,8 +60,8 @@ def fit(make: Callable[[], Any], name: str, setting: RopeSetting, order: str | N
     engines: tuple[Engine, Engine] = ("torch", "numpy")
     engines = engines[::-1] if signatures.wants_numpy(function) else engines
     tried: list[tuple[Form, str]] = []
+    best: Fit | None = None
     for engine in engines:
-        best: Fit | None = None
         for way in _ways(signatures.forms(function, name), orders, engine):
             try:
                 found = _tried(way, make(), setting)
@@ -175,58 +72,30 @@ def fit(make: Callable[[], Any], name: str, setting: RopeSetting, order: str | N
                     (way.form, str(error) if isinstance(error, exchange.WrongShape) else said(error))
                 )
                 continue
-            if best is None or found.error < best.error:
+            if best is None or (bool(found.misfit), found.error) < (bool(best.misfit), best.error):
                 best = found
             if best.error < _SURE:
                 return best
-        if best is not None:
+        if best is not None and not best.misfit:
             return best
-    known = signatures.described(iter(tried))
-    raise UsageError(f"{name} could not be called in any way that is known. Tried {known}")
+    if best is None:
+        known = signatures.described(iter(tried))
+        raise UsageError(f"{name} could not be called in any way that is known. Tried {known}")
+    raise UsageError(
+        f"{name}, called as {best.way}, {best.misfit}; what to give it is not known, so it is not audited. "
+        f"{_wrapper(name, setting, best)}"
+    )
 
 
-def scored(
-    function: Any,
-    q: FloatArray,
-    k: FloatArray,
-    at: Positions,
-    dtype: Format,
-    order: str,
-    engine: Engine,
-) -> FloatArray:
-    """Return what f(q, k, positions) gives for all heads at once. Shapes: q, k (h, s, d), at (s,)."""
-    letters = order[-3:] if len(order) == 3 else order
-    if sorted(letters) not in (sorted("bhsd"), sorted("hsd")):
-        raise UnknownName("order", order, [one for one in ORDERS if "h" in one])
-    axes = ["bhsd".index(axis) - (4 - len(letters)) for axis in letters]
-    x = [(one[None] if len(letters) == 4 else one).transpose(axes) for one in (q, k)]
-    plain = [*(exchange.made(np.ascontiguousarray(one), dtype, engine) for one in x), at.copy()]
-    if engine == "torch":
-        plain[2] = exchange.torch().from_numpy(plain[2])
-    return exchange.values(patiently(lambda: exchange.quietly(function, plain, {}), "a call"))[0]
-
-
-def exact(setting: RopeSetting) -> Emulated:
-    """Return the rotation in float64."""
-    return Emulated(recipes.named("fp64-angles").resolve(FP64), setting)
-
-
-def rotated(x: FloatArray, positions: Positions, setting: RopeSetting) -> FloatArray:
-    """Return x turned in float64. Shapes: (..., s, d) -> (..., s, d)."""
-    subject, flat = exact(setting), x.astype(np.float64).reshape(-1, *x.shape[-2:])
-    table = subject.table(positions, 0)
-    return np.stack([subject.rotate(one, table) for one in flat]).reshape(x.shape)
-
-
-def half_split(rotary_dim: int, head_dim: int) -> NDArray[np.int64]:
-    """Return the dims of interleaved pairs in the order of half-split ones."""
-    first = np.arange(rotary_dim).reshape(-1, 2).T.reshape(-1)
-    return np.concatenate([first, np.arange(rotary_dim, head_dim)])
-
-
-def built(role: str, setting: RopeSetting) -> Any:
-    """Return what a module or a factory is built from."""
-    return {"base": setting.base, "dim": setting.rotary_dim, "length": signatures.LENGTH}[role]
+def _wrapper(name: str, setting: RopeSetting, best: Fit) -> str:
+    """Return a wrapper to edit."""
+    function = name.rpartition(":")[2]
+    begin = "Wrap it and audit the wrapper: def rotate(x, positions): return"
+    if setting.rotary_dim < setting.head_dim and best.misfit == _WHOLE:
+        n = setting.rotary_dim
+        return f"{begin} torch.cat([{function}(x[..., :{n}], positions), x[..., {n}:]], -1)"
+    inverse = f"{setting.base:g} ** (-torch.arange(0, {setting.rotary_dim}, 2) / {setting.rotary_dim})"
+    return f"{begin} {function}(x, positions[:, None] * {inverse})"
 
 
 def _ways(forms: list[Form], orders: tuple[str, ...], engine: Engine) -> Iterator[Way]:
@@ -244,6 +113,7 @@ def _tried(way: Way, function: Any, setting: RopeSetting) -> Fit:
     shape = (_BATCH, _HEADS, _LENGTH, setting.head_dim)
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     positions = np.arange(_START, _START + _LENGTH, dtype=np.int64)
+    x64 = x.astype(np.float64)
     values = way(function, x, positions, setting, FP32).values.astype(np.float64)
     norm, found = float(np.sqrt(np.mean(x**2))), []
     layouts: tuple[Layout, ...] = get_args(Layout)
@@ -256,4 +126,57 @@ def _tried(way: Way, function: Any, setting: RopeSetting) -> Fit:
             odd = np.argwhere(apart > max(2 * error, _NEAR)) if np.isfinite(error) else ()
             where = tuple((int(batch), int(head)) for batch, head in odd)
             found.append(Fit(way, layout, permuted, error, where))
-    return min(found, key=lambda one: one.error)
+    best = min(found, key=lambda one: one.error)
+    if best.sure or not np.isfinite(best.error):
+        return best
+    reasons = [(misfit(x64, values, replace(setting, layout=one.layout), one.permuted), one) for one in found]
+    reason, best = min(reasons, key=lambda pair: (bool(pair[0]), pair[1].error))
+    return replace(best, misfit=reason)
+
+
+def misfit(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bool) -> str:
+    """Say why a call cannot be one of code that rotates, however wrong; empty where it may be.
+
+    Wrong code rotates by a wrong angle, base, direction or position, by none, forgets a sign or a pair: still
+    each pair of dims goes into itself alone, by a matrix that is the same for all heads, and whose elements
+    are sinusoids of the position, for angles grow evenly. What was given arguments that it does not expect
+    does otherwise. A head or a batch element may be left out of the comparison.
+    Shapes: x, values (b, h, s, d).
+    """
+    if permuted:
+        values = values[..., np.argsort(half_split(setting.rotary_dim, setting.head_dim))]
+    rest = values[..., setting.rotary_dim :] - x[..., setting.rotary_dim :]
+    if rest.size and np.sqrt(np.mean(rest**2)) > _NEAR:
+        return _WHOLE
+    z, w = (a + 1j * b for a, b in (split_pairs(x, setting), split_pairs(values, setting)))
+    (batch, heads), every = z.shape[:2], np.ones(z.shape[:2], bool)
+    without = [every]
+    for index in range(heads):
+        without.append(every & (np.arange(heads) != index))
+    for index in range(batch):
+        without.append(every & (np.arange(batch)[:, None] != index))
+    lost = min(_even(z[some], w[some]) for some in without)
+    if lost <= _STRAY:
+        return ""
+    return (
+        f"does not rotate pairs of dims by angles that grow with the position ({100 * lost:.0f} % is neither)"
+    )
+
+
+def _even(z: Any, w: Any) -> float:
+    """Return what is left of w after a matrix on each pair that is a sinusoid of the position, relative.
+
+    w = a z + b conj(z); a and b by least squares over the vectors; then a(m+1) + a(m-1) = 2 cos(t) a(m) for
+    each pair. Shapes: (n, s, p) twice.
+    """
+    size = np.sqrt(np.mean(np.abs(w) ** 2)) + 1e-30
+    basis = np.stack([z, z.conj()])
+    left = np.einsum("insp,jnsp->spij", basis.conj(), basis)
+    right = np.einsum("insp,nsp->spi", basis.conj(), w)
+    both = np.linalg.solve(left, right[..., None])[..., 0]  # (s, p, 2)
+    residual = np.sqrt(np.mean(np.abs(w - np.einsum("spi,insp->nsp", both, basis)) ** 2)) / size
+    middle, around = both[1:-1], both[2:] + both[:-2]
+    share = (middle.conj() * around).real.sum(axis=(0, 2)) / ((np.abs(middle) ** 2).sum(axis=(0, 2)) + 1e-30)
+    bent = np.sqrt(np.mean(np.abs(around - share[:, None] * middle) ** 2))
+    scale = np.sqrt(np.mean(np.abs(both) ** 2)) + 1e-30
+    return float(max(residual, bent / scale))

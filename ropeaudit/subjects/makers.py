@@ -36,15 +36,24 @@ class Maker:
     findings: Sequence[str] = ()
 
 
-def implementation(name: str, order: str | None = None) -> Implementation:
+def implementation(
+    name: str, order: str | None = None, changes: Mapping[str, str] | None = None, alone: bool = False
+) -> Implementation:
     """Return what is called: the user's own code (module:name), or an entry of `ropeaudit list impls`.
 
-    order: of the axes of own code, found out where it is None. Raises: UsageError, BadInput, MissingPackage.
+    order: of the axes of own code, found out where it is None. changes: of stages, which reach tables that
+    own code is given. alone: whether there is no recipe for them to change.
+    Raises: UsageError, BadInput, MissingPackage.
     """
     if is_own(name):
         from ropeaudit.subjects import own  # in-function: most audits need neither
 
-        return own.load(name, order)
+        return own.load(name, order, changes or {}, alone)
+    if changes and alone:
+        raise UsageError(
+            f"--set {next(iter(changes))} changes recipes, and {name} computes as it does; "
+            "add --recipe, or leave it out"
+        )
     from ropeaudit.subjects import third_party
 
     return third_party.implementation(name)

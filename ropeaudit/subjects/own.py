@@ -12,8 +12,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,21 @@ from ropeaudit import digests, surroundings
 from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError
 from ropeaudit.formats import FloatArray, Format
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects import Positions, exchange, fitting, signatures
+from ropeaudit.subjects import Positions, exchange, fitting, signatures, ways
 from ropeaudit.subjects.called import Rotate, said
-from ropeaudit.subjects.fitting import Answer, Fit
+from ropeaudit.subjects.fitting import Fit
 from ropeaudit.subjects.patience import patiently
+from ropeaudit.subjects.right import half_split
+from ropeaudit.subjects.ways import NONE, Answer, Changes
 
 _EXAMPLE = "try --impl mypackage.rope:apply_rope or --impl path/to/file.py:apply_rope"
 
 
-def load(spec: str, order: str | None = None) -> Own:
-    """Return the implementation that a spec names; its module is imported. Raises: UsageError, BadInput."""
+def load(spec: str, order: str | None = None, changes: Changes = NONE, alone: bool = False) -> Own:
+    """Return the implementation that a spec names; its module is imported. Raises: UsageError, BadInput.
+
+    changes: of the stages of tables that it is given; alone: whether there is nothing else to change.
+    """
     where, _, name = spec.rpartition(":")
     if not where or not name.isprintable() or not all(part.isidentifier() for part in name.split(".")):
         raise UsageError(f"--impl {spec!r} does not say which function; {_EXAMPLE}")
@@ -47,7 +51,10 @@ def load(spec: str, order: str | None = None) -> Own:
         raise UsageError(
             f"--impl {spec}: it is of type {type(thing).__name__} and cannot be called; {_EXAMPLE}"
         )
-    return Own(spec if spec.isprintable() else repr(spec)[1:-1], thing, order, _version(module), home)
+    name = spec if spec.isprintable() else repr(spec)[1:-1]
+    found = Own(name, thing, order, _version(module), changes, home)
+    found.alone = alone
+    return found
 
 
 def _module(where: str) -> tuple[Any, surroundings.State]:
@@ -109,7 +116,7 @@ class Own:
     """A function, an nn.Module, a class or a factory that the user wrote; an `Implementation`.
 
     version: the digest of its file. findings: what is worth knowing of how it is called and what it does, in
-    the order it was seen.
+    the order it was seen. changes: of the stages of tables that it is given.
     """
 
     layouts: tuple[Layout, ...] = ("half", "interleaved")
@@ -120,9 +127,12 @@ class Own:
         thing: Any,
         order: str | None = None,
         version: str = "none",
+        changes: Changes = NONE,
         home: surroundings.State | None = None,
     ) -> None:
         """Keep what is to be called; nothing is called here. home: the state in which its calls begin."""
+        self._asked, self.alone = changes, False
+        self.changes: Changes = {stage: fmt for stage, fmt in changes.items() if stage in ways.TABLES}
         self.name, self.thing, self.order, self.version = name, thing, order, version
         self.home = home
         self.findings: list[str] = []
@@ -136,14 +146,24 @@ class Own:
             with surroundings.at_home(self.home):
                 found = fitting.fit(lambda: self.made(key), self.name, key, self.order)
             self.engine, self._fits[key] = found.way.engine, found
+            self._check_changes(found)
             self._note(f"called as {found.way}, layout {found.layout}{_sureness(found)}")
             if found.permuted:
-                self._note("takes interleaved pairs and returns them half-split")
-            for batch, head in found.odd:
-                self._note(
-                    f"turns head {head} of batch {batch} otherwise than the rest; they are audited alike"
-                )
+                self._note("takes interleaved pairs and returns them half-split, which leaves scores alone")
         return self._fits[key]
+
+    def _check_changes(self, found: Fit) -> None:
+        """Raise UsageError for changes that reach nothing; note those that reach recipes alone."""
+        tables = {"cos", "freqs"} & set(found.way.form.roles)
+        if not tables:
+            self.changes = {}
+        lost = [stage for stage in self._asked if stage not in self.changes]
+        what = f"takes no tables from here ({found.way.form})" if not tables else "computes the rest itself"
+        if lost and self.alone:
+            reach = f"; {', '.join(ways.TABLES)} of the tables can be changed" if tables else ""
+            raise UsageError(f"--set {lost[0]}: {self.name} {what}{reach}; add --recipe, or leave it out")
+        if lost:
+            self._note(f"{what}: --set {', '.join(lost)} changes the recipes alone")
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
         """Nothing is refused before it is tried."""
@@ -159,7 +179,7 @@ class Own:
                     f"{self.name} needs arguments that are not known here; give a function, or a class that "
                     "takes nothing but dim, base and a largest position"
                 )
-            given = {name: fitting.built(role, setting) for name, role in built.items()}
+            given = {name: ways.built(role, setting) for name, role in built.items()}
             try:
                 with surroundings.at_home(self.home):
                     thing = patiently(lambda: self.thing(**given), self.name)
@@ -173,40 +193,70 @@ class Own:
         return copy.deepcopy(thing) if is_module(thing) else thing
 
     def fresh(self, setting: RopeSetting, dtype: Format) -> Rotate:
-        """Return the rotation of a new instance; of a function, of itself."""
-        call = self.turner(setting, dtype, self.made(setting))
+        """Return the rotation of a new instance, as of q; of a function, of itself."""
+        made = self.turning(setting, dtype)
+        return lambda x, positions: made.one(x, positions, key=False)
 
-        def rotate(x: FloatArray, positions: Positions) -> FloatArray:
-            turned: FloatArray = call(x, positions).values[0]
-            return turned
-
-        return rotate
-
-    def turner(
-        self, setting: RopeSetting, dtype: Format, instance: Any
-    ) -> Callable[[FloatArray, Positions], Answer]:
-        """Return a function from x (h, s, d) and positions (s,) to an `Answer` of (1, h, s, d)."""
+    def turning(self, setting: RopeSetting, dtype: Format, instance: Any = None) -> OwnTurning:
+        """Return what calls an instance, a new one where it is None."""
         found = self.fit(setting)
         if found.layout != setting.layout and found.sure:
             self._note(f"behaves like {found.layout} pairs; it is audited as {setting.layout}, as asked")
+        made = self.made(setting) if instance is None else instance
+        return OwnTurning(self, found, setting, dtype, made)
 
-        def call(x: FloatArray, positions: Positions) -> Answer:
-            with surroundings.at_home(self.home):
-                answer = found.way(instance, x[None], positions, setting, dtype)
-            if answer.changed:
-                self._note("changes its input where it lies; it was given copies")
-            if answer.dtype != exchange.spelled(dtype):
-                self._note(f"returns {answer.dtype} for {exchange.spelled(dtype)}")
-            if answer.keys is not None and not np.array_equal(answer.keys, answer.values, equal_nan=True):
-                self._note("turns q and k differently where they are equal; q is audited")
-            return answer
-
-        return call
+    def heard(self, answer: Answer, dtype: Format) -> None:
+        """Note what is worth knowing of an answer."""
+        if answer.changed:
+            self._note("changes its input where it lies; it was given copies")
+        if answer.dtype != exchange.spelled(dtype):
+            self._note(f"returns {answer.dtype} for {exchange.spelled(dtype)}")
 
     def _note(self, text: str) -> None:
         text = f"{self.name}: {text}."
         if text not in self.findings:
             self.findings.append(text)
+
+
+@dataclass(slots=True)
+class OwnTurning:
+    """An instance of own code that is called; implements `ropeaudit.subjects.called.Turning`."""
+
+    own: Own
+    fit: Fit
+    setting: RopeSetting
+    dtype: Format
+    instance: Any
+
+    def afresh(self) -> OwnTurning:
+        """Return one of an instance without a past."""
+        return replace(self, instance=self.own.made(self.setting))
+
+    def one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
+        """Return x rotated, as what is returned for q or for k, where both are given."""
+        answer = self._answer(x[None], None, at)
+        found: FloatArray = (answer.keys if key and answer.keys is not None else answer.values)[0]
+        return found
+
+    def both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+        """Return q and k rotated, by one call where it takes both, dims in the order they were given."""
+        if "k" in self.fit.way.form.roles:
+            answer = self._answer(q, k, at)
+            first, second = answer.values, answer.keys
+            if second is None:  # it takes k and returns q alone
+                second = self._answer(k, None, at).values
+        else:
+            first, second = (self._answer(x, None, at).values for x in (q, k))
+        if not self.fit.permuted:
+            return first, second
+        back = np.argsort(half_split(self.setting.rotary_dim, self.setting.head_dim))
+        return first[..., back], second[..., back]
+
+    def _answer(self, q: FloatArray, k: FloatArray | None, at: Positions) -> Answer:
+        with surroundings.at_home(self.own.home):
+            answer = self.fit.way(self.instance, q, at, self.setting, self.dtype, k, self.own.changes)
+        self.own.heard(answer, self.dtype)
+        return answer
 
 
 def is_module(thing: Any) -> bool:
@@ -220,4 +270,4 @@ def _sureness(found: Fit) -> str:
         return " (detected)"
     if not np.isfinite(found.error):
         return " (a guess: it returns nan or inf)"
-    return f" (the nearest; at positions 3 to 7 it is {100 * found.error:.2g} % off that rotation)"
+    return f" (the nearest; at positions 3 to 9 it is {100 * found.error:.2g} % off that rotation)"

@@ -6,16 +6,14 @@ Letters: h heads, s positions, d head_dim.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
-
-import numpy as np
 
 from ropeaudit.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.called import Rotate
+from ropeaudit.subjects.called import runs as runs
 from ropeaudit.subjects.third_party import Entry
 
 if TYPE_CHECKING:
@@ -93,17 +91,6 @@ class TorchAdapter(Adapter):
 def factor(setting: RopeSetting) -> float:
     """Return by how much a linear scaling stretches positions; 1 without one."""
     return setting.scaling.stretch
-
-
-def runs(positions: Positions) -> Iterator[tuple[slice, int]]:
-    """Yield the runs of consecutive positions, each as a slice and its first position.
-
-    For code that takes a first position alone. What rounds positions after it has counted them from 0 may
-    round those of a shorter run differently.
-    """
-    starts = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), positions.size]
-    for start, stop in pairwise(starts):
-        yield slice(start, stop), int(positions[start])
 
 
 def table_end(largest: int, smallest: int) -> int:

@@ -6,9 +6,9 @@ Letters: h heads, s positions, d head_dim, p pairs.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,13 +17,13 @@ from ropeaudit.doubledouble import Array
 from ropeaudit.formats import FP32, FloatArray, Format, round_to
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.rotation import split_pairs
-from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects import Positions, fitting
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects.faults import faults
+from ropeaudit.subjects.right import rotated
 
 _CLEAR = 0.3  # what it behaves like is at most this share as far away as what it should be
 _FORMS = {"recurrence": "angles by recurrence", "divide": "positions divided"}
-_ENDS = tuple(2**power for power in range(6, 21))  # where tables usually end
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,6 @@ class Group:
 
     def __str__(self) -> str:
         return f"{words(self.resolved)} ({', '.join(self.names)})" if self.names else words(self.resolved)
-
-
-class Fault(NamedTuple):
-    """A known way to be wrong, in words, and what it turns x into."""
-
-    text: str
-    turned: FloatArray
 
 
 @functools.lru_cache(maxsize=16)
@@ -57,13 +50,18 @@ def groups(dtype: Format) -> tuple[Group, ...]:
 
 
 def variants(dtype: Format) -> Iterator[Group]:
-    """Yield `groups`, then what has no name: all in float32 but for one stage, which is in the dtype."""
+    """Yield `groups`, then what has no name: float32 but for one stage, in the dtype or in a 16-bit one.
+
+    The rest is as in `meta` or as in `hf`.
+    """
     yield from groups(dtype)
     known = {arithmetic(group.resolved) for group in groups(dtype)}
-    for stage in ("position", "frequency", "angle", "table", "rotation"):
-        stored = "fp32/model" if stage in ("frequency", "angle") else "model"
-        resolved = recipes.named("meta").changed({stage: stored}).resolve(dtype)
+    stages = ("position", "frequency", "angle", "table", "rotation")
+    for start, stage, narrow in itertools.product(("meta", "hf"), stages, ("model", "bf16", "fp16")):
+        stored = f"fp32/{narrow}" if stage in ("frequency", "angle") else narrow
+        resolved = recipes.named(start).changed({stage: stored}).resolve(dtype)
         if arithmetic(resolved) not in known:
+            known.add(arithmetic(resolved))
             yield Group((), resolved)
 
 
@@ -122,36 +120,25 @@ def named(
 
     seen: what is compared of turned vectors, such as their scores. Shapes: x (h, s, d).
     """
-    exact = fitting.rotated(x, np.arange(x.shape[1]) + offset, setting)
+    exact = rotated(x, np.arange(x.shape[1]) + offset, setting)
     missed = apart(found, seen(exact))
     if not np.isfinite(missed):
         return _lost(found, x, setting, dtype, offset, seen)
-    plain = [Fault(str(group), emulated(group.resolved, setting, x, offset)) for group in variants(dtype)]
+    plain = [(str(group), emulated(group.resolved, setting, x, offset)) for group in variants(dtype)]
     nearest, distance = "", _CLEAR * missed
-    for text, turned in (*faults(x, setting, offset), *plain):
+    for text, turned in (*_turned(x, setting, offset), *plain):
         if (size := apart(found, seen(turned))) < distance:
             nearest, distance = text, size
     return nearest or _heads(found, seen(exact))
 
 
-def faults(x: Array, setting: RopeSetting, offset: int) -> Iterator[Fault]:
+def _turned(x: Array, setting: RopeSetting, offset: int) -> Iterator[tuple[str, FloatArray]]:
     """Yield what usual faults turn x into, in float64. Shapes: x (h, s, d)."""
     at = np.arange(x.shape[1], dtype=np.int64) + offset
-
-    def turned(positions: Positions, other: RopeSetting = setting) -> FloatArray:
-        return fitting.rotated(x, positions, other)
-
-    other: Layout = "interleaved" if setting.layout == "half" else "half"
-    yield Fault(f"{other} pairs", turned(at, replace(setting, layout=other)))
-    yield Fault("no rotation", x)
-    yield Fault("positions one too high", turned(at + 1))
-    yield Fault("positions one too low", turned(at - 1))
-    yield Fault("the other direction", turned(-at))
-    if offset:
-        yield Fault("the offset left out: positions from 0", turned(at - offset))
-    for end in _ENDS:
-        if at[0] >= end or at[-1] >= end:
-            yield Fault(f"a table that ends at position {end - 1}", turned(np.minimum(at, end - 1)))
+    for fault in faults(setting):
+        seen = fault.seen(at)
+        if fault.setting != setting or not np.array_equal(seen, at):
+            yield fault.text, rotated(x, seen, fault.setting)
 
 
 def base_of(found: FloatArray, x: Array, setting: RopeSetting) -> float:

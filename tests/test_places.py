@@ -1,0 +1,351 @@
+"""Where code puts each rotated pair: twenty faults break the gate, ten right kernels pass."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import faulty_kernels
+import numpy as np
+import pytest
+import torch
+from faulty_kernels import FAULTS, RIGHT, inverse, right, turn
+
+from ropeaudit import RopeSetting, parse, shift
+from ropeaudit.cli.main import main
+from ropeaudit.errors import UsageError
+from ropeaudit.rope.scaling import parse as scaling
+from ropeaudit.straddling import straddling
+from ropeaudit.subjects import allowance, placing
+from ropeaudit.subjects import right as exactly
+from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects.own import Own
+from ropeaudit.testing import assert_shift_invariant
+
+KERNELS = Path(faulty_kernels.__file__)
+SIZES = {"heads": 2, "seq_len": 128, "head_dim": 64}
+OFFSETS = (0, 32768, 131072)
+
+
+def audited(name, dtype="bf16", offsets=OFFSETS, **more):
+    return list(shift(offsets, dtype, implementations=f"{KERNELS}:{name}", **SIZES | more))
+
+
+def dtypes(some):
+    """Every kernel in one dtype at once; in all of them in the slow tests."""
+    slow = [(name, dtype) for name in some for dtype in ("fp32", "fp16")]
+    return [(name, "bf16") for name in some] + [pytest.param(*one, marks=pytest.mark.slow) for one in slow]
+
+
+@pytest.mark.parametrize(("name", "dtype"), dtypes(FAULTS))
+def test_a_fault_is_misplaced_and_named(name, dtype) -> None:
+    found = audited(name, dtype)
+    wrong = [one for one in found if one.verdict == "misplaced"]
+    assert wrong
+    assert all(one.place_excess > 1 and one.within_tolerance == "no" for one in wrong)
+    assert any(FAULTS[name] in (one.resembles or "") for one in wrong), [one.resembles for one in wrong]
+
+
+@pytest.mark.parametrize(("name", "dtype"), dtypes(RIGHT))
+def test_a_right_kernel_is_in_place(name, dtype) -> None:
+    for one in audited(name, dtype, kv_heads=1):
+        assert 0 < one.place_excess < 1
+        assert one.resembles is None
+        assert one.drift_rms < 0.01
+        assert one.verdict != "misplaced"
+
+
+def test_every_position_is_looked_at_of_a_sample(capsys) -> None:
+    found = audited("last_ones_late", offsets=(32768,), sample=200, seq_len=50000)
+    assert [one.verdict for one in found] == ["misplaced"]
+    assert [one.verdict for one in audited("x_offset", offsets=(32768,), sample=200, seq_len=50000)] != [
+        "misplaced"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x, at: right(x, at.to(x.dtype)), "bfloat16 positions"),
+        (
+            lambda x, at: turn(x, at.float()[:, None] * inverse(64).to(x.dtype).float()),
+            "bfloat16 frequencies",
+        ),
+        (lambda x, at: turn(x, (at.float()[:, None] * inverse(64)).to(x.dtype).float()), "bfloat16 angles"),
+    ],
+)
+def test_a_known_recipe_keeps_its_own_verdict(change, said) -> None:
+    own, setting = Own("own", lambda x, positions: change(x, positions)), RopeSetting.of(64)
+    at = np.arange(96)
+    x = np.random.default_rng(0).standard_normal((2, 96, 64))
+    vectors = placing.Vectors(x, x[::-1], at)
+    turning = own.turning(setting, parse("bf16"))
+    found = placing.check(turning, setting, parse("bf16"), vectors, 4001)
+    assert found.excess > 1
+    assert found.recipe
+    assert not found.misplaced
+    assert said in found.resembles
+
+
+def test_a_fault_behind_a_recipe_is_misplaced() -> None:
+    """Positions in bfloat16 explain most of it, but not k."""
+    own = Own("own", lambda q, k, positions: (right(q, positions.bfloat16()), k))
+    setting, at = RopeSetting.of(64), np.arange(96)
+    x = np.random.default_rng(0).standard_normal((2, 96, 64))
+    found = placing.check(
+        own.turning(setting, parse("bf16")), setting, parse("bf16"), placing.Vectors(x, x, at), 4001
+    )
+    assert found.misplaced
+    assert "k: no rotation" in found.resembles
+
+
+SCALINGS = [
+    *("default", "linear:factor=4", "yarn:factor=40,original=4096", "dynamic:factor=4,maximum=4096"),
+    *("llama3:factor=8,low=1,high=4,original=8192", "proportional:fraction=0.5"),
+]
+
+
+@pytest.mark.parametrize("kind", SCALINGS)
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])
+def test_every_form_of_right_code_is_allowed(kind, dtype) -> None:
+    """Emulated in the coarsest formats, over forms of the frequencies, with whatever scaling."""
+    for d, base, form in itertools.product((64, 80), (1e4, 1e8), ("power", "exp", "exp2", "recurrence")):
+        setting = RopeSetting.of(d, base=base, scaling=scaling(kind), length=8192)
+        one = allowance.careful(parse(dtype)).recipe.changed({"frequency_form": form}).resolve(parse(dtype))
+        at = np.array([0, 1, 77, 5000, 131071, 2**20])
+        x = np.random.default_rng(0).standard_normal((1, at.size, d)).astype(one.dtype.carrier)
+        subject = Emulated(one, setting)
+        found = subject.rotate(x[0], subject.table(at, 0))[None]
+        rule = allowance.careful(parse(dtype))
+        over = placing.excess(x[None], found[None], at[None], setting, parse(dtype), rule)
+        assert over.max() < 1, (d, base, form)
+
+
+def test_the_exact_rotation_is_the_same_in_both_precisions() -> None:
+    setting, at = RopeSetting.of(64, scaling=scaling("yarn:factor=4,original=64")), np.arange(1000)
+    a, b = (exactly.turns(setting, at, parse(dtype)) for dtype in ("fp32", "fp64"))
+    assert np.abs(a - b).max() < 1e-12
+
+
+def test_offsets_of_code_straddle_what_breaks() -> None:
+    found = straddling(2**17, 256)
+    assert len(found) <= 16
+    for end in (2**7, 2**8, 2**11, 2**15, 65504, 2**16):
+        assert any(offset < end < offset + 256 for offset in found), end
+    assert max(found) + 256 == 2**17
+    assert straddling(100, 256) == [0]
+    assert max(straddling(2**20, 256)) == 2**20 - 256
+
+
+def test_code_gets_them_where_no_offset_is_given(capsys) -> None:
+    asked = ["shift", "--impl", f"{KERNELS}:x_positions", "--dry-run", "-f", "json"]
+    for more, last in (([], 2**17), (["--model", "llama-3.1-8b"], 2**17), (["--seq-len", "100000"], 2**17)):
+        assert main([*asked, *more]) == 0
+        axes = {one["axis"]: one for one in json.loads(capsys.readouterr().out)["axes"]}
+        assert axes["offset"]["count"] == len(straddling(last, 256 if "--seq-len" not in more else 100000))
+
+
+def test_calls_that_do_not_fit_are_refused_with_a_wrapper(capsys) -> None:
+    gate = ["--heads", "2", "--seq-len", "32", "--head-dim", "64", "--dtype", "bf16", "--rotary-dim", "32"]
+    assert main(["shift", "--impl", f"{KERNELS}:x_positions", *gate]) == 2
+    said = capsys.readouterr().err
+    assert "changes dims of the head that --rotary-dim leaves out" in said
+    assert (
+        "def rotate(x, positions): return torch.cat([x_positions(x[..., :32], positions), x[..., 32:]]"
+        in said
+    )
+
+
+def test_angles_where_complex_numbers_came_are_refused() -> None:
+    def angled(x, freqs):
+        assert freqs.ndim == 2
+        return turn(x, freqs.real.float() if freqs.is_complex() else freqs.float())
+
+    with pytest.raises(UsageError, match=r"does not rotate pairs .*Wrap it .*def rotate\(x, positions\)"):
+        Own("angled", angled).fit(RopeSetting.of(64))
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "word"), [("q_k_tables", "table", "bf16"), ("x_tables", "position", "bf16")]
+)
+def test_tables_that_code_is_given_honour_changes(name, stage, word) -> None:
+    plain, changed = (audited(name, offsets=(1000,), changes=changes)[0] for changes in (None, {stage: word}))
+    assert f"{stage}={word}" in changed.stages
+    assert stage not in plain.stages
+    assert changed.drift_rms != plain.drift_rms
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"), [("q_k_tables", "rotation"), ("x_positions", "table"), ("x_positions", "accumulate")]
+)
+def test_changes_that_reach_nothing_are_errors(name, stage) -> None:
+    with pytest.raises(UsageError, match=f"--set {stage}: .*add --recipe, or leave it out"):
+        audited(name, changes={stage: "bf16"})
+
+
+def test_offset_functions_are_called_run_by_run() -> None:
+    """A sample has positions that are not consecutive."""
+    every, some = (audited("x_offset", offsets=(1000,), sample=sample)[0] for sample in (None, 3000))
+    assert some.drift_rms == pytest.approx(every.drift_rms, rel=0.1)
+
+
+# the pytest helper
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_helper_sees_each_fault(name) -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_shift_invariant(
+            getattr(faulty_kernels, name), offsets=OFFSETS, head_dim=64, heads=4, seq_len=128, whole=False
+        )
+    said = str(caught.value).partition("behaves like: ")[2]
+    allowed = [FAULTS[name], *(["is left out"] if name == "caching" else [])]
+    allowed += ["position 32858 rotated as 32857"] if name == "last_ones_late" else []
+    assert any(one in said for one in allowed), said
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_the_helper_lets_right_kernels_pass(name) -> None:
+    layout = "interleaved" if name == "q_k_complex" else "half"
+    recipe = "hf" if name == "x_tables" else "meta"
+    assert_shift_invariant(
+        getattr(faulty_kernels, name), head_dim=64, layout=layout, recipe=recipe, whole=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        (
+            lambda x, positions: right(x, torch.where(positions == 54321, positions - 1, positions)),
+            "54321 alone",
+        ),
+        (lambda x, positions: right(x, positions.clamp(max=2000)), "position 60000 rotated as 2000"),
+    ],
+)
+def test_the_helper_sees_positions_between_the_offsets(kernel, said) -> None:
+    with pytest.raises(AssertionError, match=said):
+        assert_shift_invariant(kernel, head_dim=64, offsets=(0, 1000, 60000))
+
+
+def test_the_helper_gives_each_batch_element_its_own_positions() -> None:
+    def first_row(q, k, position_ids):
+        assert position_ids.ndim == 2
+        return right(q, position_ids[0]), right(k, position_ids[0])
+
+    with pytest.raises(AssertionError, match="batch element 1 alone"):
+        assert_shift_invariant(first_row, head_dim=64, whole=False)
+
+
+@pytest.mark.parametrize("empty", [(), [], iter(())])
+def test_the_helper_needs_offsets(empty) -> None:
+    with pytest.raises(UsageError, match="there are no offsets"):
+        assert_shift_invariant(faulty_kernels.x_positions, offsets=empty)
+
+
+def test_the_helper_takes_a_generator_of_offsets() -> None:
+    with pytest.raises(AssertionError, match="at offset 131072"):
+        assert_shift_invariant(
+            faulty_kernels.modulo_65536, offsets=(one for one in OFFSETS), head_dim=64, whole=False
+        )
+
+
+def meta(base):
+    def rotate(xq, xk, positions):
+        d = xq.shape[-1]
+        freqs = 1.0 / (base ** (torch.arange(0, d, 2)[: d // 2].float() / d))
+        angles = torch.outer(positions.float(), freqs)
+        turns = torch.polar(torch.ones_like(angles), angles)
+
+        def one(x):
+            pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+            return torch.view_as_real(pairs * turns).flatten(-2).type_as(x)
+
+        return one(xq), one(xk)
+
+    return rotate, "interleaved", "meta"
+
+
+def hugging_face(base):
+    def rotate(q, k, positions):
+        d = q.shape[-1]
+        inverse_frequencies = 1.0 / (base ** (torch.arange(0, d, 2, dtype=torch.int64).float() / d))
+        half = (inverse_frequencies[:, None] @ positions[None].float()).T
+        angles = torch.cat((half, half), dim=-1)
+        cos, sin = angles.cos().to(q.dtype), angles.sin().to(q.dtype)
+
+        def one(x):
+            return x * cos + torch.cat((-x[..., d // 2 :], x[..., : d // 2]), -1) * sin
+
+        return one(q), one(k)
+
+    return rotate, "half", "hf"
+
+
+def diffusers(base):
+    def rotate(x, positions):
+        d = x.shape[-1]
+        freqs = 1.0 / (base ** (torch.arange(0, d, 2, dtype=torch.float64) / d))
+        angles = torch.outer(positions, freqs)
+        cos, sin = (part.repeat_interleave(2, dim=1).float() for part in (angles.cos(), angles.sin()))
+        a, b = x.reshape(*x.shape[:-1], -1, 2).unbind(-1)
+        return (x.float() * cos + torch.stack([-b, a], -1).flatten(-2).float() * sin).to(x.dtype)
+
+    return rotate, "interleaved", "meta"
+
+
+DIMS, BASES = (32, 48, 64, 80, 96, 112, 128, 160, 192, 256), (1e3, 1e4, 5e5, 1e6, 1e8)
+GRID = list(itertools.product((meta, hugging_face, diffusers), DIMS, BASES, ("fp32", "bf16", "fp16")))
+QUICK = [one for one in GRID if one[1] in (80, 192) and one[2] in (5e5, 1e8) and one[3] == "fp32"]
+
+
+def no_alarm(formula, d, base, dtype):
+    function, layout, recipe = formula(base)
+    assert_shift_invariant(
+        function,
+        dtype=dtype,
+        recipe=recipe,
+        layout=layout,
+        head_dim=d,
+        base=base,
+        offsets=(0, 1000, 131072, 2**20),
+        heads=2,
+        seq_len=32,
+        whole=False,
+    )
+
+
+@pytest.mark.parametrize(("formula", "d", "base", "dtype"), QUICK)
+def test_right_formulas_raise_no_alarm(formula, d, base, dtype) -> None:
+    no_alarm(formula, d, base, dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("formula", [meta, hugging_face, diffusers])
+def test_right_formulas_raise_no_alarm_anywhere(formula) -> None:
+    for _, d, base, dtype in (one for one in GRID if one[0] is formula):
+        no_alarm(formula, d, base, dtype)
+
+
+def test_the_gate_through_the_command_line(capsys) -> None:
+    asked = [
+        "--offset",
+        "0,32k,128k",
+        "--dtype",
+        "bf16",
+        "--heads",
+        "2",
+        "--seq-len",
+        "32",
+        "--head-dim",
+        "64",
+        "-f",
+        "json",
+    ]
+    codes = {}
+    for name in ("x_positions", "modulo_65536"):
+        main(["shift", "--impl", f"{KERNELS}:{name}", *asked])
+        rows = json.loads(capsys.readouterr().out)["records"]
+        codes[name] = [row["verdict"] == "misplaced" for row in rows]
+        assert all(math.isfinite(row["place_excess"]) for row in rows)
+    assert codes == {"x_positions": [False] * 3, "modulo_65536": [False, False, True]}
