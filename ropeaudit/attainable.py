@@ -22,11 +22,23 @@ def careful(dtype: Format) -> Resolved:
     return recipes.named(_CAREFUL).changed({"accumulate": "fp32", "score": "fp32"}).resolve(dtype)
 
 
+def storing(dtype: Format, rotated: float) -> float:
+    """Return which share of its RMS careful code loses to storing q, k and scores of independent numbers.
+
+    rotated: share of the dims of a head that are rotated; the others are stored as they came.
+    """
+    stored = 2 * rotated + (dtype.storage_bits <= _NARROW)
+    return _MEAN_ROUNDING * dtype.unit_roundoff * math.sqrt(stored)
+
+
 def attainable_rms(predicted: float, dtype: Format, reference_rms: float) -> float:
     """Return the RMS drift of careful code in a dtype: that of its rotation, and one rounding of the scores.
+
+    Scores that the dtype holds only as subnormal numbers are rounded to a spacing, whatever their size.
 
     predicted: RMS drift of `careful` at offset 0. Units: score units.
     """
     if dtype is FP64 or dtype.storage_bits > _NARROW:
         return predicted
-    return math.hypot(predicted, _MEAN_ROUNDING * dtype.unit_roundoff * reference_rms)
+    spacing = min(dtype.smallest_subnormal / math.sqrt(12), reference_rms)
+    return math.hypot(predicted, _MEAN_ROUNDING * dtype.unit_roundoff * reference_rms, spacing)

@@ -143,7 +143,7 @@ def test_notes_and_errors_stay_off_stdout(capsys) -> None:
     assert main([*command, "-f", "csv", "--no-header"]) == 0
     seen = capsys.readouterr()
     assert seen.out.count("\n") == 1
-    assert "36 of 256 positions stay distinct; keep positions in float32" in seen.err
+    assert "36 of 256 positions stay distinct; keep positions and angles in float32" in seen.err
 
 
 def test_a_terminal_gets_colour_and_no_cut_numbers(tmp_path) -> None:

@@ -347,7 +347,7 @@ def test_notes_name_remedies_and_models_that_fall_short(capsys) -> None:
     assert "uniform in bfloat16 (llama-3.1-8b) on 16 tokens does not hold drift_rms ≤ 0.3" in seen.out
     assert "llama-3.1-8b: made for 131,072 positions; uniform in bfloat16 fails drift_rms ≤ 0.3" in seen.err
     assert main(["limit", *SMALL, "--recipe", "uniform", "--tolerance", "distinct_positions=16"]) == 0
-    assert "positions stay distinct; keep positions in float32." in capsys.readouterr().err
+    assert "positions stay distinct; keep positions and angles in float32." in capsys.readouterr().err
     assert main(["limit", *SMALL, "--scaling", "dynamic:factor=2,maximum=64", "--up-to", "90"]) == 0
     assert "frequencies are those for" in capsys.readouterr().err
 

@@ -249,7 +249,8 @@ class _One:
             left = drifts[1].rms
             share = found.get(stage, math.nan if lost or not whole else 0.0)
             removed = 1.0 - left / whole if whole else math.nan
-            overflows = lost is not None and stage in (lost.first, *lost.repaired_by)
+            first = lost is not None and stage in (lost.first, *lost.repaired_by)
+            overflows = first or (lost is not None and drifts[0].nonfinite > 0)
             cause = causes.cause(stage, overflows, cancelling, self.setting.head_dim)
             blames.append(Blame(stage, stages[stage], drifts[0].rms, left, removed, share, cause))
         if lost and lost.first == "input":

@@ -184,7 +184,9 @@ def _buffers(parts: Sequence[Held], dump: Dump | None, judged: _Judged | None) -
     if judged is not None and dump is not None:
         column = "relative_error" if dump.cos is None else "largest_error"
         error = float(np.max(np.abs([row[column] for row in judged.diagnosis.rows])))
-        if not (judged.diagnosis.best and judged.guessed and judged.diagnosis.best.meant):
+        if (best := judged.diagnosis.best) and judged.guessed and best.meant:
+            error = best.residual_max  # the scaling was guessed too: what it leaves
+        else:
             near, far = module_drift.drifts(dump.folded(judged.setting.pairs), judged.setting)
     for one in parts:
         bad = one.stored.values.size - np.count_nonzero(np.isfinite(one.stored.values))

@@ -116,6 +116,7 @@ def _phase_at(subject: Emulated, steps: Positions, shift: int, origin: int) -> P
         inside = (np.abs(right) < clip) & (np.abs(right + known) < clip)
         capped = np.clip(right + known, -clip, clip) - np.clip(right, -clip, clip)
         known = np.where(inside, known, capped)
+        variance = np.where(np.minimum(np.abs(right), np.abs(right + known)) - worst > clip, 0.0, variance)
         stored = float(recipe.angle[1].carrier.type(clip))
         worst += _SLACK * np.minimum(np.abs(right), clip) + abs(stored - clip)
     return Phase(known, worst, variance)

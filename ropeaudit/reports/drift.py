@@ -90,7 +90,8 @@ def drift_report(
     if sampled:
         at = screen.index("drift_rms") + 1
         screen[at:at] = ["drift_rms_low", "drift_rms_high"]
-    notes = [*said, *(text for record in found if (text := verdicts.note(record)))]
+    named = headlines.differing(found)
+    notes = [*said, *(text for one in found if (text := verdicts.note(one, named(one))))]
     notes += headlines.growth_notes(found) + headlines.format_notes(found)
     notes += headlines.structure_notes(found, frozen) + headlines.device_notes(found)
     notes += _temperature(_worst(found)) if measured else []
@@ -185,7 +186,7 @@ def _temperature(record: Record) -> list[str]:
     if not plain or adaptive is None:
         return []
     times = adaptive / plain
-    where = f"{record.subject} {record.dtype} at offset {record.offset}: an adaptive temperature"
+    where = f"{verdicts.who(record)}: an adaptive temperature"
     if 0.95 <= times <= 1.05:
         return [f"{where} (arXiv 2410.01104) neither undoes nor amplifies what drift moves."]
     does = "amplifies" if times > 1 else "undoes part of"

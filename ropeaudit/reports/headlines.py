@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ropeaudit import records
+from ropeaudit.attainable import storing
+from ropeaudit.formats import FP32, FP64, parse
 from ropeaudit.records import Record
 from ropeaudit.reports import settings, verdicts
 from ropeaudit.reports.numbers import percent, printable, setting, short, times
@@ -17,8 +19,7 @@ _BESIDE = (*(name for name in settings.NAMES if name != "layout"), "dtype", "off
 
 def headline(found: Sequence[Record], worst: Record) -> str:
     """Return the result in a sentence: the worst row, how many are like it, and another subject beside it."""
-    several = _several(found)
-    named = {name: setting(getattr(worst, name)) for name in several}
+    named = differing(found)(worst)
     word, like = _word(found, worst)
     count = f" ({like} of {len(found)} cases)" if len(found) > 1 else ""
     text = f"{word}{count}: {verdicts.sentence(worst, named)[:-1]}"
@@ -44,10 +45,11 @@ def _undecided(record: Record) -> str:
     return "the interval of the sample holds the tolerance: a larger --sample decides"
 
 
-def _several(found: Sequence[Record]) -> list[str]:
-    """Return the settings besides the model that differ from row to row."""
+def differing(found: Sequence[Record]) -> Callable[[Record], dict[str, str]]:
+    """Return what gives a row's settings, besides the model, that differ from row to row."""
     rows = [{name: getattr(record, name) for name in settings.NAMES} for record in found]
-    return [name for name in settings.independent(rows) if name not in ("model", "layout")]
+    several = [name for name in settings.independent(rows) if name not in ("model", "layout")]
+    return lambda record: {name: setting(getattr(record, name)) for name in several}
 
 
 def _beside(found: Sequence[Record], worst: Record) -> str:
@@ -86,9 +88,10 @@ def _structure(found: Sequence[Record]) -> str:
     return f"; the shift itself changes exact scores by up to {short(moved)} RMS" if moved else ""
 
 
-def growth_notes(found: Iterable[Record]) -> list[str]:
+def growth_notes(found: Sequence[Record]) -> list[str]:
     """Return who grows with the offset within the tolerance: each subject and dtype at its largest."""
     groups: dict[tuple[str, str, str], Record] = {}
+    named = differing(found)
     for record in found:
         if record.verdict == "growing" and record.within_tolerance == "yes":
             key = record.model, record.subject, record.dtype
@@ -99,7 +102,8 @@ def growth_notes(found: Iterable[Record]) -> list[str]:
     for one in groups.values():
         growth = times(records.ratio(one.drift_rms, one.floor_rms))
         share = percent(one.drift_relative)
-        alike = f"in {one.dtype} by {share} at offset {one.offset}, {growth} times its drift at offset 0"
+        where = " ".join([one.dtype, *(f"{name}={value}" for name, value in named(one).items())])
+        alike = f"in {where} by {share} at offset {one.offset}, {growth} times {verdicts.at_zero(one)}"
         words.setdefault(alike, []).append(
             one.subject if one.model == "none" else f"{one.model} {one.subject}"
         )
@@ -111,17 +115,26 @@ def growth_notes(found: Iterable[Record]) -> list[str]:
 
 
 def format_notes(found: Iterable[Record]) -> list[str]:
-    """Return which dtypes are too coarse for the tolerance, whatever the code."""
-    costs: dict[str, tuple[float, float]] = {}
+    """Return in which dtypes careful code does not meet the tolerance, and what of it costs that much."""
+    costly: dict[str, Record] = {}
     for record in found:
-        cost = records.ratio(record.attainable_rms, record.reference_rms)
-        if math.isfinite(cost) and cost > record.tolerance:
-            costs.setdefault(record.dtype, (cost, record.tolerance))
+        if record.attainable_rms > record.tolerance * record.reference_rms:
+            costly.setdefault(record.dtype, record)
     return [
-        f"careful code in {dtype} drifts by {percent(cost)} near offset 0: storing rotated q and k and "
-        f"scores in it costs more than the tolerance of {percent(tolerance)}."
-        for dtype, (cost, tolerance) in costs.items()
+        f"careful code in {dtype} drifts by {percent(records.ratio(one.attainable_rms, one.reference_rms))} "
+        f"near offset 0 at {one.seq_len} tokens, by prediction: {_costs(one)}."
+        for dtype, one in costly.items()
     ]
+
+
+def _costs(record: Record) -> str:
+    """Return what of careful code costs more than the tolerance: what the dtype stores, or its arithmetic."""
+    allowed, dtype = percent(record.tolerance), parse(record.dtype)
+    if storing(dtype, record.rotary_dim / record.head_dim) > record.tolerance:
+        return f"storing rotated q and k and scores in it costs more than the tolerance of {allowed}"
+    arithmetic = FP64 if dtype.precision > FP32.precision else FP32
+    wider = "" if arithmetic is FP64 else "; angles in float64 (--recipe fp64-angles) may meet it"
+    return f"its angles, rotation and sums in {arithmetic} cost more than the tolerance of {allowed}{wider}"
 
 
 def structure_notes(found: Iterable[Record], frozen: bool) -> list[str]:

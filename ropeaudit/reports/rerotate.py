@@ -107,8 +107,7 @@ def headline(rows: Sequence[Mapping[str, Any]]) -> str:
     times = ratio(worst["drift_rms"], worst["fresh_drift_rms"])
     return (
         f"{who} drift by {short(worst['drift_rms'])} RMS, {percent(worst['drift_relative'])} of the scores "
-        f"and {times:.3g} times a fresh rotation; key norms change by "
-        f"{100 * worst['key_norm_growth']:+.2g} %."
+        f"and {times:.3g} times a fresh rotation; key norms change by {_signed(worst['key_norm_growth'])}."
     )
 
 
@@ -125,10 +124,16 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             said[key] = f"{who}: drift is {share} of the scores' RMS; rotate keys afresh."
         elif abs(one["key_norm_growth"]) >= _NOTABLE:
             said[key] = (
-                f"{who}: key norms change by {100 * one['key_norm_growth']:+.2g} %: each step multiplies "
-                "a pair by sqrt(cos² + sin²) as stored; take fewer, larger steps, or a wider table."
+                f"{who}: key norms change by {_signed(one['key_norm_growth'])}: each step multiplies a pair "
+                "by sqrt(cos² + sin²) as stored and rounds the products; take fewer, larger steps, or a "
+                "wider table and rotation."
             )
     return list(said.values())
+
+
+def _signed(share: float) -> str:
+    """Return a change as text, with its sign."""
+    return f"{100 * share:+.2g} %" if abs(share) < 0.995 else f"{100 * share:+.0f} %"
 
 
 def _gravity(one: Mapping[str, Any]) -> tuple[int, float]:

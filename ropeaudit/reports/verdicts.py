@@ -17,6 +17,7 @@ Row = Mapping[str, Any]
 
 # Verdicts that outrank any size of drift, the worst last; all others are ranked by drift_relative.
 _RANKS = {"refused": -1, "exact": 0, "misplaced": 2, "overflow": 3}
+_AFTER_SCORES = ("softmax",)  # stages that no score goes through
 _BAD_EARLIER = frozenset({"growing", "decorrelated", "overflow"})  # of schema 1 and 2, without a tolerance
 
 
@@ -104,10 +105,16 @@ def _behaviour(record: Record) -> str:
     if record.verdict in ("growing", "broken") and record.floor_rms > 0:
         growth = records.ratio(record.drift_rms, record.floor_rms)
         if growth > records.GROWTH:
-            return f", {times(growth)} times its drift at offset 0"
+            return f", {times(growth)} times {at_zero(record)}"
     if math.isfinite(record.excess) and record.excess > records.EXCESS:
         return f", {times(record.excess)} times what careful {record.dtype} code attains near offset 0"
     return ""
+
+
+def at_zero(record: Record) -> str:
+    """Return what `floor_rms` is called: of other frequencies than the row of offset 0 has, it says so."""
+    changed = record.structural_max > 0 and record.length is not None
+    return "its drift at offset 0" + (" with the same frequencies" if changed else "")
 
 
 def columns(record: Record) -> Row:
@@ -115,11 +122,11 @@ def columns(record: Record) -> Row:
     return {name: getattr(record, name) for name in ("verdict", "within_tolerance", "drift_relative")}
 
 
-def note(record: Record) -> str | None:
+def note(record: Record, several: Mapping[str, str] | None = None) -> str | None:
     """Return what the reader must know of a row, with its remedy; None where there is nothing."""
-    case = who(record)
+    case = who(record, several)
     if record.verdict == "refused":
-        return sentence(record)
+        return sentence(record, several)
     if record.place_excess is not None and not record.place_excess <= 1:
         return f"{case} {misplaced(record)}."
     collapsed = record.distinct_positions < record.seq_len and record.rotary_dim > 0
@@ -135,13 +142,15 @@ def note(record: Record) -> str | None:
 def _remedy(record: Record, collapsed: bool) -> str:
     """Return which stages to keep wider, as far as the row tells: of called code it knows no stage."""
     formats = _formats(record)
-    if collapsed and "position" in formats:
+    lost_at_zero = record.nonfinite and math.isnan(record.floor_rms)  # not for the position's size alone
+    if collapsed and "position" in formats and not lost_at_zero:
         wide = FP64 if abs(record.offset) + record.seq_len > FP32.first_inexact_integer else FP32
-        if formats["position"].precision < wide.precision:
-            return f"; keep positions in {wide}"
+        narrow = [s for s in ("position", "angle") if s in formats and formats[s].precision < wide.precision]
+        if "position" in narrow:
+            return f"; keep {' and '.join(f'{stage}s' for stage in narrow)} in {wide}"
     if not record.nonfinite:
         return ""
-    narrow = [stage for stage, fmt in formats.items() if fmt.largest < FP32.largest]
+    narrow = [s for s, fmt in formats.items() if fmt.largest < FP32.largest and s not in _AFTER_SCORES]
     if narrow and "position" in formats:
         return f"; keep in float32 which of {', '.join(narrow)} overflows (`ropeaudit explain` names it)"
     return "" if narrow or not formats else "; float32 does not hold these numbers: try --dtype fp64"

@@ -1,0 +1,162 @@
+"""Sentences against the rows they speak of: a remedy that is named helps, a number is in the table."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from ropeaudit import attainable, shift
+from ropeaudit.cli.main import main
+from ropeaudit.formats import parse
+from ropeaudit.reports import drift, headlines, verdicts
+from tests.test_rerotate import measure
+
+TINY = {"heads": 1, "seq_len": 16, "head_dim": 16}
+LONG = {"heads": 1, "seq_len": 32, "head_dim": 16}
+WIDER = re.compile(r"keep (positions(?: and angles)?) in (float32|float64)\.")
+
+
+def as_set(note: str) -> dict[str, str]:
+    """Return the remedy of a note as --set takes it."""
+    stages, wide = WIDER.search(note).groups()
+    return {stage.rstrip("s"): wide for stage in stages.split(" and ")}
+
+
+@pytest.mark.parametrize(
+    ("offset", "dtype", "recipe"),
+    [
+        (1000, "bf16", "uniform"),
+        (100_000, "bf16", "uniform"),
+        (70_000, "fp16", "uniform"),
+        (4096, "fp16", "hf-4.31-table"),
+        (1000, "bf16", "hf-autocast-bf16"),
+        (1000, "bf16", "rotary-embedding-torch"),
+        (17 * 2**20, "fp32", "hf"),
+        (17 * 2**20, "bf16", "vllm-cuda"),
+    ],
+)
+def test_the_remedy_of_a_note_takes_nine_tenths_of_what_the_offset_adds(offset, dtype, recipe) -> None:
+    (record,) = shift(offset, dtype, recipe, **LONG)
+    (cured,) = shift(offset, dtype, recipe, changes=as_set(verdicts.note(record)), **LONG)
+    assert cured.distinct_positions == cured.seq_len and not cured.nonfinite
+    assert cured.drift_rms <= 2 * cured.floor_rms
+    assert record.nonfinite or cured.drift_rms <= 0.1 * record.drift_rms
+
+
+def test_positions_are_no_remedy_where_scores_are_lost_at_offset_0() -> None:
+    (record,) = shift(1000, "fp8_e4m3", "uniform", **TINY)
+    note = verdicts.note(record)
+    assert WIDER.search(note) is None and "which of position, frequency, angle" in note
+    assert "softmax" not in note
+
+
+def test_alike_notes_name_the_setting_in_which_they_differ() -> None:
+    found = list(shift(70_000, "fp16", "uniform", **TINY)) + list(
+        shift(70_000, "fp16", "uniform", **(TINY | {"seq_len": 8}))
+    )
+    notes = [note for note in drift.drift_report(found, None, {}).notes if "nan or infinite" in note]
+    assert ["seq_len=16" in notes[0], "seq_len=8" in notes[1]] == [True, True]
+    assert len(set(notes)) == 2
+
+
+def test_a_note_of_growth_names_the_setting_in_which_rows_differ() -> None:
+    found = [one for base in (100.0, 1e7) for one in shift(2**20, "fp32", "hf", **TINY, base=base)]
+    (note,) = headlines.growth_notes(found)
+    assert "base=100 " in note
+
+
+def test_growth_is_over_the_row_of_offset_0_or_says_that_it_is_not(capsys) -> None:
+    command = ["shift", "--scaling", "dynamic:factor=2,maximum=4096", "--length", "shifted"]
+    command += ["--offset", "0,128k", "--dtype", "bf16,fp32", "--recipe", "uniform", "--heads", "1"]
+    assert main([*command, "--seq-len", "32", "-f", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    said = " ".join([report["headline"], *report["notes"]])
+    pairs = re.findall(r"([\d.,]+) times its drift at offset 0( with the same frequencies)?", said)
+    rows = report["records"]
+    over = {
+        (dtype, which): far["drift_rms"] / (near["drift_rms"] if which == "row" else far["floor_rms"])
+        for dtype in ("bfloat16", "float32")
+        for near in rows
+        for far in rows
+        for which in ("row", "floor")
+        if near["dtype"] == far["dtype"] == dtype and (near["offset"], far["offset"]) == (0, 131072)
+    }
+    assert len(pairs) == 2 and all(same for _, same in pairs)
+    for (typed, _), dtype in zip(pairs, ("bfloat16", "float32"), strict=True):
+        assert float(typed.replace(",", "")) == pytest.approx(over[dtype, "floor"], rel=0.01)
+        assert over[dtype, "floor"] != pytest.approx(over[dtype, "row"], rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "tf32", "fp16", "bf16", "fp8_e4m3"])
+@pytest.mark.parametrize("seq_len", [24, 4096])
+def test_storing_is_blamed_only_where_float64_angles_miss_the_tolerance_too(dtype, seq_len) -> None:
+    case = {"heads": 1, "seq_len": seq_len, "head_dim": 32, **({"sample": 400} if seq_len > 100 else {})}
+    (careful,) = shift(0, dtype, "meta", **case)
+    for share in (0.2, 0.6, 0.95):
+        allowed = share * careful.attainable_rms / careful.reference_rms
+        (wide,) = shift(0, dtype, "fp64-angles", **case, tolerance=allowed)
+        (note,) = headlines.format_notes([wide])
+        if "storing" in note:
+            assert wide.drift_relative > 0.9 * allowed
+        if wide.drift_relative <= 0.8 * allowed:
+            assert "fp64-angles) may meet it" in note
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp8_e5m2"])
+@pytest.mark.parametrize("scale", [1e-8, 1e-6, 1e-4])
+def test_careful_code_attains_what_it_is_said_to_where_scores_are_subnormal(dtype, scale) -> None:
+    (record,) = shift(0, dtype, "meta", heads=2, seq_len=48, scale=scale)
+    assert 0.3 < record.excess < 2
+
+
+def test_what_storing_costs_is_what_numbers_rounded_once_lose() -> None:
+    rng, u = np.random.default_rng(3), parse("bf16").unit_roundoff
+    x = torch.from_numpy(rng.standard_normal((2, 3000, 64)))
+    rounded = x.to(torch.bfloat16).double()
+    exact, stored = (x[0] * x[1]).sum(-1), (rounded[0] * rounded[1]).sum(-1).to(torch.bfloat16).double()
+    lost = float((stored - exact).square().mean().sqrt() / exact.square().mean().sqrt())
+    assert attainable.storing(parse("bf16"), 1.0) == pytest.approx(lost, rel=0.1)
+    assert attainable.storing(parse("fp32"), 0.5) == pytest.approx(0.42 * parse("fp32").unit_roundoff)
+    assert attainable.storing(parse("bf16"), 0.0) == pytest.approx(0.42 * u)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_angles_at_the_clip_are_predicted_to_round_alike(dtype) -> None:
+    for sample in (None, 1000):
+        (record,) = shift(102_400, dtype, "meta", heads=2, seq_len=64, clip=3.0, sample=sample)
+        assert record.drift_rms == pytest.approx(record.predicted_rms, rel=0.2)
+
+
+def test_the_norm_of_keys_is_kept_by_what_the_note_says(capsys) -> None:
+    (narrow,) = measure("hf", [64], changes={"table": "fp32"})
+    (cured,) = measure("hf", [64], changes={"table": "fp32", "rotation": "fp32"})
+    assert narrow["key_norm_growth"] > 0.005 > 5 * abs(cured["key_norm_growth"])
+    command = ["rerotate", "--recipe", "hf", "--steps", "64", "--by", "16", "--dtype", "fp8_e4m3"]
+    assert main([*command, "--heads", "1", "--seq-len", "32"]) == 0
+    assert re.search(r"key norms change by \+\d{3} %", capsys.readouterr().out)
+
+
+def test_the_error_stands_against_the_scaling_that_was_guessed(tmp_path, capsys) -> None:
+    (tmp_path / "lin.py").write_text(
+        "import torch\n"
+        "def made():\n"
+        "    one = torch.nn.Module()\n"
+        "    one.register_buffer('inv_freq', 10000 ** -(torch.arange(0, 128, 2).double() / 128) / 8)\n"
+        "    return one.float()\n"
+    )
+    main(["module", f"{tmp_path / 'lin.py'}:made", "-f", "json"])
+    (row,) = json.loads(capsys.readouterr().out)["records"]
+    assert row["against"] == "base 10000, scaling linear:factor=8 (guessed)"
+    assert 0 < row["largest_error"] < 1e-7
+
+
+def test_every_stage_that_alone_loses_scores_is_said_to_overflow(capsys) -> None:
+    command = ["explain", "--recipe", "uniform", "--dtype", "fp16", "--offset", "65500", "--heads", "1"]
+    assert main([*command, "--seq-len", "64", "--head-dim", "16", "-f", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["records"]
+    stages = [row for row in rows if row["alone_rms"] is None or math.isnan(row["alone_rms"])]
+    assert {row["stage"] for row in stages} >= {"position", "angle"}
+    assert {row["cause"] for row in stages} == {"overflow"}
