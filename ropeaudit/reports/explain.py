@@ -186,7 +186,8 @@ def frequencies(one: Explanation) -> str:
         return f"{said}."
     times = ratio(quick / count, slow / slow_count) if slow > 0 else math.inf
     if not 1 / _ALIKE <= times <= _ALIKE:
-        return f"{said}: pair for pair the {'fast, positional' if times > 1 else 'slow, semantic'} ones suffer more."
+        which = "fast, positional" if times > 1 else "slow, semantic"
+        return f"{said}: pair for pair the {which} ones suffer more."
     return f"{said}: pair for pair both suffer alike."
 
 

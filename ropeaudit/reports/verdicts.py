@@ -150,10 +150,10 @@ def _remedy(record: Record, collapsed: bool) -> str:
             return f"; keep {' and '.join(f'{stage}s' for stage in narrow)} in {wide}"
     if not record.nonfinite:
         return ""
-    narrow = [s for s, fmt in formats.items() if fmt.largest < FP32.largest and s not in _AFTER_SCORES]
-    if narrow and "position" in formats:
-        return f"; keep in float32 which of {', '.join(narrow)} overflows (`ropeaudit explain` names it)"
-    return "" if narrow or not formats else "; float32 does not hold these numbers: try --dtype fp64"
+    small = [s for s, fmt in formats.items() if fmt.largest < FP32.largest and s not in _AFTER_SCORES]
+    if small and "position" in formats:
+        return f"; keep in float32 which of {', '.join(small)} overflows (`ropeaudit explain` names it)"
+    return "" if small or not formats else "; float32 does not hold these numbers: try --dtype fp64"
 
 
 def _formats(record: Record) -> dict[str, Format]:
