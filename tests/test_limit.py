@@ -503,7 +503,7 @@ def test_models_are_judged_by_their_own_maximum(out_of) -> None:
     assert "holds drift_max ≤ 0.001 through all 131,072 positions, 128.0 times over: proved up to" in proved
     failing = out_of(*command, "--recipe", "uniform", "--dtype", "bf16")
     assert failing.startswith("2 of 2 models do not hold through their own maximum; the earliest failure: ")
-    short = out_of(*command, "--up-to", "1000")
+    short = out_of(*command, "--recipe", "hf", "--up-to", "1000")
     assert "but 2 were not measured up to it" in short.splitlines()[0]
 
 
