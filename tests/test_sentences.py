@@ -163,3 +163,16 @@ def test_every_stage_that_alone_loses_scores_is_said_to_overflow(capsys) -> None
     stages = [row for row in rows if row["alone_rms"] is None or math.isnan(row["alone_rms"])]
     assert {row["stage"] for row in stages} >= {"position", "angle"}
     assert {row["cause"] for row in stages} == {"overflow"}
+
+
+def test_the_headline_of_overflow_is_of_the_row_that_loses_most() -> None:
+    found = list(shift([65_500, 70_000], ["fp16"], ["uniform"], **LONG))
+    assert 0 < found[0].nonfinite < found[0].scores == found[1].nonfinite
+    assert "at offset 70000 gives 528 of 528" in drift.headline(found)
+
+
+def test_a_subject_beside_without_a_drift_has_its_verdict_in_the_headline(tmp_path, capsys) -> None:
+    np.savez(tmp_path / "zero.npz", q=np.zeros((1, 16, 16)), k=np.ones((1, 16, 16)))
+    command = ["shift", "--qk", f"{tmp_path / 'zero.npz'}", "--dtype", "fp8_e4m3", "--offset", "0"]
+    assert main([*command, "--recipe", "uniform,meta"]) == 0
+    assert "meta there: exact" in capsys.readouterr().out

@@ -152,7 +152,7 @@ def _worst(found: Sequence[Record]) -> Record:
         return (
             rank if rank > 1 else min(rank, 0),
             {"no": 2, "undecided": 1}.get(verdicts.quality(row), 0),
-            size,
+            records.ratio(record.nonfinite, record.scores) if record.nonfinite else size,
         )
 
     return max(found, key=key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 from ropeaudit import records
@@ -65,7 +66,8 @@ def _beside(found: Sequence[Record], worst: Record) -> str:
     least = min(same, key=lambda record: verdicts.severity(verdicts.columns(record)))
     several = len({record.subject for record in same}) > 1
     name = f"least of the others there, {least.subject}" if several else f"{least.subject} there"
-    result = least.verdict if least.verdict in ("overflow", "misplaced") else percent(least.drift_relative)
+    known = math.isfinite(least.drift_relative) and least.verdict not in ("overflow", "misplaced")
+    result = percent(least.drift_relative) if known else least.verdict
     return f"; {name}: {result}"
 
 
