@@ -73,6 +73,7 @@ class Child:
             os.environ["PYTHONPATH"] = str(copy)
             sys.path.insert(0, str(copy))
             sys.argv = ["pytest"]
+            sys.dont_write_bytecode = False  # a test file is compiled once for all mutants of a copy
             sys.modules["__main__"] = types.ModuleType("__main__")  # spawned processes run it again
             self.answer.write_text(json.dumps(work()))
             code = 0

@@ -15,7 +15,7 @@ from mutation.covering import Covering
 from mutation.forked import ROOT, Child, copied, pytest_main
 from mutation.operators import Mutant
 
-FEW_FILES, FEW_TESTS = (1, 3), 60  # of the first rounds, which kill most
+FIRST, SECOND = (25, 1.0), (75, 5.0)  # tests of a round, and the seconds that one may take
 _SLOWER = 6.0  # than recorded: other work on the machine, more threads than cores
 
 
@@ -32,16 +32,15 @@ class Outcome:
 
 
 class _Picked:
-    """A plugin of pytest: these tests alone, fastest first, until one fails."""
+    """A plugin of pytest: these tests alone, in this order, until one fails."""
 
     def __init__(self, seconds: dict[str, float]) -> None:
         self.seconds, self.failed, self.ran = seconds, "", 0
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Keep the tests that were picked."""
-        items[:] = sorted(
-            (one for one in items if one.nodeid in self.seconds), key=lambda i: self.seconds[i.nodeid]
-        )
+        found = {one.nodeid: one for one in items}
+        items[:] = [found[test] for test in self.seconds if test in found]
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Note the first that fails."""
@@ -57,23 +56,28 @@ def _session(files: list[str], seconds: dict[str, float]) -> dict[str, Any]:
 
 
 def rounds(mutant: Mutant, covering: Covering, budget: float) -> list[dict[str, float]]:
-    """Return the tests to run and their seconds: likely ones, then the rest within the budget."""
-    files: dict[str, dict[str, float]] = defaultdict(dict)
-    for test in sorted(covering.of(mutant), key=covering.seconds.__getitem__):
-        files[test.split("::")[0]][test] = covering.seconds[test]
-    own = Path(mutant.file).stem
-    likely = sorted(files, key=lambda file: (own not in file, sum(list(files[file].values())[:FEW_TESTS])))
-    early, start = [], 0
-    for count in FEW_FILES:
-        chosen = likely[start : start + count]
-        early.append({test: s for file in chosen for test, s in list(files[file].items())[:FEW_TESTS]})
-        start += count
+    """Return the tests to run and their seconds: few and telling ones, more, the rest within the budget.
+
+    A test tells the more of a line the fewer others it runs; of one function's cases the first tells most.
+    """
+    cases: dict[str, int] = defaultdict(int)
+    ranked = []
+    for test in sorted(covering.of(mutant), key=lambda test: (covering.size[test], covering.seconds[test])):
+        function = test.split("[")[0]
+        cases[function] += 1
+        ranked.append((covering.size[test] * cases[function], test))
+    left = [test for _, test in sorted(ranked)]
+    made = []
+    for most, longest in FIRST, SECOND:
+        chosen = [test for test in left if covering.seconds[test] <= longest][:most]
+        made.append({test: covering.seconds[test] for test in chosen})
+        left = [test for test in left if test not in made[-1]]
     rest, spent = {}, 0.0
-    for test in sorted(covering.of(mutant) - set().union(*early), key=covering.seconds.__getitem__):
+    for test in sorted(left, key=covering.seconds.__getitem__):
         spent += covering.seconds[test]
         if spent <= budget:
             rest[test] = covering.seconds[test]
-    return [one for one in (*early, rest) if one]
+    return [one for one in (*made, rest) if one]
 
 
 @dataclass
