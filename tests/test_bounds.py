@@ -119,6 +119,11 @@ def test_no_score_exceeds_the_bound_of_a_changed_recipe(changes: dict[str, str])
     assert check(("uniform", "hf"), DTYPES, (0, -5000, 131072), changes, **SMALL) == 24
 
 
+def test_a_recurrence_in_float64_is_bounded_like_float64() -> None:
+    ((record, found),) = cells(("uniform",), ("fp64",), (1000,), {"frequency_form": "recurrence"}, **SMALL)
+    assert 0 < record.drift_max < found.maximum < 1e-10
+
+
 @pytest.mark.slow
 def test_no_score_exceeds_the_bound_in_the_whole_grid() -> None:
     count = check(ALL, DTYPES, OFFSETS, head_dim=64, seq_len=64, heads=2)  # of 4,160 pairs each

@@ -164,6 +164,14 @@ def test_a_local_cluster_that_does_not_start_is_said_in_a_sentence(monkeypatch, 
     assert "Dask's workers do not start (RuntimeError: Nanny failed to start.)" in capsys.readouterr().err
 
 
+def test_a_local_cluster_shares_the_threads_of_the_machine(monkeypatch) -> None:
+    monkeypatch.setattr(cluster.circumstances, "threads", lambda: 8)
+    made = SimpleNamespace(LocalCluster=lambda **options: options)
+    for jobs, threads in ((1, 8), (3, 2), (8, 1), (20, 1)):
+        options = cluster._local(made, jobs, lambda: None)
+        assert (options["n_workers"], options["threads_per_worker"]) == (jobs, threads)
+
+
 # ---------------------------------------------------------------------------- real ones
 
 
