@@ -95,10 +95,11 @@ def test_telling_tests_come_first_and_the_rest_within_the_budget(tmp_path: Path,
     covering.lines["ropeaudit/masks.py"][7] = set(runs)
     mutant = Mutant("ropeaudit/masks.py", 7, "constant", "", "", 0, 0, "")
     monkeypatch.setattr(held, "FIRST", (3, 1.0))
-    first, second, rest = held.rounds(mutant, covering, budget=20.0)
+    first, second, rest = held.rounds(mutant, covering, budget=99.0)
     assert list(first) == ["narrow[1]", "half", "narrow[2]"]
     assert list(second) == ["slow", "wide"]
     assert list(rest) == ["slower"]
+    assert [list(one) for one in held.rounds(mutant, covering, budget=0.85)] == [["narrow[1]", "half"]]
 
 
 def test_equivalents_say_why() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import shutil
 import time
 from collections import defaultdict
@@ -15,7 +16,8 @@ from mutation.covering import Covering
 from mutation.forked import ROOT, Child, copied, pytest_main
 from mutation.operators import Mutant
 
-FIRST, SECOND = (25, 1.0), (75, 5.0)  # tests of a round, and the seconds that one may take
+# Tests of a round, and the seconds that one of them may take.
+FIRST, SECOND, REST = (25, 1.0), (75, 5.0), (0, math.inf)
 _STRANGE = 3  # what tests of other files count as if they ran times as many lines
 _SLOWER = 6.0  # than recorded: other work on the machine, more threads than cores
 
@@ -71,17 +73,16 @@ def rounds(mutant: Mutant, covering: Covering, budget: float) -> list[dict[str, 
         strange = 1 if any(name in test.split("::")[0] for name in names) else _STRANGE
         ranked.append((covering.size[test] * cases[function] * strange, test))
     left = [test for _, test in sorted(ranked)]
-    made = []
-    for most, longest in FIRST, SECOND:
-        chosen = [test for test in left if covering.seconds[test] <= longest][:most]
-        made.append({test: covering.seconds[test] for test in chosen})
-        left = [test for test in left if test not in made[-1]]
-    rest, spent = {}, 0.0
-    for test in sorted(left, key=covering.seconds.__getitem__):
-        spent += covering.seconds[test]
-        if spent <= budget:
-            rest[test] = covering.seconds[test]
-    return [one for one in (*made, rest) if one]
+    made, spent = [], 0.0
+    for most, longest in FIRST, SECOND, REST:
+        chosen: dict[str, float] = {}
+        for test in left if most else sorted(left, key=covering.seconds.__getitem__):
+            seconds = covering.seconds[test]
+            if seconds <= longest and spent + seconds <= budget and (len(chosen) < most or not most):
+                chosen[test], spent = seconds, spent + seconds
+        made.append(chosen)
+        left = [test for test in left if test not in chosen]
+    return [one for one in made if one]
 
 
 @dataclass
