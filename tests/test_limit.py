@@ -395,6 +395,12 @@ def test_bad_input_gets_one_line(options, said, tmp_path, capsys) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_positions_of_captured_vectors_that_floats_do_not_hold_are_refused(tmp_path) -> None:
+    np.savez(tmp_path / "qk.npz", q=np.ones((1, 16, 8)), k=np.ones((1, 16, 8)))
+    with pytest.raises(UsageError, match="takes some of 16 positions past"):
+        list(limit("drift_max=1", "fp32", "hf", qk=str(tmp_path / "qk.npz"), up_to=2**53 - 8))
+
+
 def test_bad_arguments_in_python() -> None:
     with pytest.raises(UsageError, match="up-to"):
         list(limit(up_to=1.5))

@@ -328,6 +328,12 @@ def test_what_is_not_there(spec, said, capsys) -> None:
     assert said in capsys.readouterr().err
 
 
+def test_a_file_that_is_no_python_file_is_one_line(tmp_path, capsys) -> None:
+    (tmp_path / "notes.txt").write_text("def f(x, positions): return x")
+    assert main(["shift", "--impl", f"{tmp_path / 'notes.txt'}:f", *SMALL]) == 2
+    assert "cannot be imported: ImportError: it is no Python file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
     [

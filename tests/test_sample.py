@@ -438,6 +438,16 @@ def test_progress_ends_at_one() -> None:
     assert heard[-1] == 1.0
 
 
+def test_a_stream_tells_shares_of_the_whole() -> None:
+    heard: list[float] = []
+    sizes, setting = (4, 2, 3 * drawn._step(64)), RopeSetting.of(64)
+    drawn.synthetic("gaussian", sizes, setting, pairs.evenly("full", 4, sizes[2], 9, 0), 0, heard.append)
+    assert heard == sorted(heard)
+    assert len(heard) == 18
+    assert heard[12] == pytest.approx(4 / 6)  # q is done
+    assert heard[-1] < 1
+
+
 def test_one_score_has_no_interval_and_none_that_is_exact_is_wide() -> None:
     (one,) = shift(0, "bf16", "hf", sample=1, **SMALL)
     assert np.isnan(one.drift_rms_low)
