@@ -279,6 +279,11 @@ def test_a_base_can_be_given_where_there_is_none() -> None:
     )
 
 
+def test_a_kind_of_model_that_adds_positions_may_rotate_them_where_its_config_says_so() -> None:
+    values = config("llama-3.1-8b") | {"model_type": "bert", "rope_scaling": None}
+    assert from_config(values, "b", "here").layers["full_attention"].base == 500000.0
+
+
 def test_a_file_a_folder_and_a_byte_order_mark(tmp_path: Path) -> None:
     folder = tmp_path / "Llama-3.1-8B"
     folder.mkdir()

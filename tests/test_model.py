@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import math
+import os
 import shutil
 import warnings
 from importlib.metadata import version
@@ -250,6 +251,12 @@ def test_logits_that_are_not_finite_are_an_overflow() -> None:
     assert judge(compare(good, good, good.double(), good.double(), [0, 1, 2]), 5) == "none"
     assert judge(Change(structural_largest=2e-8, largest=1.0), BIG) == "structure"
     assert judge(Change(structural_largest=2e-8, largest=1.0), 4 * BIG) == "precision"
+
+
+def test_the_library_stays_offline(monkeypatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    with model_load._quiet():
+        assert os.environ["HF_HUB_OFFLINE"] == "1"
 
 
 def test_a_text_is_read_and_cut(made, tmp_path, capsys) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -394,6 +395,16 @@ def test_a_worker_that_dies_is_replaced(tmp_path, many) -> None:
 
 def _die(*_: object) -> None:
     os._exit(9)
+
+
+def test_workers_are_ended_with_whatever_they_are_at(monkeypatch) -> None:
+    heard: list[str] = []
+    worker = SimpleNamespace(kill=lambda: heard.append("killed"))
+    pool = SimpleNamespace(_processes={1: worker}, shutdown=lambda **_: heard.append("shut down"))
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", lambda *_: pool)
+    with pytest.raises(KeyboardInterrupt), workers._pool(1):
+        raise KeyboardInterrupt
+    assert heard == ["killed", "shut down"]
 
 
 @posix
