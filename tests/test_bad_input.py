@@ -474,7 +474,7 @@ def test_strange_files(case, refused, tmp_path) -> None:
                 archive.writestr("q", "no array")
                 archive.writestr("k", "no array")
         case "lying":
-            path, fragment = "q.npy,q.npy", "not a readable .npy file"
+            path, fragment = "q.npy,q.npy", "4,000,000,000,000,000 bytes, and holds 99"
             header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 1000000, 1000)}".ljust(117)
             Path("q.npy").write_bytes(b"\x93NUMPY\x01\x00\x76\x00" + header + b"\n" + b"x" * 99)
         case "unknown":

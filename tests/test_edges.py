@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeaudit.analyses import model_load, trace
+from ropeaudit.analyses import model_load, trace_compare
 from ropeaudit.analyses.diff import Pair
 from ropeaudit.analyses.remedies import parse
 from ropeaudit.audit import Audit, shift
@@ -91,7 +91,7 @@ def test_a_windows_width_may_have_a_suffix(capsys) -> None:
 
 
 def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ropeaudit.cases._free_bytes", lambda: 2**10)
+    monkeypatch.setattr("ropeaudit.circumstances.free_bytes", lambda: 2**10)
     for name in ("inputs.make", "measuring.drawn.synthetic", "measuring.measure.measure"):
         monkeypatch.setattr(f"ropeaudit.{name}", lambda *_: pytest.fail("work was done"))
 
@@ -124,7 +124,7 @@ def test_a_case_that_does_not_fit_makes_no_q_and_k(sample, monkeypatch) -> None:
 def test_a_run_that_just_fits_is_made_and_two_at_once_are_not(monkeypatch) -> None:
     case = Case(heads=1, seq_len=64, head_dim=8)
     audit = Audit((case,), ("hf",), ("fp16",), (7,))
-    monkeypatch.setattr("ropeaudit.cases._free_bytes", lambda: case.check(()))
+    monkeypatch.setattr("ropeaudit.circumstances.free_bytes", lambda: case.check(()))
     audit.check()
     with pytest.raises(BadShape, match="fewer --jobs"):
         audit.check(2)
@@ -232,7 +232,7 @@ def test_own_code_gets_numpy_where_it_speaks_of_nothing_else(modules, numpy, not
 )
 def test_a_drift_that_is_undefined_is_like_none_that_is_not(first, second, factor) -> None:
     """`trace` names no recipe that overflows where the code does not, nor the other way round."""
-    assert trace._factor(first, second) == factor
+    assert trace_compare._factor(first, second) == factor
 
 
 @pytest.mark.parametrize("most", [2**53, 2**53 + 1])

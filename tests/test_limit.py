@@ -469,7 +469,8 @@ def test_a_proof_goes_through_a_switch_of_frequencies() -> None:
 
 
 def test_a_model_that_switches_is_not_judged_with_frozen_frequencies(out_of, capsys) -> None:
-    command = ["limit", "--model", "phi-3.5-mini", "--heads", "1", "--seq-len", "16", "--budget", "64"]
+    command = ["limit", "--recipe", "hf", "--model", "phi-3.5-mini", "--heads", "1", "--seq-len", "16"]
+    command += ["--budget", "64"]
     frozen = out_of(*command, "-q")
     assert "with the frequencies of 4,096 positions at every offset; --length shifted" in frozen
     assert "margin" not in frozen
@@ -492,13 +493,13 @@ def test_models_are_judged_by_their_own_maximum(out_of) -> None:
         "--budget",
         "90",
     ]
-    shown = rows(out_of(*command, "-f", "csv"))
+    shown = rows(out_of(*command, "--recipe", "hf", "-f", "csv"))
     assert [one["maximum"] for one in shown] == ["131072", "40960"]
     for one in shown:
         seen = int(one["measured_up_to"]) + 16
         assert float(one["margin"]) == seen / int(one["maximum"]) > 1
         assert float(one["proved_margin"]) == (int(one["proved_up_to"]) + 16) / int(one["maximum"]) < 1
-    assert out_of(*command).startswith(
+    assert out_of(*command, "--recipe", "hf").startswith(
         "No failure was seen within the maximum in any of 2 models; the smallest"
     )
     proved = out_of(*command, "--recipe", "uniform", "--dtype", "fp64", "--tolerance", "drift_max=1e-3")
@@ -508,12 +509,12 @@ def test_models_are_judged_by_their_own_maximum(out_of) -> None:
     assert "holds drift_max ≤ 0.001 through all 131,072 positions, 128.0 times over: proved up to" in proved
     failing = out_of(*command, "--recipe", "uniform", "--dtype", "bf16")
     assert failing.startswith("2 of 2 models do not hold through their own maximum; the earliest failure: ")
-    short = out_of(*command, "--up-to", "1000")
+    short = out_of(*command, "--recipe", "hf", "--up-to", "1000")
     assert "but 2 were not measured up to it" in short.splitlines()[0]
 
 
 def test_the_end_of_a_models_positions_is_measured() -> None:
-    (found,) = limit("drift_rms=0.01", heads=1, seq_len=16, model="llama-3.1-8b", budget=64)
+    (found,) = limit("drift_rms=0.01", recipe="hf", heads=1, seq_len=16, model="llama-3.1-8b", budget=64)
     within = 131_072 - 16
     asked = []
     search(

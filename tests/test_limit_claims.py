@@ -228,7 +228,7 @@ def test_what_another_tolerance_measured_counts() -> None:
 
 
 def test_undefined_values_are_named() -> None:
-    (found,) = limit("drift_relative=0.01", "bf16", heads=1, seq_len=4, head_dim=8, up_to=70, budget=64)
+    (found,) = limit("drift_relative=0.01", "bf16", "hf", heads=1, seq_len=4, head_dim=8, up_to=70, budget=64)
     zero = replace(found.at_zero, drift_relative=math.nan)
     lost = replace(found, boundary=boundary({0: False}, -1, 70), at_zero=zero, at_failure=zero)
     assert "at offset 0 already: drift_relative is not defined." in limit_words.sentence(lost)

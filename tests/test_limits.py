@@ -119,4 +119,4 @@ def test_tensors_without_room(tmp_path, monkeypatch) -> None:
     with pytest.raises(BadInput, match="are free"):
         captured.read(f"{tmp_path}/q.npy,{tmp_path}/q.npy")
     with pytest.raises(BadInput, match="are free"):
-        checkpoint.read([tmp_path / "x.pt"], lambda name: "inv_freq" in name)
+        checkpoint.read([tmp_path / "x.pt"], lambda name, shape, head: "inv_freq" in name)

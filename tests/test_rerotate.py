@@ -152,7 +152,7 @@ def test_the_command(capsys) -> None:
     assert list(report["records"][0]) == list(COLUMNS)
     assert report["headline"].startswith("128 steps of -16 with vllm-cuda in bfloat16 drift by 0.1")
     assert "times a fresh rotation; key norms change by +" in report["headline"]
-    assert "keep the table in float32" in seen.err
+    assert "multiplies a pair by sqrt(cos² + sin²) as stored" in seen.err
     assert "meta bfloat16" not in seen.err
 
 

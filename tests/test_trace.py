@@ -37,8 +37,8 @@ def hf(x, positions):
     return turn(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype))
 
 
-def meta(x, positions):
-    angles = torch.outer(positions.float(), inverse(x.shape[-1]))
+def meta(x, positions, bent=1.0):
+    angles = torch.outer(positions.float(), inverse(x.shape[-1]) * bent)
     return turn(x.float(), angles.cos(), angles.sin()).to(x.dtype)
 
 
@@ -248,8 +248,10 @@ def one_too_high(x, positions):
     return meta(x, positions + 1)
 
 
-def noise(x, positions):
-    return torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x.dtype)
+def unheard_of(x, positions):
+    """Frequencies that nothing known gives."""
+    bent = torch.linspace(0.5, 1.5, x.shape[-1] // 2) ** 3
+    return meta(x, positions, bent)
 
 
 def short_cache(x, positions):
@@ -291,7 +293,7 @@ def test_dtypes_that_no_numbers_bear_out_are_said() -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "fault"),
-    [(wrong_exponent, "base 1.16e+04"), (one_too_high, "positions one too high"), (noise, "")],
+    [(wrong_exponent, "base 1.16e+04"), (one_too_high, "positions one too high"), (unheard_of, "")],
 )
 def test_what_explains_nothing_is_not_listed(kernel, fault) -> None:
     found = traced(kernel)

@@ -49,8 +49,9 @@ def guarded(seen: str, path: Path, read: Callable[[], Tensors]) -> Tensors:
         with warnings.catch_warnings():  # what a parser thinks of a file is in its error
             warnings.simplefilter("ignore")
             return read()
-    except BadInput:
-        raise
+    except BadInput as error:
+        flag, text = seen.partition(" ")[0], str(error)
+        raise BadInput(f"{flag} {text}" if flag.startswith("--") and flag not in text else text) from None
     except ImportError as error:
         raise BadInput(f"{seen}: cannot be read without {error.name}") from None
     except Exception as error:  # whatever a parser makes of a damaged or hostile file

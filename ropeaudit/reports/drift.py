@@ -23,7 +23,7 @@ _PLACED = (
 _SAMPLED = (
     "\nSampled: scores are drawn by |q|²|k|² and a third of them evenly, and weighted (all evenly where"
     "\ntokens are alike, or gaussian of over 2^28 numbers). Low and high: 95 % interval of drift rms over"
-    "\nall scores; drift max is a lower bound. No sample finds a rare fault: one position of thousands."
+    "\nall scores; drift max is a lower bound. A fault at one position of thousands is likely missed."
 )
 _SCREEN = (
     "subject",
