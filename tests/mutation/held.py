@@ -156,7 +156,7 @@ def held(
                 done = slot.finished()
                 if done:
                     yield done
-            time.sleep(0.02)
+            time.sleep(0.05)
     finally:
         for slot in slots:
             if slot.child:
