@@ -6,16 +6,18 @@ Needs `pip install -e '.[test]'`. Nothing of the working tree is changed: mutant
 
 1. The files are those of the package as it is: all but adapters of other libraries, data and
    presentation, and of presentation what the rest imports (`core`).
-2. Mutants are made by `ast` (`mutation/operators.py`) and sampled with a seed, one a line at most:
-   comparisons and their boundaries, arithmetic, constants, and/or and their operands, not, all/any,
-   min/max and the like, returns, removed statements, swapped arguments, ends of slices, defaults.
+2. Mutants are made by `ast` (`mutation/operators.py`): comparisons and their boundaries, arithmetic,
+   constants, and/or and their operands, not, all/any, min/max and the like, returns, removed statements,
+   swapped arguments, ends of slices, defaults. They are sampled with a seed, one a line at most, evenly
+   over the lines, twice as densely where verdicts and numbers are made (`_WEIGHTY`).
 3. Which fast test runs which line is recorded once by coverage's contexts (`mutation/covering.py`;
    a quarter of an hour on two cores), for each test file, and again when that file or the package
    has changed. Code that runs at import belongs to the tests of what names it.
 4. A mutant runs in a fork of this process, which has imported numpy, torch, hypothesis and pytest but
-   not the package (`mutation/forked.py`), against the tests of its line, likely ones first, fastest
-   first, up to the first failure (`mutation/held.py`). What covers it takes at most `--budget`
-   recorded seconds; the report says where that left tests out. Past a time limit it counts as killed.
+   not the package (`mutation/forked.py`), against the tests of its line up to the first failure: 25
+   quick ones that run little else, 75 more, then the rest (`mutation/held.py`), which take at most
+   `--budget` recorded seconds; the report says where that left tests out. Past a time limit it counts
+   as killed.
 5. Results go to build/mutation/results.jsonl as they come. A later call goes on from there: a killed
    mutant of an unchanged file is not run again, a survivor is when a test has changed.
 6. Survivors that mean the same as the original are in `mutation/equivalent.json`: file, text of the
@@ -36,7 +38,8 @@ import json
 import os
 import random
 import sys
-from collections import Counter
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
@@ -48,6 +51,10 @@ from mutation.operators import Mutant, mutants
 FOLDER = forked.ROOT / "build" / "mutation"
 EQUIVALENT = Path(__file__).parent / "mutation" / "equivalent.json"
 _OUTSIDE = {"third_party", "data", "reports", "cli"}
+_WEIGHTY = ["records", "recording", "attainable", "case_run", "measuring/*", "bounds/*", "reference",
+            "recipes", "rope/*", "subjects/allowance", "subjects/placing", "subjects/naming",
+            "subjects/emulated", "analyses/limit*", "cli/gates", "sweeps/part_rows",
+            "sweeps/sweep_file"]  # fmt: skip  # what says verdicts and numbers
 _JUDGING = ("gates", "values")  # of cli: they decide, they do not present
 
 
@@ -83,17 +90,29 @@ def _imported(path: Path) -> list[str]:
 
 
 def sampled(files: Iterable[str], count: int, seed: int) -> list[Mutant]:
-    """Return mutants of the files, at most one a line; the same for the same seed and code."""
-    sources = {file: (forked.ROOT / file).read_bytes() for file in files}
-    every = [mutant for file, source in sources.items() for mutant in mutants(file, source)]
-    random.Random(seed).shuffle(every)
-    picked: dict[tuple[str, int], Mutant] = {}
-    for mutant in every:
-        if len(picked) == count:
-            break
-        if (mutant.file, mutant.line) not in picked and mutant.applied(sources[mutant.file]) is not None:
-            picked[mutant.file, mutant.line] = mutant
-    return list(picked.values())
+    """Return mutants of the files, at most one a line; the same for the same seed and code.
+
+    Lines are taken at even distances, twice as densely in files that `_WEIGHTY` names, in no order.
+    """
+    chance = random.Random(seed)
+    lines: list[tuple[bytes, list[Mutant]]] = []
+    reached = [0.0]
+    for file in files:
+        source = (forked.ROOT / file).read_bytes()
+        weight = 2.0 if any(fnmatch(file, f"ropeaudit/{kind}.py") for kind in _WEIGHTY) else 1.0
+        at: dict[int, list[Mutant]] = defaultdict(list)
+        for mutant in mutants(file, source):
+            at[mutant.line].append(mutant)
+        for here in at.values():
+            lines.append((source, here))
+            reached.append(reached[-1] + weight)
+    chance.shuffle(spots := [reached[-1] * (number + chance.random()) / count for number in range(count)])
+    picked = []
+    for place in dict.fromkeys(bisect_right(reached, spot) - 1 for spot in spots):
+        source, here = lines[place]
+        chance.shuffle(here)
+        picked += [one for one in here if one.applied(source) is not None][:1]
+    return picked
 
 
 def equivalents() -> dict[tuple[str, str, str, str], str]:

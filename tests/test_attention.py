@@ -263,6 +263,11 @@ def test_clipped_angles_have_their_own_reference() -> None:
     assert record.attention_d > 1e-2  # the shift itself changes exact scores
 
 
+def test_the_anchor_is_that_of_the_paper() -> None:
+    options = plan.AttentionOptions.asked(True, None, None)
+    assert (options.softmax, options.anchor) == ("fp64", 16)
+
+
 def test_d_is_zero_at_its_anchor_flat_in_bfloat16_and_grows_in_float32() -> None:
     offsets = (0, 2, 16, 250, 500, 1000, 1500, 2000)
     given = {"heads": 4, "seq_len": 128, "attention": True}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ import pytest
 
 from ropeaudit import masks, recipes
 from ropeaudit.audit import shift
-from ropeaudit.bounds import Bound, bound, bounds
+from ropeaudit.bounds import Bound, bound, bounds, terms
 from ropeaudit.cases import Case
 from ropeaudit.formats import parse
 from ropeaudit.inputs import Inputs, make
 from ropeaudit.masks import Mask
+from ropeaudit.measuring import scores
 from ropeaudit.measuring.measure import measure
 from ropeaudit.measuring.plan import Plan
 from ropeaudit.records import Record
@@ -117,6 +119,28 @@ def test_no_score_exceeds_the_bound(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
 def test_no_score_exceeds_the_bound_of_a_changed_recipe(changes: dict[str, str]) -> None:
     assert check(("uniform", "hf"), DTYPES, (0, -5000, 131072), changes, **SMALL) == 24
+
+
+def test_a_recurrence_in_float64_is_bounded_like_float64() -> None:
+    ((record, found),) = cells(("uniform",), ("fp64",), (1000,), {"frequency_form": "recurrence"}, **SMALL)
+    assert 0 < record.drift_max < found.maximum < 1e-10
+
+
+@pytest.mark.parametrize("fmt", ["fp8_e4m3", "bf16", "fp16"])
+@pytest.mark.parametrize("scale", [1.0, 0.125, 0.3])
+@pytest.mark.parametrize("early", [False, True])
+def test_what_storing_adds_to_an_error_is_within_its_bound(fmt: str, scale: float, early: bool) -> None:
+    """Also where the error is as large as the score: then it grows by a rounding of its own."""
+    rng = np.random.default_rng(0)
+    recipe = replace(recipes.named("hf").changed({"score": fmt}), scale_after_store=early)
+    subject = Emulated(recipe.resolve(parse("fp32")), RopeSetting.of(8, scale=scale))
+    found, sums = terms.score(subject), rng.uniform(-4, 4, (2, 2000)).astype(np.float32)
+    exact = sums.astype(np.float64) * np.array([[0.0], [0.7]])
+    scores.stored(out := sums.copy(), subject, scale)
+    error = np.abs(out.astype(np.float64) - exact * scale)
+    most = found.grows * np.abs(sums - exact) + found.adds * np.abs(exact) + found.small
+    assert (error <= most * (1 + 1e-12)).all()
+    assert (error / most).max() > 0.9
 
 
 @pytest.mark.slow

@@ -164,6 +164,24 @@ def test_a_local_cluster_that_does_not_start_is_said_in_a_sentence(monkeypatch, 
     assert "Dask's workers do not start (RuntimeError: Nanny failed to start.)" in capsys.readouterr().err
 
 
+def test_where_no_scheduler_answers_is_said_in_a_sentence() -> None:
+    def absent(address: str, timeout: float) -> None:
+        raise OSError("timed out")
+
+    heard: list[int] = []
+    with pytest.raises(UsageError, match="'tcp://x:1': no Dask scheduler answers there"):
+        cluster._connected(SimpleNamespace(Client=absent), "tcp://x:1", lambda: heard.append(1))
+    assert len(heard) == 3  # a Ctrl-C is heard each time
+
+
+def test_a_local_cluster_shares_the_threads_of_the_machine(monkeypatch) -> None:
+    monkeypatch.setattr(cluster.circumstances, "threads", lambda: 8)
+    made = SimpleNamespace(LocalCluster=lambda **options: options)
+    for jobs, threads in ((1, 8), (3, 2), (8, 1), (20, 1)):
+        options = cluster._local(made, jobs, lambda: None)
+        assert (options["n_workers"], options["threads_per_worker"]) == (jobs, threads)
+
+
 # ---------------------------------------------------------------------------- real ones
 
 

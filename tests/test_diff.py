@@ -145,6 +145,13 @@ def test_changed_is_more_than_the_ratio(column: str, times: float, ratio: float)
     assert (pair.changed == (column,)) is beyond
 
 
+@pytest.mark.parametrize("column", sorted({*records.ATTENTION} - {"attention_adaptive_tv_mean"}))
+def test_another_attention_is_a_change(column: str) -> None:
+    before = changed(ROWS[1], **dict.fromkeys(records.ATTENTION, 0.5))
+    (pair,) = compare([before], [changed(before, **{column: 0.75})]).pairs
+    assert pair.changed == (column,)
+
+
 def test_lost_scores_are_a_change_and_break_a_gate(tmp_path, capsys) -> None:
     nan = {"drift_rms": math.nan, "drift_max": math.nan, "nonfinite": 5, "verdict": "overflow"}
     found = compare(ROWS, [*ROWS[:3], changed(ROWS[3], **nan)])

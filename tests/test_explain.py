@@ -15,7 +15,7 @@ import ropeaudit
 from ropeaudit import inputs, parse, shift
 from ropeaudit.analyses import remedies, sampling, shares, variants
 from ropeaudit.analyses.causes import CAUSES
-from ropeaudit.analyses.explain import explain
+from ropeaudit.analyses.explain import explain, run
 from ropeaudit.cases import Case
 from ropeaudit.cli.main import main
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
@@ -354,6 +354,32 @@ def test_a_long_sequence_is_sampled_and_said_so(monkeypatch, capsys) -> None:
     assert found.drift.rms == pytest.approx(record.drift_rms, rel=0.1)
     assert main(["explain", "--seq-len", "600", "--heads", "3", "--head-dim", "64", "--recipe", "hf"]) == 0
     assert "positions, evenly spread, were looked at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("scores", "positions", "heads"), [(1e6, 256, 8), (16384, 64, 4), (1000, 31, 1), (1, 16, 1)]
+)
+def test_the_less_time_the_fewer_heads_and_then_positions(scores, positions, heads, monkeypatch) -> None:
+    setting = RopeSetting.of(64)
+    monkeypatch.setattr(sampling, "_BUDGET", (scores + 0.5) * 24.6)  # nanoseconds of each
+    made = inputs.make("ones", 8, 8, 300, setting, 0)
+    found = sampling.sample(made, setting, [named("hf").resolve(FP32)])
+    assert (found.positions.size, len(found.heads)) == (positions, heads)
+
+
+def test_progress_ends_at_one() -> None:
+    heard: list[float] = []
+    list(
+        run(
+            [Case(heads=1, seq_len=9, head_dim=8)] * 2,
+            [named("hf").resolve(FP32)],
+            [0, 7],
+            None,
+            heard.append,
+        )
+    )
+    assert heard == sorted(heard)
+    assert heard[-1] == 1.0
 
 
 def test_threads_do_not_change_the_result(monkeypatch) -> None:

@@ -18,6 +18,7 @@ from safetensors.numpy import save_file
 from ropeaudit import RopeSetting, exact_frequencies, parse, recipes
 from ropeaudit.analyses.frequencies import (
     COLUMNS,
+    _meant,
     first_shared_angle,
     first_shared_position,
     headline,
@@ -144,6 +145,15 @@ def test_every_form_stands_for_the_frequency(form: str) -> None:
     for setting in (RopeSetting.of(64), yarn()):
         errors = [row[f"{recipe.name}_error"] for row in rows("x", setting, 4096, [FP32], [recipe])]
         assert max(map(abs, errors)) < 1e-13, form
+
+
+def test_a_step_that_is_stored_narrowly_stands_for_its_powers_scaled_in_that_format() -> None:
+    recipe = recipes.named("hf").changed({"frequency_form": "recurrence", "frequency": "fp64/bf16"})
+    values = np.array([1.0, 0.5])
+    setting = RopeSetting.of(4, scaling=scaling.parse("linear:factor=3"))
+    (first, second) = (float(one) for one in _meant(values, recipe.resolve(FP32), setting))
+    third = float(round_to(np.array([1 / 3]), BF16)[0])
+    assert (first, second) == (third, 0.5 * third)
 
 
 def test_pairs_that_do_not_turn() -> None:
@@ -566,7 +576,7 @@ class Mine:
         ({"a.inv_freq": np.zeros(3), "b.inv_freq": np.ones(3)}, "2 tensors called inv_freq differ"),
         ({"inv_freq": np.ones(32)}, "has 32 columns and the setting has 64 pairs; give --head-dim"),
         ({"inv_freq": np.arange(128.0)}, "neither in halves nor side by side"),
-        ({"freqs_cis": np.ones((4, 3))}, "give cos and sin side by side"),
+        ({"freqs_cis": np.ones((4, 3))}, r"': freqs_cis has shape \(4, 3\); give cos and sin"),
         ({"inv_freq": RIGHT * 1j}, "for 2 positions at least"),
     ],
 )

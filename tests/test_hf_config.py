@@ -279,6 +279,19 @@ def test_a_base_can_be_given_where_there_is_none() -> None:
     )
 
 
+def test_a_kind_of_model_that_adds_positions_may_rotate_them_where_its_config_says_so() -> None:
+    values = config("llama-3.1-8b") | {"model_type": "bert", "rope_scaling": None}
+    assert from_config(values, "b", "here").layers["full_attention"].base == 500000.0
+
+
+def test_the_text_part_stands_three_levels_deep_at_most() -> None:
+    values = config("llama-3.1-8b")
+    inner = {"thinker_config": {"text_config": {"text_config": values}}}
+    assert from_config(inner, "l", "here").layers == from_config(values, "l", "here").layers
+    with pytest.raises(BadInput, match="holds a text_config within a text_config"):
+        from_config({"text_config": inner}, "l", "here")
+
+
 def test_a_file_a_folder_and_a_byte_order_mark(tmp_path: Path) -> None:
     folder = tmp_path / "Llama-3.1-8B"
     folder.mkdir()

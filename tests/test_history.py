@@ -11,7 +11,9 @@ from test_implementations import Planted, plant
 from ropeaudit import parse
 from ropeaudit.analyses import history as analysis
 from ropeaudit.analyses.history import Call
+from ropeaudit.cases import Case
 from ropeaudit.cli.main import main
+from ropeaudit.errors import UsageError
 from ropeaudit.reports.history import COLUMNS
 
 STATELESS = ["transformers-llama", "x-transformers", "mlx", "ggml", "onnxruntime", "mistral-inference"]
@@ -135,6 +137,13 @@ def test_histories_of_a_call() -> None:
         ("from 0", Call(single, 0, 105)),
     ]
     assert all(call.length < 2**16 for _, call in analysis.histories(Call(single, 2**20, 5), [single, brain]))
+
+
+def test_a_call_at_another_offset_that_floats_do_not_hold_is_refused() -> None:
+    last = 2**53 - 256 - analysis._FURTHER
+    case, names, dtypes = Case(head_dim=8), ["transformers-llama"], [parse("fp32")]
+    with pytest.raises(UsageError, match=f"offset {2**53 - 255} takes some of 256 positions past"):
+        list(analysis.run([case], names, dtypes, [last + 1]))
 
 
 def test_the_table(snapshot, capsys) -> None:

@@ -208,6 +208,22 @@ def test_a_landmark_is_tested() -> None:
     assert search(Question(16, 10**6, -1, 300), holds).failing is None
 
 
+def test_a_guess_of_one_offset_names_it_and_of_none_names_none() -> None:
+    subject = Emulated(recipes.named("hf").resolve(parse("bf16")), RopeSetting.of(8))
+    assert limit_guess.likeliest(subject, 16, 100, 100, 4) == [100]
+    assert limit_guess.likeliest(subject, 16, 101, 100, 4) == []
+
+
+@pytest.mark.parametrize("count", [2, 3, 24, 99])
+def test_what_is_spread_is_no_more_than_asked_for(count) -> None:
+    found = limit_search.spread(10, 10**6, count)
+    assert count // 2 < len(found) <= count
+    assert found == sorted(found)
+    assert 10 <= found[0] < found[-1] <= 10**6
+    if count > 20:  # half of them by equal ratios: as many from 10 to 1000 as from there to the end
+        assert sum(offset < 1010 for offset in found) in (count // 4, count // 4 - 1)
+
+
 def test_the_guess_ranks_offsets_as_drift_does() -> None:
     subject = Emulated(recipes.named("hf").resolve(parse("fp32")), RopeSetting.of(64))
     offsets = range(300_000, 302_000, 50)
@@ -393,6 +409,12 @@ def test_bad_input_gets_one_line(options, said, tmp_path, capsys) -> None:
     assert seen.err.count("\n") == 1
     assert seen.out == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_positions_of_captured_vectors_that_floats_do_not_hold_are_refused(tmp_path) -> None:
+    np.savez(tmp_path / "qk.npz", q=np.ones((1, 16, 8)), k=np.ones((1, 16, 8)))
+    with pytest.raises(UsageError, match="takes some of 16 positions past"):
+        list(limit("drift_max=1", "fp32", "hf", qk=str(tmp_path / "qk.npz"), up_to=2**53 - 8))
 
 
 def test_bad_arguments_in_python() -> None:

@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import math
+import os
 import shutil
 import warnings
 from importlib.metadata import version
@@ -21,7 +22,7 @@ from ropeaudit.analyses.model import Audit, judge
 from ropeaudit.analyses.model_layers import Pairs
 from ropeaudit.analyses.model_logits import Change, compare
 from ropeaudit.cli.main import main
-from ropeaudit.errors import BadInput
+from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.formats import parse
 from ropeaudit.reports.model_rows import COLUMNS
 
@@ -252,6 +253,12 @@ def test_logits_that_are_not_finite_are_an_overflow() -> None:
     assert judge(Change(structural_largest=2e-8, largest=1.0), 4 * BIG) == "precision"
 
 
+def test_the_library_stays_offline(monkeypatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    with model_load._quiet():
+        assert os.environ["HF_HUB_OFFLINE"] == "1"
+
+
 def test_a_text_is_read_and_cut(made, tmp_path, capsys) -> None:
     folder = shutil.copytree(made("dynamic"), tmp_path / "with-tokenizer")
     add_tokenizer(folder)
@@ -394,6 +401,17 @@ def test_positions_end_where_they_are_learned(made, capsys) -> None:
     said = refused(capsys, made("gpt2"), "--tokens", "24", "--offset", "100,233", "--dtype", "fp32")
     assert "--offset 233: positions are learned (transformer.wpe)" in said
     assert "up to 232" in said
+
+
+def test_an_embedding_of_kinds_is_none_of_positions() -> None:
+    from ropeaudit.analyses.model_run import Pass, Runner
+
+    runner = Runner(torch.nn.ModuleDict({"kinds": torch.nn.Embedding(2, 4)}), "half", wide=False)
+    seen = Pass(None, {}, {}, {"kinds": torch.zeros(1, 5, dtype=torch.long)})
+    runner.check_learned(seen, [3, 1, 4, 1, 5], [10**6])
+    seen = Pass(None, {}, {}, {"kinds": torch.arange(5)[None]})
+    with pytest.raises(UsageError, match="positions are learned"):
+        runner.check_learned(seen, [3, 1, 4, 1, 5], [10**6])
 
 
 def test_without_transformers_it_says_what_to_install(monkeypatch, tmp_path, capsys) -> None:

@@ -114,6 +114,14 @@ def test_a_wrong_base_is_no_cast(spec, tmp_path, capsys) -> None:
     assert found["headline"].startswith("No cast, but 1 of 1 RoPE buffers is off: base 750000 explains it")
 
 
+def test_state_dicts_inside_each_other_are_looked_through(tmp_path, capsys) -> None:
+    theta = torch.from_numpy(1e4 ** (-np.arange(64) / 64)).float()
+    inner = {"model": {"state": {"decoder": {"rotary": {"inv_freq": theta}}}}}
+    torch.save(inner, tmp_path / "a.pt")
+    (row,) = audited(capsys, tmp_path / "a.pt")["records"]
+    assert row["buffer"] == "model.state.decoder.rotary.inv_freq"
+
+
 @pytest.mark.parametrize(("dtype", "name"), [(torch.bfloat16, "bf16"), (torch.float16, "fp16")])
 def test_the_effect_is_what_shift_measures(dtype, name, tmp_path, capsys) -> None:
     """The exact recipe with frequencies of that format alone, on Gaussian q and k; e^(iD theta) by hand."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import mutate
 import pytest
+from mutation import held
 from mutation.covering import Covering
-from mutation.held import rounds
 from mutation.operators import Mutant, mutants
 
 NAMES = ("a", "b", "c", "masks", "d")
@@ -86,19 +86,20 @@ def test_the_core_is_what_computes_decides_and_reads() -> None:
     assert not {name for name in found if "third_party" in name or "html" in name or "plots" in name}
 
 
-def test_likely_tests_come_first_and_the_rest_within_the_budget(tmp_path: Path) -> None:
-    tests = {
-        f"tests/test_{name}.py::test_{i}": 1.0 + i for name in ("a", "b", "c", "masks", "d") for i in range(3)
-    }
+def test_telling_tests_come_first_and_the_rest_within_the_budget(tmp_path: Path, monkeypatch) -> None:
     covering = Covering(tmp_path)
-    covering.seconds = tests
-    covering.lines["ropeaudit/masks.py"][7] = set(tests)
+    runs = {"wide": (900, 0.1), "narrow[1]": (10, 0.3), "narrow[2]": (10, 0.4), "half": (15, 0.5)}
+    runs |= {"slow": (5, 3.0), "slower": (5, 9.0), "slowest": (5, 99.0)}
+    for name, (lines, seconds) in runs.items():
+        covering.seconds[name], covering.size[name] = seconds, lines
+    covering.lines["ropeaudit/masks.py"][7] = set(runs)
     mutant = Mutant("ropeaudit/masks.py", 7, "constant", "", "", 0, 0, "")
-    first, second, rest = rounds(mutant, covering, budget=1.5)
-    assert next(iter(first)) == "tests/test_masks.py::test_0"
-    assert (len(first), len(second)) == (3, 9)
-    assert list(rest.values()) == [1.0]  # of 1, 2 and 3 seconds
-    assert len({*first, *second, *rest}) == 13
+    monkeypatch.setattr(held, "FIRST", (3, 1.0))
+    first, second, rest = held.rounds(mutant, covering, budget=99.0)
+    assert list(first) == ["narrow[1]", "half", "narrow[2]"]
+    assert list(second) == ["slow", "wide"]
+    assert list(rest) == ["slower"]
+    assert [list(one) for one in held.rounds(mutant, covering, budget=0.85)] == [["narrow[1]", "half"]]
 
 
 def test_equivalents_say_why() -> None:

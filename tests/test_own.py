@@ -13,7 +13,7 @@ from ropeaudit import parse, shift
 from ropeaudit.cli.main import main
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import own, patience, signatures
+from ropeaudit.subjects import called, own, patience, signatures
 from ropeaudit.subjects.own import Own
 
 SETTING = RopeSetting.of(64)
@@ -326,6 +326,16 @@ def test_what_cannot_be_called_is_one_line(path, name, said, capsys) -> None:
 def test_what_is_not_there(spec, said, capsys) -> None:
     assert main(["shift", "--impl", spec, *SMALL]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_first_position_is_a_plain_integer() -> None:
+    assert [type(first) for _, first in called.runs(np.array([5, 6, 9]))] == [int, int]
+
+
+def test_a_file_that_is_no_python_file_is_one_line(tmp_path, capsys) -> None:
+    (tmp_path / "notes.txt").write_text("def f(x, positions): return x")
+    assert main(["shift", "--impl", f"{tmp_path / 'notes.txt'}:f", *SMALL]) == 2
+    assert "cannot be imported: ImportError: it is no Python file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

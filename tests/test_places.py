@@ -120,6 +120,27 @@ def test_every_form_of_right_code_is_allowed(kind, dtype) -> None:
         assert over.max() < 1, (d, base, form)
 
 
+@pytest.mark.parametrize("kind", ["yarn:factor=40,original=4096", "linear:factor=4"])
+def test_a_blend_of_frequencies_is_allowed_no_more_than_its_terms(kind) -> None:
+    plain, at = RopeSetting.of(64), np.array([0, 1000])
+    setting = RopeSetting.of(64, scaling=scaling(kind), length=8192)
+    one = allowance.careful(parse("fp32"))
+    more = 8 * 2.0**-24 * at[:, None] * allowance.frequencies(plain)  # a handful of roundings of a term
+    assert (allowance.flips(one, setting, at) <= (allowance.flips(one, plain, at) + more) * (1 + 1e-12)).all()
+
+
+def test_one_position_of_two_is_not_called_the_only_one() -> None:
+    own = Own("own", lambda x, positions: x)
+    setting, x = RopeSetting.of(64), np.random.default_rng(0).standard_normal((2, 3, 64))
+    for count, alone in ((2, False), (3, False)):
+        at = np.arange(count)
+        seen = placing.check(
+            *(own.turning(setting, parse("fp32")), setting, parse("fp32")),
+            *(placing.Vectors(x[:, :count], x[:, :count], at), 0),
+        )
+        assert ("alone" in seen.resembles) is alone, seen.resembles
+
+
 def test_the_exact_rotation_is_the_same_in_both_precisions() -> None:
     setting, at = RopeSetting.of(64, scaling=scaling("yarn:factor=4,original=64")), np.arange(1000)
     a, b = (exactly.turns(setting, at, parse(dtype)) for dtype in ("fp32", "fp64"))

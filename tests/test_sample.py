@@ -438,6 +438,42 @@ def test_progress_ends_at_one() -> None:
     assert heard[-1] == 1.0
 
 
+def test_a_stream_tells_shares_of_the_whole() -> None:
+    heard: list[float] = []
+    sizes, setting = (4, 2, 3 * drawn._step(64)), RopeSetting.of(64)
+    drawn.synthetic("gaussian", sizes, setting, pairs.evenly("full", 4, sizes[2], 9, 0), 0, heard.append)
+    assert heard == sorted(heard)
+    assert len(heard) == 18
+    assert heard[12] == pytest.approx(4 / 6)  # q is done
+    assert heard[-1] < 1
+
+
+def test_the_memory_of_a_sample_holds_the_norms_of_every_row() -> None:
+    one, twice = (drawn.bytes_needed(1000, (8, 2, length), 64) for length in (10_000, 20_000))
+    assert twice - one == 6 * 8 * 10 * 10_000
+
+
+def test_lost_scores_of_a_sample_are_counted_in_every_form(tmp_path, capsys) -> None:
+    report = tmp_path / "x.json"
+    command = [
+        "shift",
+        "--qk",
+        "arange",
+        "--sample",
+        "200",
+        "--seq-len",
+        "400",
+        "--heads",
+        "1",
+        "--scale",
+        "1e6",
+    ]
+    command += ["--scale", "1e6", "--dtype", "fp16", "--recipe", "uniform", "--offset", "0"]
+    assert main([*command, "-o", str(report)]) == 0
+    (row,) = json.loads(report.read_text())["records"]
+    assert row["nonfinite"] > 0
+
+
 def test_one_score_has_no_interval_and_none_that_is_exact_is_wide() -> None:
     (one,) = shift(0, "bf16", "hf", sample=1, **SMALL)
     assert np.isnan(one.drift_rms_low)

@@ -113,6 +113,12 @@ def test_every_form_carries_the_scaling(form: str) -> None:
     assert np.allclose(1 / found if form == "divide" else found, plain, rtol=1e-12)
 
 
+def test_a_kind_without_parameters_says_that_it_takes_nothing() -> None:
+    for text in ("default:factor=2", "default:2"):
+        with pytest.raises(UsageError, match=r"nothing$"):
+            scaling.parse(text)
+
+
 def test_text_reads_back() -> None:
     for text in (
         "default",

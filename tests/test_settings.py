@@ -229,5 +229,19 @@ def test_nonsense_is_refused(case: dict) -> None:
         rows(0, "fp32", **case)
 
 
+def test_the_largest_base_that_the_message_names_is_taken() -> None:
+    assert RopeSetting.of(4, base=1e100).base == 1e100
+    with pytest.raises(UsageError, match="above 1, up to 1e100"):
+        RopeSetting.of(4, base=1.0000001e100)
+    with pytest.raises(UsageError, match="above 1, up to 1e100"):
+        RopeSetting.of(4, base=1.0)
+
+
+def test_scores_as_small_as_float32_holds_are_taken(tmp_path) -> None:
+    x = np.ones((1, 4, 2))
+    np.savez(tmp_path / "small.npz", q=x * 1.5e-25 * 2**0.5, k=x)  # of a scale of 1 / sqrt(2)
+    assert [one.offset for one in shift(0, "fp32", "hf", qk=str(tmp_path / "small.npz"))] == [0]
+
+
 def test_numpy_integers_are_offsets() -> None:
     assert [record.offset for record in rows(np.int64(7), "fp32", "hf")] == [7]

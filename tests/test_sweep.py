@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,7 +23,7 @@ from ropeaudit.cli.progress import Progress
 from ropeaudit.errors import BadInput, BadShape, RopeAuditError
 from ropeaudit.measuring.plan import AttentionOptions
 from ropeaudit.sweeps import sweep_file, workers
-from ropeaudit.sweeps.sweep import Sweep, measured, units
+from ropeaudit.sweeps.sweep import Sweep, Task, measured, units
 
 SIZES = ["--heads", "1", "--head-dim", "8", "--seq-len", "9,12"]
 SMALL = ["shift", *SIZES, "--recipe", "hf,uniform", "--dtype", "fp64,fp16", "--offset", "0,7,-3,131072"]
@@ -394,6 +395,41 @@ def test_a_worker_that_dies_is_replaced(tmp_path, many) -> None:
 
 def _die(*_: object) -> None:
     os._exit(9)
+
+
+@pytest.mark.parametrize(("seconds", "jobs", "count"), [(0.01, 1, 8), (0.01, 4, 25), (1.0, 1, 100)])
+def test_small_tasks_go_to_workers_together(seconds, jobs, count) -> None:
+    tasks = [Task(Case(), (0,), (number,), (number,), seconds) for number in range(100)]
+    made = units(tasks, jobs)
+    assert [task for unit in made for task in unit] == tasks
+    assert len(made) == count
+
+
+def test_rows_of_a_report_that_is_gone_on_with_are_on_the_disk(tmp_path, monkeypatch, capsys) -> None:
+    report, synced = tmp_path / "x.csv", []
+    assert main([*SMALL, "-q", "-o", str(report)]) == 0
+    lines = report.read_text().splitlines(keepends=True)
+    report.write_text("".join(lines[:3]))
+    real = os.fsync
+
+    def sync(number: int) -> None:
+        synced.append(os.fstat(number).st_size)
+        real(number)
+
+    monkeypatch.setattr(sweep_file.os, "fsync", sync)
+    assert main([*SMALL, "-q", "-o", str(report), "--resume"]) == 0
+    assert synced[0] > 1000  # two rows
+    assert report.read_text() == "".join(lines)
+
+
+def test_workers_are_ended_with_whatever_they_are_at(monkeypatch) -> None:
+    heard: list[str] = []
+    worker = SimpleNamespace(kill=lambda: heard.append("killed"))
+    pool = SimpleNamespace(_processes={1: worker}, shutdown=lambda **_: heard.append("shut down"))
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", lambda *_: pool)
+    with pytest.raises(KeyboardInterrupt), workers._pool(1):
+        raise KeyboardInterrupt
+    assert heard == ["killed", "shut down"]
 
 
 @posix

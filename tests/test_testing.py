@@ -54,6 +54,17 @@ def test_correct_kernels_pass(dtype) -> None:
     assert_shift_invariant(half_numpy, dtype=dtype, **SMALL)
 
 
+def test_a_correct_float64_kernel_passes_whose_reference_is_no_better() -> None:
+    def rotate(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        a, b = np.split(x, 2, axis=-1)
+        angles = positions[:, None] * 10000.0 ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1])
+        return np.concatenate(
+            [a * np.cos(angles) - b * np.sin(angles), b * np.cos(angles) + a * np.sin(angles)], -1
+        )
+
+    assert_shift_invariant(rotate, dtype="fp64", recipe="uniform", heads=2, seq_len=32, offsets=(0, 1000))
+
+
 def test_numpy_kernels_get_numpy_arrays_of_their_dtype() -> None:
     seen = set()
 

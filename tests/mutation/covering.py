@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -170,6 +170,7 @@ class Covering:
 
     def __init__(self, folder: Path) -> None:
         self.seconds: dict[str, float] = {}
+        self.size: Counter[str] = Counter()  # lines that a test runs
         self.lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         for file in test_files():
             made = folder / f"{str(file.relative_to(ROOT)).replace('/', '.')}.json"
@@ -180,7 +181,9 @@ class Covering:
             names = list(found["tests"])
             for name, at in found["lines"].items():
                 for line, tests in at.items():
-                    self.lines[name][int(line)] |= self.seconds.keys() & {names[test] for test in tests}
+                    ran = self.seconds.keys() & {names[test] for test in tests}
+                    self.lines[name][int(line)] |= ran
+                    self.size.update(ran)
         self._words = {str(path.relative_to(ROOT)): _words(path) for path in PACKAGE.rglob("*.py")}
 
     def of(self, mutant: Mutant) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -22,6 +23,7 @@ PACKAGE = ROOT / "ropeaudit"
 _MEMORY = 12 * 2**30  # of a child: a mutant of a guard of memory must not take the machine's
 _HEAVY = ["numpy", "ml_dtypes", "click", "hypothesis", "pytest", "mpmath", "pandas", "rich.console", "torch"]
 _HEAVY += ["matplotlib.figure", "transformers.models.llama.modeling_llama", "transformers.models.auto"]
+_HEAVY += ["_hypothesis_pytestplugin", "anyio.pytest_plugin", "syrupy", "doctest", "safetensors.numpy"]
 _LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "build", "dist"
 )
@@ -32,6 +34,7 @@ def preload() -> None:
     for name in _HEAVY:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    gc.freeze()  # pytest collects garbage at its end, several times
     assert "ropeaudit" not in sys.modules
 
 
@@ -73,6 +76,7 @@ class Child:
             os.environ["PYTHONPATH"] = str(copy)
             sys.path.insert(0, str(copy))
             sys.argv = ["pytest"]
+            sys.dont_write_bytecode = False  # a test file is compiled once for all mutants of a copy
             sys.modules["__main__"] = types.ModuleType("__main__")  # spawned processes run it again
             self.answer.write_text(json.dumps(work()))
             code = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import shutil
 import time
 from collections import defaultdict
@@ -15,7 +16,9 @@ from mutation.covering import Covering
 from mutation.forked import ROOT, Child, copied, pytest_main
 from mutation.operators import Mutant
 
-FEW_FILES, FEW_TESTS = (1, 3), 60  # of the first rounds, which kill most
+# Tests of a round, and the seconds that one of them may take.
+FIRST, SECOND, REST = (25, 1.0), (75, 5.0), (0, math.inf)
+_STRANGE = 3  # what tests of other files count as if they ran times as many lines
 _SLOWER = 6.0  # than recorded: other work on the machine, more threads than cores
 
 
@@ -32,16 +35,15 @@ class Outcome:
 
 
 class _Picked:
-    """A plugin of pytest: these tests alone, fastest first, until one fails."""
+    """A plugin of pytest: these tests alone, in this order, until one fails."""
 
     def __init__(self, seconds: dict[str, float]) -> None:
         self.seconds, self.failed, self.ran = seconds, "", 0
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Keep the tests that were picked."""
-        items[:] = sorted(
-            (one for one in items if one.nodeid in self.seconds), key=lambda i: self.seconds[i.nodeid]
-        )
+        found = {one.nodeid: one for one in items}
+        items[:] = [found[test] for test in self.seconds if test in found]
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Note the first that fails."""
@@ -57,23 +59,30 @@ def _session(files: list[str], seconds: dict[str, float]) -> dict[str, Any]:
 
 
 def rounds(mutant: Mutant, covering: Covering, budget: float) -> list[dict[str, float]]:
-    """Return the tests to run and their seconds: likely ones, then the rest within the budget."""
-    files: dict[str, dict[str, float]] = defaultdict(dict)
-    for test in sorted(covering.of(mutant), key=covering.seconds.__getitem__):
-        files[test.split("::")[0]][test] = covering.seconds[test]
-    own = Path(mutant.file).stem
-    likely = sorted(files, key=lambda file: (own not in file, sum(list(files[file].values())[:FEW_TESTS])))
-    early, start = [], 0
-    for count in FEW_FILES:
-        chosen = likely[start : start + count]
-        early.append({test: s for file in chosen for test, s in list(files[file].items())[:FEW_TESTS]})
-        start += count
-    rest, spent = {}, 0.0
-    for test in sorted(covering.of(mutant) - set().union(*early), key=covering.seconds.__getitem__):
-        spent += covering.seconds[test]
-        if spent <= budget:
-            rest[test] = covering.seconds[test]
-    return [one for one in (*early, rest) if one]
+    """Return the tests to run and their seconds: few and telling ones, more, the rest within the budget.
+
+    A test tells the more of a line the fewer others it runs, and if its file is named like the line's; of
+    one function's cases the first tells most.
+    """
+    cases: dict[str, int] = defaultdict(int)
+    names = {part.removesuffix(".py").rstrip("s") for part in mutant.file.split("/")[1:]} - {"__init__"}
+    ranked = []
+    for test in sorted(covering.of(mutant), key=lambda test: (covering.size[test], covering.seconds[test])):
+        function = test.split("[")[0]
+        cases[function] += 1
+        strange = 1 if any(name in test.split("::")[0] for name in names) else _STRANGE
+        ranked.append((covering.size[test] * cases[function] * strange, test))
+    left = [test for _, test in sorted(ranked)]
+    made, spent = [], 0.0
+    for most, longest in FIRST, SECOND, REST:
+        chosen: dict[str, float] = {}
+        for test in left if most else sorted(left, key=covering.seconds.__getitem__):
+            seconds = covering.seconds[test]
+            if seconds <= longest and spent + seconds <= budget and (len(chosen) < most or not most):
+                chosen[test], spent = seconds, spent + seconds
+        made.append(chosen)
+        left = [test for test in left if test not in chosen]
+    return [one for one in made if one]
 
 
 @dataclass
@@ -147,7 +156,7 @@ def held(
                 done = slot.finished()
                 if done:
                     yield done
-            time.sleep(0.02)
+            time.sleep(0.05)
     finally:
         for slot in slots:
             if slot.child:
