@@ -5,6 +5,7 @@ A state is what `now` reads: of Python, and of NumPy and torch where they are lo
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import decimal
 import gc
@@ -148,6 +149,7 @@ _PYTHON: dict[str, Aspect] = {
     "folder": (_folder, _go),
     "environment": (lambda: dict(os.environ), _set_environment),
     "path": (lambda: list(sys.path), _set_path),
+    "builtins": (lambda: dict(vars(builtins)), lambda names: vars(builtins).update(names)),
     "filters": (lambda: (list(warnings.filters), warnings.showwarning), _set_filters),
     "recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
     "hooks": (lambda: sys.excepthook, lambda hook: setattr(sys, "excepthook", hook)),
