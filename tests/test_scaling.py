@@ -155,7 +155,7 @@ def test_a_list_must_have_one_element_per_pair() -> None:
 
 
 @pytest.mark.parametrize(
-    "typed", ["proportional:fraction=0.3", "longrope:short=1.1;1,long=2.7;1.3,original=4096"]
+    "typed", ["proportional:fraction=0.3", "longrope:original=4096,short=1.1;1,long=2.7;1.3"]
 )
 def test_numbers_are_echoed_as_they_were_typed(typed: str) -> None:
     assert str(scaling.parse(typed)) == typed
