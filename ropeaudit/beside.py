@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 import tempfile
 import zlib
 from pathlib import Path
@@ -45,12 +46,33 @@ def opened(target: Path) -> IO[bytes]:
         file.close()  # another run took it for one that was left, in the moment before it was locked
 
 
+def fill(file: IO[bytes], content: bytes, target: Path) -> None:
+    """Write all bytes of a file of `opened`, which gets the permissions of `target`. Raises: OSError."""
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
+    os.chmod(file.name, _mode(target))
+
+
 def put(file: IO[bytes], target: Path) -> None:
     """Put a file of `opened` in the place of `target` and close it. Raises: OSError."""
     if os.name == "nt":  # there open files are not moved, and none is locked
         file.close()
     with file:
         os.replace(file.name, target)
+
+
+def write(target: Path, content: bytes) -> None:
+    """Write a whole file or, if this fails or dies on the way, leave what was there. Raises: OSError."""
+    file = opened(target)
+    try:
+        fill(file, content, target)
+        put(file, target)
+    except BaseException:
+        file.close()
+        with contextlib.suppress(OSError):
+            os.unlink(file.name)
+        raise
 
 
 def kept(file: IO[bytes], target: Path) -> int | None:
@@ -71,6 +93,16 @@ def kept(file: IO[bytes], target: Path) -> int | None:
         os.close(number)
         raise
     return number
+
+
+def _mode(target: Path) -> int:
+    """Return the permissions of the file that is replaced, or those of a new one."""
+    try:
+        return stat.S_IMODE(os.stat(target).st_mode)
+    except OSError:
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask
 
 
 def _prefix(name: str) -> str:

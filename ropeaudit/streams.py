@@ -67,6 +67,14 @@ def reserve() -> None:
         os.register_at_fork(after_in_child=lambda: os.close(number))
 
 
+def guard() -> None:
+    """Remember stderr in a worker process, which has no report: other people's code may close descriptors."""
+    global _kept
+    if _kept is None and sys.stdout is not None:
+        with contextlib.suppress(OSError):
+            _kept = _Kept(sys.stdout, os.dup(2))
+
+
 def report() -> TextIO:
     """Return the stream of the report."""
     return sys.stdout if _kept is None else _kept.report

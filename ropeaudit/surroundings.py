@@ -5,6 +5,7 @@ A state is what `now` reads: of Python, and of NumPy and torch where they are lo
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import decimal
 import gc
@@ -23,6 +24,7 @@ Aspect: TypeAlias = tuple[Callable[[], Any], Callable[[Any], Any]]  # how it is 
 State: TypeAlias = dict[str, Any]
 
 _SEED = 0
+_SEEDS = 2**32  # those that people give are below it; one that torch begins with is hardly ever
 _home: ContextVar[State | None] = ContextVar("home", default=None)  # threads have one each
 
 
@@ -93,6 +95,20 @@ def seed() -> None:
 
     random.seed(_SEED)
     np.random.seed(_SEED)  # noqa: NPY002 other people use it
+    _seed_torch()
+
+
+def seed_if_chance() -> None:
+    """Let torch's random numbers begin anew if they began by chance, as they do where it is loaded."""
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "default_generator") and torch.initial_seed() >= _SEEDS:
+        _seed_torch()
+
+
+def _seed_torch() -> None:
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "default_generator"):
+        torch.default_generator.manual_seed(_SEED)
 
 
 def _aspects() -> dict[str, Aspect]:
@@ -148,6 +164,7 @@ _PYTHON: dict[str, Aspect] = {
     "folder": (_folder, _go),
     "environment": (lambda: dict(os.environ), _set_environment),
     "path": (lambda: list(sys.path), _set_path),
+    "builtins": (lambda: dict(vars(builtins)), lambda names: vars(builtins).update(names)),
     "filters": (lambda: (list(warnings.filters), warnings.showwarning), _set_filters),
     "recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
     "hooks": (lambda: sys.excepthook, lambda hook: setattr(sys, "excepthook", hook)),

@@ -136,3 +136,20 @@ def test_rows_that_are_taken_over_leave_no_file(tmp_path) -> None:
     assert len(file.rows) == 4
     assert hidden(tmp_path) == []
     file.close()
+
+
+def test_what_cannot_be_written_whole_leaves_what_was_there(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "q.safetensors"
+    beside.write(path, b"before")
+    path.chmod(0o640)
+    beside.write(path, b"old")
+    assert path.stat().st_mode & 0o777 == 0o640
+
+    def full(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(beside.os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        beside.write(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == [path.name]

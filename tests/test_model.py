@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+import types
 import warnings
 from importlib.metadata import version
 
@@ -18,7 +19,7 @@ from tiny_models import CONFIGS, add_tokenizer, change_config, make, split
 from transformers import AutoModelForCausalLM
 
 from ropeaudit.analyses import model_layers, model_load, model_wide
-from ropeaudit.analyses.model import Audit, judge
+from ropeaudit.analyses.model import Audit, judge, save
 from ropeaudit.analyses.model_layers import Pairs
 from ropeaudit.analyses.model_logits import Change, compare
 from ropeaudit.cli.main import main
@@ -147,6 +148,24 @@ def test_numbers_are_those_of_a_plain_run(made, capsys) -> None:
     losses = [-x[np.arange(10), ids[1:]].mean() for x in (p, q)]
     assert row["loss"] == pytest.approx(losses[0])
     assert row["perplexity_change"] == pytest.approx(math.exp(losses[1]) - math.exp(losses[0]), rel=1e-6)
+
+
+def test_q_and_k_that_do_not_fit_on_the_disk_leave_the_file_as_it_was(monkeypatch, tmp_path) -> None:
+    path, one = tmp_path / "q.safetensors", np.ones((1, 2, 4))
+    path.write_bytes(b"old")
+    runner = types.SimpleNamespace(pairs=lambda layer: types.SimpleNamespace(unturned=lambda x: x))
+    seen = types.SimpleNamespace(layers={0: types.SimpleNamespace(q=one, k=one)})
+
+    def full(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(BadInput, match="cannot be written: No space"):
+            save(str(path), seen, runner)
+    assert path.read_bytes() == b"old"
+    save(str(path), seen, runner)
+    assert load_file(path)["k"].shape == (1, 1, 2, 4)
 
 
 def test_saved_q_and_k_are_those_before_rope(made, tmp_path, capsys) -> None:

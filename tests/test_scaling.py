@@ -158,3 +158,10 @@ def test_a_list_must_have_one_element_per_pair() -> None:
     with pytest.raises(UsageError, match="2 elements and there are 64 pairs"):
         RopeSetting.of(128, scaling=scaling.parse("explicit:frequencies=1;0.1"))
     assert math.isinf(RopeSetting.of().clip)
+
+
+@pytest.mark.parametrize(
+    "typed", ["proportional:fraction=0.3", "longrope:original=4096,short=1.1;1,long=2.7;1.3"]
+)
+def test_numbers_are_echoed_as_they_were_typed(typed: str) -> None:
+    assert str(scaling.parse(typed)) == typed

@@ -140,3 +140,28 @@ def test_only_what_writes_says_that_it_cannot_write(tmp_path) -> None:
         )
         assert seen.returncode == code
         assert "cannot write" not in seen.stderr
+
+
+def test_tries_to_call_code_give_no_warnings(tmp_path) -> None:
+    said = "warnings.warn('of a try' if len(positions) == 7 else 'of a call', stacklevel=1)"
+    found = shifted(tmp_path, "import warnings", said)
+    assert found.returncode == 0, found.stderr
+    assert "UserWarning: of a call" in found.stderr
+    assert "UserWarning: of a try" not in found.stderr
+
+
+@posix
+def test_workers_stand_code_that_closes_stdout(tmp_path) -> None:
+    found = shifted(tmp_path, "", "os.close(1)", "--jobs", "2")
+    assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.parametrize("spec", ["t:f", "t.py:f"])
+def test_random_numbers_of_torch_come_again(spec, tmp_path) -> None:
+    pytest.importorskip("torch")
+    text = "import torch\ndef f(x, positions):\n    return x * (1 + 0.001 * torch.rand(x.shape))\n"
+    (tmp_path / "t.py").write_text(text)
+    columns = [*SMALL[:-1], "subject,drift_max"]
+    first, second = (ropeaudit(tmp_path, "shift", "--impl", spec, *columns) for _ in range(2))
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == second.stdout

@@ -1,5 +1,6 @@
 """Whatever own code sets, all is as it was after it; what its module set at import holds for its calls."""
 
+import builtins
 import locale
 import os
 import random
@@ -11,6 +12,7 @@ import pytest
 
 from ropeaudit import surroundings
 from ropeaudit.audit import shift
+from ropeaudit.cli.main import main
 from ropeaudit.subjects.patience import patiently
 
 torch = pytest.importorskip("torch")
@@ -39,6 +41,7 @@ SETS = {
     "filters": "warnings.simplefilter('ignore')",
     "recursion": "sys.setrecursionlimit(5000)",
     "locale": "locale.setlocale(locale.LC_ALL, 'C.UTF-8')",
+    "builtins": "builtins.print = None",
 }
 NAMES = {
     "torch": torch,
@@ -48,6 +51,7 @@ NAMES = {
     "sys": sys,
     "warnings": warnings,
     "locale": locale,
+    "builtins": builtins,
 }
 
 
@@ -103,3 +107,20 @@ def test_no_code_changes_the_rows_of_another(tmp_path) -> None:
     assert rows(paths) == rows(paths[::-1]) == alone
     assert alone["imports.py:f"] < alone["plain.py:f"] / 10  # its own state holds for its own calls
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_processes_give_the_bytes_of_one_whatever_code_sets(tmp_path) -> None:
+    calls = DOUBLE + "; torch.manual_seed(7); torch.set_num_threads(1)"
+    (tmp_path / "imports.py").write_text(MODULE.format(DOUBLE, "torch.use_deterministic_algorithms(True)"))
+    (tmp_path / "calls.py").write_text(MODULE.format("", calls))
+    (tmp_path / "plain.py").write_text(MODULE.format("", "pass"))
+    called = ",".join(str(tmp_path / f"{name}.py:f") for name in ("imports", "calls", "plain"))
+    found = []
+    for jobs in "12":
+        out = tmp_path / f"{jobs}.csv"
+        small = ["--heads", "1", "--seq-len", "4", "--head-dim", "8", "--dtype", "fp32,bf16"]
+        line = ["shift", "--impl", called, "--recipe", "hf", *small, "--offset", "0,7,100000"]
+        assert main([*line, "-q", "--jobs", jobs, "-o", str(out)]) == 0
+        found.append(out.read_bytes())
+    assert found[0] == found[1]
+    assert len(found[0].splitlines()) == 1 + 4 * 2 * 3

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ropeaudit import beside, paths
 from ropeaudit.analyses import model_layers, model_load
 from ropeaudit.analyses.model_layers import HeadDrift
 from ropeaudit.analyses.model_load import Folder, Tokens
@@ -74,7 +75,7 @@ class Audit:
                 raise UsageError(f"--offset {offset} is not a number from 0 to 2^40; try --offset 1000,32k")
         if self.save is not None:
             target = Path(self.save)
-            if target.suffix != ".safetensors" or target.is_dir() or not target.absolute().parent.is_dir():
+            if target.suffix != ".safetensors" or _no_file(target) or not target.absolute().parent.is_dir():
                 raise UsageError(f"--save-qk {self.save!r} is not a file in a folder; try q.safetensors")
         stored = sum(path.stat().st_size for path in self.folder.files)
         vocabulary = int(self.folder.text.get("vocab_size") or 0)
@@ -174,12 +175,17 @@ def judge(change: Change, offset: int) -> str:
     return "precision" if change.largest else "none"
 
 
+def _no_file(target: Path) -> bool:
+    """Tell whether there is something that a file cannot take the place of: a folder, a pipe."""
+    return target.exists() and not target.is_file()
+
+
 def save(path: str, found: Pass, runner: Runner) -> None:
     """Write q and k of all layers, as they are before RoPE turns them, for `shift --qk`.
 
     They are the float64 run's, turned back; q (layers, h, s, d), k (layers, g, s, d). Raises: BadInput.
     """
-    from safetensors.numpy import save_file
+    import safetensors.numpy as safetensors
 
     parts: dict[str, list[Any]] = {"q": [], "k": []}
     for layer, seen in sorted(found.layers.items()):
@@ -189,6 +195,8 @@ def save(path: str, found: Pass, runner: Runner) -> None:
     if not parts["q"] or len({(q.shape, k.shape) for q, k in zip(parts["q"], parts["k"], strict=True)}) > 1:
         raise BadInput(f"--save-qk {path!r}: layers have no q and k of one shape; leave it out")
     try:
-        save_file({name: np.stack(one) for name, one in parts.items()}, path)
+        beside.write(
+            Path(paths.behind(path)), safetensors.save({k: np.stack(one) for k, one in parts.items()})
+        )
     except OSError as error:
         raise BadInput(f"--save-qk {path!r} cannot be written: {error.strerror or error}") from None

@@ -72,10 +72,7 @@ class OutputFile:
 
     def _replace(self, contents: Sequence[bytes]) -> None:
         for target, file, content in zip(self.targets, self.files, contents, strict=True):
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            os.chmod(file.name, _mode(target))
+            beside.fill(file, content, target)
         for target, file in zip(self.targets, self.files, strict=True):
             beside.put(file, target)
 
@@ -213,13 +210,3 @@ def _stream(path: str) -> IO[bytes]:
     except OSError as error:
         why = "nobody reads this pipe" if error.errno == errno.ENXIO else error.strerror
         raise BadOutput(f"-o {path!r} cannot be written: {why}; start a reader, or give a file") from None
-
-
-def _mode(target: Path) -> int:
-    """Return the permissions of the file that is replaced, or those of a new one."""
-    try:
-        return stat.S_IMODE(os.stat(target).st_mode)
-    except OSError:
-        mask = os.umask(0)
-        os.umask(mask)
-        return 0o666 & ~mask

@@ -218,4 +218,4 @@ def _text(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         return ";".join(_text(one) for one in value)
-    return f"{value:.17g}" if value != int(value) or abs(value) >= 1e15 else str(int(value))
+    return repr(float(value)) if value != int(value) or abs(value) >= 1e15 else str(int(value))

@@ -68,8 +68,13 @@ def _module(where: str) -> tuple[Any, surroundings.State]:
             sys.path.insert(0, os.getcwd())
 
     def imported() -> tuple[Any, surroundings.State]:
+        if by_path and b"torch" in path.read_bytes():  # loaded first, it can be seeded
+            with contextlib.suppress(ImportError):
+                import torch  # noqa: F401
         surroundings.seed()
-        return _file(path) if by_path else importlib.import_module(where), surroundings.now()
+        found = _file(path) if by_path else importlib.import_module(where)
+        surroundings.seed_if_chance()
+        return found, surroundings.now()
 
     try:
         return patiently(imported, f"import of {where}")  # type: ignore[no-any-return]

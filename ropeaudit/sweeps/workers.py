@@ -17,7 +17,7 @@ from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ropeaudit import circumstances, errors
+from ropeaudit import circumstances, errors, streams
 from ropeaudit.audit import Audit
 from ropeaudit.cases import Case
 from ropeaudit.errors import RopeAuditError
@@ -143,6 +143,7 @@ def deaf_children() -> Iterator[None]:
 def _begin() -> None:
     """Leave Ctrl-C to the parent, and do not outlive it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    streams.guard()
 
     def watch() -> None:
         parent = multiprocessing.parent_process()
