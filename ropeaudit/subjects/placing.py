@@ -58,8 +58,8 @@ class Vectors:
 
 @functools.lru_cache(maxsize=2)
 def _noise(seed: int, start: int, side: int, shape: tuple[int, ...]) -> Array:
-    """Return random numbers that 16-bit formats hold."""
-    drawn = np.random.default_rng([seed, start, side]).standard_normal(shape)
+    """Return random numbers that 16-bit formats hold, none of them those of q and k with the same seed."""
+    drawn = np.random.default_rng([seed, start, side, 1]).standard_normal(shape)  # zeros at the end are lost
     return inputs.on_16_bit_grid(drawn)
 
 
