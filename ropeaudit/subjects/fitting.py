@@ -36,7 +36,8 @@ _SURE, _NEAR = 1e-3, 0.1  # relative RMS errors of a way that is right, and of o
 class Fit:
     """How code is called and what it does. permuted: it takes interleaved pairs and returns them half-split.
 
-    error: its relative RMS distance from the exact rotation. odd: (batch, head) that it turns otherwise.
+    error: relative RMS distance of the best (batch, head) from the exact rotation: wrong code may do right by
+    one of them. odd: those that it turns otherwise.
     misfit: why the call does not fit at all, which says nothing of the code; empty where it does.
     """
 
@@ -130,7 +131,7 @@ def _tried(way: Way, function: Any, setting: RopeSetting) -> Fit:
         for permuted in (False, True)[: 2 if layout == "interleaved" else 1]:
             there = right[..., half_split(setting.rotary_dim, setting.head_dim)] if permuted else right
             apart = np.sqrt(np.mean((values - there) ** 2, axis=(2, 3))) / norm
-            error = float(np.median(apart)) if np.isfinite(apart).all() else np.inf
+            error = float(apart.min()) if np.isfinite(apart).all() else np.inf
             odd = np.argwhere(apart > max(2 * error, _NEAR)) if np.isfinite(error) else ()
             where = tuple((int(batch), int(head)) for batch, head in odd)
             found.append(Fit(way, layout, permuted, error, where))

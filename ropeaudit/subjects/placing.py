@@ -24,6 +24,7 @@ from ropeaudit.subjects.called import Turning
 from ropeaudit.subjects.naming import Block, Side
 from ropeaudit.subjects.places import Places
 
+APART = 7  # tokens between the positions of two batch elements, where code takes a row of them for each
 _AT_ONCE = 2**22  # numbers of q and k that one call is given
 _FEWEST = 512  # positions of a call, however many heads there are
 
@@ -138,7 +139,7 @@ def check(
     said: tuple[str, bool] = "", False
     sides = {name: side for name, one in seen.items() if (side := one.side()) is not None}
     if sides and afresh and _right_afresh(afresh(), sides[worst].block, setting, dtype, rule):
-        said = "state that an earlier call left: a new instance is right", False
+        said = "state that an earlier call left: called afresh it is right", False
     elif sides:
         said = naming.named(sides, setting, dtype, turning)
     return Places(seen[worst].excess, worst, *seen[worst].place, *said)

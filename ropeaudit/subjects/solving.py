@@ -12,7 +12,6 @@ from ropeaudit.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, allowance, right
 
-_EVEN = 0.02  # radians by which the first frequency, which is 1 in every base, may be off
 _COARSE = 0.15  # error of a step from position to position: 16-bit formats stay well below it
 _STILL = 0.005  # the same of the mean of many steps, beside the roundings behind the angle
 _LONGEST = 128  # positions of a step
@@ -30,14 +29,15 @@ def base(at: Positions, x: FloatArray, found: FloatArray, setting: RopeSetting, 
         return ""
     z, w = (right.complex_pairs(one, setting) for one in (x, found))
     turned, power = w * np.conj(z) / (np.abs(z) ** 2 + 1e-30), 2 * np.arange(setting.pairs) / d
+    first = allowance.allowed(allowance.careful(dtype), setting, at)[:, 0]  # the same with every base
+    if not (np.abs(turned[..., 0] - np.exp(1j * at)) <= first).all():
+        return ""
     log, lag = np.log(setting.base), 1
     while lag < min(at.size, _LONGEST):
         steps = turned[:, lag:] * np.conj(turned[:, :-lag])
         guess = np.exp(-power * log) if lag > 1 else np.zeros_like(power)
         theta = guess + np.angle(steps.mean(axis=(0, 1)) * np.exp(-1j * lag * guess)) / lag
         some = (power > 0) & (theta * lag > 0.05) & ((theta < 3) if lag == 1 else (theta > 0))
-        if lag == 1 and abs(theta[0] - 1) > _EVEN:
-            return ""
         if some.any():
             log = float(np.median(-np.log(theta[some]) / power[some]))
         off = np.abs(steps - np.exp(1j * lag * np.exp(-power * log)))[..., np.exp(-power * log) * lag < 3]
