@@ -6,6 +6,7 @@ Letters: h heads, s positions, d head_dim, p pairs.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ropeaudit.doubledouble import Array
 from ropeaudit.formats import FloatArray, Format
@@ -63,7 +64,12 @@ def _refined(log: float, power: Array, mean: Array, lag: int) -> float:
 
 
 def position(
-    at: Positions, x: FloatArray, found: FloatArray, off: Array, setting: RopeSetting, dtype: Format
+    at: Positions,
+    x: FloatArray,
+    found: FloatArray,
+    off: NDArray[np.bool_],
+    setting: RopeSetting,
+    dtype: Format,
 ) -> str:
     """Return as which position the first misplaced one is rotated.
 
