@@ -27,7 +27,6 @@ from ropeaudit.subjects.own import OwnTurning
 from ropeaudit.subjects.placing import Vectors
 
 RMS_FACTOR = 1.5  # of the predicted RMS; see `assert_shift_invariant`
-_APART = 7  # tokens between the positions of two batch elements
 _STEP, _EVERY = 2**14, 2**18 + 2**14  # positions of a call, and of all calls between the offsets
 _MASK: masks.Mask = "full"
 
@@ -112,20 +111,26 @@ class _Test:
 
     def check_scores(self, found: FloatArray, offset: int, like: Callable[[], str]) -> None:
         """Raise AssertionError if scores drift further than allowed."""
-        truth, error = self.exact
-        drift = found.astype(np.float64) - truth
+        if off := self.off(found, self.exact[0], offset):
+            self.fail(off[0], off[1], offset, off[2], like)
+
+    def off(self, found: FloatArray, truth: FloatArray, offset: int) -> tuple[str, str, str] | None:
+        """Return how far scores are from others, what is allowed, and where; None where it is allowed."""
+        error = self.exact[1]
         allowed = bounds.bound(Emulated(self.resolved, self.setting), self.inputs, _MASK, offset)
         with np.errstate(invalid="ignore", over="ignore"):
+            drift = found.astype(np.float64) - truth
             sizes = np.where(np.isfinite(drift), np.abs(drift), np.inf)
             rms = float(np.sqrt(np.mean(sizes**2)))
         worst = tuple(int(i) for i in np.unravel_index(int(sizes.argmax()), sizes.shape))
         place = f"worst at head {worst[0]}, query {worst[1]}, key {worst[2]}"
         largest, most = float(sizes.max()), allowed.maximum + error
         if largest > most:
-            self.fail(f"score drift {largest:.3g}", f"{most:.3g} (a-priori bound)", offset, place, like)
+            return f"score drift {largest:.3g}", f"{most:.3g} (a-priori bound)", place
         if rms > RMS_FACTOR * allowed.rms + error:
             right = f"{RMS_FACTOR * allowed.rms:.3g} ({RMS_FACTOR:g} times the predicted RMS)"
-            self.fail(f"RMS score drift {rms:.3g}", right, offset, place, like)
+            return f"RMS score drift {rms:.3g}", right, place
+        return None
 
     def check_places(self, turning: OwnTurning, vectors: Vectors, offset: int, apart: int = 0) -> None:
         """Raise AssertionError if a rotated pair is not where its position says."""
@@ -168,7 +173,7 @@ def _test_rotation(
     turning = subject.turning(setting, test.dtype, function if own.is_module(function) else None)
     q, k = test.vectors()
     vectors = Vectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))
-    rows = _APART if subject.fit(setting).way.by_batch else 0
+    rows = placing.APART if subject.fit(setting).way.by_batch else 0
     for offset in offsets:
         with _raising(name, test.dtype, offset):
             test.check_places(turning, vectors, offset)
@@ -221,8 +226,18 @@ def _test_scores(test: _Test, function: Callable[..., Any], order: str, offsets:
 
 
 def _like_scores(test: _Test, found: FloatArray, offset: int) -> str:
-    """What scores look like: those of a narrower accumulator, or of vectors turned otherwise."""
+    """Return what explains scores: vectors rotated otherwise; else a narrow accumulator of such a drift."""
     q, k = (x.astype(np.float64) for x in test.vectors())
+
+    def seen(turned: FloatArray) -> FloatArray:
+        return _products(turned[: len(q)], turned[len(q) :], test.setting.scale)
+
+    def explains(other: FloatArray) -> bool:
+        return test.off(found, other, offset) is None
+
+    vectors = np.concatenate([q, k])
+    if text := likeness.named(found, vectors, test.setting, test.dtype, offset, seen, explains):
+        return text
     for fmt in ("fp16", "bf16"):
         one = recipes.load(test.recipe).changed({"accumulate": fmt}).resolve(test.dtype)
         subject = Emulated(one, test.setting)
@@ -230,13 +245,8 @@ def _like_scores(test: _Test, found: FloatArray, offset: int) -> str:
         formed = np.stack([_formed(subject, a, b, test.setting.scale) for a, b in turned])
         sizes = [likeness.apart(other, test.exact[0]) for other in (found, formed)]
         if 0.5 < sizes[0] / sizes[1] < 2:
-            return f"a {fmt} accumulator"
-    both = np.concatenate([q, k])
-
-    def seen(turned: FloatArray) -> FloatArray:
-        return _products(turned[: len(q)], turned[len(q) :], test.setting.scale)
-
-    return likeness.named(found, both, test.setting, test.dtype, offset, seen)
+            return f"drift as large as that of a {fmt} accumulator"
+    return "nothing known resembles it"
 
 
 def _formed(subject: Emulated, q: FloatArray, k: FloatArray, scale: float) -> FloatArray:

@@ -52,6 +52,7 @@ HOUSE = [
         "subjects.ways",
     ],
     ["subjects.allowance", "subjects.likeness", "subjects.fitting"],
+    ["subjects.solving"],
     ["subjects.naming"],
     ["subjects.placing"],
     [

@@ -167,7 +167,9 @@ def narrow_sum(q, k, positions):
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 def test_a_float16_accumulator_fails_and_is_named(dtype) -> None:
-    with pytest.raises(AssertionError, match=r"score drift .*behaves like: a fp16 accumulator"):
+    with pytest.raises(
+        AssertionError, match=r"score drift .*behaves like: drift as large as that of a fp16 accumulator"
+    ):
         assert_shift_invariant(scores=narrow_sum, dtype=dtype, **SMALL)
 
 
@@ -175,7 +177,7 @@ def test_keys_that_are_turned_otherwise_fail() -> None:
     def skewed(q, k, positions):
         return half_torch(q, positions), half_torch(k, positions + 1)
 
-    with pytest.raises(AssertionError, match="given as k"):
+    with pytest.raises(AssertionError, match="k alone: positions one too high"):
         assert_shift_invariant(skewed, **SMALL)
 
 
@@ -231,3 +233,11 @@ def test_a_recipe_that_is_coarser_allows_more() -> None:
     assert_shift_invariant(rounded, recipe="hf", **SMALL)
     with pytest.raises(AssertionError, match=r"behaves like: rounded table, bfloat16 rotation .*hf"):
         assert_shift_invariant(rounded, recipe="meta", **SMALL)
+
+
+def test_scores_that_nothing_explains_are_given_no_name() -> None:
+    def scaled(q, k, positions):
+        return 1.05 * narrow_sum(q.float(), k.float(), positions)
+
+    with pytest.raises(AssertionError, match="behaves like: nothing known resembles it"):
+        assert_shift_invariant(scores=scaled, dtype="fp32", **SMALL)

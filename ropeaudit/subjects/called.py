@@ -132,6 +132,11 @@ class Called:
         made: Turning = own(self.setting, self.dtype)
         return made
 
+    def by_batch(self) -> bool:
+        """Whether it takes positions of each batch element."""
+        fit = getattr(self.implementation, "fit", None)
+        return fit is not None and bool(fit(self.setting).way.by_batch)
+
     def rotate(self, x: FloatArray, table: _Table) -> FloatArray:
         """Return x turned by the implementation, as q. Shapes: (s, d) -> (s, d)."""
         return self._rotated(x, table, key=False)

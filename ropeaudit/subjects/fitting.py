@@ -7,6 +7,7 @@ Letters: b batch, h heads, s positions, d head_dim, p pairs.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, get_args
@@ -24,8 +25,9 @@ from ropeaudit.subjects.right import half_split, rotated
 from ropeaudit.subjects.signatures import Form
 from ropeaudit.subjects.ways import ORDERS, Way
 
-_BATCH, _HEADS, _START, _LENGTH = 2, 3, 3, 7  # of the trial: positions 3 ... 9
+_BATCH, _HEADS, _START, _LENGTH = 5, 3, 3, 7  # of the trial: positions 3 ... 9
 _WHOLE = "changes dims of the head that --rotary-dim leaves out"
+_SHORT = "leaves dims {} to {} as they are"
 _STRAY = 0.03  # relative: what float32 code may leave that is wrong, but rotates
 _SURE, _NEAR = 1e-3, 0.1  # relative RMS errors of a way that is right, and of one that is right but coarse
 
@@ -34,7 +36,8 @@ _SURE, _NEAR = 1e-3, 0.1  # relative RMS errors of a way that is right, and of o
 class Fit:
     """How code is called and what it does. permuted: it takes interleaved pairs and returns them half-split.
 
-    error: its relative RMS distance from the exact rotation. odd: (batch, head) that it turns otherwise.
+    error: relative RMS distance of the best (batch, head) from the exact rotation: wrong code may do right by
+    one of them. odd: those that it turns otherwise.
     misfit: why the call does not fit at all, which says nothing of the code; empty where it does.
     """
 
@@ -81,6 +84,12 @@ def fit(make: Callable[[], Any], name: str, setting: RopeSetting, order: str | N
     if best is None:
         known = signatures.described(iter(tried))
         raise UsageError(f"{name} could not be called in any way that is known. Tried {known}")
+    if best.misfit.startswith(_SHORT.partition("{")[0]):
+        part = best.misfit.split()[2]
+        raise UsageError(
+            f"{name}, called as {best.way}, {best.misfit}, so it is not audited with --rotary-dim "
+            f"{setting.rotary_dim}; if only the first {part} dims are to be rotated, try --rotary-dim {part}"
+        )
     raise UsageError(
         f"{name}, called as {best.way}, {best.misfit}; what to give it is not known, so it is not audited. "
         f"{_wrapper(name, setting, best)}"
@@ -114,7 +123,7 @@ def _tried(way: Way, function: Any, setting: RopeSetting) -> Fit:
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     positions = np.arange(_START, _START + _LENGTH, dtype=np.int64)
     x64 = x.astype(np.float64)
-    values = way(function, x, positions, setting, FP32).values.astype(np.float64)
+    values = way(_silent(function), x, positions, setting, FP32).values.astype(np.float64)
     norm, found = float(np.sqrt(np.mean(x**2))), []
     layouts: tuple[Layout, ...] = get_args(Layout)
     for layout in layouts:
@@ -122,7 +131,7 @@ def _tried(way: Way, function: Any, setting: RopeSetting) -> Fit:
         for permuted in (False, True)[: 2 if layout == "interleaved" else 1]:
             there = right[..., half_split(setting.rotary_dim, setting.head_dim)] if permuted else right
             apart = np.sqrt(np.mean((values - there) ** 2, axis=(2, 3))) / norm
-            error = float(np.median(apart)) if np.isfinite(apart).all() else np.inf
+            error = float(apart.min()) if np.isfinite(apart).all() else np.inf
             odd = np.argwhere(apart > max(2 * error, _NEAR)) if np.isfinite(error) else ()
             where = tuple((int(batch), int(head)) for batch, head in odd)
             found.append(Fit(way, layout, permuted, error, where))
@@ -132,6 +141,17 @@ def _tried(way: Way, function: Any, setting: RopeSetting) -> Fit:
     reasons = [(misfit(x64, values, replace(setting, layout=one.layout), one.permuted), one) for one in found]
     reason, best = min(reasons, key=lambda pair: (bool(pair[0]), pair[1].error))
     return replace(best, misfit=reason)
+
+
+def _silent(function: Any) -> Callable[..., Any]:
+    """Return what calls a function without its warnings: what it is given here may make no sense to it."""
+
+    def called(*plain: Any, **named: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return function(*plain, **named)
+
+    return called
 
 
 def misfit(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bool) -> str:
@@ -148,6 +168,9 @@ def misfit(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bo
     rest = values[..., setting.rotary_dim :] - x[..., setting.rotary_dim :]
     if rest.size and np.sqrt(np.mean(rest**2)) > _NEAR:
         return _WHOLE
+    whole = int(np.flatnonzero(np.r_[True, (values != x).any(axis=(0, 1, 2))])[-1])
+    if 0 < whole < setting.rotary_dim and whole % 2 == 0:
+        return _SHORT.format(whole, setting.rotary_dim - 1)
     z, w = (a + 1j * b for a, b in (split_pairs(x, setting), split_pairs(values, setting)))
     (batch, heads), every = z.shape[:2], np.ones(z.shape[:2], bool)
     without = [every]
@@ -156,11 +179,22 @@ def misfit(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bo
     for index in range(batch):
         without.append(every & (np.arange(batch)[:, None] != index))
     lost = min(_even(z[some], w[some]) for some in without)
-    if lost <= _STRAY:
+    if lost <= _STRAY or (heads > 1 and _apart(z, w)):
         return ""
     return (
         f"does not rotate pairs of dims by angles that grow with the position ({100 * lost:.0f} % is neither)"
     )
+
+
+def _apart(z: Any, w: Any) -> bool:
+    """Whether each head is rotated by angles of its own, which grow with the position. Shapes: (b, h, s, p).
+
+    Where axes are mixed up they do not: then a head counts as a position, and its angles stand still.
+    """
+    if max(_even(z[:, head], w[:, head]) for head in range(z.shape[1])) > _STRAY:
+        return False
+    turned = (w * z.conj()).sum(axis=0) / (np.abs(z) ** 2).sum(axis=0)  # (h, s, p)
+    return bool((np.abs(turned[:, 1:] - turned[:, :-1]).mean(axis=(1, 2)) > _STRAY).all())
 
 
 def _even(z: Any, w: Any) -> float:

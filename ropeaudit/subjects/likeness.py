@@ -115,10 +115,12 @@ def named(
     dtype: Format,
     offset: int,
     seen: Callable[[FloatArray], FloatArray] = lambda turned: turned,
+    explains: Callable[[FloatArray], bool] | None = None,
 ) -> str:
     """Return in words what turned x into `found`; empty where nothing known is clearly nearer than the truth.
 
-    seen: what is compared of turned vectors, such as their scores. Shapes: x (h, s, d).
+    seen: what is compared of turned vectors, such as their scores. explains: whether what is seen of others
+    is all of `found`; without it the nearest is returned. Shapes: x (h, s, d).
     """
     exact = rotated(x, np.arange(x.shape[1]) + offset, setting)
     missed = apart(found, seen(exact))
@@ -127,7 +129,7 @@ def named(
     plain = [(str(group), emulated(group.resolved, setting, x, offset)) for group in variants(dtype)]
     nearest, distance = "", _CLEAR * missed
     for text, turned in (*_turned(x, setting, offset), *plain):
-        if (size := apart(found, seen(turned))) < distance:
+        if (size := apart(found, other := seen(turned))) < distance and (not explains or explains(other)):
             nearest, distance = text, size
     return nearest or _heads(found, seen(exact))
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.formats import FloatArray, Format, round_to
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Positions, allowance, likeness, right
+from ropeaudit.subjects import Positions, allowance, likeness, right, solving
 from ropeaudit.subjects.called import Turning
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.faults import Fault, faults
@@ -27,9 +27,6 @@ _CLEAR = 0.3  # a recipe is at most this share as far away as the exact rotation
 _SOME = 128  # positions that are compared, around the worst
 _VECTORS = 4  # and vectors
 _MOST = 3  # faults that are named where several explain what was seen
-_EVEN = 0.02  # radians by which the first frequency, which is 1 in every base, may be off
-_COARSE = 0.15  # error of a step from position to position: 16-bit formats stay well below it
-_FARTHEST = 2**18  # position that others are tried for
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +120,10 @@ def _fault(name: str, side: Side, setting: RopeSetting, dtype: Format, turning: 
     where = [_heads(side.heads), _single(side, setting)]
     what = _swapped(name, side, setting, dtype) or " or ".join(_known(name, side, setting, dtype, turning))
     if not what and not where[0]:
-        what = _base(name, side, setting)
+        given, found = (one[0 if name == "q" else 1][0] for one in (side.block.given, side.block.found))
+        what = solving.base(side.block.at, given, found, setting, dtype)
     if not what:
-        what = _rotated_as(name, side, setting, dtype)
+        what = _position(name, side, setting, dtype)
     return ": ".join(part for part in (", ".join(part for part in where if part), what) if part)
 
 
@@ -166,8 +164,9 @@ def _known(name: str, side: Side, setting: RopeSetting, dtype: Format, turning: 
     for start in _probes(int(block.at[0])) if kept else ():
         if probe := _probed(block, start, turning):
             kept = [fault for fault in kept if _holds(fault, name, probe, off, setting, dtype)]
-    texts = [fault.text for fault in kept] or [f"{fault.text}, at these positions alone" for fault in here]
-    return texts[:_MOST] if len(texts) <= _MOST else [*texts[:_MOST], f"{len(texts) - _MOST} faults more"]
+    texts = [fault.text for fault in kept] or [f"{fault.text}, though not in every call" for fault in here]
+    more = len(texts) - _MOST
+    return texts[:_MOST] if more <= 0 else [*texts[:_MOST], f"{more} fault{'s' * (more > 1)} more"]
 
 
 def _probed(block: Block, start: int, turning: Turning) -> Block | None:
@@ -188,6 +187,8 @@ def _probes(first: int) -> Iterator[int]:
         start = first * part // 8 + 111 * part
         if 0 < start < first:
             yield start
+    for share in (37, 45, 79):  # not a power of two
+        yield first * share // 100
     yield first + 333
 
 
@@ -213,27 +214,15 @@ def _holds(
     return True
 
 
-def _rotated_as(name: str, side: Side, setting: RopeSetting, dtype: Format) -> str:
-    """Return as which position the worst one is rotated; nothing where it is none that was looked for."""
-    block, index = side.block, 0 if name == "q" else 1
-    (b, h), rule = np.argwhere(side.heads)[0], allowance.careful(dtype)
-    at = block.rows()[b]
-    here = int(np.argmax(np.isin(at, side.positions)))
-    position = int(at[here])
-    z, w = (right.complex_pairs(one[index][b, h][here], setting) for one in (block.given, block.found))
-    if not np.isfinite(w).all() or setting.pairs < 4 or abs(position) > _FARTHEST:
-        return ""
-    theta, ratio = allowance.frequencies(setting), w * np.conj(z) / (np.abs(z) ** 2 + 1e-30)
-    candidates = np.arange(-2 * abs(position) - 256, 2 * abs(position) + 256)
-    score, some = np.zeros(candidates.size), np.arange(0, setting.pairs, max(1, setting.pairs // 8))
-    for i in some:
-        score += (ratio[i] * np.exp(-1j * candidates * theta[i])).real
-    for best in candidates[np.argsort(-score)[:_MOST]]:
-        allowed = allowance.allowed(rule, setting, np.array([best, position])).max(axis=0)
-        turned = z * right.turns(setting, np.array([best]), dtype)[0]
-        if (np.abs(w - turned) <= allowed * np.abs(z) + 4 * dtype.smallest_subnormal).all():
-            return f"position {position} rotated as {best}" if best != position else ""
-    return ""
+def _position(name: str, side: Side, setting: RopeSetting, dtype: Format) -> str:
+    """Return as which position the first is rotated, where the first and the last head agree on it."""
+    block, index, every = side.block, 0 if name == "q" else 1, np.argwhere(side.heads)
+    texts = set()
+    for b, h in dict.fromkeys((tuple(every[0]), tuple(every[-1]))):
+        at = block.rows()[b]
+        given, found = (one[index][b, h] for one in (block.given, block.found))
+        texts.add(solving.position(at, given, found, np.isin(at, side.positions), setting, dtype))
+    return texts.pop() if len(texts) == 1 else ""
 
 
 def _swapped(name: str, side: Side, setting: RopeSetting, dtype: Format) -> str:
@@ -245,35 +234,6 @@ def _swapped(name: str, side: Side, setting: RopeSetting, dtype: Format) -> str:
     same = Fault("", lambda at: at, setting)
     off = np.argwhere(side.heads)[:_VECTORS]
     return "q and k swapped" if _holds(same, name, here, off, setting, dtype) else ""
-
-
-def _base(name: str, side: Side, setting: RopeSetting) -> str:
-    """Return the base whose powers all frequencies are; nothing where they are not, or where it is right."""
-    block, index, d = side.block, 0 if name == "q" else 1, setting.rotary_dim
-    if setting.scaling.kind != "default" or setting.pairs < 4 or (np.diff(block.at) != 1).any():
-        return ""
-    z, w = (right.complex_pairs(one[index][0], setting) for one in (block.given, block.found))
-    turned, x = w * np.conj(z) / (np.abs(z) ** 2 + 1e-30), 2 * np.arange(setting.pairs) / d
-    log, lag = np.log(setting.base), 1
-    while lag < min(block.at.size, _SOME):
-        steps = turned[:, lag:] * np.conj(turned[:, :-lag])
-        guess = np.exp(-x * log) if lag > 1 else np.zeros_like(x)
-        theta = guess + np.angle(steps.mean(axis=(0, 1)) * np.exp(-1j * lag * guess)) / lag
-        some = (x > 0) & (theta * lag > 0.05) & ((theta < 3) if lag == 1 else (theta > 0))
-        if lag == 1 and abs(theta[0] - 1) > _EVEN:
-            return ""
-        if some.any():
-            log = float(np.median(-np.log(theta[some]) / x[some]))
-        off = np.abs(steps - np.exp(1j * lag * np.exp(-x * log)))[..., np.exp(-x * log) * lag < 3]
-        if not (off <= _COARSE).all():
-            return ""
-        lag *= 4
-    if abs(log / np.log(setting.base) - 1) < 1e-4:
-        return ""
-    text = f"base {np.exp(log):.3g}"
-    if d > 2 and abs(log / np.log(setting.base) / (d / (d - 2)) - 1) < 1e-3:
-        text += ", as of an exponent of 2i/(d-2)"
-    return text
 
 
 def _window(at: Positions, size: int, last: int) -> slice:

@@ -24,6 +24,7 @@ from ropeaudit.subjects.called import Turning
 from ropeaudit.subjects.naming import Block, Side
 from ropeaudit.subjects.places import Places
 
+APART = 7  # tokens between the positions of two batch elements, where code takes a row of them for each
 _AT_ONCE = 2**22  # numbers of q and k that one call is given
 _FEWEST = 512  # positions of a call, however many heads there are
 
@@ -58,8 +59,8 @@ class Vectors:
 
 @functools.lru_cache(maxsize=2)
 def _noise(seed: int, start: int, side: int, shape: tuple[int, ...]) -> Array:
-    """Return random numbers that 16-bit formats hold."""
-    drawn = np.random.default_rng([seed, start, side]).standard_normal(shape)
+    """Return random numbers that 16-bit formats hold, none of them those of q and k with the same seed."""
+    drawn = np.random.default_rng([seed, start, side, 1]).standard_normal(shape)  # zeros at the end are lost
     return inputs.on_16_bit_grid(drawn)
 
 
@@ -138,7 +139,7 @@ def check(
     said: tuple[str, bool] = "", False
     sides = {name: side for name, one in seen.items() if (side := one.side()) is not None}
     if sides and afresh and _right_afresh(afresh(), sides[worst].block, setting, dtype, rule):
-        said = "state that an earlier call left: a new instance is right", False
+        said = "state that an earlier call left: called afresh it is right", False
     elif sides:
         said = naming.named(sides, setting, dtype, turning)
     return Places(seen[worst].excess, worst, *seen[worst].place, *said)

@@ -1,0 +1,84 @@
+"""A fault is named as what it is, or not at all; what hides in the batch or the heads is seen."""
+
+import warnings
+from pathlib import Path
+
+import misnamed_kernels
+import numpy as np
+import pytest
+
+from ropeaudit import shift
+from ropeaudit.errors import UsageError
+from ropeaudit.formats import FP32
+from ropeaudit.inputs import on_16_bit_grid
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import placing
+from ropeaudit.subjects.own import Own
+from ropeaudit.testing import assert_shift_invariant
+
+KERNELS = Path(misnamed_kernels.__file__)
+NAMES = {
+    "interpolated": {None},
+    "in_degrees": {None},
+    "late_by_the_length": {"position 0 rotated as 128", "position 32768 rotated as 32896"},
+    "restart_at_4096": {None, "positions that wrap at 4096"},
+    "head_by_head": {None},
+    "first_of_the_batch": {"batch element 1 alone"},
+    "row_of_the_first": {
+        "batch element 1 alone: position 7 rotated as 0",
+        "batch element 1 alone: position 32775 rotated as 32768",
+    },
+}
+
+
+def audited(name):
+    sizes = {"heads": 2, "seq_len": 128, "head_dim": 64}
+    return list(shift((0, 32768), "bf16", implementations=f"{KERNELS}:{name}", **sizes))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fault_is_named_as_what_it_is_or_not_at_all(name) -> None:
+    found = audited(name)
+    assert "misplaced" in [one.verdict for one in found]
+    seen = {(one.resembles or "").removeprefix("q alone: ").removeprefix("k alone: ") for one in found}
+    assert seen == {name or "" for name in NAMES[name]}
+
+
+def test_what_some_calls_do_is_not_said_of_all() -> None:
+    """Which calls of a row are the third ones is by chance."""
+    seen = {(one.resembles or "")[len("q alone: ") :] for one in audited("every_third_call")}
+    assert seen <= {"", "rotated twice, though not in every call"}
+
+
+def test_a_row_of_positions_for_each_batch_element_is_right() -> None:
+    assert {one.resembles for one in audited("row_of_each")} == {None}
+    assert all(one.place_excess < 1 for one in audited("row_of_each"))
+
+
+def test_half_of_the_dims_is_refused_with_the_flag_to_try() -> None:
+    with pytest.raises(UsageError, match=r"leaves dims 32 to 63 as they are.*try --rotary-dim 32$"):
+        audited("half_of_the_dims")
+
+
+def test_no_base_is_named_by_the_helper_where_the_first_pair_is_off() -> None:
+    with pytest.raises(AssertionError, match="nothing known resembles it"):
+        assert_shift_invariant(misnamed_kernels.interpolated, recipe="hf", heads=2, head_dim=64)
+
+
+def test_the_second_batch_element_is_another_one_for_every_seed() -> None:
+    """The numbers of q came twice: zeros at the end of a seed are lost."""
+    for seed in range(3):
+        q = on_16_bit_grid(np.random.default_rng(seed).standard_normal((2, 16, 8)))
+        vectors = placing.Vectors(q, q, np.arange(16), seed)
+        for given in next(vectors.blocks(FP32))[:2]:
+            assert not (given[0] == given[1]).all(axis=-1).any()
+
+
+def test_warnings_of_trial_calls_are_silent(recwarn) -> None:
+    def rotate(x, positions):
+        if positions.ndim == 1 and x.ndim == 4:
+            warnings.warn("nonsense", stacklevel=1)
+        return misnamed_kernels.right(x, positions)
+
+    Own("rotate", rotate).fit(RopeSetting.of(8))
+    assert not [one for one in recwarn if "nonsense" in str(one.message)]
