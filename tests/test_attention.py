@@ -263,6 +263,15 @@ def test_clipped_angles_have_their_own_reference() -> None:
     assert record.attention_d > 1e-2  # the shift itself changes exact scores
 
 
+def test_keys_that_tie_but_for_the_order_of_a_sum_are_no_flips(tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    k = rng.permuted(np.repeat(rng.standard_normal((1, 32)), 40, axis=0), axis=1)
+    np.savez(tmp_path / "qk.npz", q=np.ones((1, 40, 32)), k=k[None])
+    case = {"qk": str(tmp_path / "qk.npz"), "mask": "full", "rotary_dim": 0}
+    (record,) = shift(0, "fp32", "uniform", attention=True, changes={"accumulate": "fp64"}, **case)
+    assert record.top1_flips == 0
+
+
 def test_the_anchor_is_that_of_the_paper() -> None:
     options = plan.AttentionOptions.asked(True, None, None)
     assert (options.softmax, options.anchor) == ("fp64", 16)

@@ -9,7 +9,7 @@ import sys
 import pandas as pd
 import pytest
 
-from ropeaudit import records, reports, shift, to_frame
+from ropeaudit import circumstances, records, reports, shift, to_frame
 from ropeaudit.cli import options, values
 from ropeaudit.cli.main import main
 from ropeaudit.cli.progress import Progress
@@ -211,6 +211,19 @@ def test_a_ctrl_c_while_the_command_loads_is_one_line() -> None:
 
 def test_forms_are_the_same_list() -> None:
     assert options.FORMS == reports.FORMS
+
+
+def test_versions_are_those_that_are_installed(monkeypatch) -> None:
+    from importlib import metadata
+
+    def installed(name: str) -> str:
+        if name == "torch":
+            raise metadata.PackageNotFoundError(name)
+        return f"{name} 1.2"
+
+    monkeypatch.setattr(metadata, "version", installed)
+    found = circumstances.versions()
+    assert (found["numpy"], found["torch"]) == ("numpy 1.2", "not installed")
 
 
 def test_columns_are_explained_and_in_order() -> None:

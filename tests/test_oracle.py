@@ -4,6 +4,7 @@ import math
 import random
 import tomllib
 from dataclasses import dataclass, field
+from fractions import Fraction
 from importlib import resources
 from typing import Any
 
@@ -312,6 +313,18 @@ def test_a_narrow_accumulator_is_exact_until_its_rounding(tmp_path: Any) -> None
     audit = Audit("uniform", "float32", (0,), {"accumulate": "bf16"}, head_dim=4)
     q = [1 + 2.0**-7, 1 + 2.0**-23, 0.0, 0.0]
     check_pair(audit, q, [1.0, 2.0**-8 * (1 - 2.0**-23), 1.0, 1.0], tmp_path)
+
+
+@pytest.mark.parametrize("power", [30, 31, 32, 33])
+def test_a_product_that_float64_does_not_hold_breaks_a_tie_of_a_narrow_accumulator(
+    power: int, tmp_path: Any
+) -> None:
+    audit = Audit("uniform", "float64", (0,), {"accumulate": "bf16"}, head_dim=4)
+    q = 1 + 2.0**-power
+    k = (1 + 2.0**-8) / q
+    assert q * k == 1 + 2.0**-8  # a tie, were it not for the rest
+    assert Fraction(q) * Fraction(k) != 1 + Fraction(1, 256)
+    check_pair(audit, [q, 0.0, 0.0, 0.0], [k, 1.0, 1.0, 1.0], tmp_path)
 
 
 @pytest.mark.slow
