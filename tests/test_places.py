@@ -161,7 +161,7 @@ def test_code_gets_them_where_no_offset_is_given(capsys) -> None:
     asked = ["shift", "--impl", f"{KERNELS}:x_positions", "--dry-run", "-f", "json"]
     for more, last in (([], 2**17), (["--model", "llama-3.1-8b"], 2**17), (["--seq-len", "100000"], 2**17)):
         assert main([*asked, *more]) == 0
-        axes = {one["axis"]: one for one in json.loads(capsys.readouterr().out)["axes"]}
+        axes = {one["axis"]: one for one in json.loads(capsys.readouterr().out)["records"]}
         assert axes["offset"]["count"] == len(straddling(last, 256 if "--seq-len" not in more else 100000))
 
 
