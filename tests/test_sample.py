@@ -453,6 +453,11 @@ def test_the_memory_of_a_sample_holds_the_norms_of_every_row() -> None:
     assert twice - one == 6 * 8 * 10 * 10_000
 
 
+def test_a_sample_says_how_sure_its_reference_is() -> None:
+    (some,), (every,) = (shift(7, "bf16", "hf", sample=one, **SMALL) for one in (50, None))
+    assert 0 < some.reference_error <= 2 * every.reference_error < 1e-9
+
+
 def test_lost_scores_of_a_sample_are_counted_in_every_form(tmp_path, capsys) -> None:
     report = tmp_path / "x.json"
     command = [
