@@ -231,7 +231,7 @@ def test_positions_that_are_held_at_offset_0_alone_are_proved_there() -> None:
         seq_len=257,
         head_dim=4,
     )
-    assert (found.proved_up_to, found.first_failure) == (0, 1)
+    assert (found.bound_up_to, found.proved_up_to, found.first_failure) == (0, 0, 1)
 
 
 def test_a_guess_of_one_offset_names_it_and_of_none_names_none() -> None:
