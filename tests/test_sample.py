@@ -458,6 +458,12 @@ def test_a_sample_says_how_sure_its_reference_is() -> None:
     assert 0 < some.reference_error <= 2 * every.reference_error < 1e-9
 
 
+def test_as_many_numbers_as_a_stream_may_have_are_a_stream() -> None:
+    sizes = 1, 1, drawn.STREAMED // 128
+    assert drawn.source("gaussian", sizes, 64) == "gaussian"
+    assert drawn.source("gaussian", (1, 1, sizes[2] + 1), 64) == drawn.BY_ROW
+
+
 def test_lost_scores_of_a_sample_are_counted_in_every_form(tmp_path, capsys) -> None:
     report = tmp_path / "x.json"
     command = [
