@@ -114,6 +114,11 @@ def test_a_wrong_base_is_no_cast(spec, tmp_path, capsys) -> None:
     assert found["headline"].startswith("No cast, but 1 of 1 RoPE buffers is off: base 750000 explains it")
 
 
+def test_a_finding_names_what_the_buffer_holds(spec, capsys) -> None:
+    (row,) = audited(capsys, spec("bf16"), code=1)["records"]
+    assert row["finding"].startswith("inv_freq was cast to bfloat16")
+
+
 def test_a_state_dict_that_holds_itself_ends(tmp_path, capsys) -> None:
     loop = {"inv_freq": torch.from_numpy(1e4 ** (-np.arange(64) / 64)).float()}
     loop["self"] = loop
