@@ -114,8 +114,11 @@ def test_a_wrong_base_is_no_cast(spec, tmp_path, capsys) -> None:
     assert found["headline"].startswith("No cast, but 1 of 1 RoPE buffers is off: base 750000 explains it")
 
 
-def test_a_finding_names_what_the_buffer_holds(spec, capsys) -> None:
-    (row,) = audited(capsys, spec("bf16"), code=1)["records"]
+def test_a_finding_names_what_the_buffer_holds(tmp_path, capsys) -> None:
+    theta = torch.from_numpy(1e4 ** (-np.arange(64) / 64))
+    torch.save({"layers.0.rotary.inv_freq": theta.bfloat16()}, tmp_path / "a.pt")
+    (row,) = audited(capsys, tmp_path / "a.pt", code=1)["records"]
+    assert row["buffer"] == "layers.0.rotary.inv_freq"
     assert row["finding"].startswith("inv_freq was cast to bfloat16")
 
 
