@@ -121,6 +121,14 @@ def test_no_score_exceeds_the_bound_of_a_changed_recipe(changes: dict[str, str])
     assert check(("uniform", "hf"), DTYPES, (0, -5000, 131072), changes, **SMALL) == 24
 
 
+@pytest.mark.parametrize("accumulate", ["bf16", "fp16"])
+@pytest.mark.parametrize("head_dim", [32, 128])
+def test_the_prediction_of_a_narrow_accumulator_is_within_a_tenth(accumulate: str, head_dim: int) -> None:
+    case = {"heads": 1, "seq_len": 64, "head_dim": head_dim}
+    (row,) = shift(0, "fp64", "uniform", changes={"accumulate": accumulate}, threads=1, **case)
+    assert 0.9 < row.predicted_rms / row.drift_rms < 1.1
+
+
 def test_a_recurrence_in_float64_is_bounded_like_float64() -> None:
     ((record, found),) = cells(("uniform",), ("fp64",), (1000,), {"frequency_form": "recurrence"}, **SMALL)
     assert 0 < record.drift_max < found.maximum < 1e-10

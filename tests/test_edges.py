@@ -61,6 +61,13 @@ def test_a_relative_gate_holds_within_the_error_of_the_exact_scores(after, code,
     capsys.readouterr()
 
 
+def test_a_row_that_is_not_there_lacks_no_column() -> None:
+    gate = gates.parse("drift_rms>1")
+    gates.check_columns([gate], [None, ROW])
+    with pytest.raises(UsageError, match="the reports lack the column drift_rms"):
+        gates.check_columns([gate], [None, {"subject": "hf"}])
+
+
 def test_a_relative_gate_has_nothing_to_say_of_a_new_row() -> None:
     before = ROW | {"drift_rms": 2 * ROW["drift_rms"]}
     old, new = Pair(before, ROW), Pair(None, ROW)

@@ -227,6 +227,12 @@ def test_every_way_to_compute_in_float32_agrees(form: str) -> None:
             "no scaling explains it; expected scaling llama3:",
         ),
         (PLAIN, inv(PLAIN) / 4, "scaling linear:factor=4 explains it; expected no scaling"),
+        (yarn(), inv(replace(yarn(), base=123456.0)), "base 123456 explains it; expected"),
+        (
+            RopeSetting.of(64, scaling=scaling.parse("dynamic:factor=4,maximum=64"), length=256),
+            inv(RopeSetting.of(64)),
+            "dynamic scaling for a length up to its maximum explains it; expected for length 256",
+        ),
         (PLAIN, inv(PLAIN, BF16), "inv_freq was computed in bfloat16, as inverse_power ("),
         (PLAIN, 1 / inv(PLAIN), "a table of inverses (tokens per radian) explains it"),
         (

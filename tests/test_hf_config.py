@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from ropeaudit import parse
+from ropeaudit import Case, parse
 from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.rope import hf_config, presets, scaled
 from ropeaudit.rope.frequencies import frequencies
@@ -290,6 +290,20 @@ def test_the_text_part_stands_three_levels_deep_at_most() -> None:
     assert from_config(inner, "l", "here").layers == from_config(values, "l", "here").layers
     with pytest.raises(BadInput, match="holds a text_config within a text_config"):
         from_config({"text_config": inner}, "l", "here")
+
+
+def test_position_axes_by_hand_stand_before_those_of_the_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config("qwen2-vl")))
+    own = Case(config=str(tmp_path), seq_len=4)
+    assert str(own.position_axes(own.setting(4))).startswith("split 16/24/24")
+    given = Case(config=str(tmp_path), seq_len=4, mrope="20,22,22")
+    assert str(given.position_axes(given.setting(4))).startswith("split 20/22/22")
+
+
+def test_a_fraction_of_dims_is_rounded_down_where_both_are_told() -> None:
+    values = config("llama-3.1-8b") | {"hidden_size": 96 * 32, "partial_rotary_factor": 0.4, "rotary_dim": 38}
+    (layer,) = from_config(values, "f", "here").layers.values()
+    assert (layer.head_dim, layer.rotary_dim) == (96, 38)
 
 
 def test_a_file_a_folder_and_a_byte_order_mark(tmp_path: Path) -> None:

@@ -208,6 +208,32 @@ def test_a_landmark_is_tested() -> None:
     assert search(Question(16, 10**6, -1, 300), holds).failing is None
 
 
+def test_what_is_proved_is_not_measured_but_for_0_and_the_last() -> None:
+    asked: list[int] = []
+
+    def test(offsets: list[int]) -> list[bool]:
+        asked.extend(offsets)
+        return [offset < 500 for offset in offsets]
+
+    found = search(Question(seq_len=4, up_to=10_000, proved=400, most=200), test)
+    assert found.failing == 500
+    assert asked[0] == 0
+    assert min(asked[1:]) >= 400
+
+
+def test_positions_that_are_held_at_offset_0_alone_are_proved_there() -> None:
+    (found,) = limit(
+        "distinct_positions=257",
+        "fp64",
+        "uniform",
+        changes={"position": "bf16"},
+        heads=1,
+        seq_len=257,
+        head_dim=4,
+    )
+    assert (found.bound_up_to, found.proved_up_to, found.first_failure) == (0, 0, 1)
+
+
 def test_a_guess_of_one_offset_names_it_and_of_none_names_none() -> None:
     subject = Emulated(recipes.named("hf").resolve(parse("bf16")), RopeSetting.of(8))
     assert limit_guess.likeliest(subject, 16, 100, 100, 4) == [100]

@@ -272,10 +272,12 @@ def test_logits_that_are_not_finite_are_an_overflow() -> None:
     assert judge(Change(structural_largest=2e-8, largest=1.0), 4 * BIG) == "precision"
 
 
-def test_the_library_stays_offline(monkeypatch) -> None:
+def test_the_library_stays_offline_and_gives_no_advice(monkeypatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    with model_load._quiet():
+    with warnings.catch_warnings(record=True) as heard, model_load._quiet():
         assert os.environ["HF_HUB_OFFLINE"] == "1"
+        warnings.warn("advice", stacklevel=1)
+    assert not heard
 
 
 def test_a_text_is_read_and_cut(made, tmp_path, capsys) -> None:

@@ -114,6 +114,23 @@ def test_a_wrong_base_is_no_cast(spec, tmp_path, capsys) -> None:
     assert found["headline"].startswith("No cast, but 1 of 1 RoPE buffers is off: base 750000 explains it")
 
 
+def test_a_finding_names_what_the_buffer_holds(tmp_path, capsys) -> None:
+    theta = torch.from_numpy(1e4 ** (-np.arange(64) / 64))
+    torch.save({"layers.0.rotary.inv_freq": theta.bfloat16()}, tmp_path / "a.pt")
+    (row,) = audited(capsys, tmp_path / "a.pt", code=1)["records"]
+    assert row["buffer"] == "layers.0.rotary.inv_freq"
+    assert row["finding"].startswith("inv_freq was cast to bfloat16")
+
+
+def test_a_state_dict_that_holds_itself_ends(tmp_path, capsys) -> None:
+    loop = {"inv_freq": torch.from_numpy(1e4 ** (-np.arange(64) / 64)).float()}
+    loop["self"] = loop
+    torch.save(loop, tmp_path / "a.pt")
+    names = [row["buffer"] for row in audited(capsys, tmp_path / "a.pt")["records"]]
+    assert names[0] == "inv_freq"
+    assert len(names) == 5
+
+
 def test_state_dicts_inside_each_other_are_looked_through(tmp_path, capsys) -> None:
     theta = torch.from_numpy(1e4 ** (-np.arange(64) / 64)).float()
     inner = {"model": {"state": {"decoder": {"rotary": {"inv_freq": theta}}}}}

@@ -129,6 +129,17 @@ def test_a_blend_of_frequencies_is_allowed_no_more_than_its_terms(kind) -> None:
     assert (allowance.flips(one, setting, at) <= (allowance.flips(one, plain, at) + more) * (1 + 1e-12)).all()
 
 
+def test_the_side_that_is_wrong_tells_as_what_it_is_rotated() -> None:
+    def rotate(q, k, positions):
+        return right(q, torch.where(positions == 50, 77, positions)), right(k, positions)
+
+    setting, at = RopeSetting.of(64), np.arange(96)
+    x = np.random.default_rng(0).standard_normal((2, 2, 96, 64))
+    turning = Own("own", rotate).turning(setting, parse("fp32"))
+    seen = placing.check(turning, setting, parse("fp32"), placing.Vectors(*x, at), 0)
+    assert seen.resembles == "q alone: position 50 alone: position 50 rotated as 77"
+
+
 def test_one_position_of_two_is_not_called_the_only_one() -> None:
     own = Own("own", lambda x, positions: x)
     setting, x = RopeSetting.of(64), np.random.default_rng(0).standard_normal((2, 3, 64))

@@ -453,6 +453,17 @@ def test_the_memory_of_a_sample_holds_the_norms_of_every_row() -> None:
     assert twice - one == 6 * 8 * 10 * 10_000
 
 
+def test_a_sample_says_how_sure_its_reference_is() -> None:
+    (some,), (every,) = (shift(7, "bf16", "hf", sample=one, **SMALL) for one in (50, None))
+    assert 0 < some.reference_error <= 2 * every.reference_error < 1e-9
+
+
+def test_as_many_numbers_as_a_stream_may_have_are_a_stream() -> None:
+    sizes = 1, 1, drawn.STREAMED // 128
+    assert drawn.source("gaussian", sizes, 64) == "gaussian"
+    assert drawn.source("gaussian", (1, 1, sizes[2] + 1), 64) == drawn.BY_ROW
+
+
 def test_lost_scores_of_a_sample_are_counted_in_every_form(tmp_path, capsys) -> None:
     report = tmp_path / "x.json"
     command = [

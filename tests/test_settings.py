@@ -8,7 +8,7 @@ from mpmath import mp, mpf
 from ropeaudit import Record, exact_frequencies, reference, shift
 from ropeaudit.errors import UsageError
 from ropeaudit.rope import axes, scaling
-from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.rope.setting import LARGEST_DIM, RopeSetting
 
 SMALL = {"heads": 2, "seq_len": 64, "head_dim": 32}
 DYNAMIC = "dynamic:factor=4,maximum=2048"
@@ -235,6 +235,12 @@ def test_the_largest_base_that_the_message_names_is_taken() -> None:
         RopeSetting.of(4, base=1.0000001e100)
     with pytest.raises(UsageError, match="above 1, up to 1e100"):
         RopeSetting.of(4, base=1.0)
+
+
+def test_the_largest_head_that_the_message_names_is_taken() -> None:
+    assert RopeSetting.of(LARGEST_DIM).head_dim == LARGEST_DIM
+    with pytest.raises(UsageError, match=f"from 2 to {LARGEST_DIM}; try --head-dim 128"):
+        RopeSetting.of(LARGEST_DIM + 2)
 
 
 def test_scores_as_small_as_float32_holds_are_taken(tmp_path) -> None:
