@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ropeaudit import bounds, circumstances, inputs
-from ropeaudit.analyses.trace_compare import LIKE, Likeness, Stage, compared, narrowest, nearest
+from ropeaudit.analyses.trace_compare import COMPARED, LIKE, Likeness, Stage, compared, narrowest, nearest
 from ropeaudit.cases import Case
 from ropeaudit.doubledouble import Array
 from ropeaudit.errors import RopeAuditError
@@ -29,7 +29,7 @@ from ropeaudit.subjects.likeness import Group
 from ropeaudit.subjects.own import Own
 
 OFFSETS = (0, 1024, 32768, 131072)
-_HEADS, _LENGTH = 2, 48
+_HEADS = 2
 _LISTED = 0.9  # recipes further away explain nothing, and are not listed beside a nearer one
 _EXPLAINS = 0.3  # a base explains vectors if it leaves at most this share of their error
 _SAME = 0.01  # two fitted bases that differ by less are the same
@@ -75,7 +75,7 @@ def run(
     """
     total, done = len(cases) * len(implementations) * len(dtypes), 0
     for case in cases:
-        asked = case.setting(_LENGTH)
+        asked = case.setting(COMPARED)
         for one in implementations:
             own = one.fit(asked).layout if isinstance(one, Own) else one.layouts[0]
             setting = replace(asked, layout=case.layout or own)
@@ -99,8 +99,8 @@ class _Known:
 @functools.lru_cache(maxsize=4)
 def _known(dtype: Format, setting: RopeSetting, seed: int, offsets: tuple[int, ...]) -> _Known:
     """Return what is compared with, once for all implementations."""
-    made = inputs.make("gaussian", _HEADS, _HEADS, _LENGTH, setting, seed)
-    at = np.arange(_LENGTH, dtype=np.int64)
+    made = inputs.make("gaussian", _HEADS, _HEADS, COMPARED, setting, seed)
+    at = np.arange(COMPARED, dtype=np.int64)
     subjects = [Emulated(group.resolved, setting) for group in likeness.variants(dtype)]
     vectors = {
         (number, offset): likeness.emulated(subject.recipe, setting, made.q, offset)
@@ -115,7 +115,7 @@ def _one(
     one: Implementation, dtype: Format, setting: RopeSetting, seed: int, offsets: Sequence[int]
 ) -> Traced:
     subject, some = Called(one, setting, dtype), dict.fromkeys((0, *offsets))
-    reasons = {offset: subject.refusal(_LENGTH, offset) for offset in some}
+    reasons = {offset: subject.refusal(COMPARED, offset) for offset in some}
     if reasons[0]:
         return Traced(one.name, dtype, setting, refused=reasons[0])
     kept = tuple(offset for offset in some if not reasons[offset])
@@ -189,7 +189,7 @@ def _fault(
 
 def _base(seen: FloatArray, x: Array, setting: RopeSetting) -> float:
     """Return the base that explains vectors at positions from 0; 0 where none does."""
-    base, at = likeness.base_of(seen, x, setting), np.arange(_LENGTH, dtype=np.int64)
+    base, at = likeness.base_of(seen, x, setting), np.arange(COMPARED, dtype=np.int64)
     if not 1 < base < LARGEST_BASE:
         return 0.0
     missed, left = (
@@ -206,7 +206,7 @@ def _predicted(group: Group, made: Inputs, setting: RopeSetting, offsets: Sequen
 
 def _turned(subject: Called, made: Inputs, offset: int) -> FloatArray:
     """q as the implementation turns it. Shapes: -> (h, s, d)."""
-    table = subject.table(np.arange(_LENGTH, dtype=np.int64), offset)
+    table = subject.table(np.arange(COMPARED, dtype=np.int64), offset)
     return np.stack([subject.rotate(round_to(head, subject.input), table) for head in made.q])
 
 
@@ -240,12 +240,12 @@ def _stages(one: Implementation, dtype: Format, setting: RopeSetting, made: Inpu
     from ropeaudit.analyses import trace_mode
     from ropeaudit.subjects import patience, torch_arrays
 
-    log = trace_mode.Logger(1, _LENGTH, setting.head_dim, setting.pairs)
+    log = trace_mode.Logger(1, COMPARED, setting.head_dim, setting.pairs)
     x = np.ascontiguousarray(round_to(made.q[:1], dtype), dtype=dtype.carrier)
 
     def traced() -> FloatArray:
         with log:
-            return one.fresh(setting, dtype)(x, np.arange(_LENGTH, dtype=np.int64))
+            return one.fresh(setting, dtype)(x, np.arange(COMPARED, dtype=np.int64))
 
     torch_arrays.listeners.append(log.hear)
     try:

@@ -17,7 +17,7 @@ from ropeaudit.subjects import likeness
 from ropeaudit.subjects.likeness import Group
 
 LIKE = 0.5  # the largest distance of a likeness
-_LENGTH = 48  # positions that are compared
+COMPARED = 48  # positions at an offset
 _FINEST = 2.0**-50  # float64 angles are not compared more finely than this, per token
 _TIE = 0.02  # share by which two distances must differ for one recipe to be nearer
 
@@ -70,7 +70,7 @@ def compared(
         alike = np.array_equal(np.isfinite(seen), np.isfinite(other))
         own = likeness.apart(seen[both], exact[offset][both]) if both.any() else 0.0
         missed = likeness.apart(seen[both], other[both]) if both.any() else 0.0
-        missed /= max(own, _FINEST * (_LENGTH + abs(offset)))
+        missed /= max(own, _FINEST * (COMPARED + abs(offset)))
         distance = max(distance, missed if alike else math.inf)
         equal.append(float(np.mean((seen == other) | (np.isnan(seen) & np.isnan(other)))))
     profile = max(_factor(drifts[offset], other_drifts[offset]) for offset in vectors)

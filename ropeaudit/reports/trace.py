@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropeaudit.analyses.trace import Traced
-from ropeaudit.analyses.trace_compare import Likeness, expected, narrowest
+from ropeaudit.analyses.trace_compare import COMPARED, Likeness, expected, narrowest
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import percent
 from ropeaudit.subjects import likeness
@@ -117,7 +117,8 @@ def headline(found: Traced) -> str:
         return f"{who} behaves like no known recipe;{fault}"
     best = found.nearest()
     like = "; or ".join(str(one.group) for one in best)
-    equal = f"{percent(best[0].equal)} of its numbers are theirs to the last bit"
+    places = len(found.drifts or {}) * COMPARED
+    equal = f"{percent(best[0].equal)} of its numbers for q at {places} positions are theirs to the last bit"
     if best[0].differing:
         return f"{who} behaves like no known recipe: {_otherwise(found, best[0])}, but {equal}."
     named = any(one.group.names for one in best)
