@@ -402,3 +402,8 @@ def test_the_default_shift_does_not_load_the_pass() -> None:
     for asked in (False, True):
         run = [sys.executable, "-c", code.format(asked)]
         assert subprocess.run(run, check=True, capture_output=True, text=True).stdout.strip() == str(asked)
+
+
+@pytest.mark.parametrize("seq_len", [1, 4096, 2**24, 2**40])
+def test_a_strip_has_a_row_at_least(seq_len: int) -> None:
+    assert attention_pass.rows_of_strip(seq_len) >= 1

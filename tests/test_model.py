@@ -10,6 +10,7 @@ import shutil
 import types
 import warnings
 from importlib.metadata import version
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -244,6 +245,16 @@ def test_turning_back_and_the_part_of_a_pair(layout) -> None:
         dims = [2 + i, 2 + i + p] if layout == "half" else [2 + 2 * i, 3 + 2 * i]
         change = q2[:, dims] @ k2[:, dims].T - q[:, dims] @ k[:, dims].T
         assert found[i] == pytest.approx(np.sqrt(np.mean(change**2)), rel=1e-6)
+
+
+def test_a_drift_is_the_change_of_the_score_though_it_is_summed_from_its_causes() -> None:
+    rng, pairs = np.random.default_rng(0), Pairs(0, "half", 10.0 ** -np.arange(4), 1.0)
+    (q, k), visible = rng.standard_normal((2, 1, 6, 8)), np.tri(6, dtype=bool)
+    q2, k2 = q + 1e-3 * rng.standard_normal(q.shape), k + 1e-3 * rng.standard_normal(k.shape)
+    base, shifted = (SimpleNamespace(q=a, k=b, visible=visible, scale=0.5) for a, b in ((q, k), (q2, k2)))
+    (found,) = model_layers.drifts(0, base, shifted, pairs)
+    change = np.where(visible, q2[0] @ k2[0].T - q[0] @ k[0].T, 0) * 0.5
+    assert found.largest == pytest.approx(np.abs(change).max(), rel=1e-9)
 
 
 def test_the_judge_notices_narrow_numbers_and_widens_what_asks_for_float32() -> None:

@@ -346,3 +346,11 @@ def test_a_checkpoint_is_searched_by_values(tmp_path, capsys) -> None:
     assert [(row["buffer"], row["what"], row["agrees"]) for row in found["records"]] == [
         ("x.y", "angles", "yes")
     ]
+
+
+def test_the_first_rows_tell_which_tables_belong_together() -> None:
+    angles = np.arange(200)[:, None] * 1e4 ** (-np.arange(8) / 8)
+    cos, sin = np.cos(angles), np.sin(angles)
+    sin[150] = np.nan  # which is said of a table that is known
+    assert rope_values.partners(cos, sin)
+    assert not rope_values.partners(cos, 0.5 * sin)

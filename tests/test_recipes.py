@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from ropeaudit import recipes, shift
+from ropeaudit import RopeSetting, recipes, shift
 from ropeaudit.errors import BadInput, NotEmulated, UnknownName, UsageError
-from ropeaudit.formats import FORMATS, parse
+from ropeaudit.formats import FORMATS, parse, round_to
+from ropeaudit.subjects.emulated import Emulated
 
 BF16 = parse("bf16")
 REFUSED = {"mlx-metal", "flashinfer-posids"}
@@ -104,3 +106,18 @@ def test_bad_files(tmp_path: Path, text: str) -> None:
 def test_unknown_recipe() -> None:
     with pytest.raises(UnknownName, match="did you mean vllm-cuda"):
         recipes.load("vllm_cuda")
+
+
+def test_the_narrowest_stage_is_the_least_precise_that_rounds_everywhere() -> None:
+    for stage in ("rotation", "output", "accumulate", "score"):
+        one = recipes.named("uniform").changed({stage: "bf16"}).resolve(parse("fp64"))
+        assert one.narrowest == 8, stage
+    assert recipes.named("uniform").resolve(parse("fp64")).narrowest == 53
+
+
+def test_cos_and_sin_are_held_in_their_own_format() -> None:
+
+    for fmt in ("bf16", "fp16", "fp32"):
+        one = recipes.named("uniform").changed({"trig": fmt, "table": "fp64"}).resolve(parse("fp64"))
+        for part in Emulated(one, RopeSetting.of(16)).table(np.arange(1, 99), 0):
+            assert np.array_equal(part, round_to(part, parse(fmt))), fmt
