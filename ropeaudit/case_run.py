@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -102,8 +102,7 @@ class CaseRun:
         wanted = [[offset for subject, offset in cells if subject is one] for one in some]
         found = self._measure(some, wanted, at, origin, part) if cells else {}
         floors = self._measure(some, [[0]] * len(some), at, 0) if origin and cells else found
-        limits = self._bounds(cells)
-        attained = self._careful([subject.dtype for subject in some], at)
+        limits, attained = self._bounds(cells, at)
         rows: dict[tuple[int, int], Attention] = {}
         if self.asked and cells and isinstance(self.loaded, Inputs):
             together = Plan(some, wanted, self.loaded, at, self.case.mask, origin)
@@ -148,21 +147,23 @@ class CaseRun:
                 return reason
         return ""
 
-    def _bounds(self, cells: Sequence[tuple[Subject, int]]) -> dict[tuple[Subject, int], Bound]:
-        """Return the a-priori bound of each cell that is a recipe's."""
+    def _bounds(
+        self, cells: Sequence[tuple[Subject, int]], at: RopeSetting
+    ) -> tuple[dict[tuple[Subject, int], Bound], dict[Format, float]]:
+        """Return the a-priori bound of each cell that is a recipe's, and what careful code attains by dtype.
+
+        The latter is a predicted RMS drift at offset 0. All are computed in one pass over q and k.
+        """
         known = [(subject, offset) for subject, offset in cells if isinstance(subject, OfRecipe)]
         twins = {subject: _emulated(subject) for subject, _ in known}
-        found = self._limits([(twins[subject], offset) for subject, offset in known])
-        return dict(zip(known, found, strict=True))
-
-    def _careful(self, dtypes: Iterable[Format], at: RopeSetting) -> dict[Format, float]:
-        """Return the predicted RMS drift of careful code in each dtype at offset 0."""
-        wanted = list(dict.fromkeys(dtypes))
-        missing = [dtype for dtype in wanted if (at, dtype) not in self.careful]
-        cells = [(Emulated(careful(dtype), at, self.axes), 0) for dtype in missing]
-        for dtype, limit in zip(missing, self._limits(cells), strict=True):
+        dtypes = dict.fromkeys(subject.dtype for subject, _ in cells)
+        missing = [dtype for dtype in dtypes if (at, dtype) not in self.careful]
+        own = [(twins[subject], offset) for subject, offset in known]
+        limits = self._limits([*own, *((Emulated(careful(dtype), at, self.axes), 0) for dtype in missing)])
+        for dtype, limit in zip(missing, limits[len(own) :], strict=True):
             self.careful[at, dtype] = limit.rms
-        return {dtype: self.careful[at, dtype] for dtype in wanted}
+        attained = {dtype: self.careful[at, dtype] for dtype in dtypes}
+        return dict(zip(known, limits[: len(own)], strict=True)), attained
 
     def _limits(self, cells: Sequence[tuple[Emulated, int]]) -> list[Bound]:
         """Return the a-priori bound of each cell; of a sample the prediction alone."""

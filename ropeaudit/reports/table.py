@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +22,24 @@ WHOLE = 10_000  # columns: no table is wider
 
 
 def render(report: Report) -> str:
-    """Return the plain table at its natural width, whatever that is."""
-    from rich.console import Console
+    """Return the plain table at its natural width, whatever that is; rich is not loaded for it."""
+    parts = []
+    if report.headline and report.header:
+        parts.append(f"{printable(report.headline)}\n" + "\n" * bool(report.screen))
+    names, left_out = _fitting(report, WHOLE)
+    if names:
+        parts.append(_plain(report, names))
+    if report.header and (legend := _legend(report, left_out)):
+        parts.append(f"\n{legend}\n")
+    parts += [f"\n{render(other)}" for other in report.further.values() if other.headline]
+    return "".join(line.rstrip() + "\n" for line in "".join(parts).split("\n")[:-1])
 
-    text = io.StringIO()
-    show(report, Console(file=text, width=WHOLE, color_system=None, force_terminal=False))
-    return "".join(line.rstrip() + "\n" for line in text.getvalue().splitlines())
+
+def _legend(report: Report, left_out: Sequence[str]) -> str:
+    legend = [report.legend] if report.legend else []
+    if left_out:
+        legend.append(f"Left out for want of room: {', '.join(left_out)}.")
+    return "\n".join(legend)
 
 
 def show(report: Report, console: Console) -> None:
@@ -41,17 +52,11 @@ def show(report: Report, console: Console) -> None:
         if report.screen:
             console.print()
     names, left_out = _fitting(report, console.width)
-    if names and whole and console.color_system is None:
-        console.file.write(_plain(report, names))
-    elif names:
+    if names:
         console.print(_table(report, names))
-    if report.header:
-        legend = [report.legend] if report.legend else []
-        if left_out:
-            legend.append(f"Left out for want of room: {', '.join(left_out)}.")
-        if legend:
-            console.print()
-            console.print(Text("\n".join(legend), style="dim"), soft_wrap=whole)
+    if report.header and (legend := _legend(report, left_out)):
+        console.print()
+        console.print(Text(legend, style="dim"), soft_wrap=whole)
     for other in report.further.values():
         if other.headline:
             console.print()
@@ -73,19 +78,26 @@ def _table(report: Report, names: Sequence[str]) -> Table:
 
 def _plain(report: Report, names: Sequence[str]) -> str:
     """Return the table without colours: rich takes half a millisecond for a row, which thousands feel."""
-    from rich.cells import cell_len
-
     columns = []
     for name in names:
         cells = [shown(name, row[name]) for row in report.rows]
         cells = [heading(name), *cells] if report.header else cells
-        width, right = max(map(cell_len, cells), default=0), is_number(report.rows, name)
-        padded = [(" " * (width - cell_len(cell)), cell) for cell in cells]
+        width, right = max(map(_cells, cells), default=0), is_number(report.rows, name)
+        padded = [(" " * (width - _cells(cell)), cell) for cell in cells]
         columns.append([space + cell if right else cell + space for space, cell in padded])
     lines = [_BETWEEN.join(cells) for cells in zip(*columns, strict=True)]
     if report.header:
         lines.insert(1, "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * len(lines[0]))
     return "".join(line + "\n" for line in lines)
+
+
+def _cells(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # loads rich
+
+    return cell_len(text)
 
 
 def heading(name: str) -> str:
