@@ -40,7 +40,7 @@ _OWN = ("file", "kind", "outputs", "quiet")  # the options that are none of the 
     default="drift",
     metavar="KIND",
     help="drift over offset, heatmap over query and key, stages to blame, bands of frequencies, decay over "
-    "distance, safe: up to where a tolerance is met.  [default: drift]",
+    "distance, safe: what `limit` proved and measured.  [default: drift]",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
 @axis("--offset", "heatmap: integer added to every position.", "1000")
