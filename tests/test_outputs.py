@@ -97,7 +97,10 @@ OWN_INPUTS = [  # the command and which of its files is its output, as LINK wher
 ]
 
 
-@pytest.mark.parametrize("how", ["itself", "absolute", "link", "hard link"])
+@pytest.mark.parametrize(
+    "how",
+    ["itself", "link", *(pytest.param(how, marks=pytest.mark.slow) for how in ("absolute", "hard link"))],
+)
 @pytest.mark.parametrize(("line", "name"), OWN_INPUTS, ids=[f"{line} -o {name}" for line, name in OWN_INPUTS])
 def test_no_command_writes_over_what_it_reads(line, name, how, inputs, tmp_path, capsys, monkeypatch) -> None:
     folder = tmp_path / "inputs"
