@@ -124,8 +124,8 @@ def until(browser: Any, truth: Any) -> None:
 
 
 def test_it_opens_and_shows_all(page: Any) -> None:
-    assert page.find_element("tag name", "h1").text.startswith("Growing (6 of 12 cases): uniform in bfloat16")
-    assert page.title.startswith("Growing (6 of 12 cases)")
+    assert page.find_element("tag name", "h1").text.startswith("Out of tolerance (1 of 12 cases): uniform in bfloat16")
+    assert page.title.startswith("Out of tolerance (1 of 12 cases)")
     assert len(column(page, "offset")) == 12
     assert page.find_element("id", "count").text == "12 of 12 cases"
     drawings = page.find_elements("css selector", "svg[role=img]")
@@ -228,7 +228,7 @@ def test_copying(page: Any, place: str, clipboard: bool) -> None:
     copied = page.execute_async_script(
         "navigator.clipboard.readText().then(arguments[0], e => arguments[0]('' + e))"
     )
-    assert copied.startswith("**Growing (6 of 12 cases)")
+    assert copied.startswith("**Out of tolerance (1 of 12 cases)")
     assert "| uniform | bfloat16 | 5000 |" in copied
     whole = page.execute_script("return document.getElementById('markdown').textContent")
     assert copied.strip() == whole.strip()
@@ -239,14 +239,14 @@ def test_where_nothing_can_copy_the_text_is_selected(page: Any) -> None:
     page.execute_script("document.execCommand = () => false")
     page.find_element("id", "copy").click()
     assert "Ctrl+C" in page.find_element("id", "said").text
-    assert page.execute_script("return String(window.getSelection())").startswith("**Growing")
+    assert page.execute_script("return String(window.getSelection())").startswith("**Out of tolerance")
 
 
 def test_without_javascript(page: Any, place: str) -> None:
     page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         page.get(place)
-        assert page.find_element("tag name", "h1").text.startswith("Growing")
+        assert page.find_element("tag name", "h1").text.startswith("Out of tolerance")
         assert len(page.find_elements("css selector", "#cases tbody tr")) == 12
         assert page.find_elements("css selector", "svg[role=img]")[0].is_displayed()
         assert not page.find_element("id", "controls").is_displayed()
@@ -269,7 +269,7 @@ def test_a_narrow_window_scrolls_the_table_and_not_the_page(page: Any) -> None:
 
 def test_hostile_names_stay_text(chromium: Any, tmp_path: Path) -> None:
     found = [one.as_dict() | {"subject": HOSTILE, "model": HOSTILE, "verdict": HOSTILE}
-             for one in shift((0, 100), "bf16", seq_len=9, heads=1, head_dim=8)]  # fmt: skip
+             for one in shift((0, 100), "bf16", "hf", seq_len=9, heads=1, head_dim=8)]  # fmt: skip
     about = {"command": HOSTILE, "environment": {HOSTILE: HOSTILE}, "stages": {HOSTILE: {HOSTILE: HOSTILE}}}
     screen = ["subject", "model", "offset", "drift_rms", "verdict"]
     text = reports.render("html", Report(found, screen, screen, (), HOSTILE, [HOSTILE], HOSTILE, about))
