@@ -190,5 +190,5 @@ def _tolerance(typed: str | None) -> dict[str, float]:
     if typed is None:
         return {}
     number = typed.strip().removesuffix("%")
-    share = values.number(number, "--tolerance", "1%")
+    share = values.number(number or typed, "--tolerance", "1%")
     return {"tolerance": share / 100 if number != typed.strip() else share}
