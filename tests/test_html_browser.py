@@ -124,7 +124,8 @@ def until(browser: Any, truth: Any) -> None:
 
 
 def test_it_opens_and_shows_all(page: Any) -> None:
-    assert page.find_element("tag name", "h1").text.startswith("Out of tolerance (1 of 12 cases): uniform in bfloat16")
+    heading = page.find_element("tag name", "h1").text
+    assert heading.startswith("Out of tolerance (1 of 12 cases): uniform in bfloat16")
     assert page.title.startswith("Out of tolerance (1 of 12 cases)")
     assert len(column(page, "offset")) == 12
     assert page.find_element("id", "count").text == "12 of 12 cases"
