@@ -173,7 +173,7 @@ def _test_rotation(
     turning = subject.turning(setting, test.dtype, function if own.is_module(function) else None)
     q, k = test.vectors()
     vectors = Vectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))
-    rows = placing.APART if subject.fit(setting).way.by_batch else 0
+    rows = placing.APART if subject.fit(setting).rows else 0
     for offset in offsets:
         with _raising(name, test.dtype, offset):
             test.check_places(turning, vectors, offset)

@@ -45,9 +45,10 @@ def test_a_fault_is_named_as_what_it_is_or_not_at_all(name) -> None:
 
 
 def test_what_some_calls_do_is_not_said_of_all() -> None:
-    """Which calls of a row are the third ones is by chance."""
-    seen = {(one.resembles or "")[len("q alone: ") :] for one in audited("every_third_call")}
-    assert seen <= {"", "rotated twice, though not in every call"}
+    """Which calls of a row are the third ones is by chance; its count of calls is a state that they leave."""
+    seen = {(one.resembles or "").removeprefix("q alone: ") for one in audited("every_third_call")}
+    state = "state that an earlier call left: called afresh it is right"
+    assert seen <= {"", "rotated twice, though not in every call", state}
 
 
 def test_a_row_of_positions_for_each_batch_element_is_right() -> None:

@@ -15,7 +15,7 @@ from ropeaudit.cli.main import main
 from ropeaudit.errors import UsageError
 from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.straddling import straddling
-from ropeaudit.subjects import allowance, placing
+from ropeaudit.subjects import allowance, own, placing
 from ropeaudit.subjects import right as exactly
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.own import Own
@@ -266,6 +266,40 @@ def test_the_helper_gives_each_batch_element_its_own_positions() -> None:
 
     with pytest.raises(AssertionError, match="batch element 1 alone"):
         assert_shift_invariant(first_row, head_dim=64, whole=False)
+
+
+ROWS = """
+import torch
+def turn(x, positions):
+    angles = positions[..., None] * 10000.0 ** (-torch.arange(0, 64, 2).float() / 64)
+    a, b = x.float().chunk(2, -1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+def first_row(x, positions):
+    return turn(x, positions if positions.ndim == 1 else positions[0])
+def each_row(x, positions):
+    return turn(x, positions if positions.ndim == 1 else positions[:, None])
+def one_row(x, positions):
+    assert positions.ndim == 1
+    return turn(x, positions)
+"""
+
+
+@pytest.mark.parametrize(("name", "rows"), [("first_row", True), ("each_row", True), ("one_row", False)])
+def test_code_that_takes_positions_in_both_shapes_is_given_both(name, rows, tmp_path) -> None:
+    (tmp_path / "rows.py").write_text(ROWS)
+    kernel = f"{tmp_path / 'rows.py'}:{name}"
+    (one,) = shift((1000,), "bf16", implementations=kernel, **SIZES)
+    function = own.load(kernel).thing
+    assert (own.load(kernel).fit(RopeSetting.of(64)).rows is not None) is rows
+    if name == "first_row":
+        assert one.verdict == "misplaced"
+        assert one.resembles.startswith("batch element 1 alone")
+        with pytest.raises(AssertionError, match="batch element 1 alone"):
+            assert_shift_invariant(function, head_dim=64, whole=False)
+    else:
+        assert one.place_excess < 1
+        assert_shift_invariant(function, head_dim=64, whole=False)
 
 
 @pytest.mark.parametrize("empty", [(), [], iter(())])

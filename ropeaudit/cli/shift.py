@@ -186,9 +186,12 @@ def _offsets(cases: Sequence[Case], called: bool) -> Sequence[int]:
 def _tolerance(typed: str | None) -> dict[str, float]:
     """Read a share: 0.01 or 1%. Raises: UsageError."""
     from ropeaudit.cli import values
+    from ropeaudit.errors import UsageError
 
     if typed is None:
         return {}
     number = typed.strip().removesuffix("%")
     share = values.number(number or typed, "--tolerance", "1%")
+    if share < 0:
+        raise UsageError(f"--tolerance {typed!r} is not a share from 0 up; try --tolerance 1%")
     return {"tolerance": share / 100 if number != typed.strip() else share}

@@ -135,7 +135,7 @@ class Called:
     def by_batch(self) -> bool:
         """Whether it takes positions of each batch element."""
         fit = getattr(self.implementation, "fit", None)
-        return fit is not None and bool(fit(self.setting).way.by_batch)
+        return fit is not None and fit(self.setting).rows is not None
 
     def rotate(self, x: FloatArray, table: _Table) -> FloatArray:
         """Return x turned by the implementation, as q. Shapes: (s, d) -> (s, d)."""

@@ -39,6 +39,7 @@ class Fit:
     error: relative RMS distance of the best (batch, head) from the exact rotation: wrong code may do right by
     one of them. odd: those that it turns otherwise.
     misfit: why the call does not fit at all, which says nothing of the code; empty where it does.
+    rows: the way to give it a row of positions for each batch element; None where it takes none.
     """
 
     way: Way
@@ -47,6 +48,7 @@ class Fit:
     error: float
     odd: tuple[tuple[int, int], ...]
     misfit: str = ""
+    rows: Way | None = None
 
     @property
     def sure(self) -> bool:
@@ -78,9 +80,9 @@ def fit(make: Callable[[], Any], name: str, setting: RopeSetting, order: str | N
             if best is None or (bool(found.misfit), found.error) < (bool(best.misfit), best.error):
                 best = found
             if best.error < _SURE:
-                return best
+                break
         if best is not None and not best.misfit:
-            return best
+            return replace(best, rows=_rows(best, make, setting))
     if best is None:
         known = signatures.described(iter(tried))
         raise UsageError(f"{name} could not be called in any way that is known. Tried {known}")
@@ -94,6 +96,20 @@ def fit(make: Callable[[], Any], name: str, setting: RopeSetting, order: str | N
         f"{name}, called as {best.way}, {best.misfit}; what to give it is not known, so it is not audited. "
         f"{_wrapper(name, setting, best)}"
     )
+
+
+def _rows(best: Fit, make: Callable[[], Any], setting: RopeSetting) -> Way | None:
+    """Return the way to give a row of positions for each batch element; None where code takes none.
+
+    Code that takes positions (s,) may take (b, s) too: it does where equal rows give what (s,) gives.
+    """
+    if best.way.by_batch or not best.sure:
+        return best.way if best.way.by_batch else None
+    way = replace(best.way, rank=2)
+    try:
+        return way if way.by_batch and _tried(way, make(), setting).error <= 2 * best.error + _SURE else None
+    except Exception:  # whatever other people's code raises: it takes no such positions
+        return None
 
 
 def _wrapper(name: str, setting: RopeSetting, best: Fit) -> str:

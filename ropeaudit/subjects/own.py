@@ -258,8 +258,9 @@ class OwnTurning:
         return first[..., back], second[..., back]
 
     def _answer(self, q: FloatArray, k: FloatArray | None, at: Positions) -> Answer:
+        way = self.fit.rows if at.ndim == 2 and self.fit.rows is not None else self.fit.way
         with surroundings.at_home(self.own.home):
-            answer = self.fit.way(self.instance, q, at, self.setting, self.dtype, k, self.own.changes)
+            answer = way(self.instance, q, at, self.setting, self.dtype, k, self.own.changes)
         self.own.heard(answer, self.dtype)
         return answer
 
