@@ -1,0 +1,244 @@
+"""Compare what two states of the package put out: python tests/same_output.py OLD NEW [--only WORD].
+
+OLD and NEW are folders that hold ropeaudit/. About sixty command lines over all commands and forms are run in
+both, each in an empty folder beside the same inputs; exit codes, stdout and every file written must be equal
+byte by byte, but for the metadata of a run. Messages on stderr that differ are listed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+KERNEL = """
+import torch
+def right(x, positions):
+    inverse = 10000.0 ** (-torch.arange(0, x.shape[-1], 2).float() / x.shape[-1])
+    angles = positions.float()[..., None] * inverse
+    a, b = x.float().chunk(2, -1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+def wrong(x, positions):
+    return right(x, positions % 65536)
+class Rotary(torch.nn.Module):
+    def __init__(self, dim=64, base=10000.0):
+        super().__init__()
+        self.register_buffer("inv_freq", (base ** (-torch.arange(0, dim, 2).float() / dim)).bfloat16())
+    def forward(self, x, positions):
+        return right(x, positions)
+"""
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 8192,
+    "rope_theta": 500000.0,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 4096,
+    },
+}
+SMALL = "--heads 2 --seq-len 48 --head-dim 32"
+OUT = "-o a.csv -o a.json -o a.jsonl -o a.md -o a.html -o a.txt"
+LINES = f"""
+shift {SMALL}
+shift {SMALL} -f csv {OUT}
+shift {SMALL} -f json -o a.parquet --recipe fp64-angles,hf --dtype fp32
+shift {SMALL} --recipe hf,meta,vllm-cuda,mlx-fallback --dtype fp32,bf16,fp16 --offset 0,1000,128k -f jsonl
+shift {SMALL} --offset 1k-64k*4 --recipe uniform --curve
+shift {SMALL} --attention --softmax recipe --offset 1000 --dtype bf16 -f csv
+shift {SMALL} --attention --anchor 4 --qk diagonal --offset 0,4096 --dtype fp16 -f markdown
+shift {SMALL} --impl IN/kernel.py:right --dtype bf16,fp32
+shift {SMALL} --impl IN/kernel.py:wrong --dtype bf16 -f csv --fail-if drift_rms>0.01 --offset 0,70000 -o a.html
+shift {SMALL} --impl transformers-llama,mistral-inference --offset 0,1000,131072 -f csv
+shift --sample 500 --seq-len 5000 --head-dim 64 --offset 1000 --dtype bf16 -f csv -o a.md
+shift {SMALL} --backend torch --offset 1000 --dtype bf16,fp16 -f csv
+shift --config IN/config.json --heads 2 --kv-heads 1 --seq-len 64 --offset 4096 -f csv
+shift --model llama-3.1-8b,gemma-3-27b --heads 1 --kv-heads 1 --seq-len 32 --dtype bf16 -f csv -o a.html
+shift {SMALL} --mrope 8,4,4 --axis h,hw --offset 1000 --dtype bf16 -f csv
+shift {SMALL} --scaling yarn:factor=4,original=1024 --length shifted --offset 8192 --dtype bf16 -f csv
+shift {SMALL} --scaling dynamic:factor=2,maximum=64 --length shifted --offset 4096 --dtype fp32 -f csv
+shift {SMALL} --mask window:8 --layout interleaved --rotary-dim 16 --clip 100 --dtype bf16,fp8_e4m3 -f csv
+shift --qk IN/qk.npz --dtype fp16 -f csv
+shift {SMALL} --set angle=fp64 --accumulate bf16 --recipe uniform --dtype bf16 --tolerance 5% -f json
+shift {SMALL} --jobs 2 --seed 1,2 -o a.csv -q
+shift {SMALL} --shard 2/3 -f csv
+shift {SMALL} --dry-run
+shift {SMALL} --columns offset,drift_rms,verdict -f markdown
+shift {SMALL} --no-header -f csv
+shift {SMALL} --baseline IN/before.csv --seed 1 --recipe hf --dtype bf16 --fail-if drift_rms>1.1x
+shift {SMALL} --offset 1,,2
+shift {SMALL} --dtype float8
+shift --seq-len -3
+shift {SMALL} --recipe nothing
+limit --heads 1 --seq-len 16 --head-dim 32
+limit --heads 1 --seq-len 16 --head-dim 32 --recipe hf,uniform --dtype bf16,fp16 --up-to 1m -f csv {OUT}
+limit --model llama-3.1-8b --heads 1 --kv-heads 1 --seq-len 16 --dtype bf16 -f json
+explain --heads 1 --seq-len 32 --head-dim 32 --dtype bf16 --recipe uniform --offset 1000 -f csv {OUT}
+explain --heads 1 --seq-len 32 --head-dim 32 --dtype fp16 --recipe hf --by pair
+explain --heads 1 --seq-len 32 --head-dim 32 --dtype bf16 --recipe uniform --by head -f markdown
+parity hf meta --heads 2 --seq-len 32 --head-dim 32 -f csv {OUT}
+parity hf uniform --heads 2 --seq-len 32 --head-dim 32 --dtype bf16
+rerotate --heads 1 --seq-len 32 --head-dim 32 --steps 1,8 --dtype bf16 -f csv {OUT}
+decay --distance 1-64*2 --head-dim 32 --vectors 8 -f csv {OUT}
+decay --distance 1-64*2 --head-dim 32 --dtype bf16
+frequencies --head-dim 32 --dtype bf16,fp16 -f csv {OUT}
+frequencies --config IN/config.json --recipe hf --dtype bf16 -f json
+frequencies --head-dim 64 --against IN/table.npy
+history transformers-llama --dtype bf16 --seq-len 32 --head-dim 32 -f csv {OUT}
+trace IN/kernel.py:right --head-dim 32 --dtype bf16 -f csv {OUT}
+trace IN/kernel.py:wrong --head-dim 32 --dtype bf16 --offset 0,70000
+module IN/kernel.py:Rotary --head-dim 64 -f csv {OUT}
+module IN/state.safetensors --head-dim 64
+module IN/model
+model IN/model --offset 0,1000 --dtype bf16 --tokens 16 -f csv {OUT}
+model IN/model --offset 1000 --dtype bf16 --tokens 16 --by head
+list recipes
+list impls -f json
+list formats -f csv
+list models
+list columns -f markdown
+list verdicts
+diff IN/before.csv IN/after.csv -f csv {OUT}
+diff IN/before.csv IN/after.csv --all --fail-if drift_rms>1.1x
+summary IN/before.csv --by dtype -f csv {OUT}
+summary IN/before.csv --worst
+report IN/before.csv IN/after.csv {OUT}
+merge IN/before.csv IN/after.csv -o a.csv -o a.jsonl
+plot IN/before.csv -o a.svg
+plot --kind heatmap --heads 1 --seq-len 24 --head-dim 32 --offset 1000 --dtype bf16 -o a.png
+plot IN/decay.json --kind decay -o a.svg
+""".strip().splitlines()
+# of a run, not of its results: when, on what, by which command line
+METADATA = re.compile(r"(?s)<(?:dl|details)[^>]*>.*?</(?:dl|details)>|\d{4}-\d\d-\d\dT[\d:.+Z-]+")
+DATED = re.compile(rb"(?m)^ *(?:<dc:date>|/CreationDate).*$|id=\"[a-z]+[0-9a-f]{10}\"|#[a-z]?[0-9a-f]{10,}")
+
+
+def inputs(folder: Path, package: Path) -> None:
+    """Write what the lines read: own code, a config, q and k, tables, reports, a tiny model."""
+    import numpy as np
+    import torch
+    from safetensors.torch import save_file
+
+    sys.path.insert(0, str(Path(__file__).parent))
+    import tiny_models
+
+    folder.mkdir()
+    (folder / "kernel.py").write_text(KERNEL)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    generator = np.random.default_rng(0)
+    np.savez(folder / "qk.npz", **{name: generator.standard_normal((2, 48, 32)) for name in "qk"})
+    theta = 10000.0 ** (-np.arange(0, 64, 2) / 64)
+    np.save(folder / "table.npy", theta.astype(np.float16))
+    save_file({"rotary.inv_freq": torch.from_numpy(theta).bfloat16()}, folder / "state.safetensors")
+    tiny_models.make("llama", folder / "model", 2)
+    for line in (
+        f"shift {SMALL} --seed 1 -o before.csv -q",
+        "decay --distance 1-64*2 --head-dim 32 -o decay.json -q",
+    ):
+        written = run(package, line, folder)
+        assert written.returncode == 0, written.stderr
+    for path in folder.glob("*.meta.json"):
+        path.unlink()
+    rows = list(csv.DictReader((folder / "before.csv").read_text().splitlines()))
+    for row in rows[::3]:
+        row["drift_rms"] = repr(float(row["drift_rms"]) * 1.5)
+    with (folder / "after.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def run(package: Path, line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command line with the package that is in a folder."""
+    environment = {**os.environ, "PYTHONPATH": str(package), "COLUMNS": "200", "LC_ALL": "C.UTF-8"}
+    command = [sys.executable, "-m", "ropeaudit", *shlex.split(line)]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def plain(path: Path) -> bytes:
+    """Return the content of a file without the metadata of its run."""
+    content = path.read_bytes()
+    if path.name.endswith(".meta.json"):
+        return b" ".join(sorted(name.encode() for name in json.loads(content)))
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as parquet
+
+        return str(parquet.read_table(path).to_pydict()).encode()
+    if path.suffix in (".json", ".md", ".html", ".txt"):
+        return without_run(content.decode()).encode()
+    return DATED.sub(b"", content) if path.suffix == ".svg" else content
+
+
+def without_run(text: str) -> str:
+    """Return text without when, where and by which command line it was made."""
+    text = re.sub(r'(?s)"(?:run|circumstances|metadata|environment)": \{.*?\n  \}', "", text)
+    text = re.sub(r"(?s)<script[^>]*type=.application/json.*?</script>", "", text)
+    return "\n".join(
+        one for one in METADATA.sub("", text).splitlines() if "command" not in one and "time" not in one
+    )
+
+
+def compared(number: int, line: str, old: Path, new: Path, scratch: Path) -> list[str]:
+    """Run a line in both; return what differs."""
+    results, listed = [], []
+    for name, package in (("old", old), ("new", new)):
+        folder = scratch / name / str(number)
+        folder.mkdir(parents=True)
+        (folder / "IN").symlink_to(scratch / "inputs")
+        results.append(run(package, line, folder))
+        listed.append({path.name: plain(path) for path in sorted(folder.iterdir()) if path.name != "IN"})
+    before, after = results
+    wrong = []
+    if before.returncode != after.returncode:
+        wrong.append(f"exit code {before.returncode} -> {after.returncode}: {after.stderr[-500:]}")
+    if without_run(before.stdout) != without_run(after.stdout):
+        wrong.append("stdout differs")
+    if listed[0] != listed[1]:
+        names = sorted(
+            name for name in {*listed[0], *listed[1]} if listed[0].get(name) != listed[1].get(name)
+        )
+        wrong.append(f"files differ: {', '.join(names)}")
+    if before.stderr != after.stderr:
+        wrong.append(f"message: {before.stderr.strip()!r} -> {after.stderr.strip()!r}")
+    return [f"{line}\n    {text}" for text in wrong]
+
+
+def main() -> int:
+    """Compare; 1 where more than messages differs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("old", type=Path)
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--only", default="")
+    given = parser.parse_args()
+    lines = [line for line in LINES if given.only in line]
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        inputs(scratch / "inputs", given.old.resolve())
+        with ThreadPoolExecutor(2) as pool:
+            jobs = [
+                pool.submit(compared, number, line, given.old.resolve(), given.new.resolve(), scratch)
+                for number, line in enumerate(lines)
+            ]
+            wrong = [text for job in jobs for text in job.result()]
+    print("\n".join(wrong))
+    bad = sum("\n    message:" not in text for text in wrong)
+    print(f"{len(lines)} command lines: {bad} differences in what is put out, {len(wrong) - bad} in messages")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
