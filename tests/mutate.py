@@ -50,11 +50,13 @@ from mutation.operators import Mutant, mutants
 
 FOLDER = forked.ROOT / "build" / "mutation"
 EQUIVALENT = Path(__file__).parent / "mutation" / "equivalent.json"
-_OUTSIDE = {"third_party", "data", "reports", "console", "command", "report", "rows", "words", "plot"}
-_WEIGHTY = ["audits/records", "audits/recording", "audits/case_run", "audits/part_rows", "engine/*", "bounds/*",
-            "reference/*", "recipes", "rope/*", "subjects/placement/*", "subjects/emulated",
-            "features/limit/*", "console/gates", "console/sweep_file"]  # fmt: skip  # what says verdicts and numbers
-_JUDGING = ("gates", "values")  # of console: they decide, they do not present
+_OUTSIDE = {"third_party", "data", "reports", "console", "command", "report", "rows", "words", "plot", "main"}
+_WEIGHTY = [  # what makes verdicts and numbers
+    *("audits/records", "audits/recording", "audits/case_run", "audits/part_rows", "engine/*", "bounds/*"),
+    *("reference/*", "recipes", "rope/*", "subjects/placement/*", "subjects/emulated", "features/limit/*"),
+    *("console/gates", "console/sweep_file"),
+]
+_JUDGING = ("gates", "values", "sweep_file")  # of console: they decide, they do not present
 
 
 def core(package: Path = forked.PACKAGE) -> list[str]:
@@ -72,7 +74,7 @@ def core(package: Path = forked.PACKAGE) -> list[str]:
 
 
 def _computes(module: str) -> bool:
-    return not {"third_party", "data", "main"} & set(module.split("."))
+    return not {"third_party", "data", "main", "command"} & set(module.split("."))
 
 
 def _dotted(path: Path) -> str:
