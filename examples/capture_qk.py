@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ropeaudit.cli.main import main
+from ropeaudit.main import main
 
 
 def capture(model: LlamaForCausalLM, tokens: torch.Tensor, layer: int) -> dict[str, torch.Tensor]:

@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-from ropeaudit.cli.main import main
+from ropeaudit.main import main
 
 
 class Rotary(torch.nn.Module):

@@ -8,30 +8,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ropeaudit.analyses.explain import explain
-    from ropeaudit.analyses.limit import limit
-    from ropeaudit.analyses.limit_known import Limit
-    from ropeaudit.audit import Audit, shift, to_frame
-    from ropeaudit.cases import Case
+    from ropeaudit.arithmetic.formats import parse, round_to
+    from ropeaudit.audits.audit import Audit, shift, to_frame
+    from ropeaudit.audits.cases import Case
+    from ropeaudit.audits.records import Record
     from ropeaudit.errors import RopeAuditError
-    from ropeaudit.formats import parse, round_to
-    from ropeaudit.records import Record
+    from ropeaudit.features.explain.analysis import explain
+    from ropeaudit.features.limit.analysis import limit
+    from ropeaudit.features.limit.known import Limit
     from ropeaudit.rope.setting import RopeSetting
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Audit": "ropeaudit.audit",
-    "Case": "ropeaudit.cases",
-    "Limit": "ropeaudit.analyses.limit_known",
-    "limit": "ropeaudit.analyses.limit",
-    "explain": "ropeaudit.analyses.explain",
-    "shift": "ropeaudit.audit",
-    "to_frame": "ropeaudit.audit",
+    "Audit": "ropeaudit.audits.audit",
+    "Case": "ropeaudit.audits.cases",
+    "Limit": "ropeaudit.features.limit.known",
+    "limit": "ropeaudit.features.limit.analysis",
+    "explain": "ropeaudit.features.explain.analysis",
+    "shift": "ropeaudit.audits.audit",
+    "to_frame": "ropeaudit.audits.audit",
     "RopeAuditError": "ropeaudit.errors",
-    "parse": "ropeaudit.formats",
-    "round_to": "ropeaudit.formats",
-    "Record": "ropeaudit.records",
+    "parse": "ropeaudit.arithmetic.formats",
+    "round_to": "ropeaudit.arithmetic.formats",
+    "Record": "ropeaudit.audits.records",
     "RopeSetting": "ropeaudit.rope.setting",
 }
 __all__ = [

@@ -8,10 +8,10 @@ INTERRUPTED = 130
 def main() -> int:
     """Run the command line; a Ctrl-C while it is being loaded ends it as any later one does."""
     try:
-        from ropeaudit import streams
+        from ropeaudit.runtime import streams
 
         streams.reserve()
-        from ropeaudit.cli.main import main as run
+        from ropeaudit.main import main as run
     except KeyboardInterrupt:
         sys.stderr.write("ropeaudit: interrupted\n")
         return INTERRUPTED

@@ -16,8 +16,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
 from ropeaudit.errors import BadInput, NotEmulated, RopeAuditError, UnknownName, UsageError
-from ropeaudit.formats import FP32, FP64, Format, parse
 from ropeaudit.rope.frequencies import FrequencyForm, check_form
 
 STAGES = (

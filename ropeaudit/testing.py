@@ -12,19 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from ropeaudit import bounds, inputs, masks, recipes, reference
-from ropeaudit.doubledouble import Array
+from ropeaudit import bounds, recipes
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import FloatArray, Format, parse, round_to
+from ropeaudit.engine import scores as forming
 from ropeaudit.errors import RopeAuditError, UsageError
-from ropeaudit.formats import FloatArray, Format, parse, round_to
-from ropeaudit.inputs import Inputs
-from ropeaudit.measuring import scores as forming
+from ropeaudit.inputs import masks
+from ropeaudit.inputs import qk as inputs
+from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
+from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects import allowance, exchange, likeness, own, placing, signatures, ways
-from ropeaudit.subjects.called import said
+from ropeaudit.subjects.calling import arrays, own_code, signatures, ways
+from ropeaudit.subjects.calling.implementation import said
+from ropeaudit.subjects.calling.own_code import OwnTurning
 from ropeaudit.subjects.emulated import Emulated
-from ropeaudit.subjects.own import OwnTurning
-from ropeaudit.subjects.placing import Vectors
+from ropeaudit.subjects.placement import allowance, likeness, verification
+from ropeaudit.subjects.placement.verification import Vectors
 
 RMS_FACTOR = 1.5  # of the predicted RMS; see `assert_shift_invariant`
 _STEP, _EVERY = 2**14, 2**18 + 2**14  # positions of a call, and of all calls between the offsets
@@ -63,7 +67,7 @@ def assert_shift_invariant(
     recipe cannot exceed; RMS drift <= 1.5 times the predicted RMS, because over settings, recipes and
     offsets measured RMS lies within 0.73 and 1.46 of it, while a stage that is narrower than it
     should be costs a factor of 2 at least; and each rotated pair of q and k stands where its position says
-    (`ropeaudit.subjects.allowance`), because scores cannot see a position that is wrong for both alike.
+    (`ropeaudit.subjects.placement.allowance`): scores cannot see a position that is wrong for both alike.
     Places are checked of all heads and of two batch elements, whose positions differ where the function takes
     a row of them for each; and, unless whole=False, at every position between the offsets (up to 262,144 of
     them, one head), so that tables that end and positions that restart are seen wherever they do.
@@ -134,7 +138,7 @@ class _Test:
 
     def check_places(self, turning: OwnTurning, vectors: Vectors, offset: int, apart: int = 0) -> None:
         """Raise AssertionError if a rotated pair is not where its position says."""
-        seen = placing.check(
+        seen = verification.check(
             *(turning, self.setting, self.dtype, vectors, offset),
             afresh=turning.afresh,
             rule=self.resolved,
@@ -169,11 +173,11 @@ def _test_rotation(
 ) -> None:
     """Test a function that rotates: places first, for they say more, then scores."""
     name = getattr(function, "__name__", type(function).__name__)
-    subject, setting = own.Own(name, function, order), test.setting
-    turning = subject.turning(setting, test.dtype, function if own.is_module(function) else None)
+    subject, setting = own_code.Own(name, function, order), test.setting
+    turning = subject.turning(setting, test.dtype, function if own_code.is_module(function) else None)
     q, k = test.vectors()
     vectors = Vectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))
-    rows = placing.APART if subject.fit(setting).rows else 0
+    rows = verification.APART if subject.fit(setting).rows else 0
     for offset in offsets:
         with _raising(name, test.dtype, offset):
             test.check_places(turning, vectors, offset)
@@ -207,7 +211,7 @@ def _test_scores(test: _Test, function: Callable[..., Any], order: str, offsets:
     name = getattr(function, "__name__", type(function).__name__)
     q, k = test.vectors()
     heads, length = q.shape[:2]
-    engine: exchange.Engine = "numpy" if signatures.wants_numpy(function) else "torch"
+    engine: arrays.Engine = "numpy" if signatures.wants_numpy(function) else "torch"
     for offset in offsets:
         at = np.arange(length, dtype=np.int64) + offset
         try:
@@ -259,16 +263,16 @@ def _formed(subject: Emulated, q: FloatArray, k: FloatArray, scale: float) -> Fl
 
 def _exact(made: Inputs, setting: RopeSetting, fmt: Format) -> tuple[Array, float]:
     """Exact scores of q and k rounded to `fmt`, and their certified error. Shapes: -> (h, s, s)."""
-    table = reference.distance_table(np.arange(made.seq_len, dtype=np.float64), setting)
+    table = exact_scores.distance_table(np.arange(made.seq_len, dtype=np.float64), setting)
     found, error = [], 0.0
     for head in range(made.heads):
         q, k = (round_to(x[head], fmt).astype(np.float64) for x in (made.q, made.k))
-        left = reference.turned(q, table, setting, "extended", setting.scale)
-        right = reference.turned(k, table, setting, "extended")
+        left = exact_scores.turned(q, table, setting, "extended", setting.scale)
+        right = exact_scores.turned(k, table, setting, "extended")
         shape = made.seq_len, made.seq_len
-        high, low = reference.product(left, right, np.empty(shape), np.empty(shape))
+        high, low = exact_scores.product(left, right, np.empty(shape), np.empty(shape))
         found.append(high if low is None else high + low)
-        error = max(error, reference.certificate(left, right))
+        error = max(error, exact_scores.certificate(left, right))
     largest = max(float(np.abs(one).max()) for one in found)
     return np.stack(found), error + made.q.shape[2] * 2.0**-52 * largest * 8
 

@@ -21,8 +21,9 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
     A test that started none would compare one thread with itself, and fails.
     """
-    from ropeaudit import case_run, threads
-    from ropeaudit.measuring import tile
+    from ropeaudit.audits import case_run
+    from ropeaudit.engine import tile
+    from ropeaudit.runtime import threads
 
     sizes: list[int] = []
 

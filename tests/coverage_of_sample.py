@@ -13,12 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ropeaudit import inputs, masks, parse, recipes, reference
-from ropeaudit.doubledouble import Array
-from ropeaudit.formats import round_to
-from ropeaudit.inputs import Inputs
-from ropeaudit.measuring import drawn, scores
-from ropeaudit.measuring.estimates import Estimated
+from ropeaudit import parse, recipes
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.engine import scores
+from ropeaudit.engine.estimates import Estimated
+from ropeaudit.inputs import masks, qk, sampled_rows
+from ropeaudit.inputs.qk import Inputs
+from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
 
@@ -75,7 +77,7 @@ DISTRIBUTIONS: dict[str, Callable[[Array, Array], None]] = {
 
 def made(name: str) -> Inputs:
     """Return the q and k of a distribution."""
-    found = inputs.make("gaussian", HEADS, KV_HEADS, SEQ_LEN, RopeSetting.of(HEAD_DIM), 0)
+    found = qk.make("gaussian", HEADS, KV_HEADS, SEQ_LEN, RopeSetting.of(HEAD_DIM), 0)
     DISTRIBUTIONS[name](found.q, found.k)
     return Inputs(*(round_to(x, parse("bf16")).astype(np.float64) for x in (found.q, found.k)), name, None)
 
@@ -91,17 +93,19 @@ def all_drifts(who: Emulated, given: Inputs, offset: int = 0) -> Array:
     """Return the drift of every score. Shapes: -> (h, s, s)."""
     found, size = [], given.seq_len
     table = who.table(np.arange(size), offset)
-    turns = reference.distance_table(np.arange(float(size)), who.setting)
+    turns = exact_scores.distance_table(np.arange(float(size)), who.setting)
     for head in range(given.heads):
         x = [round_to(part, who.input) for part in (given.q[head], given.k[head // given.group])]
         q, k = (scores.operand(who.rotate(part, table), who) for part in x)
         out = np.empty((size, size), scores.tile_dtype(who))
         scores.form(q, np.ascontiguousarray(k.T), who, who.setting.scale, out)
         exact = [
-            reference.turned(part.astype(float), turns, who.setting, "double", scale)
+            exact_scores.turned(part.astype(float), turns, who.setting, "double", scale)
             for part, scale in zip(x, (who.setting.scale, 1.0), strict=True)
         ]
-        found.append(out - reference.product(*exact, np.empty_like(out, float), np.empty_like(out, float))[0])
+        found.append(
+            out - exact_scores.product(*exact, np.empty_like(out, float), np.empty_like(out, float))[0]
+        )
     return np.stack(found)
 
 
@@ -117,7 +121,7 @@ def cell(given: Inputs, drifts: Array, mask: str, count: int, seeds: range) -> C
     """Sample `count` scores with one seed after the other."""
     truth, held, factors = true_rms(drifts, mask), 0, []
     for seed in seeds:
-        some, found = drawn.by_norms(given, mask, count, seed), Estimated()
+        some, found = sampled_rows.by_norms(given, mask, count, seed), Estimated()
         found.take(drifts[some.head, some.query, some.key], some.weight, 0)
         low, high = found.interval()
         held += low <= truth <= high

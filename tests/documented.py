@@ -18,7 +18,7 @@ import numpy as np
 import tiny_models
 from safetensors.numpy import save_file
 
-from ropeaudit.cli.main import cli, main
+from ropeaudit.main import cli, main
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

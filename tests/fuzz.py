@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from ropeaudit.cli.main import main
+from ropeaudit.main import main
 
 S = "--heads 1 --seq-len 3 --head-dim 4"
 R = f"{S} --recipe hf --dtype fp16"

@@ -50,19 +50,20 @@ from mutation.operators import Mutant, mutants
 
 FOLDER = forked.ROOT / "build" / "mutation"
 EQUIVALENT = Path(__file__).parent / "mutation" / "equivalent.json"
-_OUTSIDE = {"third_party", "data", "reports", "cli"}
-_WEIGHTY = ["records", "recording", "attainable", "case_run", "measuring/*", "bounds/*", "reference",
-            "recipes", "rope/*", "subjects/allowance", "subjects/placing", "subjects/naming",
-            "subjects/emulated", "analyses/limit*", "cli/gates", "sweeps/part_rows",
-            "sweeps/sweep_file"]  # fmt: skip  # what says verdicts and numbers
-_JUDGING = ("gates", "values")  # of cli: they decide, they do not present
+_OUTSIDE = {"third_party", "data", "reports", "console", "command", "report", "rows", "words", "plot", "main"}
+_WEIGHTY = [  # what makes verdicts and numbers
+    *("audits/records", "audits/recording", "audits/case_run", "audits/part_rows", "engine/*", "bounds/*"),
+    *("reference/*", "recipes", "rope/*", "subjects/placement/*", "subjects/emulated", "features/limit/*"),
+    *("console/gates", "console/sweep_file"),
+]
+_JUDGING = ("gates", "values", "sweep_file")  # of console: they decide, they do not present
 
 
 def core(package: Path = forked.PACKAGE) -> list[str]:
     """Return the files that compute, decide, read or write; those that only present are left out."""
     modules = {_dotted(path.relative_to(package.parent)): path for path in package.rglob("*.py")}
     wanted = [name for name in modules if not _OUTSIDE & set(name.split("."))]
-    wanted += [name for name in modules if name.split(".")[1:-1] == ["cli"] and name.endswith(_JUDGING)]
+    wanted += [name for name in modules if name.split(".")[1:-1] == ["console"] and name.endswith(_JUDGING)]
     seen: set[str] = set()
     while wanted:
         name = wanted.pop()
@@ -73,7 +74,7 @@ def core(package: Path = forked.PACKAGE) -> list[str]:
 
 
 def _computes(module: str) -> bool:
-    return not {"third_party", "data", "main"} & set(module.split("."))
+    return not {"third_party", "data", "main", "command"} & set(module.split("."))
 
 
 def _dotted(path: Path) -> str:

@@ -130,10 +130,11 @@ def test_offsets_of_either_sign_drift_alike() -> None:
 
 def test_shifting_q_alone_changes_the_scores() -> None:
     """Negative control: the positions of q + 1 against those of k is another distance."""
-    from ropeaudit import RopeSetting, inputs, parse, recipes
+    from ropeaudit import RopeSetting, parse, recipes
+    from ropeaudit.inputs import qk
     from ropeaudit.subjects.emulated import Emulated
 
-    made = inputs.make("gaussian", 1, 1, 64, RopeSetting.of(128))
+    made = qk.make("gaussian", 1, 1, 64, RopeSetting.of(128))
     subject = Emulated(recipes.named("hf").resolve(parse("fp64")), RopeSetting.of())
     positions = np.arange(64)
     here, there = subject.table(positions, 0), subject.table(positions, 1)

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropeaudit import RopeSetting, inputs, parse, records, shift
-from ropeaudit.cli.main import main
+from ropeaudit import RopeSetting, parse, shift
+from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.audits import records
+from ropeaudit.engine import attention, attention_pass, plan
+from ropeaudit.engine.attention import Rounding, Rows
 from ropeaudit.errors import UnknownName, UsageError
-from ropeaudit.formats import round_to
-from ropeaudit.measuring import attention, attention_pass, plan
-from ropeaudit.measuring.attention import Rounding, Rows
+from ropeaudit.inputs import qk
+from ropeaudit.main import main
 from ropeaudit.recipes import load, named
 from ropeaudit.subjects.emulated import Emulated
 
@@ -40,7 +42,7 @@ def plain_adapted(scores: np.ndarray) -> np.ndarray:
     return plain_softmax(scores * np.where(h > 0.5, np.maximum(poly, 1.0), 1.0)[..., None])
 
 
-def whole(recipe: str, dtype: str, offset: int, some: inputs.Inputs, mask: str = "causal") -> np.ndarray:
+def whole(recipe: str, dtype: str, offset: int, some: qk.Inputs, mask: str = "causal") -> np.ndarray:
     """All scores of a recipe whose accumulator and scores are float64, hidden ones -inf."""
     subject = Emulated(named(recipe).resolve(parse(dtype)), RopeSetting.of(some.q.shape[2]))
     table = subject.table(np.arange(some.q.shape[1]), offset)
@@ -57,7 +59,7 @@ def test_columns_are_those_of_whole_matrices(mask, kv_heads, strip, monkeypatch)
     monkeypatch.setattr(attention_pass, "STRIP", strip)
     monkeypatch.setattr(attention_pass, "FEW", 1)
     monkeypatch.setattr(plan, "PANEL", 20)
-    some = inputs.make("gaussian", 4, kv_heads, 60, RopeSetting.of(32), seed=1)
+    some = qk.make("gaussian", 4, kv_heads, 60, RopeSetting.of(32), seed=1)
     changes = {"accumulate": "fp64", "score": "fp64"}
     given = {"heads": 4, "kv_heads": kv_heads, "seq_len": 60, "head_dim": 32, "seed": 1, "mask": mask}
     _, record = shift((16, 1000), "bf16", "uniform", changes=changes, attention=True, **given)
@@ -238,7 +240,7 @@ def test_neither_threads_nor_batches_change_a_bit(monkeypatch, pools) -> None:
 
 def test_chunks_of_a_plan_share_its_progress(monkeypatch) -> None:
     setting = RopeSetting.of(16)
-    some = inputs.make("gaussian", 2, 2, 90, setting)
+    some = qk.make("gaussian", 2, 2, 90, setting)
     subject = Emulated(named("hf").resolve(parse("bf16")), setting)
     together = plan.Plan([subject], [(0, 5, 6, 7, 8)], some, setting, "causal")
     monkeypatch.setattr(plan, "CACHE_BYTES", 100_000)
@@ -315,7 +317,7 @@ def test_recipes_say_their_softmax(tmp_path) -> None:
 @pytest.mark.parametrize("cache", [plan.CACHE_BYTES, 120_000])
 def test_progress_counts_both_passes(cache, monkeypatch) -> None:
     from ropeaudit import Audit, Case
-    from ropeaudit.measuring.plan import AttentionOptions
+    from ropeaudit.engine.plan import AttentionOptions
 
     monkeypatch.setattr(plan, "CACHE_BYTES", cache)
     heard: list[float] = []
@@ -397,7 +399,7 @@ def test_the_default_shift_does_not_load_the_pass() -> None:
 
     code = (
         "import sys; from ropeaudit import shift; list(shift(0, 'bf16', heads=1, seq_len=4, attention={}));"
-        "print('ropeaudit.measuring.attention_pass' in sys.modules)"
+        "print('ropeaudit.engine.attention_pass' in sys.modules)"
     )
     for asked in (False, True):
         run = [sys.executable, "-c", code.format(asked)]

@@ -20,9 +20,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from ropeaudit import shift
-from ropeaudit.cli import outfiles
-from ropeaudit.cli.main import main
+from ropeaudit.console import output_files
 from ropeaudit.errors import UsageError
+from ropeaudit.main import main
 
 SMALL = ["shift", "--heads", "1", "--seq-len", "4", "--head-dim", "4", "--offset", "5", "--dtype", "fp16"]
 TINY = SMALL[:7]  # without offsets and dtypes
@@ -212,7 +212,7 @@ def test_a_bad_command_line_is_refused(line, fragment, refused) -> None:
     ],
 )
 def test_an_absurd_size_is_refused_before_any_work(sizes, refused, monkeypatch) -> None:
-    for work in ("inputs.make", "measuring.measure.measure", "sweeps.sweep.measured"):
+    for work in ("inputs.qk.make", "engine.measure.measure", "audits.sweep.measured"):
         monkeypatch.setattr(f"ropeaudit.{work}", lambda *_: pytest.fail("work was done"))
     message = refused("shift", *sizes.split())
     assert any(text in message for text in ("GiB of memory and", "positions past 2^53", "from 2 to 65536"))
@@ -225,7 +225,7 @@ def test_too_many_settings_are_refused_before_they_are_made(refused) -> None:
 
 @pytest.mark.parametrize("flags", ["--mask causal,nope", "--layout half,nope", "--base 10000,nan"])
 def test_all_settings_are_checked_before_the_first_is_audited(flags, refused, monkeypatch) -> None:
-    monkeypatch.setattr("ropeaudit.measuring.measure.measure", lambda *_: pytest.fail("work was done"))
+    monkeypatch.setattr("ropeaudit.engine.measure.measure", lambda *_: pytest.fail("work was done"))
     refused("shift", *flags.split())
 
 
@@ -619,7 +619,7 @@ def test_a_full_disk_leaves_an_existing_file_as_it_was(step, capsys, tmp_path, m
 
     monkeypatch.chdir(tmp_path)
     Path("x.csv").write_text("old")
-    monkeypatch.setattr(outfiles.os, step, full)
+    monkeypatch.setattr(output_files.os, step, full)
     assert main([*SMALL, "-o", "x.csv"]) == 2
     seen = capsys.readouterr()
     assert seen.out == ""
@@ -630,7 +630,7 @@ def test_a_full_disk_leaves_an_existing_file_as_it_was(step, capsys, tmp_path, m
 
 
 def test_an_interrupt_keeps_the_rows_that_are_done(capsys, monkeypatch, tmp_path) -> None:
-    from ropeaudit.audit import Audit
+    from ropeaudit.audits.audit import Audit
 
     whole, calls = Audit.measure, []
 

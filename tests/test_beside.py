@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ropeaudit import beside
-from ropeaudit.cli import outfiles, output
-from ropeaudit.cli.main import main
-from ropeaudit.sweeps import sweep_file
+from ropeaudit.console import output, output_files, sweep_file
+from ropeaudit.main import main
+from ropeaudit.runtime import atomic_files
 
 SMALL = ["shift", "--heads", "1", "--head-dim", "8", "--seq-len", "4", "--offset", "7", "-q", "-f", "csv"]
 posix = pytest.mark.skipif(os.name != "posix", reason="locks")
@@ -33,7 +32,7 @@ def hidden(folder: Path) -> list[str]:
 @pytest.mark.parametrize("content", [b"", b"half a rep"])
 def test_what_a_killed_run_left_is_cleared_by_the_next(content, tmp_path) -> None:
     path = tmp_path / "x.csv"
-    files = [outfiles._beside(path), outfiles._beside(tmp_path / "x.csv.meta.json")]
+    files = [output_files._beside(path), output_files._beside(tmp_path / "x.csv.meta.json")]
     names = [Path(file.name) for file in files]
     for file in files:
         file.write(content)
@@ -90,24 +89,24 @@ def test_two_runs_at_once_write_the_same_name(tmp_path) -> None:
 
 def test_names_that_begin_alike_do_not_share_files() -> None:
     names = ["a" * 40, "a" * 41, "a" * 42 + ".csv", "a" * 42 + ".csv.meta.json", "x", "x.csv"]
-    assert len({beside._prefix(name) for name in names}) == len(names)
-    assert len(beside._prefix("a" * 250)) < 60
+    assert len({atomic_files._prefix(name) for name in names}) == len(names)
+    assert len(atomic_files._prefix("a" * 250)) < 60
 
 
 @posix
 def test_a_file_that_was_taken_before_it_was_locked_is_made_again(tmp_path, monkeypatch) -> None:
-    usual, seen = beside.locked, []
+    usual, seen = atomic_files.locked, []
 
     def late(number: int) -> bool | None:
         seen.append(number)
         if len(seen) == 1:
-            monkeypatch.setattr(beside, "locked", usual)
-            beside._clear(tmp_path, ".x.")
-            monkeypatch.setattr(beside, "locked", late)
+            monkeypatch.setattr(atomic_files, "locked", usual)
+            atomic_files._clear(tmp_path, ".x.")
+            monkeypatch.setattr(atomic_files, "locked", late)
         return usual(number)
 
-    monkeypatch.setattr(beside, "locked", late)
-    with beside.opened(tmp_path / "x") as file:
+    monkeypatch.setattr(atomic_files, "locked", late)
+    with atomic_files.opened(tmp_path / "x") as file:
         assert [Path(file.name).name] == os.listdir(tmp_path)
     assert len(seen) == 2
 
@@ -115,8 +114,8 @@ def test_a_file_that_was_taken_before_it_was_locked_is_made_again(tmp_path, monk
 @pytest.mark.parametrize("answer", [None, False])
 def test_without_locks_nothing_is_cleared(answer, tmp_path, monkeypatch) -> None:
     (tmp_path / ".x.csv.abcdefgh.ropeaudit").touch()
-    monkeypatch.setattr(beside, "locked", lambda number: answer)
-    beside._clear(tmp_path, ".x.csv.")
+    monkeypatch.setattr(atomic_files, "locked", lambda number: answer)
+    atomic_files._clear(tmp_path, ".x.csv.")
     assert hidden(tmp_path) == [".x.csv.abcdefgh.ropeaudit"]
 
 
@@ -125,8 +124,8 @@ def test_a_folder_that_cannot_be_listed_can_be_written(tmp_path, monkeypatch) ->
     def refuse(_: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(beside.os, "listdir", refuse)
-    with beside.opened(tmp_path / "x") as file:
+    monkeypatch.setattr(atomic_files.os, "listdir", refuse)
+    with atomic_files.opened(tmp_path / "x") as file:
         assert re.search(r"/\.x\.\w{8}\.ropeaudit$", file.name)
 
 
@@ -140,16 +139,16 @@ def test_rows_that_are_taken_over_leave_no_file(tmp_path) -> None:
 
 def test_what_cannot_be_written_whole_leaves_what_was_there(tmp_path, monkeypatch) -> None:
     path = tmp_path / "q.safetensors"
-    beside.write(path, b"before")
+    atomic_files.write(path, b"before")
     path.chmod(0o640)
-    beside.write(path, b"old")
+    atomic_files.write(path, b"old")
     assert path.stat().st_mode & 0o777 == 0o640
 
     def full(number: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(beside.os, "fsync", full)
+    monkeypatch.setattr(atomic_files.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        beside.write(path, b"new")
+        atomic_files.write(path, b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == [path.name]

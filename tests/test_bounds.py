@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeaudit import masks, recipes
-from ropeaudit.audit import shift
+from ropeaudit import recipes
+from ropeaudit.arithmetic.formats import parse
+from ropeaudit.audits.audit import shift
+from ropeaudit.audits.cases import Case
+from ropeaudit.audits.records import Record
 from ropeaudit.bounds import Bound, bound, bounds, terms
-from ropeaudit.cases import Case
-from ropeaudit.formats import parse
-from ropeaudit.inputs import Inputs, make
-from ropeaudit.masks import Mask
-from ropeaudit.measuring import scores
-from ropeaudit.measuring.measure import measure
-from ropeaudit.measuring.plan import Plan
-from ropeaudit.records import Record
-from ropeaudit.reference import turns_per_token
+from ropeaudit.engine import scores
+from ropeaudit.engine.measure import measure
+from ropeaudit.engine.plan import Plan
+from ropeaudit.inputs import masks
+from ropeaudit.inputs.masks import Mask
+from ropeaudit.inputs.qk import Inputs, make
+from ropeaudit.reference.exact_scores import turns_per_token
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated

@@ -9,11 +9,13 @@ import sys
 import pandas as pd
 import pytest
 
-from ropeaudit import circumstances, records, reports, shift, to_frame
-from ropeaudit.cli import options, values
-from ropeaudit.cli.main import main
-from ropeaudit.cli.progress import Progress
+from ropeaudit import reports, shift, to_frame
+from ropeaudit.audits import records
+from ropeaudit.console import options, values
+from ropeaudit.console.progress import Progress
 from ropeaudit.errors import UsageError
+from ropeaudit.main import main
+from ropeaudit.runtime import run_metadata
 
 SMALL = ["shift", "--heads", "1", "--seq-len", "40", "--offset", "0,1000", "--dtype", "fp32,bf16"]
 
@@ -222,7 +224,7 @@ def test_versions_are_those_that_are_installed(monkeypatch) -> None:
         return f"{name} 1.2"
 
     monkeypatch.setattr(metadata, "version", installed)
-    found = circumstances.versions()
+    found = run_metadata.versions()
     assert (found["numpy"], found["torch"]) == ("numpy 1.2", "not installed")
 
 

@@ -13,12 +13,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from ropeaudit.audit import Audit
-from ropeaudit.cases import Case
-from ropeaudit.cli.main import main
+from ropeaudit.audits import dask_cluster, workers
+from ropeaudit.audits.audit import Audit
+from ropeaudit.audits.cases import Case
+from ropeaudit.audits.sweep import Sweep, units
 from ropeaudit.errors import RopeAuditError, UsageError
-from ropeaudit.sweeps import cluster, workers
-from ropeaudit.sweeps.sweep import Sweep, units
+from ropeaudit.main import main
 
 distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -75,7 +75,7 @@ def on(fake: Cluster, monkeypatch, said=None) -> tuple[list, str]:
     some = [(task,) for unit in units(Sweep(audit).tasks({}), 1) for task in unit]
     home = []
     try:
-        for found in cluster.on_dask(
+        for found in dask_cluster.on_dask(
             audit, some, "tcp://x:1", 1, lambda: None, ([] if said is None else said).append
         ):
             home.append(found)
@@ -109,11 +109,11 @@ def test_a_worker_without_ropeaudit_is_said_in_a_sentence(monkeypatch) -> None:
 def clock(monkeypatch):
     now = SimpleNamespace(monotonic=lambda: now.at, at=0.0)
     now.sleep = lambda seconds: setattr(now, "at", now.at + seconds)
-    monkeypatch.setattr(cluster, "time", now)
+    monkeypatch.setattr(dask_cluster, "time", now)
     return now
 
 
-def for_ever(patience: cluster.Patience, workers_there) -> None:
+def for_ever(patience: dask_cluster.Patience, workers_there) -> None:
     while True:
         patience.wait(False, workers_there)
 
@@ -129,7 +129,7 @@ def test_workers_that_are_all_gone_are_waited_for_and_then_no_more(clock, monkey
 
 def test_workers_that_come_back_begin_a_new_wait(clock) -> None:
     notes: list[str] = []
-    patience = cluster.Patience(notes.append)
+    patience = dask_cluster.Patience(notes.append)
     with pytest.raises(RopeAuditError):
         for_ever(patience, lambda: 300 < clock.at < 400)
     assert 1000 - 10 <= clock.at < 1010
@@ -137,7 +137,7 @@ def test_workers_that_come_back_begin_a_new_wait(clock) -> None:
 
 
 def test_a_slow_result_is_waited_for_as_long_as_there_are_workers(clock) -> None:
-    patience = cluster.Patience(lambda text: pytest.fail(text))
+    patience = dask_cluster.Patience(lambda text: pytest.fail(text))
     while clock.at < 5000:
         patience.wait(False, lambda: 1)
 
@@ -146,13 +146,13 @@ def test_the_patience_is_that_of_dasks_configuration(clock) -> None:
     import dask
 
     with dask.config.set({"ropeaudit.patience": "20s"}):
-        patience = cluster.Patience(lambda text: None)
+        patience = dask_cluster.Patience(lambda text: None)
         with pytest.raises(RopeAuditError, match="there for 20s;"):
             for_ever(patience, lambda: 0)
     assert 20 <= clock.at < 30
     for wrong in ("soon", [], "10 parsecs"):
         with dask.config.set({"ropeaudit.patience": wrong}), pytest.raises(UsageError, match="is no time"):
-            cluster.Patience(lambda text: None)
+            dask_cluster.Patience(lambda text: None)
 
 
 def test_a_local_cluster_that_does_not_start_is_said_in_a_sentence(monkeypatch, capsys) -> None:
@@ -170,15 +170,15 @@ def test_where_no_scheduler_answers_is_said_in_a_sentence() -> None:
 
     heard: list[int] = []
     with pytest.raises(UsageError, match="'tcp://x:1': no Dask scheduler answers there"):
-        cluster._connected(SimpleNamespace(Client=absent), "tcp://x:1", lambda: heard.append(1))
+        dask_cluster._connected(SimpleNamespace(Client=absent), "tcp://x:1", lambda: heard.append(1))
     assert len(heard) == 3  # a Ctrl-C is heard each time
 
 
 def test_a_local_cluster_shares_the_threads_of_the_machine(monkeypatch) -> None:
-    monkeypatch.setattr(cluster.circumstances, "threads", lambda: 8)
+    monkeypatch.setattr(dask_cluster.circumstances, "threads", lambda: 8)
     made = SimpleNamespace(LocalCluster=lambda **options: options)
     for jobs, threads in ((1, 8), (3, 2), (8, 1), (20, 1)):
-        options = cluster._local(made, jobs, lambda: None)
+        options = dask_cluster._local(made, jobs, lambda: None)
         assert (options["n_workers"], options["threads_per_worker"]) == (jobs, threads)
 
 

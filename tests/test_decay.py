@@ -10,14 +10,14 @@ import mpmath
 import numpy as np
 import pytest
 
-from ropeaudit import inputs, parse, recipes
-from ropeaudit.analyses import decay as analysis
-from ropeaudit.analyses import men
-from ropeaudit.cli.decay import decay
-from ropeaudit.cli.main import cli, main
+from ropeaudit import parse, recipes
 from ropeaudit.errors import BadShape, UsageError
+from ropeaudit.features.decay import analysis, men
+from ropeaudit.features.decay import report as reports_decay
+from ropeaudit.features.decay.command import decay
+from ropeaudit.inputs import qk
+from ropeaudit.main import cli, main
 from ropeaudit.reports import curves
-from ropeaudit.reports import decay as reports_decay
 from ropeaudit.rope import scaling
 from ropeaudit.rope.setting import RopeSetting
 
@@ -118,7 +118,7 @@ def test_a_search_that_cannot_fail_is_short_and_conclusive() -> None:
 
 def test_an_attention_factor_is_in_the_scores_alone() -> None:
     yarn = RopeSetting.of(scaling=scaling.parse("yarn:factor=4,original=32768"))
-    ones = inputs.make("ones", 1, 1, 1, RopeSetting.of(128))
+    ones = qk.make("ones", 1, 1, 1, RopeSetting.of(128))
     assert analysis.angles([0], yarn).bound[0] == 32.5
     score = analysis.score_curve([0], replace(yarn, scale=1.0), ones).mean[0]
     assert score == pytest.approx(128 * (0.1 * math.log(4) + 1) ** 2, rel=1e-14)
@@ -126,8 +126,8 @@ def test_an_attention_factor_is_in_the_scores_alone() -> None:
 
 def test_ones_decay_and_gaussian_do_not() -> None:
     distances = list(range(0, 50001, 97))
-    ones = analysis.decay(PLAIN, inputs.make("ones", 1, 1, 1, RopeSetting.of(128)), distances)
-    gauss = analysis.decay(PLAIN, inputs.make("gaussian", 1, 1, 64, RopeSetting.of(128)), distances)
+    ones = analysis.decay(PLAIN, qk.make("ones", 1, 1, 1, RopeSetting.of(128)), distances)
+    gauss = analysis.decay(PLAIN, qk.make("gaussian", 1, 1, 64, RopeSetting.of(128)), distances)
     relative = ones.scores.mean / ones.start
     np.testing.assert_allclose(relative, ones.exact.men_sum / 64, atol=1e-14)
     assert np.abs(relative[250:]).max() < 0.25
@@ -139,7 +139,7 @@ def test_ones_decay_and_gaussian_do_not() -> None:
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
 def test_scores_are_those_of_every_query_with_every_key_of_its_head(layout) -> None:
     setting = RopeSetting.of(8, 6, layout=layout, base=100.0)
-    some = inputs.make("gaussian", 4, 2, 3, RopeSetting.of(8), seed=5)
+    some = qk.make("gaussian", 4, 2, 3, RopeSetting.of(8), seed=5)
     theta = 100.0 ** (-np.arange(3) / 3)
     first, second = (slice(0, 6, 2), slice(1, 6, 2)) if layout == "interleaved" else (slice(3), slice(3, 6))
     turned = [
@@ -160,7 +160,7 @@ def test_scores_are_those_of_every_query_with_every_key_of_its_head(layout) -> N
 
 
 def test_a_recipe_stands_beside_the_exact_curves() -> None:
-    some, distances = inputs.make("gaussian", 1, 1, 8, RopeSetting.of(128)), [0, 100, 10000]
+    some, distances = qk.make("gaussian", 1, 1, 8, RopeSetting.of(128)), [0, 100, 10000]
     drift = {}
     for name in ("fp64", "fp32", "bf16"):
         recipe = recipes.named("uniform").resolve(parse(name))
@@ -188,7 +188,7 @@ def test_first_failing_of_a_recipe_is_that_of_its_own_cosines() -> None:
 def test_a_sum_that_is_nan_fails() -> None:
     setting = RopeSetting.of(base=1e12)
     recipe = recipes.named("uniform").resolve(parse("fp16"))
-    found = analysis.decay(setting, inputs.make("ones", 1, 1, 1, RopeSetting.of(128)), [65519, 65520], recipe)
+    found = analysis.decay(setting, qk.make("ones", 1, 1, 1, RopeSetting.of(128)), [65519, 65520], recipe)
     assert np.isnan(found.own.men_sum).tolist() == [False, True]
     assert np.isnan(found.scores.drift_rms).tolist() == [False, True]
     assert found.own_first is not None
@@ -197,14 +197,14 @@ def test_a_sum_that_is_nan_fails() -> None:
 
 def test_wrong_head_dim_and_distances_are_refused() -> None:
     with pytest.raises(BadShape, match="--head-dim 64"):
-        analysis.score_curve([0], PLAIN, inputs.make("ones", 1, 1, 1, RopeSetting.of(64)))
+        analysis.score_curve([0], PLAIN, qk.make("ones", 1, 1, 1, RopeSetting.of(64)))
     for bad in ([], [-1], [2**53]):
         with pytest.raises(UsageError, match="distance"):
             analysis.check(bad)
 
 
 def test_sampled_vectors_are_evenly_spaced() -> None:
-    some = inputs.make("gaussian", 2, 1, 9, RopeSetting.of(4))
+    some = qk.make("gaussian", 2, 1, 9, RopeSetting.of(4))
     few = analysis.sample(some, 3)
     assert np.array_equal(few.q, some.q[:, [0, 4, 8]])
     assert np.array_equal(few.k, some.k[:, [0, 4, 8]])

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeaudit import records
-from ropeaudit.analyses.diff import KEYS, MEASURED, compare
-from ropeaudit.audit import shift
-from ropeaudit.cli.main import main
+from ropeaudit.audits import records
+from ropeaudit.audits.audit import shift
+from ropeaudit.audits.comparison import KEYS, MEASURED, compare
 from ropeaudit.errors import BadInput, UsageError
-from ropeaudit.reports.diff import COLUMNS, headline
+from ropeaudit.main import main
+from ropeaudit.reports.comparison import COLUMNS, headline
 from ropeaudit.reports.reading import read
 
 SMALL = ["--heads", "1", "--seq-len", "40", "--offset", "0,128k", "--dtype", "fp64,fp16,bf16"]

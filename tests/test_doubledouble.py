@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mpf
 
-from ropeaudit import doubledouble as dd
+from ropeaudit.arithmetic import doubledouble as dd
 
 finite = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e100, max_value=1e100).filter(
     lambda x: x == 0 or abs(x) > 1e-100

@@ -15,19 +15,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeaudit.analyses import model_load, trace_compare
-from ropeaudit.analyses.diff import Pair
-from ropeaudit.analyses.remedies import parse
-from ropeaudit.audit import Audit, shift
-from ropeaudit.cases import Case
-from ropeaudit.cli import gates
-from ropeaudit.cli.main import main
+from ropeaudit.audits import sweep, workers
+from ropeaudit.audits.audit import Audit, shift
+from ropeaudit.audits.cases import Case
+from ropeaudit.audits.comparison import Pair
+from ropeaudit.console import gates, sweep_file
+from ropeaudit.engine.statistics import Spread
 from ropeaudit.errors import BadInput, BadShape, RopeAuditError, UsageError
-from ropeaudit.measuring.metrics import Spread
+from ropeaudit.features.explain.remedies import parse
+from ropeaudit.features.model import load as model_load
+from ropeaudit.features.trace import compare as trace_compare
+from ropeaudit.main import main
 from ropeaudit.rope import hf_config
 from ropeaudit.rope.axes import Axes
-from ropeaudit.subjects import signatures
-from ropeaudit.sweeps import sweep, sweep_file, workers
+from ropeaudit.subjects.calling import signatures
 
 SMALL = ["--heads", "1", "--seq-len", "4", "--head-dim", "8"]
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "rope_theta": 1e4}
@@ -98,8 +99,8 @@ def test_a_windows_width_may_have_a_suffix(capsys) -> None:
 
 
 def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ropeaudit.circumstances.free_bytes", lambda: 2**10)
-    for name in ("inputs.make", "measuring.drawn.synthetic", "measuring.measure.measure"):
+    monkeypatch.setattr("ropeaudit.runtime.run_metadata.free_bytes", lambda: 2**10)
+    for name in ("inputs.qk.make", "inputs.sampled_rows.synthetic", "engine.measure.measure"):
         monkeypatch.setattr(f"ropeaudit.{name}", lambda *_: pytest.fail("work was done"))
 
 
@@ -131,7 +132,7 @@ def test_a_case_that_does_not_fit_makes_no_q_and_k(sample, monkeypatch) -> None:
 def test_a_run_that_just_fits_is_made_and_two_at_once_are_not(monkeypatch) -> None:
     case = Case(heads=1, seq_len=64, head_dim=8)
     audit = Audit((case,), ("hf",), ("fp16",), (7,))
-    monkeypatch.setattr("ropeaudit.circumstances.free_bytes", lambda: case.check(()))
+    monkeypatch.setattr("ropeaudit.runtime.run_metadata.free_bytes", lambda: case.check(()))
     audit.check()
     with pytest.raises(BadShape, match="fewer --jobs"):
         audit.check(2)

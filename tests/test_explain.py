@@ -12,16 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ropeaudit
-from ropeaudit import inputs, parse, shift
-from ropeaudit.analyses import remedies, sampling, shares, variants
-from ropeaudit.analyses.causes import CAUSES
-from ropeaudit.analyses.explain import explain, run
-from ropeaudit.cases import Case
-from ropeaudit.cli.main import main
+from ropeaudit import parse, shift
+from ropeaudit.arithmetic.formats import FP32, FP64, round_to
+from ropeaudit.audits import sampling, variants
+from ropeaudit.audits.cases import Case
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
-from ropeaudit.formats import FP32, FP64, round_to
+from ropeaudit.features.explain import remedies, shares
+from ropeaudit.features.explain.analysis import explain, run
+from ropeaudit.features.explain.causes import CAUSES
+from ropeaudit.features.explain.rows import COLUMNS, KINDS, rows
+from ropeaudit.inputs import qk
+from ropeaudit.main import main
 from ropeaudit.recipes import STAGES, named
-from ropeaudit.reports.explain_rows import COLUMNS, KINDS, rows
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
 
@@ -307,7 +309,7 @@ def test_no_drift_is_said(tmp_path, capsys) -> None:
 def test_pairs_are_those_of_complex_arithmetic(layout, rotary_dim, mask) -> None:
     """Each pair's part: subject's turned pair against scale·Re(q conj(k) e^{j(m-n)θ}), in complex float64."""
     setting = RopeSetting.of(64, rotary_dim, layout=layout)
-    some = inputs.make("gaussian", 1, 1, 24, RopeSetting.of(64), 0)
+    some = qk.make("gaussian", 1, 1, 24, RopeSetting.of(64), 0)
     subject = Emulated(named("hf").resolve(parse("bf16")), setting)
     turned = [
         subject.rotate(round_to(x[0], subject.input), subject.table(np.arange(24), 77)).astype(float)
@@ -362,7 +364,7 @@ def test_a_long_sequence_is_sampled_and_said_so(monkeypatch, capsys) -> None:
 def test_the_less_time_the_fewer_heads_and_then_positions(scores, positions, heads, monkeypatch) -> None:
     setting = RopeSetting.of(64)
     monkeypatch.setattr(sampling, "_BUDGET", (scores + 0.5) * 24.6)  # nanoseconds of each
-    made = inputs.make("ones", 8, 8, 300, setting, 0)
+    made = qk.make("ones", 8, 8, 300, setting, 0)
     found = sampling.sample(made, setting, [named("hf").resolve(FP32)])
     assert (found.positions.size, len(found.heads)) == (positions, heads)
 
@@ -461,7 +463,7 @@ def test_the_headline_holds_the_numbers(capsys) -> None:
 
 
 def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
-    from ropeaudit.analyses import explain as analysis
+    from ropeaudit.features.explain import analysis
 
     real, calls = analysis._One.explained, []
 

@@ -10,8 +10,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from ropeaudit.cases import Case
-from ropeaudit.cli.main import main
+from ropeaudit.audits.cases import Case
+from ropeaudit.main import main
 from ropeaudit.rope import scaling
 
 THETAS = (1.0, 0.3, 0.07, 0.0021)

@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from ropeaudit import RopeSetting, exact_frequencies, parse, recipes
-from ropeaudit.analyses.frequencies import (
+from ropeaudit import RopeSetting, parse, recipes
+from ropeaudit.arithmetic.formats import FORMATS, Format, round_to
+from ropeaudit.errors import BadInput, UnknownName, UsageError
+from ropeaudit.features.frequencies.analysis import (
     COLUMNS,
     _meant,
     first_shared_angle,
@@ -24,15 +26,14 @@ from ropeaudit.analyses.frequencies import (
     headline,
     rows,
 )
-from ropeaudit.analyses.frequency_check import check
-from ropeaudit.analyses.frequency_hypotheses import Hypothesis
-from ropeaudit.cli.frequencies import frequencies as command
-from ropeaudit.errors import BadInput, UnknownName, UsageError
-from ropeaudit.files import tables
-from ropeaudit.files.tables import Dump
-from ropeaudit.formats import FORMATS, Format, round_to
+from ropeaudit.features.frequencies.command import frequencies as command
+from ropeaudit.recognition.check import check
+from ropeaudit.recognition.hypotheses import Hypothesis
+from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope import scaling
 from ropeaudit.rope.frequencies import FORMS, frequencies
+from ropeaudit.tensor_files import tables
+from ropeaudit.tensor_files.tables import Dump
 
 FP32, BF16, FP16 = parse("fp32"), parse("bf16"), parse("fp16")
 PLAIN = RopeSetting.of(128, base=1e6)

@@ -19,7 +19,7 @@ import pytest
 from safetensors.numpy import save as safetensors_bytes
 from safetensors.numpy import save_file
 
-from ropeaudit.cli.main import main
+from ropeaudit.main import main
 
 COMMAND_LINES, DAMAGES = 100, 60  # DAMAGES per kind of file
 

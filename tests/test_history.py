@@ -9,12 +9,12 @@ import pytest
 from test_implementations import Planted, plant
 
 from ropeaudit import parse
-from ropeaudit.analyses import history as analysis
-from ropeaudit.analyses.history import Call
-from ropeaudit.cases import Case
-from ropeaudit.cli.main import main
+from ropeaudit.audits.cases import Case
 from ropeaudit.errors import UsageError
-from ropeaudit.reports.history import COLUMNS
+from ropeaudit.features.history import analysis
+from ropeaudit.features.history.analysis import Call
+from ropeaudit.features.history.report import COLUMNS
+from ropeaudit.main import main
 
 STATELESS = ["transformers-llama", "x-transformers", "mlx", "ggml", "onnxruntime", "mistral-inference"]
 

@@ -16,14 +16,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ropeaudit import records, reports
-from ropeaudit.audit import shift
-from ropeaudit.cli.main import main
+from ropeaudit import reports
+from ropeaudit.arithmetic.formats import FORMATS
+from ropeaudit.audits import records
+from ropeaudit.audits.audit import shift
 from ropeaudit.errors import BadInput, RopeAuditError
-from ropeaudit.formats import FORMATS
-from ropeaudit.reports import Report, html_series, html_svg
+from ropeaudit.features.report.report import merged
+from ropeaudit.main import main
+from ropeaudit.reports import Report
 from ropeaudit.reports.drift import drift_report
-from ropeaudit.reports.merged import merged
+from ropeaudit.reports.html import series, svg
 from ropeaudit.reports.numbers import printable
 from ropeaudit.reports.reading import read, record
 
@@ -329,15 +331,15 @@ def test_every_command_makes_a_page(command: str, capsys) -> None:
 
 def test_first_inexact_positions() -> None:
     for fmt in FORMATS:
-        at, _ = html_series.first_inexact({"stages": f"position={fmt.name} angle=float32"})
+        at, _ = series.first_inexact({"stages": f"position={fmt.name} angle=float32"})
         assert at == min(2**fmt.precision, int(fmt.largest)) + 1
     for unknown in (None, "", "position=", "position=int7", "angle=float32", HOSTILE):
-        assert html_series.first_inexact({"stages": unknown}) is None
+        assert series.first_inexact({"stages": unknown}) is None
 
 
 def test_drawings(snapshot) -> None:
     rows = [one.as_dict() for one in FOUND]
-    charts, whole = html_series.charts(rows)
+    charts, whole = series.charts(rows)
     assert whole == len(charts) == 2
     assert charts[0].title.startswith("uniform")  # the worst first
     assert list(charts[0].marks) == [257, 16777217]
@@ -346,13 +348,13 @@ def test_drawings(snapshot) -> None:
         kept = [one for one in FOUND if (one.subject, one.dtype) == ("uniform", line.name)]
         assert [(p.offset, p.value) for p in line.points] == [(one.offset, one.drift_rms) for one in kept]
         assert line.floor == kept[0].floor_rms
-    assert html_svg.draw(charts[0], html_svg.axes(charts), 0) == snapshot
+    assert svg.draw(charts[0], svg.axes(charts), 0) == snapshot
 
 
 def test_places_on_the_drawing() -> None:
-    points = [html_svg.Point(offset, value, "") for offset, value in ((0, 1e-4), (99, 1e-2), (9999, 1.0))]
-    chart = html_svg.Chart("t", "", "", [html_svg.Line("a", 0, points, math.nan)], [])
-    scale = html_svg.axes([chart])
+    points = [svg.Point(offset, value, "") for offset, value in ((0, 1e-4), (99, 1e-2), (9999, 1.0))]
+    chart = svg.Chart("t", "", "", [svg.Line("a", 0, points, math.nan)], [])
+    scale = svg.axes([chart])
     assert scale.x(99) - scale.x(0) == pytest.approx(scale.x(9999) - scale.x(99))  # log10(1 + offset)
     assert scale.y(1e-4) - scale.y(1e-2) == pytest.approx(scale.y(1e-2) - scale.y(1.0))
     assert scale.y(1e-4) == pytest.approx(scale.bottom)
@@ -366,9 +368,9 @@ WILD = st.floats() | st.sampled_from([0.0, 5e-324, 1.7e308, math.inf, math.nan])
 @settings(max_examples=60, deadline=None)
 def test_any_values_are_drawn_within_the_frame(values: list[tuple[int, float, float]]) -> None:
     rows = [FOUND[0].as_dict() | {"offset": o, "drift_rms": d, "floor_rms": f} for o, d, f in values]
-    charts, _ = html_series.charts(rows)
-    scale = html_svg.axes(charts)
-    drawn = html_svg.draw(charts[0], scale, 0)
+    charts, _ = series.charts(rows)
+    scale = svg.axes(charts)
+    drawn = svg.draw(charts[0], scale, 0)
     assert not re.search(r"[\"(,MLVH ](nan|inf)[\",) ]", re.sub("<(title|desc).*?</|nan, inf", "", drawn))
     for point in charts[0].lines[0].points:
         assert 58 <= scale.x(point.offset) <= 370
@@ -378,13 +380,13 @@ def test_any_values_are_drawn_within_the_frame(values: list[tuple[int, float, fl
 def test_many_points_and_many_drawings_are_thinned_to_the_worst() -> None:
     one = FOUND[0].as_dict()
     rows = [one | {"offset": i, "drift_rms": 1.0 + (i == 777)} for i in range(5000)]
-    (line,) = html_series.charts(rows)[0][0].lines
-    assert len(line.points) <= html_series.MOST_POINTS
+    (line,) = series.charts(rows)[0][0].lines
+    assert len(line.points) <= series.MOST_POINTS
     assert (line.points[0].offset, line.points[-1].offset) == (0, 4999)
     assert 777 in [point.offset for point in line.points]
     rows = [one | {"model": f"m{i}", "verdict": "growing", "drift_relative": i / 40} for i in range(40)]
-    charts, whole = html_series.charts(rows)
-    assert (len(charts), whole) == (html_series.MOST_CHARTS, 40)
+    charts, whole = series.charts(rows)
+    assert (len(charts), whole) == (series.MOST_CHARTS, 40)
     assert charts[0].title.startswith("uniform, m39")
     text = reports.render("html", Report(rows, list(records.COLUMNS), ["model", "verdict"]))
     assert "The 12 worst of 40 are drawn" in text
@@ -406,7 +408,7 @@ def test_seeds_share_a_line_and_the_largest_counts() -> None:
         FOUND[0].as_dict() | {"seed": seed, "drift_rms": value}
         for seed, value in ((0, 0.1), (1, 0.3), (2, 0.2))
     ]
-    ((chart,), whole) = html_series.charts(rows)
+    ((chart,), whole) = series.charts(rows)
     assert whole == 1
     assert [point.value for point in chart.lines[0].points] == [0.3]
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from ropeaudit import records, reports
-from ropeaudit.audit import shift
+from ropeaudit import reports
+from ropeaudit.audits import records
+from ropeaudit.audits.audit import shift
 from ropeaudit.reports import Report
 from ropeaudit.reports.drift import drift_report
 

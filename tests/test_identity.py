@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeaudit import recipes, records, shift
-from ropeaudit.analyses.diff import compare
-from ropeaudit.audit import Audit
-from ropeaudit.cases import Case
-from ropeaudit.cli.main import main
+from ropeaudit import recipes, shift
+from ropeaudit.audits import records
+from ropeaudit.audits.audit import Audit
+from ropeaudit.audits.cases import Case
+from ropeaudit.audits.comparison import compare
+from ropeaudit.audits.sweep import Sweep
 from ropeaudit.errors import BadInput
-from ropeaudit.sweeps.sweep import Sweep
+from ropeaudit.main import main
 
 SMALL = {"heads": 1, "seq_len": 4, "head_dim": 8}
 QUIET = ["-q", "-f", "csv"]

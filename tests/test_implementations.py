@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ropeaudit import RopeSetting, parse, shift
-from ropeaudit.cli.main import main
 from ropeaudit.errors import MissingPackage, UnknownName, UsageError
+from ropeaudit.main import main
 from ropeaudit.subjects import third_party
 from ropeaudit.subjects.third_party import ENTRIES, Entry
 from ropeaudit.subjects.third_party.adapter import Adapter, runs

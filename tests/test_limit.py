@@ -11,17 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropeaudit import inputs, limit, parse, recipes, shift
-from ropeaudit.analyses import limit as analysis
-from ropeaudit.analyses import limit_guess, limit_search
-from ropeaudit.analyses.limit_search import Question, search
-from ropeaudit.analyses.limit_tolerance import tolerance
+from ropeaudit import limit, parse, recipes, shift
+from ropeaudit.audits.cases import Case
 from ropeaudit.bounds import bound, bound_up_to
 from ropeaudit.bounds.monotone import last_exact_offset
-from ropeaudit.cases import Case
-from ropeaudit.cli.main import main
 from ropeaudit.errors import NotEmulated, UnknownName, UsageError
-from ropeaudit.reports.limit import COLUMNS, row
+from ropeaudit.features.limit import analysis
+from ropeaudit.features.limit import guess as limit_guess
+from ropeaudit.features.limit import search as limit_search
+from ropeaudit.features.limit.report import COLUMNS, row
+from ropeaudit.features.limit.search import Question, search
+from ropeaudit.features.limit.tolerance import tolerance
+from ropeaudit.inputs import qk
+from ropeaudit.main import main
 from ropeaudit.rope import scaling
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
@@ -266,7 +268,7 @@ def test_the_guess_ranks_offsets_as_drift_does() -> None:
 @pytest.mark.parametrize("name", ["uniform", "hf", "maxtext", "gpt-neox-te", "hf-model-cast", "llamacpp-cpu"])
 def test_the_bound_of_a_range_covers_and_grows(name, dtype) -> None:
     subject = Emulated(recipes.named(name).resolve(parse(dtype)), RopeSetting.of(16))
-    some = inputs.make("gaussian", 1, 1, 12, RopeSetting.of(16))
+    some = qk.make("gaussian", 1, 1, 12, RopeSetting.of(16))
     exact = last_exact_offset(subject.recipe.position, 12)
     tops = sorted({0, 1, 52, 53, 243, 244, 245, 2037, 30_000, 70_000, exact, exact + 1})
     found = [bound_up_to(subject, some, "causal", top) for top in tops]
@@ -295,7 +297,7 @@ def test_what_is_guaranteed_was_worth_proving() -> None:
 
 def test_budgets_count_work() -> None:
     def most(heads, seq_len, setting, **case):
-        made = inputs.make("ones", heads, heads, seq_len, setting)
+        made = qk.make("ones", heads, heads, seq_len, setting)
         return analysis.most(Case(**case), made, setting)
 
     wide, narrow = RopeSetting.of(128), RopeSetting.of(32)

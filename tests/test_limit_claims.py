@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from limit_claims import Truth, check
 
 from ropeaudit import limit, shift
-from ropeaudit.analyses.limit_known import Limit
-from ropeaudit.analyses.limit_search import boundary
-from ropeaudit.analyses.limit_tolerance import AT_LEAST, TOLERABLE, Tolerance, tolerance
-from ropeaudit.cases import Case
-from ropeaudit.reports import limit_words
-from ropeaudit.reports.limit import limit_report, row
+from ropeaudit.audits.cases import Case
+from ropeaudit.features.limit import words as limit_words
+from ropeaudit.features.limit.known import Limit
+from ropeaudit.features.limit.report import limit_report, row
+from ropeaudit.features.limit.search import boundary
+from ropeaudit.features.limit.tolerance import AT_LEAST, TOLERABLE, Tolerance, tolerance
 
 COLUMNS = ("drift_rms", "drift_max", "drift_relative", "drift_bias", "self_drift_max")
 # recipe, dtype, case, offsets of the long run, tolerances of it: 120,000 and 35 together

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropeaudit.audit import Audit
-from ropeaudit.cases import Case
-from ropeaudit.cli.main import main
+from ropeaudit.audits import sweep
+from ropeaudit.audits.audit import Audit
+from ropeaudit.audits.cases import Case
+from ropeaudit.audits.sweep import Sweep
 from ropeaudit.errors import BadInput, UsageError
-from ropeaudit.files import captured, checkpoint
-from ropeaudit.sweeps import sweep
-from ropeaudit.sweeps.sweep import Sweep
+from ropeaudit.inputs import captured
+from ropeaudit.main import main
+from ropeaudit.tensor_files import checkpoints
 
 SMALL = ["shift", "--heads", "1", "--seq-len", "3", "--head-dim", "4", "--recipe", "hf", "--dtype", "fp16"]
 
@@ -96,7 +97,7 @@ def test_an_array_that_declares_more_than_it_holds(tmp_path) -> None:
 
 @pytest.mark.usefixtures("unread")
 def test_an_archive_that_is_packed_too_well(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("ropeaudit.files.declared._FREE_OF_DOUBT", 2**20)
+    monkeypatch.setattr("ropeaudit.tensor_files.declared_sizes._FREE_OF_DOUBT", 2**20)
     archive(tmp_path / "x.npz", npy((1, 2**13, 128), bytes(2**22)), True)
     with pytest.raises(BadInput, match="more than tensors can be packed"):
         captured.read(str(tmp_path / "x.npz"))
@@ -112,11 +113,11 @@ def test_tensors_without_room(tmp_path, monkeypatch) -> None:
     archive(tmp_path / "x.npz", npy((1, 2**12, 4), bytes(2**16)), True)
     np.save(tmp_path / "q.npy", np.zeros((1, 2**12, 4)))
     assert captured.read(str(tmp_path / "x.npz"))[0].shape == (1, 2**12, 4)
-    monkeypatch.setattr("ropeaudit.circumstances.free_bytes", lambda: 2**16)
+    monkeypatch.setattr("ropeaudit.runtime.run_metadata.free_bytes", lambda: 2**16)
     for name in ("x.pt", "x.safetensors", "x.npz"):
         with pytest.raises(BadInput, match="are free; give a smaller part"):
             captured.read(str(tmp_path / name))
     with pytest.raises(BadInput, match="are free"):
         captured.read(f"{tmp_path}/q.npy,{tmp_path}/q.npy")
     with pytest.raises(BadInput, match="are free"):
-        checkpoint.read([tmp_path / "x.pt"], lambda name, shape, head: "inv_freq" in name)
+        checkpoints.read([tmp_path / "x.pt"], lambda name, shape, head: "inv_freq" in name)

@@ -5,14 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from ropeaudit import inputs, masks, parse, recipes, shift
-from ropeaudit.analyses import parity as analysis
+from ropeaudit import parse, recipes, shift
+from ropeaudit.audits.cases import Case
 from ropeaudit.bounds import bound
-from ropeaudit.cases import Case
-from ropeaudit.cli.main import main
+from ropeaudit.engine import plan, tile
 from ropeaudit.errors import UnknownName, UsageError
-from ropeaudit.measuring import plan, tile
-from ropeaudit.reports.parity import row
+from ropeaudit.features.parity import analysis
+from ropeaudit.features.parity.report import row
+from ropeaudit.inputs import masks, qk
+from ropeaudit.main import main
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
 
@@ -114,7 +115,7 @@ def small(monkeypatch) -> None:
     monkeypatch.setattr(tile, "TILE_COLUMNS", 8)
 
 
-def scores(subject: Emulated, made: inputs.Inputs, offset: int) -> np.ndarray:
+def scores(subject: Emulated, made: qk.Inputs, offset: int) -> np.ndarray:
     """All scores at once. Shapes: -> (h, s, s)."""
     table = subject.table(np.arange(made.q.shape[1]), offset)
     q, k = (
@@ -123,7 +124,7 @@ def scores(subject: Emulated, made: inputs.Inputs, offset: int) -> np.ndarray:
     return np.stack([a @ b.T for a, b in zip(q, k, strict=True)]) * subject.setting.scale
 
 
-def exact(made: inputs.Inputs, setting: RopeSetting) -> np.ndarray:
+def exact(made: qk.Inputs, setting: RopeSetting) -> np.ndarray:
     """The scores of textbook RoPE in float64, by distances. Shapes: -> (h, s, s)."""
     half = setting.head_dim // 2
     q, k = (x[..., :half] + 1j * x[..., half:] for x in (made.q, made.k))
@@ -137,7 +138,7 @@ def exact(made: inputs.Inputs, setting: RopeSetting) -> np.ndarray:
 @pytest.mark.parametrize("width", [1, 2, 8, 16, 33, 89])
 @pytest.mark.usefixtures("small")
 def test_statistics_are_those_of_whole_matrices(size, width) -> None:
-    made, setting = inputs.make("gaussian", 2, 2, size, RopeSetting.of(16)), RopeSetting.of(16)
+    made, setting = qk.make("gaussian", 2, 2, size, RopeSetting.of(16)), RopeSetting.of(16)
     subject = Emulated(recipes.named("hf").resolve(parse("bf16")), setting)
     seen = np.broadcast_to(dense(f"window:{width}", size), (2, size, size))
     at, base = scores(subject, made, 1000), scores(subject, made, 0)
@@ -179,7 +180,7 @@ def test_parity_sees_the_same_window(width) -> None:
 )
 def test_bounds_hold_and_predict_within_a_window(width, name, dtype) -> None:
     made, setting, mask = (
-        inputs.make("gaussian", 1, 1, 1300, RopeSetting.of(64)),
+        qk.make("gaussian", 1, 1, 1300, RopeSetting.of(64)),
         RopeSetting.of(64),
         f"window:{width}",
     )

@@ -8,10 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropeaudit import Case, Record, RopeSetting, case_run, inputs, parse, recipes, reference, shift
-from ropeaudit.analyses import explain, parity
-from ropeaudit.measuring import plan, tile
-from ropeaudit.measuring.metrics import Differences, Size, Spread
+from ropeaudit import Case, Record, RopeSetting, parse, recipes, shift
+from ropeaudit.audits import case_run
+from ropeaudit.engine import plan, tile
+from ropeaudit.engine.statistics import Differences, Size, Spread
+from ropeaudit.features.explain import analysis as explain
+from ropeaudit.features.parity import analysis as parity
+from ropeaudit.inputs import qk
+from ropeaudit.reference import exact_scores
 
 SETTING = {"seq_len": 90, "heads": 4, "kv_heads": 2, "head_dim": 16, "recipe": ["hf", "uniform"]}
 EXACT = [
@@ -74,7 +78,7 @@ def test_sums_are_those_of_exact_arithmetic(seed, exponent, kind) -> None:
 @pytest.mark.parametrize("mask", ["causal", "window:7"])
 def test_the_size_of_the_reference_has_all_digits(mask, sample, tmp_path) -> None:
     """Of float64 subjects the exact scores have a low word: without rotation they are known as fractions."""
-    made, path = inputs.make("gaussian", 2, 2, 20, RopeSetting.of(8), 3), tmp_path / "x.npz"
+    made, path = qk.make("gaussian", 2, 2, 20, RopeSetting.of(8), 3), tmp_path / "x.npz"
     q, k = made.q + 2.0**-30 * made.q**3, made.k / 3  # many bits
     np.savez(path, q=q, k=k)
     case = {"qk": str(path), "rotary_dim": 0, "mask": mask, "scale": 0.5}
@@ -120,15 +124,15 @@ def test_shift_parity_and_explain_agree(recipe, dtype) -> None:
 
 
 def test_the_published_error_is_the_certificate_of_the_reference() -> None:
-    made, setting = inputs.make("gaussian", 1, 1, 30, RopeSetting.of(16)), RopeSetting.of(16)
-    table = reference.distance_table(np.arange(30.0), setting)
+    made, setting = qk.make("gaussian", 1, 1, 30, RopeSetting.of(16)), RopeSetting.of(16)
+    table = exact_scores.distance_table(np.arange(30.0), setting)
     for dtype, precision in (("fp64", "extended"), ("fp32", "double"), ("bf16", "double")):
         q, k = (
-            reference.turned(x[0], table, setting, precision, by)
+            exact_scores.turned(x[0], table, setting, precision, by)
             for x, by in ((made.q, setting.scale), (made.k, 1.0))
         )
         (found,) = shift(1000, dtype, "hf", heads=1, seq_len=30, head_dim=16)
-        assert found.reference_error == reference.certificate(q, k) > 0
+        assert found.reference_error == exact_scores.certificate(q, k) > 0
 
 
 @pytest.mark.parametrize("mask", ["causal", "full"])
@@ -184,7 +188,7 @@ def test_causal_counts_the_lower_triangle() -> None:
 
 
 def test_key_value_heads_are_shared_as_in_attention(tmp_path) -> None:
-    made = inputs.make("gaussian", 4, 2, 20, RopeSetting.of(16), seed=3)
+    made = qk.make("gaussian", 4, 2, 20, RopeSetting.of(16), seed=3)
     grouped = tmp_path / "grouped.npz"
     repeated = tmp_path / "repeated.npz"
     np.savez(grouped, q=made.q, k=made.k)
@@ -200,7 +204,7 @@ def test_worst_place_is_where_the_largest_drift_is() -> None:
     (record,) = shift(
         1000, "bf16", "hf", changes={"accumulate": "fp64", "score": "fp64"}, heads=2, seq_len=30
     )
-    made, setting = inputs.make("gaussian", 2, 2, 30, RopeSetting.of(128)), RopeSetting.of()
+    made, setting = qk.make("gaussian", 2, 2, 30, RopeSetting.of(128)), RopeSetting.of()
     subject = Emulated(recipes.named("hf").resolve(parse("bf16")), setting)
     exact = Emulated(recipes.named("xformers-f64").resolve(parse("fp64")), setting)
     drift = []

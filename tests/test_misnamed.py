@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from ropeaudit import shift
+from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.errors import UsageError
-from ropeaudit.formats import FP32
-from ropeaudit.inputs import on_16_bit_grid
+from ropeaudit.inputs.qk import on_16_bit_grid
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import placing
-from ropeaudit.subjects.own import Own
+from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.placement import verification
 from ropeaudit.testing import assert_shift_invariant
 
 KERNELS = Path(misnamed_kernels.__file__)
@@ -70,7 +70,7 @@ def test_the_second_batch_element_is_another_one_for_every_seed() -> None:
     """The numbers of q came twice: zeros at the end of a seed are lost."""
     for seed in range(3):
         q = on_16_bit_grid(np.random.default_rng(seed).standard_normal((2, 16, 8)))
-        vectors = placing.Vectors(q, q, np.arange(16), seed)
+        vectors = verification.Vectors(q, q, np.arange(16), seed)
         for given in next(vectors.blocks(FP32))[:2]:
             assert not (given[0] == given[1]).all(axis=-1).any()
 

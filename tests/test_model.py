@@ -19,14 +19,16 @@ from safetensors.numpy import load_file
 from tiny_models import CONFIGS, add_tokenizer, change_config, make, split
 from transformers import AutoModelForCausalLM
 
-from ropeaudit.analyses import model_layers, model_load, model_wide
-from ropeaudit.analyses.model import Audit, judge, save
-from ropeaudit.analyses.model_layers import Pairs
-from ropeaudit.analyses.model_logits import Change, compare
-from ropeaudit.cli.main import main
+from ropeaudit.arithmetic.formats import parse
 from ropeaudit.errors import BadInput, UsageError
-from ropeaudit.formats import parse
-from ropeaudit.reports.model_rows import COLUMNS
+from ropeaudit.features.model import layers as model_layers
+from ropeaudit.features.model import load as model_load
+from ropeaudit.features.model import wide as model_wide
+from ropeaudit.features.model.analysis import Audit, judge, save
+from ropeaudit.features.model.layers import Pairs
+from ropeaudit.features.model.logits import Change, compare
+from ropeaudit.features.model.rows import COLUMNS
+from ropeaudit.main import main
 
 BIG = 2**20
 FAST = ["--tokens", "24", "--offset", "1000", "--dtype", "bf16", "-q"]
@@ -100,7 +102,7 @@ def test_before_the_border_dynamic_frequencies_stay(made, capsys) -> None:
 
 def test_the_judge_has_frequencies_of_its_own(made) -> None:
     """In float64 from the start, not widened: for Llama, and for GPT-NeoX's quarter of the dims."""
-    from ropeaudit.analyses.model_run import Runner
+    from ropeaudit.features.model.run import Runner
 
     for kind, dims in (("llama", 16), ("neox", 4)):
         folder = model_load.opened(str(made(kind)), False)
@@ -436,7 +438,7 @@ def test_positions_end_where_they_are_learned(made, capsys) -> None:
 
 
 def test_an_embedding_of_kinds_is_none_of_positions() -> None:
-    from ropeaudit.analyses.model_run import Pass, Runner
+    from ropeaudit.features.model.run import Pass, Runner
 
     runner = Runner(torch.nn.ModuleDict({"kinds": torch.nn.Embedding(2, 4)}), "half", wide=False)
     seen = Pass(None, {}, {}, {"kinds": torch.zeros(1, 5, dtype=torch.long)})
@@ -474,7 +476,7 @@ def test_an_interrupted_run_keeps_what_is_done(made, monkeypatch, capsys) -> Non
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_the_captured_attention_is_the_eager_one(kind, made) -> None:
     """Bit for bit: what is audited is the model that everybody runs."""
-    from ropeaudit.analyses.model_run import Runner
+    from ropeaudit.features.model.run import Runner
 
     folder = model_load.opened(str(made(kind)), False)
     ids = list(range(20))

@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 from tiny_models import change_config, make, split
 
 from ropeaudit import shift
-from ropeaudit.cli.main import main
-from ropeaudit.reports.module import COLUMNS
+from ropeaudit.features.module.report import COLUMNS
+from ropeaudit.main import main
 
 FACTORIES = """
 import torch

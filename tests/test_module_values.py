@@ -12,15 +12,15 @@ from safetensors.torch import save_file
 from test_module import CONFIG, FACTORIES, audited, refused
 
 from ropeaudit import RopeSetting, parse
-from ropeaudit.analyses.module import run
-from ropeaudit.analyses.module_drift import drifts
-from ropeaudit.analyses.module_expected import Expected, guessed
-from ropeaudit.analyses.module_source import Held, Source
-from ropeaudit.files import rope_values
-from ropeaudit.files.checkpoint import Stored
-from ropeaudit.files.tables import Dump
+from ropeaudit.features.module.analysis import run
+from ropeaudit.features.module.drift import drifts
+from ropeaudit.features.module.expected import Expected, guessed
+from ropeaudit.features.module.source import Held, Source
 from ropeaudit.rope import scaling
 from ropeaudit.rope.frequencies import frequencies
+from ropeaudit.tensor_files import rope_values
+from ropeaudit.tensor_files.checkpoints import Stored
+from ropeaudit.tensor_files.tables import Dump
 
 
 @pytest.fixture

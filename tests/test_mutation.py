@@ -81,7 +81,9 @@ def test_code_that_runs_at_import_belongs_to_what_uses_it() -> None:
 
 def test_the_core_is_what_computes_decides_and_reads() -> None:
     found = set(mutate.core())
-    wanted = "reference formats recipes bounds/terms measuring/tile rope/scaled cli/gates cli/values"
+    wanted = (
+        "reference/exact_scores arithmetic/formats recipes bounds/terms engine/tile rope/scaled console/gates"
+    )
     assert {f"ropeaudit/{name}.py" for name in [*wanted.split(), "reports/reading"]} <= found
     assert not {name for name in found if "third_party" in name or "html" in name or "plots" in name}
 
@@ -92,8 +94,8 @@ def test_telling_tests_come_first_and_the_rest_within_the_budget(tmp_path: Path,
     runs |= {"slow": (5, 3.0), "slower": (5, 9.0), "slowest": (5, 99.0)}
     for name, (lines, seconds) in runs.items():
         covering.seconds[name], covering.size[name] = seconds, lines
-    covering.lines["ropeaudit/masks.py"][7] = set(runs)
-    mutant = Mutant("ropeaudit/masks.py", 7, "constant", "", "", 0, 0, "")
+    covering.lines["ropeaudit/inputs/masks.py"][7] = set(runs)
+    mutant = Mutant("ropeaudit/inputs/masks.py", 7, "constant", "", "", 0, 0, "")
     monkeypatch.setattr(held, "FIRST", (3, 1.0))
     first, second, rest = held.rounds(mutant, covering, budget=99.0)
     assert list(first) == ["narrow[1]", "half", "narrow[2]"]
@@ -109,7 +111,7 @@ def test_equivalents_say_why() -> None:
 
 
 def test_a_killed_mutant_of_an_unchanged_file_is_not_run_again(tmp_path: Path) -> None:
-    (mutant,) = mutate.sampled(["ropeaudit/masks.py"], 1, 0)
+    (mutant,) = mutate.sampled(["ropeaudit/inputs/masks.py"], 1, 0)
     results = tmp_path / "results.jsonl"
     rows = []
     for outcome in ("survived", "killed"):
@@ -124,7 +126,7 @@ def test_a_killed_mutant_of_an_unchanged_file_is_not_run_again(tmp_path: Path) -
 
 
 def test_the_report_names_each_survivor(capsys, monkeypatch) -> None:
-    picked = mutate.sampled(["ropeaudit/masks.py"], 4, 0)
+    picked = mutate.sampled(["ropeaudit/inputs/masks.py"], 4, 0)
     outcomes = ["killed", "timeout", "survived", "survived"]
     found = {
         (one.file, one.put, one.start): mutate.as_record(mutate.held.Outcome(one, outcome, covering=5))

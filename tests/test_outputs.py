@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeaudit.audit import Audit
-from ropeaudit.cli import outfiles, output, overwriting
-from ropeaudit.cli.main import main
+from ropeaudit.audits.audit import Audit
+from ropeaudit.console import output, output_files, overwriting
 from ropeaudit.errors import UsageError
+from ropeaudit.main import main
 
 SIZES = ["--heads", "1", "--head-dim", "8", "--seq-len", "4"]
 SMALL = ["shift", *SIZES, "--recipe", "hf", "--dtype", "fp16", "--offset", "0,7", "-q", "-f", "csv"]
@@ -186,7 +186,7 @@ def test_permissions_of_a_report_stay(tmp_path, monkeypatch, capsys) -> None:
     assert main([*SMALL, "-o", str(path)]) == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     before = path.read_bytes()
-    monkeypatch.setattr(outfiles.os, "access", lambda *_: False)  # root may do everything
+    monkeypatch.setattr(output_files.os, "access", lambda *_: False)  # root may do everything
     assert main([*SMALL, "-o", str(path)]) == 2
     assert f"-o {str(path)!r} is write-protected; give another place" in capsys.readouterr().err
     assert path.read_bytes() == before
@@ -277,7 +277,7 @@ def test_a_ctrl_c_while_the_report_is_written_says_where_the_rows_are(tmp_path, 
 
     path = tmp_path / "x.jsonl"
     path.write_text("finished")
-    monkeypatch.setattr(outfiles.os, "fsync", stop)
+    monkeypatch.setattr(output_files.os, "fsync", stop)
     assert main([*SMALL, "-o", str(path)]) == 130
     said = capsys.readouterr().err
     assert f"the rows are in '{path}.part', and the same command with --resume goes on" in said
@@ -286,7 +286,7 @@ def test_a_ctrl_c_while_the_report_is_written_says_where_the_rows_are(tmp_path, 
 
 
 def test_other_commands_do_not_shrink_a_report_either(tmp_path, capsys, monkeypatch) -> None:
-    from ropeaudit.analyses import limit
+    from ropeaudit.features.limit import analysis as limit
 
     path = tmp_path / "x.json"
     asked = ["limit", *SIZES, "--recipe", "hf,uniform", "--dtype", "fp16", "--up-to", "100", "-f", "csv"]
@@ -348,7 +348,7 @@ def test_a_full_disk_leaves_a_finished_report_as_it_was(tmp_path, capsys, monkey
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(outfiles.os, "fsync", full)
+    monkeypatch.setattr(output_files.os, "fsync", full)
     assert main([*SMALL, "-o", str(path)]) == 2
     assert "the rows are in" in capsys.readouterr().err
     assert path.read_text() == "finished\n"
@@ -410,7 +410,7 @@ def test_a_pipe_is_written_into(name, tmp_path, capfd) -> None:
 
 @posix
 def test_a_pipe_that_nobody_reads_is_refused(tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(outfiles, "_READER_SECONDS", 0.0)
+    monkeypatch.setattr(output_files, "_READER_SECONDS", 0.0)
     os.mkfifo(tmp_path / "x.csv")
     assert main([*SMALL, "-o", str(tmp_path / "x.csv")]) == 2
     assert "nobody reads this pipe; start a reader, or give a file" in capsys.readouterr().err

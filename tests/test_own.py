@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from ropeaudit import parse, shift
-from ropeaudit.cli.main import main
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
+from ropeaudit.main import main
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import called, own, patience, signatures
-from ropeaudit.subjects.own import Own
+from ropeaudit.subjects.calling import implementation, own_code, signatures, timeout
+from ropeaudit.subjects.calling.own_code import Own
 
 SETTING = RopeSetting.of(64)
 SMALL = ["--heads", "2", "--seq-len", "32", "--head-dim", "64"]
@@ -174,13 +174,13 @@ def run(path, name, *more, capsys):
     ],
 )
 def test_signature_order_and_layout_are_found_out(path, name, order, layout) -> None:
-    subject = own.load(f"{path}:{name}")
+    subject = own_code.load(f"{path}:{name}")
     fit = subject.fit(SETTING)
     assert (fit.way.order, fit.layout, fit.odd) == (order, layout, ())
     assert fit.error < 1e-5
     assert fit.permuted == (name == "deepseek")
     assert fit.way.engine == ("numpy" if name == "numpy_one" else "torch")
-    kept = own.load(f"{path}:{name}", order).fit(SETTING)
+    kept = own_code.load(f"{path}:{name}", order).fit(SETTING)
     assert kept.way == fit.way
     for record in shift((0, 4096), ("fp32", "bf16"), implementations=f"{path}:{name}", heads=2, seq_len=32):
         assert record.layout == layout
@@ -203,10 +203,10 @@ def test_what_is_measured_is_a_plain_computation(path) -> None:
     (record,) = shift(
         1000, "bf16", implementations=f"{path}:bhsd", heads=1, seq_len=16, head_dim=64, mask="full"
     )
-    from ropeaudit import inputs
-    from ropeaudit.subjects.own import load
+    from ropeaudit.inputs import qk
+    from ropeaudit.subjects.calling.own_code import load
 
-    made = inputs.make("gaussian", 1, 1, 16, SETTING, 0)
+    made = qk.make("gaussian", 1, 1, 16, SETTING, 0)
     rotate = load(f"{path}:bhsd").fresh(SETTING, parse("bf16"))
     q, k = (rotate(x, np.arange(16) + 1000)[0].astype(np.float64) for x in (made.q, made.k))
     theta = 10000.0 ** (-np.arange(32) / 32)
@@ -329,7 +329,7 @@ def test_what_is_not_there(spec, said, capsys) -> None:
 
 
 def test_a_first_position_is_a_plain_integer() -> None:
-    assert [type(first) for _, first in called.runs(np.array([5, 6, 9]))] == [int, int]
+    assert [type(first) for _, first in implementation.runs(np.array([5, 6, 9]))] == [int, int]
 
 
 def test_a_file_that_is_no_python_file_is_one_line(tmp_path, capsys) -> None:
@@ -357,20 +357,20 @@ def test_a_module_that_fails_to_import_is_one_line(source, said, tmp_path, capsy
 
 
 def test_a_call_that_never_ends_is_left(monkeypatch) -> None:
-    monkeypatch.setattr(patience, "LIMIT", 0.2)
+    monkeypatch.setattr(timeout, "LIMIT", 0.2)
     with pytest.raises(UsageError, match=r"has not returned after 0\.2 s"):
         Own("slow", lambda x, positions: time.sleep(2)).fit(SETTING)
     monkeypatch.undo()
-    assert patience.patiently(lambda: 1, "the next") == 1
+    assert timeout.patiently(lambda: 1, "the next") == 1
 
 
 def test_orders_are_a_closed_list(path, capsys) -> None:
     assert main(["shift", "--impl", f"{path}:bhsd", "--order", "hbsd"]) == 2
     assert "unknown --order 'hbsd'" in capsys.readouterr().err
     with pytest.raises(RopeAuditError, match="could not be called"):
-        own.load(f"{path}:sd", "bhsd").fit(SETTING)
+        own_code.load(f"{path}:sd", "bhsd").fit(SETTING)
     with pytest.raises(UnknownName):
-        own.load(f"{path}:nope")
+        own_code.load(f"{path}:nope")
 
 
 def test_an_order_needs_code_of_ones_own(path, capsys) -> None:

@@ -7,16 +7,17 @@ import json
 import numpy as np
 import pytest
 
-from ropeaudit import inputs, parse, shift
-from ropeaudit.analyses import pair
-from ropeaudit.analyses import parity as analysis
-from ropeaudit.cases import Case
-from ropeaudit.cli.main import cli, main
-from ropeaudit.cli.parity import parity
+from ropeaudit import parse, shift
+from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.audits.cases import Case
+from ropeaudit.engine import pair
 from ropeaudit.errors import UnknownName, UsageError
-from ropeaudit.formats import round_to
+from ropeaudit.features.parity import analysis
+from ropeaudit.features.parity.command import parity
+from ropeaudit.features.parity.report import COLUMNS, row
+from ropeaudit.inputs import qk
+from ropeaudit.main import cli, main
 from ropeaudit.recipes import named
-from ropeaudit.reports.parity import COLUMNS, row
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
 
@@ -78,7 +79,7 @@ def test_drift_is_that_of_the_audit(dtype, mask) -> None:
         assert one["reference_rms"] == pytest.approx(audited[index].reference_rms, rel=1e-12)
 
 
-def brute(name: str, some: inputs.Inputs, setting: RopeSetting, offset: int) -> np.ndarray:
+def brute(name: str, some: qk.Inputs, setting: RopeSetting, offset: int) -> np.ndarray:
     """All scores at once, with float64 sums of rotated vectors; scores are stored as vllm-cuda does."""
     subject = Emulated(named(name).resolve(parse("bf16")), setting)
     table = subject.table(np.arange(some.q.shape[1]), offset)
@@ -90,7 +91,7 @@ def brute(name: str, some: inputs.Inputs, setting: RopeSetting, offset: int) -> 
 
 
 def test_parity_is_the_difference_of_all_scores_at_once() -> None:
-    some, setting = inputs.make("gaussian", 2, 2, 600, RopeSetting.of(128), 0), RopeSetting.of()
+    some, setting = qk.make("gaussian", 2, 2, 600, RopeSetting.of(128), 0), RopeSetting.of()
     apart = brute("vllm-cuda", some, setting, 1000) - brute("trtllm", some, setting, 1000)
     apart *= np.tril(np.ones((600, 600)))
     (found,) = compare("vllm-cuda", "trtllm", offsets=(1000,), seq_len=600)

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeaudit import beside, records
-from ropeaudit.audit import Audit
-from ropeaudit.cases import Case
-from ropeaudit.cli.main import main
+from ropeaudit.audits import part_rows, records
+from ropeaudit.audits.audit import Audit
+from ropeaudit.audits.cases import Case
+from ropeaudit.console import sweep_file
+from ropeaudit.console.sweep_file import SweepFile
 from ropeaudit.errors import BadInput, BadOutput
-from ropeaudit.sweeps import part_rows, sweep_file
-from ropeaudit.sweeps.sweep_file import SweepFile
+from ropeaudit.main import main
+from ropeaudit.runtime import atomic_files
 
 SMALL = ["shift", "--heads", "1", "--head-dim", "8", "--seq-len", "4", "--recipe", "hf", "--dtype", "fp16"]
 ASKED = [*SMALL, "--offset", "0,7,100000", "-q", "-f", "csv"]
@@ -186,7 +187,7 @@ def test_resume_does_not_take_a_foreign_file_for_a_torn_report(name, content, tm
 def test_a_part_that_goes_between_open_and_lock_is_opened_again(how, tmp_path, monkeypatch) -> None:
     """The first holder ends, and removes or replaces the part, after the second has opened it."""
     name, part = str(tmp_path / "x.jsonl"), tmp_path / "x.jsonl.part"
-    first, usual, steps = SweepFile(name, False), beside.locked, []
+    first, usual, steps = SweepFile(name, False), atomic_files.locked, []
 
     def late(number: int) -> bool | None:
         steps.append(number)
@@ -197,7 +198,7 @@ def test_a_part_that_goes_between_open_and_lock_is_opened_again(how, tmp_path, m
             first.close()
         return usual(number)
 
-    monkeypatch.setattr(beside, "locked", late)
+    monkeypatch.setattr(atomic_files, "locked", late)
     second = SweepFile(name, False)
     monkeypatch.undo()
     assert len(steps) == 2
@@ -226,7 +227,7 @@ def test_a_run_does_not_remove_the_part_of_another(tmp_path) -> None:
 def test_rows_that_are_taken_over_are_locked_all_the_time(tmp_path, monkeypatch) -> None:
     name = str(tmp_path / "x.jsonl")
     assert main([*ASKED, "-o", name]) == 0
-    usual, tried = beside.put, []
+    usual, tried = atomic_files.put, []
 
     def put(file, target) -> None:
         usual(file, target)
@@ -234,7 +235,7 @@ def test_rows_that_are_taken_over_are_locked_all_the_time(tmp_path, monkeypatch)
             SweepFile(name, True)
         tried.append(target)
 
-    monkeypatch.setattr(beside, "put", put)
+    monkeypatch.setattr(atomic_files, "put", put)
     file = SweepFile(name, True)
     assert tried
     file.append(ROWS[0])

@@ -11,14 +11,15 @@ import torch
 from faulty_kernels import FAULTS, RIGHT, inverse, right, turn
 
 from ropeaudit import RopeSetting, parse, shift
-from ropeaudit.cli.main import main
+from ropeaudit.audits.straddling import straddling
 from ropeaudit.errors import UsageError
+from ropeaudit.main import main
 from ropeaudit.rope.scaling import parse as scaling
-from ropeaudit.straddling import straddling
-from ropeaudit.subjects import allowance, own, placing
-from ropeaudit.subjects import right as exactly
+from ropeaudit.subjects.calling import own_code as own
+from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.emulated import Emulated
-from ropeaudit.subjects.own import Own
+from ropeaudit.subjects.placement import allowance, verification
+from ropeaudit.subjects.placement import exact_rotation as exactly
 from ropeaudit.testing import assert_shift_invariant
 
 KERNELS = Path(faulty_kernels.__file__)
@@ -77,9 +78,9 @@ def test_a_known_recipe_keeps_its_own_verdict(change, said) -> None:
     own, setting = Own("own", lambda x, positions: change(x, positions)), RopeSetting.of(64)
     at = np.arange(96)
     x = np.random.default_rng(0).standard_normal((2, 96, 64))
-    vectors = placing.Vectors(x, x[::-1], at)
+    vectors = verification.Vectors(x, x[::-1], at)
     turning = own.turning(setting, parse("bf16"))
-    found = placing.check(turning, setting, parse("bf16"), vectors, 4001)
+    found = verification.check(turning, setting, parse("bf16"), vectors, 4001)
     assert found.excess > 1
     assert found.recipe
     assert not found.misplaced
@@ -91,8 +92,8 @@ def test_a_fault_behind_a_recipe_is_misplaced() -> None:
     own = Own("own", lambda q, k, positions: (right(q, positions.bfloat16()), k))
     setting, at = RopeSetting.of(64), np.arange(96)
     x = np.random.default_rng(0).standard_normal((2, 96, 64))
-    found = placing.check(
-        own.turning(setting, parse("bf16")), setting, parse("bf16"), placing.Vectors(x, x, at), 4001
+    found = verification.check(
+        own.turning(setting, parse("bf16")), setting, parse("bf16"), verification.Vectors(x, x, at), 4001
     )
     assert found.misplaced
     assert "k: no rotation" in found.resembles
@@ -116,7 +117,7 @@ def test_every_form_of_right_code_is_allowed(kind, dtype) -> None:
         subject = Emulated(one, setting)
         found = subject.rotate(x[0], subject.table(at, 0))[None]
         rule = allowance.careful(parse(dtype))
-        over = placing.excess(x[None], found[None], at[None], setting, parse(dtype), rule)
+        over = verification.excess(x[None], found[None], at[None], setting, parse(dtype), rule)
         assert over.max() < 1, (d, base, form)
 
 
@@ -136,7 +137,7 @@ def test_the_side_that_is_wrong_tells_as_what_it_is_rotated() -> None:
     setting, at = RopeSetting.of(64), np.arange(96)
     x = np.random.default_rng(0).standard_normal((2, 2, 96, 64))
     turning = Own("own", rotate).turning(setting, parse("fp32"))
-    seen = placing.check(turning, setting, parse("fp32"), placing.Vectors(*x, at), 0)
+    seen = verification.check(turning, setting, parse("fp32"), verification.Vectors(*x, at), 0)
     assert seen.resembles == "q alone: position 50 alone: position 50 rotated as 77"
 
 
@@ -145,9 +146,9 @@ def test_one_position_of_two_is_not_called_the_only_one() -> None:
     setting, x = RopeSetting.of(64), np.random.default_rng(0).standard_normal((2, 3, 64))
     for count, alone in ((2, False), (3, False)):
         at = np.arange(count)
-        seen = placing.check(
+        seen = verification.check(
             *(own.turning(setting, parse("fp32")), setting, parse("fp32")),
-            *(placing.Vectors(x[:, :count], x[:, :count], at), 0),
+            *(verification.Vectors(x[:, :count], x[:, :count], at), 0),
         )
         assert ("alone" in seen.resembles) is alone, seen.resembles
 

@@ -9,15 +9,13 @@ import pytest
 from matplotlib.colors import to_hex
 
 from ropeaudit import parse
-from ropeaudit.analyses import heatmap
-from ropeaudit.audit import shift
-from ropeaudit.cases import Case
-from ropeaudit.cli import plot as command
-from ropeaudit.cli.main import main
+from ropeaudit.audits.audit import shift
+from ropeaudit.audits.cases import Case
+from ropeaudit.features.plot import command, drift, heatmap_analysis, safe, style
+from ropeaudit.features.plot import pictures as plots
+from ropeaudit.features.plot.heatmap import draw as draw_heatmap
+from ropeaudit.main import main
 from ropeaudit.recipes import named
-from ropeaudit.reports import plots
-from ropeaudit.reports.plots import drift, safe, style
-from ropeaudit.reports.plots.heatmap import draw as draw_heatmap
 
 SMALL = ["--heads", "2", "--seq-len", "40"]
 OFFSETS = (0, 1, 64, 4096, 131072)
@@ -244,7 +242,7 @@ def test_safe_stops_drawing_at_some_point(folder) -> None:
 
 def test_heatmap_is_the_drift_of_the_audit() -> None:
     case = {"heads": 2, "seq_len": 40}
-    found = heatmap.measure(Case(**case), named("hf").resolve(parse("bf16")), 1000)
+    found = heatmap_analysis.measure(Case(**case), named("hf").resolve(parse("bf16")), 1000)
     (record,) = shift(1000, "bf16", "hf", **case)
     seen = ~found.hidden
     assert seen.sum() == 40 * 41 // 2
@@ -264,7 +262,9 @@ def test_heatmap_is_the_drift_of_the_audit() -> None:
 
 
 def test_lost_scores_of_a_heatmap_are_red_and_counted() -> None:
-    found = heatmap.measure(Case(heads=1, seq_len=40), named("uniform").resolve(parse("fp16")), 65500)
+    found = heatmap_analysis.measure(
+        Case(heads=1, seq_len=40), named("uniform").resolve(parse("fp16")), 65500
+    )
     picture = draw_heatmap(found)
     axes = picture.figure.axes[0]
     lost = np.isnan(found.drift) & ~found.hidden

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
-from ropeaudit import RopeSetting, inputs, positional, reference, shift
-from ropeaudit.cases import Case
-from ropeaudit.cli.main import main
+from ropeaudit import RopeSetting, shift
+from ropeaudit.arithmetic.formats import parse, round_to
+from ropeaudit.audits.cases import Case
 from ropeaudit.errors import UsageError
-from ropeaudit.formats import parse, round_to
+from ropeaudit.inputs import positional_heads, qk
+from ropeaudit.main import main
+from ropeaudit.reference import exact_scores
 from ropeaudit.rope import scaling
 
 SETTINGS = [
@@ -18,11 +20,11 @@ SETTINGS = [
 ]
 
 
-def exact_weights(some: inputs.Inputs, setting: RopeSetting) -> np.ndarray:
+def exact_weights(some: qk.Inputs, setting: RopeSetting) -> np.ndarray:
     """The softmax of one head's exact scores, causal. Shapes: -> (s, s)."""
     size = some.q.shape[1]
-    table = reference.distance_table(np.arange(size, dtype=np.float64), setting)
-    q, k = (reference.turned(x[0], table, setting, "double", 1.0).whole for x in (some.q, some.k))
+    table = exact_scores.distance_table(np.arange(size, dtype=np.float64), setting)
+    q, k = (exact_scores.turned(x[0], table, setting, "double", 1.0).whole for x in (some.q, some.k))
     scores = np.where(np.tril(np.ones((size, size))), q @ k.T * setting.scale, -np.inf)
     powers = np.exp(scores - scores.max(1, keepdims=True))
     return powers / powers.sum(1, keepdims=True)
@@ -31,9 +33,9 @@ def exact_weights(some: inputs.Inputs, setting: RopeSetting) -> np.ndarray:
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: f"{s.head_dim}-{s.rotary_dim}-{s.scaling}")
 @pytest.mark.parametrize("kind", ["diagonal", "previous"])
 def test_most_of_the_exact_weight_is_on_the_right_token(kind, setting) -> None:
-    some = inputs.make(kind, 2, 1, 256, setting, seed=3)
+    some = qk.make(kind, 2, 1, 256, setting, seed=3)
     weights = exact_weights(some, setting)
-    behind = positional.BEHIND[kind]
+    behind = positional_heads.BEHIND[kind]
     rows = np.arange(behind, 256)
     assert 0.9 <= weights[rows, rows - behind].min() <= 0.98  # and no sharper than that takes
     assert (some.q == some.q[:1, :1]).all()  # the same at every token, and in heads that share a key
@@ -42,10 +44,10 @@ def test_most_of_the_exact_weight_is_on_the_right_token(kind, setting) -> None:
 
 
 def test_the_seed_chooses_the_phases_of_each_head() -> None:
-    one, other = (inputs.make("diagonal", 2, 2, 3, RopeSetting.of(), seed=seed) for seed in (0, 1))
+    one, other = (qk.make("diagonal", 2, 2, 3, RopeSetting.of(), seed=seed) for seed in (0, 1))
     assert (one.q[0] != one.q[1]).any()
     assert (one.q != other.q).any()
-    assert (one.q == inputs.make("diagonal", 2, 2, 3, RopeSetting.of(), seed=0).q).all()
+    assert (one.q == qk.make("diagonal", 2, 2, 3, RopeSetting.of(), seed=0).q).all()
     slow = np.r_[16:64, 80:128]  # all but the fastest quarter of the pairs
     assert not one.q[:, :, slow].any()
     assert np.delete(one.q, slow, axis=2).any()
@@ -77,7 +79,7 @@ def test_settings_that_cannot_tell_neighbours_apart(kind, setting) -> None:
     with pytest.raises(UsageError, match=r"needs fast frequencies.*--rotary-dim or --qk gaussian"):
         Case(qk=kind, **setting).check([0])
     with pytest.raises(UsageError, match="needs fast frequencies"):
-        inputs.make(kind, 1, 1, 4, Case(**setting).setting(4))
+        qk.make(kind, 1, 1, 4, Case(**setting).setting(4))
 
 
 def test_the_headline_speaks_of_the_right_token(capsys) -> None:
@@ -97,7 +99,7 @@ def test_other_commands_know_the_heads(capsys) -> None:
 
 @pytest.mark.parametrize("fmt", ["bf16", "fp16", "fp32"])
 def test_gaussian_inputs_are_what_narrow_formats_hold(fmt: str) -> None:
-    found = inputs.make("gaussian", 2, 1, 500, SETTINGS[0], seed=3)
+    found = qk.make("gaussian", 2, 1, 500, SETTINGS[0], seed=3)
     assert found.unchanged_by(parse(fmt))
     for x in (found.q, found.k):
         assert np.array_equal(round_to(x, parse(fmt)), x)

@@ -11,8 +11,9 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from ropeaudit import RopeSetting, exact_frequencies, parse
+from ropeaudit import RopeSetting, parse
 from ropeaudit.errors import UnknownName
+from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope import presets, scaled
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.scaling import HF_NAMES
@@ -103,7 +104,7 @@ def test_an_unknown_model() -> None:
 
 
 def test_every_model_works_in_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    from ropeaudit.cli.main import main
+    from ropeaudit.main import main
 
     layers = sum(len(model.layers) for model in presets.all_presets())
     pairs = sum(setting.pairs for model in presets.all_presets() for setting in model.layers.values())

@@ -12,10 +12,11 @@ import pandas as pd
 import pytest
 from pyarrow import parquet
 
-from ropeaudit import records, reports
-from ropeaudit.audit import shift
-from ropeaudit.cli.main import main
+from ropeaudit import reports
+from ropeaudit.audits import records
+from ropeaudit.audits.audit import shift
 from ropeaudit.errors import BadInput
+from ropeaudit.main import main
 from ropeaudit.reports.drift import drift_report
 from ropeaudit.reports.reading import read
 

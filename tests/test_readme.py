@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from ropeaudit.cli.main import main
+from ropeaudit.main import main
 
 ROOT = Path(__file__).parent.parent
 README, DOCS = ROOT / "README.md", sorted((ROOT / "docs").glob("*.md"))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ropeaudit import RopeSetting, recipes, shift
+from ropeaudit.arithmetic.formats import FORMATS, parse, round_to
 from ropeaudit.errors import BadInput, NotEmulated, UnknownName, UsageError
-from ropeaudit.formats import FORMATS, parse, round_to
 from ropeaudit.subjects.emulated import Emulated
 
 BF16 = parse("bf16")

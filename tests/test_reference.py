@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from mpmath import mp, mpf
 
-from ropeaudit import doubledouble as dd
-from ropeaudit import reference
+from ropeaudit.arithmetic import doubledouble as dd
+from ropeaudit.reference import exact_scores as reference
 from ropeaudit.rope.setting import RopeSetting
 
 DIGITS = 50

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 import ropeaudit
-from ropeaudit.cli.main import cli
+from ropeaudit.main import cli
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
 WIDTH = 100

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from ropeaudit import reports, shift
 from ropeaudit.errors import UnknownName
-from ropeaudit.reports import Report, drift, numbers, table
+from ropeaudit.reports import Report, drift, numbers
+from ropeaudit.reports.forms import table
 
 HOSTILE = "a|b\n\x1b[31m<script>*x*"
 

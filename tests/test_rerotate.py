@@ -8,15 +8,16 @@ import math
 import numpy as np
 import pytest
 
-from ropeaudit import inputs, parse
-from ropeaudit.analyses import rerotate as analysis
-from ropeaudit.cases import Case
-from ropeaudit.cli.main import cli, main
-from ropeaudit.cli.rerotate import rerotate
+from ropeaudit import parse
+from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.audits.cases import Case
 from ropeaudit.errors import UsageError
-from ropeaudit.formats import round_to
+from ropeaudit.features.rerotate import analysis
+from ropeaudit.features.rerotate.command import rerotate
+from ropeaudit.features.rerotate.report import COLUMNS, row
+from ropeaudit.inputs import qk
+from ropeaudit.main import cli, main
 from ropeaudit.recipes import named
-from ropeaudit.reports.rerotate import COLUMNS, row
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
 
@@ -61,7 +62,7 @@ def test_the_norm_grows_by_the_table_of_the_step() -> None:
     subject = Emulated(named("vllm-cuda").resolve(parse("bf16")), RopeSetting.of())
     cos, sin = (x.astype(np.float64) for x in subject.table(np.zeros(1, dtype=np.int64), -16))
     (found,) = measure("vllm-cuda", [64], changes={"output": "fp32"})
-    k = inputs.make("gaussian", 2, 2, 128, RopeSetting.of(128), 0).k
+    k = qk.make("gaussian", 2, 2, 128, RopeSetting.of(128), 0).k
     length = np.hypot(cos, sin)[0] ** 64
     grown = np.linalg.norm(k * np.concatenate([length, length]), axis=2) / np.linalg.norm(k, axis=2)
     assert found["key_norm_growth"] == pytest.approx(grown.mean() - 1, rel=0.02)
@@ -83,7 +84,7 @@ def test_float64_barely_drifts(by) -> None:
 
 def test_keys_are_turned_one_step_after_the_other_from_stored_values() -> None:
     """Written down anew: three steps of +5 with the recipe hf, one head, all scores at once."""
-    some, setting = inputs.make("gaussian", 1, 1, 40, RopeSetting.of(128), 0), RopeSetting.of()
+    some, setting = qk.make("gaussian", 1, 1, 40, RopeSetting.of(128), 0), RopeSetting.of()
     subject = Emulated(named("hf-sdpa").resolve(parse("bf16")), setting)
     positions = np.arange(40, dtype=np.int64)
     q = subject.rotate(round_to(some.q[0], subject.input), subject.table(positions, 15))

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropeaudit import records, reports
-from ropeaudit.audit import shift
-from ropeaudit.records import Record
+from ropeaudit import reports
+from ropeaudit.audits import records
+from ropeaudit.audits.audit import shift
+from ropeaudit.audits.records import Record
 from ropeaudit.reports import Report, reading
-from ropeaudit.reports.csv import restored
+from ropeaudit.reports.forms.csv import restored
 
 NAMES = [*(f"a{end}b" for end in "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e\r\n\t,;\"'"), "\r\n", "a\r"]
 FORMULAS = ["=cmd|' /C calc'!A0", "+1", "-1", "@x", "'=x", "''+1", "\t=x", "\r=x", "'it", "it's", "x=1"]

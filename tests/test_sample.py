@@ -10,14 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropeaudit import Audit, Case, bounds, inputs, masks, parse, recipes, recording, reference, shift
+from ropeaudit import Audit, Case, bounds, parse, recipes, shift
+from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.audits import recording
 from ropeaudit.bounds.sampled import predicted_rms
-from ropeaudit.cli.main import main
+from ropeaudit.engine import measure, sampled_scores, scores
+from ropeaudit.engine.estimates import Estimated
+from ropeaudit.engine.plan import Plan
 from ropeaudit.errors import BadShape, UsageError
-from ropeaudit.formats import round_to
-from ropeaudit.measuring import drawn, measure, pairs, sampled, scores
-from ropeaudit.measuring.estimates import Estimated
-from ropeaudit.measuring.plan import Plan
+from ropeaudit.inputs import masks, qk, sample_choice, sampled_rows
+from ropeaudit.main import main
+from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
 
@@ -26,13 +29,13 @@ WHOLE = {"accumulate": "fp64", "score": "fp64"}
 MASKS = ["causal", "full", "window:1", "window:20"]
 
 
-def every_pair(mask: str, heads: int, size: int) -> pairs.Pairs:
+def every_pair(mask: str, heads: int, size: int) -> sample_choice.Pairs:
     each = masks.count(mask, size)
     head, number = np.divmod(np.arange(heads * each), each)
-    return pairs.Pairs(head, *masks.seen(mask, size, number), np.ones(head.size))
+    return sample_choice.Pairs(head, *masks.seen(mask, size, number), np.ones(head.size))
 
 
-def times_sampled(some: pairs.Pairs, want: pairs.Pairs, size: int) -> np.ndarray:
+def times_sampled(some: sample_choice.Pairs, want: sample_choice.Pairs, size: int) -> np.ndarray:
     """How often each of the wanted pairs was sampled; there must be no others."""
     own, others = ((x.head * size + x.query) * size + x.key for x in (some, want))
     assert np.isin(own, others).all()
@@ -49,7 +52,7 @@ def subject(name: str, dtype: str, setting: RopeSetting, **changes: str) -> Emul
 @pytest.mark.parametrize("mask", MASKS)
 def test_every_visible_score_is_equally_likely(mask) -> None:
     want = every_pair(mask, 3, 5)
-    got = sum(times_sampled(pairs.evenly(mask, 3, 5, 10, seed), want, 5) for seed in range(400))
+    got = sum(times_sampled(sample_choice.evenly(mask, 3, 5, 10, seed), want, 5) for seed in range(400))
     mean, total = 4000 / want.head.size, want.head.size
     assert ((got - mean) ** 2 / mean).sum() < total + 4 * np.sqrt(2 * total)  # chi squared
 
@@ -63,10 +66,10 @@ def test_a_score_is_as_likely_as_its_norms_say(mask) -> None:
     want = every_pair(mask, 4, 5)
     size = q[want.head, want.query] * k[want.head // 2, want.key]
     total = want.head.size
-    chance = (size / size.sum()) * (1 - pairs.EVEN) + pairs.EVEN / total
+    chance = (size / size.sum()) * (1 - sample_choice.EVEN) + sample_choice.EVEN / total
     got = np.zeros(total)
     for seed in range(1000):
-        some = pairs.by_size(mask, q, k, 5, seed)
+        some = sample_choice.by_size(mask, q, k, 5, seed)
         got += times_sampled(some, want, 5)
         own = np.searchsorted(
             (want.head * 5 + want.query) * 5 + want.key, (some.head * 5 + some.query) * 5 + some.key
@@ -90,28 +93,28 @@ def test_probabilities_add_up_whatever_the_norms_are(mask, seed, exponents) -> N
         generator.exponential(size=(1, 6)) * 10.0 ** np.array(exponents),
     )
     want = every_pair(mask, 2, 6)
-    sizes = pairs._Sizes(mask, q, k / k.max())
+    sizes = sample_choice._Sizes(mask, q, k / k.max())
     chance = sizes.probability(want.head, want.query, want.key)
     if sizes.queries[-1] > 0:
         assert chance.sum() == pytest.approx(1, rel=1e-9)
-    some = pairs.by_size(mask, q, k, 6, seed)
+    some = sample_choice.by_size(mask, q, k, 6, seed)
     assert (some.weight > 0).all()
-    assert (some.weight <= 1 / pairs.EVEN + 1e-9).all()
+    assert (some.weight <= 1 / sample_choice.EVEN + 1e-9).all()
 
 
 @pytest.mark.parametrize("sizes", [np.zeros((2, 30)), np.full((2, 30), np.inf)])
 def test_without_norms_the_choice_is_even(sizes) -> None:
     with np.errstate(all="raise"):
-        some = pairs.by_size("causal", np.ones((4, 30)), sizes, 100, 5)
-    assert np.array_equal(some.key, pairs.evenly("causal", 4, 30, 100, 5).key)
+        some = sample_choice.by_size("causal", np.ones((4, 30)), sizes, 100, 5)
+    assert np.array_equal(some.key, sample_choice.evenly("causal", 4, 30, 100, 5).key)
     assert (some.weight == 1).all()
 
 
 def test_pairs_come_in_order_and_depend_on_the_seed() -> None:
     size = np.random.default_rng(0).exponential(size=(2, 4, 1000))
     for choose in (
-        lambda seed: pairs.evenly("causal", 4, 1000, 500, seed),
-        lambda seed: pairs.by_size("causal", size[0], size[1], 500, seed),
+        lambda seed: sample_choice.evenly("causal", 4, 1000, 500, seed),
+        lambda seed: sample_choice.by_size("causal", size[0], size[1], 500, seed),
     ):
         one, again, other = (choose(seed) for seed in (3, 3, 4))
         assert np.array_equal(one.key, again.key)
@@ -121,36 +124,36 @@ def test_pairs_come_in_order_and_depend_on_the_seed() -> None:
 
 @pytest.mark.parametrize("chunk", [48, 2**18])
 def test_made_vectors_are_chosen_as_those_in_memory(chunk, monkeypatch) -> None:
-    monkeypatch.setattr(drawn, "_CHUNK", chunk)
-    whole = inputs.make("gaussian", 4, 2, 37, RopeSetting.of(16), 5)
-    made = drawn.choose("gaussian", (4, 2, 37), 16, "causal", 300, 5)
-    held = drawn.by_norms(whole, "causal", 300, 5)
+    monkeypatch.setattr(sampled_rows, "_CHUNK", chunk)
+    whole = qk.make("gaussian", 4, 2, 37, RopeSetting.of(16), 5)
+    made = sampled_rows.choose("gaussian", (4, 2, 37), 16, "causal", 300, 5)
+    held = sampled_rows.by_norms(whole, "causal", 300, 5)
     for name in ("head", "query", "key", "weight"):
         assert np.array_equal(getattr(made, name), getattr(held, name))
     assert np.ptp(made.weight) > 0.5
-    monkeypatch.setattr(drawn, "WEIGHED", 0)
-    assert (drawn.choose("gaussian", (4, 2, 37), 16, "causal", 300, 5).weight == 1).all()
+    monkeypatch.setattr(sampled_rows, "WEIGHED", 0)
+    assert (sampled_rows.choose("gaussian", (4, 2, 37), 16, "causal", 300, 5).weight == 1).all()
 
 
 @pytest.mark.parametrize("chunk", [16, 100, 2**18])
 @pytest.mark.parametrize("kind", ["gaussian", "ones", "arange", "diagonal", "previous"])
 def test_synthetic_rows_are_those_of_the_whole(kind, chunk, monkeypatch) -> None:
-    monkeypatch.setattr(drawn, "_CHUNK", chunk)
-    some = pairs.evenly("full", 4, 37, 300, 5)
-    whole = inputs.make(kind, 4, 2, 37, RopeSetting.of(16), 5)
-    found = drawn.synthetic(kind, (4, 2, 37), RopeSetting.of(16), some, 5)
-    for rows in (found, drawn.of(whole, some, 5)):
+    monkeypatch.setattr(sampled_rows, "_CHUNK", chunk)
+    some = sample_choice.evenly("full", 4, 37, 300, 5)
+    whole = qk.make(kind, 4, 2, 37, RopeSetting.of(16), 5)
+    found = sampled_rows.synthetic(kind, (4, 2, 37), RopeSetting.of(16), some, 5)
+    for rows in (found, sampled_rows.of(whole, some, 5)):
         assert np.array_equal(rows.q[0:300], whole.q[some.head, some.query])
         assert np.array_equal(rows.k[0:300], whole.k[some.head // 2, some.key])
     assert (found.heads, found.kv_heads, found.seq_len, found.source) == (4, 2, 37, kind)
 
 
 def test_beyond_one_stream_every_row_stands_alone(monkeypatch) -> None:
-    monkeypatch.setattr(drawn, "STREAMED", 0)
-    some = pairs.evenly("full", 4, 64, 3000, 1)
-    found = drawn.synthetic("gaussian", (4, 2, 64), RopeSetting.of(32), some, 1)
-    part = pairs.Pairs(some.head[9:20], some.query[9:20], some.key[9:20], some.weight[9:20])
-    fewer = drawn.synthetic("gaussian", (4, 2, 64), RopeSetting.of(32), part, 1)
+    monkeypatch.setattr(sampled_rows, "STREAMED", 0)
+    some = sample_choice.evenly("full", 4, 64, 3000, 1)
+    found = sampled_rows.synthetic("gaussian", (4, 2, 64), RopeSetting.of(32), some, 1)
+    part = sample_choice.Pairs(some.head[9:20], some.query[9:20], some.key[9:20], some.weight[9:20])
+    fewer = sampled_rows.synthetic("gaussian", (4, 2, 64), RopeSetting.of(32), part, 1)
     assert found.source == "gaussian-by-row"
     assert np.array_equal(found.q[9:20], fewer.q[0:11])
     assert np.array_equal(found.k[9:20], fewer.k[0:11])
@@ -163,9 +166,9 @@ def test_beyond_one_stream_every_row_stands_alone(monkeypatch) -> None:
 
 @pytest.mark.parametrize("rounded", ["", "q", "k", "qk"])
 def test_a_format_leaves_a_sample_alone_only_if_it_leaves_both_sides_alone(rounded) -> None:
-    made, fmt = inputs.make("gaussian", 2, 2, 40, RopeSetting.of(16)), parse("bf16")
+    made, fmt = qk.make("gaussian", 2, 2, 40, RopeSetting.of(16)), parse("bf16")
     q, k = (x if name in rounded else x + 2.0**-30 for name, x in (("q", made.q), ("k", made.k)))
-    some = drawn.of(inputs.Inputs(q, k, "own", None), every_pair("causal", 2, 40), 0)
+    some = sampled_rows.of(qk.Inputs(q, k, "own", None), every_pair("causal", 2, 40), 0)
     assert some.distinct([fmt]) == {fmt: parse("fp64") if rounded == "qk" else fmt}
 
 
@@ -185,7 +188,7 @@ def test_a_format_leaves_a_sample_alone_only_if_it_leaves_both_sides_alone(round
     ],
 )
 def test_a_score_of_a_pair_is_that_of_a_tile(dtype, changes, bits) -> None:
-    made, setting = inputs.make("gaussian", 1, 1, 40, RopeSetting.of(128)), RopeSetting.of()
+    made, setting = qk.make("gaussian", 1, 1, 40, RopeSetting.of(128)), RopeSetting.of()
     who = subject("hf", dtype, setting, **changes)
     q, k = (
         scores.operand(who.rotate(round_to(x[0], who.input), who.table(np.arange(40), 1000)), who)
@@ -204,16 +207,18 @@ def test_a_score_of_a_pair_is_that_of_a_tile(dtype, changes, bits) -> None:
 
 @pytest.mark.parametrize("precision", ["double", "extended"])
 def test_the_reference_of_a_pair_is_that_of_a_tile(precision) -> None:
-    made, setting = inputs.make("gaussian", 1, 1, 40, RopeSetting.of(128)), RopeSetting.of()
-    table = reference.distance_table(np.arange(40.0), setting)
-    q, k = (reference.turned(x[0], table, setting, precision) for x in (made.q, made.k))
-    high, low = reference.product(q, k, np.empty((40, 40)), np.empty((40, 40)))
-    m, n = np.divmod(np.arange(1600), 40)
+    made, setting = qk.make("gaussian", 1, 1, 40, RopeSetting.of(128)), RopeSetting.of()
+    table = exact_scores.distance_table(np.arange(40.0), setting)
+    q, k = (exact_scores.turned(x[0], table, setting, precision) for x in (made.q, made.k))
+    high, low = exact_scores.product(q, k, np.empty((40, 40)), np.empty((40, 40)))
+    table, (m, n) = exact_scores.distance_table, np.divmod(np.arange(1600), 40)
     left, right = (
-        reference.turned(x[0][at], reference.distance_table(at.astype(float), setting), setting, precision)
+        exact_scores.turned(
+            x[0][at], exact_scores.distance_table(at.astype(float), setting), setting, precision
+        )
         for x, at in ((made.q, m), (made.k, n))
     )
-    first, second = reference.paired(left, right)
+    first, second = exact_scores.paired(left, right)
     if low is None or second is None:
         assert np.abs(first - high.reshape(-1)).max() < 1e-12
     else:
@@ -224,13 +229,13 @@ def test_the_reference_of_a_pair_is_that_of_a_tile(precision) -> None:
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("origin", [0, 500])
 def test_all_pairs_once_give_the_whole_audit(mask, origin) -> None:
-    made = inputs.make("gaussian", 4, 2, 90, RopeSetting.of(16))
+    made = qk.make("gaussian", 4, 2, 90, RopeSetting.of(16))
     setting = RopeSetting.of(16) if not origin else RopeSetting.of(16, clip=300.0)
     who = [subject("hf", d, setting, **WHOLE) for d in ("bf16", "fp32", "fp64")]
     offsets = [[0, origin or 1000]] * 3
     whole = measure.measure(Plan(who, offsets, made, setting, mask, origin), 2, lambda _: None)
-    some = drawn.of(made, every_pair(mask, 4, 90), 0)
-    found = sampled.measure(Plan(who, offsets, some, setting, mask, origin), 2, lambda _: None)
+    some = sampled_rows.of(made, every_pair(mask, 4, 90), 0)
+    found = sampled_scores.measure(Plan(who, offsets, some, setting, mask, origin), 2, lambda _: None)
     for cell, want in whole.items():
         rel = 1e-9 if cell[0] == 0 else 0.05  # rounded rotations do not hang on the order of sums
         for name in ("drift", "own", "truth"):
@@ -269,11 +274,11 @@ def test_a_large_sample_comes_near_the_whole() -> None:
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
 def test_sums_are_as_inexact_as_in_tiles(name, dtype) -> None:
     """Sums in a better order than that of BLAS made float32 look 1.6 times as exact as it is."""
-    made, setting = inputs.make("gaussian", 1, 1, 60, RopeSetting.of(128)), RopeSetting.of()
+    made, setting = qk.make("gaussian", 1, 1, 60, RopeSetting.of(128)), RopeSetting.of()
     who = [subject(name, dtype, setting)]
     whole = measure.measure(Plan(who, [[0]], made, setting, "full"), 1, lambda _: None)[0, 0].drift
-    some = drawn.of(made, every_pair("full", 1, 60), 0)
-    found = sampled.measure(Plan(who, [[0]], some, setting, "full"), 1, lambda _: None)[0, 0].drift
+    some = sampled_rows.of(made, every_pair("full", 1, 60), 0)
+    found = sampled_scores.measure(Plan(who, [[0]], some, setting, "full"), 1, lambda _: None)[0, 0].drift
     assert found.rms == pytest.approx(whole.rms, rel=0.05)
     assert found.max == pytest.approx(whole.max, rel=0.3)
 
@@ -303,15 +308,15 @@ def test_the_interval_holds_at_every_size_of_sample(name, mask) -> None:
 @pytest.mark.parametrize("mask", MASKS)
 def test_every_column_is_estimated_without_bias(mask) -> None:
     """One key is 32 times as large: the mean over 60 samples is that of all scores, to 4 standard errors."""
-    setting, made = RopeSetting.of(16), inputs.make("gaussian", 4, 2, 90, RopeSetting.of(16))
-    made = inputs.Inputs(made.q, made.k * np.where(np.arange(90) == 7, 32, 1)[:, None], "sink", None)
+    setting, made = RopeSetting.of(16), qk.make("gaussian", 4, 2, 90, RopeSetting.of(16))
+    made = qk.Inputs(made.q, made.k * np.where(np.arange(90) == 7, 32, 1)[:, None], "sink", None)
     who = [subject("hf", "bf16", setting, **WHOLE), subject("hf", "fp16", setting, **WHOLE)]
     offsets = [[0, 1000]] * 2
     whole = measure.measure(Plan(who, offsets, made, setting, mask), 1, lambda _: None)
     samples = []
     for seed in range(60):
-        some = drawn.of(made, drawn.by_norms(made, mask, 90, seed), seed)
-        samples.append(sampled.measure(Plan(who, offsets, some, setting, mask), 1, lambda _: None))
+        some = sampled_rows.of(made, sampled_rows.by_norms(made, mask, 90, seed), seed)
+        samples.append(sampled_scores.measure(Plan(who, offsets, some, setting, mask), 1, lambda _: None))
     columns = [("drift", n) for n in ("squares", "total", "absolute")] + [
         ("own", "squares"),
         ("truth", "squares"),
@@ -339,22 +344,22 @@ def test_an_interval_where_powers_leave_float64() -> None:
 )  # fmt: skip
 def test_the_prediction_of_many_scores_is_that_of_all(mask, recipe, dtype, offset) -> None:
     setting = RopeSetting.of(64, rotary_dim=48)
-    made, who = inputs.make("gaussian", 4, 2, 200, setting), subject(recipe, dtype, setting)
+    made, who = qk.make("gaussian", 4, 2, 200, setting), subject(recipe, dtype, setting)
     want = bounds.bound(who, made, mask, offset).rms
-    some = drawn.of(made, every_pair(mask, 4, 200), 0)
+    some = sampled_rows.of(made, every_pair(mask, 4, 200), 0)
     assert predicted_rms(who, some, offset) == pytest.approx(
         want, rel=0.02
     )  # blocks of positions count alike
     made.k[:, 7] *= 30
-    want = predicted_rms(who, drawn.of(made, every_pair(mask, 4, 200), 0), offset)
-    some = drawn.of(made, drawn.by_norms(made, mask, 4000, 1), 1)
+    want = predicted_rms(who, sampled_rows.of(made, every_pair(mask, 4, 200), 0), offset)
+    some = sampled_rows.of(made, sampled_rows.by_norms(made, mask, 4000, 1), 1)
     assert predicted_rms(who, some, offset) == pytest.approx(want, rel=0.06)
 
 
 def test_a_prediction_without_a_number_is_inf() -> None:
     setting = RopeSetting.of(16)
-    made = inputs.make("gaussian", 1, 1, 20, setting)
-    some = drawn.of(made, every_pair("causal", 1, 20), 0)
+    made = qk.make("gaussian", 1, 1, 20, setting)
+    some = sampled_rows.of(made, every_pair("causal", 1, 20), 0)
     assert predicted_rms(subject("uniform", "fp16", setting), some, 10**6) == np.inf
 
 
@@ -364,7 +369,7 @@ def test_a_prediction_without_a_number_is_inf() -> None:
 def test_neither_threads_nor_blocks_change_the_result(monkeypatch, pools) -> None:
     one, two = (list(shift(1000, sample=700, threads=threads, **SMALL)) for threads in (1, 3))
     assert one == two
-    monkeypatch.setattr(sampled, "BLOCK", 64)
+    monkeypatch.setattr(sampled_scores, "BLOCK", 64)
     for mine, other in zip(shift(1000, sample=700, **SMALL), one, strict=True):
         assert (mine.drift_max, mine.worst_key, mine.scores) == (
             other.drift_max,
@@ -401,7 +406,7 @@ def test_other_settings_are_sampled_too(case) -> None:
 
 
 def test_captured_vectors_are_sampled_by_the_seed(tmp_path) -> None:
-    made, path = inputs.make("gaussian", 4, 2, 90, RopeSetting.of(16), seed=9), tmp_path / "x.npz"
+    made, path = qk.make("gaussian", 4, 2, 90, RopeSetting.of(16), seed=9), tmp_path / "x.npz"
     np.savez(path, q=made.q, k=made.k)
     one, again, other = (next(shift(1000, "bf16", "hf", qk=str(path), sample=900, seed=s)) for s in (1, 1, 2))
     assert one == again
@@ -440,8 +445,10 @@ def test_progress_ends_at_one() -> None:
 
 def test_a_stream_tells_shares_of_the_whole() -> None:
     heard: list[float] = []
-    sizes, setting = (4, 2, 3 * drawn._step(64)), RopeSetting.of(64)
-    drawn.synthetic("gaussian", sizes, setting, pairs.evenly("full", 4, sizes[2], 9, 0), 0, heard.append)
+    sizes, setting = (4, 2, 3 * sampled_rows._step(64)), RopeSetting.of(64)
+    sampled_rows.synthetic(
+        "gaussian", sizes, setting, sample_choice.evenly("full", 4, sizes[2], 9, 0), 0, heard.append
+    )
     assert heard == sorted(heard)
     assert len(heard) == 18
     assert heard[12] == pytest.approx(4 / 6)  # q is done
@@ -449,7 +456,7 @@ def test_a_stream_tells_shares_of_the_whole() -> None:
 
 
 def test_the_memory_of_a_sample_holds_the_norms_of_every_row() -> None:
-    one, twice = (drawn.bytes_needed(1000, (8, 2, length), 64) for length in (10_000, 20_000))
+    one, twice = (sampled_rows.bytes_needed(1000, (8, 2, length), 64) for length in (10_000, 20_000))
     assert twice - one == 6 * 8 * 10 * 10_000
 
 
@@ -459,9 +466,9 @@ def test_a_sample_says_how_sure_its_reference_is() -> None:
 
 
 def test_as_many_numbers_as_a_stream_may_have_are_a_stream() -> None:
-    sizes = 1, 1, drawn.STREAMED // 128
-    assert drawn.source("gaussian", sizes, 64) == "gaussian"
-    assert drawn.source("gaussian", (1, 1, sizes[2] + 1), 64) == drawn.BY_ROW
+    sizes = 1, 1, sampled_rows.STREAMED // 128
+    assert sampled_rows.source("gaussian", sizes, 64) == "gaussian"
+    assert sampled_rows.source("gaussian", (1, 1, sizes[2] + 1), 64) == sampled_rows.BY_ROW
 
 
 def test_lost_scores_of_a_sample_are_counted_in_every_form(tmp_path, capsys) -> None:

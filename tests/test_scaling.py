@@ -8,8 +8,9 @@ import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from ropeaudit import RopeSetting, exact_frequencies, parse
+from ropeaudit import RopeSetting, parse
 from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope import scaled, scaling
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.scaling import HF_NAMES, Scaling

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from ropeaudit import attainable, shift
-from ropeaudit.cli.main import main
-from ropeaudit.formats import parse
+from ropeaudit import shift
+from ropeaudit.arithmetic.formats import parse
+from ropeaudit.bounds import attainable
+from ropeaudit.main import main
 from ropeaudit.reports import drift, headlines, verdicts
 from tests.test_rerotate import measure
 

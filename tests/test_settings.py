@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from mpmath import mp, mpf
 
-from ropeaudit import Record, exact_frequencies, reference, shift
+from ropeaudit import Record, shift
 from ropeaudit.errors import UsageError
+from ropeaudit.reference import exact_frequencies, exact_scores
 from ropeaudit.rope import axes, scaling
 from ropeaudit.rope.setting import LARGEST_DIM, RopeSetting
 
@@ -42,7 +43,7 @@ def test_structure_jumps_where_the_length_crosses_the_border(spec: str, edge: in
 @pytest.mark.parametrize("spec", [DYNAMIC, LONG])
 def test_frequencies_are_frozen_by_default(spec: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert {r.structural_max for r in rows((0, 2**20), "fp32", scaling=spec)} == {0.0}
-    from ropeaudit.cli.main import main
+    from ropeaudit.main import main
 
     assert (
         main(
@@ -131,10 +132,10 @@ def test_exact_scores_of_every_scaling_against_50_digits(spec: str) -> None:
     setting = RopeSetting.of(40, 32, scaling=scaling.parse(spec), length=3000)
     rng = np.random.default_rng(0)
     q, k = rng.standard_normal((2, 6, 40))
-    table = reference.distance_table(np.arange(6.0), setting)
-    left, right = (reference.turned(x, table, setting, "extended") for x in (q, k))
-    high, low = reference.product(left, right, np.empty((6, 6)), np.empty((6, 6)))
-    bound = reference.certificate(left, right)
+    table = exact_scores.distance_table(np.arange(6.0), setting)
+    left, right = (exact_scores.turned(x, table, setting, "extended") for x in (q, k))
+    high, low = exact_scores.product(left, right, np.empty((6, 6)), np.empty((6, 6)))
+    bound = exact_scores.certificate(left, right)
     with mp.workdps(50):
         thetas = [mpf(str(theta)) for theta in exact_frequencies.frequencies(setting)]
         factor = mpf(str(exact_frequencies.attention_factor(setting.scaling))) ** 2

@@ -16,7 +16,7 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def command(*arguments: str) -> str:
-    return f"from ropeaudit.cli.main import main\nassert main({list(arguments)!r}) == 0"
+    return f"from ropeaudit.main import main\nassert main({list(arguments)!r}) == 0"
 
 
 def test_importing_the_package_loads_nothing_else() -> None:

@@ -131,7 +131,7 @@ def test_a_stream_that_knows_ascii_alone_gets_ascii_and_no_question_marks(tmp_pa
 def test_only_what_writes_says_that_it_cannot_write(tmp_path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    line = "import os, sys; os.rmdir(os.getcwd()); from ropeaudit.cli import main"
+    line = "import os, sys; os.rmdir(os.getcwd()); from ropeaudit import main"
     line += "; sys.exit(main.main(sys.argv[1:]))"
     for arguments, code in ((["list", "formats"], 0), (["shift", "--impl", "nope:f"], 2)):
         gone.mkdir(exist_ok=True)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from ropeaudit import RopeSetting, inputs, parse, recipes, round_to
+from ropeaudit import RopeSetting, parse, recipes, round_to
+from ropeaudit.inputs import qk
 from ropeaudit.rope.frequencies import FORMS, unscaled
 from ropeaudit.subjects import Subject
 from ropeaudit.subjects.emulated import Emulated
@@ -52,7 +53,7 @@ def test_hugging_face_bit_for_bit(dtype: str) -> None:
     """
     torch_dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
     config = LlamaConfig(hidden_size=1024, num_attention_heads=8, head_dim=128, rope_theta=10000.0)
-    made = inputs.make("gaussian", 2, 2, POSITIONS.size, RopeSetting.of(128))
+    made = qk.make("gaussian", 2, 2, POSITIONS.size, RopeSetting.of(128))
     q = torch.from_numpy(made.q).to(torch_dtype)[None]
     cos, sin = LlamaRotaryEmbedding(config)(q, torch.from_numpy(POSITIONS)[None])
     rotated, _ = apply_rotary_pos_emb(q, q, cos, sin)
@@ -128,7 +129,7 @@ def test_a_float64_rotation_of_float32_numbers_is_done_in_float64() -> None:
 
 def test_p_rope_turns_as_many_pairs_in_code_as_for_the_judge() -> None:
     """The count is defined in floating point: int(0.3 * 80 // 2) is 12 although 0.3 is below 3/10."""
-    from ropeaudit import exact_frequencies
+    from ropeaudit.reference import exact_frequencies
     from ropeaudit.rope import scaled, scaling
 
     for dims in (16, 80, 100, 128, 160, 320):

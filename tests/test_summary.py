@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeaudit.analyses.summary import groups
-from ropeaudit.cli.main import main
+from ropeaudit.audits.summary import groups
 from ropeaudit.errors import UsageError
+from ropeaudit.main import main
 from ropeaudit.reports.reading import read
 
 SHIFT = [

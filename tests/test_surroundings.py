@@ -10,10 +10,10 @@ import warnings
 import numpy as np
 import pytest
 
-from ropeaudit import surroundings
-from ropeaudit.audit import shift
-from ropeaudit.cli.main import main
-from ropeaudit.subjects.patience import patiently
+from ropeaudit.audits.audit import shift
+from ropeaudit.main import main
+from ropeaudit.runtime import process_state
+from ropeaudit.subjects.calling.timeout import patiently
 
 torch = pytest.importorskip("torch")
 
@@ -55,20 +55,20 @@ NAMES = {
 }
 
 
-def differing(one: surroundings.State, other: surroundings.State) -> list[str]:
-    return [name for name in one if name != "decimal" and not surroundings.same(one[name], other[name])]
+def differing(one: process_state.State, other: process_state.State) -> list[str]:
+    return [name for name in one if name != "decimal" and not process_state.same(one[name], other[name])]
 
 
 @pytest.mark.parametrize("what", SETS)
 def test_all_is_as_it_was(what) -> None:
-    def run() -> tuple[surroundings.State, surroundings.State]:
+    def run() -> tuple[process_state.State, process_state.State]:
         """In the thread of the calls: what torch sets is often a thread's own."""
-        before = surroundings.now()
-        with surroundings.foreign():
+        before = process_state.now()
+        with process_state.foreign():
             exec(SETS[what], dict(NAMES))  # noqa: S102
-            changed = differing(before, surroundings.now())
+            changed = differing(before, process_state.now())
         assert changed or what == "locale", what
-        return before, surroundings.now()
+        return before, process_state.now()
 
     before, after = patiently(run, "a test")
     assert differing(before, after) == []

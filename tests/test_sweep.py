@@ -15,15 +15,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from ropeaudit import records
-from ropeaudit.audit import Audit
-from ropeaudit.cases import Case
-from ropeaudit.cli.main import main
-from ropeaudit.cli.progress import Progress
+from ropeaudit.audits import records, workers
+from ropeaudit.audits.audit import Audit
+from ropeaudit.audits.cases import Case
+from ropeaudit.audits.sweep import Sweep, Task, measured, units
+from ropeaudit.console import sweep_file
+from ropeaudit.console.progress import Progress
+from ropeaudit.engine.plan import AttentionOptions
 from ropeaudit.errors import BadInput, BadShape, RopeAuditError
-from ropeaudit.measuring.plan import AttentionOptions
-from ropeaudit.sweeps import sweep_file, workers
-from ropeaudit.sweeps.sweep import Sweep, Task, measured, units
+from ropeaudit.main import main
 
 SIZES = ["--heads", "1", "--head-dim", "8", "--seq-len", "9,12"]
 SMALL = ["shift", *SIZES, "--recipe", "hf,uniform", "--dtype", "fp64,fp16", "--offset", "0,7,-3,131072"]
@@ -289,7 +289,7 @@ def test_bad_use_is_refused(more, fragment, capsys) -> None:
 
 
 def test_too_many_jobs_for_the_memory_are_named(monkeypatch, capsys) -> None:
-    monkeypatch.setattr("ropeaudit.circumstances.free_bytes", lambda: 2**30)
+    monkeypatch.setattr("ropeaudit.runtime.run_metadata.free_bytes", lambda: 2**30)
     assert main([*SMALL, "--jobs", "100", "--dry-run"]) == 2
     assert "GiB are free; give fewer --jobs\n" in capsys.readouterr().err
 
@@ -656,7 +656,7 @@ def test_dask_survives_the_loss_of_a_worker(many, tmp_path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_no_scheduler_is_a_clear_message(capsys, monkeypatch) -> None:
-    from ropeaudit.sweeps import cluster
+    from ropeaudit.audits import dask_cluster as cluster
 
     pytest.importorskip("distributed")
     monkeypatch.setattr(cluster, "_ANSWER_SECONDS", 0.2)

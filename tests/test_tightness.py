@@ -9,9 +9,9 @@ from collections import defaultdict
 import pytest
 
 from ropeaudit import recipes
-from ropeaudit.audit import shift
-from ropeaudit.formats import parse
-from ropeaudit.records import Record
+from ropeaudit.arithmetic.formats import parse
+from ropeaudit.audits.audit import shift
+from ropeaudit.audits.records import Record
 
 DTYPES = ("fp64", "fp32", "fp16", "bf16")
 CASE = {"heads": 1, "seq_len": 256, "head_dim": 64}

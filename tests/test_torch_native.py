@@ -9,10 +9,10 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from ropeaudit import RopeSetting, parse, recipes, round_to, shift
-from ropeaudit.cli.main import main
+from ropeaudit.arithmetic.formats import FP32, FP64
+from ropeaudit.engine import scores
 from ropeaudit.errors import NotEmulated, OutOfMemory, UnknownName, UsageError
-from ropeaudit.formats import FP32, FP64
-from ropeaudit.measuring import scores
+from ropeaudit.main import main
 from ropeaudit.reports.drift import drift_report
 from ropeaudit.rope import axes, scaling
 from ropeaudit.rope.frequencies import FORMS, unscaled

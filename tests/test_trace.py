@@ -12,14 +12,15 @@ import pytest
 import torch
 
 from ropeaudit import parse
-from ropeaudit.analyses import trace as analysis
-from ropeaudit.analyses import trace_compare
-from ropeaudit.analyses.trace_compare import Stage
-from ropeaudit.cases import Case
-from ropeaudit.cli.main import main
-from ropeaudit.reports.trace import COLUMNS, headline, names, notes, rows, trace_report
-from ropeaudit.subjects import likeness, makers
-from ropeaudit.subjects.own import Own
+from ropeaudit.audits.cases import Case
+from ropeaudit.features.trace import analysis
+from ropeaudit.features.trace import compare as trace_compare
+from ropeaudit.features.trace.compare import Stage
+from ropeaudit.features.trace.report import COLUMNS, headline, names, notes, rows, trace_report
+from ropeaudit.main import main
+from ropeaudit.subjects import factory
+from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.placement import likeness
 
 
 def inverse(d):
@@ -360,4 +361,4 @@ def test_bad_input(arguments, said, capsys) -> None:
 
 
 def test_makers_know_own_code_from_names() -> None:
-    assert makers.implementation("transformers-llama").name == "transformers-llama"
+    assert factory.implementation("transformers-llama").name == "transformers-llama"

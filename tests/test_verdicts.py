@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeaudit import attainable, records, shift
-from ropeaudit.cli.main import main
-from ropeaudit.formats import parse
-from ropeaudit.records import Record
+from ropeaudit import shift
+from ropeaudit.arithmetic.formats import parse
+from ropeaudit.audits import records
+from ropeaudit.audits.records import Record
+from ropeaudit.bounds import attainable
+from ropeaudit.main import main
 from ropeaudit.reports import drift, headlines, verdicts
 
 # rows of da8eb7b, the last commit of schema 2:
@@ -233,7 +235,7 @@ def test_the_headline_names_the_largest_drift_of_the_worst_kind(rows: list[Recor
 
 
 def test_a_misplaced_row_breaks_every_gate_on_drift(monkeypatch) -> None:
-    from ropeaudit.cli import gates
+    from ropeaudit.console import gates
 
     one = row(verdict="misplaced", within_tolerance="no", drift_rms=1e-6, place_excess=55.0)
     for text in ("drift_rms>0.01", "drift_max>1", "floor_rms>1", "excess>1e9", "self_drift_rms>1"):

@@ -15,15 +15,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ropeaudit import masks
+from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.bounds import monotone, terms
 from ropeaudit.bounds.sums import Blocks, Gathered, Gathering, Meeting, PhaseAt, Weights
 from ropeaudit.bounds.terms import Pair
-from ropeaudit.doubledouble import Array
-from ropeaudit.inputs import Inputs
-from ropeaudit.masks import Mask
+from ropeaudit.inputs import masks
+from ropeaudit.inputs.masks import Mask
+from ropeaudit.inputs.qk import Inputs
+from ropeaudit.runtime.threads import mapping
 from ropeaudit.subjects.emulated import Emulated
-from ropeaudit.threads import mapping
 
 T = TypeVar("T")
 

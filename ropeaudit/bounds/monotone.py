@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import FP64, Format, round_to
 from ropeaudit.bounds import terms
 from ropeaudit.bounds.terms import Phase
-from ropeaudit.doubledouble import Array
-from ropeaudit.formats import FP64, Format, round_to
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.emulated import Emulated
 

@@ -9,11 +9,11 @@ import math
 
 import numpy as np
 
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import round_to
 from ropeaudit.bounds import terms
 from ropeaudit.bounds.terms import Phase
-from ropeaudit.doubledouble import Array
-from ropeaudit.formats import round_to
-from ropeaudit.measuring.drawn import Drawn
+from ropeaudit.inputs.sampled_rows import Drawn
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.subjects.emulated import Emulated
 

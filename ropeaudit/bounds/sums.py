@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit import masks
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import Format, round_to
 from ropeaudit.bounds import terms
 from ropeaudit.bounds.terms import Phase
-from ropeaudit.doubledouble import Array
-from ropeaudit.formats import Format, round_to
-from ropeaudit.inputs import Inputs
-from ropeaudit.masks import Mask
+from ropeaudit.inputs import masks
+from ropeaudit.inputs.masks import Mask
+from ropeaudit.inputs.qk import Inputs
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions

@@ -15,10 +15,10 @@ from decimal import Decimal
 
 import numpy as np
 
-from ropeaudit import doubledouble as dd
-from ropeaudit import exact_frequencies
-from ropeaudit.doubledouble import Array
-from ropeaudit.formats import FP32, FP64, Format, round_to
+from ropeaudit.arithmetic import doubledouble as dd
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import FP32, FP64, Format, round_to
+from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope.frequencies import FrequencyForm, effect, frequencies
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting

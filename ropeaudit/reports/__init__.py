@@ -53,7 +53,7 @@ def render(form: str, report: Report) -> str:
     """Return the report as text in the named form, with a newline at its end. Raises: UnknownName."""
     if form not in _FORMS:
         raise UnknownName("report format", form, FORMS)
-    module = import_module(f"ropeaudit.reports.{_FORMS[form][0]}")
+    module = import_module(f"ropeaudit.reports.forms.{_FORMS[form][0]}")
     text: str = module.render(report)
     return text
 
@@ -62,7 +62,7 @@ def encoded(form: str, report: Report) -> bytes:
     """Return the report as bytes of a file; bytes in names that are no text are written out."""
     if form not in _BINARY:
         return render(form, report).encode("utf-8", "backslashreplace")
-    module = import_module(f"ropeaudit.reports.{_BINARY[form][0]}")
+    module = import_module(f"ropeaudit.reports.forms.{_BINARY[form][0]}")
     found: bytes = module.encode(report)
     return found
 
@@ -70,7 +70,7 @@ def encoded(form: str, report: Report) -> bytes:
 def check_installed(form: str) -> None:
     """Raise MissingPackage if a form needs a package that is not there, before any work is done."""
     if form in _BINARY:
-        needed(import_module(f"ropeaudit.reports.{_BINARY[form][0]}").NEEDS, f"a .{form} file", form)
+        needed(import_module(f"ropeaudit.reports.forms.{_BINARY[form][0]}").NEEDS, f"a .{form} file", form)
 
 
 def needed(package: str, what: str, extra: str) -> None:

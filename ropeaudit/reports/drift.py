@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit import masks, records
-from ropeaudit.records import Record
+from ropeaudit.audits import records
+from ropeaudit.audits.records import Record
+from ropeaudit.inputs import masks
 from ropeaudit.reports import Report, headlines, settings, verdicts
 from ropeaudit.reports.numbers import percent, printable, short
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from ropeaudit import records
-from ropeaudit.attainable import storing
-from ropeaudit.formats import FP32, FP64, parse
-from ropeaudit.records import Record
+from ropeaudit.arithmetic.formats import FP32, FP64, parse
+from ropeaudit.audits import records
+from ropeaudit.audits.records import Record
+from ropeaudit.bounds.attainable import storing
 from ropeaudit.reports import settings, verdicts
 from ropeaudit.reports.numbers import percent, printable, setting, short, times
 

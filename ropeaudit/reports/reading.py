@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ropeaudit import records, reports
+from ropeaudit import reports
+from ropeaudit.audits import records
+from ropeaudit.audits.records import Record
 from ropeaudit.errors import BadInput
-from ropeaudit.records import Record
 from ropeaudit.reports import Row
-from ropeaudit.reports import csv as csv_form
+from ropeaudit.reports.forms import csv as csv_form
 
 T = TypeVar("T")
 _LARGEST = 2**128  # whole number; beyond any that is written
@@ -156,7 +157,7 @@ def _lines(content: bytes) -> Iterator[Mapping[str, Any]]:
 
 
 def _parquet(content: bytes) -> Iterable[Mapping[str, Any]]:
-    from ropeaudit.reports import parquet
+    from ropeaudit.reports.forms import parquet
 
     return parquet.decode(content)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ropeaudit import records
-from ropeaudit.cases import Case
-from ropeaudit.inputs import Inputs
-from ropeaudit.recording import setting_columns
+from ropeaudit.audits import records
+from ropeaudit.audits.cases import Case
+from ropeaudit.audits.recording import setting_columns
+from ropeaudit.inputs.qk import Inputs
 from ropeaudit.rope.setting import RopeSetting
 
 NAMES = (

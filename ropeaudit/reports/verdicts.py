@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ropeaudit import records
+from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
+from ropeaudit.audits import records
+from ropeaudit.audits.records import Record
 from ropeaudit.errors import UnknownName
-from ropeaudit.formats import FP32, FP64, Format, parse
-from ropeaudit.records import Record
 from ropeaudit.reports.numbers import percent, printable, short, times
 
 Row = Mapping[str, Any]

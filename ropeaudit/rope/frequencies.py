@@ -1,7 +1,7 @@
 """Frequencies as code computes them: the same number written in seven ways, rounded as it goes.
 
 Mathematically all forms give base^(-2i/d) radians per token; in finite precision they do not.
-The exact values are the business of `ropeaudit.reference`, which shares nothing with this file.
+The exact values are the business of `ropeaudit.reference.exact_scores`, which shares nothing with this file.
 Letters: d rotary_dim, p = d/2 pairs, i = 0 ... p-1, x_i = 2i/d.
 """
 
@@ -14,8 +14,8 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
+from ropeaudit.arithmetic.formats import FP64, FloatArray, Format, round_to
 from ropeaudit.errors import UnknownName
-from ropeaudit.formats import FP64, FloatArray, Format, round_to
 from ropeaudit.rope import scaled
 from ropeaudit.rope.setting import RopeSetting
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.formats import FloatArray, Format
+from ropeaudit.arithmetic.formats import FloatArray, Format
 
 Positions = NDArray[np.int64]
 
@@ -18,7 +18,7 @@ Positions = NDArray[np.int64]
 class Subject(Protocol):
     """A way to rotate q and k at given positions, in its own number formats.
 
-    Scores are formed from the rotated arrays by `ropeaudit.measuring.measure`: q·k in `accumulate`, times
+    Scores are formed from the rotated arrays by `ropeaudit.engine.measure`: q·k in `accumulate`, times
     the softmax scale, stored in `score` (`scale_after_store`: stored before and after scaling).
     softmax, output: formats of the softmax and of what it gives. version: of what executes the subject.
     """
@@ -70,7 +70,7 @@ def key_rotation(subject: Subject) -> Callable[[FloatArray, Any], FloatArray]:
 
 @runtime_checkable
 class FormsScores(Protocol):
-    """A subject that forms its scores itself, where `ropeaudit.measuring.scores` would do it in NumPy."""
+    """A subject that forms its scores itself, where `ropeaudit.engine.scores` would do it in NumPy."""
 
     def form(self, q: FloatArray, k: FloatArray, scale: float, out: FloatArray) -> None:
         """Write the scores of a tile into `out`. Shapes: q (r, d), k (d, c) -> out (r, c)."""

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ropeaudit import __version__
-from ropeaudit import doubledouble as dd
-from ropeaudit.formats import FP32, FP64, FloatArray, Format, round_own, round_to
+from ropeaudit.arithmetic import doubledouble as dd
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format, round_own, round_to
 from ropeaudit.rope.frequencies import effect, frequencies
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.scaled import attention_factor

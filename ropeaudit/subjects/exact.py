@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ropeaudit import __version__, reference
-from ropeaudit.formats import FP64, FloatArray, Format
-from ropeaudit.reference import Factor
+from ropeaudit import __version__
+from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
+from ropeaudit.reference import exact_scores
+from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 
@@ -36,11 +37,11 @@ class Exact:
 
     def table(self, positions: Positions, offset: int) -> Any:
         """Return cos and sin at positions + offset, in double-double."""
-        return reference.distance_table((positions + offset).astype(np.float64), self.setting)
+        return exact_scores.distance_table((positions + offset).astype(np.float64), self.setting)
 
     def rotate(self, x: FloatArray, table: Any) -> FloatArray:
         """Return x turned exactly, rounded to float64. Shapes: (s, d) -> (s, d)."""
-        factor: Factor = reference.turned(x.astype(np.float64), table, self.setting, "double")
+        factor: Factor = exact_scores.turned(x.astype(np.float64), table, self.setting, "double")
         return factor.whole
 
     def distinct_positions(self, positions: Positions) -> int:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.errors import UsageError
-from ropeaudit.formats import FloatArray, Format
 
 if TYPE_CHECKING:
     import torch

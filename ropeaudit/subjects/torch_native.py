@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from ropeaudit.formats import FP32, FP64, FloatArray, Format
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.frequencies import FrequencyForm, effect, frequencies

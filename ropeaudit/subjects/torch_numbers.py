@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ropeaudit.arithmetic.formats import FloatArray, Format, round_to
 from ropeaudit.errors import OutOfMemory, UsageError
-from ropeaudit.formats import FloatArray, Format, round_to
 from ropeaudit.subjects import torch_arrays
 
 NATIVE = ("float64", "float32", "float16", "bfloat16")

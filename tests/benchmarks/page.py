@@ -157,7 +157,7 @@ SECTIONS: dict[str, Callable[[Size], Rows]] = {
 
 def machine() -> str:
     """Return the processor, its cores, and versions."""
-    from ropeaudit.circumstances import threads
+    from ropeaudit.runtime.run_metadata import threads
 
     info = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*: (.*)", info.read_text(encoding="utf-8")) if info.exists() else None

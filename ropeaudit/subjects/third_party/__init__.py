@@ -9,7 +9,7 @@ from typing import Any
 
 from ropeaudit.errors import MissingPackage, UnknownName
 from ropeaudit.rope.setting import Layout
-from ropeaudit.subjects.called import Implementation
+from ropeaudit.subjects.calling.implementation import Implementation
 
 _HALF: tuple[Layout, ...] = ("half",)
 _INTERLEAVED: tuple[Layout, ...] = ("interleaved",)

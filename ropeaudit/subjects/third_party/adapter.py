@@ -9,11 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from ropeaudit.formats import FloatArray, Format
+from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.called import Rotate
-from ropeaudit.subjects.called import runs as runs
+from ropeaudit.subjects.calling.implementation import Rotate
+from ropeaudit.subjects.calling.implementation import runs as runs
 from ropeaudit.subjects.third_party import Entry
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _STEP = 2**14
 
 
 class Adapter(ABC):
-    """An implementation as its entry describes it; implements `ropeaudit.subjects.called.Implementation`.
+    """An implementation as its entry describes it; an `Implementation`.
 
     partial: whether it rotates a part of the head. scalings: those that it can be asked for.
     """

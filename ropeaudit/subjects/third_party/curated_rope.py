@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from curated_transformers.layers.embeddings import QueryKeyRotaryEmbeddings
 
-from ropeaudit.formats import Format
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, table_end
 

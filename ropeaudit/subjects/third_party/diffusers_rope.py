@@ -6,7 +6,7 @@ import torch
 from diffusers.models.embeddings import apply_rotary_emb, get_1d_rotary_pos_embed
 from diffusers.models.transformers.transformer_flux import FluxPosEmbed
 
-from ropeaudit.formats import Format
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, factor
 

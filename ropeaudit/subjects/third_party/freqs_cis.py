@@ -7,7 +7,7 @@ from importlib import import_module
 
 import torch
 
-from ropeaudit.formats import Format
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, table_end
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ropeaudit.formats import FloatArray, Format
+from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.third_party.adapter import Adapter, Turn, factor

@@ -7,7 +7,7 @@ import functools
 import torch
 from litgpt.model import apply_rope, build_rope_cache
 
-from ropeaudit.formats import Format
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, table_end
 

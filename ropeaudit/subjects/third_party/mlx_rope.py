@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 import numpy as np
 
-from ropeaudit.formats import FloatArray, Format
+from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.third_party.adapter import Adapter, Turn, factor, runs

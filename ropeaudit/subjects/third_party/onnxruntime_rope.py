@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper
 
-from ropeaudit.formats import FloatArray, Format
+from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.third_party.adapter import Adapter, Turn

@@ -9,7 +9,7 @@ from transformers.models.cohere import modeling_cohere as cohere
 from transformers.models.llama import modeling_llama as llama
 from transformers.models.llama4 import modeling_llama4 as llama4
 
-from ropeaudit.formats import Format
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.scaling import HF_NAMES
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import torch_arrays

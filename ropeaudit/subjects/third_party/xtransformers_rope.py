@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from x_transformers.x_transformers import RotaryEmbedding, apply_rotary_pos_emb
 
-from ropeaudit.formats import Format
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, factor

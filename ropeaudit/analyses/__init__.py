@@ -1,1 +1,0 @@
-"""Questions asked of a setting or of records: one file each."""

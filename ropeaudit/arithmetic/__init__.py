@@ -1,0 +1,1 @@
+"""Number formats, rounding to them, and arithmetic of twice the precision."""

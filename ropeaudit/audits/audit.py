@@ -1,0 +1,251 @@
+"""Cases in, records out: the only place that joins settings, inputs, subjects and measurement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ropeaudit import recipes
+from ropeaudit.arithmetic.formats import parse
+from ropeaudit.audits import records
+from ropeaudit.audits.case_run import CaseRun
+from ropeaudit.audits.cases import LIMIT, Case, fits, positions_fit
+from ropeaudit.audits.records import Record
+from ropeaudit.engine.plan import AttentionOptions
+from ropeaudit.errors import UsageError
+from ropeaudit.runtime import run_metadata
+from ropeaudit.subjects import factory as makers
+from ropeaudit.subjects.factory import Maker
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_DRAWING = 0.3  # share of the progress that drawing a sample counts for
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Cases x recipes x dtypes x offsets, checked and ready to run."""
+
+    cases: Sequence[Case] = (Case(),)
+    recipes: Sequence[str] = recipes.DEFAULT
+    dtypes: Sequence[str] = DTYPES
+    offsets: Sequence[int] = (0, 1000)
+    changes: Mapping[str, str] = field(default_factory=dict)
+    attention: AttentionOptions | None = None
+    implementations: Sequence[str] = ()
+    backend: str = "numpy"
+    device: str | None = None
+    order: str | None = None
+    tolerance: float = records.TOLERANCE
+    _makers: list[Maker] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for offset in self.offsets:
+            if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
+                raise UsageError(f"offset {offset!r} is not a whole number of tokens")
+            if abs(offset) >= LIMIT:
+                raise UsageError(f"offset {offset} is past 2^53 - 1 = {LIMIT - 1}, the largest allowed")
+        if not 0 <= self.tolerance < math.inf:
+            raise UsageError(
+                f"tolerance {self.tolerance!r} is not a share from 0 up; try {records.TOLERANCE}"
+            )
+        for name in ("cases", "dtypes", "offsets"):
+            if not getattr(self, name):
+                raise UsageError(f"there are no {name} to audit")
+        if self.order is not None and not any(makers.is_own(name) for name in self.implementations):
+            raise UsageError(f"--order {self.order} says how your own code is called; give it with --impl")
+        if not (self.recipes or self.implementations):
+            raise UsageError("there are no recipes to audit")
+        if not self.recipes and (self.backend != "numpy" or self.device is not None):
+            raise UsageError("--backend and --device say what executes recipes; add --recipe")
+        if "softmax" in self.changes and (self.attention is None or self.attention.softmax != "recipe"):
+            raise UsageError("a changed softmax stage is not used; add --attention --softmax recipe")
+        self.makers()
+
+    def makers(self) -> list[Maker]:
+        """Return every recipe, then every implementation, in every dtype, as the rows come; each once."""
+        if self._makers:
+            return self._makers
+        chosen = [recipes.load(name).changed(self.changes) for name in dict.fromkeys(self.recipes)]
+        formats = list(dict.fromkeys(parse(name) for name in self.dtypes))
+        called = [
+            makers.implementation(name, self.order, self.changes, not self.recipes)
+            for name in dict.fromkeys(self.implementations)
+        ]
+        executed = (recipe.resolve(fmt) for recipe in chosen for fmt in formats)
+        self._makers.extend(makers.of_recipe(one, self.backend, self.device) for one in executed)
+        self._makers.extend(makers.called(one, fmt) for one in called for fmt in formats)
+        return self._makers
+
+    def findings(self, workers: Iterable[Sequence[Sequence[str]]] = ()) -> list[str]:
+        """Return what was found out about the code that was called, so far, each once: maker by maker.
+
+        workers: what each worker found, for each maker.
+        """
+        here = [maker.findings for maker in self._makers]
+        by_maker = zip(here, *workers, strict=True)
+        return list(dict.fromkeys(text for found in by_maker for some in found for text in some))
+
+    def stages(self) -> dict[str, dict[str, str]]:
+        """Return "subject dtype" -> stage -> format: what was audited, for the circumstances."""
+        return {f"{maker.name} {maker.dtype}": dict(maker.stages) for maker in self.makers()}
+
+    def run(
+        self, threads: int | None = None, progress: Callable[[float], None] | None = None
+    ) -> Iterator[Record]:
+        """Yield the records: case by case, recipe by recipe, dtype by dtype, offset by offset.
+
+        progress is called with the share that is done, from 0 to 1.
+        """
+        offsets = self.check()
+        parts, every = self.parts(), self.makers()
+        for number, (case, some) in enumerate(parts):
+
+            def part(share: float, start: int = number) -> None:
+                if progress:
+                    progress((start + share) / len(parts))
+
+            yield from self.measure(case, [every[index] for index in some], offsets, threads, part)
+
+    def parts(self) -> list[tuple[Case, list[int]]]:
+        """Return what is measured in a row: each case, in the layout that neighbouring makers have.
+
+        Makers are named by their place in `makers`.
+        """
+        return [part for case in self.cases for part in _by_layout(case, self.makers())]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what was asked for; makers are made anew."""
+        return Audit, tuple(getattr(self, one.name) for one in fields(self) if one.init)
+
+    def check(self, at_once: int = 1) -> list[int]:
+        """Raise what can be told to be wrong before any work; return the offsets, each once.
+
+        at_once: how many cases are in memory together.
+        """
+        offsets = list(dict.fromkeys(int(offset) for offset in self.offsets))
+        if self.attention and any(case.sample is not None for case in self.cases):
+            raise UsageError("--attention looks at whole rows; leave out --sample")
+        fits(max(case.check([*offsets, *self._anchors()]) for case in self.cases), at_once)
+        return offsets
+
+    def measure(
+        self,
+        case: Case,
+        some: Sequence[Maker],
+        offsets: Sequence[int],
+        threads: int | None = None,
+        progress: Callable[[float], None] = lambda share: None,
+    ) -> Iterator[Record]:
+        """Yield the records of one case, maker by maker, offset by offset; their bits depend on no other.
+
+        progress hears the share of the case that is done.
+        """
+        first = _DRAWING if case.sample is not None else 0.0  # its share of the case
+
+        def part(share: float) -> None:
+            progress(first + (1 - first) * share)
+
+        def drawing(share: float) -> None:
+            progress(first * share)
+
+        loaded, setting = case.load() if case.sample is None else case.draw(drawing)
+        positions_fit([*offsets, *self._anchors()], loaded.seq_len)
+        workers = threads or run_metadata.threads()
+        run = CaseRun(case, loaded, setting, some, self.attention, workers, part, self.tolerance)
+        yield from run.records(offsets)
+
+    def _anchors(self) -> list[int]:
+        """Offsets that are measured besides those asked for."""
+        return [self.attention.anchor] if self.attention else []
+
+
+def _by_layout(case: Case, makers: Sequence[Maker]) -> Iterator[tuple[Case, list[int]]]:
+    """Yield a case for each layout that the code of neighbouring makers has, unless one was asked for."""
+    every = list(range(len(makers)))
+    asked = case.layout is not None or case.model is not None or case.config is not None
+    if asked or not any(maker.layout for maker in makers):
+        yield case, every
+        return
+    setting = case.setting_alone()
+    found = [maker.layout(setting) if maker.layout else None for maker in makers]
+    usual = next((layout for layout in found if layout), None)
+    for layout, some in groupby(every, key=lambda index: found[index] or usual):
+        yield replace(case, layout=layout), list(some)
+
+
+def shift(
+    offsets: int | Iterable[int] = (0, 1000),
+    dtypes: str | Iterable[str] = DTYPES,
+    recipe: str | Iterable[str] | None = None,
+    *,
+    changes: Mapping[str, str] | None = None,
+    threads: int | None = None,
+    implementations: str | Iterable[str] = (),
+    backend: str = "numpy",
+    device: str | None = None,
+    order: str | None = None,
+    attention: bool = False,
+    softmax: str | None = None,
+    anchor: int | None = None,
+    tolerance: float = records.TOLERANCE,
+    **case: Any,
+) -> Iterator[Record]:
+    """Audit the scores of q and k when `offsets` are added to every position.
+
+    Yields one Record per recipe, dtype and offset, in that order; floats are in score units
+    (scaled, before softmax).
+
+    offsets: tokens; negative ones are allowed. dtypes, recipe: names, or a path to a recipe file.
+    recipe is "hf" and "uniform" unless implementations are given: names of `ropeaudit list impls`, called as
+    they are, or own code as module:name. order: of its axes, such as "bhsd"; found out by default.
+    changes: stage -> format, such as {"angle": "fp64"}. threads: all processors by default.
+    backend: what executes recipes, "numpy" or "torch"; device: torch's: "cpu", "cuda", "cuda:1", "mps".
+    attention: measure the rows after softmax too. softmax: "fp64", or "recipe" for the recipe's own
+    arithmetic. anchor: the offset that `attention_d` compares with, 16 by default.
+    tolerance: of drift_relative, which `within_tolerance` goes by.
+    case: the fields of `Case`: qk, heads, kv_heads, seq_len, head_dim, seed, rotary_dim, base, layout,
+    scale, mask, model, config, layer, scaling, clip, mrope, axis, length, sample.
+    Shapes of q and k: (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim).
+    Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, OutOfMemory: children of RopeAuditError.
+    Source: RoFormer, arXiv 2104.09864: exact scores depend on the distance of two tokens alone.
+
+    >>> [record.distinct_positions for record in shift(1000, "bf16", ["hf", "uniform"])]
+    [256, 36]
+    """
+    called = (implementations,) if isinstance(implementations, str) else tuple(implementations)
+    if recipe is None:
+        recipe = () if called else recipes.DEFAULT
+    audit = Audit(
+        cases=(Case(**case),),
+        recipes=(recipe,) if isinstance(recipe, str) else tuple(recipe),
+        dtypes=(dtypes,) if isinstance(dtypes, str) else tuple(dtypes),
+        offsets=(offsets,) if isinstance(offsets, (int, np.integer)) else tuple(offsets),
+        changes=changes or {},
+        attention=AttentionOptions.asked(attention, softmax, anchor),
+        implementations=called,
+        backend=backend,
+        device=device,
+        order=order,
+        tolerance=tolerance,
+    )
+    return audit.run(threads)
+
+
+def to_frame(found: Iterable[Record]) -> pd.DataFrame:
+    """Return records as a pandas DataFrame, one row each, columns as in `records.COLUMNS`.
+
+    What is undefined is nan, as in CSV.
+    """
+    import pandas as pd
+
+    rows = [record.as_dict().items() for record in found]
+    defined = [{name: math.nan if value is None else value for name, value in row} for row in rows]
+    return pd.DataFrame(defined, columns=list(records.COLUMNS))

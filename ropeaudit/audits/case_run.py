@@ -1,0 +1,249 @@
+"""One case: its offsets by the setting that holds at them, its subjects in batches that fit the cache."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ropeaudit import bounds
+from ropeaudit.arithmetic.formats import Format
+from ropeaudit.audits.cases import Case, fits
+from ropeaudit.audits.recording import Found, record
+from ropeaudit.audits.records import TOLERANCE, Record
+from ropeaudit.bounds import Bound
+from ropeaudit.bounds.attainable import careful
+from ropeaudit.bounds.sampled import predicted_rms
+from ropeaudit.engine import measure, plan, sampled_scores, tile
+from ropeaudit.engine.plan import AttentionOptions, Measured, Plan
+from ropeaudit.engine.statistics import Spread
+from ropeaudit.inputs import qk
+from ropeaudit.inputs.qk import Inputs
+from ropeaudit.inputs.sampled_rows import Drawn
+from ropeaudit.reference import exact_scores
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import FormsScores, Subject
+from ropeaudit.subjects.calling.implementation import Called
+from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects.exact import Exact
+from ropeaudit.subjects.factory import Maker
+from ropeaudit.subjects.of_recipe import OfRecipe
+from ropeaudit.subjects.placement.places import Places
+
+if TYPE_CHECKING:
+    from ropeaudit.engine.attention import Attention
+    from ropeaudit.subjects.placement.verification import Vectors
+
+_SHORT = 128  # positions: up to here handing over takes threads longer than the work
+
+
+class CaseRun:
+    """One case: its offsets by the setting that holds at them, its subjects in batches that fit the cache."""
+
+    def __init__(
+        self,
+        case: Case,
+        loaded: Inputs | Drawn,
+        setting: RopeSetting,
+        makers: Sequence[Maker],
+        asked: AttentionOptions | None,
+        threads: int,
+        progress: Callable[[float], None],
+        tolerance: float = TOLERANCE,
+    ) -> None:
+        self.case, self.loaded, self.setting, self.makers = case, loaded, setting, makers
+        self.asked, self.tolerance, self.progress = asked, tolerance, progress
+        self.threads = _of_use(threads, loaded)
+        self.axes = case.position_axes(setting)
+        self.structural: dict[tuple[RopeSetting, int, Format], Spread] = {}
+        self.careful: dict[tuple[RopeSetting, Format], float] = {}
+        self.vectors: Vectors | None = None
+
+    def records(self, offsets: Sequence[int]) -> Iterator[Record]:
+        """Yield the records, subject by subject, offset by offset."""
+        groups: dict[tuple[RopeSetting, int], list[int]] = {}
+        for offset in offsets:
+            at = self.case.setting_at(self.setting, self.loaded.seq_len, offset)
+            groups.setdefault((at, offset if at.clipped else 0), []).append(offset)
+        runs = [self._group(at, origin, some) for (at, origin), some in groups.items()]
+        if len(runs) == 1:
+            yield from (self._record(found) for found in runs[0])
+            return
+        places = range(len(self.makers))
+        kept: dict[tuple[int, int], Found] = {}
+        for run, some in zip(runs, groups.values(), strict=True):
+            kept |= dict(zip(itertools.product(places, some), run, strict=True))
+        for cell in itertools.product(places, offsets):
+            yield self._record(kept[cell])
+
+    def _record(self, found: Found) -> Record:
+        return record(self.case, self.loaded, found, self.asked, self.tolerance)
+
+    def _group(self, at: RopeSetting, origin: int, offsets: Sequence[int]) -> Iterator[Found]:
+        """Measure all subjects at the offsets that share a setting and an origin of the reference."""
+        subjects = [maker.make(at, self.axes) for maker in self.makers]
+        cells = [(index, offset) for index in range(len(subjects)) for offset in offsets]
+        whole = isinstance(self.loaded, Inputs)  # a sample is turned block by block and fits always
+        room = max(1, plan.cells_at_once(at, self.loaded.seq_len) - 1) if whole else len(cells)
+        starts, passes = range(0, len(cells), room), 2 if self.asked else 1
+        for number, start in enumerate(starts):
+            batch = [(subjects[index], offset) for index, offset in cells[start : start + room]]
+            yield from self._batch(batch, at, origin, (passes * number, passes * len(starts)))
+
+    def _batch(
+        self, batch: Sequence[tuple[Subject, int]], at: RopeSetting, origin: int, part: tuple[int, int]
+    ) -> Iterator[Found]:
+        """Measure some subjects at some offsets, together."""
+        reasons = [self._refusal(subject, offset) for subject, offset in batch]
+        cells = [cell for cell, reason in zip(batch, reasons, strict=True) if not reason]
+        some = list(dict.fromkeys(subject for subject, _ in cells))
+        wanted = [[offset for subject, offset in cells if subject is one] for one in some]
+        found = self._measure(some, wanted, at, origin, part) if cells else {}
+        floors = self._measure(some, [[0]] * len(some), at, 0) if origin and cells else found
+        limits, attained = self._bounds(cells, at)
+        rows: dict[tuple[int, int], Attention] = {}
+        if self.asked and cells and isinstance(self.loaded, Inputs):
+            together = Plan(some, wanted, self.loaded, at, self.case.mask, origin)
+            rows = self._attention(together, self.asked, part)
+        for (subject, offset), reason in zip(batch, reasons, strict=True):
+            if reason:
+                yield Found(subject, offset, at, Measured(), Measured(), Spread(), refused=reason)
+                continue
+            cell = some.index(subject), offset
+            structural = self._structural(at, offset, subject.input)
+            softened, limit = rows.get(cell), limits.get((subject, offset))
+            floor = floors[cell[0], 0]
+            placed = self._places(subject, offset)
+            rest = structural, attained[subject.dtype], limit, softened, placed
+            yield Found(subject, offset, at, found[cell], floor, *rest)
+
+    def _places(self, subject: Subject, offset: int) -> Places | None:
+        """Check where code puts the rotated pairs; a recipe puts them where it says."""
+        if not isinstance(subject, Called):
+            return None
+        from ropeaudit.subjects.placement import verification  # in-function: most audits call no code
+
+        if self.vectors is None:
+            loaded = self.loaded
+            if isinstance(loaded, Inputs):
+                every = np.arange(loaded.seq_len, dtype=np.int64)
+                self.vectors = verification.Vectors(loaded.q, loaded.k, every)
+            else:
+                at = np.concatenate([loaded.pairs.query, loaded.pairs.key])
+                sizes = loaded.heads, loaded.kv_heads, self.setting.head_dim
+                self.vectors = verification.sampled(at, sizes, loaded.seq_len, loaded.seed)
+        found, dtype = [], subject.dtype
+        for apart in (0, verification.APART)[: 1 + subject.by_batch()]:
+            given = subject.turning(), subject.setting, dtype, self.vectors, offset
+            found.append(verification.check(*given, afresh=subject.turning, warm=True, apart=apart))
+        return max(found, key=lambda one: (one.misplaced, one.excess))
+
+    def _refusal(self, subject: Subject, offset: int) -> str:
+        """Why a subject cannot be measured at an offset; it must work at offset 0 too."""
+        for at in dict.fromkeys((0, offset)):
+            if reason := subject.refusal(self.loaded.seq_len, at):
+                return reason
+        return ""
+
+    def _bounds(
+        self, cells: Sequence[tuple[Subject, int]], at: RopeSetting
+    ) -> tuple[dict[tuple[Subject, int], Bound], dict[Format, float]]:
+        """Return the a-priori bound of each cell that is a recipe's, and what careful code attains by dtype.
+
+        The latter is a predicted RMS drift at offset 0. All are computed in one pass over q and k.
+        """
+        known = [(subject, offset) for subject, offset in cells if isinstance(subject, OfRecipe)]
+        twins = {subject: _emulated(subject) for subject, _ in known}
+        dtypes = dict.fromkeys(subject.dtype for subject, _ in cells)
+        missing = [dtype for dtype in dtypes if (at, dtype) not in self.careful]
+        own = [(twins[subject], offset) for subject, offset in known]
+        limits = self._limits([*own, *((Emulated(careful(dtype), at, self.axes), 0) for dtype in missing)])
+        for dtype, limit in zip(missing, limits[len(own) :], strict=True):
+            self.careful[at, dtype] = limit.rms
+        attained = {dtype: self.careful[at, dtype] for dtype in dtypes}
+        return dict(zip(known, limits[: len(own)], strict=True)), attained
+
+    def _limits(self, cells: Sequence[tuple[Emulated, int]]) -> list[Bound]:
+        """Return the a-priori bound of each cell; of a sample the prediction alone."""
+        if isinstance(self.loaded, Inputs):
+            return bounds.bounds(cells, self.loaded, self.case.mask, self.threads)
+        return [Bound(math.nan, predicted_rms(subject, self.loaded, offset)) for subject, offset in cells]
+
+    def _measure(
+        self,
+        subjects: Sequence[Subject],
+        offsets: Sequence[Sequence[int]],
+        at: RopeSetting,
+        origin: int,
+        part: tuple[int, int] = (0, 0),
+    ) -> dict[tuple[int, int], Measured]:
+        """Measure each subject at its offsets, and at 0 before them. part: which of how many this is."""
+        number, count = part
+        measured_at = [[0, *(offset for offset in some if offset)] for some in offsets]
+
+        def hear(share: float) -> None:
+            if count:
+                self.progress((number + share) / count)
+
+        rest, loaded = (at, self.case.mask, origin), self.loaded
+        with _alone(subjects):
+            if isinstance(loaded, Drawn):
+                return sampled_scores.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, hear)
+            return measure.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, hear)
+
+    def _attention(
+        self, together: Plan[Inputs], asked: AttentionOptions, part: tuple[int, int]
+    ) -> dict[tuple[int, int], Attention]:
+        """Measure the rows after softmax, in a pass of its own behind that of the drift."""
+        from ropeaudit.engine import attention_pass  # in-function: most audits need neither
+        from ropeaudit.engine.attention import Rounding
+
+        fits(attention_pass.bytes_needed(together.setting, together.seq_len, self.threads))
+        own = asked.softmax == "recipe"
+        roundings = [Rounding(one.softmax, one.output) if own else None for one in together.subjects]
+        behind = qk.BEHIND.get(self.loaded.source)
+        number, count = part
+
+        def hear(share: float) -> None:
+            self.progress((number + 1 + share) / count)
+
+        with _alone(together.subjects):
+            return attention_pass.measure(together, asked.anchor, behind, roundings, self.threads, hear)
+
+    def _structural(self, at: RopeSetting, offset: int, input_format: Format) -> Spread:
+        """Return what the shift does to exact scores; nothing, unless the setting depends on the position."""
+        farthest = abs(offset) + self.loaded.seq_len
+        clips = at.clipped and offset and farthest * exact_scores.fastest(at) >= at.clip
+        if at == self.setting and not clips:
+            return Spread(count=1)
+        key = at, offset if at.clipped else 0, input_format
+        if key not in self.structural:
+            found = self._measure([Exact(at, input_format)], [[key[1]]], self.setting, 0)
+            self.structural[key] = found[0, key[1]].drift
+        return self.structural[key]
+
+
+def _of_use(threads: int, loaded: Inputs | Drawn) -> int:
+    """Return how many threads make a case faster: they share strips of rows."""
+    if loaded.seq_len <= _SHORT:
+        return 1
+    if isinstance(loaded, Drawn):
+        return threads
+    return min(threads, loaded.heads * -(-loaded.seq_len // tile.TILE_ROWS))
+
+
+def _emulated(subject: OfRecipe) -> Emulated:
+    """Return the subject that bounds speak of: its recipe, whatever executes it."""
+    if isinstance(subject, Emulated):
+        return subject
+    return Emulated(subject.recipe, subject.setting, subject.axes)
+
+
+def _alone(subjects: Sequence[Subject]) -> AbstractContextManager[None]:
+    """Keep the engine of subjects that form their own scores from starting threads beside ours."""
+    own = (subject.alone() for subject in subjects if isinstance(subject, FormsScores))
+    return next(own, nullcontext())

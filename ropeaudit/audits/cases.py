@@ -1,0 +1,332 @@
+"""A case without its subject and offset: which model or setting, which q and k, which mask."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from ropeaudit.engine import plan
+from ropeaudit.errors import BadInput, BadShape, UnknownName, UsageError
+from ropeaudit.inputs import masks, sample_choice, sampled_rows
+from ropeaudit.inputs import qk as inputs
+from ropeaudit.inputs.masks import Mask
+from ropeaudit.inputs.qk import Inputs
+from ropeaudit.inputs.sampled_rows import Drawn
+from ropeaudit.rope import axes, scaling
+from ropeaudit.rope.axes import Axes
+from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.runtime import run_metadata
+
+if TYPE_CHECKING:
+    from ropeaudit.rope.hf_config import ModelRope
+
+LIMIT = 2**53  # positions are exact in float64 below it
+SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30  # squares of scores neither overflow nor vanish
+SMALLEST_SCORE = 1e-25  # float32 holds it, and a drift of a part in 1e12 of it, with all its bits
+FULL = "full_attention"
+
+Length: TypeAlias = Literal["unshifted", "shifted"]
+LENGTHS = ("unshifted", "shifted")
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """The sizes and the origin of q and k, without q and k."""
+
+    heads: int
+    kv_heads: int
+    seq_len: int
+    source: str
+    seed: int | None
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A RoPE setting and its q and k; None means what the model says, else the usual default.
+
+    heads, kv_heads, seq_len, head_dim and seed are those of synthetic q and k; a captured file brings its
+    own. rotary_dim defaults to head_dim, scale to 1/sqrt(head_dim), kv_heads to heads.
+    model: a preset. config: a Hugging Face config.json or its folder. layer: its layer type.
+    scaling: as `rope.scaling.parse` reads it. clip: cap of the angles, radians. mrope: pairs per
+    position axis; axis: which of them are shifted. length: whether frequencies that depend on the number of
+    positions are those of the unshifted sequence (frozen) or of the shifted one. sample: how many scores are
+    drawn at random, by `seed`, instead of forming all of them.
+    """
+
+    qk: str = "gaussian"
+    heads: int | None = None
+    kv_heads: int | None = None
+    seq_len: int | None = None
+    head_dim: int | None = None
+    seed: int | None = None
+    rotary_dim: int | None = None
+    base: float | None = None
+    layout: Layout | None = None
+    scale: float | None = None
+    mask: Mask = "causal"
+    model: str | None = None
+    config: str | None = None
+    layer: str = FULL
+    scaling: str | None = None
+    clip: float | None = None
+    mrope: str | None = None
+    axis: str = "all"
+    length: Length = "unshifted"
+    sample: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("heads", "kv_heads", "seq_len", "head_dim", "seed", "rotary_dim", "sample"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer))):
+                raise UsageError(f"{name} {value!r} is not a whole number")
+        for name in ("base", "scale", "clip"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, (bool, str)) or not isinstance(value, (int, float))):
+                raise UsageError(f"{name} {value!r} is not a number")
+
+    def load(self) -> tuple[Inputs, RopeSetting]:
+        """Return q and k and the RoPE setting. Raises: BadInput, BadShape, UnknownName, UsageError."""
+        if self.sample is not None:
+            raise UsageError("--sample goes with shift alone; leave it out")
+        needed = self.check(())
+        if inputs.is_file(self.qk):
+            return self._from_file()
+        fits(needed)
+        (heads, kv_heads, seq_len), setting = self._synthetic()
+        seed = 0 if self.seed is None else self.seed
+        return inputs.make(self.qk, heads, kv_heads, seq_len, setting, seed), setting
+
+    def draw(self, progress: Callable[[float], None] = lambda share: None) -> tuple[Drawn, RopeSetting]:
+        """Return `sample` scores' rows of q and k and the RoPE setting; progress hears the share done.
+
+        Raises: BadInput, BadShape, UnknownName, UsageError.
+        """
+        needed = self.check(())
+        count, seed = _positive("sample", self.sample or 0), 0 if self.seed is None else self.seed
+        if inputs.is_file(self.qk):
+            loaded, setting = self._from_file()
+            chosen = sampled_rows.by_norms(loaded, self.mask, count, seed)
+            return sampled_rows.of(loaded, chosen, seed), setting
+        fits(needed)
+        (heads, kv_heads, seq_len), setting = self._synthetic()
+        sizes = heads, kv_heads, seq_len
+        chosen = sampled_rows.choose(self.qk, sizes, setting.head_dim, self.mask, count, seed)
+        return sampled_rows.synthetic(self.qk, sizes, setting, chosen, seed, progress), setting
+
+    def outline(self) -> tuple[Outline, RopeSetting]:
+        """Return what `load` or `draw` will give, without making it. Raises: what they raise."""
+        self.check(())
+        seed = 0 if self.seed is None else self.seed
+        if inputs.is_file(self.qk):
+            loaded, setting = self._from_file()
+            sizes = loaded.heads, loaded.kv_heads, loaded.seq_len
+            drawn_by = None if self.sample is None else seed
+            return Outline(*sizes, loaded.source, drawn_by, loaded.digest), setting
+        sizes, setting = self._synthetic()
+        if self.sample is not None:
+            return Outline(*sizes, sampled_rows.source(self.qk, sizes, setting.head_dim), seed), setting
+        return Outline(*sizes, self.qk, seed if inputs.seeded(self.qk) else None), setting
+
+    def _from_file(self) -> tuple[Inputs, RopeSetting]:
+        """Return captured q and k and the setting that goes with them."""
+        loaded = inputs.from_file(self.qk)
+        if loaded.q.shape[0] % loaded.k.shape[0]:
+            raise BadShape(
+                f"{self.qk!r}: {loaded.k.shape[0]} heads of k do not divide {loaded.q.shape[0]} of q"
+            )
+        _, seq_len, head_dim = loaded.q.shape
+        own = self.setting(seq_len).head_dim if self._model() else head_dim
+        if own != head_dim:
+            raise BadShape(f"{self.qk!r} has head_dim {head_dim} and the model {own}; they must agree")
+        setting = replace(self, head_dim=head_dim).setting(seq_len)
+        largest = float(np.abs(loaded.q).max() * np.abs(loaded.k).max() * setting.scale)
+        if 0.0 < largest < SMALLEST_SCORE:
+            raise BadInput(f"{self.qk!r}: scores of at most {largest:.1g} would vanish in float32")
+        return loaded, setting
+
+    def check(self, offsets: Iterable[int]) -> int:
+        """Raise whatever is wrong with the case, as far as can be told before any work. See `load`.
+
+        Returns the bytes of memory that synthetic q and k and their audit need.
+        """
+        masks.check(self.mask)
+        if self.length not in LENGTHS:
+            raise UnknownName("length", self.length, LENGTHS)
+        if not inputs.is_file(self.qk):
+            inputs.check_kind(self.qk)
+            (heads, kv_heads, seq_len), setting = self._synthetic()
+            positions_fit(offsets, seq_len)
+            self.position_axes(setting)
+            inputs.check_head(self.qk, seq_len, setting)
+            if self.sample is not None:
+                count = _positive("sample", self.sample)
+                sample_choice.check(self.mask, heads, seq_len, count)
+                return sampled_rows.bytes_needed(count, (heads, kv_heads, seq_len), setting.head_dim)
+            return plan.bytes_needed(setting, heads, kv_heads, seq_len)
+        if self.sample is not None:
+            _positive("sample", self.sample)
+        own = ("heads", "kv_heads", "seq_len", "head_dim", *(("seed",) if self.sample is None else ()))
+        for name in own:
+            if getattr(self, name) is not None:
+                flag = "--" + name.replace("_", "-")
+                raise UsageError(f"{flag} is given by the file {self.qk!r}; leave it out")
+        return 0
+
+    def setting(self, seq_len: int) -> RopeSetting:
+        """Return the RoPE setting for `seq_len` positions; what is given by hand overrides the model."""
+        if self.scale is not None and not SMALLEST_SCALE <= self.scale <= LARGEST_SCALE:
+            raise UsageError(
+                f"--scale {self.scale!r} is not a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE:g}; "
+                "try --scale 0.125"
+            )
+        start = self._start()
+        head_dim = start.head_dim if self.head_dim is None else self.head_dim
+        whole = start.rotary_dim == start.head_dim
+        usual = math.isclose(start.scale, 1 / math.sqrt(start.head_dim), rel_tol=1e-12)
+        if self.scaling is not None and start.scaling.mscale_all_dim:  # the scale held YaRN's mscale
+            usual = True
+        return RopeSetting.of(
+            head_dim,
+            self.rotary_dim if self.rotary_dim is not None else None if whole else start.rotary_dim,
+            start.base if self.base is None else self.base,
+            self.layout or start.layout,
+            self.scale if self.scale is not None else None if usual else start.scale,
+            chosen := scaling.parse(self.scaling) if self.scaling is not None else start.scaling,
+            chosen.length_for(seq_len),
+            start.clip if self.clip is None else self.clip,
+        )
+
+    def setting_alone(self) -> RopeSetting:
+        """Return the RoPE setting of `load`, without making q and k. Raises: see `load`."""
+        return self._from_file()[1] if inputs.is_file(self.qk) else self._synthetic()[1]
+
+    def setting_at(self, setting: RopeSetting, seq_len: int, offset: int) -> RopeSetting:
+        """Return the setting that holds at an offset: another one only if the length may change it."""
+        if self.length == "unshifted":
+            return setting
+        return replace(setting, length=setting.scaling.length_for(max(1, seq_len + offset)))
+
+    def position_axes(self, setting: RopeSetting) -> Axes | None:
+        """Return the position axes of M-RoPE, None for a single axis. Raises: UsageError."""
+        model = self._model()
+        found = axes.parse(self.mrope, self.axis) if self.mrope is not None else None
+        if found is None and model is not None and model.axes is not None:
+            shifted = axes.AXES if self.axis == "all" else tuple(self.axis)
+            found = replace(model.axes, shifted=shifted)
+        if found is None:
+            if self.axis != "all":
+                raise UsageError(f"--axis {self.axis} needs position axes; give --mrope 16,24,24 or a model")
+            return None
+        if sum(found.sections) != setting.pairs:
+            raise UsageError(
+                f"the position axes have {sum(found.sections)} pairs and the setting {setting.pairs}"
+            )
+        if setting.clipped and set(found.shifted) != set(axes.AXES):
+            raise UsageError("--clip goes with --axis all: exact scores of one shifted axis are not defined")
+        return found
+
+    @property
+    def model_name(self) -> str:
+        """The model and its layer type as one word; "none" without a model."""
+        model = self._model()
+        if model is None:
+            return "none"
+        return model.name if len(model.layers) == 1 else f"{model.name}/{self.layer}"
+
+    @property
+    def maximum(self) -> int | None:
+        """The number of positions that the model is made for, None where nothing says it."""
+        model = self._model()
+        return model.maximum if model else None
+
+    def layers(self) -> tuple[str, ...]:
+        """Return the layer types of the model."""
+        model = self._model()
+        return tuple(model.layers) if model else (FULL,)
+
+    def _model(self) -> ModelRope | None:
+        if self.model is not None and self.config is not None:
+            raise UsageError("--model and --config both name a model; give one of them")
+        if self.model is not None:
+            from ropeaudit.rope import presets  # in-function: most audits need neither
+
+            return presets.named(self.model)
+        if self.config is not None:
+            return _config(self.config, self.base, _changed(self.config))
+        return None
+
+    def _start(self) -> RopeSetting:
+        """The setting before anything is changed by hand."""
+        model = self._model()
+        if model is None:
+            if self.layer != FULL:
+                raise UsageError(
+                    f"--layer {self.layer}: there are no layer types without --model or --config"
+                )
+            return RopeSetting()
+        if self.layer not in model.layers:
+            raise UnknownName("layer type", self.layer, model.layers, "(or all)")
+        return model.layers[self.layer]
+
+    def _synthetic(self) -> tuple[tuple[int, int, int], RopeSetting]:
+        """Return heads, kv_heads and seq_len, all of them checked, and the RoPE setting."""
+        model = self._model()
+        given = self.heads if self.heads is not None else model.heads if model else 8
+        heads = _positive("heads", given)
+        usual = model.kv_heads if model and self.heads is None else heads
+        kv_heads = _positive("kv_heads", usual if self.kv_heads is None else self.kv_heads)
+        seq_len = _positive("seq_len", 256 if self.seq_len is None else self.seq_len)
+        setting = self.setting(seq_len)
+        if heads % kv_heads:
+            raise BadShape(f"--kv-heads {kv_heads} does not divide --heads {heads}; give one of its divisors")
+        if self.seed is not None and self.seed < 0:
+            raise UsageError(f"--seed {self.seed} is negative; try --seed 0")
+        return (heads, kv_heads, seq_len), setting
+
+
+@functools.lru_cache(maxsize=64)
+def _config(path: str, base: float | None, changed: int) -> ModelRope:
+    """Read a config once, until it is changed."""
+    from ropeaudit.rope import hf_config
+
+    return hf_config.read(path, base=base)
+
+
+def _changed(path: str) -> int:
+    """When a file was last changed, in nanoseconds; 0 where that cannot be told."""
+    try:
+        return os.stat(os.path.join(path, "config.json") if os.path.isdir(path) else path).st_mtime_ns
+    except (OSError, ValueError):
+        return 0
+
+
+def _positive(name: str, value: int) -> int:
+    if value < 1:
+        flag = "--" + name.replace("_", "-")
+        raise BadShape(f"{flag} {value} is not a whole number from 1 up")
+    return value
+
+
+def positions_fit(offsets: Iterable[int], seq_len: int) -> None:
+    """Raise UsageError if a shifted position would not be exact in float64."""
+    for offset in offsets:
+        if abs(offset) + seq_len > LIMIT:
+            raise UsageError(f"offset {offset} takes some of {seq_len} positions past 2^53")
+
+
+def fits(needed: int, jobs: int = 1) -> None:
+    """Raise BadShape unless about `needed` bytes of memory are free for each of `jobs` processes together."""
+    alone, needed, free = needed, jobs * needed, run_metadata.free_bytes()
+    if needed > free:
+        remedy = "fewer --jobs" if alone <= free else "a smaller --seq-len, --heads or --head-dim"
+        raise BadShape(
+            f"this needs about {needed / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB are "
+            f"free; give {remedy}"
+        )

@@ -1,0 +1,242 @@
+"""From what was measured to the record: one row a subject and offset."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ropeaudit.audits import records
+from ropeaudit.audits.cases import Case
+from ropeaudit.audits.records import Record
+from ropeaudit.bounds import Bound
+from ropeaudit.bounds.attainable import attainable_rms
+from ropeaudit.engine import sampled_scores
+from ropeaudit.engine.plan import AttentionOptions, Measured
+from ropeaudit.engine.statistics import Spread
+from ropeaudit.inputs.qk import Inputs
+from ropeaudit.inputs.sampled_rows import Drawn
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Subject
+from ropeaudit.subjects.placement.places import Places
+
+if TYPE_CHECKING:
+    from ropeaudit.engine.attention import Attention
+
+_POSITIONS = 2**20  # looked at together
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was measured of one subject at one offset, and under which setting; or why it was refused.
+
+    careful: predicted RMS drift of `attainable.careful` at offset 0. places: of code alone.
+    """
+
+    subject: Subject
+    offset: int
+    setting: RopeSetting
+    measured: Measured
+    floor: Measured
+    structural: Spread
+    careful: float = math.nan
+    bound: Bound | None = None
+    attention: Attention | None = None
+    places: Places | None = None
+    refused: str = ""
+
+
+class Sizes(Protocol):
+    """q and k, as far as a row tells of them."""
+
+    @property
+    def heads(self) -> int:
+        """h: query heads."""
+
+    @property
+    def kv_heads(self) -> int:
+        """g: key-value heads."""
+
+    @property
+    def seq_len(self) -> int:
+        """s: positions."""
+
+    @property
+    def source(self) -> str:
+        """Where they come from."""
+
+    @property
+    def seed(self) -> int | None:
+        """The seed, None where none was used."""
+
+    @property
+    def digest(self) -> str:
+        """Which numbers a file held; empty for those that are made."""
+
+
+def setting_columns(case: Case, sizes: Sizes, setting: RopeSetting) -> dict[str, Any]:
+    """Return the columns that say under which setting, and of which q and k, something was measured."""
+    axes = case.position_axes(setting)
+    return {
+        "model": _text(case.model_name),
+        "scaling": str(setting.scaling),
+        "clip": setting.clip if setting.clipped else None,
+        "length": setting.length if setting.scaling.depends_on_length else None,
+        "axes": str(axes) if axes else "none",
+        "layout": setting.layout,
+        "head_dim": setting.head_dim,
+        "rotary_dim": setting.rotary_dim,
+        "base": setting.base,
+        "scale": setting.scale,
+        "seq_len": sizes.seq_len,
+        "heads": sizes.heads,
+        "kv_heads": sizes.kv_heads,
+        "mask": case.mask,
+        "source": _text(f"{sizes.source} {sizes.digest}".rstrip()),
+        "seed": sizes.seed,
+    }
+
+
+def _text(name: str) -> str:
+    """Return a name that every kind of file can hold: bytes in it that are no text are written out."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def identity(
+    case: Case,
+    sizes: Sizes,
+    setting: RopeSetting,
+    subject: Subject,
+    offset: int,
+    asked: AttentionOptions | None,
+    tolerance: float,
+) -> dict[str, Any]:
+    """Return the columns of `records.IDENTITY`: what was asked for. Nothing is measured for it."""
+    return {
+        "schema": records.SCHEMA,
+        "subject": subject.name,
+        "dtype": subject.dtype.name,
+        "offset": offset,
+        **setting_columns(case, sizes, setting),
+        "backend": subject.backend,
+        "version": subject.version,
+        "device": subject.device,
+        "environment": None,
+        "engine": None,
+        "sample": case.sample,
+        "softmax": asked.softmax if asked else None,
+        "anchor": asked.anchor if asked else None,
+        **dict.fromkeys(("grid", "offset_t", "offset_h", "offset_w")),
+        "stages": " ".join(f"{stage}={fmt}" for stage, fmt in subject.stages().items()),
+        "tolerance": tolerance,
+    }
+
+
+def record(
+    case: Case, loaded: Inputs | Drawn, found: Found, asked: AttentionOptions | None, tolerance: float
+) -> Record:
+    """Return the row of a subject and offset."""
+    subject, setting, measured = found.subject, found.setting, found.measured
+    drift = measured.drift
+    head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
+    low, high = sampled_scores.interval(drift)
+    return Record(
+        **identity(case, loaded, setting, subject, found.offset, asked, tolerance),
+        scores=drift.count,
+        distinct_positions=0 if found.refused else _distinct(subject, loaded.seq_len, found.offset),
+        drift_mean_abs=drift.mean_abs,
+        drift_rms_low=low,
+        drift_rms_high=high,
+        drift_bias=drift.mean,
+        self_drift_max=measured.own.max,
+        self_drift_rms=measured.own.rms,
+        structural_max=found.structural.max,
+        structural_rms=found.structural.rms,
+        predicted_rms=_predicted(found.bound),
+        bound_max=_maximum(found.bound, measured.error),
+        **(found.attention.columns() if found.attention else dict.fromkeys(records.ATTENTION)),
+        **_place_columns(found.places),
+        worst_head=head,
+        worst_query=query,
+        worst_key=key,
+        refused=found.refused or "none",
+        **_judged(found, tolerance, (low, high)),
+    )
+
+
+def _predicted(bound: Bound | None) -> float | None:
+    """Return the predicted RMS; nan where numbers may overflow, for it is that of a run without overflow."""
+    if bound is None:
+        return None
+    return bound.rms if bound.maximum != math.inf else math.nan
+
+
+def _maximum(bound: Bound | None, error: float) -> float | None:
+    """Return the bound of any drift; undefined for a sample, which has a prediction alone."""
+    return None if bound is None or math.isnan(bound.maximum) else bound.maximum + error
+
+
+def _judged(found: Found, tolerance: float, interval: tuple[float | None, float | None]) -> dict[str, Any]:
+    """Return the columns that verdicts rest on, and the verdicts."""
+    drift, truth = found.measured.drift, found.measured.truth
+    careful = attainable_rms(found.careful, found.subject.dtype, truth.rms)
+    relative = records.ratio(drift.rms, truth.rms)
+    excess = 0.0 if drift.rms == 0 else drift.rms / careful if careful else math.inf
+    measured = {
+        "nonfinite": drift.nonfinite,
+        "drift_max": drift.max,
+        "drift_rms": drift.rms,
+        "floor_rms": found.floor.drift.rms,
+        "reference_rms": truth.rms,
+        "reference_error": found.measured.error,
+        "excess": excess,
+    }
+    if found.refused:
+        words = {"within_tolerance": "undecided", "verdict": "refused"}
+        return {**measured, "attainable_rms": math.nan, "drift_relative": relative, **words}
+    low, high = interval
+    within = records.within(
+        tolerance,
+        nonfinite=drift.nonfinite,
+        scores=drift.count,
+        drift_relative=relative,
+        interval=None if low is None or high is None else (low / truth.rms, high / truth.rms),
+        misplaced=found.places is not None and not found.places.excess <= 1,
+        exact=drift.max <= found.measured.error,
+    )
+    misplaced = found.places is not None and found.places.misplaced
+    return {
+        **measured,
+        "attainable_rms": careful,
+        "drift_relative": relative,
+        "within_tolerance": within,
+        "verdict": records.judge(**measured, misplaced=misplaced),  # type: ignore[arg-type]
+    }
+
+
+def _place_columns(places: Places | None) -> dict[str, Any]:
+    """Return the columns that say where a rotated pair is worst placed; all undefined for a recipe."""
+    if places is None:
+        return dict.fromkeys(records.PLACES)
+    return {
+        "place_excess": places.excess,
+        "place_side": places.side,
+        "place_batch": places.batch,
+        "place_head": places.head,
+        "place_position": places.position,
+        "place_pair": places.pair,
+        "resembles": places.resembles or None,
+    }
+
+
+def _distinct(subject: Subject, seq_len: int, offset: int) -> int:
+    """Count the positions that stay different, a part at a time: parts share their last position."""
+    count = 0
+    for start in range(0, seq_len, _POSITIONS):
+        part = np.arange(start, min(start + _POSITIONS + 1, seq_len), dtype=np.int64) + offset
+        count += subject.distinct_positions(part)
+        if part.size > _POSITIONS:
+            count -= subject.distinct_positions(part[-1:])
+    return count

@@ -1,0 +1,223 @@
+"""A sweep: the cells of an audit planned before anything is measured, and cut into tasks.
+
+A cell is a case x maker x offset, known by what was asked for (`records.IDENTITY`), not by its place: rows of
+an earlier run fill their cells wherever they stand. The bits of a row do not depend on what is measured with
+it: cells may be measured in any order and company. They share q, k and the reference within a task.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+from ropeaudit.audits import records
+from ropeaudit.audits.audit import Audit
+from ropeaudit.audits.cases import Case
+from ropeaudit.audits.recording import identity
+from ropeaudit.audits.records import Record
+from ropeaudit.errors import UsageError
+from ropeaudit.inputs import masks
+
+# A rough cell: seconds of one core, by which work is shared out and guessed; they change no result.
+CELL_SECONDS, SCORE_SECONDS = 2e-3, 2e-8
+_TASK_SECONDS, _TASK_CELLS = 0.25, 8  # a task holds no more than the larger of them: what a kill can lose
+_MOST_CELLS = 1_000_000  # of a run: their rows take some GiB
+_UNIT_SECONDS, _UNITS_PER_JOB = 0.25, 8  # small tasks go to a worker together
+
+
+class Cell(NamedTuple):
+    """A case, a maker and an offset.
+
+    case, maker: places in `Audit.parts` and `Audit.makers`; scores: how many it forms.
+    """
+
+    case: int
+    maker: int
+    offset: int
+    identity: tuple[Any, ...]
+    scores: int
+
+    @property
+    def seconds(self) -> float:
+        """A rough guess of one core's time."""
+        return CELL_SECONDS + SCORE_SECONDS * self.scores
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Some makers at some offsets of a case, measured together. cells: their places in the plan, in order."""
+
+    case: Case
+    makers: tuple[int, ...]
+    offsets: tuple[int, ...]
+    cells: tuple[int, ...]
+    seconds: float
+
+
+class Sweep:
+    """The cells of an audit, or of one shard of it, in the order of the rows."""
+
+    def __init__(self, audit: Audit, shard: tuple[int, int] = (1, 1), jobs: int = 1) -> None:
+        """Plan; captured files are read, synthetic q and k are not made.
+
+        shard: which of how many, from 1. jobs: how many cases are in memory together.
+        Raises: what `Audit.check` and `Case.outline` raise.
+        """
+        self.audit = audit
+        _not_too_many(audit, shard)
+        offsets, self._parts = audit.check(jobs), audit.parts()
+        self._offsets, self._shard = offsets, shard
+        self.cells = list(_cells(audit, self._parts, offsets, shard))
+
+    def others(self) -> set[tuple[Any, ...]]:
+        """Return the identities of the cells that other shards measure."""
+        if self._shard[1] == 1:
+            return set()
+        whole = _cells(self.audit, self._parts, self._offsets, (1, 1))
+        return {cell.identity for cell in whole} - {cell.identity for cell in self.cells}
+
+    def placed(self, rows: Iterable[Record]) -> tuple[dict[int, Record], list[Record]]:
+        """Return cell -> row, and the rows of no cell; equal cells take one each, one too many is dropped."""
+        open_cells: dict[tuple[Any, ...], list[int]] = {}
+        for number in range(len(self.cells) - 1, -1, -1):
+            open_cells.setdefault(self.cells[number].identity, []).append(number)
+        found, foreign = {}, []
+        for row in rows:
+            places = open_cells.get(row.identity())
+            if places:
+                found[places.pop()] = row
+            elif places is None:
+                foreign.append(row)
+        return found, foreign
+
+    def tasks(self, done: Mapping[int, Any], whole: bool = False) -> list[Task]:
+        """Return what is to be measured, in order: all cells but those in `done`.
+
+        whole: a case's makers and offsets stay together, which is fastest and hands over its rows late.
+        """
+        by_case: dict[int, dict[int, list[int]]] = {}
+        for number, cell in enumerate(self.cells):
+            if number not in done:
+                by_case.setdefault(cell.case, {}).setdefault(cell.maker, []).append(number)
+        return [task for makers in by_case.values() for task in self._case_tasks(makers, whole)]
+
+    def _case_tasks(self, makers: Mapping[int, list[int]], whole: bool) -> Iterator[Task]:
+        """Cut the cells of a case, maker -> cells, into rectangles of makers x offsets."""
+        alike: dict[tuple[int, ...], list[list[int]]] = {}
+        for cells in makers.values():
+            alike.setdefault(tuple(self.cells[number].offset for number in cells), []).append(cells)
+        for offsets, lines in alike.items():
+            most = len(lines) * len(offsets)
+            if not whole:
+                most = max(_TASK_CELLS, int(_TASK_SECONDS / self.cells[lines[0][0]].seconds))
+            together, wide = max(1, most // len(offsets)), min(most, len(offsets))
+            for first in range(0, len(lines), together):
+                for start in range(0, len(offsets), wide):
+                    yield self._task([line[start : start + wide] for line in lines[first : first + together]])
+
+    def _task(self, lines: Sequence[Sequence[int]]) -> Task:
+        cells = [self.cells[number] for line in lines for number in line]
+        return Task(
+            self._parts[cells[0].case][0],
+            tuple(self.cells[line[0]].maker for line in lines),
+            tuple(self.cells[number].offset for number in lines[0]),
+            tuple(number for line in lines for number in line),
+            sum(cell.seconds for cell in cells),
+        )
+
+
+def measured(
+    audit: Audit,
+    tasks: Iterable[Task],
+    threads: int,
+    progress: Callable[[float], None] = lambda seconds: None,
+) -> Iterator[tuple[int, Record]]:
+    """Yield the cells of the tasks and their rows. progress hears how much of the guessed seconds is done."""
+    makers, before = audit.makers(), 0.0
+    for task in tasks:
+
+        def hear(share: float, start: float = before, size: float = task.seconds) -> None:
+            progress(start + share * size)
+
+        some = [makers[number] for number in task.makers]
+        rows = audit.measure(task.case, some, task.offsets, threads, hear)
+        yield from zip(task.cells, rows, strict=True)
+        before += task.seconds
+
+
+def units(tasks: Sequence[Task], jobs: int) -> list[tuple[Task, ...]]:
+    """Return the tasks in order, small ones together: what is handed to a worker at once."""
+    whole = sum(task.seconds for task in tasks)
+    enough = min(_UNIT_SECONDS, whole / (_UNITS_PER_JOB * jobs))
+    found: list[tuple[Task, ...]] = []
+    open_unit: list[Task] = []
+    for task in tasks:
+        open_unit.append(task)
+        if sum(one.seconds for one in open_unit) >= enough:
+            found.append(tuple(open_unit))
+            open_unit = []
+    return [*found, tuple(open_unit)] if open_unit else found
+
+
+def _not_too_many(audit: Audit, shard: tuple[int, int]) -> None:
+    """Raise UsageError for more cells than one run holds, or for a shard that there is not."""
+    number, count = shard
+    if not 1 <= number <= count:
+        raise UsageError(f"--shard {number}/{count} is not one of {count}; try --shard 1/{max(count, 1)}")
+    lists = {"settings": len(audit.cases), "subjects": len(audit.makers()), "offsets": len(audit.offsets)}
+    whole = prod(lists.values())
+    if whole > _MOST_CELLS * count:
+        sizes = " x ".join(f"{size:,} {name}" for name, size in lists.items())
+        raise UsageError(
+            f"{sizes} are {whole:,} rows, and a run holds {_MOST_CELLS:,}; shorten a list, or share them "
+            f"out: --shard 1/{-(-whole // _MOST_CELLS)}"
+        )
+
+
+def _cells(
+    audit: Audit, parts: Sequence[tuple[Case, list[int]]], offsets: Sequence[int], shard: tuple[int, int]
+) -> Iterator[Cell]:
+    """Yield the cells of a shard, in the order in which `Audit.run` yields their rows.
+
+    A shard holds neighbours, as much work as every other so far as can be guessed; shards in order hold the
+    cells in order, each of them once. The cells of other shards are not made.
+    """
+    makers, place = audit.makers(), records.IDENTITY.index("offset")
+    outlines = [case.outline() for case, _ in parts]
+    scores = [
+        case.sample or masks.count(case.mask, sizes.seq_len) * sizes.heads
+        for (case, _), (sizes, _) in zip(parts, outlines, strict=True)
+    ]
+    seconds = [CELL_SECONDS + SCORE_SECONDS * one for one in scores]
+    whole = sum(one * len(some) * len(offsets) for one, (_, some) in zip(seconds, parts, strict=True))
+    before = 0.0
+    for number, (case, some) in enumerate(parts):
+        sizes, setting = outlines[number]
+        axes = case.position_axes(setting)
+        for index in some:
+            first, last = (
+                _first(len(offsets), before, seconds[number], whole, one, shard[1])
+                for one in (shard[0], shard[0] + 1)
+            )
+            before += seconds[number] * len(offsets)
+            known: dict[Any, tuple[Any, ...]] = {}
+            for offset in offsets[first:last]:
+                at = case.setting_at(setting, sizes.seq_len, offset)
+                if at not in known:
+                    subject = makers[index].make(at, axes)
+                    asked = identity(case, sizes, at, subject, 0, audit.attention, audit.tolerance)
+                    known[at] = tuple(asked[name] for name in records.IDENTITY)
+                base = known[at]
+                yield Cell(number, index, offset, (*base[:place], offset, *base[place + 1 :]), scores[number])
+
+
+def _first(cells: int, before: float, seconds: float, whole: float, number: int, count: int) -> int:
+    """Return the first of some equal cells whose shard is `number` or a later one. before: seconds."""
+
+    def shard(cell: int) -> int:
+        return min(count, int((before + seconds * (cell + 0.5)) / whole * count) + 1)
+
+    return bisect.bisect_left(range(cells), number, key=shard) if number <= count else cells

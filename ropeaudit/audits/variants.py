@@ -1,0 +1,211 @@
+"""Many variants of one recipe on the same q and k, sharing whatever they have in common.
+
+Variants that agree up to the table stage share its cos and sin, and so do those whose tables happen to have
+the same bits; below that, those with the same rotation and output share the turned q and k, and those with
+the same accumulator their sums.
+Letters: h heads, g key-value heads, n sampled positions, d head_dim.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, round_to
+from ropeaudit.audits.sampling import TABLE, TURN, Sample
+from ropeaudit.engine import scores
+from ropeaudit.engine.statistics import Spread, hide
+from ropeaudit.inputs import masks
+from ropeaudit.inputs.masks import Mask
+from ropeaudit.inputs.qk import Inputs
+from ropeaudit.recipes import Resolved
+from ropeaudit.reference import exact_scores
+from ropeaudit.reference.exact_scores import Factor, Precision
+from ropeaudit.rope.axes import Axes
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import run_metadata
+from ropeaudit.runtime.threads import Map, mapping
+from ropeaudit.subjects.emulated import Emulated, Table
+
+
+class Truth(NamedTuple):
+    """A head of q and k, rounded to the input format, and its exact scores: high + low. (n, n) each."""
+
+    q: FloatArray
+    k: FloatArray
+    high: Array
+    low: Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What all variants share: q and k, the setting, the offset, and how exact the reference must be."""
+
+    inputs: Inputs
+    setting: RopeSetting
+    mask: Mask
+    axes: Axes | None
+    offset: int
+    sample: Sample
+    precision: Precision
+
+
+class Bench:
+    """Measures the drift of variants. Every variant rounds q and k as `recipe` does."""
+
+    def __init__(self, scene: Scene, recipe: Resolved) -> None:
+        """Compute the exact scores of the sampled heads, which no variant changes."""
+        self.scene, self.input = scene, recipe.input
+        size = scene.sample.positions.size
+        self.hidden = masks.hidden(scene.mask, slice(0, size), slice(0, size))
+        self.visible = masks.count(scene.mask, size)
+        origin = scene.offset if scene.setting.clipped else 0
+        self.distances = exact_scores.distance_table(
+            scene.sample.positions.astype(np.float64) + origin, scene.setting
+        )
+        self.truth, self.error = Spread(), 0.0
+        with mapping(1):
+            self.exact = {head: self._truth(head) for head in scene.sample.heads}
+        self.known: dict[Resolved, Spread] = {}
+
+    def factors(self, head: int, scale: float) -> tuple[Factor, Factor]:
+        """Return the exactly turned q (times `scale`) and k of a query head."""
+        inputs, rows, setting = self.scene.inputs, self.scene.sample.positions, self.scene.setting
+        q, k = inputs.q[head][rows], inputs.k[head // inputs.group][rows]
+        x, y = (round_to(a, self.input).astype(np.float64) for a in (q, k))
+        with np.errstate(invalid="ignore", over="ignore"):  # inputs may have overflowed in their format
+            left = exact_scores.turned(x, self.distances, setting, self.scene.precision, scale)
+            return left, exact_scores.turned(y, self.distances, setting, self.scene.precision)
+
+    def _truth(self, head: int) -> Truth:
+        inputs, rows = self.scene.inputs, self.scene.sample.positions
+        q, k = self.factors(head, self.scene.setting.scale)
+        shape = (rows.size, rows.size)
+        with np.errstate(invalid="ignore", over="ignore"):
+            high, low = exact_scores.product(q, k, np.empty(shape), np.empty(shape))
+            self.error = float(np.maximum(self.error, exact_scores.certificate(q, k)))
+        hide(seen := exact_scores.joined(high.copy(), low), self.hidden)
+        self.truth.add(seen, self.visible, (head, 0, 0))
+        x, y = inputs.q[head][rows], inputs.k[head // inputs.group][rows]
+        return Truth(round_to(x, self.input), round_to(y, self.input), high, low)
+
+    def drifts(
+        self, variants: Iterable[Resolved], progress: Callable[[float], None] = lambda share: None
+    ) -> list[Spread]:
+        """Return the drift of each variant; what was measured before is remembered.
+
+        progress hears the share that is done, from 0 to 1.
+        """
+        wanted = list(variants)
+        new = [variant for variant in dict.fromkeys(wanted) if variant not in self.known]
+        if new:
+            with mapping(run_metadata.threads()) as mapped:
+                self._measure(new, mapped, progress)
+        return [self.known[variant] for variant in wanted]
+
+    def _measure(self, new: Sequence[Resolved], mapped: Map, progress: Callable[[float], None]) -> None:
+        tables = self._by_table(new, mapped)
+        jobs = [(heads, table, some) for table, some in tables for heads in self._by_kv_head()]
+        found = {variant: Spread() for variant in new}
+        for done, part in enumerate(mapped(lambda job: self._job(*job), jobs)):
+            for variant, spread in part.items():
+                found[variant].merge(spread)
+            progress((done + 1) / len(jobs))
+        self.known |= found
+
+    def _by_table(self, variants: Sequence[Resolved], mapped: Map) -> list[tuple[Table, list[Resolved]]]:
+        """Return each table with the variants that use it; tables of the same bits are one."""
+        groups = _grouped(variants, TABLE)
+        tables = mapped(lambda some: self.table(some[0]), groups)
+        merged: dict[bytes, tuple[Table, list[Resolved]]] = {}
+        for table, some in zip(tables, groups, strict=True):
+            bits = b"".join(np.ascontiguousarray(part, dtype=np.float64).tobytes() for part in table)
+            merged.setdefault(bits, (table, []))[1].extend(some)
+        return list(merged.values())
+
+    def _by_kv_head(self) -> list[list[int]]:
+        group = self.scene.inputs.group
+        return [list(heads) for _, heads in itertools.groupby(self.scene.sample.heads, lambda h: h // group)]
+
+    def table(self, variant: Resolved) -> Table:
+        """Return cos and sin at the sampled positions. Shapes: -> two of (n, p)."""
+        subject = Emulated(variant, self.scene.setting, self.scene.axes)
+        return subject.table(self.scene.sample.positions, self.scene.offset)
+
+    def _job(
+        self, heads: Sequence[int], table: Table, variants: Sequence[Resolved]
+    ) -> dict[Resolved, Spread]:
+        """Measure variants of one table on the query heads of one key-value head."""
+        found = {variant: Spread() for variant in variants}
+        for alike in _grouped(variants, TURN):
+            k = self.turned("k", heads[0], table, alike[0])
+            for head in heads:
+                q = self.turned("q", head, table, alike[0])
+                for variant, out in self._scores(q, k, alike):
+                    found[variant].add(self.drift(head, out), self.visible, (head, 0, 0))
+        return found
+
+    def turned(self, name: str, head: int, table: Table, variant: Resolved) -> FloatArray:
+        """Return q or k of a query head as the variant stores it. Shapes: -> (n, d)."""
+        x = self.exact[head].q if name == "q" else self.exact[head].k
+        return Emulated(variant, self.scene.setting, self.scene.axes).rotate(x, table)
+
+    def _scores(
+        self, q: FloatArray, k: FloatArray, variants: Sequence[Resolved]
+    ) -> Iterator[tuple[Resolved, Array]]:
+        """Yield the scores of variants that turn q and k alike. Shapes: q, k (n, d) -> (n, n) each."""
+        setting = self.scene.setting
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            for alike in _grouped(variants, ("accumulate",)):
+                total = summed(q, k, Emulated(alike[0], setting))
+                for variant in alike:
+                    out = total.copy()
+                    scores.stored(out, Emulated(variant, setting), setting.scale)
+                    yield variant, out
+
+    def formed(self, q: FloatArray, k: FloatArray, variant: Resolved) -> Array:
+        """Return the scores that the variant forms of turned q and k, masked ones too. (n, d) -> (n, n)."""
+        return next(iter(self._scores(q, k, [variant])))[1]
+
+    def drift(self, head: int, out: Array) -> Array:
+        """Return the scores `out` of a head, which are overwritten, minus the exact ones; 0 if masked."""
+        truth = self.exact[head]
+        with np.errstate(invalid="ignore"):
+            np.subtract(out, truth.high, out=out)
+            if truth.low is not None:
+                np.subtract(out, truth.low, out=out)
+        hide(out, self.hidden)
+        return out
+
+
+def summed(q: FloatArray, k: FloatArray, subject: Emulated) -> Array:
+    """Return q·k as the subject's accumulator sums it, in float64. Shapes: two of (n, d) -> (n, n).
+
+    Where only the accumulator is float32 and q and k are not, the error that float32 sums of q and k,
+    rounded, make is added to the float64 sums: rounding q and k is no fault of the accumulator's.
+    """
+    if subject.accumulate is FP64 or (subject.accumulate is FP32 and q.dtype == np.float64):
+        q, k = q.astype(np.float64, copy=False), k.astype(np.float64, copy=False)
+    out = np.empty((len(q), len(k)))
+    if subject.accumulate is not FP32 or q.dtype == np.float32:
+        scores.summed(q, np.ascontiguousarray(k.T), subject, out)
+        return out
+    single, other = q.astype(np.float32), k.astype(np.float32).T
+    np.copyto(out, single @ other)
+    if not (np.array_equal(single, q) and np.array_equal(other.T, k)):
+        out -= single.astype(np.float64) @ other.astype(np.float64)
+        out += q @ k.T
+    return out
+
+
+def _grouped(variants: Sequence[Resolved], stages: Sequence[str]) -> list[list[Resolved]]:
+    """Return the variants in lists within which these stages have the same formats."""
+    groups: dict[Any, list[Resolved]] = {}
+    for variant in variants:
+        groups.setdefault(tuple(getattr(variant, stage) for stage in stages), []).append(variant)
+    return list(groups.values())

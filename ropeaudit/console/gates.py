@@ -1,0 +1,133 @@
+"""--fail-if: a condition on a column; where it holds for some row, the exit code is 1."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ropeaudit.audits.records import COLUMNS, TEXT_COLUMNS, Record
+from ropeaudit.errors import UnknownName, UsageError
+
+if TYPE_CHECKING:
+    from ropeaudit.audits.comparison import Pair
+
+Row = Mapping[str, Any]
+
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_GATE = re.compile(r"\s*(\w+)\s*(>=|<=|==|!=|>|<)\s*(\S+)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A condition such as drift_rms>0.01; a value that is nan breaks it too, and so does a misplaced row.
+
+    relative: the bound is a multiple of what the value was, as in drift_rms>1.1x.
+    """
+
+    column: str
+    sign: str
+    bound: float
+    relative: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.column}{self.sign}{self.bound:g}{'x' if self.relative else ''}"
+
+    @property
+    def of_drift(self) -> bool:
+        """Whether it is on drift, which cannot see a position that is wrong for q and k alike."""
+        return "drift" in self.column or self.column in ("floor_rms", "excess")
+
+    def broken_by(self, row: Row) -> bool:
+        """Tell whether a row makes the run fail."""
+        value = row[self.column]
+        if value is None or math.isnan(value) or (self.of_drift and row.get("verdict") == "misplaced"):
+            return True
+        return _OPERATORS[self.sign](value, self.bound)
+
+    def broken_since(self, pair: Pair) -> bool:
+        """Tell whether a case makes the run fail, compared with what it was where the gate is relative.
+
+        One that is nan as it was has not changed, nor has one that is within the error of the reference.
+        """
+        if pair.after is None:
+            return False
+        if not self.relative:
+            return self.broken_by(pair.after)
+        if pair.before is None or pair.within_error(self.column):
+            return False
+        old, new = (_number(side.get(self.column)) for side in (pair.before, pair.after))
+        if math.isnan(old) or math.isnan(new):
+            return math.isnan(new) and not math.isnan(old)
+        return _OPERATORS[self.sign](new, self.bound * old)
+
+
+def parse(text: str, relative: bool = False) -> Gate:
+    """Read COLUMN SIGN NUMBER; with `relative` also 1.1x. Raises: UsageError, UnknownName."""
+    match = _GATE.fullmatch(text)
+    if not match:
+        raise UsageError(f"--fail-if {text!r} is not COLUMN>NUMBER; try --fail-if 'drift_rms>0.01'")
+    column, sign, number = match.groups()
+    numeric = [name for name in COLUMNS if name not in TEXT_COLUMNS]
+    if column not in numeric:
+        raise UnknownName("numeric column", column, numeric)
+    times = len(number) > 1 and number.endswith(("x", "X"))
+    if times and not relative:
+        raise UsageError(f"--fail-if {text!r} compares with an earlier report; add --baseline FILE")
+    try:
+        bound = float(number[:-1] if times else number)
+    except ValueError:
+        raise UsageError(f"--fail-if {text!r}: {number!r} is not a number") from None
+    if math.isnan(bound):
+        raise UsageError(f"--fail-if {text!r}: nan compares with nothing")
+    return Gate(column, sign, bound, times)
+
+
+def broken(gates: Sequence[Gate], found: Iterable[Record]) -> list[str]:
+    """Return a line for every gate that some record breaks: the first such record, and how many."""
+    rows, lines = [record.as_dict() for record in found] if gates else [], []
+    for gate in gates:
+        failing = [row for row in rows if gate.broken_by(row)]
+        if failing:
+            lines.append(_line(gate, failing[0], "", len(failing), len(rows)))
+    return lines
+
+
+def broken_since(gates: Sequence[Gate], pairs: Sequence[Pair]) -> list[str]:
+    """Return a line for every gate that some case breaks, compared with what it was."""
+    lines, seen = [], [pair for pair in pairs if pair.after is not None]
+    for gate in gates:
+        failing = [pair for pair in seen if gate.broken_since(pair)]
+        if failing:
+            old, new = failing[0].before, failing[0].after or {}
+            was = f", before {old.get(gate.column)}" if old and gate.relative else ""
+            lines.append(_line(gate, new, was, len(failing), len(seen)))
+    return lines
+
+
+def check_columns(gates: Sequence[Gate], rows: Iterable[Row | None]) -> None:
+    """Raise UsageError if some row lacks the column of a gate: a file may have been written without it."""
+    for gate in gates:
+        if any(row is not None and gate.column not in row for row in rows):
+            raise UsageError(f"--fail-if '{gate}': the reports lack the column {gate.column}")
+
+
+def _line(gate: Gate, row: Row, was: str, failing: int, of: int) -> str:
+    who = f"{row['subject']} {row.get('dtype', '')} at offset {row['offset']}"
+    why = " misplaced:" if gate.of_drift and row.get("verdict") == "misplaced" else ""
+    seen = f"{gate.column} = {row[gate.column]}{was} ({gate})"
+    return f"failed:{why} {seen} for {who}; {failing} of {of} cases fail"
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)

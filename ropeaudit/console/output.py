@@ -1,0 +1,126 @@
+"""Where a report goes: stdout, and files of `cli.outfiles`, which are opened before the work."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ropeaudit import reports
+from ropeaudit.console.output_files import OutputFile
+from ropeaudit.console.output_files import opened as opened
+from ropeaudit.reports import Report
+from ropeaudit.reports.numbers import printable
+from ropeaudit.runtime import streams
+
+_MOST_NOTES = 8
+_NARROWEST = 20  # columns of a terminal
+_LOSSLESS = dict.fromkeys(("csv", "json", "jsonl"), "backslashreplace") | {"html": "xmlcharrefreplace"}
+_CURVES = 48  # columns of a curve where no terminal says its width
+
+
+def circumstances(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the circumstances of this run, none if no report asked for holds them: they take a while."""
+    if not options["outputs"] and options["form"] in ("table", "csv", "jsonl"):
+        return {}
+    from ropeaudit.runtime.run_metadata import gather
+
+    return gather()
+
+
+def print_report(report: Report, form: str, color: bool | None) -> None:
+    """Print a report to stdout; a table on a terminal is coloured and fitted to it."""
+    out = streams.report()
+    if form == "table" and (out.isatty() or color):
+        from rich.console import Console
+
+        from ropeaudit.reports.forms import table
+
+        width = None if out.isatty() else 10_000
+        console = Console(**_colours(color), file=out, width=width, highlight=False)
+        console.width = max(console.width, _NARROWEST)  # COLUMNS=0 would show nothing
+        table.show(report, console)
+    else:
+        if form in _LOSSLESS and isinstance(out, io.TextIOWrapper):
+            out.reconfigure(errors=_LOSSLESS[form])  # data may be ugly, but not lost
+        out.write(reports.render(form, report))
+    out.flush()
+
+
+def deliver(
+    report: Report, files: Sequence[OutputFile], options: dict[str, Any], interrupted: bool = False
+) -> None:
+    """Write the files, then stdout, then the notes: a closed pipe must not lose the files.
+
+    interrupted: the report is a part of what was asked for, and takes the place of no other.
+    """
+    for file in replaceable(files, interrupted):
+        file.write(report)
+    print_report(report, options["form"], options["color"])
+    say_notes(report, options)
+
+
+def deliver_drawn(
+    report: Report,
+    draw: Callable[[int, bool], str],
+    files: Sequence[OutputFile],
+    options: dict[str, Any],
+    interrupted: bool = False,
+) -> None:
+    """Deliver a report with curves before its legend, in tables alone. draw: from width, ASCII or not."""
+    write_drawn(report, draw, replaceable(files, interrupted))
+    out = streams.report()
+    width = min(72, max(16, shutil.get_terminal_size().columns - 12)) if out.isatty() else _CURVES
+    plain = not (getattr(out, "encoding", None) or "utf-8").lower().startswith("utf")
+    shown = _with_curves(report, draw(width, plain)) if options["form"] == "table" else report
+    print_report(shown, options["form"], options["color"])
+    say_notes(report, options)
+
+
+def write_drawn(report: Report, draw: Callable[[int, bool], str], files: Sequence[OutputFile]) -> None:
+    """Write the files, tables with curves. Raises: BadOutput."""
+    for file in files:
+        file.write(_with_curves(report, draw(_CURVES, False)) if file.form == "table" else report)
+
+
+def replaceable(files: Sequence[OutputFile], interrupted: bool) -> list[OutputFile]:
+    """Return the files to write: a report that was there is not replaced by one that is not complete."""
+    return [file for file in files if not (interrupted and file.was_there())]
+
+
+def say_interrupted(done: str, files: Sequence[OutputFile], hint: str = "") -> None:
+    """Say that the user broke it off, how much was done, and which reports were left as they were."""
+    written = " and written" if any(file.written for file in files) or not files else ""
+    left = [repr(file.path) for file in files if not file.written and file.was_there()]
+    said = f"; {', '.join(left)} {'is' if len(left) == 1 else 'are'} left as before" if left else ""
+    say(f"interrupted: {done} were done{written}{said}{hint}")
+
+
+def _with_curves(report: Report, curves: str) -> Report:
+    return replace(report, legend="\n\n".join(filter(None, [curves, report.legend])))
+
+
+def say_notes(report: Report, options: dict[str, Any]) -> None:
+    """Print the first notes of a report to stderr, unless it shows them itself."""
+    if options["quiet"] or options["form"] == "markdown":
+        return
+    for note in report.notes[:_MOST_NOTES]:
+        say(f"note: {note}")
+    if len(report.notes) > _MOST_NOTES:
+        say(f"note: {len(report.notes) - _MOST_NOTES} more like these")
+
+
+def say(text: str) -> None:
+    """Print a line to stderr; where nobody can read it, the report and the exit code still count."""
+    with contextlib.suppress(OSError):
+        print(f"ropeaudit: {printable(text)}", file=sys.stderr)
+
+
+def _colours(color: bool | None) -> dict[str, Any]:
+    if color is None:  # rich itself heeds NO_COLOR and FORCE_COLOR
+        return {}
+    return {"force_terminal": True, "no_color": False} if color else {"no_color": True}

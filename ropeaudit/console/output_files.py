@@ -1,0 +1,213 @@
+"""Files that reports go into: claimed before the work, replaced whole, streams written into."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from ropeaudit import reports
+from ropeaudit.errors import BadOutput, UnknownName, UsageError
+from ropeaudit.reports import Report
+from ropeaudit.runtime import atomic_files, paths, streams
+
+_READER_SECONDS = 10.0  # that a pipe may wait for somebody who reads it
+_ABOUT = ("command", "environment")  # of a NAME.meta.json that ropeaudit has written
+
+
+class OutputFile:
+    """A file to be: its bytes go beside it, and under its name only once they are all there.
+
+    What is no file but a stream (a pipe, /dev/stdout) is opened here and written into. written: whether it
+    was. was_there: whether a report would be replaced.
+    """
+
+    def __init__(self, path: str, form: str) -> None:
+        """Claim the path for a form. Raises: BadOutput if it cannot be written, MissingPackage."""
+        self.path, self.form, self.written = path, form, False
+        reports.check_installed(self.form)
+        self.files: list[IO[bytes]] = []
+        self.stream = paths.is_stream(path)
+        self.targets = [Path(path)] if self.stream else [Path(one) for one in targets(path, form)]
+        try:
+            if self.stream:
+                self.files.append(_stream(path))
+            else:
+                for number, target in enumerate(self.targets):
+                    self.files.append(_beside(target, number > 0))
+        except BaseException:
+            self.discard()
+            raise
+
+    def was_there(self) -> bool:
+        """Tell whether there is a report that this one would take the place of."""
+        return not self.stream and self.targets[0].exists()
+
+    def write(self, report: Report) -> None:
+        """Write the report; beside a CSV its circumstances go to NAME.meta.json. Raises: BadOutput."""
+        contents = [reports.encoded(self.form, report)]
+        if len(self.targets) > 1:
+            about = json.dumps(report.circumstances, indent=2, ensure_ascii=False) + "\n"
+            contents.append(about.encode("utf-8", "backslashreplace"))
+        self.fill(contents)
+
+    def fill(self, contents: Sequence[bytes]) -> None:
+        """Write the bytes of each target and put them under their names. Raises: BadOutput."""
+        try:
+            if self.stream:
+                with self.files[0] as file:
+                    file.write(contents[0])
+            else:
+                self._replace(contents)
+        except OSError as error:
+            raise BadOutput(
+                f"-o {self.path!r} cannot be written: {error.strerror}; give another place"
+            ) from None
+        self.written = True
+
+    def _replace(self, contents: Sequence[bytes]) -> None:
+        for target, file, content in zip(self.targets, self.files, contents, strict=True):
+            atomic_files.fill(file, content, target)
+        for target, file in zip(self.targets, self.files, strict=True):
+            atomic_files.put(file, target)
+
+    def discard(self) -> None:
+        """Leave nothing behind of a file that was not written."""
+        for file in self.files:
+            with contextlib.suppress(OSError):
+                file.close()
+            if not self.stream:
+                with contextlib.suppress(OSError):
+                    os.unlink(file.name)
+
+
+def targets(path: str, form: str) -> list[str]:
+    """Return the files that are replaced for a path: that behind it, and beside a CSV its circumstances."""
+    return [paths.behind(one) for one in (path, f"{path}.meta.json")][: 2 if form == "csv" else 1]
+
+
+def first_file(outputs: Sequence[str]) -> str | None:
+    """Return the first path that is no stream: beside it rows are stored as they finish."""
+    return next((path for path in outputs if not paths.is_stream(path)), None)
+
+
+@contextlib.contextmanager
+def opened(
+    outputs: Sequence[str], form_of: Callable[[str], str] = reports.form_of
+) -> Iterator[list[OutputFile]]:
+    """Claim all output files; whatever is not written by the end is removed again.
+
+    form_of: from a path to what the file is to hold. A stream whose name does not say takes that of stdout.
+    """
+    forms = [_form(path, form_of) for path in outputs]
+    named = [one for path, form in zip(outputs, forms, strict=True) for one in targets(path, form)]
+    if any(paths.same(one, other) for place, one in enumerate(named) for other in named[:place]):
+        raise UsageError("-o names the same file twice")
+    for path in outputs:
+        _refuse_stdout(path)
+    files: list[OutputFile] = []
+    try:
+        for path, form in zip(outputs, forms, strict=True):
+            files.append(OutputFile(path, form))
+        yield files
+    finally:
+        for file in files:
+            file.discard()
+
+
+def _form(path: str, form_of: Callable[[str], str]) -> str:
+    try:
+        return form_of(path)
+    except UnknownName:
+        if form_of is not reports.form_of or not paths.is_stream(path):
+            raise
+    import click
+
+    context = click.get_current_context(silent=True)
+    return str(context.params.get("form", "table")) if context else "table"
+
+
+def _refuse_stdout(path: str) -> None:
+    """Raise UsageError if a path is the file that stdout goes to: one of the two reports would be lost."""
+    try:
+        goes = os.fstat(streams.descriptor(1))
+        if not stat.S_ISREG(goes.st_mode) or paths.is_stream(path):
+            return
+        lost = os.path.samestat(goes, os.stat(path))
+    except (OSError, ValueError):
+        return
+    if lost:
+        raise UsageError(f"-o {path!r} is the file that stdout goes to; give another name, or no `>`")
+
+
+def _beside(target: Path, about: bool = False) -> IO[bytes]:
+    """Open a file in the folder of `target`, which is to hold a report or what is said `about` one.
+
+    Raises: BadOutput.
+    """
+    try:
+        _check(target, about)
+        return atomic_files.opened(target)
+    except BadOutput:
+        raise
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadOutput(f"-o {str(target)!r} cannot be written: {reason}; give another place") from None
+
+
+def _check(target: Path, about: bool) -> None:
+    """Raise BadOutput if there is something at `target` that a report must not take the place of."""
+    if target.is_dir():
+        raise BadOutput(f"-o {str(target)!r} is a folder; give a file's name")
+    try:
+        there = os.stat(target)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(there.st_mode):
+        raise BadOutput(f"-o {str(target)!r} is no file that can be replaced; give another place")
+    if not os.access(target, os.W_OK):
+        raise BadOutput(f"-o {str(target)!r} is write-protected; give another place")
+    if about and there.st_size and not _ours(target):
+        raise BadOutput(
+            f"{str(target)!r} is there and not from ropeaudit, and a CSV's circumstances go there; "
+            "move it, or give another -o"
+        )
+
+
+def _ours(path: Path) -> bool:
+    """Tell whether a NAME.meta.json holds circumstances as ropeaudit writes them."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and any(name in found for name in _ABOUT)
+
+
+def _stream(path: str) -> IO[bytes]:
+    """Open a pipe or a device to write into. Raises: BadOutput, after a while if nobody reads the pipe."""
+    until = time.monotonic() + _READER_SECONDS
+    try:
+        named = paths.descriptor(path)
+        if named is not None:
+            open_already = streams.descriptor(named)
+            os.write(open_already, b"")  # says so if it is for reading alone
+            return os.fdopen(os.dup(open_already), "wb")
+        while True:
+            try:
+                number = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+                break
+            except OSError as error:
+                if error.errno != errno.ENXIO or time.monotonic() > until:
+                    raise
+            time.sleep(0.05)
+        os.set_blocking(number, True)
+        return os.fdopen(number, "wb")
+    except OSError as error:
+        why = "nobody reads this pipe" if error.errno == errno.ENXIO else error.strerror
+        raise BadOutput(f"-o {path!r} cannot be written: {why}; start a reader, or give a file") from None

@@ -1,0 +1,92 @@
+"""Gathering rows: with progress, with Ctrl-C at a safe point, and in the columns that were asked for.
+
+A Ctrl-C in the middle of a hand-over between threads might hang, so the first one waits for a safe point. A
+SIGTERM, by which batch systems announce an end, is heard like one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Any, TypeVar
+
+from ropeaudit.console.progress import Progress
+
+T = TypeVar("T")
+
+
+def gathered(
+    run: Callable[[Callable[[float], None]], Iterable[T]], quiet: bool, total: int = 0
+) -> tuple[list[T], bool]:
+    """Return all that `run` yields, and whether the user broke it off.
+
+    run takes a function that hears the share that is done, from 0 to 1. total: how many rows will come.
+    """
+    progress, found = Progress(quiet, total), []
+    try:
+        with held_back() as interrupts:
+
+            def hear(share: float) -> None:
+                interrupts.check()
+                progress(share)
+
+            for row in run(hear):
+                found.append(row)
+                progress.rows = len(found)
+    except KeyboardInterrupt:
+        return found, True
+    finally:
+        progress.clear()
+    return found, False
+
+
+def chosen_columns(options: dict[str, Any], known: Iterable[str], hint: str = "") -> list[str]:
+    """Check the form of the report and return the chosen columns. Raises: UnknownName, UsageError."""
+    from ropeaudit import reports
+    from ropeaudit.console import values
+    from ropeaudit.errors import UnknownName
+
+    if options["form"] not in reports.FORMS:
+        raise UnknownName("report format", options["form"], reports.FORMS)
+    names, all_names = values.names(options["columns"], "--columns"), list(known)
+    for name in names:
+        if name not in all_names:
+            raise UnknownName("column", name, all_names, hint)
+    return names
+
+
+class Interrupts:
+    """Remembers the first Ctrl-C or SIGTERM until `check` is called; a second one is not held back."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.pending = False
+
+    def hear(self, number: int, frame: FrameType | None) -> None:
+        """Handle the signal."""
+        if self.pending:
+            raise KeyboardInterrupt
+        self.pending = True
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if one is pending."""
+        if self.pending:
+            raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[Interrupts]:
+    """Hold Ctrl-C and SIGTERM back within the block; outside the main thread nothing is changed."""
+    interrupts = Interrupts()
+    try:
+        before = {one: signal.signal(one, interrupts.hear) for one in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread
+        yield interrupts
+        return
+    try:
+        yield interrupts
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, signal.SIG_DFL if handler is None else handler)

@@ -1,0 +1,246 @@
+"""The rows of a run that is not over, in NAME.part beside the file NAME that it is to write.
+
+Each row is one line of JSON (with NaN and Infinity: nothing is lost), appended by one write. The file goes
+away when NAME is complete. A line torn by a dying machine or a full disk is dropped when the file is taken
+over; a file with anything else in it is refused and left as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple
+from pathlib import Path
+
+from ropeaudit import reports
+from ropeaudit.audits import part_rows, records
+from ropeaudit.audits.part_rows import line_of, shown
+from ropeaudit.audits.records import Record
+from ropeaudit.errors import BadInput, BadOutput
+from ropeaudit.reports import reading
+from ropeaudit.runtime import atomic_files, paths
+
+_SYNC_SECONDS = 5.0  # what a power failure can lose; a killed run loses no line that was written
+
+
+class SweepFile:
+    """NAME.part, open and locked by this run alone. rows: those that it held."""
+
+    def __init__(
+        self, name: str, resume: bool, check: Callable[[str, list[Record]], None] = lambda path, rows: None
+    ) -> None:
+        """Open it; with `resume` it holds the rows of NAME.part, or else those of NAME.
+
+        check: takes a path and its rows, and raises if they are not wanted; then nothing is changed.
+        Raises: BadOutput if another run writes it, or if it holds rows and `resume` is not given; BadInput if
+        what is there are no rows.
+        """
+        self.name, self.path = name, part_of(name)
+        self.number, self.synced = _open(self.path), time.monotonic()
+        try:
+            content = _content(self.number)
+            self.rows, self.length = part_rows.parsed(self.path, content)
+            if self.rows and not resume:
+                raise BadOutput(
+                    f"{self.path!r} holds {len(self.rows)} rows of a run that was broken off; "
+                    "go on with --resume, or remove it"
+                )
+            check(self.path, self.rows)
+            there = finished(name) if resume and not self.rows else []
+            check(name, there)
+            if self.length < len(content):  # a torn line of ours
+                os.ftruncate(self.number, self.length)
+            self._adopt(there)
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, row: Record) -> None:
+        """Write a row. Raises: BadOutput where it does not fit; what was written before stays whole."""
+        line = line_of(row)
+        try:
+            written = os.write(self.number, line)
+            if written < len(line):  # the disk is full: the next byte would say so
+                os.write(self.number, line[written:])
+                written = os.lseek(self.number, 0, os.SEEK_END) - self.length
+            self.length += written
+            if time.monotonic() - self.synced > _SYNC_SECONDS:
+                os.fsync(self.number)
+                self.synced = time.monotonic()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self.number, self.length)
+            raise BadOutput(
+                f"{self.path!r} cannot be written: {error.strerror}; the rows in it are whole: make room, "
+                "then give the same command with --resume"
+            ) from None
+
+    def close(self) -> None:
+        """Close it; without rows it goes away."""
+        if self.number < 0:
+            return
+        with contextlib.suppress(OSError):
+            if os.fstat(self.number).st_size == 0:
+                self.remove()
+        os.close(self.number)
+        self.number = -1
+
+    def told_by(self, columns: Sequence[str], rows: Sequence[Record]) -> bool:
+        """Tell whether NAME, with these columns of the rows, can be read back in the place of NAME.part."""
+        form = reports.form_of(self.name)
+        if columns or form not in ("csv", "json", "jsonl"):
+            return False
+        return form == "csv" or not any(
+            value in (math.inf, -math.inf) for row in rows for value in astuple(row)
+        )
+
+    def remove(self) -> None:
+        """Remove it: its rows stand in NAME. What another has put in its place is left alone."""
+        with contextlib.suppress(OSError):
+            if paths.held(self.number, self.path):
+                os.unlink(self.path)
+
+    def _adopt(self, rows: Sequence[Record]) -> None:
+        """Begin with the rows of NAME: all of them or, if this run dies here, none."""
+        if not rows:
+            return
+        content = b"".join(map(line_of, rows))
+        with atomic_files.opened(Path(self.path)) as file:
+            try:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+                number = atomic_files.kept(file, Path(self.path))
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    os.unlink(file.name)
+                raise BadOutput(f"{self.path!r} cannot be written: {error.strerror}") from None
+        os.close(self.number)
+        self.number = _open(self.path) if number is None else number
+        self.rows, self.length = list(rows), len(content)
+
+
+def part_of(name: str) -> str:
+    """Return where the rows of NAME stand while a run lasts: beside the file that it leads to."""
+    return f"{paths.behind(name)}.part"
+
+
+def peek(name: str) -> list[Record]:
+    """Return the rows that a run with --resume would begin with. Raises: BadInput, BadOutput."""
+    part = part_of(name)
+    if not os.path.lexists(part):
+        return finished(name)
+    number = _opened(part, os.O_RDONLY)
+    try:
+        return part_rows.parsed(part, _content(number))[0] or finished(name)
+    finally:
+        os.close(number)
+
+
+def _open(path: str) -> int:
+    """Open a file to append to, for this process alone. Raises: BadOutput."""
+    while True:
+        number = _opened(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        if atomic_files.locked(number) is False:  # without locks two runs into one file are not noticed
+            os.close(number)
+            raise BadOutput(f"{path!r} is being written by another run; give another -o")
+        if paths.held(number, path):
+            return number
+        os.close(number)  # another run has removed or replaced it in the moment before it was locked
+
+
+def _opened(path: str, flags: int) -> int:
+    """Open a file, nothing but a file and no link to one. Raises: BadOutput."""
+    for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):  # a pipe would wait
+        flags |= getattr(os, name, 0)
+    remedy = "move it away, or give another -o"
+    try:
+        if os.path.islink(path):
+            raise BadOutput(f"{path!r} is a link, and rows go there until a run is over; {remedy}")
+        number = os.open(path, flags, 0o666)
+    except BadOutput:
+        raise
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadOutput(f"{path!r} cannot be written: {reason}; give another place") from None
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise BadOutput(f"{path!r} is no file, and rows go there until a run is over; {remedy}")
+    return number
+
+
+def _content(number: int) -> bytes:
+    """Return all bytes of an open file."""
+    with os.fdopen(os.dup(number), "rb") as file:
+        file.seek(0)
+        return file.read()
+
+
+def finished(name: str) -> list[Record]:
+    """Return the rows of NAME, which is there already; a torn last line is dropped. Raises: BadInput."""
+    form = reports.form_of(name)
+    if not os.path.exists(name):
+        return []
+    if form not in ("csv", "json", "jsonl"):
+        raise BadInput(f"--resume reads .csv, .json and .jsonl, and {name!r} is there; remove it")
+    rows = reading.records_of(name, reading.read(name) if form == "json" else _lines(name, form))
+    part_rows.refuse_contradictions(name, rows)
+    return rows
+
+
+def _lines(name: str, form: str) -> list[reports.Row]:
+    """Return the rows of a .csv or .jsonl; of the last line, if it is torn, none. Raises: BadInput."""
+    try:
+        content = Path(name).read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if not whole and not _begun(content, form):
+            raise BadInput(f"{name!r} is not a report of ropeaudit; move it away, or give another -o")
+        return reading.parse(name, form, whole.decode()) if whole else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{name!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _begun(content: bytes, form: str) -> bool:
+    """Tell whether a file without a line's end is a report of which no more than that was written."""
+    if form == "jsonl":
+        return part_rows.torn(content)
+    return ",".join(records.COLUMNS).encode().startswith(content)
+
+
+def refuse_foreign(path: str, rows: Sequence[Record]) -> None:
+    """Raise BadInput if there are rows that the sweep has no cells for."""
+    if rows:
+        raise BadInput(
+            f"{path!r} holds {len(rows)} rows of another sweep, such as {shown(rows[0])}; ask for them too, "
+            "or give another -o"
+        )
+
+
+def in_order(rows: Iterable[Record]) -> list[Record]:
+    """Return rows, each cell once, as the file tells it that says most. Raises: BadInput if two rows differ.
+
+    What is not finite is null in JSON and is no difference.
+    """
+    found: dict[tuple[object, ...], Record] = {}
+    for row in rows:
+        before = found.setdefault(row.identity(), row)
+        if _finite(before) != _finite(row):
+            raise BadInput(f"two different rows of the same cell: {shown(row)}; leave out one of the files")
+        if math.inf in map(_size, astuple(row)):
+            found[row.identity()] = row
+    return list(found.values())
+
+
+def _size(value: object) -> object:
+    return abs(value) if isinstance(value, float) else value
+
+
+def _finite(row: Record) -> list[object]:
+    """The values of a row, as far as every kind of file can hold them."""
+    return [
+        None if isinstance(value, float) and not math.isfinite(value) else value for value in astuple(row)
+    ]

@@ -1,0 +1,253 @@
+"""Rows of attention of subjects and of the reference, a strip of queries at a time.
+
+A pass of its own, for a softmax needs all keys of a row at once. q and k are turned once per cell, a few
+heads at a time; a strip of rows is then compared against all keys that it sees. The reference of a strip is
+computed once, for all subjects that see the same q and k and for all offsets. What is held: turned q and k in
+the cache, and for each thread a few arrays of a strip. Strips do not depend on the number of threads, and are
+merged in order.
+
+Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and columns of a strip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import FloatArray, Format, round_to
+from ropeaudit.engine import plan, scores
+from ropeaudit.engine.attention import Attention, Rounding, Rows
+from ropeaudit.engine.plan import Plan
+from ropeaudit.inputs import masks
+from ropeaudit.inputs.qk import Inputs
+from ropeaudit.reference import exact_scores
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime.threads import Map, mapping
+from ropeaudit.subjects import key_rotation
+
+STRIP = 2**17  # scores of a strip, where that leaves FEW rows
+LARGEST_STRIP = 2**21  # scores that it may have else
+FEW = 32  # rows
+ARRAYS = 16  # of a strip, held at once by a thread
+
+Cell: TypeAlias = tuple[int, int]  # index of the subject, offset
+Turned: TypeAlias = dict["Job", FloatArray]
+
+
+class Job(NamedTuple):
+    """q or k of one head, turned by a cell or, where that is an input format, by the reference."""
+
+    side: Literal["q", "k"]
+    head: int
+    cell: Cell | Format
+
+
+class Task(NamedTuple):
+    """One strip of rows of a query head."""
+
+    head: int
+    rows: slice
+    cols: slice
+
+
+def measure(
+    cases: Plan[Inputs],
+    anchor: int,
+    behind: int | None,
+    roundings: Sequence[Rounding | None],
+    threads: int,
+    progress: Callable[[float], None],
+) -> dict[Cell, Attention]:
+    """Return the attention of every cell of the plan; `progress` hears the share done.
+
+    anchor: the offset of the weights with which D compares. behind: the distance of the token that a row
+    should attend to. roundings: of each subject's softmax, None for float64.
+    """
+    cells = list(cases.cells())
+    found = {cell: Attention() for cell in cells}
+    done = 0
+    with mapping(threads) as mapped:
+        for some in _chunks(cases, cells):
+            run = _Chunk(cases, some, anchor, behind, roundings, mapped)
+            for share, part in run.strips():
+                for cell, attention in part.items():
+                    found[cell].merge(attention)
+                progress((done + share * len(some)) / len(cells))
+            done += len(some)
+    return found
+
+
+def bytes_needed(setting: RopeSetting, seq_len: int, threads: int) -> int:
+    """Estimate the memory that the pass takes: the cache, one panel's tables and every thread's strip."""
+    strip = min(seq_len, rows_of_strip(seq_len)) * seq_len * 8
+    smallest = 3 * _cell_bytes(setting, seq_len)  # the reference, the anchor and one more
+    panel = 8 * plan.cell_bytes(setting, seq_len)
+    return max(plan.CACHE_BYTES, smallest) + panel + threads * ARRAYS * strip
+
+
+def rows_of_strip(seq_len: int) -> int:
+    """Return how many rows are compared at once."""
+    return max(1, STRIP // seq_len, min(FEW, LARGEST_STRIP // seq_len))
+
+
+def _cell_bytes(setting: RopeSetting, seq_len: int) -> int:
+    """The bytes of one cell: turned q and k of a head, in float64."""
+    return 2 * seq_len * setting.head_dim * 8
+
+
+def _chunks(cases: Plan[Inputs], cells: Sequence[Cell]) -> Iterator[list[Cell]]:
+    """Cut the cells into lists that, with their anchors and references, fit the cache one head at a time."""
+    room = plan.CACHE_BYTES // _cell_bytes(cases.setting, cases.seq_len)
+    chunk: list[Cell] = []
+    for cell in cells:
+        subjects = {index for index, _ in (*chunk, cell)}
+        formats = {cases.subjects[index].input for index in subjects}
+        if chunk and len(chunk) + 1 + len(subjects) + len(formats) > room:
+            yield chunk
+            chunk = []
+        chunk.append(cell)
+    yield chunk
+
+
+class _Chunk:
+    """Some cells of a plan, with the anchors of their subjects and the references they need."""
+
+    def __init__(
+        self,
+        cases: Plan[Inputs],
+        cells: Sequence[Cell],
+        anchor: int,
+        behind: int | None,
+        roundings: Sequence[Rounding | None],
+        mapped: Map,
+    ) -> None:
+        self.plan, self.anchor, self.behind, self.map = cases, anchor, behind, mapped
+        self.roundings = roundings
+        self.wanted: dict[int, list[int]] = {}
+        for index, offset in cells:
+            self.wanted.setdefault(index, []).append(offset)
+        self.groups: dict[Format, list[int]] = {}
+        for key, members in cases.keys().items():
+            if some := [index for index in members if index in self.wanted]:
+                self.groups.setdefault(key.input, []).extend(some)
+        anchors = [(index, anchor) for index in self.wanted]
+        self.cells: list[Cell | Format] = [*self.groups, *dict.fromkeys((*anchors, *cells))]
+
+    def strips(self) -> Iterator[tuple[float, dict[Cell, Attention]]]:
+        """Yield the share done and the statistics of one strip of rows after the other."""
+        tasks, heads, done = self._tasks(), self.plan.inputs.q.shape[0], 0
+        one = len(self.cells) * _cell_bytes(self.plan.setting, self.plan.seq_len)
+        step = max(1, plan.CACHE_BYTES // one)
+        for start in range(0, heads, step):
+            batch = range(start, min(start + step, heads))
+            turned = self._turned(batch)
+            jobs = [Task(head, *task) for head in batch for task in tasks]
+            for part in self.map(lambda task, at=turned: self._strip(task, at), jobs):
+                done += 1
+                yield done / (heads * len(tasks)), part
+
+    def _tasks(self) -> list[tuple[slice, slice]]:
+        size = self.plan.seq_len
+        step = rows_of_strip(size)
+        strips = [slice(start, min(start + step, size)) for start in range(0, size, step)]
+        return [(rows, masks.columns(self.plan.mask, rows, size)) for rows in strips]
+
+    def _turned(self, heads: range) -> Turned:
+        """Turn q and k of some heads by every cell and by the reference, panel after panel."""
+        inputs, size = self.plan.inputs, self.plan.seq_len
+        kv_heads = sorted({head // inputs.group for head in heads})
+        jobs = [Job("q", head, cell) for cell in self.cells for head in heads]
+        jobs += [Job("k", head, cell) for cell in self.cells for head in kv_heads]
+        whole: Turned = {}
+        for start in range(0, size, plan.PANEL):
+            panel = slice(start, min(start + plan.PANEL, size))
+            numbers = np.arange(panel.start, panel.stop, dtype=np.int64)
+            made = self.map(lambda cell, at=numbers: self._table(cell, at), self.cells)
+            tables = dict(zip(self.cells, made, strict=True))
+            parts = self.map(lambda job, at=panel, by=tables: self._turn(job, at, by[job.cell]), jobs)
+            for job, part in zip(jobs, parts, strict=True):
+                if job not in whole:
+                    whole[job] = np.empty((size, part.shape[1]), part.dtype)
+                whole[job][panel] = part
+        return whole
+
+    def _table(self, cell: Cell | Format, positions: Any) -> Any:
+        if isinstance(cell, Format):
+            return exact_scores.distance_table(
+                (positions + self.plan.origin).astype(np.float64), self.plan.setting
+            )
+        return self.plan.subjects[cell[0]].table(positions, cell[1])
+
+    def _turn(self, job: Job, panel: slice, table: Any) -> FloatArray:
+        source = self.plan.inputs.q if job.side == "q" else self.plan.inputs.k
+        x, cell = source[job.head][panel], job.cell
+        with np.errstate(invalid="ignore"):  # inputs may have overflowed in their format
+            if isinstance(cell, Format):
+                scale = self.plan.setting.scale if job.side == "q" else 1.0
+                exact = round_to(x, cell).astype(np.float64)
+                return exact_scores.turned(exact, table, self.plan.setting, "double", scale).whole
+            subject = self.plan.subjects[cell[0]]
+            rotate = subject.rotate if job.side == "q" else key_rotation(subject)
+            return scores.operand(rotate(round_to(x, subject.input), table), subject)
+
+    def _strip(self, task: Task, turned: Turned) -> dict[Cell, Attention]:
+        """Judge every cell over one strip of rows of a head."""
+        found: dict[Cell, Attention] = {}
+        cols = task.cols
+        hidden = masks.hidden(self.plan.mask, task.rows, cols)
+        places = np.arange(task.rows.start, task.rows.stop)
+        right = None if self.behind is None else places - self.behind - cols.start
+        key_head = task.head // self.plan.inputs.group
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            for fmt, members in self.groups.items():
+                q, k = turned[Job("q", task.head, fmt)][task.rows], turned[Job("k", key_head, fmt)][cols]
+                truth = Rows(_masked(q @ k.T, hidden), 2 * _certificate(q, k), right)
+                for index in members:
+                    self._judge(index, task, turned, truth, hidden, found)
+        return found
+
+    def _judge(
+        self, index: int, task: Task, turned: Turned, truth: Rows, hidden: Any, found: dict[Cell, Attention]
+    ) -> None:
+        """Judge one subject at its anchor and at every offset that was asked for."""
+        share = 1.0 / masks.watchers(self.plan.mask, task.cols, self.plan.seq_len)  # of a query of a key
+        base = self._form(index, self.anchor, task, turned, hidden)
+        at_anchor, weights = truth.judge(base, self.roundings[index])
+        for offset in self.wanted[index]:
+            if offset == self.anchor:
+                found[index, offset] = at_anchor
+                continue
+            own = self._form(index, offset, task, turned, hidden)
+            judged, moved = truth.judge(own, self.roundings[index])
+            found[index, offset] = judged
+            judged.d = float(np.abs(moved - weights).sum(axis=0) @ share)
+            if task.cols.start == 0:
+                seen = slice(None) if hidden is None else ~hidden[:, 0]
+                judged.d_logit = float(np.abs(own[seen, 0] - base[seen, 0]).sum() * share[0])
+            if at_anchor.lost:
+                judged.d = judged.d_logit = np.nan
+
+    def _form(self, index: int, offset: int, task: Task, turned: Turned, hidden: Any) -> Array:
+        """Return the subject's own scores of a strip in float64, hidden ones -inf. Shapes: -> (r, c)."""
+        subject, key_head = self.plan.subjects[index], task.head // self.plan.inputs.group
+        q = turned[Job("q", task.head, (index, offset))][task.rows]
+        k = turned[Job("k", key_head, (index, offset))][task.cols]
+        out = np.empty((len(q), len(k)), scores.tile_dtype(subject))
+        scores.form(q, k.T, subject, self.plan.setting.scale, out)
+        return _masked(out.astype(np.float64, copy=False), hidden)
+
+
+def _masked(tile: Array, hidden: Any) -> Array:
+    if hidden is not None:
+        np.copyto(tile, -np.inf, where=hidden)
+    return tile
+
+
+def _certificate(q: FloatArray, k: FloatArray) -> float:
+    """Bound the error of exact scores in float64; see `reference.certificate`."""
+    norms = (float(np.sqrt(np.einsum("sd,sd->s", x, x).max())) for x in (q, k))
+    left, right = (exact_scores.Factor(q[:0].astype(np.float64), None, None, norm) for norm in norms)
+    return exact_scores.certificate(left, right)

@@ -1,0 +1,149 @@
+"""What is measured together, and how much of it fits in memory at once.
+
+Letters: h heads, g key-value heads, s positions, d head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import FP32, Format
+from ropeaudit.engine.statistics import Differences, Size, Spread
+from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.inputs.masks import Mask
+from ropeaudit.reference.exact_scores import Precision
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Subject
+
+PANEL = 8192  # positions turned at once
+CACHE_BYTES = 384 * 2**20  # turned q and k held at once
+
+
+SOFTMAX = ("fp64", "recipe")  # arithmetic of the softmax
+ANCHOR = 16  # tokens: the offset with which AnchorAttention compares, arXiv 2411.13476
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionOptions:
+    """How attention after softmax is measured: the softmax's arithmetic, the offset that D compares with."""
+
+    softmax: str = "fp64"
+    anchor: int = ANCHOR
+
+    def __post_init__(self) -> None:
+        if self.softmax not in SOFTMAX:
+            raise UnknownName("softmax", str(self.softmax), SOFTMAX)
+        if isinstance(self.anchor, bool) or not isinstance(self.anchor, (int, np.integer)):
+            raise UsageError(f"anchor {self.anchor!r} is not a whole number of tokens; try --anchor {ANCHOR}")
+
+    @classmethod
+    def asked(cls, attention: bool, softmax: str | None, anchor: int | None) -> AttentionOptions | None:
+        """Return the options, None without `attention`. Raises: UsageError, UnknownName."""
+        given = {name: v for name, v in (("softmax", softmax), ("anchor", anchor)) if v is not None}
+        for name, value in given.items():
+            if not attention:
+                raise UsageError(f"--{name} {value} says how attention is measured; add --attention")
+        return cls(**given) if attention else None  # type: ignore[arg-type]
+
+
+@dataclass(slots=True)
+class Measured:
+    """What was measured of one subject at one offset.
+
+    drift: against the reference. own: against the same subject at offset 0.
+    truth: the reference's scores. error: the certificate of the reference.
+    """
+
+    drift: Differences = field(default_factory=Differences)
+    own: Spread = field(default_factory=Spread)
+    truth: Size = field(default_factory=Size)
+    error: float = 0.0
+
+    def merge(self, later: Measured) -> None:
+        """Take in what was measured over later tiles."""
+        self.drift.merge(later.drift)
+        self.own.merge(later.own)
+        self.truth.merge(later.truth)
+        self.error = float(np.maximum(self.error, later.error))  # nan stays nan
+
+
+class Key(NamedTuple):
+    """What a reference depends on besides q and k: how they were rounded, how exact it must be."""
+
+    input: Format
+    precision: Precision
+
+
+class Vectors(Protocol):
+    """q and k: all of them (`inputs.Inputs`), or those of a sample (`drawn.Drawn`)."""
+
+    @property
+    def seq_len(self) -> int:
+        """s: positions."""
+
+    def distinct(self, formats: Iterable[Format]) -> dict[Format, Format]:
+        """Tell whether rounding q and k to `fmt` leaves them as they are."""
+
+
+V = TypeVar("V", bound=Vectors)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Generic[V]):
+    """Subjects and offsets that are measured together; each subject's first offset is 0.
+
+    origin is added to the positions of the reference. It changes nothing, for exact scores depend on
+    distances, unless angles are clipped.
+    """
+
+    subjects: Sequence[Subject]
+    offsets: Sequence[Sequence[int]]
+    inputs: V
+    setting: RopeSetting
+    mask: Mask
+    origin: int = 0
+
+    @property
+    def seq_len(self) -> int:
+        """s: the number of positions."""
+        return self.inputs.seq_len
+
+    def cells(self) -> Iterator[tuple[int, int]]:
+        """Yield (index of the subject, offset) in order."""
+        for index, offsets in enumerate(self.offsets):
+            for offset in offsets:
+                yield index, offset
+
+    def keys(self) -> dict[Key, list[int]]:
+        """Return which subjects share a reference: those that see the same q and k.
+
+        An input format that changes nothing counts as float64. A key depends on its subject and on q and k
+        alone, so that a case gives the same bits whatever else is measured with it.
+        """
+        seen = self.inputs.distinct(subject.input for subject in self.subjects)
+        groups: dict[Key, list[int]] = {}
+        for index, subject in enumerate(self.subjects):
+            precision: Precision = "extended" if subject.narrowest > FP32.precision else "double"
+            groups.setdefault(Key(seen[subject.input], precision), []).append(index)
+        return groups
+
+
+def cells_at_once(setting: RopeSetting, seq_len: int) -> int:
+    """How many (subject, offset) cells fit in the cache together, one head at a time."""
+    return max(2, CACHE_BYTES // cell_bytes(setting, seq_len))
+
+
+def bytes_needed(setting: RopeSetting, heads: int, kv_heads: int, seq_len: int) -> int:
+    """Estimate the peak memory of an audit: q and k in float64, the caches and one head's factors."""
+    inputs = (heads + kv_heads) * seq_len * setting.head_dim * 8
+    cell = cell_bytes(setting, seq_len)
+    return inputs + max(CACHE_BYTES, 2 * cell) + 8 * cell + 64 * 2**20
+
+
+def cell_bytes(setting: RopeSetting, seq_len: int) -> int:
+    """Return the bytes of one cell: turned q and k of a head, and their tables, in float64."""
+    return 2 * min(seq_len, PANEL) * (setting.head_dim + 2 * setting.pairs) * 8

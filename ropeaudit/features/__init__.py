@@ -1,0 +1,1 @@
+"""One folder a command: its analysis, its report, its command line."""

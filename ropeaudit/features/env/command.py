@@ -1,0 +1,19 @@
+"""ropeaudit env: what to attach to a bug ticket."""
+
+from __future__ import annotations
+
+import click
+
+from ropeaudit.console.options import form
+
+
+@click.command()
+@form
+def env(form: str, color: bool | None) -> None:
+    """Show versions, platform and threads, for a bug ticket."""
+    from ropeaudit.console import output
+    from ropeaudit.reports import Report
+    from ropeaudit.runtime import run_metadata
+
+    rows = [{"what": name, "value": str(text)} for name, text in run_metadata.environment().items()]
+    output.print_report(Report(rows, ["what", "value"], ["what", "value"]), form, color)

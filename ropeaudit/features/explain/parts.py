@@ -1,0 +1,114 @@
+"""Where drift sits: by frequency pair, by query position, by head.
+
+A score is a sum over pairs, and so is its drift, but for what the accumulator and the score format add and
+for dims without position ("sum and store"). With q̂ = q* + δq of a pair and k̂ alike, its part is
+scale·(δq·k* + q̂·δk). Its share is Σ part·drift / Σ drift²: the shares of all parts add up to 1, and a
+part that works against the others has a negative one.
+Letters: n sampled positions, d head_dim, p pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.audits.variants import Bench
+from ropeaudit.engine.statistics import hide
+from ropeaudit.recipes import Resolved
+from ropeaudit.reference import exact_scores
+from ropeaudit.reference.exact_scores import Factor
+from ropeaudit.rope.rotation import split_pairs
+from ropeaudit.runtime import run_metadata
+from ropeaudit.runtime.threads import mapping
+from ropeaudit.subjects.emulated import Table
+
+
+@dataclass(slots=True)
+class Parts:
+    """Sums over the visible scores of some heads; nan wherever one of them is not finite.
+
+    squares, products: of each pair's part with itself and with the drift, "sum and store" last: (p + 1,).
+    queries: squared drift by query, (n,). heads: the same by head. whole: of all. terms: squares of the sums
+    of |terms| of a score. norms: sums of the norms of each pair of q and of k, (2, p).
+    """
+
+    squares: Array
+    products: Array
+    queries: Array
+    norms: Array
+    heads: dict[int, float] = field(default_factory=dict)
+    whole: float = 0.0
+    terms: float = 0.0
+
+    def merge(self, later: Parts) -> None:
+        """Take in what was gathered over other heads."""
+        self.squares, self.products = self.squares + later.squares, self.products + later.products
+        self.queries, self.norms = self.queries + later.queries, self.norms + later.norms
+        self.heads |= later.heads
+        self.whole += later.whole
+        self.terms += later.terms
+
+
+def gather(bench: Bench, recipe: Resolved) -> Parts:
+    """Return the parts of a recipe's drift over the sampled heads."""
+    table, heads = bench.table(recipe), bench.scene.sample.heads
+    with mapping(run_metadata.threads()) as mapped:
+        found: list[Parts] = list(mapped(lambda head: _of_head(bench, recipe, table, head), heads))
+    for later in found[1:]:
+        found[0].merge(later)
+    return found[0]
+
+
+def wavelengths(bench: Bench) -> Array:
+    """Return the tokens of a full turn of every pair, inf for one that never turns. Shapes: -> (p,)."""
+    turns: Array = exact_scores.turns_per_token(bench.scene.setting)[0]
+    with np.errstate(divide="ignore"):
+        return np.asarray(1.0 / turns)
+
+
+def _of_head(bench: Bench, recipe: Resolved, table: Table, head: int) -> Parts:
+    setting, hidden = bench.scene.setting, bench.hidden
+    exact = bench.exact[head]
+    sides = [np.stack(split_pairs(x, setting)).astype(np.float64) for x in (exact.q, exact.k)]
+    norms = np.stack([np.hypot(a, b).sum(axis=0) for a, b in sides])
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+        q, k = (bench.turned(name, head, table, recipe).astype(np.float64) for name in ("q", "k"))
+        terms = setting.scale * (np.abs(q) @ np.abs(k).T)
+        hide(terms, hidden)
+        drift = bench.drift(head, bench.formed(q, k, recipe))
+        rest, parts = drift.copy(), []
+        for left, right in _factors(bench, head, q, k):
+            part = setting.scale * (left @ right.T)
+            hide(part, hidden)
+            rest -= part
+            parts.append((float(np.vdot(part, part)), float(np.vdot(part, drift))))
+        parts.append((float(np.vdot(rest, rest)), float(np.vdot(rest, drift))))
+        by_query = np.einsum("rc,rc->r", drift, drift)
+        squares, products = np.array(parts).T
+        whole = float(by_query.sum())
+        return Parts(squares, products, by_query, norms, {head: whole}, whole, float(np.vdot(terms, terms)))
+
+
+def _factors(bench: Bench, head: int, q: Array, k: Array) -> Sequence[tuple[Array, Array]]:
+    """Return, per pair, the two factors whose product is its part of the drift. Shapes: (n, 4) each."""
+    setting = bench.scene.setting
+    exact_q, exact_k = bench.factors(head, 1.0)
+    errors = _error(q, exact_q), _error(k, exact_k)
+    dims = [split_pairs(x, setting) for x in (errors[0], q, exact_k.whole, errors[1])]
+    return [
+        (
+            np.stack([x[:, i] for side in dims[:2] for x in side], axis=1),
+            np.stack([x[:, i] for side in dims[2:] for x in side], axis=1),
+        )
+        for i in range(setting.pairs)
+    ]
+
+
+def _error(x: Array, exact: Factor) -> Array:
+    """Return x minus the exact vector, with the bits that float64 does not hold of the latter."""
+    if exact.head is None or exact.rest is None:
+        return np.asarray(x - exact.whole)
+    return np.asarray((x - exact.head) - exact.rest)

@@ -1,0 +1,173 @@
+"""The smallest set of stages that must be kept in a wider format, and what it costs.
+
+The sets are searched by growing size. Of those of a size that meet the tolerance in float64, the one that
+meets it with the fewest float64 stages wins, then the one that leaves the least drift.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from ropeaudit.arithmetic.formats import FP32, FP64, Format
+from ropeaudit.audits.variants import Bench
+from ropeaudit.engine.statistics import Spread
+from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.features.explain import shares
+from ropeaudit.recipes import Resolved
+
+TOLERABLE = ("drift_rms", "drift_max", "drift_relative")
+USUAL_SHARE = 0.1  # of the RMS drift, where no tolerance is given
+_ALIKE = 1.05  # a drift so many times the smallest is as good
+_MOST_SETS = 8  # sets of one size that are tried in narrower formats
+_MULTIPLIES = ("angle", "rotation", "accumulate")
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """A bound on a column; without a column it is that every score be finite."""
+
+    column: str
+    bound: float
+    given: bool
+
+    def __str__(self) -> str:
+        return f"{self.column} <= {self.bound:.3g}" if self.column else "every score finite"
+
+    def value(self, drift: Spread, truth: Spread) -> float:
+        """Return what the bound is on, in a drift."""
+        if self.column == "drift_max":
+            return drift.max
+        rms = drift.rms
+        return rms / truth.rms if self.column == "drift_relative" and truth.rms else rms
+
+    def met_by(self, drift: Spread, truth: Spread) -> bool:
+        """Tell whether a drift is within the bound; nan is not."""
+        if not self.column:
+            return not drift.nonfinite
+        return self.value(drift, truth) <= self.bound
+
+
+def parse(text: str) -> Tolerance:
+    """Read COLUMN=NUMBER. Raises: UsageError, UnknownName."""
+    column, equals, number = text.partition("=")
+    if not equals:
+        raise UsageError(f"--tolerance {text!r} is not COLUMN=NUMBER; try --tolerance drift_rms=1e-3")
+    try:
+        bound = float(number)
+    except ValueError:
+        raise UsageError(f"--tolerance {text!r}: {number.strip()!r} is not a number; try 1e-3") from None
+    return tolerance(column.strip(), bound)
+
+
+def tolerance(column: str, bound: float) -> Tolerance:
+    """Return a tolerance that somebody chose. Raises: UsageError, UnknownName."""
+    if column not in TOLERABLE:
+        raise UnknownName("column of --tolerance", column, TOLERABLE)
+    if not (math.isfinite(bound) and bound >= 0):
+        raise UsageError(f"--tolerance {column}={bound:g}: give a finite number that is not negative")
+    return Tolerance(column, float(bound), True)
+
+
+def usual(drift: Spread) -> Tolerance:
+    """Return the tolerance where none is given: a tenth of the RMS drift, or scores that are finite."""
+    if drift.nonfinite:
+        return Tolerance("", math.nan, False)
+    return Tolerance("drift_rms", USUAL_SHARE * drift.rms, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """Stages kept in wider formats, what drift that leaves, and what it costs.
+
+    removed: share of the RMS drift that is gone. table_bytes: cos and sin of all positions up to the last.
+    multiply_bits: width of the widest multiplication that it widens, 0 if it widens none.
+    """
+
+    widths: Mapping[str, Format]
+    drift: Spread
+    removed: float
+    meets: bool
+    table_bytes: int
+    multiply_bits: int
+
+
+class Search:
+    """The search for one recipe. positions: how many a table holds."""
+
+    def __init__(
+        self, bench: Bench, recipe: Resolved, names: Sequence[str], wanted: Tolerance, positions: int
+    ) -> None:
+        """Keep what is searched: `names` are the stages that can be widened."""
+        self.bench, self.recipe, self.names = bench, recipe, names
+        self.wanted, self.positions = wanted, positions
+        (self.whole,) = bench.drifts([recipe])
+
+    def run(self, progress: Callable[[float], None] = lambda share: None) -> list[Remedy]:
+        """Return the best set of every size, up to the first that meets the tolerance.
+
+        The empty set stands alone where the recipe meets it as it is.
+        """
+        if self._meets(self.whole):
+            return [self._remedy({})]
+        found: list[Remedy] = []
+        for size in range(1, len(self.names) + 1):
+            progress(0.0)
+            found.append(self._best(list(combinations(self.names, size))))
+            if found[-1].meets:
+                break
+        return found
+
+    def _best(self, sets: Sequence[tuple[str, ...]]) -> Remedy:
+        exact = self.bench.drifts(shares.without(self.recipe, some) for some in sets)
+        order = sorted(range(len(sets)), key=lambda i: _size(exact[i]))
+        meeting = [i for i in order if self._meets(exact[i])]
+        if meeting:
+            remedies = [self._narrowest(sets[i], self._meets) for i in meeting[:_MOST_SETS]]
+            return min(remedies, key=lambda r: (_doubles(r.widths), _size(r.drift)))
+        lost, least = _size(exact[order[0]])
+        return self._narrowest(sets[order[0]], lambda drift: _size(drift) <= (lost, least * _ALIKE))
+
+    def _narrowest(self, stages: Sequence[str], enough: Callable[[Spread], bool]) -> Remedy:
+        """Return a set in the narrowest formats with which its drift is small enough."""
+        narrow = [s for s in stages if any(f.precision < FP32.precision for f in self._formats(s))]
+        for kept in range(len(narrow), 0, -1):
+            tries = [{s: FP32 if s in some else FP64 for s in stages} for some in combinations(narrow, kept)]
+            drifts = self.bench.drifts(shares.widened(self.recipe, widths) for widths in tries)
+            good = [i for i, drift in enumerate(drifts) if enough(drift)]
+            if good:
+                return self._remedy(tries[min(good, key=lambda i: _size(drifts[i]))])
+        return self._remedy(dict.fromkeys(stages, FP64))
+
+    def _remedy(self, widths: Mapping[str, Format]) -> Remedy:
+        variant = shares.widened(self.recipe, widths)
+        (drift,) = self.bench.drifts([variant])
+        removed = 1.0 - drift.rms / self.whole.rms if self.whole.rms else math.nan
+        held = variant.table or variant.trig
+        numbers = self.positions * self.bench.scene.setting.pairs * 2
+        multiplies = [widths[stage].storage_bits for stage in widths if stage in _MULTIPLIES]
+        return Remedy(
+            dict(widths),
+            drift,
+            removed,
+            self._meets(drift),
+            numbers * held.storage_bits // 8,
+            max(multiplies, default=0),
+        )
+
+    def _meets(self, drift: Spread) -> bool:
+        return self.wanted.met_by(drift, self.bench.truth)
+
+    def _formats(self, stage: str) -> tuple[Format, ...]:
+        return shares.formats(self.recipe, stage)
+
+
+def _size(drift: Spread) -> tuple[int, float]:
+    """How bad a drift is: scores lost first."""
+    return drift.nonfinite, 0.0 if drift.nonfinite else drift.rms
+
+
+def _doubles(widths: Mapping[str, Format]) -> int:
+    return sum(1 for fmt in widths.values() if fmt is FP64)

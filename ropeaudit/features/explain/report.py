@@ -1,0 +1,227 @@
+"""An explanation for people: the stage to blame, the remedy and the frequencies that suffer, in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ropeaudit.audits.records import ratio
+from ropeaudit.features.explain.analysis import REST as FLOAT64
+from ropeaudit.features.explain.analysis import Explanation
+from ropeaudit.features.explain.remedies import USUAL_SHARE, Remedy
+from ropeaudit.features.explain.rows import COLUMNS, KINDS, SCHEMA, own_columns, rows
+from ropeaudit.recipes import STAGES
+from ropeaudit.reports import Report, settings
+from ropeaudit.reports.numbers import part, percent, short
+
+LEGEND = (
+    "share: of the mean square drift, over all orders of the stages (Shapley); alone: drift with only this "
+    "stage rounded;\nwithout: with only this one in float64; removed: what that takes off the drift. Scores "
+    "are scaled, before softmax."
+)
+_LEGENDS = {
+    "pair": "part: what the pair adds to the drift; wavelength in tokens; norms: means of unrotated q and k.",
+    "position": "part: drift of the scores of these queries.",
+    "head": "part: drift of the scores of this head.",
+    "remedy": "set: stages to keep wider, as --set takes them; removed: of the RMS drift; table bytes: cos "
+    "and sin up to the last position.",
+}
+_SCREEN: dict[str, tuple[str, ...]] = {
+    "stage": ("stage", "format", "share", "alone_rms", "without_rms", "removed", "cause"),
+    "pair": ("pair", "wavelength", "part_rms", "share", "q_norm", "k_norm"),
+    "position": ("first_query", "last_query", "part_rms", "share"),
+    "head": ("head", "part_rms", "share"),
+    "remedy": ("size", "set", "left_rms", "removed", "meets", "table_bytes", "multiply_bits"),
+}
+_DISPENSABLE = ("multiply_bits", "table_bytes", "without_rms", "alone_rms", "format", "k_norm", "q_norm")
+_PLURAL = {"stage": "stages", "pair": "pairs", "position": "positions", "head": "heads", "remedy": "remedies"}
+_NOTABLE = 0.01  # share of the drift
+_NEITHER = 0.9  # share of the drift that is of no pair, above which pairs are not compared
+_ALIKE = 1.25  # how much more drift than the other kind of pair one must have to suffer more
+
+
+def explain_report(
+    found: Sequence[Explanation], kind: str, columns: Sequence[str] | None, circumstances: Mapping[str, Any]
+) -> Report:
+    """Return the report, its rows by `kind`; `columns` chooses and orders what is shown and written."""
+    whole = {name: [row for one in found for row in rows(one, name)] for name in KINDS}
+    varying = settings.varying(whole["stage"])
+    first = [*([] if len(found) == 1 else ["subject", "dtype", "offset"]), *varying]
+    further = {}
+    for name in KINDS:
+        if name != kind:
+            further[_PLURAL[name]] = Report(whole[name], [*own_columns(name), *varying], ())
+    if kind == "stage" and found:
+        further["remedies"] = Report(
+            whole["remedy"],
+            [*own_columns("remedy"), *varying],
+            [*first, *_SCREEN["remedy"]],
+            dispensable=_DISPENSABLE,
+            headline=_search(found) if whole["remedy"] else "",
+            legend=_LEGENDS["remedy"],
+        )
+        pairs = further.pop("pairs")
+        further["pairs"] = Report(pairs.rows, pairs.columns, (), headline=frequencies(_worst(found)))
+    return Report(
+        rows=whole[kind],
+        columns=list(columns or COLUMNS[kind]),
+        screen=list(columns or [*first, *_SCREEN[kind]]),
+        dispensable=() if columns else _DISPENSABLE,
+        headline=headline(found),
+        notes=notes(found),
+        legend=LEGEND if kind == "stage" else _LEGENDS[kind],
+        circumstances={"schema": SCHEMA, "by": kind, **circumstances},
+        further=further,
+    )
+
+
+def headline(found: Sequence[Explanation]) -> str:
+    """Return the finding in a sentence: the worst case, the stage to blame, and the remedy."""
+    if not found:
+        return "No case was explained."
+    one = _worst(found)
+    worst = f"Worst of {len(found)} cases: " if len(found) > 1 else ""
+    return worst + (_overflow(one) if one.lost else _drift(one))
+
+
+def _who(one: Explanation) -> str:
+    return f"{one.recipe.dtype} {one.subject} at offset {one.offset}"
+
+
+def _drift(one: Explanation) -> str:
+    size = f"{_who(one)} drifts by {short(one.drift.rms)} RMS"
+    if not one.drift.rms:
+        return f"{_who(one)} does not drift: every score is exact."
+    first = one.blames[0]
+    if one.drift.max <= one.error:
+        return f"{size}, within the certified error of the reference: there is nothing to explain."
+    if not first.share > 0:
+        return f"{size}: no stage is narrower than float64, so there is none to widen."
+    blame = f"{part(first.share)} of it is the {_noun(first.stage)} ({first.cause})"
+    return f"{size}: {blame}; {_cure(one)}."
+
+
+def _overflow(one: Explanation) -> str:
+    share = percent(one.drift.nonfinite / one.drift.count)
+    first = next(blame for blame in one.blames if one.lost and blame.stage == one.lost.first)
+    size = (
+        f"{_who(one)}: {share} of the scores are nan or infinite (overflow, first at the {_noun(first.stage)}"
+    )
+    if first.stage == "input":
+        return f"{size}, where q and k are stored in {first.format}); try --set input=fp32."
+    return f"{size} in {first.format}); {_cure(one)}."
+
+
+def _cure(one: Explanation) -> str:
+    remedy = one.remedy
+    if remedy is None:
+        if not one.remedies:
+            return "no stage can be widened"
+        return f"no set of stages meets {one.tolerance}: {words(one.remedies[-1])} leaves {_left(one)}"
+    if not remedy.widths:
+        return f"that already meets {one.tolerance}"
+    if not one.tolerance.column:
+        return f"{words(remedy)} makes every score finite"
+    if math.isnan(remedy.removed):
+        return f"{words(remedy)} meets {one.tolerance}"
+    return f"{words(remedy)} removes {part(remedy.removed)}"
+
+
+def _left(one: Explanation) -> str:
+    drift = one.remedies[-1].drift
+    if drift.nonfinite:
+        return f"{drift.nonfinite} scores that are not finite"
+    column = one.tolerance.column or "drift_rms"
+    return f"{column} = {short(float(one.tolerance.value(drift, one.truth)))}"
+
+
+def words(remedy: Remedy) -> str:
+    """Return a remedy in words: keeping table and score in float32 and angle in float64."""
+    by_format: dict[str, list[str]] = {}
+    for stage in STAGES:
+        if stage in remedy.widths:
+            by_format.setdefault(remedy.widths[stage].name, []).append(stage)
+    kept = [f"{_listed(stages)} in {name}" for name, stages in sorted(by_format.items())]
+    return f"keeping {' and '.join(kept)}"
+
+
+def _noun(stage: str) -> str:
+    return "accumulator" if stage == "accumulate" else stage
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _search(found: Sequence[Explanation]) -> str:
+    one = found[0]
+    if one.tolerance.given:
+        return f"Stages to keep wider until {one.tolerance}, fewest first:"
+    usual = f"a tenth of the RMS drift is left (--tolerance drift_rms={USUAL_SHARE * one.drift.rms:.2g})"
+    if any(other.lost for other in found):
+        usual = "every score is finite" if len(found) == 1 else f"{usual}, or every score is finite"
+    elif len(found) > 1:
+        usual = "a tenth of the RMS drift is left (--tolerance sets a bound)"
+    return f"Stages to keep wider until {usual}, fewest first:"
+
+
+def frequencies(one: Explanation) -> str:
+    """Say whether the fast, positional frequencies suffer or the slow, semantic ones.
+
+    Fast: a full turn takes fewer tokens than there are positions. Source: arXiv 2410.06205.
+    """
+    length = one.inputs.q.shape[1]
+    if not one.parts.whole > 0 or not math.isfinite(one.parts.whole):
+        return "Frequencies: no finite drift to share out."
+    held = one.parts.products / one.parts.whole
+    fast = one.wavelengths < length
+    count, slow_count = int(fast.sum()), int((~fast).sum())
+    quick, slow, rest = float(held[:-1][fast].sum()), float(held[:-1][~fast].sum()), float(held[-1])
+    said = (
+        f"Frequencies: {count} fast pairs (wavelength below {length} tokens) hold {part(quick)} of the "
+        f"drift, {slow_count} slow ones {part(slow)}, sum and store {part(rest)}"
+    )
+    if rest > _NEITHER or not count or not slow_count or max(quick, slow) <= 0:
+        return f"{said}."
+    times = ratio(quick / count, slow / slow_count) if slow > 0 else math.inf
+    if not 1 / _ALIKE <= times <= _ALIKE:
+        which = "fast, positional" if times > 1 else "slow, semantic"
+        return f"{said}: pair for pair the {which} ones suffer more."
+    return f"{said}: pair for pair both suffer alike."
+
+
+def notes(found: Sequence[Explanation]) -> list[str]:
+    """Return what the reader must know: scores left out, shares that are not defined, float64 stages."""
+    said = []
+    for one in found:
+        heads, size, _ = one.inputs.q.shape
+        sampled = one.sample
+        if not sampled.covers(one.inputs):
+            said.append(
+                f"{one.recipe.dtype} {one.subject}: {len(sampled.heads)} of {heads} heads and "
+                f"{sampled.positions.size} of {size} positions, evenly spread, were looked at."
+            )
+        if one.lost:
+            repairs = " or ".join(one.lost.repaired_by)
+            alone = f"{repairs} alone repairs" if repairs else "no stage alone repairs"
+            said.append(
+                f"{_who(one)}: shares are not defined while scores are not finite; {alone} them all. Give "
+                "the set of a remedy as --set to see what drift is left."
+            )
+        elif one.drift.rms and any(math.isnan(blame.share) for blame in one.blames):
+            said.append(f"{_who(one)}: some mixtures of formats overflow, so shares are not defined.")
+        elif (last := one.blames[-1]).stage == FLOAT64 and last.share > _NOTABLE:
+            said.append(
+                f"{_who(one)}: {part(last.share)} of the drift is left with every stage in float64; there is "
+                "no wider format here."
+            )
+    return list(dict.fromkeys(said))
+
+
+def _worst(found: Sequence[Explanation]) -> Explanation:
+    def gravity(one: Explanation) -> tuple[int, float]:
+        relative = ratio(one.drift.rms, one.truth.rms)
+        return one.drift.nonfinite, relative if relative == relative else 0.0
+
+    return max(found, key=gravity)

@@ -1,0 +1,215 @@
+"""The frequencies of a setting, pair by pair: how fast, how far, and from where formats cannot follow.
+
+Exact values are the judge's 60-digit decimals; what a recipe stores is computed as its code does.
+Letters: p pairs, i a pair, P a position in tokens; theta in radians per token, angles in radians.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ropeaudit.arithmetic.doubledouble import PI, Array, precise
+from ropeaudit.arithmetic.formats import Format, round_to
+from ropeaudit.recipes import Recipe, Resolved
+from ropeaudit.reference import exact_frequencies
+from ropeaudit.rope.frequencies import effect, frequencies
+from ropeaudit.rope.setting import RopeSetting
+
+Row = dict[str, Any]
+
+# column -> what it holds; FORMAT and RECIPE stand for the chosen ones
+COLUMNS: dict[str, str] = {
+    "setting": "the setting's name",
+    "pair": "number of the pair, from 0, the fastest first",
+    "theta": "exact frequency, radians per token",
+    "wavelength": "tokens of a whole turn, 2 pi / theta",
+    "maximum": "the maximum position, tokens",
+    "angle_at_maximum": "exact angle at the maximum position, radians",
+    "shared_FORMAT": "first position whose angle is the next position's too, once rounded to FORMAT",
+    "shared_position_FORMAT": "first position that is itself the next one's number in FORMAT",
+    "RECIPE": "the number that the recipe stores: theta, or its inverse, or the ratio of neighbours",
+    "RECIPE_error": "relative error of the frequency that this number stands for",
+}
+
+
+def rows(
+    label: str,
+    setting: RopeSetting,
+    maximum: int,
+    formats: Sequence[Format],
+    recipes: Sequence[Recipe] = (),
+) -> list[Row]:
+    """Return a row a pair; `COLUMNS` explains what it holds.
+
+    A recipe has one pair of columns if it stores the same numbers for every format of `formats` as the
+    model's dtype, else one for each: hf, hf_bf16. Raises: NotEmulated.
+    """
+    thetas = exact_frequencies.frequencies(setting)
+    stored = _stored(setting, formats, recipes)
+    merged = {f"shared_position_{fmt.short}": first_shared_position(fmt) for fmt in formats}
+    found = []
+    for i, theta in enumerate(thetas):
+        with precise():
+            wavelength = float(2 * PI / theta) if theta else math.inf
+            angle = float(min(theta * maximum, Decimal(setting.clip)))
+        row: Row = {"setting": label, "pair": i, "theta": float(theta), "wavelength": wavelength}
+        row |= {"maximum": maximum, "angle_at_maximum": angle}
+        row |= {f"shared_{fmt.short}": first_shared_angle(theta, fmt) for fmt in formats}
+        row |= merged
+        for name, (values, meant) in stored.items():
+            row |= {name: float(values[i]), f"{name}_error": _relative(meant[i], theta)}
+        found.append(row)
+    return found
+
+
+def headline(found: Sequence[Row], formats: Sequence[Format]) -> str:
+    """Return the finding in a sentence: which turns are never completed, and where angles coincide."""
+    if not found:
+        return "No pair is rotated."
+    unfinished = sum(row["wavelength"] > row["maximum"] for row in found)
+    first = {fmt.short: min(row[f"shared_{fmt.short}"] for row in found) for fmt in formats}
+    places = ", ".join(f"{position} in {name}" for name, position in first.items())
+    text = f"{unfinished} of {len(found)} pairs turn less than once up to the maximum position"
+    return f"{text}; neighbouring positions first share an angle at {places}." if places else f"{text}."
+
+
+def first_shared_position(fmt: Format) -> int:
+    """Return the smallest P >= 0 with round(P) = round(P + 1) in a format: what the position stage merges.
+
+    Units: tokens. >>> from ropeaudit.arithmetic.formats import parse; first_shared_position(parse("bf16"))
+    256
+    """
+    return first_shared_angle(Decimal(1), fmt)
+
+
+def first_shared_angle(theta: Decimal, fmt: Format) -> int:
+    """Return the smallest P >= 0 with round(P * theta) = round((P + 1) * theta) in a format.
+
+    P, theta and the products are exact and rounded once, ties to even: it is what the format of the angle
+    does, whatever that of position and frequency. Not every later position shares its angle. Products that
+    both overflow share one too. theta 0: 0. Units: radians per token -> tokens.
+
+    Numbers are 2^(e-p+1) apart from 2^e to 2^(e+1), e >= emin, and as far below 2^emin. Where they are less
+    than theta apart nothing coincides; where they are 2 theta apart something must, so that few e are looked
+    at. In each the products go round a circle of two rounding cells, an even and an odd one, and the
+    first that falls far enough from its cell's end is found by Euclid's algorithm, not by trying.
+    """
+    if theta == 0:
+        return 0
+    exact = Fraction(theta)
+    lowest = fmt.emin - fmt.precision + 1
+    exponent = max(_ceil_log2(exact), lowest)
+    spacing = Fraction(2) ** exponent
+    start = Fraction(0) if exponent == lowest else spacing * 2 ** (fmt.precision - 1)
+    past = _first_overflow(exact, fmt)
+    while True:
+        first, end = math.ceil(start / exact), spacing * 2**fmt.precision
+        if first > past:
+            return past
+        if first and _step(exact * (first - 1), spacing, start) == _step(exact * first, spacing, start):
+            return min(first - 1, past)
+        count = math.floor(end / exact) - first  # pairs of neighbours that lie in [start, end]
+        found = _first_in_cell(exact / spacing, first)
+        if count > 0 and found is not None and found < first + count:
+            return min(found, past)
+        spacing, start = 2 * spacing, end
+
+
+def _ceil_log2(value: Fraction) -> int:
+    """Return the smallest e with 2^e >= value."""
+    e = value.numerator.bit_length() - value.denominator.bit_length() - 1
+    while Fraction(2) ** e < value:
+        e += 1
+    return e
+
+
+def _step(value: Fraction, spacing: Fraction, start: Fraction) -> Fraction:
+    """Round to the grid of `spacing`, or below `start` to the finer one: round() is to even."""
+    grid = spacing if value >= start else spacing / 2
+    return round(value / grid) * grid
+
+
+def _first_overflow(theta: Fraction, fmt: Format) -> int:
+    """Return the smallest P such that P * theta rounds beyond the largest number."""
+    spacing = Fraction(2) ** (fmt.emax - fmt.precision + 1)
+    steps = Fraction(fmt.largest) / spacing
+    limit = (steps + Fraction(1, 2)) * spacing / theta
+    return math.ceil(limit) if steps % 2 else math.floor(limit) + 1
+
+
+def _first_in_cell(step: Fraction, first: int) -> int | None:
+    """Return the smallest P >= first with round(P * step) = round((P + 1) * step), ties to even.
+
+    With step = a/m the number (2aP + m) mod 4m tells the cell of P * step: even cells are [0, 2m], odd ones
+    the open interval (2m, 4m); the neighbour lies 2a further.
+    """
+    a, m = step.numerator, step.denominator
+    at = (2 * a * first + m) % (4 * m)
+    found = []
+    for low, high in ((0, 2 * m - 2 * a), (2 * m + 1, 4 * m - 2 * a - 1)):
+        if low <= high:
+            more = _first_residue(2 * a, 4 * m, (low - at) % (4 * m), high - low)
+            found += [] if more is None else [first + more]
+    return min(found, default=None)
+
+
+def _first_residue(a: int, m: int, low: int, width: int) -> int | None:
+    """Return the smallest x >= 0 with (a * x - low) mod m <= width, or None; Euclid's algorithm."""
+    if low == 0 or low + width >= m:  # the range holds 0, or m, which is 0 again
+        return 0
+    a %= m
+    if 2 * a > m:
+        a, low = m - a, m - low - width
+    if a == 0:
+        return None
+    x = -(-low // a)
+    if a * x <= low + width:
+        return x
+    turns = _first_residue(-m % a, a, low % a, width)
+    return None if turns is None else -(-(low + m * turns) // a)
+
+
+def _stored(
+    setting: RopeSetting, formats: Sequence[Format], recipes: Sequence[Recipe]
+) -> dict[str, tuple[Array, list[Decimal]]]:
+    """Return name -> the numbers that a recipe stores, and the frequencies that they stand for."""
+    found = {}
+    for recipe in recipes:
+        resolved = [(fmt, recipe.resolve(fmt)) for fmt in formats]
+        same = len({kept.frequency for _, kept in resolved}) == 1
+        for fmt, kept in resolved[: 1 if same else None]:
+            values = _values(kept, setting)
+            name = recipe.name if same else f"{recipe.name}_{fmt.short}"
+            found[name] = values, _meant(values, kept, setting)
+    return found
+
+
+def _values(recipe: Resolved, setting: RopeSetting) -> Array:
+    computed, stored = recipe.frequency
+    kept = frequencies(setting, recipe.recipe.frequency_form, computed)
+    return round_to(kept, stored).astype(np.float64)
+
+
+def _meant(values: Array, recipe: Resolved, setting: RopeSetting) -> list[Decimal]:
+    """The frequencies that stored numbers stand for. Shapes: (p,) -> (p,)."""
+    form, decimals = recipe.recipe.frequency_form, [Decimal(value) for value in values.tolist()]
+    with precise():
+        if form == "divide":
+            return [1 / value if value else Decimal("inf") for value in decimals]
+        if form == "recurrence":
+            weights = effect(setting, recipe.frequency[1]).tolist()
+            return [value**i * Decimal(w) for i, (value, w) in enumerate(zip(decimals, weights, strict=True))]
+    return decimals
+
+
+def _relative(found: Decimal, theta: Decimal) -> float:
+    if theta == 0 or not found.is_finite():
+        return 0.0 if found == theta else math.inf
+    with precise():
+        return float((found - theta) / theta)

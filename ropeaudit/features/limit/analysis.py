@@ -1,0 +1,243 @@
+"""Up to which offset a subject meets a tolerance, and which is the first at which it does not.
+
+Drift does not grow steadily with the offset: a rounding may be exact at one offset and not at the next, and
+positions that collapse at one offset may come apart again at another. So that no offset up to one fails is
+proved only where an a-priori bound covers it or every offset was measured. Where they are too many, those
+were measured that are likely to fail, and no more is said than that.
+Letters: h heads, s positions, d head_dim. Offsets and positions in tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ropeaudit import recipes
+from ropeaudit.arithmetic.formats import parse
+from ropeaudit.audits.case_run import CaseRun
+from ropeaudit.audits.cases import Case, fits, positions_fit
+from ropeaudit.audits.records import Record
+from ropeaudit.errors import UsageError
+from ropeaudit.features.limit import guess, proof, search
+from ropeaudit.features.limit.known import Limit
+from ropeaudit.features.limit.proof import Proof
+from ropeaudit.features.limit.search import Question
+from ropeaudit.features.limit.tolerance import AT_LEAST, TOLERANCE, Tolerance, tolerance
+from ropeaudit.inputs.qk import Inputs
+from ropeaudit.recipes import Resolved
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import run_metadata
+from ropeaudit.subjects import factory
+from ropeaudit.subjects.emulated import Emulated
+
+UP_TO = 2**24  # the default of the largest offset
+FEWEST = 64  # offsets that any search may measure
+_MOST, _TYPICAL, _OVERHEAD = 208, 2**26, 2**22  # offsets of a case of 8 heads x 256² scores x 128 dims
+_EACH = 8  # times as much work where every offset has its own exact scores
+
+
+def limit(
+    tolerances: str | Iterable[str] = TOLERANCE,
+    dtypes: str | Iterable[str] = "bf16",
+    recipe: str | Iterable[str] = recipes.DEFAULT,
+    *,
+    up_to: int = UP_TO,
+    budget: int | None = None,
+    changes: Mapping[str, str] | None = None,
+    **case: Any,
+) -> Iterator[Limit]:
+    """Find how far scores meet a tolerance, for each recipe, dtype and tolerance.
+
+    tolerances: "column=number", such as "drift_rms=1e-3". up_to: the largest offset, tokens. budget: how many
+    offsets may be measured per result; by default it goes by the size of the case.
+    dtypes, recipe, changes, case: as in `ropeaudit.shift`.
+    Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated: children of RopeAuditError.
+
+    >>> [found] = limit("distinct_positions=16", "fp16", "uniform", seq_len=16, heads=1)
+    >>> found.first_failure, found.proved_up_to, found.proof
+    (2034, 2033, 'bound')
+    """
+    named = [recipe] if isinstance(recipe, str) else list(recipe)
+    formats = [parse(name) for name in ([dtypes] if isinstance(dtypes, str) else dtypes)]
+    chosen = [recipes.load(name).changed(changes or {}) for name in dict.fromkeys(named)]
+    return run(
+        [Case(**case)],
+        [one.resolve(fmt) for one in chosen for fmt in dict.fromkeys(formats)],
+        [tolerance(text) for text in ([tolerances] if isinstance(tolerances, str) else tolerances)],
+        up_to,
+        budget,
+    )
+
+
+def run(
+    cases: Sequence[Case],
+    resolved: Sequence[Resolved],
+    tolerances: Sequence[Tolerance],
+    up_to: int = UP_TO,
+    budget: int | None = None,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Iterator[Limit]:
+    """Yield the limits: case by case, recipe by recipe, dtype by dtype, tolerance by tolerance.
+
+    progress hears the share that is done, from 0 to 1. Raises: UsageError, UnknownName, BadShape, BadInput.
+    """
+    _check(cases, up_to, budget)
+    rows, done = len(cases) * len(resolved) * len(tolerances), 0
+    for case in cases:
+        inputs, setting = case.load()
+        positions_fit([up_to], inputs.q.shape[1])
+        for one in tolerances:
+            if one.column in AT_LEAST and one.value > inputs.q.shape[1]:
+                raise UsageError(f"--tolerance {one.column}={one.value:g}: {inputs.q.shape[1]} are all")
+        for recipe in resolved:
+            measured = _Measured(case, inputs, setting, recipe, up_to)
+
+            def part(share: float, start: int = done) -> None:
+                progress((start + share) / rows)
+
+            yield from measured.limits(tolerances, budget or most(case, inputs, setting), part)
+            done += len(tolerances)
+
+
+def most(case: Case, inputs: Inputs, setting: RopeSetting) -> int:
+    """Return how many offsets may be measured by default: the fewer, the more work each of them is."""
+    heads, seq_len, head_dim = inputs.q.shape
+    each = setting.clipped or (setting.scaling.kind == "dynamic" and case.length == "shifted")
+    work = (heads * seq_len**2 * head_dim + _OVERHEAD) * (_EACH if each else 1)
+    usual = int(max(FEWEST, _MOST * (_TYPICAL + _OVERHEAD) // work))
+    return usual + (search.WITHIN if case.maximum else 0)
+
+
+def _check(cases: Sequence[Case], up_to: int, budget: int | None) -> None:
+    for name, value, least in (("--up-to", up_to, 0), ("--budget", budget, FEWEST)):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            raise UsageError(f"{name} {value!r} is not a whole number from {least} up")
+    fits(max(case.check([up_to]) for case in cases))
+
+
+class _Measured:
+    """One subject in one case: its records so far, and what is proved of it."""
+
+    def __init__(
+        self, case: Case, inputs: Inputs, setting: RopeSetting, recipe: Resolved, up_to: int
+    ) -> None:
+        self.case, self.inputs, self.seq_len, self.recipe = case, inputs, inputs.q.shape[1], recipe
+        self.up_to, self.ranges = up_to, proof.regimes(case, setting, self.seq_len, up_to)
+        self.frozen = self.ranges != proof.regimes(
+            replace(case, length="shifted"), setting, self.seq_len, up_to
+        )
+        self.hear: Callable[[], None] = lambda: None
+        self.run = CaseRun(
+            case,
+            inputs,
+            setting,
+            [factory.emulated(recipe)],
+            None,
+            run_metadata.threads(),
+            lambda share: self.hear(),
+        )
+        self.found: dict[int, Record] = {}
+        self.proof = Proof(case, inputs, recipe, self.ranges, self.at, lambda: self.hear())
+
+    def limits(
+        self, tolerances: Sequence[Tolerance], most: int, progress: Callable[[float], None]
+    ) -> list[Limit]:
+        """Search for each tolerance with up to `most` offsets; then each is judged by all of them."""
+        bounds: list[int | None] = []
+        for one in tolerances:
+
+            def part(share: float, start: int = len(bounds)) -> None:
+                progress(start + share)
+
+            bounds.append(self.search(one, most, part))
+        return [self.limit(one, bound) for one, bound in zip(tolerances, bounds, strict=True)]
+
+    def search(self, one: Tolerance, most: int, progress: Callable[[float], None]) -> int | None:
+        """Measure what tells most of a tolerance; return up to where the bound proves it."""
+        tested = 0
+        self.hear = lambda: progress(min(1.0, tested / most))
+
+        def test(offsets: Sequence[int]) -> list[bool]:
+            nonlocal tested
+            self.measure(offsets)
+            tested += len(offsets)
+            return [one.holds(self.found[offset]) for offset in offsets]
+
+        test([0])
+        proved = self.proof.up_to(one)
+        within = -1 if self.frozen or not self.case.maximum else self.case.maximum - self.seq_len
+        search.search(
+            Question(
+                self.seq_len,
+                self.up_to,
+                -1 if proved is None else proved,
+                most,
+                self.landmarks(),
+                min(within, self.up_to),
+            ),
+            test,
+            self.guess,
+        )
+        return proved
+
+    def limit(self, one: Tolerance, bound: int | None) -> Limit:
+        """Say what is known of a tolerance: whatever was measured counts, for other tolerances as well."""
+        held = {offset: one.holds(record) for offset, record in self.found.items()}
+        known = search.boundary(held, -1 if bound is None else bound, self.up_to)
+        at_failure = None if known.failing is None else self.found[known.failing]
+        at_measured = self.found.get(known.held_up_to)
+        changing = len(self.ranges) > 1
+        return Limit(
+            self.case,
+            one,
+            self.up_to,
+            bound,
+            known,
+            self.frozen,
+            changing,
+            self.found[0],
+            at_measured,
+            at_failure,
+        )
+
+    def at(self, offset: int) -> Record:
+        """Return the record of an offset."""
+        self.measure([offset])
+        return self.found[offset]
+
+    def measure(self, offsets: Sequence[int]) -> None:
+        """Have the records of these offsets."""
+        missing = [offset for offset in offsets if offset not in self.found]
+        if missing:
+            self.found.update((record.offset, record) for record in self.run.records(missing))
+
+    def guess(self, low: int, high: int, count: int) -> list[int]:
+        """Return offsets of a range that are likely to fail, of each regime some."""
+        parts = [(max(low, one.first), min(high, one.last), one.setting) for one in self.ranges]
+        parts = [part for part in parts if part[0] <= part[1]]
+        axes = self.case.position_axes(self.ranges[0].setting)
+        return [
+            offset
+            for first, last, setting in parts
+            for offset in guess.likeliest(
+                Emulated(self.recipe, setting, axes), self.seq_len, first, last, count // len(parts)
+            )
+        ]
+
+    def landmarks(self) -> list[int]:
+        """Positions where something may change.
+
+        The first that a format of the angles does not hold, or that overflows it; the first with other
+        frequencies; the first that the model is not made for.
+        """
+        found = {one.last + self.seq_len for one in self.ranges[:-1]} | {self.case.maximum or 1}
+        for fmt in (self.recipe.position, *self.recipe.angle):
+            found |= {fmt.first_inexact_integer}
+            if fmt.largest < UP_TO**2:
+                found |= {int(fmt.largest), int(fmt.largest * (1 + fmt.unit_roundoff / 2))}
+        return sorted(found)

@@ -1,0 +1,107 @@
+"""What is known of a tolerance at offsets from 0 up: what is proved, and apart from it what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ropeaudit.audits.cases import Case
+from ropeaudit.audits.records import Record
+from ropeaudit.features.limit.search import Boundary
+from ropeaudit.features.limit.tolerance import Tolerance
+
+Proved: TypeAlias = Literal["bound", "exhaustive", "none"]
+# holds: proved within the model's own maximum. fails: seen to fail there. unseen: measured up to there
+# without a failure. partly: not measured as far as that. unjudged: there is no maximum to judge it by.
+Standing: TypeAlias = Literal["holds", "fails", "unseen", "partly", "unjudged"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What is known of a tolerance at the offsets 0 ... up_to.
+
+    bound_up_to: the largest offset up to which the a-priori bound proves the tolerance, None where it proves
+    nothing. boundary: what was measured, together with that. frozen: a longer sequence would have other
+    frequencies, and those of the unshifted one were used at every offset. changing: each offset was measured
+    with its own, and not all are the same.
+    at_zero, at_measured, at_failure: what was measured at offset 0, at measured_up_to, at first_failure_seen.
+    """
+
+    case: Case
+    tolerance: Tolerance
+    up_to: int
+    bound_up_to: int | None
+    boundary: Boundary
+    frozen: bool
+    changing: bool
+    at_zero: Record
+    at_measured: Record | None
+    at_failure: Record | None
+
+    @property
+    def proved_up_to(self) -> int | None:
+        """Up to this offset none fails: each was measured, or the bound proves it; None if 0 fails."""
+        return self.boundary.proved if self.boundary.proved >= 0 else None
+
+    @property
+    def proof(self) -> Proved:
+        """What proves it: the bound alone, or measurements of every offset that it leaves open."""
+        if self.proved_up_to is None:
+            return "none"
+        return "bound" if self.bound_up_to == self.proved_up_to else "exhaustive"
+
+    @property
+    def measured_up_to(self) -> int | None:
+        """The largest measured offset below the first failure seen; others below it may fail."""
+        return self.boundary.held_up_to if self.boundary.held_up_to >= 0 else None
+
+    @property
+    def first_failure_seen(self) -> int | None:
+        """The smallest offset that was measured to fail; None if none was."""
+        return self.boundary.failing
+
+    @property
+    def first_failure(self) -> int | None:
+        """The same where every smaller offset is proved; None where a smaller one may fail."""
+        return self.boundary.failing if self.boundary.exhaustive else None
+
+    def last_position(self, offset: int | None) -> int | None:
+        """Return the last position of the sequence at an offset."""
+        return None if offset is None else offset + self.at_zero.seq_len - 1
+
+    @property
+    def within(self) -> int | None:
+        """The largest offset that leaves the sequence within the positions that its model is made for.
+
+        None where there is nothing to judge by it: no such number, a longer sequence, frozen frequencies.
+        """
+        maximum = None if self.frozen else self.case.maximum
+        return maximum - self.at_zero.seq_len if maximum and maximum >= self.at_zero.seq_len else None
+
+    @property
+    def standing(self) -> Standing:
+        """How it stands at the offsets up to `within`."""
+        within, failing = self.within, self.first_failure_seen
+        if within is None:
+            return "unjudged"
+        if failing is not None and failing <= within:
+            return "fails"
+        if self.boundary.proved >= within:
+            return "holds"
+        return "unseen" if self.boundary.held_up_to >= within else "partly"
+
+    @property
+    def margin(self) -> float | None:
+        """How many times its maximum the positions are up to which no failure was seen."""
+        return self._times(max(self.boundary.proved, self.boundary.held_up_to))
+
+    @property
+    def proved_margin(self) -> float | None:
+        """How many times its maximum the positions are up to which it is proved."""
+        return self._times(self.boundary.proved)
+
+    def _times(self, offset: int) -> float | None:
+        if self.within is None or offset < 0:
+            return None
+        seq_len = self.at_zero.seq_len
+        return (offset + seq_len) / (self.within + seq_len)

@@ -1,0 +1,55 @@
+"""The worst value of a column that is accepted: what `ropeaudit limit` asks of every offset."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ropeaudit.audits.records import Record
+from ropeaudit.errors import UnknownName, UsageError
+
+TOLERANCE = "drift_relative=0.01"
+_ERRORS = ("drift_max", "drift_rms", "drift_mean_abs", "drift_bias", "drift_relative")
+SELF = ("self_drift_max", "self_drift_rms")
+AT_LEAST = ("distinct_positions",)
+SIGNED = ("drift_bias",)
+TOLERABLE = (*_ERRORS, *SELF, "nonfinite", *AT_LEAST)
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """The worst value of a column that is accepted: at most it, for distinct_positions at least it."""
+
+    column: str
+    value: float
+
+    def holds(self, record: Record) -> bool:
+        """Tell whether a record meets it; nan does not, and drift_bias counts without its sign."""
+        return self.accepts(float(getattr(record, self.column)))
+
+    def accepts(self, value: float) -> bool:
+        """Tell whether a value of the column meets it."""
+        return value >= self.value if self.column in AT_LEAST else abs(value) <= self.value
+
+    def __str__(self) -> str:
+        """Return it with every digit: `drift_rms ≤ 0.01`."""
+        name = f"|{self.column}|" if self.column in SIGNED else self.column
+        number = f"{self.value:g}"
+        number = number if float(number) == self.value else repr(self.value)
+        return f"{name} {'≥' if self.column in AT_LEAST else '≤'} {number}"
+
+
+def tolerance(text: str) -> Tolerance:
+    """Read COLUMN=NUMBER. Raises: UsageError, UnknownName."""
+    column, equals, typed = (part.strip() for part in text.partition("="))
+    if not (column and equals and typed):
+        raise UsageError(f"--tolerance {text!r} is not COLUMN=NUMBER; try --tolerance {TOLERANCE}")
+    if column not in TOLERABLE:
+        raise UnknownName("column of a tolerance", column, TOLERABLE)
+    try:
+        value = float(typed)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise UsageError(f"--tolerance {text!r}: {typed!r} is not a number from 0 up; try {TOLERANCE}")
+    return Tolerance(column, value)

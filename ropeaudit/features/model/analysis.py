@@ -1,0 +1,202 @@
+"""A whole language model, the same tokens at other positions: what changes, and whose fault it is.
+
+Precision is what shrinks with the number format and is absent in float64; structure is what float64 shows
+too: frequencies that the length switches, learned positions, a mask that knows positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import FP64, Format
+from ropeaudit.audits.cases import fits
+from ropeaudit.errors import BadInput, BadShape, UsageError
+from ropeaudit.features.model import layers, load
+from ropeaudit.features.model.layers import HeadDrift
+from ropeaudit.features.model.load import Folder, Tokens
+from ropeaudit.rope import hf_models
+from ropeaudit.runtime import atomic_files, paths
+
+if TYPE_CHECKING:
+    from ropeaudit.features.model.logits import Change
+    from ropeaudit.features.model.run import Pass, Runner
+
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+STRUCTURE = 1e-8  # a larger change of float64 logits, relative to the largest one, is no rounding ...
+_REACH = 2**20  # ... up to this offset; rounding of angles grows with it
+LARGEST_OFFSET = 2**40
+
+VERDICTS: dict[str, str] = {
+    "none": "no logit changes",
+    "precision": "logits change by rounding alone: in float64 they stay",
+    "structure": "the shift changes the model itself: float64 logits change too",
+    "overflow": "some logits are nan or infinite",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """A model in a dtype at an offset. heads: score drift after RoPE of every layer and head.
+
+    cause: of a structural change (frequencies, learned positions, mask, other), else rounding or none.
+    """
+
+    dtype: Format
+    offset: int
+    change: Change
+    heads: list[HeadDrift]
+    verdict: str
+    cause: str
+
+
+@dataclass(slots=True)
+class Audit:
+    """What is audited. narrow: what the float64 run could not widen, filled while it runs."""
+
+    folder: Folder
+    tokens: Tokens
+    dtypes: Sequence[Format]
+    offsets: list[int]
+    save: str | None = None
+    narrow: list[str] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Raise UsageError or BadInput for what cannot be run."""
+        for fmt in self.dtypes:
+            if fmt.name not in DTYPES:
+                raise UsageError(f"--dtype {fmt.short}: models run in {', '.join(DTYPES)}; give some of them")
+        for offset in self.offsets:
+            if not 0 <= offset <= LARGEST_OFFSET:
+                raise UsageError(f"--offset {offset} is not a number from 0 to 2^40; try --offset 1000,32k")
+        if self.save is not None:
+            target = Path(self.save)
+            if target.suffix != ".safetensors" or _no_file(target) or not target.absolute().parent.is_dir():
+                raise UsageError(f"--save-qk {self.save!r} is not a file in a folder; try q.safetensors")
+        stored = sum(path.stat().st_size for path in self.folder.files)
+        vocabulary = int(self.folder.text.get("vocab_size") or 0)
+        logits = 8 * len(self.tokens.ids) * vocabulary * (len(self.offsets) + 6)
+        try:
+            fits(4 * stored + logits)  # weights of 2 bytes become 8
+        except BadShape as error:
+            told = str(error).partition(";")[0]
+            raise BadInput(f"{str(self.folder.path)!r}: {told}; give a smaller model or --tokens") from None
+
+    @property
+    def layout(self) -> str:
+        """How pairs of dims stand in q and k."""
+        model = str(self.folder.text.get("model_type") or "").removesuffix("_text")
+        return "interleaved" if model in hf_models.INTERLEAVED else "half"
+
+    def run(self, progress: Callable[[float], None] = lambda share: None) -> Iterator[Shifted]:
+        """Yield dtype by dtype, offset by offset; the float64 run comes first. Raises: RopeAuditError."""
+        from ropeaudit.features.model.run import Runner
+
+        done, total = 0, (1 + len(self.dtypes)) * (1 + len(self.offsets))
+
+        def step() -> None:
+            nonlocal done
+            done += 1
+            progress(done / total)
+
+        runner = Runner(load.load(self.folder, FP64), self.layout, wide=True)
+        truths, causes = self._truth(runner, step)
+        self.narrow = sorted(runner.narrow)
+        del runner
+        for fmt in self.dtypes:
+            runner = Runner(load.load(self.folder, fmt), self.layout, wide=False)
+            base = runner.run(self.tokens.ids, 0)
+            step()
+            for offset in self.offsets:
+                found = runner.run(self.tokens.ids, offset)
+                step()
+                yield self._judged(fmt, offset, runner, (base, found), truths, causes[offset])
+
+    def _truth(self, runner: Runner, step: Callable[[], None]) -> tuple[dict[int, Any], dict[int, str]]:
+        """Return the float64 logits at every offset, and at 0, and what in the model a shift changes."""
+        from ropeaudit.features.model.run import differ
+
+        base = runner.run(self.tokens.ids, 0)
+        runner.check_learned(base, self.tokens.ids, self.offsets)
+        if self.save is not None:
+            save(self.save, base, runner)
+        step()
+        logits, causes = {0: base.logits}, {}
+        for offset in self.offsets:
+            found = runner.run(self.tokens.ids, offset)
+            step()
+            logits[offset], causes[offset] = found.logits, "other"
+            masks = (
+                [base.layers[n].visible for n in found.layers],
+                [one.visible for one in found.layers.values()],
+            )
+            if not all(np.array_equal(a, b) for a, b in zip(*masks, strict=True)):
+                causes[offset] = "mask"
+            if differ(base.lookups, found.lookups):
+                causes[offset] = "learned positions"
+            if differ(base.frequencies, found.frequencies):
+                causes[offset] = "frequencies"
+        return logits, causes
+
+    def _judged(
+        self,
+        fmt: Format,
+        offset: int,
+        runner: Runner,
+        passes: tuple[Pass, Pass],
+        truths: dict[int, Any],
+        cause: str,
+    ) -> Shifted:
+        from ropeaudit.features.model.logits import compare
+
+        base, found = passes
+        change = compare(base.logits, found.logits, truths[0], truths[offset], self.tokens.ids)
+        heads = [
+            head
+            for layer, seen in sorted(found.layers.items())
+            for head in layers.drifts(layer, base.layers[layer], seen, runner.pairs(layer))
+        ]
+        verdict = judge(change, offset)
+        said = cause if verdict == "structure" else "none" if verdict == "none" else "rounding"
+        return Shifted(fmt, offset, change, heads, verdict, said)
+
+
+def judge(change: Change, offset: int) -> str:
+    """Return the verdict, one word of `VERDICTS`."""
+    if change.nonfinite:
+        return "overflow"
+    tolerance = STRUCTURE * max(1.0, offset / _REACH) * max(1.0, change.truth_largest)
+    if change.structural_largest > tolerance:
+        return "structure"
+    return "precision" if change.largest else "none"
+
+
+def _no_file(target: Path) -> bool:
+    """Tell whether there is something that a file cannot take the place of: a folder, a pipe."""
+    return target.exists() and not target.is_file()
+
+
+def save(path: str, found: Pass, runner: Runner) -> None:
+    """Write q and k of all layers, as they are before RoPE turns them, for `shift --qk`.
+
+    They are the float64 run's, turned back; q (layers, h, s, d), k (layers, g, s, d). Raises: BadInput.
+    """
+    import safetensors.numpy as safetensors
+
+    parts: dict[str, list[Any]] = {"q": [], "k": []}
+    for layer, seen in sorted(found.layers.items()):
+        pairs = runner.pairs(layer)
+        parts["q"].append(pairs.unturned(seen.q))
+        parts["k"].append(pairs.unturned(seen.k))
+    if not parts["q"] or len({(q.shape, k.shape) for q, k in zip(parts["q"], parts["k"], strict=True)}) > 1:
+        raise BadInput(f"--save-qk {path!r}: layers have no q and k of one shape; leave it out")
+    try:
+        atomic_files.write(
+            Path(paths.behind(path)), safetensors.save({k: np.stack(one) for k, one in parts.items()})
+        )
+    except OSError as error:
+        raise BadInput(f"--save-qk {path!r} cannot be written: {error.strerror or error}") from None

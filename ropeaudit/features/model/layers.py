@@ -1,0 +1,184 @@
+"""q and k of every layer, as they come out of RoPE, and how far a shift moves their scores.
+
+Letters: h heads, g key-value heads, s positions, d head_dim, p pairs. Scores are scaled, before softmax.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit.arithmetic.doubledouble import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """q (h, s, d) and k (g, s, d) of a layer in float64, exactly as computed; visible (s, s) scores."""
+
+    q: Array
+    k: Array
+    scale: float
+    visible: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Where a layer's pairs of dims stand, and their frequencies (p,), radians per token.
+
+    factor: what cos and sin are multiplied by.
+    """
+
+    start: int
+    layout: str
+    frequencies: Array
+    factor: float = 1.0
+
+    def split(self, x: Array) -> tuple[Array, Array]:
+        """Return views of both dims of every pair. Shapes: (..., d) -> two of (..., p)."""
+        p = self.frequencies.size
+        part = x[..., self.start : self.start + 2 * p]
+        if self.layout == "interleaved":
+            return part[..., ::2], part[..., 1::2]
+        return part[..., :p], part[..., p:]
+
+    def unturned(self, x: Array) -> Array:
+        """Return x as it was before RoPE turned it at positions 0 ... s-1. Shapes: (h, s, d) -> (h, s, d)."""
+        angles = np.arange(x.shape[-2])[:, None] * self.frequencies
+        cos, sin = np.cos(angles) / self.factor, np.sin(angles) / self.factor
+        found = x.copy()
+        (a, b), (first, second) = self.split(x), self.split(found)
+        first[...], second[...] = a * cos + b * sin, b * cos - a * sin
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class HeadDrift:
+    """What a shift does to the scores of a head, and which pairs it uses and suffers in.
+
+    q_norm, k_norm: mean norm of every pair's chunk (p,), the frequency usage of arXiv 2410.06205.
+    pair_rms: RMS over all q and k of what each pair adds to the change (p,).
+    """
+
+    layer: int
+    head: int
+    scores: int
+    largest: float
+    squares: float
+    truth_squares: float
+    q_norm: Array
+    k_norm: Array
+    pair_rms: Array
+    wavelength: Array
+
+    @property
+    def rms(self) -> float:
+        """RMS change of the scores."""
+        return float(np.sqrt(self.squares / max(self.scores, 1)))
+
+
+class Capture:
+    """An attention function for transformers: it keeps q and k and leaves the rest to the model's own."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.layers: dict[int, Seen] = {}
+
+    def __call__(
+        self,
+        module: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        attention_mask: Any,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        **others: Any,
+    ) -> Any:
+        """Keep q and k of a layer and attend. Shapes: (b, h, s, d), (b, g, s, d)."""
+        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+        visible = _visible(attention_mask, query.shape[-2])
+        self.layers[int(module.layer_idx)] = Seen(_array(query[0]), _array(key[0]), scale, visible)
+        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _attend)
+        return eager(module, query, key, value, attention_mask, scaling=scale, dropout=dropout, **others)
+
+
+def _array(x: Any) -> Array:
+    import torch
+
+    found: Array = x.detach().to("cpu", torch.float64).numpy().copy()
+    return found
+
+
+def _visible(mask: Any, size: int) -> NDArray[np.bool_]:
+    """The scores that a query sees. mask: added to them, or true where it sees."""
+    if mask is None:
+        return np.tril(np.ones((size, size), np.bool_))
+    import torch
+
+    plane = mask[0, 0, :, :size]
+    found: NDArray[np.bool_] = (plane if plane.dtype == torch.bool else plane > -1).cpu().numpy().copy()
+    return found
+
+
+def _attend(
+    module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, dropout: float = 0.0, **_: Any
+) -> Any:
+    """Plain attention, for models that have no function of their own."""
+    import torch
+
+    groups = query.shape[1] // key.shape[1]
+    scores = query @ key.repeat_interleave(groups, 1).transpose(2, 3) * scaling
+    scores = scores if mask is None else scores + mask
+    weights = torch.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
+    return (weights @ value.repeat_interleave(groups, 1)).transpose(1, 2).contiguous(), weights
+
+
+def drifts(layer: int, base: Seen, shifted: Seen, pairs: Pairs) -> list[HeadDrift]:
+    """Compare a layer's scores before and after a shift, head by head, in float64."""
+    found = []
+    heads, groups = base.q.shape[0], base.k.shape[0]
+    with np.errstate(invalid="ignore", over="ignore"):
+        for head in range(heads):
+            group = head * groups // heads
+            q, k, turned_q, turned_k = base.q[head], base.k[group], shifted.q[head], shifted.k[group]
+            truth = np.where(base.visible, q @ k.T, 0.0) * base.scale
+            change = (
+                np.where(base.visible, (turned_q - q) @ turned_k.T + q @ (turned_k - k).T, 0) * base.scale
+            )
+            norms = [np.hypot(*pairs.split(x)).mean(axis=0) for x in (q, k)]
+            found.append(
+                HeadDrift(
+                    layer,
+                    head,
+                    int(base.visible.sum()),
+                    float(np.abs(change).max()),
+                    float(np.sum(change**2)),
+                    float(np.sum(truth**2)),
+                    norms[0],
+                    norms[1],
+                    _by_pair(q, k, turned_q, turned_k, pairs) * base.scale,
+                    _wavelength(pairs.frequencies),
+                )
+            )
+    return found
+
+
+def _by_pair(q: Array, k: Array, turned_q: Array, turned_k: Array, pairs: Pairs) -> Array:
+    """RMS, over all q and k, of every pair's part of the change of q·k. Shapes: (s, d) -> (p,).
+
+    The change (q' - q)·k' + q·(k' - k) is a product of 4 columns, whose norm their Gram matrices tell.
+    """
+    parts = [pairs.split(x) for x in (turned_q - q, q, turned_k, turned_k - k)]
+    left, right = (np.stack([*parts[i], *parts[i + 1]], axis=-1).transpose(1, 2, 0) for i in (0, 2))
+    grams = (left @ left.transpose(0, 2, 1)) * (right @ right.transpose(0, 2, 1))
+    squares = np.maximum(grams.sum(axis=(1, 2)), 0.0)
+    return np.asarray(np.sqrt(squares) / max(q.shape[0], 1))
+
+
+def _wavelength(frequencies: Array) -> Array:
+    with np.errstate(divide="ignore"):
+        return np.asarray(2 * np.pi / frequencies)

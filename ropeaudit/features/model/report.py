@@ -1,0 +1,171 @@
+"""A model at shifted positions for people: whose fault the change is, in words, the rows, the notes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ropeaudit.features.model.analysis import Audit, Shifted
+from ropeaudit.features.model.rows import COLUMNS, KINDS, SCHEMA, rows
+from ropeaudit.reports import Report
+from ropeaudit.reports.numbers import short
+
+_LEGENDS = {
+    "summary": "change: logits at the offset minus those at offset 0; structural: the same in the float64 "
+    "run, which no\nrounding reaches; precision: the rest. KL and losses in nats. score drift: of q·k after "
+    "RoPE, scaled, before\nsoftmax; first layer: the first where some score drifts by more than {threshold}.",
+    "layer": "score drift: scores after RoPE at the offset minus those at offset 0, scaled, before softmax.",
+    "head": "drift pair: the pair of dims that adds most to the drift; usage pair: the one with the largest "
+    "mean norms\nof its chunks of q and k. Wavelengths in tokens.",
+    "pair": "drift rms: what the pair adds to the change of scores; norms: means of its chunks of q and k.",
+}
+_WHERE = ("dtype", "offset")
+_SCREEN: dict[str, tuple[str, ...]] = {
+    "summary": (
+        *_WHERE,
+        "change_max",
+        "change_rms",
+        "structural_rms",
+        "precision_rms",
+        "kl_mean",
+        "top1_flips",
+        "perplexity",
+        "perplexity_change",
+        "score_drift_rms",
+        "first_layer",
+        "cause",
+        "verdict",
+    ),
+    "layer": tuple(name for name in COLUMNS["layer"] if name not in ("schema", "model", "scores")),
+    "head": (
+        *_WHERE,
+        "layer",
+        "head",
+        "score_drift_rms",
+        "drift_pair",
+        "drift_wavelength",
+        "drift_share",
+        "usage_pair",
+        "usage_wavelength",
+        "usage_q",
+        "usage_k",
+    ),
+    "pair": tuple(name for name in COLUMNS["pair"] if name not in ("schema", "model")),
+}
+_DISPENSABLE = (
+    "usage_k",
+    "usage_q",
+    "perplexity",
+    "change_max",
+    "kl_mean",
+    "score_drift_rms",
+    "perplexity_change",
+)
+_REMEDY = {
+    "frequencies": "the length switches the frequencies (RoPE scaling)",
+    "learned positions": "positions are learned, and each has another vector",
+    "mask": "the attention mask knows positions",
+    "other": "something in the model other than frequencies, learned positions and the mask knows positions",
+}
+
+
+def model_report(
+    audit: Audit,
+    found: Sequence[Shifted],
+    kind: str,
+    threshold: float,
+    columns: Sequence[str] | None,
+    versions: Mapping[str, str],
+    circumstances: Mapping[str, Any],
+) -> Report:
+    """Return the report, its rows by `kind`; JSON holds the other kinds too, but for pairs."""
+    made = {
+        one: list(rows(one, audit, found, threshold, versions)) for one in KINDS if one in (kind, *KINDS[:3])
+    }
+    others = {one: made[one] for one in made if one != kind}
+    plural = {"summary": "summary", "layer": "layers", "head": "heads"}
+    return Report(
+        rows=made[kind],
+        columns=list(columns or COLUMNS[kind]),
+        screen=list(columns or _SCREEN[kind]) if made[kind] else [],
+        dispensable=() if columns else _DISPENSABLE,
+        headline=headline(audit, made["summary"]),
+        notes=notes(audit, made["summary"]),
+        legend=_LEGENDS[kind].format(threshold=short(threshold)),
+        circumstances={"schema": SCHEMA, **circumstances, "versions": dict(versions)},
+        further={plural[one]: Report(kept, list(COLUMNS[one]), []) for one, kept in others.items()},
+    )
+
+
+def headline(audit: Audit, summary: Sequence[Mapping[str, Any]]) -> str:
+    """Return the finding in a sentence: precision or structure, and what it does to the text."""
+    if not summary:
+        return "Nothing was run."
+    lost = [row for row in summary if row["verdict"] == "overflow"]
+    if lost:
+        return f"Overflow: {_where(lost[0])} some logits are nan or infinite; give a wider --dtype."
+    structural = [row for row in summary if row["verdict"] == "structure"]
+    if structural:
+        worst = max(structural, key=lambda row: row["structural_rms"])
+        return (
+            f"Structure, not precision: at offset {worst['offset']} the logits change by "
+            f"{short(worst['structural_rms'])} RMS in float64 too: {_REMEDY[worst['cause']]}; rounding "
+            f"adds {short(worst['precision_rms'])} in {worst['dtype']}{_text(worst)}."
+        )
+    worst = max(summary, key=lambda row: row["change_rms"])
+    if worst["verdict"] == "none":
+        return f"Nothing changes: logits are the same at all offsets ({_where(worst)} and in the others)."
+    least = min(
+        (row for row in summary if row["offset"] == worst["offset"]), key=lambda row: row["change_rms"]
+    )
+    narrower = "" if least is worst else f", {short(least['change_rms'])} in {least['dtype']}"
+    layer = worst["first_layer"]
+    first = (
+        ""
+        if layer is None
+        else f"; scores first drift by more than {short(worst['threshold'])} in layer {layer}"
+    )
+    return (
+        f"Precision, not structure: {_where(worst)} the logits change by {short(worst['change_rms'])} RMS"
+        f"{narrower} and {short(worst['structural_rms'])} in float64{_text(worst)}{first}."
+    )
+
+
+def _where(row: Mapping[str, Any]) -> str:
+    return f"in {row['dtype']} at offset {row['offset']}"
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    said = f"; {row['top1_flips']} of {row['tokens']} tokens get another most likely successor"
+    if row["source"] == "random":
+        return said
+    return f"{said}, perplexity {row['perplexity']:.4g} changes by {short(row['perplexity_change'])}"
+
+
+def notes(audit: Audit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what the reader must know about how this was run."""
+    said = list(audit.folder.notes)
+    if audit.narrow:
+        said.append(
+            f"the float64 run still holds narrower numbers ({', '.join(audit.narrow[:3])}): small changes of "
+            "it may be rounding"
+        )
+    if audit.tokens.source == "random":
+        said.append(
+            "random tokens: loss and perplexity are those of noise; --text gives the model something to read"
+        )
+    beyond = [row["offset"] for row in summary if row["offset"] + row["tokens"] > 2**24]
+    if beyond:
+        said.append(
+            f"at offset {beyond[0]} neighbouring positions share a number in float32, as models hold them"
+        )
+    if summary and not any(row["score_drift_max"] is not None for row in summary):
+        said.append(
+            "q and k could not be seen: this model's attention does not go through transformers' interface"
+        )
+    if audit.save is not None:
+        said.append(
+            f"q and k before RoPE of all layers are in {audit.save}; `ropeaudit shift --qk {audit.save} "
+            f"--config {audit.folder.path}` audits them"
+        )
+    return said

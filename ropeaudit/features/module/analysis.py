@@ -1,0 +1,224 @@
+"""Did something cast a module's RoPE buffers: which, to what, and what that does to scores.
+
+A cast leaves its mark in the values: float32 numbers all of which are bfloat16 or float16 numbers were
+cast and cast back. Whether they are right is the frequency check's to say, against what is expected; where
+nothing is, a base that is guessed from the values says what they are, and not whether they should be.
+Letters: p pairs, n positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import parse, round_to
+from ropeaudit.errors import BadInput
+from ropeaudit.features.module import drift
+from ropeaudit.features.module.expected import Expected, fits, guessed, pairs_of
+from ropeaudit.features.module.source import Held, Source
+from ropeaudit.recognition.check import Diagnosis, check
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.tensor_files import rope_values
+from ropeaudit.tensor_files.checkpoints import Stored
+from ropeaudit.tensor_files.tables import Dump
+
+ROWS = 8192  # of a table that are compared
+FREQUENCIES = ("inv_freq", "periods")
+_CASTS = ("bfloat16", "float16")
+_WIDE = ("float32", "float64", "complex64", "complex128")
+_NAMES = {"angles": "the angle table", "periods": "the table of periods"}
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A buffer and what is wrong with it.
+
+    what: inv_freq, periods, angles, cos, sin or both. against: the setting it was compared with, none where
+    there was none. guessed: whether that was guessed from its values.
+    cast: none, or the format that its values show. how: none, stored (by its dtype) or back (and back again).
+    agrees: with what is expected, up to float32 rounding; None where nothing says what that is.
+    error: the largest, relative for frequencies, in radians for tables.
+    drift_near, drift_far: expected RMS drift of scores, see `module_drift`; None where it cannot be told.
+    unseen: rows of a table that were not compared.
+    """
+
+    stored: Stored
+    what: str
+    against: str
+    guessed: bool
+    cast: str
+    how: str
+    agrees: bool | None
+    error: float | None
+    drift_near: float | None
+    drift_far: float | None
+    unseen: int
+    finding: str
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it was cast, or is not what it should be."""
+        return self.cast != "none" or self.agrees is False
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A diagnosis, what it was made against, and whether that was guessed."""
+
+    diagnosis: Diagnosis
+    label: str
+    setting: RopeSetting
+    guessed: bool
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the values are right; None where they are those of a setting that was only guessed."""
+        best = self.diagnosis.best
+        if not self.guessed:
+            return self.diagnosis.agrees
+        return None if self.diagnosis.agrees or (best and best.meant) else False
+
+
+def run(source: Source) -> Iterator[Buffer]:
+    """Yield what is found of every buffer. Raises: BadInput where no buffer fits what is expected."""
+    groups = list(_groups(source.buffers))
+    dumps = [_dump(parts) for parts in groups]
+    wanted, judged = source.expected.pairs(), [dump for dump in dumps if dump is not None]
+    if wanted and judged and not any(fits(dump, pairs) for dump in judged for _, pairs in wanted):
+        held, (label, pairs) = groups[0][0].stored, wanted[0]
+        raise BadInput(
+            f"{source.spec!r}: {held.name} has shape {_shape(held.shape)} and {label} has {pairs} pairs; "
+            "give what belongs to these tensors with --config, --model, --head-dim or --rotary-dim"
+        )
+    known: dict[bytes, _Judged | None] = {}
+    for parts, dump in zip(groups, dumps, strict=True):
+        yield from _buffers(parts, dump, None if dump is None else _judged(dump, source.expected, known))
+
+
+def _groups(held: Sequence[Held]) -> Iterator[list[Held]]:
+    """Buffers that make one table: cos and its sin, or one alone."""
+    sines = {one.stored.name: one for one in held if one.what == "sin"}
+    taken: set[str] = set()
+    for one in held:
+        if one.what != "cos":
+            continue
+        partner = _partner(one, [sine for name, sine in sines.items() if name not in taken])
+        if partner is not None:
+            taken |= {one.stored.name, partner.stored.name}
+            yield [one, partner]
+    for one in held:
+        if one.stored.name not in taken:
+            yield [one]
+
+
+def _partner(cos: Held, sines: Sequence[Held]) -> Held | None:
+    """The sin of a cos: beside it, by its name or else by its values."""
+    head, _, last = cos.stored.name.rpartition(".")
+    beside = [
+        one
+        for one in sines
+        if one.stored.shape == cos.stored.shape and one.stored.name.rpartition(".")[0] == head
+    ]
+    named = [one for one in beside if one.stored.name.rpartition(".")[2] == last.replace("cos", "sin")]
+    alike = [one for one in beside if rope_values.partners(cos.stored.values, one.stored.values)]
+    return next(iter(named or alike), None)
+
+
+def _dump(parts: Sequence[Held]) -> Dump | None:
+    """The table that buffers make; None for cos or sin alone. Periods become frequencies, angles points."""
+    what, values, name = parts[0].what, parts[0].stored.values, parts[0].stored.name
+    if what in FREQUENCIES:
+        with np.errstate(all="ignore"):
+            theta = values.reshape(-1) if what == "inv_freq" else 1 / values.reshape(-1)
+        return Dump(name, _NAMES.get(what, "inv_freq"), frequencies=theta, inverse=what == "periods")
+    if len(parts) == 2:
+        cos, sin = values, parts[1].stored.values
+    elif what == "angles":
+        with np.errstate(invalid="ignore"):
+            cos, sin = np.cos(values), np.sin(values)
+    elif what == "both":
+        cos, sin = rope_values.both(values) or _side_by_side(values.squeeze())
+    else:
+        return None
+    return Dump(name, _NAMES.get(what, "the cos/sin table"), cos=_plane(cos), sin=_plane(sin))
+
+
+def _side_by_side(values: Array) -> tuple[Array, Array]:
+    """Cos and sin of a table that is known by its name alone."""
+    if np.iscomplexobj(values):
+        return values.real, values.imag
+    if values.ndim == 3:
+        return values[..., 0], values[..., 1]
+    return tuple(np.split(values, 2, axis=-1)) if values.shape[-1] % 2 == 0 else (values, values)  # type: ignore[return-value]
+
+
+def _plane(values: Array) -> Array:
+    """A table's first rows, (n, c)."""
+    return np.ascontiguousarray(values.reshape(-1, values.shape[-1])[:ROWS])
+
+
+def _judged(dump: Dump, expected: Expected, known: dict[bytes, _Judged | None]) -> _Judged | None:
+    """Compare a table with the expected setting that fits best, else with a guess; layers share theirs."""
+    parts = [part for part in (dump.frequencies, dump.cos, dump.sin) if part is not None]
+    key = b"".join(str(part.shape).encode() + part.tobytes() for part in parts)
+    if key not in known:
+        settings = [one for one in expected.settings(pairs_of(dump)) if fits(dump, one[1].pairs)]
+        tried = [_Judged(check(dump, one, label), label, one, False) for label, one in settings]
+        best = min(tried, key=lambda it: (not it.diagnosis.agrees, _rank(it.diagnosis)), default=None)
+        guess = guessed(dump, expected) if best is None else None
+        known[key] = best or (guess and _Judged(*guess, True)) or None
+    return known[key]
+
+
+def _rank(diagnosis: Diagnosis) -> tuple[tuple[int, float, float], ...]:
+    return () if diagnosis.best is None else (diagnosis.best.rank,)
+
+
+def _buffers(parts: Sequence[Held], dump: Dump | None, judged: _Judged | None) -> Iterator[Buffer]:
+    """Yield a row for each buffer of a table."""
+    agrees = judged.agrees if judged else None
+    error, near, far = None, None, None
+    if judged is not None and dump is not None:
+        column = "relative_error" if dump.cos is None else "largest_error"
+        error = float(np.max(np.abs([row[column] for row in judged.diagnosis.rows])))
+        if (best := judged.diagnosis.best) and judged.guessed and best.meant:
+            error = best.residual_max  # the scaling was guessed too: what it leaves
+        else:
+            near, far = drift.drifts(dump.folded(judged.setting.pairs), judged.setting)
+    for one in parts:
+        bad = one.stored.values.size - np.count_nonzero(np.isfinite(one.stored.values))
+        cast, how = _cast(one.stored, bool(judged and judged.diagnosis.agrees))
+        finding = judged.diagnosis.headline if judged else _alone(dump, cast)
+        if bad:
+            agrees, finding = False, f"{bad} of {one.stored.values.size} values are nan or infinite."
+        rows = one.stored.values.squeeze().shape[0] if one.what not in FREQUENCIES else 0
+        label, guess = (judged.label, judged.guessed) if judged else ("none", False)
+        unseen = max(0, rows - ROWS)
+        yield Buffer(one.stored, one.what, label, guess, cast, how, agrees, error, near, far, unseen, finding)
+
+
+def _alone(dump: Dump | None, cast: str) -> str:
+    missing = "its partner of cos and sin is missing" if dump is None else "no base explains its values"
+    told = "its values show no cast" if cast == "none" else f"all its values are {cast} numbers"
+    return f"{missing}, so that it was compared with nothing; {told}."
+
+
+def _cast(stored: Stored, agrees: bool) -> tuple[str, str]:
+    """Return the format that a buffer was cast to, and how that shows; none, none where nothing does."""
+    if stored.dtype not in _WIDE:
+        return stored.dtype, "stored"
+    values = np.concatenate([stored.values.real.ravel(), stored.values.imag.ravel()])
+    values = values[np.isfinite(values) & (np.abs(np.frexp(values)[0]) != 0.5) & (values != 0)]
+    if agrees or not values.size:  # zero and powers of two, which every format holds, say nothing
+        return "none", "none"
+    for name in _CASTS:
+        if np.array_equal(round_to(values, parse(name)), values):
+            return name, "back"
+    return "none", "none"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"

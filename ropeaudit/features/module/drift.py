@@ -1,0 +1,75 @@
+"""What wrong buffers do to scores, by themselves.
+
+Letters: n positions, p pairs; theta in radians per token, D a distance in tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.reference.exact_scores import distance_table
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.tensor_files.tables import Dump
+
+NEAR, FAR = 256, 131072  # tokens: a short sequence's length, and a long distance
+
+
+def drifts(dump: Dump, setting: RopeSetting) -> tuple[float | None, float | None]:
+    """Return the drift over a causal sequence of `NEAR` tokens, and at a distance of `FAR`."""
+    return _sequence(dump, setting), _at(dump, setting, FAR)
+
+
+def _sequence(dump: Dump, setting: RopeSetting) -> float | None:
+    """The mean square over all distances below `NEAR`, each as often as a causal sequence has it."""
+    held = NEAR if dump.cos is None else min(NEAR, len(dump.cos))
+    if held < 2:
+        return None
+    if dump.cos is not None:
+        turned = _points(dump)[:held]
+        exact = _exact(np.arange(held, dtype=np.float64), setting)
+        squares = 0.0
+        for m in range(held):
+            found = turned[m] * np.conj(turned[: m + 1])
+            squares += float(np.sum(np.abs(found - exact[m] * np.conj(exact[: m + 1])) ** 2))
+        mean = squares / (held * (held + 1) / 2) / setting.pairs
+        return _share(mean, setting)
+    each = np.array([_at(dump, setting, distance) for distance in range(held)], dtype=np.float64)
+    weights = held - np.arange(held)
+    return math.sqrt(float(np.sum(weights * each**2)) / float(weights.sum()))
+
+
+def _at(dump: Dump, setting: RopeSetting, distance: int) -> float | None:
+    """Expected RMS drift of scores at a distance, over the RMS of the exact scores.
+
+    For independent Gaussian q and k, a pair turned by D theta' instead of D theta adds |e^(iD theta') -
+    e^(iD theta)|² to the mean square, and every other dim nothing. Without rounding of q, k, cos or sin.
+    """
+    if dump.frequencies is None:  # a table has no further rows
+        return None
+    exact = _exact(np.array([float(distance)]), setting)[0]
+    factor = np.abs(exact)  # once in the table of q and once in that of k
+    with np.errstate(invalid="ignore", over="ignore"):  # what is stored may be inf, and then it is nan
+        found = factor**2 * np.exp(1j * np.mod(distance * dump.frequencies, 2 * math.pi))
+    exact = factor * exact
+    return _share(float(np.mean(np.abs(found - exact) ** 2)), setting)
+
+
+def _share(mean_square: float, setting: RopeSetting) -> float:
+    """Return the root of the drift's mean square per pair over that of exact scores, all dims counted."""
+    power = float(np.abs(_exact(np.zeros(1), setting)[0, 0]) ** 4)
+    rotated = setting.rotary_dim / setting.head_dim
+    return math.sqrt(mean_square * rotated / (power * rotated + (1 - rotated)))
+
+
+def _points(dump: Dump) -> Any:
+    return (0 if dump.cos is None else dump.cos) + 1j * (0 if dump.sin is None else dump.sin)
+
+
+def _exact(at: Array, setting: RopeSetting) -> Any:
+    """e^(i D theta), times the attention factor. Shapes: (s,) -> (s, p)."""
+    cos, sin = distance_table(at, setting)
+    return cos[0] + 1j * sin[0]

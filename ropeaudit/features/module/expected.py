@@ -1,0 +1,165 @@
+"""What a module's frequencies should be: as a model, a config or options say, or guessed from the values.
+
+A guess says what the values are, never that they are right.
+Letters: n positions, c columns, p pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.errors import BadInput
+from ropeaudit.recognition.check import Diagnosis, check
+from ropeaudit.recognition.stored_table import recovered
+from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.rope.scaling import DEFAULT, Scaling
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.tensor_files.tables import Dump
+
+_BASES = (1e4, 5e5, 1e6, 1e5, 1.5e5, 1.6e5, 5e6, 8e6, 1e7, 1e8)  # of published models, the usual first
+_TRIED = 5  # bases that are checked, of either kind
+_NEAR = 0.01  # of the frequencies, relative
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is known of the frequencies; options stand above the model. What is not said is None."""
+
+    model: ModelRope | None = None
+    base: float | None = None
+    scaling: Scaling | None = None
+    head_dim: int | None = None
+    rotary_dim: int | None = None
+
+    def settings(self, pairs: int | None) -> list[tuple[str, RopeSetting]]:
+        """Return what is expected, with what to call it: a setting per layer type, long sequences apart.
+
+        pairs: those of a table, where nothing says how many there should be.
+        """
+        if self.model is None:
+            if self.base is None:
+                return []
+            return [(self.words(f"base {self.base:.8g}"), self.plain(pairs, self.base))]
+        found: list[tuple[str, RopeSetting]] = []
+        for layer, setting in self.model.layers.items():
+            name = self.model.name if len(self.model.layers) == 1 else f"{self.model.name}/{layer}"
+            changed = self._changed(setting)
+            found.append((label := self.words(name), changed))
+            if changed.scaling.kind == "longrope":
+                beyond = int(changed.scaling.original or 0) + 1
+                found.append((f"{label} (long)", replace(changed, length=beyond)))
+        return [(label, one) for label, one in found if one.pairs]
+
+    def pairs(self) -> list[tuple[str, int]]:
+        """Return how many pairs there should be, with what says so; nothing where nothing does."""
+        if self.model is not None:
+            return [(label, one.pairs) for label, one in self.settings(None)]
+        given = {"--rotary-dim": self.rotary_dim, "--head-dim": self.head_dim}
+        return [(f"{flag} {dim}", dim // 2) for flag, dim in given.items() if dim is not None][:1]
+
+    def words(self, begin: str) -> str:
+        """Return what the options say, behind the name of a model or a base."""
+        given = {"scaling": self.scaling, "head_dim": self.head_dim, "rotary_dim": self.rotary_dim}
+        told = [
+            f"{name} {getattr(value, 'kind', value)}" for name, value in given.items() if value is not None
+        ]
+        if self.model is not None and self.base is not None:
+            told.insert(0, f"base {self.base:.8g}")
+        return ", ".join([begin, *told])
+
+    def plain(self, pairs: int | None, base: float) -> RopeSetting:
+        """Return a setting of this base and what the options say, of `pairs` pairs where they say nothing."""
+        given = [
+            one
+            for one in (self.rotary_dim, self.head_dim, None if pairs is None else 2 * pairs)
+            if one is not None
+        ]
+        rotary_dim = given[0] if given else 128
+        head_dim = rotary_dim if self.head_dim is None else self.head_dim
+        return RopeSetting.of(head_dim, rotary_dim, base, scaling=self.scaling or DEFAULT)
+
+    def _changed(self, start: RopeSetting) -> RopeSetting:
+        """A model's setting with what the options say."""
+        head_dim = start.head_dim if self.head_dim is None else self.head_dim
+        usual = head_dim if start.rotary_dim == start.head_dim else start.rotary_dim
+        return replace(
+            start,
+            head_dim=head_dim,
+            rotary_dim=usual if self.rotary_dim is None else self.rotary_dim,
+            base=start.base if self.base is None else self.base,
+            scaling=self.scaling or start.scaling,
+        )
+
+
+def fits(dump: Dump, pairs: int) -> bool:
+    """Return whether a table has the columns of so many pairs, once or twice."""
+    try:
+        dump.folded(pairs)
+    except BadInput:
+        return False
+    return True
+
+
+def pairs_of(dump: Dump) -> int:
+    """Return the pairs of a table: half its columns where each stands twice."""
+    columns = int((dump.frequencies if dump.frequencies is not None else dump.cos[0]).shape[-1])  # type: ignore[index]
+    half = columns // 2
+    return half if columns == 2 * half and half and fits(dump, half) else columns
+
+
+def guessed(dump: Dump, expected: Expected) -> tuple[Diagnosis, str, RopeSetting] | None:
+    """Return the diagnosis with a base that the values tell; None where none does up to a cast.
+
+    A scaling that explains them is named, and the setting is that without it.
+    """
+    pairs = expected.plain(pairs_of(dump), 1e4).pairs
+    if not fits(dump, pairs):
+        return None
+    cast: tuple[Diagnosis, str, RopeSetting] | None = None
+    scaled = cast
+    for base in _bases(dump, expected.plain(pairs, 1e4)):
+        setting = expected.plain(pairs, base)
+        label, found = expected.words(f"base {base:.8g}"), check(dump, setting)
+        best = found.best
+        if found.agrees:
+            return found, f"{label} (guessed)", setting
+        if best and (best.explains or best.few) and not best.meant:
+            cast = cast or (found, f"{label} (guessed)", setting)
+        elif best and best.explains:
+            scaled = scaled or (found, f"{label}, {best.meant} (guessed)", setting)
+    return cast or scaled
+
+
+def _bases(dump: Dump, setting: RopeSetting) -> list[float]:
+    """Return bases that come near the frequencies: published ones, then fitted ones in few digits."""
+    theta = _frequencies(dump.folded(setting.pairs))
+    exponents = 2.0 * np.arange(setting.pairs) / setting.rotary_dim
+    with np.errstate(all="ignore"):
+        theta = theta / theta[0] if 1.5 * theta[0] < 1 else theta  # linear scaling divides all of them
+        told = theta ** (-1 / exponents)
+    usable = np.isfinite(told) & (told > 1) & (told < 1e40) & (exponents > 0)
+    told, exponents = told[usable], exponents[usable]
+    if not told.size:
+        return []
+    third = max(1, told.size // 3)
+    fitted = [float(np.median(part)) for part in (told[-third:], told, told[:third])]
+    rounded = [float(f"{one:.{digits}e}") for digits in (0, 1, 2, 4, 6) for one in fitted]
+
+    def missed(base: float) -> float:
+        return float(np.median(np.abs(np.log(told / base)) * exponents))
+
+    tried = [one for one in dict.fromkeys((*_BASES, *rounded)) if one > 1]
+    near = [one for one in tried if missed(one) <= max(_NEAR, 2 * min(map(missed, tried)))]
+    fast = [one for one in rounded[2::3] if one not in near]  # a scaling leaves the fast ones alone
+    return [*near[:_TRIED], *fast[:_TRIED]]
+
+
+def _frequencies(dump: Dump) -> Array:
+    if dump.frequencies is not None:
+        return dump.frequencies
+    assert dump.cos is not None  # noqa: S101
+    assert dump.sin is not None  # noqa: S101
+    return recovered(dump.cos + 1j * dump.sin)

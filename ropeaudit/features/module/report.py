@@ -1,0 +1,170 @@
+"""Buffers of a module for people: which were cast, to what, and what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import parse, round_to
+from ropeaudit.errors import RopeAuditError
+from ropeaudit.features.module.analysis import FREQUENCIES, ROWS, Buffer
+from ropeaudit.features.module.drift import FAR, NEAR
+from ropeaudit.features.module.source import Source
+from ropeaudit.reports import Report
+from ropeaudit.reports.numbers import percent
+
+SCHEMA = 1
+# column -> what it holds
+COLUMNS: dict[str, str] = {
+    "schema": "version of this list of columns",
+    "buffer": "name of the buffer",
+    "what": "what its values are: inv_freq, periods, angles, cos, sin, or cos and sin both",
+    "dtype": "dtype in which it is stored",
+    "shape": "its sizes",
+    "against": "the model or base that it was compared with, or a base guessed from its values; none without",
+    "cast": "format that its values were rounded to; none where no cast shows",
+    "how": "stored: by its dtype; back: cast and cast back, which the values show; none",
+    "agrees": "yes, no (beyond what float32 arithmetic accounts for), unknown: nothing says what is right",
+    "largest_error": "relative for frequencies and periods, radians for tables",
+    "drift_256": "RMS drift of scores that these values cause by themselves, over the scores' RMS, in a "
+    "causal sequence of 256 tokens, for independent Gaussian q and k",
+    "drift_131072": "the same of tokens 131072 apart; nan for tables, which end before",
+    "finding": "what explains the values",
+}
+LEGEND = (
+    "how: stored: by its dtype; back: cast and cast back, as its values show. largest error: relative for\n"
+    "frequencies, radians for cos and sin. drift 256, drift 131072: RMS drift of scores that these values\n"
+    "alone cause, over the scores' RMS, within 256 tokens and 131072 apart (independent Gaussian q and k)."
+)
+_SCREEN: tuple[str, ...] = ("buffer", "dtype", "shape", "cast", "how", "agrees", "largest_error")
+_SCREEN += ("drift_256", "drift_131072", "against")
+_DISPENSABLE = ("shape", "against", "how", "drift_131072")
+
+
+def row(found: Buffer) -> dict[str, Any]:
+    """Return the columns of `COLUMNS`."""
+    agrees = {True: "yes", False: "no", None: "unknown"}[found.agrees]
+    return {
+        "schema": SCHEMA,
+        "buffer": found.stored.name,
+        "what": found.what,
+        "dtype": found.stored.dtype,
+        "shape": "x".join(map(str, found.stored.shape)),
+        "against": found.against,
+        "cast": found.cast,
+        "how": found.how,
+        "agrees": agrees,
+        "largest_error": found.error,
+        f"drift_{NEAR}": found.drift_near,
+        f"drift_{FAR}": found.drift_far,
+        "finding": found.finding,
+    }
+
+
+def module_report(
+    source: Source, found: Sequence[Buffer], columns: Sequence[str] | None, circumstances: Mapping[str, Any]
+) -> Report:
+    """Return the report; `columns` chooses and orders what is shown and written."""
+    return Report(
+        rows=[row(one) for one in found],
+        columns=list(columns or COLUMNS),
+        screen=list(columns or _SCREEN) if found else [],
+        dispensable=() if columns else _DISPENSABLE,
+        headline=headline(source, found),
+        notes=[*source.notes, *_notes(found)],
+        legend=LEGEND if found else "",
+        circumstances={"schema": SCHEMA, **circumstances},
+    )
+
+
+def headline(source: Source, found: Sequence[Buffer]) -> str:
+    """Return the finding in a sentence: how many buffers were cast, to what, and what it does."""
+    if not found:
+        where = f"none of {source.tensors} tensors is a RoPE buffer"
+        if source.made:
+            return f"There is nothing to be cast: {where} of the module."
+        return (
+            f"There is nothing to be cast: {where}, so that frequencies, if there are any, are "
+            "recomputed when the model is loaded; what a .half() or .to() does after that only shows in "
+            "the loaded module."
+        )
+    cast = [one for one in found if one.cast != "none"]
+    if cast:
+        worst = max(cast, key=lambda one: one.drift_near or 0.0)
+        how = "holds" if worst.how == "stored" else "was cast and cast back: every value is"
+        kind = worst.cast if worst.how == "stored" else f"a {worst.cast} number"
+        begin = f"{len(cast)} of {len(found)} RoPE buffers {'was' if len(cast) == 1 else 'were'} cast"
+        return f"{begin}: {worst.stored.name} {how} {kind}{_effect(worst)}."
+    off = [one for one in found if one.agrees is False]
+    if off:
+        is_off = "is off" if len(off) == 1 else "are off"
+        return f"No cast, but {len(off)} of {len(found)} RoPE buffers {is_off}: {off[0].finding}"
+    right = sum(one.agrees is True for one in found)
+    agree = f"{right} of {len(found)} agree{'s' if right == 1 else ''} with the exact values within"
+    told = f"No RoPE buffer was cast: {agree} float32 rounding." if right else ""
+    return " ".join(filter(None, (told, _unjudged(found))))
+
+
+def _unjudged(found: Sequence[Buffer]) -> str:
+    """Return what is said of buffers that nothing says the right values of; nothing without any."""
+    unknown = [one for one in found if one.agrees is None]
+    if not unknown:
+        return ""
+    guesses = list(dict.fromkeys(one.against for one in unknown if one.guessed))
+    count = f"{len(unknown)} of {len(found)} RoPE buffer{'s' if len(found) > 1 else ''}"
+    begin = f"No cast shows in {count}, but nothing says what the values should be"
+    if not guesses:
+        return f"{begin}, and no base explains them; give --config, --model or --base."
+    other = sum(not one.guessed for one in unknown)
+    rest = f"; no base explains {other} of them" if other else ""
+    values = ", ".join(one.removesuffix(" (guessed)") for one in guesses[:3])
+    return f"{begin} (they are those of {values}{rest}); give --config, --model or --base."
+
+
+def _effect(one: Buffer) -> str:
+    if one.error is None or one.drift_near is None:
+        return ""
+    listed = one.what in FREQUENCIES
+    size = f", {_plural(one.what)} are off by up to {percent(one.error)}" if listed else ""
+    text = f"{size}, which alone moves scores by {percent(one.drift_near)} of their RMS within {NEAR} tokens"
+    text = text if one.drift_far is None else f"{text} and by {percent(one.drift_far)} at a distance of {FAR}"
+    hidden = listed and one.how == "stored"
+    return f"{text}; what positions are rounded to is not seen here: run shift --impl" if hidden else text
+
+
+def _plural(what: str) -> str:
+    return "frequencies" if what == "inv_freq" else what
+
+
+def _notes(found: Sequence[Buffer]) -> list[str]:
+    said = [f"{one.stored.name}: {one.finding}" for one in found if one.wrong]
+    said += [_positions(one) for one in found if one.what in FREQUENCIES and one.how == "stored"][:1]
+    guessed = [one for one in found if one.guessed]
+    if guessed:
+        said.append(
+            f"{guessed[0].stored.name} was compared with {guessed[0].against} from its own values; "
+            "--config, --model or --base says what it should be"
+        )
+    long = [one for one in found if one.unseen]
+    if long:
+        total = long[0].unseen + ROWS
+        said.append(f"{long[0].stored.name}: the first {ROWS} of {total} rows were compared, the others not")
+    back = [one for one in found if one.how == "back"]
+    if back:
+        said.append("casting back does not heal: recompute the values in float32 after the last cast")
+    return list(dict.fromkeys(said))
+
+
+def _positions(one: Buffer) -> str:
+    """Return what becomes of positions that are built in a buffer's dtype, which the buffer does not show."""
+    held, count = one.stored.dtype, 4096
+    try:
+        distinct = np.unique(round_to(np.arange(float(count)), parse(held))).size
+    except RopeAuditError:
+        return f"{one.stored.name}: what positions are rounded to is not seen here"
+    return (
+        f"{one.stored.name} is stored in {held}: where code builds positions in its dtype, {distinct} of the "
+        f"first {count} stay distinct; whether it does is not seen here"
+    )

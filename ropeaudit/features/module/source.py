@@ -1,0 +1,187 @@
+"""Where a module's RoPE buffers are: in an nn.Module that a factory makes, or in a checkpoint's tensors.
+
+They are known by their values, whatever they are called; and by usual names where the values tell nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ropeaudit.errors import BadInput, RopeAuditError
+from ropeaudit.features.module.expected import Expected
+from ropeaudit.rope import hf_config, hf_json
+from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.subjects.calling.timeout import patiently
+from ropeaudit.tensor_files import checkpoints, rope_values
+from ropeaudit.tensor_files.checkpoints import Stored
+
+_GIVE = "give file.py:function or package.module:function, which returns a torch.nn.Module"
+_FREQUENCIES = ("inv_freq", "inv_freqs", "freqs", "frequencies")
+_COS = ("cos", "cos_cached", "cos_cache", "cos_table", "freqs_cos")
+_BOTH = ("freqs_cis", "freqs_complex", "cos_sin_cache")
+# last part of a name -> what the buffer holds
+KINDS: dict[str, str] = {
+    **dict.fromkeys(_FREQUENCIES, "inv_freq"),
+    **dict.fromkeys(_COS, "cos"),
+    **{name.replace("cos", "sin"): "sin" for name in _COS},
+    **dict.fromkeys(_BOTH, "both"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A tensor and what it holds: inv_freq, periods, angles, cos, sin, or both."""
+
+    stored: Stored
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """RoPE buffers, how many tensors there are in all, and what their frequencies should be.
+
+    made: by a factory, so that buffers are those that would be used. notes: what the reader must know.
+    """
+
+    spec: str
+    made: bool
+    buffers: list[Held]
+    tensors: int
+    expected: Expected
+    notes: list[str]
+
+
+def kind(name: str) -> str:
+    """Return what a buffer holds by its name: inv_freq, cos, sin, both; nothing for others."""
+    last = name.rpartition(".")[2].lower()
+    return "inv_freq" if last.endswith("inv_freq") else KINDS.get(last, "")
+
+
+def load(spec: str, expected: Expected) -> Source:
+    """Return the buffers behind a path or a factory; `expected` says more than a config beside them.
+
+    Raises: BadInput.
+    """
+    factory = _factory(spec)
+    if factory is not None:
+        return _made(spec, factory, expected)
+    path = Path(spec)
+    stored, count = checkpoints.read(checkpoints.files(path), _wanted)
+    notes: list[str] = []
+    beside = (path if path.is_dir() else path.parent) / "config.json"
+    if expected.model is None and beside.is_file():
+        data = hf_json.load(str(beside))
+        if isinstance(data, Mapping) and data.get("auto_map"):
+            notes.append(
+                "config.json names custom code (auto_map), which was not executed: tensors were read"
+            )
+        expected = replace(expected, model=_read(data, path.name, str(beside), expected.base, notes))
+    return Source(spec, False, _held(stored), count, expected, notes)
+
+
+def _read(data: Any, name: str, source: str, base: float | None, notes: list[str]) -> ModelRope | None:
+    """What a config says; where it is not understood, a note, and buffers are compared without it."""
+    try:
+        return hf_config.from_config(data, name, repr(source), base)
+    except BadInput as error:
+        notes.append(f"{error}; bases are guessed from the values")
+        return None
+
+
+def _wanted(name: str, shape: tuple[int, ...], head: Callable[[], NDArray[Any]]) -> bool:
+    """Whether a tensor may be a RoPE buffer, by its name or by its first rows."""
+    return bool(_named(name, shape)) or (rope_values.may_hold(shape) and bool(rope_values.known(head())))
+
+
+def _held(found: Iterable[Stored]) -> list[Held]:
+    """Tensors with what they hold: as their values say, else as their names do."""
+    held = [Held(one, rope_values.known(one.values) or _named(one.name, one.shape)) for one in found]
+    return [one for one in held if one.what and one.stored.values.size]
+
+
+def _named(name: str, shape: tuple[int, ...]) -> str:
+    """What a tensor holds by its name: (p,) frequencies, (n, p) tables; nothing if its shape is another."""
+    axes = {"": (), "inv_freq": (0, 1), "both": (2, 3)}.get(kind(name), (2,))
+    return kind(name) if sum(size != 1 for size in shape) in axes else ""
+
+
+def _factory(spec: str) -> Callable[[], Any] | None:
+    """The function that a spec names; None where it names a path. Importing executes the file."""
+    place, colon, name = spec.rpartition(":")
+    if not colon or not name.isidentifier() or Path(spec).exists():
+        return None
+    try:
+        module = patiently(
+            lambda: _from_file(place) if place.endswith(".py") else importlib.import_module(place),
+            f"import of {place}",
+            endless=True,
+        )
+    except RopeAuditError:
+        raise
+    except Exception as error:  # whatever other people's code raises
+        raise BadInput(f"{spec!r}: cannot be imported: {_said(error)}; {_GIVE}") from None
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise BadInput(f"{spec!r}: {place} has no function {name}; {_GIVE}")
+    made: Callable[[], Any] = found
+    return made
+
+
+def _from_file(place: str) -> Any:
+    path = Path(place)
+    if not path.is_file():
+        raise BadInput(f"{place!r}: no such file; {_GIVE}")
+    name = f"_ropeaudit_factory_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise BadInput(f"{place!r}: is no Python file; {_GIVE}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickles look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _made(spec: str, factory: Callable[[], Any], expected: Expected) -> Source:
+    """Call the factory and walk what it returns."""
+    import torch
+
+    try:
+        module = patiently(factory, spec, endless=True)
+    except RopeAuditError:
+        raise
+    except Exception as error:
+        raise BadInput(
+            f"{spec!r}: raised {_said(error)}; {_GIVE} when it is called without arguments"
+        ) from None
+    if not isinstance(module, torch.nn.Module):
+        raise BadInput(f"{spec!r}: returned a {type(module).__name__}; {_GIVE}")
+    notes: list[str] = []
+    config = getattr(module, "config", None)
+    if expected.model is None and config is not None and hasattr(config, "to_dict"):
+        model = _read(config.to_dict(), type(module).__name__, spec, expected.base, notes)
+        expected = replace(expected, model=model)
+    named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    for prefix, part in module.named_modules():  # plain attributes are not moved or cast with the module
+        for name, value in vars(part).items():
+            if isinstance(value, torch.Tensor):
+                named.setdefault(f"{prefix}.{name}".lstrip("."), value)
+    unreal = [name for name, value in named.items() if value.is_meta]
+    named_unreal = [name for name in unreal if _named(name, tuple(named[name].shape))]
+    if named_unreal:
+        notes.append(f"{named_unreal[0]} is on the meta device and holds no values; load the weights first")
+    real = {name: value for name, value in named.items() if not value.is_meta}
+    stored = [one for one in checkpoints.chosen(real, _wanted).values() if one is not None]
+    return Source(spec, True, _held(stored), len(named), expected, notes)
+
+
+def _said(error: Exception) -> str:
+    """An exception in a line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

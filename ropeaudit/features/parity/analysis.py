@@ -1,0 +1,102 @@
+"""Parity: two subjects on the same q and k, such as what trains a model and what serves it.
+
+Parity is not accuracy: two that make the same error agree, and two that are equally accurate may differ by
+more than either drifts. So their distance and the drift of each are measured together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ropeaudit import recipes
+from ropeaudit.arithmetic.formats import Format
+from ropeaudit.audits.cases import Case, fits, positions_fit
+from ropeaudit.engine.pair import Apart, Comparison, Fresh
+from ropeaudit.errors import UsageError
+from ropeaudit.inputs.qk import Inputs
+from ropeaudit.recipes import Recipe, Resolved
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.emulated import Emulated
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """Two subjects in one case, dtype and offset. inputs_differ: they round q and k differently."""
+
+    case: Case
+    setting: RopeSetting
+    inputs: Inputs
+    names: tuple[str, str]
+    dtype: Format
+    offset: int
+    formats: tuple[Format, Format]
+    inputs_differ: bool
+    apart: Apart
+
+
+def subject(spec: str, common: Mapping[str, str]) -> Recipe:
+    """Return a recipe by name or file, with its own changes in brackets: hf[angle=fp64,table=fp32].
+
+    common: changes made to it before its own. Raises: UnknownName, BadInput, UsageError.
+    """
+    name, own = spec.strip(), dict[str, str]()
+    if name.endswith("]") and "[" in name:
+        name, _, inner = name[:-1].rpartition("[")
+        if not name or not inner.strip():
+            raise UsageError(f"subject {spec!r} is not NAME[STAGE=FORMAT]; try hf[angle=fp64]")
+        own = recipes.parse_changes([inner])
+    return recipes.load(name).changed({**common, **own})
+
+
+def names(pair: Sequence[Recipe], specs: Sequence[str]) -> tuple[str, str]:
+    """Return what to call two subjects: their names, or what was typed where two files share a name."""
+    first, second = (recipe.name for recipe in pair)
+    return (specs[0], specs[1]) if first == second and pair[0] != pair[1] else (first, second)
+
+
+def run(
+    cases: Sequence[Case],
+    pair: tuple[Recipe, Recipe],
+    called: tuple[str, str],
+    dtypes: Sequence[Format],
+    offsets: Sequence[int],
+    progress: Callable[[float], None] = lambda share: None,
+) -> Iterator[Parity]:
+    """Yield what was measured, case by case, dtype by dtype, offset by offset.
+
+    offsets: tokens, added to every position. progress hears the share that is done, from 0 to 1.
+    Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated.
+    """
+    resolved = [(recipe.resolve(fmt), other.resolve(fmt)) for fmt in dtypes for recipe, other in [pair]]
+    fits(max(case.check(offsets) for case in cases))
+    total, done = len(cases) * len(resolved) * len(offsets), 0
+    for case in cases:
+        inputs, setting = case.load()
+        positions_fit(offsets, inputs.q.shape[1])
+        for two in resolved:
+            for offset in offsets:
+
+                def part(share: float, start: int = done) -> None:
+                    progress((start + share) / total)
+
+                yield _one(case, inputs, setting, two, called, offset, part)
+                done += 1
+
+
+def _one(
+    case: Case,
+    inputs: Inputs,
+    setting: RopeSetting,
+    two: tuple[Resolved, Resolved],
+    called: tuple[str, str],
+    offset: int,
+    progress: Callable[[float], None],
+) -> Parity:
+    axes = case.position_axes(setting)
+    first, second = (Emulated(recipe, setting, axes) for recipe in two)
+    turners = Fresh(first, inputs, offset), Fresh(second, inputs, offset)
+    compared = Comparison(inputs, setting, case.mask, turners, offset if setting.clipped else 0)
+    formats, differ = (first.input, second.input), compared.formats[0] is not compared.formats[1]
+    found = compared.run(progress)
+    return Parity(case, setting, inputs, called, first.dtype, offset, formats, differ, found)

@@ -1,0 +1,68 @@
+"""In which frequencies the drift sits: the part of every pair over its wavelength."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ropeaudit.features.plot import style
+from ropeaudit.features.plot.style import Picture
+from ropeaudit.reports.numbers import part
+
+
+def draw(rows: Sequence[Mapping[str, Any]], length: int) -> Picture:
+    """Return the picture of rows by pair. length: positions of the sequence, where fast pairs end."""
+    kept, notes = style.cases(rows, style.MOST_LINES)
+    title = _title(kept, length)
+    made, (axes,) = style.figure(title)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    lost, zero = [], []
+    for number, (name, some) in enumerate(kept.items()):
+        look = style.line(number) | {"markersize": 3.5, "linewidth": 1.0}
+        pairs = [(row["wavelength"], row["part_rms"]) for row in some if _finite(row["wavelength"])]
+        pairs = sorted((x, math.nan if y is None else y) for x, y in pairs)
+        lost += [x for x, y in pairs if math.isnan(y)]
+        zero += [x for x, y in pairs if y == 0]
+        axes.plot([x for x, _ in pairs], [y if y else math.nan for _, y in pairs], label=name, **look)
+        for row in some:
+            if isinstance(row["pair"], str) and row["part_rms"]:  # of no pair
+                dots = {"color": look["color"], "linestyle": (0, (1, 2)), "linewidth": 1.0}
+                axes.axhline(row["part_rms"], label=f"{name}: {row['pair']}", **dots)
+    if lost:
+        style.edge(axes, sorted(set(lost)), True, style.RED, "nan or infinite")
+    if zero:
+        style.edge(axes, sorted(set(zero)), False, style.GREY, "no drift at all")
+    if length:
+        axes.axvline(length, color=style.GREY, linewidth=0.8, linestyle=(0, (2, 2)))
+        text = f"← fast   {length:,} positions   slow →"
+        axes.text(
+            length, 1.0, text, transform=axes.get_xaxis_transform(), ha="center", va="bottom", fontsize=7
+        )
+    axes.set_xlabel("wavelength of the frequency pair (tokens of a full turn)")
+    axes.set_ylabel("RMS drift of the pair (score units)")
+    style.legend(axes)
+    return Picture(made, title, notes)
+
+
+def _title(groups: Mapping[str, Sequence[Mapping[str, Any]]], length: int) -> str:
+    """Say where the drift of the case that drifts most sits."""
+
+    def drift(name: str) -> float:
+        return math.fsum(row["part_rms"] ** 2 for row in groups[name] if row["part_rms"] is not None)
+
+    name = max(groups, key=drift)
+    pairs = [row for row in groups[name] if _finite(row["wavelength"]) and _finite(row["share"])]
+    if not pairs:
+        return f"{name}: no finite drift to share out"
+    fast = sum(row["share"] for row in pairs if row["wavelength"] < length)
+    slow = sum(row["share"] for row in pairs if row["wavelength"] >= length)
+    return (
+        f"{name}: pairs that turn within {length:,} positions hold {part(fast)} of the drift, slower ones "
+        f"{part(slow)}"
+    )
+
+
+def _finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

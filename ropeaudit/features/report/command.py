@@ -1,0 +1,45 @@
+"""ropeaudit report: reports read back, merged, and written in any form, HTML above all."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from ropeaudit.console.options import report_options
+
+
+@click.command(
+    epilog="The page is one file: it opens without a network or a server. Exit code: 0 done, 2 bad usage or "
+    "input."
+)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@report_options
+def report(**options: Any) -> int:
+    """Make a page, or any other form, of reports that `ropeaudit shift` has written.
+
+    FILE is a .csv, .json or .jsonl; several are merged. With -o and without -f only the finding and the
+    names of the files are printed.
+    """
+    from ropeaudit.console import output, rows
+    from ropeaudit.features.report.report import COLUMNS, merged
+    from ropeaudit.reports.numbers import printable
+    from ropeaudit.runtime import run_metadata
+
+    columns = rows.chosen_columns(options, COLUMNS, "(`ropeaudit list columns` explains them)")
+    chosen = click.get_current_context().get_parameter_source("form") is not ParameterSource.DEFAULT
+    with output.opened(options["outputs"]) as files:
+        made = merged(options["files"], columns, run_metadata.gather())
+        if chosen or not files:
+            output.deliver(made, files, options)
+            return 0
+        for file in files:
+            file.write(made)
+    sys.stdout.write(f"{printable(made.headline)}\n")
+    for file in files if not options["quiet"] else ():
+        size = "" if file.stream else f", {os.path.getsize(file.path) / 1e6:.2g} MB"
+        output.say(f"wrote {file.path}: {len(made.rows)} rows{size}")
+    return 0

@@ -1,0 +1,178 @@
+"""Keys that are rotated again and again from their stored values, instead of afresh.
+
+After S steps of `by` tokens a key has been rounded S + 1 times: its error grows, and where the cos and sin
+of the step are rounded, cos² + sin² is not 1, and its norm grows or shrinks by the same factor at every step.
+This is what llama.cpp does to shift a context (K-shift), and what position-independent reuse of a KV cache
+does to place one.
+Letters: g key-value heads, s positions, d head_dim, p pairs. Positions in tokens.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import FloatArray, Format, round_to
+from ropeaudit.audits.cases import Case, fits, positions_fit
+from ropeaudit.engine import plan
+from ropeaudit.engine.pair import Apart, Comparison, Fresh, Name
+from ropeaudit.errors import UsageError
+from ropeaudit.inputs.qk import Inputs
+from ropeaudit.recipes import Resolved
+from ropeaudit.reference import exact_scores
+from ropeaudit.rope.scaled import attention_factor
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import run_metadata
+from ropeaudit.runtime.threads import mapping
+from ropeaudit.subjects.emulated import Emulated
+
+MOST_STEPS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rerotated:
+    """Keys after some steps. position: that of the first key by then.
+
+    apart: a is the re-rotated, b a fresh rotation at the final position.
+    norm: mean relative change of the norm of the keys; nan where all are zero or one is not finite.
+    """
+
+    case: Case
+    setting: RopeSetting
+    inputs: Inputs
+    subject: str
+    dtype: Format
+    steps: int
+    by: int
+    position: int
+    apart: Apart
+    norm: float
+
+
+def start(steps: Sequence[int], by: int) -> int:
+    """Return the first position from which keys never go below 0. Units: tokens."""
+    return max(0, -by) * max(steps)
+
+
+def check(cases: Sequence[Case], steps: Sequence[int], by: int) -> None:
+    """Raise UsageError or BadShape for what cannot be rotated again and again."""
+    for count in steps:
+        if not 0 <= count <= MOST_STEPS:
+            raise UsageError(
+                f"--steps {count} is not a number from 0 to {MOST_STEPS}; try --steps 1,16,64,256"
+            )
+    fits(max(case.check([max(steps) * abs(by)]) for case in cases))
+
+
+def run(
+    cases: Sequence[Case],
+    recipes: Sequence[Resolved],
+    steps: Sequence[int],
+    by: int,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Iterator[Rerotated]:
+    """Yield what was measured: case by case, recipe by recipe, by growing number of steps.
+
+    by: tokens of one step; negative ones move keys towards the start. progress hears the share done.
+    Raises: UsageError, UnknownName, BadShape, BadInput.
+    """
+    check(cases, steps, by)
+    total, done = len(cases) * len(recipes), 0
+    for case in cases:
+        inputs, setting = case.load()
+        positions_fit([max(steps) * abs(by)], inputs.q.shape[1])
+        if setting.clipped:
+            raise UsageError(
+                "clipped angles do not add up, so keys cannot be rotated again; leave out --clip"
+            )
+        for recipe in recipes:
+
+            def part(share: float, start: int = done) -> None:
+                progress((start + share) / total)
+
+            yield from _recipe(case, inputs, setting, recipe, sorted(set(steps)), by, part)
+            done += 1
+
+
+class Stored(Fresh):
+    """Queries turned afresh at an offset, keys as they lie in a cache."""
+
+    def __init__(self, subject: Emulated, inputs: Inputs, offset: int, keys: Sequence[FloatArray]) -> None:
+        """Keep the keys: per head (s, d)."""
+        super().__init__(subject, inputs, offset)
+        self.keys = keys
+
+    def turned(self, name: Name, head: int, panel: slice) -> FloatArray:
+        """Return a fresh q or a stored k of a head. Shapes: -> (panel, d)."""
+        return self.keys[head][panel] if name == "k" else super().turned(name, head, panel)
+
+
+def _recipe(
+    case: Case,
+    inputs: Inputs,
+    setting: RopeSetting,
+    recipe: Resolved,
+    steps: Sequence[int],
+    by: int,
+    progress: Callable[[float], None],
+) -> Iterator[Rerotated]:
+    axes = case.position_axes(setting)
+    subject, stepper = Emulated(recipe, setting, axes), Emulated(recipe, _step_setting(setting), axes)
+    first, norms, done = start(steps, by), _norms(inputs, setting, recipe.input), 0
+    table = stepper.table(np.zeros(1, dtype=np.int64), by)
+    keys = _fresh_keys(subject, inputs, first)
+    with mapping(run_metadata.threads()) as mapped:
+        for count in steps:
+            for _ in range(done, count):
+                keys = list(mapped(stepper.rotate, keys, [table] * len(keys)))
+                done += 1
+                progress(done / (max(steps) + 1))
+            at = first + count * by
+            turners = Stored(subject, inputs, at, keys), Fresh(subject, inputs, at)
+            hear = functools.partial(_hold, progress, done / (max(steps) + 1))
+            apart = Comparison(inputs, setting, case.mask, turners).run(hear)
+            growth = _growth(keys, norms)
+            yield Rerotated(case, setting, inputs, subject.name, recipe.dtype, count, by, at, apart, growth)
+
+
+def _hold(progress: Callable[[float], None], share: float, _: float) -> None:
+    """Say the same share again: whoever listens may break the work off."""
+    progress(share)
+
+
+def _step_setting(setting: RopeSetting) -> RopeSetting:
+    """The setting of a step: the attention factor is in the stored keys and must not come in again."""
+    if attention_factor(setting.scaling) == 1.0:
+        return setting
+    return replace(setting, scaling=replace(setting.scaling, attention_factor=1.0))
+
+
+def _fresh_keys(subject: Emulated, inputs: Inputs, offset: int) -> list[FloatArray]:
+    """All keys as first stored. Shapes: -> per head (s, d)."""
+    fresh, size = Fresh(subject, inputs, offset), inputs.k.shape[1]
+    parts: list[list[FloatArray]] = [[] for _ in inputs.k]
+    for i in range(0, size, plan.PANEL):
+        panel = slice(i, min(i + plan.PANEL, size))
+        fresh.prepare([panel])
+        for head, found in enumerate(parts):
+            found.append(fresh.turned("k", head, panel))
+    return [np.concatenate(found) for found in parts]
+
+
+def _norms(inputs: Inputs, setting: RopeSetting, fmt: Format) -> list[FloatArray]:
+    """Exact norms of the keys, rounded inputs and the attention factor included. Shapes: per head (s,)."""
+    table: Any = exact_scores.distance_table(np.zeros(1), setting)
+    rounded = (round_to(k, fmt).astype(np.float64) for k in inputs.k)
+    return [np.linalg.norm(exact_scores.turned(k, table, setting, "double").whole, axis=1) for k in rounded]
+
+
+def _growth(keys: Sequence[FloatArray], norms: Sequence[FloatArray]) -> float:
+    """Mean of |key| / exact norm - 1 over keys that are not zero."""
+    own = np.concatenate([np.linalg.norm(k.astype(np.float64), axis=1) for k in keys])
+    exact = np.concatenate(list(norms))
+    some = exact > 0
+    return float(np.mean(own[some] / exact[some] - 1)) if some.any() else float("nan")

@@ -1,0 +1,63 @@
+"""--baseline: what is measured now is compared with an earlier report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ropeaudit.console import gates, output
+from ropeaudit.console.gates import Gate
+from ropeaudit.errors import BadInput
+
+if TYPE_CHECKING:
+    from ropeaudit.audits.comparison import Pair
+    from ropeaudit.reports import Report, Row
+
+
+@dataclass(slots=True)
+class Baseline:
+    """The rows of an earlier report; `pairs` holds the comparison once there is something to compare."""
+
+    path: str
+    rows: Sequence[Row]
+    options: dict[str, Any]
+    pairs: Sequence[Pair] = field(default_factory=list)
+    nothing: BadInput | None = None
+
+    def beside(self, report: Report) -> Report:
+        """Return a report with what changed behind it; forms without sentences get it on stderr.
+
+        Where no case is in both, `broken` raises what is wrong: the rows must be written first.
+        """
+        from ropeaudit.audits import comparison
+        from ropeaudit.reports.comparison import diff_report
+
+        try:
+            found = comparison.compare(self.rows, report.rows)
+        except BadInput as error:
+            self.nothing = error
+            return report
+        changes = diff_report(found, None, {})
+        changes = replace(changes, circumstances={}, headline=f"Since {self.path}: {changes.headline}")
+        self.pairs = found.pairs
+        if self.options["form"] not in ("table", "markdown") and not self.options["quiet"]:
+            output.say(changes.headline)
+        return replace(report, further={**report.further, "changes": changes})
+
+    def broken(self, conditions: Sequence[Gate]) -> list[str]:
+        """Return a line for every gate that is broken. Raises: UsageError, BadInput."""
+        if self.nothing:
+            raise self.nothing
+        relative = [gate for gate in conditions if gate.relative]
+        gates.check_columns(relative, [pair.before for pair in self.pairs])
+        return gates.broken_since(conditions, self.pairs)
+
+
+def opened(options: dict[str, Any]) -> Baseline | None:
+    """Read the file of --baseline, before anything is measured; None without one. Raises: BadInput."""
+    if options["baseline"] is None:
+        return None
+    from ropeaudit.reports.reading import read
+
+    return Baseline(options["baseline"], read(options["baseline"]), options)

@@ -1,0 +1,136 @@
+"""Groups of rows for people: a line per group, or its worst row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ropeaudit.audits import records
+from ropeaudit.audits.records import EARLIER_VERDICTS, VERDICTS
+from ropeaudit.audits.summary import Group, gravity
+from ropeaudit.reports import Report, settings
+from ropeaudit.reports.numbers import setting, short
+from ropeaudit.reports.verdicts import quality
+
+SCHEMA = 2  # 2: out_of_tolerance, and the verdicts of schema 3 of an audit
+_OWN: dict[str, str] = {
+    "cases": "how many rows the group has",
+    "undefined": "how many of them have no value in the column: nan, refused",
+    "column": "the column that is summarised",
+    "worst": "its worst value: nan before all, then the largest |value|; the smallest of distinct_positions",
+    "median": "its median over the rows that have a value",
+    "worst_at": "subject, dtype and offset of the worst row, with the settings that differ within the group",
+    "out_of_tolerance": "how many rows are not good enough: within_tolerance is no",
+    "verdicts": "how many rows have which verdict",
+    **{f"{verdict}_cases": f"how many rows are {verdict}: {text}" for verdict, text in VERDICTS.items()},
+}
+# column -> what it holds, whatever the rows are grouped by
+COLUMNS: dict[str, str] = {"schema": "version of this list of columns", **records.COLUMNS, **_OWN}
+_SCREEN = ("cases", "out_of_tolerance", "worst", "median", "worst_at", "verdicts")
+_DISPENSABLE = ("median", "verdicts")
+
+
+def row(group: Group, by: Sequence[str]) -> dict[str, Any]:
+    """Return the columns of a group."""
+    verdicts, worst = group.verdicts, group.worst
+    found = [name for name in {**EARLIER_VERDICTS, **VERDICTS} if verdicts[name]]
+    return {
+        "schema": SCHEMA,
+        **group.names,
+        "cases": len(group.rows),
+        "undefined": len(group.rows) - len(group.values),
+        "column": group.column,
+        "worst": worst[group.column] if worst else None,
+        "median": group.median,
+        "worst_at": _place(group, by) if worst else "none",
+        "out_of_tolerance": _out_of_tolerance(group.rows),
+        "verdicts": ", ".join(f"{verdicts[name]} {name}" for name in reversed(found)),
+        **{f"{name}_cases": verdicts[name] for name in VERDICTS},
+    }
+
+
+def _out_of_tolerance(rows: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return how many rows are not good enough; None where no row says whether it is."""
+    known = [quality(one) for one in rows]
+    return known.count("no") if any(known) else None
+
+
+def summary_report(
+    found: Sequence[Group],
+    by: Sequence[str],
+    columns: Sequence[str] | None,
+    circumstances: Mapping[str, Any],
+) -> Report:
+    """Return a line per group; `columns` chooses and orders what is shown and written."""
+    rows = [row(group, by) for group in found]
+    known = list(rows[0]) if rows else ["schema", *by, *_OWN]
+    return Report(
+        rows=rows,
+        columns=list(columns or known),
+        screen=list(columns or [*by, *_SCREEN]),
+        dispensable=() if columns else _DISPENSABLE,
+        headline=headline(found),
+        legend=_legend(found),
+        circumstances={"schema": SCHEMA, "by": list(by), **circumstances},
+    )
+
+
+def worst_report(
+    found: Sequence[Group],
+    by: Sequence[str],
+    columns: Sequence[str] | None,
+    circumstances: Mapping[str, Any],
+) -> Report:
+    """Return the worst row of each group, with the columns of a record that the files have."""
+    whole = [group.worst for group in found if group.worst]
+    known = [name for name in records.COLUMNS if any(name in one for one in whole)]
+    rows = [{name: one.get(name) for name in (*known, *(columns or ()))} for one in whole]
+    column = [group.column for group in found[:1]]
+    first = list(dict.fromkeys([*by, "subject", "dtype", "offset", *settings.independent(rows)]))
+    return Report(
+        rows=rows,
+        columns=list(columns or known),
+        screen=list(columns or [name for name in (*first, *column, "verdict") if name in known]),
+        headline=headline(found),
+        legend=_legend(found),
+        circumstances={"schema": records.SCHEMA, "by": list(by), **circumstances},
+    )
+
+
+def headline(found: Sequence[Group]) -> str:
+    """Return the finding in a sentence: cases that lost their scores, and the worst of the others."""
+    cases = sum(len(group.rows) for group in found)
+    said = [f"{cases} cases in {len(found)} group{'' if len(found) == 1 else 's'}"]
+    column = found[0].column if found else ""
+    rows = [row for group in found for row in group.rows if row.get("verdict") != "refused"]
+    lost = [row for row in rows if gravity(row, column) == math.inf]
+    if lost:
+        verb = "has" if len(lost) == 1 else "have"
+        said.append(f"{len(lost)} {verb} no {column} (nan), first {_who(lost[0])}")
+    if left := [row for row in rows if gravity(row, column) < math.inf]:
+        worst = max(left, key=lambda row: gravity(row, column))
+        others = " of the others" if lost else ""
+        said.append(f"the worst {column}{others} is {short(worst[column])}, of {_who(worst)}")
+    return f"{'; '.join(said)}."
+
+
+def _who(row: Mapping[str, Any]) -> str:
+    names = (row.get("model"), row["subject"], row.get("dtype"))
+    return f"{' '.join(str(name) for name in names if name not in (None, 'none'))} at offset {row['offset']}"
+
+
+def _place(group: Group, by: Sequence[str]) -> str:
+    worst = group.worst or {}
+    names = [name for name in ("model", "subject", "dtype") if name in worst and name not in by]
+    words = [str(worst[name]) for name in names if worst[name] != "none"]
+    several = [name for name in settings.independent(group.rows) if name not in (*by, *names)]
+    words += [f"{name}={setting(worst.get(name))}" for name in several]
+    return " ".join([*words, f"at offset {worst['offset']}"] if "offset" not in by else words) or "there"
+
+
+def _legend(found: Sequence[Group]) -> str:
+    if not found:
+        return ""
+    column = found[0].column
+    return f"worst, median: of {column}: {records.COLUMNS[column]}."

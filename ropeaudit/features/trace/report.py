@@ -1,0 +1,169 @@
+"""What an implementation does, stage by stage, and which recipe it behaves like, for people and for files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ropeaudit.features.trace.analysis import Traced
+from ropeaudit.features.trace.compare import COMPARED, Likeness, expected, narrowest
+from ropeaudit.reports import Report
+from ropeaudit.reports.numbers import percent
+from ropeaudit.subjects.placement import likeness
+
+SCHEMA = 1
+# column -> what it holds
+COLUMNS: dict[str, str] = {
+    "schema": "version of this list of columns",
+    "implementation": "name of what was called",
+    "dtype": "number format of q and k",
+    "layout": "pairs of dims: half or interleaved",
+    "head_dim": "dims of a head",
+    "rotary_dim": "dims of a head that are rotated",
+    "base": "theta: frequencies are base^(-2i/rotary_dim)",
+    "stage": "position, frequency, angle, trig, table, input, rotation or output; none: nothing was seen",
+    "seen": "dtypes that its numbers took, in order",
+    "operations": "torch operations, in the order in which they came first; given: made by the caller",
+    "recipe_format": "number format of the stage in the nearest recipe",
+    "agrees": "whether the narrowest dtype seen is that format; nan where it is not compared",
+    "nearest": "recipes that rotate with the arithmetic nearest to what was measured; none: no named one",
+    "behaviour": "that arithmetic in words, or the fault that was recognised; none: nothing known",
+    "distance": "RMS distance of rotated vectors from the recipe's, over that from exact ones; worst offset",
+    "equal": "share of the numbers that are the recipe's to the last bit",
+    "profile": "largest factor between the RMS drifts of both, over the offsets",
+    "refused": "why it could not be called; none where it could",
+}
+LEGEND = (
+    "seen: dtypes that the stage's numbers took; recipe format: that of the nearest recipe, by its numbers;\n"
+    "distance: RMS difference of its rotated vectors from the recipe's, over that from the exact ones."
+)
+_SCREEN = ("implementation", "dtype", "stage", "seen", "operations", "recipe_format", "agrees")
+_DISPENSABLE = ("agrees", "operations")
+_PROFILE = ("implementation", "dtype", "offset", "drift_rms", "predicted_rms", "ratio")
+_RECIPES = (
+    "implementation",
+    "dtype",
+    "behaviour",
+    "recipes",
+    "distance",
+    "equal",
+    "profile",
+    "stages_differing",
+)
+_SHOWN = 4  # recipes
+
+
+def rows(found: Traced) -> list[dict[str, Any]]:
+    """Return the columns of `COLUMNS`, a row a stage."""
+    about = {"schema": SCHEMA, "implementation": found.name, "dtype": found.dtype.name}
+    about |= {name: getattr(found.setting, name) for name in ("layout", "head_dim", "rotary_dim", "base")}
+    best = found.nearest()[0] if found.likely else None
+    right = expected(best.group.resolved) if best else {}
+    tail = {
+        "nearest": " ".join(names(found)) or "none",
+        "behaviour": likeness.words(best.group.resolved) if best else found.fault or "none",
+        "distance": best.distance if best else math.nan,
+        "equal": best.equal if best else math.nan,
+        "profile": best.profile if best else math.nan,
+        "refused": found.refused or "none",
+    }
+    made = []
+    for stage in found.stages:
+        form = right.get(stage.name)
+        seen = {
+            "stage": stage.name,
+            "seen": " -> ".join(stage.dtypes),
+            "operations": " ".join(stage.operations) or "none",
+        }
+        agrees = None if form is None else "yes" if narrowest(stage) == form else "no"
+        made.append({**about, **seen, "recipe_format": form or "none", "agrees": agrees, **tail})
+    empty = {"stage": "none", "seen": "none", "operations": "none", "recipe_format": "none", "agrees": None}
+    return made or [{**about, **empty, **tail}]
+
+
+def names(found: Traced) -> list[str]:
+    """Return the recipes that none is nearer than."""
+    return [name for like in found.nearest() for name in like.group.names] if found.likely else []
+
+
+def trace_report(
+    found: Sequence[Traced],
+    columns: Sequence[str] | None,
+    circumstances: Mapping[str, Any],
+    said: Sequence[str] = (),
+) -> Report:
+    """Return the report; `columns` chooses and orders what is shown and written. said: notes, the first."""
+    return Report(
+        rows=[row for one in found for row in rows(one)],
+        columns=list(columns or COLUMNS),
+        screen=list(columns or _SCREEN),
+        dispensable=() if columns else _DISPENSABLE,
+        headline=" ".join(headline(one) for one in found) or "Nothing was traced.",
+        notes=[*said, *(text for one in found for text in notes(one))],
+        legend=LEGEND,
+        circumstances={"schema": SCHEMA, **circumstances},
+        further={"profiles": _profiles(found), "recipes": _recipes(found)},
+    )
+
+
+def headline(found: Traced) -> str:
+    """Return the finding on one implementation in a sentence."""
+    who = f"{found.name} in {found.dtype}"
+    if found.refused:
+        return f"{who} is refused: {found.refused}."
+    if not found.likely:
+        fault = f" what comes nearest: {found.fault}." if found.fault else " nothing known comes near it."
+        return f"{who} behaves like no known recipe;{fault}"
+    best = found.nearest()
+    like = "; or ".join(str(one.group) for one in best)
+    places = len(found.drifts or {}) * COMPARED
+    equal = f"{percent(best[0].equal)} of its numbers for q at {places} positions are theirs to the last bit"
+    if best[0].differing:
+        return f"{who} behaves like no known recipe: {_otherwise(found, best[0])}, but {equal}."
+    named = any(one.group.names for one in best)
+    return f"{who} behaves like: {like}{'' if named else ', which no named recipe does'}; {equal}."
+
+
+def _otherwise(found: Traced, best: Likeness) -> str:
+    """Return which stages were seen in another dtype than the nearest recipe has, and in which."""
+    seen, right = {stage.name: narrowest(stage) for stage in found.stages}, expected(best.group.resolved)
+    parts = [f"{name} was seen in {seen[name]} (there {right[name]})" for name in best.differing]
+    who = ", ".join(best.group.names) or likeness.words(best.group.resolved)
+    return f"nearest is {who}, yet {', '.join(parts)}"
+
+
+def notes(found: Traced) -> list[str]:
+    """Return what could not be seen, and at which offsets it was refused."""
+    who = f"{found.name} {found.dtype}"
+    said = [f"{who}: offset {offset} was left out: {reason}" for offset, reason in found.dropped.items()]
+    if not found.refused and not found.stages:
+        said.append(f"{who}: it does not run in torch; its numbers alone were compared.")
+    return said
+
+
+def _profiles(found: Sequence[Traced]) -> Report:
+    """Drift by offset, beside what the nearest recipe predicts."""
+    made = []
+    for one in found:
+        for offset, drift in (one.drifts or {}).items():
+            right = (one.predicted or {}).get(offset, math.nan)
+            values = (one.name, one.dtype.name, offset, drift, right, drift / right if right else math.nan)
+            made.append(dict(zip(_PROFILE, values, strict=True)))
+    title = "Drift of scores formed in float64, by offset, and what the nearest recipe predicts:"
+    return Report(made, _PROFILE, _PROFILE, headline=title if made else "")
+
+
+def _recipes(found: Sequence[Traced]) -> Report:
+    """The nearest recipes."""
+    made = []
+    for one in found:
+        for like in one.likely[: max(_SHOWN, len(one.nearest()))]:
+            recipes = " ".join(like.group.names) or "none"
+            values = (
+                *(one.name, one.dtype.name, likeness.words(like.group.resolved), recipes),
+                *(like.distance, like.equal, like.profile, " ".join(like.differing) or "none"),
+            )
+            made.append(dict(zip(_RECIPES, values, strict=True)))
+    title = "Recipes, nearest first:"
+    return Report(made, _RECIPES, _RECIPES[:-1], ("profile", "recipes"), title if made else "")

@@ -1,1 +1,0 @@
-"""Files of tensors: captured q and k, dumped tables, checkpoints."""

@@ -1,0 +1,1 @@
+"""What is rotated: q and k, masks, samples of them."""

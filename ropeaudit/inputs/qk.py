@@ -1,0 +1,160 @@
+"""The q and k of an audit: made from a seed, constant, counted, positional, or captured from a real model.
+
+Letters: h heads, g key-value heads, s positions, d head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse, round_to
+from ropeaudit.errors import BadShape, UnknownName
+from ropeaudit.inputs import captured, positional_heads
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import digests
+
+BEHIND = positional_heads.BEHIND  # kind of head -> distance of the token that it looks at
+SYNTHETIC = ("gaussian", "ones", "arange", *BEHIND)
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """q (h, s, d) and k (g, s, d) in float64, before the input stage rounds them.
+
+    source says where they came from, digest which numbers a file held (empty for those that are made); seed
+    is None where none was used.
+    Query head i reads key-value head i // (h // g).
+    """
+
+    q: Array
+    k: Array
+    source: str
+    seed: int | None
+    digest: str = ""
+    _unchanged: dict[Format, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.q.shape[0] % self.k.shape[0]:
+            raise BadShape(
+                f"{self.k.shape[0]} key-value heads do not divide {self.q.shape[0]} heads; "
+                f"give --kv-heads a divisor of --heads"
+            )
+
+    @property
+    def heads(self) -> int:
+        """h: query heads."""
+        return int(self.q.shape[0])
+
+    @property
+    def kv_heads(self) -> int:
+        """g: key-value heads."""
+        return int(self.k.shape[0])
+
+    @property
+    def seq_len(self) -> int:
+        """s: positions."""
+        return int(self.q.shape[1])
+
+    def unchanged_by(self, fmt: Format) -> bool:
+        """Tell whether rounding q and k to `fmt` leaves them as they are."""
+        if fmt not in self._unchanged:
+            rows = (row for x in (self.q, self.k) for row in x)
+            self._unchanged[fmt] = fmt is FP64 or all(np.array_equal(round_to(row, fmt), row) for row in rows)
+        return self._unchanged[fmt]
+
+    def distinct(self, formats: Iterable[Format]) -> dict[Format, Format]:
+        """Return each format, or float64 in the place of one that leaves q and k as they are."""
+        return {fmt: FP64 if self.unchanged_by(fmt) else fmt for fmt in formats}
+
+    @property
+    def group(self) -> int:
+        """How many query heads share a key-value head."""
+        return int(self.q.shape[0] // self.k.shape[0])
+
+
+def make(kind: str, heads: int, kv_heads: int, seq_len: int, setting: RopeSetting, seed: int = 0) -> Inputs:
+    """Return synthetic q and k for a setting.
+
+    kind: "gaussian" (independent standard normal, from `seed`), "ones", "arange" (0, 1, ..., d-1 in
+    every row), or a head of `positional`, which looks at one distance by the setting's frequencies. Random
+    values are rounded to bfloat16 and to multiples of 2^-24, like activations captured from a 16-bit
+    model: float64, float32, float16 and bfloat16 hold them exactly, so that these dtypes are audited on the
+    same q and k and against the same reference. Raises: UnknownName, BadShape, UsageError.
+    """
+    check_kind(kind)
+    head_dim = setting.head_dim
+    q_shape, k_shape = (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim)
+    if kind == "gaussian":
+        generator = np.random.default_rng(seed)
+        q, k = (_gaussian(generator, shape) for shape in (q_shape, k_shape))
+        found = Inputs(q, k, kind, seed)
+        found._unchanged.update(dict.fromkeys((FP32, parse("fp16"), parse("bf16")), True))
+        return found
+    group = heads // kv_heads
+    q, k = (
+        np.ascontiguousarray(
+            np.broadcast_to(rows.repeat(some, axis=0)[:, None], (len(rows) * some, seq_len, head_dim))
+        )
+        for rows, some in zip(constant(kind, kv_heads, seq_len, setting, seed), (group, 1), strict=True)
+    )
+    return Inputs(q, k, kind, seed if seeded(kind) else None)
+
+
+def seeded(kind: str) -> bool:
+    """Tell whether a kind of `make` depends on the seed."""
+    return kind == "gaussian" or kind in BEHIND
+
+
+def constant(kind: str, kv_heads: int, seq_len: int, setting: RopeSetting, seed: int) -> tuple[Array, Array]:
+    """Return q and k of any token of each key-value head, for the kinds of `make` whose tokens are alike.
+
+    Shapes: -> two of (g, d). Raises: UsageError.
+    """
+    if kind in BEHIND:
+        q, k = positional_heads.vectors(kind, kv_heads, seq_len, setting, seed)
+        return on_16_bit_grid(q), on_16_bit_grid(k)
+    row = np.ones(setting.head_dim) if kind == "ones" else np.arange(setting.head_dim, dtype=np.float64)
+    rows = np.broadcast_to(row, (kv_heads, setting.head_dim))
+    return rows, rows
+
+
+def check_kind(kind: str) -> None:
+    """Raise UnknownName unless `kind` is one that `make` knows."""
+    if kind not in SYNTHETIC:
+        raise UnknownName("--qk", kind, SYNTHETIC, "(or a file: .safetensors, .npz, .pt, q.npy,k.npy)")
+
+
+def _gaussian(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Draw normal numbers on the 16-bit grid, a head at a time: what is drawn is still in the cache."""
+    drawn = np.empty(shape)
+    for head in drawn:
+        generator.standard_normal(out=head)
+        head[...] = on_16_bit_grid(head)
+    return drawn
+
+
+def check_head(kind: str, seq_len: int, setting: RopeSetting) -> None:
+    """Raise UsageError if `kind` is a head that the setting cannot make."""
+    if kind in BEHIND:
+        positional_heads.vectors(kind, 1, seq_len, setting, 0)
+
+
+def on_16_bit_grid(x: Array) -> Array:
+    """Round to bfloat16, then to float16: see `make`."""
+    return round_to(round_to(x, parse("bf16")), parse("fp16")).astype(np.float64)
+
+
+def from_file(spec: str) -> Inputs:
+    """Return captured q and k; see `ropeaudit.inputs.captured.read`. Raises: BadInput, BadShape."""
+    q, k = captured.read(spec)
+    name = spec if spec.isprintable() else repr(spec)[1:-1]
+    return Inputs(q, k, name, None, digests.of_arrays((q, k)))
+
+
+def is_file(spec: str) -> bool:
+    """Tell whether a --qk value names a file rather than a synthetic kind."""
+    return "." in spec or "/" in spec

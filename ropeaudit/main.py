@@ -1,0 +1,184 @@
+"""The command group, and the one place where exceptions become messages and exit codes.
+
+0 done, 1 a --fail-if was broken, 2 bad usage or bad input, 3 a fault of ours, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+import click
+
+from ropeaudit import __version__
+from ropeaudit.errors import RopeAuditError
+from ropeaudit.features.decay.command import decay
+from ropeaudit.features.diff.command import diff
+from ropeaudit.features.env.command import env
+from ropeaudit.features.explain.command import explain
+from ropeaudit.features.frequencies.command import frequencies
+from ropeaudit.features.history.command import history
+from ropeaudit.features.limit.command import limit
+from ropeaudit.features.list.command import list_
+from ropeaudit.features.merge.command import merge
+from ropeaudit.features.model.command import model
+from ropeaudit.features.module.command import module
+from ropeaudit.features.parity.command import parity
+from ropeaudit.features.plot.command import plot
+from ropeaudit.features.report.command import report
+from ropeaudit.features.rerotate.command import rerotate
+from ropeaudit.features.shift.command import shift
+from ropeaudit.features.summary.command import summary
+from ropeaudit.features.trace.command import trace
+from ropeaudit.reports.numbers import printable
+from ropeaudit.runtime import streams
+
+FAILED, BAD_USE, OUR_FAULT, INTERRUPTED = 1, 2, 3, 130
+_LONGEST = 1500  # characters of a line of a message
+
+
+@click.group(
+    no_args_is_help=False,  # an error is one or two lines
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Start with: ropeaudit shift --offset 1000 --dtype fp16",
+)
+@click.version_option(__version__, prog_name="ropeaudit")
+def cli() -> None:
+    """Audit the numerical precision of rotary position embeddings (RoPE).
+
+    Exact attention scores depend on the distance between tokens alone. In finite precision, adding a
+    number to every position changes them: ropeaudit says by how much.
+    """
+
+
+cli.add_command(shift)
+cli.add_command(frequencies)
+cli.add_command(decay)
+cli.add_command(parity)
+cli.add_command(rerotate)
+cli.add_command(limit)
+cli.add_command(explain)
+cli.add_command(history)
+cli.add_command(trace)
+cli.add_command(module)
+cli.add_command(model)
+cli.add_command(report)
+cli.add_command(diff)
+cli.add_command(summary)
+cli.add_command(plot)
+cli.add_command(merge)
+cli.add_command(list_)
+cli.add_command(env)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; no exception leaves this function."""
+    stdout, stderr = _streams()
+    try:
+        code = cli.main(args=arguments, prog_name="ropeaudit", standalone_mode=False)
+        streams.report().flush()
+        return code if isinstance(code, int) else 0
+    except BrokenPipeError:
+        return _closed_pipe()
+    except SystemExit as stop:  # how click ends after shell completion, and on a closed pipe, where it
+        if sys.stdout is stdout:  # wraps the streams
+            return int(stop.code or 0)
+        sys.stdout, sys.stderr = stdout, stderr
+        return _closed_pipe()
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        return _refuse(error.format_message(), _help_of(error))
+    except (click.Abort, KeyboardInterrupt):
+        return _say("interrupted", INTERRUPTED)
+    except RopeAuditError as error:
+        return _refuse(str(error))
+    except MemoryError:
+        return _refuse("out of memory; give a smaller --seq-len, --heads or --head-dim")
+    except OSError as error:
+        if _homeless():
+            return _refuse("the folder that this was started in is gone; go to another one")
+        return _refuse(f"cannot write the report: {error.strerror or error}")
+    except Exception as error:
+        if os.environ.get("ROPEAUDIT_DEBUG"):
+            raise
+        return _fault(error)
+    except BaseException as error:
+        return _fault(error)
+
+
+def _homeless() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return True
+    return False
+
+
+def _fault(error: BaseException) -> int:
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    _say(f"a fault of ropeaudit, not of yours: {text}", OUR_FAULT)
+    return _say("please report it with the command and `ropeaudit env`", OUR_FAULT)
+
+
+def _refuse(message: str, hint: str = "") -> int:
+    return _say(f"error: {_short(message)}" + (f"\n{hint}" if hint else ""), BAD_USE)
+
+
+def _help_of(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    return f"Try `{context.command_path} --help`." if context is not None else ""
+
+
+def _say(text: str, code: int) -> int:
+    try:
+        streams.report().flush()
+    except (OSError, ValueError):
+        _silence()
+    with contextlib.suppress(OSError, ValueError):
+        print("\n".join(map(_short, f"ropeaudit: {text}".split("\n"))), file=sys.stderr)
+    return code
+
+
+def _short(line: str) -> str:
+    """A line fit for any terminal: no control characters, and no more than a screenful."""
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+    return printable(line)
+
+
+def _streams() -> tuple[TextIO, TextIO]:
+    """Return stdout and stderr, with something in the place of those that the caller has closed (`>&-`)."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = _Closed()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # ASCII terminals must not end in a fault
+            stream.reconfigure(errors=streams.PLAIN)
+    return sys.stdout, sys.stderr
+
+
+class _Closed(io.StringIO):
+    """A stdout that is not there: every attempt to write to it fails."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EBADF, "stdout is closed")
+
+
+def _closed_pipe() -> int:
+    """The reader has seen enough, as `head` does: that is no error."""
+    _silence()
+    return 0
+
+
+def _silence() -> None:
+    """Send the rest of stdout nowhere, or the interpreter complains while it shuts down."""
+    out = streams.report()
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())

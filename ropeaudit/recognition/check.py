@@ -1,0 +1,156 @@
+"""What is wrong with a dumped inv_freq or cos/sin table: which pairs are off, and what explains it.
+
+A hypothesis predicts the dump from a setting that is wrong in one way, and casts on the way. It explains the
+dump if nothing is left but float32 rounding (`tolerance`) and the half ulp of its casts; the simplest
+that does comes first, then those that explain all but a few pairs.
+Letters: p pairs, n positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import Format
+from ropeaudit.recognition import hypotheses as judging
+from ropeaudit.recognition.hypotheses import Hypothesis
+from ropeaudit.recognition.stored_table import Table
+from ropeaudit.recognition.variants import Variant, variants
+from ropeaudit.reference import exact_frequencies
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.tensor_files.tables import Dump
+
+_SHOWN = 5, 3  # hypotheses kept, those that explain and those that do not
+_NEAR = 0.5  # a hypothesis is called near if it leaves at most this share of the error
+_LISTED = 4  # pairs that are named
+_AGREES = "within float32 rounding"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """A row a pair, the hypotheses (best first; none where the dump agrees), the finding in a sentence."""
+
+    agrees: bool
+    rows: list[dict[str, Any]]
+    hypotheses: list[Hypothesis]
+    headline: str
+
+    @property
+    def best(self) -> Hypothesis | None:
+        """The first hypothesis, if there is any."""
+        return next(iter(self.hypotheses), None)
+
+
+def check(dump: Dump, setting: RopeSetting, label: str = "") -> Diagnosis:
+    """Compare a dump with the exact table of a setting and say what explains the difference.
+
+    Raises: BadInput if the dump has not one column (or two) for each pair of the setting.
+    """
+    dump = dump.folded(setting.pairs)
+    exact = np.array([float(theta) for theta in exact_frequencies.frequencies(setting)])
+    work = _Frequencies(dump, setting, exact) if dump.cos is None else Table(dump, setting, exact)
+    with np.errstate(all="ignore"):
+        rows = [{"setting": label, **row} for row in work.rows()]
+        off = sum(row["off"] == "yes" for row in rows)
+        tried = list(work.hypotheses()) if off and np.isfinite(work.found).all() else []
+        ranked = sorted(tried, key=lambda one: one.rank)
+    right = [one for one in ranked if one.explains][: _SHOWN[0]]
+    rest = [one for one in ranked if not one.explains and (one.few or not one.expected)][: _SHOWN[1]]
+    nothing = min((one.residual for one in ranked if one.expected), default=0.0)
+    return Diagnosis(not off, rows, right + rest, _headline(dump.name, work, rows, right + rest, nothing))
+
+
+def _headline(
+    name: str,
+    work: _Frequencies | Table,
+    rows: list[dict[str, Any]],
+    ranked: Sequence[Hypothesis],
+    nothing: float,
+) -> str:
+    """Return the finding in a sentence. nothing: the RMS error that is left without any hypothesis."""
+    bad = int(work.found.size - np.isfinite(work.found).sum())
+    if bad:
+        return f"{name} holds {bad} nan or infinite values of {work.found.size}."
+    worst = max(rows, key=lambda row: abs(row[work.size]))
+    size = f"{abs(worst[work.size]):.2g} {work.unit}"
+    off = sum(row["off"] == "yes" for row in rows)
+    if not off:
+        return f"{name} agrees {_AGREES} (worst: pair {worst['pair']}, {size})."
+    much = f"{off} of {len(rows)} pairs {'is' if off == 1 else 'are'} off, by up to {size}"
+    if ranked and ranked[0].explains:
+        return f"{ranked[0].text} ({much})."
+    if ranked and ranked[0].few:
+        return _strays(work, rows, ranked[0])
+    left = f"{much} (pair {worst['pair']}); nothing that was tried explains it"
+    if ranked and ranked[0].residual <= _NEAR * nothing:
+        share = ranked[0].residual / nothing
+        return f"{left}, and the nearest is: {ranked[0].text}, which leaves {100 * share:.2g} % of the error."
+    return f"{left}, nor comes near."
+
+
+def _strays(work: _Frequencies | Table, rows: list[dict[str, Any]], best: Hypothesis) -> str:
+    """Return which pairs are off where the rest is explained."""
+    count, total = len(best.strays), len(rows)
+    listed = ", ".join(_stray(work, rows[pair]) for pair in best.strays[:_LISTED])
+    more = f" and {count - _LISTED} more" if count > _LISTED else ""
+    begin = f"{count} of {total} {work.things} {'is' if count == 1 else 'are'} off: {listed}{more}"
+    rest = f"the rest agrees {_AGREES}" if best.expected else f"the rest as if {best.text}"
+    if best.meant:
+        rest = f"of the rest, {best.text}"
+    return f"{begin}; nothing that was tried explains {'it' if count == 1 else 'them'}; {rest}."
+
+
+def _stray(work: _Frequencies | Table, row: dict[str, Any]) -> str:
+    first = row.get("first_position_off")
+    where = "" if first is None else f", first at position {first}"
+    return f"pair {row['pair']} by {abs(row[work.size]):.2g} {work.unit}{where}"
+
+
+class _Frequencies:
+    """A dumped inv_freq, or its inverses."""
+
+    size, unit, things = "relative_error", "relative", "frequencies"
+
+    def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
+        self.found = np.zeros(0) if dump.frequencies is None else dump.frequencies
+        self.name, self.inverse = dump.name, dump.inverse
+        self.setting, self.exact, self.tolerance = setting, exact, judging.tolerance(setting)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield what is known of every pair; a frequency of 0 has errors relative to the largest one."""
+        relative = (self.found - self.exact) / judging.sizes(self.exact)
+        for i, error in enumerate(relative.tolist()):
+            off = not abs(error) <= (self.tolerance[i] if self.exact[i] else 0.0)
+            yield {
+                "pair": i,
+                "theta": float(self.exact[i]),
+                "found": float(self.found[i]),
+                "relative_error": error,
+                "tolerance": float(self.tolerance[i]),
+                "off": "yes" if off else "no",
+            }
+
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        """Yield every setting that may have been meant, alone and with the casts that fit."""
+        casts = judging.holding(self._stored(self.found), judging.allowed_strays(self.found.size))
+        for variant in (Variant(self.exact, cost=0.0), *variants(self.setting, self.exact, self.found)):
+            for fmt in (None,) if variant.computed else (None, *casts):
+                yield self._hypothesis(variant, fmt)
+
+    def _stored(self, theta: Array) -> Array:
+        """Return frequencies as they are stored, and stored ones as frequencies."""
+        return 1 / theta if self.inverse else theta
+
+    def _hypothesis(self, variant: Variant, fmt: Format | None) -> Hypothesis:
+        theta, sizes = variant.theta, judging.sizes(variant.theta)
+        held, right = self._stored(self.found), self._stored(theta)
+        slack = np.where(theta == 0, 0.0, np.maximum(self.tolerance, judging.least(self.setting)))
+        strays = ~judging.within(held, right, slack * judging.sizes(right), fmt)
+        errors = np.abs(self.found - self._stored(judging.cast(right, fmt))) / sizes
+        text = variant.text(self.name, fmt.name if fmt else "", explains=not strays.any())
+        meant = "" if variant.computed else variant.seen
+        return judging.scored(text, strays, errors, variant.cost + judging.cast_cost(fmt), meant=meant)

@@ -1,0 +1,112 @@
+"""What may explain a dumped table: a hypothesis, how well it fits, and what float32 arithmetic allows.
+
+Letters: p pairs, u the roundoff of float32.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import FP32, Format, round_to
+from ropeaudit.recognition.variants import CASTS
+from ropeaudit.rope.scaled import effective_base
+from ropeaudit.rope.setting import RopeSetting
+
+_EXPECTED = "what is expected"
+_FEWEST = 4  # pairs of which one may be off beside a rest that is explained
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """A sentence, whether it explains every pair, and the RMS and the largest of what it leaves.
+
+    expected: it is the expected setting in the expected formats. meant: another setting, in words.
+    strays: the pairs that it does not explain. few: whether they are so few that it explains the rest.
+    Units: relative to the frequency, or radians for a cos/sin table.
+    """
+
+    text: str
+    explains: bool
+    residual: float
+    residual_max: float
+    expected: bool = False
+    meant: str = ""
+    few: bool = False
+    strays: tuple[int, ...] = field(default=(), repr=False)
+    cost: float = field(default=0.0, repr=False)
+
+    @property
+    def rank(self) -> tuple[int, float, float]:
+        """The simplest that explains first, then those that leave fewest pairs, then the closest."""
+        residual = self.residual if math.isfinite(self.residual) else math.inf
+        if self.explains:
+            return 0, self.cost, residual
+        return (1, len(self.strays) + self.cost / 100, residual) if self.few else (2, 0.0, residual)
+
+
+def allowed_strays(pairs: int) -> int:
+    """Return how many pairs may be off beside a rest that is explained: an eighth, one at least."""
+    return max(1, pairs // 8) if pairs >= _FEWEST else 0
+
+
+def scored(
+    text: str, strays: NDArray[np.bool_], errors: Array, cost: float, *, meant: str = ""
+) -> Hypothesis:
+    """Return a hypothesis that leaves these errors. Shapes: strays (p,)."""
+    left = tuple(np.flatnonzero(strays).tolist())
+    few = 0 < len(left) <= allowed_strays(strays.size)
+    size = float(np.sqrt(np.mean(errors**2))), float(errors.max())
+    return Hypothesis(text or _EXPECTED, not left, *size, not text, meant, few, left, cost)
+
+
+def tolerance(setting: RopeSetting) -> Array:
+    """Return the largest relative error of every frequency that float32 arithmetic accounts for.
+
+    An exponent x = 2i/d is off by u, in the forms with exp twice, and base^x by ln(base) times that; powers,
+    quotients and products add a few u, the ramps of yarn and llama3 up to 32, and (base^(-2/d))^i one
+    more a pair. Shapes: -> (p,).
+    """
+    ramps = 32 if setting.scaling.kind in ("yarn", "llama3") else 0
+    steps = 2 * math.log(effective_base(setting)) + 8 + ramps + np.arange(setting.pairs)
+    return np.asarray(steps * FP32.unit_roundoff)
+
+
+def least(setting: RopeSetting) -> float:
+    """Return a tolerance for scalings that the expected one may have been taken for."""
+    return (2 * math.log(effective_base(setting)) + 40) * FP32.unit_roundoff
+
+
+def holding(values: Array, most: int = 0) -> list[Format]:
+    """Return the formats narrower than float32 that hold all values but `most`.
+
+    tf32 is left out where float16 is among them, whose numbers are its numbers too.
+    """
+    missed = {fmt: np.count_nonzero(cast(values, fmt) != values) for fmt in CASTS}
+    result = [fmt for fmt, count in missed.items() if count <= most]
+    return [fmt for fmt in result if not (fmt.name == "tf32" and CASTS[0] in result)]
+
+
+def cast(values: Array, fmt: Format | None) -> Array:
+    """Return values rounded to a format, in float64; as they are without one."""
+    return values if fmt is None else round_to(values, fmt).astype(np.float64)
+
+
+def within(values: Array, predicted: Array, slack: Array, fmt: Format | None) -> NDArray[np.bool_]:
+    """Return where a value is what a cast makes of a number within `slack` of the predicted one."""
+    low, high = cast(predicted - slack, fmt), cast(predicted + slack, fmt)
+    return np.asarray((low <= values) & (values <= high))
+
+
+def sizes(theta: Array) -> Array:
+    """Return what errors are relative to: the frequency, or the largest one where it is 0."""
+    return np.where(theta == 0, np.abs(theta).max(initial=0.0) or 1.0, np.abs(theta))
+
+
+def cast_cost(fmt: Format | None) -> float:
+    """Return how far-fetched a cast is."""
+    return 0.0 if fmt is None else 1.0 + 0.01 * CASTS.index(fmt)

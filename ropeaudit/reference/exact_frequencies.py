@@ -1,0 +1,120 @@
+"""The judge's frequencies: every scaling in 60-digit decimals, from its formula.
+
+Independent of `ropeaudit.rope.scaled`, which imitates what code does: here nothing is rounded on the
+way, and nothing is shared with it. The parameters are taken as exactly the float64 numbers that they are.
+Letters: d rotary_dim, p = d/2 pairs.
+Sources: linear: Chen et al., arXiv 2306.15595; dynamic: as in transformers; yarn: arXiv 2309.00071;
+longrope: arXiv 2402.13753; llama3: Llama 3.1's reference code; proportional: arXiv 2410.06205.
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+
+from ropeaudit.arithmetic.doubledouble import PI, precise
+from ropeaudit.rope.scaling import Scaling
+from ropeaudit.rope.setting import RopeSetting
+
+_ONE = Decimal(1)
+
+
+def frequencies(setting: RopeSetting) -> list[Decimal]:
+    """Return theta_i of every pair, radians per token, to `doubledouble.DIGITS` digits. Shapes: -> (p,)."""
+    scaling, d = setting.scaling, setting.rotary_dim
+    with precise():
+        if scaling.kind == "explicit":
+            return [Decimal(value) for value in scaling.frequencies or ()]
+        log_base = _log_base(setting)
+        thetas = [(-log_base * 2 * i / d).exp() for i in range(setting.pairs)]
+        return [+_scaled(theta, i, setting) for i, theta in enumerate(thetas)]
+
+
+def attention_factor(scaling: Scaling) -> Decimal:
+    """Return what multiplies cos and sin, to `doubledouble.DIGITS` digits."""
+    with precise():
+        if scaling.attention_factor is not None:
+            return Decimal(scaling.attention_factor)
+        stretch = _stretch(scaling)
+        if stretch <= 1:
+            return _ONE
+        if scaling.kind == "longrope":
+            return (1 + stretch.ln() / Decimal(scaling.original or 2).ln()).sqrt()
+        if scaling.kind == "yarn":
+            if scaling.mscale and scaling.mscale_all_dim:
+                return _mscale(stretch, scaling.mscale) / _mscale(stretch, scaling.mscale_all_dim)
+            return _mscale(stretch, 1.0)
+        return _ONE
+
+
+def _mscale(stretch: Decimal, weight: float) -> Decimal:
+    return 1 + Decimal(weight) * stretch.ln() / 10
+
+
+def _stretch(scaling: Scaling) -> Decimal:
+    if scaling.factor is not None:
+        return Decimal(scaling.factor)
+    if scaling.maximum is not None and scaling.original is not None:
+        return Decimal(scaling.maximum) / Decimal(scaling.original)
+    return _ONE
+
+
+def _log_base(setting: RopeSetting) -> Decimal:
+    """The logarithm of the base; dynamic scaling multiplies the base by a power of the stretched length."""
+    scaling, log = setting.scaling, Decimal(setting.base).ln()
+    if scaling.kind != "dynamic":
+        return log
+    maximum, factor = Decimal(scaling.maximum or 1), Decimal(scaling.factor or 1)
+    length = max(Decimal(setting.length), maximum)
+    exponent = Decimal(setting.rotary_dim) / (setting.rotary_dim - 2)
+    return log + exponent * (factor * length / maximum - (factor - 1)).ln()
+
+
+def _scaled(theta: Decimal, pair: int, setting: RopeSetting) -> Decimal:
+    scaling = setting.scaling
+    match scaling.kind:
+        case "linear":
+            return theta / _stretch(scaling)
+        case "proportional":
+            # A count, not a number to be exact about: this floating-point formula is its definition.
+            turning = int((scaling.fraction or 0.0) * setting.rotary_dim // 2)
+            return theta / _stretch(scaling) if pair < turning else Decimal(0)
+        case "longrope":
+            past = setting.length > (scaling.original or 0)
+            divisors = scaling.long if past else scaling.short
+            return theta / Decimal((divisors or ())[pair])
+        case "yarn":
+            weight = _yarn_ramp(pair, setting)
+            return weight * theta / _stretch(scaling) + (1 - weight) * theta
+        case "llama3":
+            return _llama3(theta, scaling)
+    return theta
+
+
+def _yarn_ramp(pair: int, setting: RopeSetting) -> Decimal:
+    """0 where a pair turns often enough to be kept, 1 where it is interpolated."""
+    scaling, d = setting.scaling, setting.rotary_dim
+    two_log_base = 2 * Decimal(setting.base).ln()
+
+    def border(rotations: float) -> Decimal:
+        return d * (Decimal(scaling.original or 1) / (2 * PI * Decimal(rotations))).ln() / two_log_base
+
+    low, high = border(scaling.beta_fast or 32), border(scaling.beta_slow or 1)
+    if scaling.truncate is not False:
+        low = low.to_integral_value(ROUND_FLOOR)
+        high = high.to_integral_value(ROUND_CEILING)
+    low, high = max(low, Decimal(0)), min(high, Decimal(d - 1))
+    if low == high:
+        high += Decimal("0.001")
+    return min(max((pair - low) / (high - low), Decimal(0)), _ONE)
+
+
+def _llama3(theta: Decimal, scaling: Scaling) -> Decimal:
+    factor, original = Decimal(scaling.factor or 1), Decimal(scaling.original or 1)
+    low, high = Decimal(scaling.low or 1), Decimal(scaling.high or 1)
+    turns = original * theta / (2 * PI)  # of this pair over the original length
+    if turns < low:
+        return theta / factor
+    if turns > high or low == high:
+        return theta
+    smooth = (turns - low) / (high - low)
+    return (1 - smooth) * theta / factor + smooth * theta

@@ -1,0 +1,218 @@
+"""The judge: exact scores from q, k and distances alone, with a certificate of their error.
+
+    s(m, n) = scale * sum_i Re(q_i conj(k_i) e^{j (m-n) theta_i}) + scale * (dims without position)
+
+The offset never enters. q_m is turned by its distance from an origin token, k_n by its own, so
+that their product holds m - n; the turning is done in double-double arithmetic with frequencies
+from 60-digit decimals, and the product is formed from slices whose leading part is exact. No code
+that computes or applies a rotation is shared with what is being judged.
+
+Letters: s positions, d head_dim, p = rotary_dim/2 pairs. Distances in tokens, frequencies in turns
+per token, scores in score units (scaled, before softmax).
+Source: RoFormer, arXiv 2104.09864, section 3.2.2; slices: Ozaki et al., Numer. Algorithms 59 (2012).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from ropeaudit.arithmetic import doubledouble as dd
+from ropeaudit.arithmetic.doubledouble import Array, Pair, Words
+from ropeaudit.reference import exact_frequencies
+from ropeaudit.rope.setting import RopeSetting
+
+# "double": one float64 product, error about 1e-13. "extended": sliced, error about 1e-19.
+Precision: TypeAlias = Literal["double", "extended"]
+
+_U = 2.0**-53
+_ROWS = 512  # rows turned at once in double-double: fewer hand-overs between threads, still in cache
+
+
+@functools.lru_cache(maxsize=64)
+def turns_per_token(setting: RopeSetting) -> Words:
+    """Return theta_i / (2 pi), each as three float64 words.
+
+    Shapes: -> three of (p,). Units: turns per token. Relative error 2^-158.
+    """
+    found = np.empty((3, setting.pairs))
+    thetas = exact_frequencies.frequencies(setting)
+    with dd.precise():
+        for i, theta in enumerate(thetas):
+            found[:, i] = dd.words(theta / (2 * dd.PI))
+    found.setflags(write=False)
+    return found[0], found[1], found[2]
+
+
+def fastest(setting: RopeSetting) -> float:
+    """Return the largest frequency, radians per token; 0 where nothing turns."""
+    return float(2 * np.pi * np.max(turns_per_token(setting)[0], initial=0.0))
+
+
+def distance_table(distances: Array, setting: RopeSetting) -> tuple[Pair, Pair]:
+    """Return cos and sin of distance * theta_i as double-doubles, within `dd.CIRCLE_ERROR`.
+
+    Both are multiplied by the attention factor, and so is the error. With clipped angles the numbers are
+    positions rather than distances, for the exact scores depend on them.
+    Shapes: distances (s,), integers held in float64 -> four arrays (s, p).
+    """
+    words = turns_per_token(setting)
+    cos, sin = dd.unit_circle(distances[:, None], words)
+    if setting.clipped:
+        cos, sin = _clipped(cos, sin, distances[:, None] * words[0], setting.clip)
+    factor = exact_frequencies.attention_factor(setting.scaling)
+    if factor == 1:
+        return cos, sin
+    high, low, _ = (np.float64(word) for word in dd.words(factor))
+    return dd.multiply(cos, (high, low)), dd.multiply(sin, (high, low))
+
+
+def _clipped(cos: Pair, sin: Pair, turns: Array, clip: float) -> tuple[Pair, Pair]:
+    """Replace the values at angles beyond +-clip radians by those at +-clip. Shapes: all (s, p)."""
+    with dd.precise():
+        radian = dd.words(1 / (2 * dd.PI))
+        limit = float(Decimal(clip) / (2 * dd.PI))
+    at_cos, at_sin = dd.unit_circle(np.full((1, 1), clip), radian)
+    beyond, sign = np.abs(turns) > limit, np.sign(turns)
+    return (
+        (np.where(beyond, at_cos[0], cos[0]), np.where(beyond, at_cos[1], cos[1])),
+        (np.where(beyond, sign * at_sin[0], sin[0]), np.where(beyond, sign * at_sin[1], sin[1])),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One side of the product, turned: `head` is its leading slice, `rest` all that is left.
+
+    whole = head + rest to 2^-76 of the largest element of the row. norm and rest_norm: the largest
+    2-norms of a row of `whole` and of `rest`.
+    In "double" precision only `whole` is there.
+    """
+
+    whole: Array
+    head: Array | None
+    rest: Array | None
+    norm: float
+    rest_norm: float = 0.0
+
+    def rows(self, rows: slice) -> Factor:
+        """Return some of the rows, under the norm of all."""
+        if self.head is None or self.rest is None:
+            return Factor(self.whole[rows], None, None, self.norm)
+        head, rest = self.head[rows], self.rest[rows]
+        return Factor(self.whole[rows], head, rest, self.norm, self.rest_norm)
+
+
+def turned(
+    x: Array,
+    table: tuple[Pair, Pair],
+    setting: RopeSetting,
+    precision: Precision,
+    scale: float = 1.0,
+) -> Factor:
+    """Turn the rows of x by the angles of `table` and multiply them by `scale`.
+
+    Shapes: x (s, d), table of four (s, p) -> Factor of (s, d).
+    """
+    (cos, sin), members = table, _members(setting)
+    if precision == "double":
+        a, b = (x[:, some] for some in members)
+        whole = np.array(x)
+        whole[:, members[0]] = a * cos[0] - b * sin[0]
+        whole[:, members[1]] = b * cos[0] + a * sin[0]
+        whole *= scale
+        return Factor(whole, None, None, _norm(whole))
+    whole, head, rest = np.empty_like(x), np.empty_like(x), np.empty_like(x)
+    bits = (53 - math.ceil(math.log2(x.shape[1]))) // 2
+    for start in range(0, len(x), _ROWS):
+        rows = slice(start, start + _ROWS)
+        part = (cos[0][rows], cos[1][rows]), (sin[0][rows], sin[1][rows])
+        high, low = _turned_exactly(x[rows], *part, members, scale)
+        whole[rows], head[rows] = high, _leading(high, bits)
+        rest[rows] = (high - head[rows]) + low
+    return Factor(whole, head, rest, _norm(whole), _norm(rest))
+
+
+def _turned_exactly(x: Array, cos: Pair, sin: Pair, members: tuple[slice, slice], scale: float) -> Pair:
+    """Turn and scale rows of x in double-double arithmetic. Shapes: x (s, d), cos, sin (s, p)."""
+    high, low = np.array(x), np.zeros_like(x)
+    a, b = (x[:, some] for some in members)
+    first = dd.subtract(dd.multiply(cos, a), dd.multiply(sin, b))
+    second = dd.add(dd.multiply(cos, b), dd.multiply(sin, a))
+    high[:, members[0]], low[:, members[0]] = first
+    high[:, members[1]], low[:, members[1]] = second
+    return dd.multiply((high, low), np.float64(scale)) if scale != 1.0 else (high, low)
+
+
+def product(q: Factor, k: Factor, out: Array, scratch: Array) -> tuple[Array, Array | None]:
+    """Return q·k as two arrays to be added; in "double" precision the second is None.
+
+    The product of the leading slices is exact, for they have too few bits to need rounding; the rest is
+    2^22 times smaller, and its one float64 product small enough an error. Subtract the first
+    array, then the second: the difference to a float64 score loses nothing that matters.
+    Shapes: q (r, d), k (c, d), out and scratch (r, c), both overwritten -> two of (r, c).
+    """
+    if q.head is None or k.head is None or q.rest is None or k.rest is None:
+        return np.matmul(q.whole, k.whole.T, out=out), None
+    rest = np.matmul(q.head, k.rest.T, out=out)
+    rest += np.matmul(q.rest, k.whole.T, out=scratch)
+    return np.matmul(q.head, k.head.T, out=scratch), rest
+
+
+def paired(q: Factor, k: Factor) -> tuple[Array, Array | None]:
+    """Return the products of rows of q with the same rows of k, as `product` does. Shapes: -> two of (n,)."""
+    if q.head is None or k.head is None or q.rest is None or k.rest is None:
+        return _rowwise(q.whole, k.whole), None
+    return _rowwise(q.head, k.head), _rowwise(q.head, k.rest) + _rowwise(q.rest, k.whole)
+
+
+def _rowwise(a: Array, b: Array) -> Array:
+    return np.asarray(np.einsum("nd,nd->n", a, b))
+
+
+def joined(high: Array, low: Array | None, out: Array | None = None) -> Array:
+    """Return the two arrays of `product` or `paired` as one of float64; the first itself if it is alone."""
+    return high if low is None else np.add(high, low, out=out)
+
+
+def certificate(q: Factor, k: Factor) -> float:
+    """Bound |product - exact score| over all rows of q and k. Units: score units.
+
+    Table: each turned vector is off by at most sqrt(2)·CIRCLE_ERROR of its norm, on both sides, and
+    double-double operations by far less. Product: gamma_n times the product of norms (Cauchy-Schwarz),
+    n = d for one float64 product, and 9 roundings more for turning and scaling in float64; n = 2d for the
+    product of the rests, which is that of shorter vectors.
+    """
+    d: int = q.whole.shape[1]
+    norms = q.norm * k.norm
+    table = 3.0 * dd.CIRCLE_ERROR * norms
+    if q.head is None or k.head is None:
+        n = d + 12
+        return table + n * _U / (1 - n * _U) * norms
+    rests = q.rest_norm * k.norm + q.norm * k.rest_norm
+    return table + (2 * d + 4) * _U * rests * 1.01 + 2.0**-104 * norms
+
+
+def _members(setting: RopeSetting) -> tuple[slice, slice]:
+    """The dims that are the real and the imaginary parts of the pairs."""
+    d = setting.rotary_dim
+    if setting.layout == "interleaved":
+        return slice(0, d, 2), slice(1, d, 2)
+    return slice(0, d // 2), slice(d // 2, d)
+
+
+def _leading(x: Array, bits: int) -> Array:
+    """The multiple of 2^-bits times the row's largest power of two that is nearest to each x."""
+    _, exponent = np.frexp(np.max(np.abs(x), axis=1, keepdims=True, initial=0.0))
+    sigma = np.ldexp(1.5, exponent + 52 - bits)
+    head: Array = (x + sigma) - sigma
+    return head
+
+
+def _norm(x: Array) -> float:
+    return float(np.sqrt(np.max(np.einsum("sd,sd->s", x, x), initial=0.0)))

@@ -1,0 +1,147 @@
+"""Two reports against each other for people: how many cases changed, the worst of them, the rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ropeaudit.audits import records
+from ropeaudit.audits.comparison import KEYS, MEASURED, Difference, Pair, value
+from ropeaudit.reports import Report, settings
+from ropeaudit.reports.numbers import short
+
+SCHEMA = 2  # 2: within_tolerance, place_excess
+_TEXTS = ("version", "within_tolerance", "verdict")
+
+
+def _measured_columns() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in MEASURED:
+        found |= {
+            f"{name}_before": f"{name} of the earlier report",
+            f"{name}_after": f"{name} of the later one",
+            f"{name}_ratio": "after / before; inf from 0 to more, nan where one is undefined",
+            f"{name}_change": "after - before",
+        }
+    return found
+
+
+# column -> what it holds
+COLUMNS: dict[str, str] = {
+    "schema": "version of this list of columns",
+    "status": "changed; new or gone: in the later or the earlier report alone; same (with --all)",
+    "changed": "the columns that changed, those that grew most first; none without",
+    **{name: records.COLUMNS[name] for name in KEYS},
+    **{f"{name}_{when}": f"{name} {when}" for name in _TEXTS for when in ("before", "after")},
+    **_measured_columns(),
+}
+_SCREEN: tuple[str, ...] = (
+    "status",
+    "drift_rms_before",
+    "drift_rms_after",
+    "drift_rms_ratio",
+    "drift_max_ratio",
+)
+_SCREEN += ("self_drift_rms_ratio", "verdict_before", "verdict_after")
+_DISPENSABLE = ("drift_max_ratio", "self_drift_rms_ratio", "verdict_before", "verdict_after")
+
+
+def row(pair: Pair) -> dict[str, Any]:
+    """Return the columns of `COLUMNS`."""
+    sides = {"before": pair.before or {}, "after": pair.after or {}}
+    values: dict[str, Any] = {"schema": SCHEMA, "status": pair.status, "changed": _listed(pair)}
+    values |= {name: pair.row.get(name) for name in KEYS}
+    values |= {f"{name}_{when}": side.get(name) for name in _TEXTS for when, side in sides.items()}
+    for name in MEASURED:
+        values |= {f"{name}_{when}": side.get(name) for when, side in sides.items()}
+        values |= {f"{name}_ratio": pair.ratio(name), f"{name}_change": pair.change(name)}
+    return values
+
+
+def diff_report(
+    found: Difference,
+    columns: Sequence[str] | None,
+    circumstances: Mapping[str, Any],
+    unchanged: bool = False,
+) -> Report:
+    """Return the report of what changed; `columns` chooses and orders what is shown and written.
+
+    unchanged: whether cases that did not change have rows too.
+    """
+    shown = [pair for pair in found.pairs if unchanged or pair.status != "same"]
+    rows = [row(pair) for pair in shown]
+    screen = ["subject", "dtype", "offset", *settings.varying(rows), *_SCREEN]
+    return Report(
+        rows=rows,
+        columns=list(columns or COLUMNS),
+        screen=list(columns or screen) if rows else (),
+        dispensable=() if columns else _DISPENSABLE,
+        headline=headline(found),
+        legend=f"ratio: after / before. Changed: by more than {found.ratio:g} times, by more than the exact "
+        "scores are certain to." * bool(rows),
+        circumstances={"schema": SCHEMA, "ratio": found.ratio, **circumstances},
+    )
+
+
+def headline(found: Difference) -> str:
+    """Return the finding in a sentence: how many cases drift more, and the worst of them."""
+    total, changed = len(found.shared), found.of("changed")
+    more = [pair for pair in changed if _times(pair) > 1]
+    less = [pair for pair in changed if _times(pair) < 1]
+    said = []
+    for some, word in ((more, "more"), (less, "less")):
+        if some:
+            worst = max(some, key=_size)
+            verb = "drifts" if len(some) == 1 else "drift"
+            said.append(f"{len(some)} of {total} cases {verb} {word}: {_sentence(worst)}")
+    if rest := [pair for pair in changed if pair not in more and pair not in less]:
+        first = rest[0]
+        said.append(f"{len(rest)} of {total} changed otherwise: {_who(first)} in {_listed(first)}")
+    if not changed:
+        said.append(f"no case changed: all {total} are within {found.ratio:g} times what they were")
+    counts = [f"{len(some)} {word}" for word in ("new", "gone") if (some := found.of(word))]
+    text = "; ".join([*said, *([" and ".join(counts)] if counts else [])])
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _times(pair: Pair) -> float:
+    """How many times as much a case drifts; 1 if something else changed, inf if scores are lost."""
+    lost = [value(side, "nonfinite") or 0.0 for side in (pair.before, pair.after)]
+    if lost[0] != lost[1] and not math.isnan(sum(lost)):
+        return math.inf if lost[1] > lost[0] else 0.0
+    drifts = [name for name in MEASURED if name in pair.changed and "drift" in name]
+    times = [1.0 if math.isnan(pair.ratio(name)) else pair.ratio(name) for name in drifts]
+    return times[0] if times else 1.0
+
+
+def _size(pair: Pair) -> float:
+    times = _times(pair)
+    return times if times > 1 else 1 / times if times else math.inf
+
+
+def _who(pair: Pair) -> str:
+    names = (pair.row.get("model"), pair.row.get("subject"), pair.row.get("dtype"))
+    who = " ".join(str(name) for name in names if name not in (None, "none"))
+    return f"{who} at offset {pair.row['offset']}"
+
+
+def _sentence(pair: Pair) -> str:
+    if "nonfinite" in pair.changed:
+        counts = [int(value(side, "nonfinite")) for side in (pair.before, pair.after)]
+        return f"{_who(pair)} gives {counts[1]} scores that are nan or infinite, before {counts[0]}"
+    name = next(name for name in MEASURED if name in pair.changed and "drift" in name)
+    what = "" if name == "drift_rms" else f"{name} "
+    old, new = (short(value(side, name)) for side in (pair.before, pair.after))
+    return f"{_who(pair)} {what}{short(pair.ratio(name))} times ({old} to {new})"
+
+
+def _listed(pair: Pair) -> str:
+    """The columns that changed, those that grew most first."""
+
+    def growth(name: str) -> float:
+        times = pair.ratio(name) if name in MEASURED else 0.0
+        return -math.inf if math.isnan(times) else -times
+
+    names = sorted(pair.changed, key=growth)
+    return " ".join(names) or "none"

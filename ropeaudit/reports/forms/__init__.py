@@ -1,0 +1,1 @@
+"""One report, many forms: a small file for each."""

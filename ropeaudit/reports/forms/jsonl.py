@@ -1,0 +1,23 @@
+"""JSON Lines: an object a row, for streams and for `jq`; what is undefined is null."""
+
+from __future__ import annotations
+
+import json
+
+from ropeaudit.reports import Report, Row
+from ropeaudit.reports.forms.json import one_line, plain_row
+
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode  # it takes long to make
+
+
+def render(report: Report) -> str:
+    """Return one line of strict JSON per row."""
+    return "".join(_line(report, row) for row in report.rows)
+
+
+def _line(report: Report, row: Row) -> str:
+    try:
+        text = _encode({name: row[name] for name in report.columns})
+    except ValueError:  # something is undefined
+        text = _encode(plain_row(report, row))
+    return one_line(text) + "\n"

@@ -1,0 +1,63 @@
+"""Markdown: what one pastes into a ticket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ropeaudit.reports import Report
+from ropeaudit.reports.forms.table import heading, is_number, shown
+from ropeaudit.reports.numbers import printable
+
+
+def render(report: Report) -> str:
+    """Return the command, the finding, the table, the notes, the legend and the environment."""
+    parts = []
+    if report.headline:
+        parts.append(f"**{_escaped(report.headline)}**")
+    sources = report.circumstances.get("sources") or [report.circumstances]
+    if commands := [f"$ {printable(one['command'])}" for one in sources if one.get("command")]:
+        parts.append("```console\n" + "\n".join(commands) + "\n```")
+    parts += [_table(report)] if report.screen else []
+    if report.notes:
+        parts.append("\n".join(f"- {_escaped(note)}" for note in report.notes))
+    if report.legend:
+        parts.append(_escaped(report.legend.replace("\n", " ")))
+    parts += [render(other).rstrip("\n") for other in report.further.values() if other.headline]
+    for blocks in dict.fromkeys(tuple(_environment(one)) for one in sources):
+        parts += blocks
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(report: Report) -> str:
+    names = report.screen
+    lines = [_line(heading(name) for name in names)]
+    lines.append(_line("---:" if is_number(report.rows, name) else "---" for name in names))
+    lines += [_line(_escaped(shown(name, row[name])) for name in names) for row in report.rows]
+    return "\n".join(lines)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _environment(circumstances: Mapping[str, Any]) -> list[str]:
+    environment = circumstances.get("environment")
+    if not environment:
+        return []
+    rows = {key: circumstances[key] for key in ("time",) if key in circumstances} | environment
+    lines = "\n".join(printable(f"{key}: {value}") for key, value in rows.items())
+    stages = "\n".join(
+        printable(f"{subject}: " + " ".join(f"{stage}={fmt}" for stage, fmt in formats.items()))
+        for subject, formats in circumstances.get("stages", {}).items()
+    )
+    blocks = [f"Environment:\n\n```text\n{lines}\n```"]
+    return [*blocks, f"Number format per stage:\n\n```text\n{stages}\n```"] if stages else blocks
+
+
+def _escaped(text: str) -> str:
+    """Return text that Markdown shows as it is."""
+    text = printable(text)
+    for mark in "\\|<>*_`[]&":
+        text = text.replace(mark, "\\" + mark)
+    return text

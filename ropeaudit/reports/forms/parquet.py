@@ -1,0 +1,57 @@
+"""Parquet: typed columns for data frames; the circumstances stand in the metadata of the schema."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ropeaudit.audits import records
+from ropeaudit.reports import Report
+
+NEEDS = "pyarrow"
+_KEY = b"ropeaudit"  # of the metadata
+
+
+def encode(report: Report) -> bytes:
+    """Return the file: text, whole numbers and float64 as they are; what is undefined is null, nan is nan."""
+    import pyarrow
+    from pyarrow import parquet
+
+    columns = {name: [row[name] for row in report.rows] for name in report.columns}
+    arrays = [_array(pyarrow, name, values) for name, values in columns.items()]
+    about = json.dumps(dict(report.circumstances), ensure_ascii=False).encode("utf-8", "backslashreplace")
+    table = pyarrow.Table.from_arrays(arrays, names=list(columns)).replace_schema_metadata({_KEY: about})
+    file = io.BytesIO()
+    parquet.write_table(table, file)
+    return file.getvalue()
+
+
+def decode(content: bytes) -> Sequence[Mapping[str, Any]]:
+    """Return the rows of a file. Raises: ValueError, OSError where it is damaged."""
+    import pyarrow
+    from pyarrow import parquet
+
+    found: Sequence[Mapping[str, Any]] = parquet.read_table(pyarrow.BufferReader(content)).to_pylist()
+    return found
+
+
+def _array(pyarrow: Any, name: str, values: Sequence[Any]) -> Any:
+    """Return a column of one type: that of the record's column of this name, so that files fit together."""
+    seen = [value for value in values if value is not None]
+    if any(isinstance(value, str) for value in seen) or (not seen and name in records.TEXT_COLUMNS):
+        texts = [None if value is None else _text(value) for value in values]
+        return pyarrow.array(texts, pyarrow.string())
+    known = name in records.WHOLE_COLUMNS
+    if (seen or known) and all(isinstance(value, int) or (known and math.isnan(value)) for value in seen):
+        kept = [value if isinstance(value, int) else None for value in values]
+        wide = any(value > 2**63 - 1 for value in kept if value is not None)
+        return pyarrow.array(kept, pyarrow.uint64() if wide else pyarrow.int64())
+    return pyarrow.array([None if v is None else float(v) for v in values], pyarrow.float64())
+
+
+def _text(value: Any) -> str:
+    """Text that UTF-8 can hold; names of files may hold bytes that are no text."""
+    return str(value).encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,1 @@
+"""Code of others that is called: how it wants its arguments, within a time."""

@@ -1,0 +1,187 @@
+"""Real code under audit: a function that rotates, called with real arrays, as a subject.
+
+What is audited is the rotation alone: scores are formed in float64 from what the code returns.
+Letters: h heads, s positions, d head_dim.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
+from ropeaudit.errors import RopeAuditError
+from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.subjects import Positions
+
+# x (h, s, d), which holds numbers of the dtype under audit in its carrier, and positions (s,) -> (h, s, d);
+# what is returned may be wider than what went in
+Rotate: TypeAlias = Callable[[FloatArray, Positions], FloatArray]
+
+
+class Turning(Protocol):
+    """One instance of called code, which may keep state from call to call. Letters: b batch, g heads of k."""
+
+    def one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
+        """Return x rotated as q, or as k. Shapes: (h, s, d), (s,) -> (h, s, d)."""
+
+    def both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+        """Return q and k as one call rotates them, where it takes both; dims in the order they were given.
+
+        Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) -> two arrays like q and k.
+        """
+
+
+@dataclass(slots=True)
+class Alike:
+    """Code that rotates an array without knowing whether it is q or k; implements `Turning`."""
+
+    rotate: Rotate
+
+    def one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
+        """Return x rotated."""
+        return self.rotate(x, at)
+
+    def both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+        """Return q and k rotated, a batch element at a time."""
+        rows = at if at.ndim == 2 else [at] * len(q)
+        first, second = (
+            np.stack([self.rotate(some, row) for some, row in zip(x, rows, strict=True)]) for x in (q, k)
+        )
+        return first, second
+
+
+class Implementation(Protocol):
+    """Code that rotates. One small file each in `ropeaudit.subjects.third_party`.
+
+    engine: what computes, such as torch. version: of the package. layouts: those that it can be asked for.
+    """
+
+    name: str
+    engine: str
+    version: str
+    layouts: tuple[Layout, ...]
+
+    def refuses(self, setting: RopeSetting, dtype: Format) -> str:
+        """Say why a setting or dtype is not taken; empty where it is."""
+
+    def fresh(self, setting: RopeSetting, dtype: Format) -> Rotate:
+        """Return the function of a new instance, which has seen no other dtype and no other positions."""
+
+
+@dataclass(slots=True)
+class _Table:
+    """One instance at some positions. Instances may keep state: one thread at a time calls them."""
+
+    turning: Turning
+    positions: Positions
+    lock: threading.Lock
+
+
+class Called:
+    """An implementation in a dtype, on a RoPE setting; implements `ropeaudit.subjects.Subject`."""
+
+    device = "cpu"
+    accumulate = score = FP64
+    softmax = FP32
+    scale_after_store = False
+
+    def __init__(self, implementation: Implementation, setting: RopeSetting, dtype: Format) -> None:
+        """Keep what is to be called; nothing is called here."""
+        self.implementation, self.setting = implementation, setting
+        self.name, self.backend = implementation.name, implementation.engine
+        self.version = implementation.version
+        self.dtype = self.input = self.output = dtype
+        self.narrowest = dtype.precision
+
+    def stages(self) -> dict[str, str]:
+        """Return what is known: how q, k and the scores are held; the order of axes that was asked for."""
+        held = {"input": self.input.name, "accumulate": self.accumulate.name, "score": self.score.name}
+        order = getattr(self.implementation, "order", None)
+        changed: Mapping[str, str] = getattr(self.implementation, "changes", {})
+        return {**held, **changed} | ({"order": order.lower()} if order else {})
+
+    def refusal(self, seq_len: int, offset: int) -> str:
+        """Say why positions offset ... offset + seq_len - 1 cannot be audited: try the first and the last."""
+        if reason := refusal(self.implementation, self.setting, self.dtype):
+            return reason
+        ends = np.unique(np.array([0, seq_len - 1]))
+        for start in ends:
+            try:
+                self.rotate(np.ones((1, self.setting.head_dim)), self.table(ends[ends == start], offset))
+            except RopeAuditError:
+                raise
+            except Exception as error:  # whatever other people's code raises is a finding
+                return said(error)
+        return ""
+
+    def table(self, positions: Positions, offset: int) -> Any:
+        """Return a new instance and the positions at which it is to rotate."""
+        return _Table(self.turning(), positions + offset, threading.Lock())
+
+    def turning(self) -> Turning:
+        """Return a new instance."""
+        own = getattr(self.implementation, "turning", None)
+        if own is None:
+            return Alike(self.implementation.fresh(self.setting, self.dtype))
+        made: Turning = own(self.setting, self.dtype)
+        return made
+
+    def by_batch(self) -> bool:
+        """Whether it takes positions of each batch element."""
+        fit = getattr(self.implementation, "fit", None)
+        return fit is not None and fit(self.setting).rows is not None
+
+    def rotate(self, x: FloatArray, table: _Table) -> FloatArray:
+        """Return x turned by the implementation, as q. Shapes: (s, d) -> (s, d)."""
+        return self._rotated(x, table, key=False)
+
+    def rotate_key(self, x: FloatArray, table: _Table) -> FloatArray:
+        """Return x turned by the implementation, as k. Shapes: (s, d) -> (s, d)."""
+        return self._rotated(x, table, key=True)
+
+    def _rotated(self, x: FloatArray, table: _Table, key: bool) -> FloatArray:
+        given = np.ascontiguousarray(x, dtype=self.dtype.carrier)[None]
+        with table.lock:
+            found = table.turning.one(given, table.positions, key)
+        if found.shape != given.shape:
+            raise ValueError(f"it returns the shape {found.shape[1:]} for {given.shape[1:]}")
+        return np.ascontiguousarray(found[0])
+
+    def distinct_positions(self, positions: Positions) -> int:
+        """Count the positions that turn a vector of ones differently, and to finite numbers."""
+        turned = self.rotate(np.ones((positions.size, self.setting.head_dim)), self.table(positions, 0))
+        finite = turned[np.isfinite(turned).all(axis=1)]
+        return int(np.unique(finite, axis=0).shape[0])
+
+
+def runs(positions: Positions) -> Iterator[tuple[slice, int]]:
+    """Yield the runs of consecutive positions, each as a slice and its first position.
+
+    For code that takes a first position alone. What rounds positions after it has counted them from 0 may
+    round those of a shorter run differently.
+    """
+    starts = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), positions.size]
+    for start, stop in pairwise(starts):
+        yield slice(start, stop), int(positions[start])
+
+
+def refusal(implementation: Implementation, setting: RopeSetting, dtype: Format) -> str:
+    """Say why an implementation does not take a setting or dtype; empty where it does."""
+    if setting.layout not in implementation.layouts:
+        own = " or ".join(implementation.layouts)
+        return f"it pairs dims in the layout {own} alone; type --layout {own}"
+    if setting.clipped:
+        return "it has no clipped angles; leave out --clip"
+    return implementation.refuses(setting, dtype)
+
+
+def said(error: Exception) -> str:
+    """Return an exception in a line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

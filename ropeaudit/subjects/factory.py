@@ -1,0 +1,117 @@
+"""Subjects to be: what is audited, before a case gives it a RoPE setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ropeaudit.arithmetic.formats import Format
+from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.recipes import Resolved
+from ropeaudit.rope.axes import Axes
+from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.subjects import Subject
+from ropeaudit.subjects.emulated import Emulated
+
+if TYPE_CHECKING:
+    from ropeaudit.subjects.calling.implementation import Implementation
+
+BACKENDS = ("numpy", "torch")  # what executes recipes
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """A subject in a dtype. make: from the RoPE setting and the position axes. stages: stage -> format.
+
+    layout: the one in which its code is audited unless another is asked for; None where it has no preference.
+    findings: of its code, as they come.
+    """
+
+    name: str
+    dtype: Format
+    make: Callable[[RopeSetting, Axes | None], Subject]
+    stages: Mapping[str, str]
+    layout: Callable[[RopeSetting], Layout] | None = None
+    findings: Sequence[str] = ()
+
+
+def implementation(
+    name: str, order: str | None = None, changes: Mapping[str, str] | None = None, alone: bool = False
+) -> Implementation:
+    """Return what is called: the user's own code (module:name), or an entry of `ropeaudit list impls`.
+
+    order: of the axes of own code, found out where it is None. changes: of stages, which reach tables that
+    own code is given. alone: whether there is no recipe for them to change.
+    Raises: UsageError, BadInput, MissingPackage.
+    """
+    if is_own(name):
+        from ropeaudit.subjects.calling import own_code  # in-function: most audits need neither
+
+        return own_code.load(name, order, changes or {}, alone)
+    if changes and alone:
+        raise UsageError(
+            f"--set {next(iter(changes))} changes recipes, and {name} computes as it does; "
+            "add --recipe, or leave it out"
+        )
+    from ropeaudit.subjects import third_party
+
+    return third_party.implementation(name)
+
+
+def is_own(name: str) -> bool:
+    """Tell whether a name is that of the user's code (module:name) rather than of an entry of a list."""
+    return ":" in name or name.endswith(".py")
+
+
+def called(one: Implementation, dtype: Format) -> Maker:
+    """Return the maker of an implementation that is called."""
+    from ropeaudit.subjects.calling.implementation import Called
+
+    def make(setting: RopeSetting, axes: Axes | None) -> Subject:
+        if axes is not None:
+            raise UsageError(f"--impl {one.name} has one position axis; leave out --mrope")
+        if detect:  # what computes is known then
+            detect(setting)
+        return Called(one, setting, dtype)
+
+    detect = getattr(one, "fit", None)
+
+    def layout(setting: RopeSetting) -> Layout:
+        found: Layout = detect(setting).layout if detect else one.layouts[0]
+        return found
+
+    return Maker(one.name, dtype, make, {"input": dtype.name}, layout, getattr(one, "findings", ()))
+
+
+def emulated(recipe: Resolved) -> Maker:
+    """Return the maker of a recipe that NumPy executes."""
+
+    def make(setting: RopeSetting, axes: Axes | None) -> Subject:
+        return Emulated(recipe, setting, axes)
+
+    return Maker(recipe.recipe.name, recipe.dtype, make, recipe.stages())
+
+
+def torch_native(recipe: Resolved, device: str) -> Maker:
+    """Return the maker of a recipe that torch executes on a device. Raises: UsageError if it is not there."""
+    from ropeaudit.subjects import torch_numbers  # in-function: importing torch takes seconds
+    from ropeaudit.subjects.torch_native import TorchNative
+
+    place = torch_numbers.device(str(device))
+
+    def make(setting: RopeSetting, axes: Axes | None) -> Subject:
+        return TorchNative(recipe, setting, axes, place)
+
+    return Maker(recipe.recipe.name, recipe.dtype, make, recipe.stages())
+
+
+def of_recipe(recipe: Resolved, backend: str, device: str | None) -> Maker:
+    """Return the maker of a recipe on one of `BACKENDS`. Raises: UnknownName, UsageError."""
+    if backend not in BACKENDS:
+        raise UnknownName("backend", str(backend), BACKENDS)
+    if backend == "torch":
+        return torch_native(recipe, "cpu" if device is None else device)
+    if device is not None:
+        raise UsageError(f"--device {device} is where torch computes; add --backend torch")
+    return emulated(recipe)

@@ -1,0 +1,111 @@
+"""How far a rotated pair of right code may stand from where its position says.
+
+The error of a pair has two parts. Its phase is off by the roundings of the frequency and of the angle, which
+grow with the position; then cos and sin, the rotation and the output round, whatever the position is. All is
+relative to the length of the pair. u: unit roundoff; x_i = 2i/d, L = ln base.
+Letters: s positions, d rotary_dim, p pairs.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+
+from ropeaudit import recipes
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import FP64, Format, round_to
+from ropeaudit.recipes import Resolved
+from ropeaudit.rope.frequencies import unscaled
+from ropeaudit.rope.scaled import attention_factor, effective_base
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Positions
+from ropeaudit.subjects.placement import exact_rotation
+
+_LIBRARY = 4  # u by which a library's pow, exp, sin, cos or division may miss
+_COARSE = dict.fromkeys(("position", "frequency", "angle", "trig"), "model32") | {
+    "frequency_form": "recurrence"
+}
+_STEPPED = ("recurrence", "step_power")
+_SWITCHED = ("yarn", "llama3")  # scalings that blend two frequencies
+
+
+@functools.lru_cache(maxsize=16)
+def careful(dtype: Format) -> Resolved:
+    """Return what right code does at its coarsest: float32 up to cos and sin, then everything in the dtype.
+
+    These are the formats of `hf`, with frequencies by recurrence; in float64 all stages are float64.
+    """
+    return recipes.named("hf").changed(_COARSE).resolve(dtype)
+
+
+def allowed(one: Resolved, setting: RopeSetting, at: Positions) -> Array:
+    """Return the largest error of a rotated pair, over its length. Shapes: (s,) -> (s, p).
+
+    `moved` and `flips` are the phase, `stored` the rest.
+    """
+    phase = moved(one, setting, at) + flips(one, setting, at)
+    found: Array = attention_factor(setting.scaling) * np.minimum(2.0, phase) + stored(one, setting)
+    return found
+
+
+def moved(one: Resolved, setting: RopeSetting, at: Positions) -> Array:
+    """Return the phase by which rounding a position moves a pair: nothing while it is exact."""
+    exact = at.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.abs(round_to(exact, one.position).astype(np.float64) - exact)
+    found: Array = error[:, None] * frequencies(setting)
+    return found
+
+
+def flips(one: Resolved, setting: RopeSetting, at: Positions) -> Array:
+    """Return the phase by which frequencies and angles may be off. Shapes: (s,) -> (s, p).
+
+    Of one formula, in u: x_i rounds, and the logarithm or the slope of an exponential, each to x_i L at most
+    (four of them); the power, exponential or division is off by that of its library; a recurrence multiplies
+    i times by a step that is off by 2 and rounds each time. The angle rounds as a product, as a sum where the
+    offset is added apart, and as it is stored.
+    """
+    u, i = one.frequency[0].unit_roundoff, np.arange(setting.pairs)
+    log = math.log(effective_base(setting)) * 2 * i / max(setting.rotary_dim, 1)
+    theta, kind = frequencies(setting), setting.scaling.kind
+    steps = 3 * i if one.recipe.frequency_form in _STEPPED else 0
+    lost = (_LIBRARY + 4 * log + steps) * u + one.frequency[1].unit_roundoff
+    lost = lost + 2 * one.angle[0].unit_roundoff + one.angle[1].unit_roundoff + 2.0**-50
+    error = theta * lost
+    if kind != "default":  # a handful of operations more
+        error = error + _blended(setting) * 8 * u
+    found: Array = np.abs(at.astype(np.float64))[:, None] * error
+    return found
+
+
+def stored(one: Resolved, setting: RopeSetting) -> float:
+    """Return the error behind the angle: cos and sin, the factor on them, the rotation, the output.
+
+    A complex product is off by at most sqrt(5) u (Brent, Percival, Zimmermann, Math. Comp. 76, 2007).
+    """
+    factor = attention_factor(setting.scaling)
+    table = (_LIBRARY + 2 * (factor != 1)) * one.trig.unit_roundoff
+    table += one.table.unit_roundoff if one.table else 0.0
+    turned = (1 + table * math.sqrt(2)) * (1 + math.sqrt(5) * one.rotation.unit_roundoff)
+    return factor * 1.01 * (turned * (1 + one.output.unit_roundoff) - 1 + 2.0**-50)
+
+
+@functools.lru_cache(maxsize=64)
+def frequencies(setting: RopeSetting) -> Array:
+    """Return the frequencies in float64, scaled, radians per token. Shapes: -> (p,)."""
+    found: Array = np.abs(exact_rotation.exact(setting).angles(np.array([1], dtype=np.int64))[0])
+    return found
+
+
+def _blended(setting: RopeSetting) -> Array:
+    """The size of what a scaling computes with: a blend adds up terms as large as the plain frequency."""
+    theta = frequencies(setting)
+    if setting.scaling.kind not in _SWITCHED:
+        return theta
+    plain = unscaled(effective_base(setting), setting.rotary_dim, "inverse_power", FP64)
+    low, high = setting.scaling.low or 1.0, setting.scaling.high or 1.0
+    steep = high / (high - low) if high > low else 1.0
+    found: Array = np.maximum(theta, plain * steep)
+    return found

@@ -1,0 +1,55 @@
+"""The right rotation, in float64, to hold code against.
+
+Letters: s positions, d head_dim.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit import recipes
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
+from ropeaudit.rope.rotation import split_pairs
+from ropeaudit.rope.scaled import attention_factor
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Positions
+from ropeaudit.subjects.emulated import Emulated
+
+
+def exact(setting: RopeSetting) -> Emulated:
+    """Return the rotation in float64."""
+    return Emulated(recipes.named("fp64-angles").resolve(FP64), setting)
+
+
+def rotated(x: FloatArray, positions: Positions, setting: RopeSetting) -> FloatArray:
+    """Return x turned in float64. Shapes: (..., s, d) -> (..., s, d)."""
+    subject, flat = exact(setting), x.astype(np.float64).reshape(-1, *x.shape[-2:])
+    table = subject.table(positions, 0)
+    return np.stack([subject.rotate(one, table) for one in flat]).reshape(x.shape)
+
+
+def half_split(rotary_dim: int, head_dim: int) -> NDArray[np.int64]:
+    """Return the dims of interleaved pairs in the order of half-split ones."""
+    first = np.arange(rotary_dim).reshape(-1, 2).T.reshape(-1)
+    return np.concatenate([first, np.arange(rotary_dim, head_dim)])
+
+
+def turns(setting: RopeSetting, positions: Positions, dtype: Format) -> NDArray[np.complex128]:
+    """Return what pairs are multiplied by, the attention factor included, to hold a dtype against.
+
+    Shapes: (s,) -> (s, p).
+    """
+    if dtype.precision <= FP32.precision:  # plain float64 is far better than that
+        found: NDArray[np.complex128] = np.exp(1j * exact(setting).angles(positions))
+        return found * attention_factor(setting.scaling)
+    cos, sin = exact(setting).table(positions, 0)
+    both: NDArray[np.complex128] = cos + 1j * sin
+    return both
+
+
+def complex_pairs(x: FloatArray, setting: RopeSetting) -> NDArray[np.complex128]:
+    """Return the pairs as complex numbers. Shapes: (..., d) -> (..., p)."""
+    a, b = split_pairs(x, setting)
+    found: NDArray[np.complex128] = a.astype(np.float64) + 1j * b.astype(np.float64)
+    return found

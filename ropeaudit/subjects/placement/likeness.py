@@ -1,0 +1,188 @@
+"""What code behaves like: the named recipe, or the fault, whose rotated vectors are nearest to its own.
+
+Letters: h heads, s positions, d head_dim, p pairs.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ropeaudit import recipes
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import FP32, FloatArray, Format, round_to
+from ropeaudit.recipes import Resolved
+from ropeaudit.rope.rotation import split_pairs
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects.placement.exact_rotation import rotated
+from ropeaudit.subjects.placement.faults import faults
+
+_CLEAR = 0.3  # what it behaves like is at most this share as far away as what it should be
+_FORMS = {"recurrence": "angles by recurrence", "divide": "positions divided"}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Recipes that rotate with the same arithmetic in a dtype; scores are formed in float64 for all."""
+
+    names: tuple[str, ...]
+    resolved: Resolved
+
+    def __str__(self) -> str:
+        return f"{words(self.resolved)} ({', '.join(self.names)})" if self.names else words(self.resolved)
+
+
+@functools.lru_cache(maxsize=16)
+def groups(dtype: Format) -> tuple[Group, ...]:
+    """Return the named recipes by what they do to vectors of a dtype."""
+    found: dict[tuple[object, ...], list[Resolved]] = {}
+    for recipe in recipes.all_recipes():
+        if not recipe.refused:
+            one = replace(recipe, stages=dict(recipe.stages) | {"accumulate": "fp64", "score": "fp64"})
+            resolved = one.resolve(dtype)
+            found.setdefault(arithmetic(resolved), []).append(resolved)
+    return tuple(Group(tuple(one.recipe.name for one in some), some[0]) for some in found.values())
+
+
+def variants(dtype: Format) -> Iterator[Group]:
+    """Yield `groups`, then what has no name: float32 but for one stage, in the dtype or in a 16-bit one.
+
+    The rest is as in `meta` or as in `hf`.
+    """
+    yield from groups(dtype)
+    known = {arithmetic(group.resolved) for group in groups(dtype)}
+    stages = ("position", "frequency", "angle", "table", "rotation")
+    for start, stage, narrow in itertools.product(("meta", "hf"), stages, ("model", "bf16", "fp16")):
+        stored = f"fp32/{narrow}" if stage in ("frequency", "angle") else narrow
+        resolved = recipes.named(start).changed({stage: stored}).resolve(dtype)
+        if arithmetic(resolved) not in known:
+            known.add(arithmetic(resolved))
+            yield Group((), resolved)
+
+
+def arithmetic(one: Resolved) -> tuple[object, ...]:
+    """Return all that a rotated vector depends on; cos and sin count as they are multiplied."""
+    table = one.table or one.trig
+    narrow = one.trig if one.trig.precision < table.precision else table
+    rounding = one.recipe.rotation_rounding
+    rest = (narrow, one.input, one.rotation, one.output, one.recipe.frequency_form, rounding)
+    return (one.position, one.frequency, one.angle, *rest)
+
+
+def words(one: Resolved) -> str:
+    """Return in words how a recipe rotates: what is rounded before and after cos and sin."""
+    said = []
+    before = {"positions": one.position, "frequencies": one.frequency[1], "angles": one.angle[1]}
+    for name, fmt in before.items():
+        if fmt.precision != FP32.precision:
+            said.append(f"{fmt} {name}")
+    computed, stored = one.frequency
+    if stored is FP32 and computed is not FP32:
+        said.append(f"frequencies computed in {computed}")
+    form = one.recipe.frequency_form
+    if form != "inverse_power":
+        said.append(_FORMS.get(form, f"frequencies by {form}"))
+    table = one.table or one.trig
+    if table.precision < FP32.precision:
+        said.append("rounded table" if table is one.dtype else f"{table} table")
+    once = " rounded once" if one.recipe.rotation_rounding == "once" else ""
+    return ", ".join([*said, f"{one.rotation} rotation{once}"])
+
+
+def emulated(one: Resolved, setting: RopeSetting, x: Array, offset: int) -> FloatArray:
+    """Return x as a recipe turns it. Shapes: (h, s, d) -> (h, s, d)."""
+    subject = Emulated(one, setting)
+    table = subject.table(np.arange(x.shape[1], dtype=np.int64), offset)
+    return np.stack([subject.rotate(round_to(head, subject.input), table) for head in x])
+
+
+def apart(found: FloatArray, other: FloatArray) -> float:
+    """Return the RMS distance of two arrays; inf where either is not finite."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        value = float(np.sqrt(np.mean((found.astype(np.float64) - other) ** 2)))
+    return value if np.isfinite(value) else float("inf")
+
+
+def named(
+    found: FloatArray,
+    x: Array,
+    setting: RopeSetting,
+    dtype: Format,
+    offset: int,
+    seen: Callable[[FloatArray], FloatArray] = lambda turned: turned,
+    explains: Callable[[FloatArray], bool] | None = None,
+) -> str:
+    """Return in words what turned x into `found`; empty where nothing known is clearly nearer than the truth.
+
+    seen: what is compared of turned vectors, such as their scores. explains: whether what is seen of others
+    is all of `found`; without it the nearest is returned. Shapes: x (h, s, d).
+    """
+    exact = rotated(x, np.arange(x.shape[1]) + offset, setting)
+    missed = apart(found, seen(exact))
+    if not np.isfinite(missed):
+        return _lost(found, x, setting, dtype, offset, seen)
+    plain = [(str(group), emulated(group.resolved, setting, x, offset)) for group in variants(dtype)]
+    nearest, distance = "", _CLEAR * missed
+    for text, turned in (*_turned(x, setting, offset), *plain):
+        if (size := apart(found, other := seen(turned))) < distance and (not explains or explains(other)):
+            nearest, distance = text, size
+    return nearest or _heads(found, seen(exact))
+
+
+def _turned(x: Array, setting: RopeSetting, offset: int) -> Iterator[tuple[str, FloatArray]]:
+    """Yield what usual faults turn x into, in float64. Shapes: x (h, s, d)."""
+    at = np.arange(x.shape[1], dtype=np.int64) + offset
+    for fault in faults(setting):
+        seen = fault.seen(at)
+        if fault.setting != setting or not np.array_equal(seen, at):
+            yield fault.text, rotated(x, seen, fault.setting)
+
+
+def base_of(found: FloatArray, x: Array, setting: RopeSetting) -> float:
+    """Return the base that vectors at neighbouring positions speak of; nan where they speak of none.
+
+    From one position to the next pair i is turned by theta_i = base^(-2i/d). Shapes: found, x (h, s, d).
+    """
+    (a, b), (c, d) = split_pairs(x, setting), split_pairs(found.astype(np.float64), setting)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        turns = (c + 1j * d) * np.conj(a + 1j * b)
+        angle = np.angle((turns[:, 1:] * np.conj(turns[:, :-1])).sum(axis=(0, 1)))
+        i = np.arange(setting.pairs)
+        some = (i >= 1) & (angle > 0.02) & (angle < 1)
+        logs = -np.log(angle[some]) * setting.rotary_dim / (2 * i[some])
+    return float(np.exp(np.median(logs))) if logs.size else float("nan")
+
+
+def _lost(
+    found: FloatArray,
+    x: Array,
+    setting: RopeSetting,
+    dtype: Format,
+    offset: int,
+    seen: Callable[[FloatArray], FloatArray],
+) -> str:
+    """Say which recipe loses the same numbers."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        names = [
+            name
+            for group in groups(dtype)
+            if np.array_equal(
+                np.isfinite(found), np.isfinite(seen(emulated(group.resolved, setting, x, offset)))
+            )
+            for name in group.names
+        ]
+    return f"nan or inf, as {', '.join(names)}" if names else "nan or inf"
+
+
+def _heads(found: FloatArray, exact: FloatArray) -> str:
+    """Say which heads are off where most are not."""
+    sizes = np.sqrt(np.mean((found - exact) ** 2, axis=(1, 2)))
+    off = np.flatnonzero(sizes > max(10 * float(np.median(sizes)), 1e-12))
+    if not off.size or off.size * 2 > sizes.size:
+        return ""
+    return f"head {', '.join(map(str, off))} of {sizes.size} is turned otherwise than the rest"

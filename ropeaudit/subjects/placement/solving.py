@@ -1,0 +1,111 @@
+"""What explains rotated vectors, found by solving for it: another base, or another position.
+
+Letters: h heads, s positions, d head_dim, p pairs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Positions
+from ropeaudit.subjects.placement import allowance, exact_rotation
+
+_COARSE = 0.15  # error of a step from position to position: 16-bit formats stay well below it
+_STILL = 0.005  # the same of the mean of many steps, beside the roundings behind the angle
+_LONGEST = 128  # positions of a step
+_FARTHEST = 2**18  # position that others are tried for
+_TRIED = 3  # positions that come nearest
+
+
+def base(at: Positions, x: FloatArray, found: FloatArray, setting: RopeSetting, dtype: Format) -> str:
+    """Return the base whose powers all frequencies are; nothing where they are not, or where it is right.
+
+    Shapes: at (s,), x, found (h, s, d).
+    """
+    d = setting.rotary_dim
+    if setting.scaling.kind != "default" or setting.pairs < 4 or (np.diff(at) != 1).any() or at.size < 8:
+        return ""
+    z, w = (exact_rotation.complex_pairs(one, setting) for one in (x, found))
+    turned, power = w * np.conj(z) / (np.abs(z) ** 2 + 1e-30), 2 * np.arange(setting.pairs) / d
+    first = allowance.allowed(allowance.careful(dtype), setting, at)[:, 0]  # the same with every base
+    if not (np.abs(turned[..., 0] - np.exp(1j * at)) <= first).all():
+        return ""
+    log, lag = np.log(setting.base), 1
+    while lag < min(at.size, _LONGEST):
+        steps = turned[:, lag:] * np.conj(turned[:, :-lag])
+        guess = np.exp(-power * log) if lag > 1 else np.zeros_like(power)
+        theta = guess + np.angle(steps.mean(axis=(0, 1)) * np.exp(-1j * lag * guess)) / lag
+        some = (power > 0) & (theta * lag > 0.05) & ((theta < 3) if lag == 1 else (theta > 0))
+        if some.any():
+            log = float(np.median(-np.log(theta[some]) / power[some]))
+        off = np.abs(steps - np.exp(1j * lag * np.exp(-power * log)))[..., np.exp(-power * log) * lag < 3]
+        if not (off <= _COARSE).all():
+            return ""
+        last, lag = lag, lag * 4
+    log = _refined(log, power, steps.mean(axis=(0, 1)), last)
+    allowed = allowance.stored(allowance.careful(dtype), setting) + _STILL
+    off = np.abs(steps.mean(axis=(0, 1)) - np.exp(1j * last * np.exp(-power * log)))
+    text = f"{np.exp(log):.3g}"
+    if not (off <= allowed).all() or text == f"{setting.base:.3g}":
+        return ""
+    if d > 2 and abs(log / np.log(setting.base) / (d / (d - 2)) - 1) < 1e-3:
+        text += ", as of an exponent of 2i/(d-2)"
+    return f"base {text}"
+
+
+def _refined(log: float, power: Array, mean: Array, lag: int) -> float:
+    """Return ln base after one step of least squares over the phases of all pairs. Shapes: (p,) twice."""
+    theta = np.exp(-power * log)
+    slope, off = -lag * theta * power, np.angle(mean * np.exp(-1j * lag * theta))
+    return float(log + (slope * off).sum() / (slope**2).sum())
+
+
+def position(
+    at: Positions,
+    x: FloatArray,
+    found: FloatArray,
+    off: NDArray[np.bool_],
+    setting: RopeSetting,
+    dtype: Format,
+) -> str:
+    """Return as which position the first misplaced one is rotated.
+
+    Nothing where it, or one in the middle or at the end, is rotated as none that was looked for.
+    Shapes: at, off (s,), x, found (s, d).
+    """
+    here = np.flatnonzero(off)
+    if not here.size:
+        return ""
+    seen = {}
+    for i in dict.fromkeys(int(here[part]) for part in (-1, here.size // 2, 0)):
+        if (best := _position(int(at[i]), x[i], found[i], at.size, setting, dtype)) is None:
+            return ""
+        seen[i] = best
+    first = int(here[0])
+    return f"position {at[first]} rotated as {seen[first]}" if seen[first] != at[first] else ""
+
+
+def _position(
+    at: int, x: FloatArray, found: FloatArray, size: int, setting: RopeSetting, dtype: Format
+) -> int | None:
+    """Return as which position a vector is rotated: its own where that may be. Shapes: x, found (d,)."""
+    rule = allowance.careful(dtype)
+    z, w = (exact_rotation.complex_pairs(one, setting) for one in (x, found))
+    if not np.isfinite(w).all() or setting.pairs < 4 or abs(at) > _FARTHEST:
+        return None
+    theta, ratio = allowance.frequencies(setting), w * np.conj(z) / (np.abs(z) ** 2 + 1e-30)
+    reach = 2 * (abs(at) + size) + 256
+    candidates = np.arange(-reach, reach)
+    score, some = np.zeros(candidates.size), np.arange(0, setting.pairs, max(1, setting.pairs // 8))
+    for i in some:
+        score += (ratio[i] * np.exp(-1j * candidates * theta[i])).real
+    for best in (at, *candidates[np.argsort(-score)[:_TRIED]]):
+        allowed = allowance.allowed(rule, setting, np.array([best, at])).max(axis=0)
+        turned = z * exact_rotation.turns(setting, np.array([best]), dtype)[0]
+        if (np.abs(w - turned) <= allowed * np.abs(z) + 4 * dtype.smallest_subnormal).all():
+            return int(best)
+    return None

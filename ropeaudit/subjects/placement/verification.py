@@ -1,0 +1,200 @@
+"""Checking that code puts each rotated pair where its position says: of q and k, all heads, every position.
+
+Scores cannot see a position that is wrong for q and k alike, nor a sum over pairs one that is wrong alone.
+Letters: b batch elements, h heads of q, g of k, s positions, d head_dim, p pairs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import FloatArray, Format, round_to
+from ropeaudit.inputs import qk
+from ropeaudit.recipes import Resolved
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Positions
+from ropeaudit.subjects.calling.implementation import Turning
+from ropeaudit.subjects.placement import allowance, exact_rotation, naming
+from ropeaudit.subjects.placement.naming import Block, Side
+from ropeaudit.subjects.placement.places import Places
+
+APART = 7  # tokens between the positions of two batch elements, where code takes a row of them for each
+_AT_ONCE = 2**22  # numbers of q and k that one call is given
+_FEWEST = 512  # positions of a call, however many heads there are
+
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """What code is given: q (h, s, d) and k (g, s, d) at positions (s,) before the shift, in its dtype.
+
+    A second batch element with random numbers of its own is added, so that pairs that are 0 or alike in q and
+    k, and what mixes up batch elements, are seen too.
+    """
+
+    q: FloatArray
+    k: FloatArray
+    positions: Positions
+    seed: int = 0
+
+    def blocks(self, dtype: Format) -> Iterator[tuple[FloatArray, FloatArray, Positions]]:
+        """Yield q (2, h, n, d), k (2, g, n, d) and positions (n,), a part of the positions at a time."""
+        each = (len(self.q) + len(self.k)) * self.q.shape[2] * 2
+        size = max(_FEWEST, _AT_ONCE // each)
+        for start in range(0, self.positions.size, size):
+            some = slice(start, start + size)
+            made = []
+            for side, x in enumerate((self.q[:, some], self.k[:, some])):
+                other = _noise(self.seed, start, side, x.shape)
+                made.append(round_to(np.stack([x, other]), dtype).astype(dtype.carrier))
+            yield made[0], made[1], self.positions[some]
+
+
+@functools.lru_cache(maxsize=2)
+def _noise(seed: int, start: int, side: int, shape: tuple[int, ...]) -> Array:
+    """Return random numbers that 16-bit formats hold, none of them those of q and k with the same seed."""
+    drawn = np.random.default_rng([seed, start, side, 1]).standard_normal(shape)  # zeros at the end are lost
+    return qk.on_16_bit_grid(drawn)
+
+
+def sampled(positions: Positions, sizes: tuple[int, int, int], seq_len: int, seed: int) -> Vectors:
+    """Return random vectors at the positions of a sample and at both ends; sizes: h, g and d."""
+    heads, kv_heads, d = sizes
+    ends = np.array([0, 1, seq_len - 2, seq_len - 1])
+    at = np.unique(np.concatenate([positions, ends[(ends >= 0) & (ends < seq_len)]])).astype(np.int64)
+    generator = np.random.default_rng([seed, 1])
+    q, k = (qk.on_16_bit_grid(generator.standard_normal((some, at.size, d))) for some in (heads, kv_heads))
+    return Vectors(q, k, at, seed)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was seen of one side over all blocks: the largest excess, and which parts are out of place."""
+
+    excess: float = -1.0
+    place: tuple[int, int, int, int] = (0, 0, 0, 0)
+    heads: Bool | None = None
+    pairs: Bool | None = None
+    positions: list[Positions] = field(default_factory=list)
+    block: Block | None = None
+
+    def take(self, over: Array, at: Positions, block: Block) -> None:
+        """Take in the excess of a block. Shapes: over (b, h, s, p)."""
+        worst = np.unravel_index(int(over.argmax()), over.shape)
+        off = over > 1
+        heads, pairs = off.any(axis=(2, 3)), off.any(axis=(0, 1, 2))
+        for part, name in ((heads, "heads"), (pairs, "pairs")):
+            known: Bool | None = getattr(self, name)
+            setattr(self, name, part if known is None else part | known)
+        self.positions.append(at[off.any(axis=(0, 1, 3))])
+        if float(over[worst]) > self.excess:
+            self.excess = float(over[worst])
+            self.place = (int(worst[0]), int(worst[1]), int(at[worst[2]]), int(worst[3]))
+            if self.excess > 1:
+                self.block = block
+
+    def side(self) -> Side | None:
+        """Return what is out of place; None where nothing is."""
+        if self.block is None or self.heads is None or self.pairs is None:
+            return None
+        return Side(self.heads, self.pairs, np.concatenate(self.positions), self.block)
+
+
+def check(
+    turning: Turning,
+    setting: RopeSetting,
+    dtype: Format,
+    vectors: Vectors,
+    offset: int,
+    *,
+    afresh: Callable[[], Turning] | None = None,
+    warm: bool = False,
+    rule: Resolved | None = None,
+    apart: int = 0,
+) -> Places:
+    """Return where the worst rotated pair stands of code that is called at positions + offset.
+
+    afresh: makes an instance without a past. warm: the instance is called at the positions before the shift
+    first, so that what it keeps of a call shows. rule: what the allowance is that of, `allowance.careful` if
+    None. apart: added to the positions of the second batch element, where code takes a row of them for each.
+    """
+    seen, rule = {"q": _Seen(), "k": _Seen()}, rule or allowance.careful(dtype)
+    for q, k, before in vectors.blocks(dtype):
+        if warm and offset and before[0] == vectors.positions[0]:
+            _tried(turning, q, k, before)
+        at = before + offset
+        block = Block(at, (q, k), turning.both(q, k, np.stack([at, at + apart]) if apart else at), apart)
+        for part, x, found in zip(seen.values(), block.given, block.found, strict=True):
+            part.take(excess(x, found, block.rows(), setting, dtype, rule), at, block)
+    worst = max(seen, key=lambda name: seen[name].excess)
+    said: tuple[str, bool] = "", False
+    sides = {name: side for name, one in seen.items() if (side := one.side()) is not None}
+    if sides and afresh and _right_afresh(afresh(), sides[worst].block, setting, dtype, rule):
+        said = "state that an earlier call left: called afresh it is right", False
+    elif sides:
+        said = naming.named(sides, setting, dtype, turning)
+    return Places(seen[worst].excess, worst, *seen[worst].place, *said)
+
+
+def excess(
+    x: FloatArray, found: FloatArray, at: Positions, setting: RopeSetting, dtype: Format, rule: Resolved
+) -> Array:
+    """Return the error of each pair over what is allowed.
+
+    The r last "pairs" are the dims that are not rotated, two by two. What may overflow is not judged.
+    Shapes: x, found (b, h, s, d), at (b, s) -> (b, h, s, p + r).
+    """
+    over = np.empty((*x.shape[:3], setting.head_dim // 2))
+    kept, tiny, p = allowance.stored(rule, setting), 4 * dtype.smallest_subnormal, setting.pairs
+    known: dict[int, tuple[Any, Array]] = {}
+    with np.errstate(invalid="ignore", over="ignore"):
+        for b, row in enumerate(at):
+            if (first := int(row[0])) not in known:  # batch elements differ by a constant, or not at all
+                known[first] = (
+                    exact_rotation.turns(setting, row, dtype),
+                    allowance.allowed(rule, setting, row),
+                )
+            turns, allowed = known[first]
+            z, w = (exact_rotation.complex_pairs(one[b], setting) for one in (x, found))
+            over[b, ..., :p] = _judged(np.abs(w - z * turns), np.abs(z), allowed, tiny, dtype)
+            if rest := setting.head_dim - setting.rotary_dim:
+                z, w = (exact_rotation.complex_pairs(one[b][..., -rest:], _plain(rest)) for one in (x, found))
+                over[b, ..., p:] = _judged(np.abs(w - z), np.abs(z), kept, tiny, dtype)
+    return over
+
+
+def _plain(dims: int) -> RopeSetting:
+    return RopeSetting.of(dims)
+
+
+def _judged(missed: Array, size: Array, allowed: Any, tiny: float, dtype: Format) -> Array:
+    over = missed / (allowed * size + tiny)
+    over = np.where(np.isfinite(over), over, np.inf)
+    return np.where(size > dtype.largest / 4, 0.0, over)
+
+
+def _tried(turning: Turning, q: FloatArray, k: FloatArray, at: Positions) -> None:
+    """Call for the sake of what is kept of the call; what it raises is of no interest here."""
+    try:
+        turning.both(q, k, at)
+    except Exception:  # whatever other people's code raises
+        return
+
+
+def _right_afresh(
+    turning: Turning, block: Block, setting: RopeSetting, dtype: Format, rule: Resolved
+) -> bool:
+    """Whether an instance without a past puts all pairs of a block where they belong."""
+    found = turning.both(*block.given, block.at if not block.apart else block.rows())
+    return all(
+        bool((excess(x, y, block.rows(), setting, dtype, rule) <= 1).all())
+        for x, y in zip(block.given, found, strict=True)
+    )

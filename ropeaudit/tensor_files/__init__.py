@@ -1,0 +1,1 @@
+"""Files of tensors: what they hold, read without trust in what they declare."""

@@ -1,0 +1,155 @@
+"""Read named tensors out of a file: .npy, .npz, .safetensors, .pt and .pth.
+
+Nothing in a file is ever executed: no pickles.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit.errors import BadInput
+from ropeaudit.tensor_files import declared_sizes
+
+Tensors: TypeAlias = Mapping[str, NDArray[Any]]
+Wanted: TypeAlias = Callable[[list[str]], Sequence[str]]  # of all names those whose values are loaded
+SUFFIXES = (".safetensors", ".npz", ".pt", ".pth")
+
+
+class Unnamed(Exception):
+    """A file that holds something else than tensors by name; `args` says what."""
+
+
+def paths(spec: str) -> list[Path]:
+    """Return the path that a value names, or the .npy paths with commas between them."""
+    return [Path(part) for part in spec.split(",")] if spec.endswith(".npy") else [Path(spec)]
+
+
+def wrong(path: Path) -> str:
+    """Return why the path is not that of a file with something in it; nothing where it is."""
+    try:
+        if path.is_dir():
+            return "is a folder"
+        if not path.is_file():
+            return "no such file"
+        return "" if path.stat().st_size else "the file is empty"
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "strerror", None) or error)
+
+
+def guarded(seen: str, path: Path, read: Callable[[], Tensors]) -> Tensors:
+    """Return what `read` gives; whatever it raises becomes a BadInput that begins with `seen`."""
+    try:
+        with warnings.catch_warnings():  # what a parser thinks of a file is in its error
+            warnings.simplefilter("ignore")
+            return read()
+    except BadInput as error:
+        flag, text = seen.partition(" ")[0], str(error)
+        raise BadInput(f"{flag} {text}" if flag.startswith("--") and flag not in text else text) from None
+    except ImportError as error:
+        raise BadInput(f"{seen}: cannot be read without {error.name}") from None
+    except Exception as error:  # whatever a parser makes of a damaged or hostile file
+        raise BadInput(f"{seen}: not a readable {path.suffix} file: {_line(error)}") from None
+
+
+def read_npy(path: Path) -> NDArray[Any]:
+    """Return the one array of a .npy file."""
+    declared_sizes.check(path)
+    with path.open("rb") as file:
+        return np.asarray(np.load(file, allow_pickle=False))
+
+
+def read(path: Path, wanted: Wanted, pair: tuple[str, str]) -> Tensors:
+    """Return all names of a file, with the values of those that are wanted and empty arrays for the others.
+
+    pair: what to call two tensors without names. A file whose suffix is not among `SUFFIXES` is a KeyError.
+    Raises: Unnamed, and whatever a parser raises.
+    """
+    reader = _READERS[path.suffix.lower()]
+    declared_sizes.check(path)
+    return reader(path, wanted, pair)
+
+
+def widened(tensor: NDArray[Any]) -> NDArray[Any]:
+    """Return a tensor whose bfloat16 is one again: NumPy's own files hand it back as two bytes."""
+    if tensor.dtype.kind == "V" and tensor.dtype.itemsize == 2:
+        import ml_dtypes
+
+        return tensor.view(ml_dtypes.bfloat16)
+    return tensor
+
+
+def is_real(tensor: NDArray[Any]) -> bool:
+    """Tell whether a tensor holds real numbers."""
+    return tensor.dtype.kind not in "VOcSUbMm" or "float" in tensor.dtype.name
+
+
+def listed(tensors: Tensors) -> str:
+    """Return the first names of a file as text."""
+    return ", ".join(repr(name[:40])[1:-1] for name in sorted(tensors)[:8]) or "nothing"
+
+
+def _read_npz(path: Path, wanted: Wanted, pair: tuple[str, str]) -> Tensors:
+    with path.open("rb") as file:  # NumPy leaves it open where the archive is damaged
+        archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise Unnamed("one array", archive)
+        with archive:
+            kept = wanted(archive.files)
+            return {name: archive[name] if name in kept else np.zeros(0) for name in archive.files}
+
+
+def _read_safetensors(path: Path, wanted: Wanted, pair: tuple[str, str]) -> Tensors:
+    import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as archive:
+        names = list(archive.keys())
+        kept = wanted(names)
+        for name in kept:
+            declared_sizes.check_room(path, math.prod(archive.get_slice(name).get_shape()))
+        return {name: archive.get_tensor(name) if name in kept else np.zeros(0) for name in names}
+
+
+def _read_torch(path: Path, wanted: Wanted, pair: tuple[str, str]) -> Tensors:
+    import torch
+
+    def numbers(value: torch.Tensor) -> NDArray[Any]:
+        kept = value.detach()
+        declared_sizes.check_room(path, kept.numel())  # one that was expanded takes little room in the file
+        if kept.dtype.is_floating_point:
+            kept = kept.to(torch.float64)  # NumPy knows neither bfloat16 nor float8
+        return np.asarray(kept.numpy())
+
+    loaded = torch.load(path, map_location="cpu", weights_only=True)
+    if isinstance(loaded, (tuple, list)) and len(loaded) == 2:
+        loaded = dict(zip(pair, loaded, strict=True))
+    if not isinstance(loaded, dict):
+        lone = numbers(loaded) if isinstance(loaded, torch.Tensor) else None
+        raise Unnamed(f"a {type(loaded).__name__}", lone)
+    tensors = {str(name): value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
+    kept = wanted(list(tensors))
+    return {name: numbers(value) if name in kept else np.zeros(0) for name, value in tensors.items()}
+
+
+_READERS: dict[str, Callable[[Path, Wanted, tuple[str, str]], Tensors]] = {
+    ".safetensors": _read_safetensors,
+    ".npz": _read_npz,
+    ".pt": _read_torch,
+    ".pth": _read_torch,
+}
+
+
+def _line(error: BaseException) -> str:
+    """The first sentence of a parser's message, short enough to read, without advice on pickles."""
+    if "ickle" in str(error) or "weights_only" in str(error):
+        return "it holds Python objects, or is damaged; give tensors alone"
+    text = str(error).strip().splitlines()
+    first = text[0].partition(". ")[0] if text else ""
+    return (first if len(first) > 3 else "it is damaged")[:160]
