@@ -23,12 +23,12 @@ k[..., 48:] -= 8
 with tempfile.TemporaryDirectory() as folder:
     path = Path(sys.argv[1]) if sys.argv[1:] else Path(folder) / "cancelling.npz"
     np.savez(path, q=q, k=k)
-    found = explain(0, "fp16", "hf", changes={"accumulate": "fp16"}, qk=str(path), rotary_dim=32)
+    results = explain(0, "fp16", "hf", changes={"accumulate": "fp16"}, qk=str(path), rotary_dim=32)
 
-worst = found.blames[0]
+worst = results.blames[0]
 print(f"{worst.stage}: {worst.cause}, {100 * worst.share:.0f} % of the drift")
-print(f"the terms of a score are {found.cancelling:.0f} times as large as it is")
-print("keep in", ", ".join(f"{fmt}: {stage}" for stage, fmt in found.remedy.widths.items()))
+print(f"the terms of a score are {results.cancelling:.0f} times as large as it is")
+print("keep in", ", ".join(f"{fmt}: {stage}" for stage, fmt in results.remedy.widths.items()))
 
 # Output:
 # accumulate: cancellation, 100 % of the drift

@@ -151,8 +151,8 @@ class Resolved:
 
     def switches(self) -> dict[str, str]:
         """Return switch -> how it is set, of those that are not as in `PLAIN`."""
-        found = {name: getattr(self.recipe, name) for name in _SWITCHES}
-        return {name: str(on).lower() for name, on in found.items() if on != PLAIN[name]}
+        results = {name: getattr(self.recipe, name) for name in _SWITCHES}
+        return {name: str(on).lower() for name, on in results.items() if on != PLAIN[name]}
 
 
 def named(name: str) -> Recipe:

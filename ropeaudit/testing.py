@@ -24,7 +24,7 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects.calling import arrays, own_code, signatures, ways
-from ropeaudit.subjects.calling.implementation import said
+from ropeaudit.subjects.calling.implementation import error_line
 from ropeaudit.subjects.calling.own_code import OwnTurning
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import allowance, likeness, verification
@@ -77,10 +77,10 @@ def assert_shift_invariant(
     if (function is None) == (scores is None):
         raise UsageError("give a function that rotates, or scores=, a function that returns scores; not both")
     setting = RopeSetting.of(head_dim, rotary_dim, base, layout, scale)
-    made = inputs.make("gaussian", heads, heads, seq_len, setting, seed)
+    built = inputs.make("gaussian", heads, heads, seq_len, setting, seed)
     changes = {} if scores else {"accumulate": "fp64", "score": "fp64"}
     resolved = recipes.load(recipe).changed(changes).resolve(parse(dtype))
-    test = _Test(resolved, recipe, setting, made, _exact(made, setting, resolved.input))
+    test = _Test(resolved, recipe, setting, built, _exact(built, setting, resolved.input))
     offsets = list(offsets)
     if not offsets:
         raise UsageError("there are no offsets to test; try offsets=(0, 1000, 131072)")
@@ -113,17 +113,17 @@ class _Test:
         q, k = (round_to(x, self.resolved.input) for x in (self.inputs.q, self.inputs.k))
         return q, k
 
-    def check_scores(self, found: FloatArray, offset: int, like: Callable[[], str]) -> None:
+    def check_scores(self, results: FloatArray, offset: int, like: Callable[[], str]) -> None:
         """Raise AssertionError if scores drift further than allowed."""
-        if off := self.off(found, self.exact[0], offset):
+        if off := self.off(results, self.exact[0], offset):
             self.fail(off[0], off[1], offset, off[2], like)
 
-    def off(self, found: FloatArray, truth: FloatArray, offset: int) -> tuple[str, str, str] | None:
+    def off(self, results: FloatArray, reference: FloatArray, offset: int) -> tuple[str, str, str] | None:
         """Return how far scores are from others, what is allowed, and where; None where it is allowed."""
         error = self.exact[1]
         allowed = bounds.bound(Emulated(self.resolved, self.setting), self.inputs, _MASK, offset)
         with np.errstate(invalid="ignore", over="ignore"):
-            drift = found.astype(np.float64) - truth
+            drift = results.astype(np.float64) - reference
             sizes = np.where(np.isfinite(drift), np.abs(drift), np.inf)
             rms = float(np.sqrt(np.mean(sizes**2)))
         worst = tuple(int(i) for i in np.unravel_index(int(sizes.argmax()), sizes.shape))
@@ -136,11 +136,11 @@ class _Test:
             return f"RMS score drift {rms:.3g}", right, place
         return None
 
-    def check_places(self, turning: OwnTurning, vectors: Vectors, offset: int, apart: int = 0) -> None:
+    def check_places(self, rotator: OwnTurning, vectors: Vectors, offset: int, apart: int = 0) -> None:
         """Raise AssertionError if a rotated pair is not where its position says."""
         seen = verification.check(
-            *(turning, self.setting, self.dtype, vectors, offset),
-            afresh=turning.afresh,
+            *(rotator, self.setting, self.dtype, vectors, offset),
+            afresh=rotator.afresh,
             rule=self.resolved,
             apart=apart,
         )
@@ -155,9 +155,9 @@ class _Test:
                 f"worst at head {seen.head} of batch element {seen.batch}, position {seen.position}, "
                 f"pair {seen.pair} of {seen.side}"
             )
-            found = f"a rotated pair is off by {seen.excess * right:.3g} of a pair's length"
+            result = f"a rotated pair is off by {seen.excess * right:.3g} of a pair's length"
             unnamed = "nothing known resembles it"
-            self.fail(found, f"{right:.3g}", offset, place, lambda: seen.resembles or unnamed)
+            self.fail(result, f"{right:.3g}", offset, place, lambda: seen.resembles or unnamed)
 
     def fail(self, seen: str, allowed: str, offset: int, place: str, like: Callable[[], str]) -> None:
         """Raise AssertionError."""
@@ -174,25 +174,25 @@ def _test_rotation(
     """Test a function that rotates: places first, for they say more, then scores."""
     name = getattr(function, "__name__", type(function).__name__)
     subject, setting = own_code.Own(name, function, order), test.setting
-    turning = subject.turning(setting, test.dtype, function if own_code.is_module(function) else None)
+    rotator = subject.rotator(setting, test.dtype, function if own_code.is_module(function) else None)
     q, k = test.vectors()
     vectors = Vectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))
     rows = verification.APART if subject.fit(setting).rows else 0
     for offset in offsets:
         with _raising(name, test.dtype, offset):
-            test.check_places(turning, vectors, offset)
+            test.check_places(rotator, vectors, offset)
             if rows:
-                test.check_places(turning, vectors, offset, rows)
-            turned = [x[0] for x in turning.both(q[None], k[None], vectors.positions + offset)]
+                test.check_places(rotator, vectors, offset, rows)
+            rotated = [x[0] for x in rotator.both(q[None], k[None], vectors.positions + offset)]
         test.check_scores(
-            _products(turned[0], turned[1], setting.scale), offset, lambda: "nothing known resembles it"
+            _products(rotated[0], rotated[1], setting.scale), offset, lambda: "nothing known resembles it"
         )
     first, last = min(offsets), max(offsets) + test.inputs.seq_len
     for start in range(first, last, _STEP) if whole and last - first <= _EVERY else ():
         at = np.arange(min(_STEP, last - start), dtype=np.int64)
         many = [np.resize(x[:1], (1, at.size, setting.head_dim)) for x in (q, k)]
         with _raising(name, test.dtype, start):
-            test.check_places(turning, Vectors(many[0], many[1], at), start)
+            test.check_places(rotator, Vectors(many[0], many[1], at), start)
 
 
 @contextlib.contextmanager
@@ -203,7 +203,7 @@ def _raising(name: str, dtype: Format, offset: int) -> Iterator[None]:
     except (RopeAuditError, AssertionError):
         raise
     except Exception as error:  # whatever it raises is a failure
-        raise AssertionError(f"{name} raises in {dtype} at offset {offset}: {said(error)}") from error
+        raise AssertionError(f"{name} raises in {dtype} at offset {offset}: {error_line(error)}") from error
 
 
 def _test_scores(test: _Test, function: Callable[..., Any], order: str, offsets: Sequence[int]) -> None:
@@ -215,39 +215,41 @@ def _test_scores(test: _Test, function: Callable[..., Any], order: str, offsets:
     for offset in offsets:
         at = np.arange(length, dtype=np.int64) + offset
         try:
-            found = ways.scored(function, q, k, at, test.dtype, order, engine).reshape(heads, length, length)
+            results = ways.scored(function, q, k, at, test.dtype, order, engine).reshape(
+                heads, length, length
+            )
         except RopeAuditError:
             raise
         except Exception as error:  # whatever it raises is a failure
             raise AssertionError(
-                f"{name} raises in {test.dtype} at offset {offset}: {said(error)}"
+                f"{name} raises in {test.dtype} at offset {offset}: {error_line(error)}"
             ) from error
 
-        def like(offset: int = offset, found: FloatArray = found) -> str:
-            return _like_scores(test, found, offset)
+        def like(offset: int = offset, results: FloatArray = results) -> str:
+            return _like_scores(test, results, offset)
 
-        test.check_scores(found, offset, like)
+        test.check_scores(results, offset, like)
 
 
-def _like_scores(test: _Test, found: FloatArray, offset: int) -> str:
+def _like_scores(test: _Test, results: FloatArray, offset: int) -> str:
     """Return what explains scores: vectors rotated otherwise; else a narrow accumulator of such a drift."""
     q, k = (x.astype(np.float64) for x in test.vectors())
 
-    def seen(turned: FloatArray) -> FloatArray:
-        return _products(turned[: len(q)], turned[len(q) :], test.setting.scale)
+    def seen(rotated: FloatArray) -> FloatArray:
+        return _products(rotated[: len(q)], rotated[len(q) :], test.setting.scale)
 
     def explains(other: FloatArray) -> bool:
-        return test.off(found, other, offset) is None
+        return test.off(results, other, offset) is None
 
     vectors = np.concatenate([q, k])
-    if text := likeness.named(found, vectors, test.setting, test.dtype, offset, seen, explains):
+    if text := likeness.named(results, vectors, test.setting, test.dtype, offset, seen, explains):
         return text
     for fmt in ("fp16", "bf16"):
         one = recipes.load(test.recipe).changed({"accumulate": fmt}).resolve(test.dtype)
         subject = Emulated(one, test.setting)
-        turned = zip(*(likeness.emulated(one, test.setting, x, offset) for x in (q, k)), strict=True)
-        formed = np.stack([_formed(subject, a, b, test.setting.scale) for a, b in turned])
-        sizes = [likeness.apart(other, test.exact[0]) for other in (found, formed)]
+        rotated = zip(*(likeness.emulated(one, test.setting, x, offset) for x in (q, k)), strict=True)
+        formed = np.stack([_formed(subject, a, b, test.setting.scale) for a, b in rotated])
+        sizes = [likeness.apart(other, test.exact[0]) for other in (results, formed)]
         if 0.5 < sizes[0] / sizes[1] < 2:
             return f"drift as large as that of a {fmt} accumulator"
     return "nothing known resembles it"
@@ -261,20 +263,20 @@ def _formed(subject: Emulated, q: FloatArray, k: FloatArray, scale: float) -> Fl
     return out
 
 
-def _exact(made: Inputs, setting: RopeSetting, fmt: Format) -> tuple[Array, float]:
+def _exact(built: Inputs, setting: RopeSetting, fmt: Format) -> tuple[Array, float]:
     """Exact scores of q and k rounded to `fmt`, and their certified error. Shapes: -> (h, s, s)."""
-    table = exact_scores.distance_table(np.arange(made.seq_len, dtype=np.float64), setting)
-    found, error = [], 0.0
-    for head in range(made.heads):
-        q, k = (round_to(x[head], fmt).astype(np.float64) for x in (made.q, made.k))
-        left = exact_scores.turned(q, table, setting, "extended", setting.scale)
-        right = exact_scores.turned(k, table, setting, "extended")
-        shape = made.seq_len, made.seq_len
+    table = exact_scores.distance_table(np.arange(built.seq_len, dtype=np.float64), setting)
+    results, error = [], 0.0
+    for head in range(built.heads):
+        q, k = (round_to(x[head], fmt).astype(np.float64) for x in (built.q, built.k))
+        left = exact_scores.rotated(q, table, setting, "extended", setting.scale)
+        right = exact_scores.rotated(k, table, setting, "extended")
+        shape = built.seq_len, built.seq_len
         high, low = exact_scores.product(left, right, np.empty(shape), np.empty(shape))
-        found.append(high if low is None else high + low)
+        results.append(high if low is None else high + low)
         error = max(error, exact_scores.certificate(left, right))
-    largest = max(float(np.abs(one).max()) for one in found)
-    return np.stack(found), error + made.q.shape[2] * 2.0**-52 * largest * 8
+    largest = max(float(np.abs(one).max()) for one in results)
+    return np.stack(results), error + built.q.shape[2] * 2.0**-52 * largest * 8
 
 
 def _products(q: FloatArray, k: FloatArray, scale: float) -> FloatArray:

@@ -75,11 +75,11 @@ DISTRIBUTIONS: dict[str, Callable[[Array, Array], None]] = {
 }
 
 
-def made(name: str) -> Inputs:
+def built(name: str) -> Inputs:
     """Return the q and k of a distribution."""
-    found = qk.make("gaussian", HEADS, KV_HEADS, SEQ_LEN, RopeSetting.of(HEAD_DIM), 0)
-    DISTRIBUTIONS[name](found.q, found.k)
-    return Inputs(*(round_to(x, parse("bf16")).astype(np.float64) for x in (found.q, found.k)), name, None)
+    result = qk.make("gaussian", HEADS, KV_HEADS, SEQ_LEN, RopeSetting.of(HEAD_DIM), 0)
+    DISTRIBUTIONS[name](result.q, result.k)
+    return Inputs(*(round_to(x, parse("bf16")).astype(np.float64) for x in (result.q, result.k)), name, None)
 
 
 def subject(dtype: str = "bf16") -> Emulated:
@@ -91,22 +91,22 @@ def subject(dtype: str = "bf16") -> Emulated:
 
 def all_drifts(who: Emulated, given: Inputs, offset: int = 0) -> Array:
     """Return the drift of every score. Shapes: -> (h, s, s)."""
-    found, size = [], given.seq_len
+    results, size = [], given.seq_len
     table = who.table(np.arange(size), offset)
-    turns = exact_scores.distance_table(np.arange(float(size)), who.setting)
+    rotations = exact_scores.distance_table(np.arange(float(size)), who.setting)
     for head in range(given.heads):
         x = [round_to(part, who.input) for part in (given.q[head], given.k[head // given.group])]
         q, k = (scores.operand(who.rotate(part, table), who) for part in x)
         out = np.empty((size, size), scores.tile_dtype(who))
         scores.form(q, np.ascontiguousarray(k.T), who, who.setting.scale, out)
         exact = [
-            exact_scores.turned(part.astype(float), turns, who.setting, "double", scale)
+            exact_scores.rotated(part.astype(float), rotations, who.setting, "double", scale)
             for part, scale in zip(x, (who.setting.scale, 1.0), strict=True)
         ]
-        found.append(
+        results.append(
             out - exact_scores.product(*exact, np.empty_like(out, float), np.empty_like(out, float))[0]
         )
-    return np.stack(found)
+    return np.stack(results)
 
 
 def true_rms(drifts: Array, mask: str) -> float:
@@ -119,13 +119,13 @@ def true_rms(drifts: Array, mask: str) -> float:
 
 def cell(given: Inputs, drifts: Array, mask: str, count: int, seeds: range) -> Cell:
     """Sample `count` scores with one seed after the other."""
-    truth, held, factors = true_rms(drifts, mask), 0, []
+    reference, held, factors = true_rms(drifts, mask), 0, []
     for seed in seeds:
-        some, found = sampled_rows.by_norms(given, mask, count, seed), Estimated()
-        found.take(drifts[some.head, some.query, some.key], some.weight, 0)
-        low, high = found.interval()
-        held += low <= truth <= high
-        factors.append(high / found.rms)
+        some, result = sampled_rows.by_norms(given, mask, count, seed), Estimated()
+        result.take(drifts[some.head, some.query, some.key], some.weight, 0)
+        low, high = result.interval()
+        held += low <= reference <= high
+        factors.append(high / result.rms)
     return Cell(held / len(seeds), float(np.median(factors)))
 
 
@@ -138,7 +138,7 @@ def main() -> None:
     counts = [int(count) for count in options.counts.split(",")]
     print("q and k".ljust(20) + "".join(f"N = {count}".rjust(18) for count in counts))
     for name in DISTRIBUTIONS:
-        given = made(name)
+        given = built(name)
         drifts = all_drifts(subject(), given)
         row = [cell(given, drifts, options.mask, count, range(options.seeds)) for count in counts]
         print(

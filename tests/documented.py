@@ -70,16 +70,16 @@ def in_comments() -> list[str]:
 def calls(command: str) -> Iterator[list[str]]:
     """Split a line of shell into the arguments of each call of ropeaudit in it."""
     lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
-    lexer.whitespace_split, found = True, None
+    lexer.whitespace_split, results = True, None
     for word in [*lexer, ";"]:
         if word in _ENDS:
-            if found is not None:
-                yield found
-            found = None
-        elif found is not None:
-            found.append(word)
+            if results is not None:
+                yield results
+            results = None
+        elif results is not None:
+            results.append(word)
         elif word == "ropeaudit" or word.endswith("/ropeaudit"):
-            found = []
+            results = []
 
 
 def unknown(arguments: list[str]) -> list[str]:
@@ -191,7 +191,7 @@ def write(text: str):
     return lambda path: path.write_text(text, encoding="utf-8")
 
 
-MAKERS = {
+FACTORIES = {
     "after.csv": report,
     "before.csv": report,
     "captured.safetensors": captured,
@@ -210,9 +210,9 @@ MAKERS = {
 
 def furnish(folder: Path, text: str) -> None:
     """Write the files that a script names before it writes them itself."""
-    for name, make in MAKERS.items():
-        before, found, _ = text.partition(name)
-        if found and not before.endswith("-o "):
+    for name, make in FACTORIES.items():
+        before, result, _ = text.partition(name)
+        if result and not before.endswith("-o "):
             path = folder / name
             (folder / "mypkg").mkdir(exist_ok=True)
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ def inverse(d, base=10000.0):
     return 1.0 / base ** (torch.arange(0, d, 2, dtype=torch.float32) / d)
 
 
-def turn(x, angles):
+def rotate(x, angles):
     """Half-split, in float32, rounded once; angles (..., s, p)."""
     cos, sin = angles.cos(), angles.sin()
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -22,7 +22,7 @@ def turn(x, angles):
 
 
 def right(x, positions, base=10000.0):
-    return turn(x, positions.float()[..., None] * inverse(x.shape[-1], base))
+    return rotate(x, positions.float()[..., None] * inverse(x.shape[-1], base))
 
 
 # positions
@@ -69,28 +69,28 @@ def other_base(q, k, positions):
 
 def exponent(x, positions):
     d = x.shape[-1]
-    return turn(x, positions.float()[:, None] * (1.0 / 10000.0 ** (torch.arange(0, d, 2) / (d - 2))))
+    return rotate(x, positions.float()[:, None] * (1.0 / 10000.0 ** (torch.arange(0, d, 2) / (d - 2))))
 
 
 def one_pair(x, positions):
     theta = inverse(x.shape[-1])
     theta[5] *= 1.01
-    return turn(x, positions.float()[:, None] * theta)
+    return rotate(x, positions.float()[:, None] * theta)
 
 
 # heads and batch elements
 
 
 def one_head(x, positions):
-    found = right(x, positions)
-    found[:, 1:2] = x[:, 1:2]
-    return found
+    result = right(x, positions)
+    result[:, 1:2] = x[:, 1:2]
+    return result
 
 
 def one_element(x, positions):
-    found = right(x, positions)
-    found[1:] = right(x[1:], positions + 1)
-    return found
+    result = right(x, positions)
+    result[1:] = right(x[1:], positions + 1)
+    return result
 
 
 # k
@@ -125,7 +125,7 @@ class Caching(torch.nn.Module):
     def forward(self, x, positions):
         if self.length != x.shape[-2]:
             self.angles, self.length = positions.float()[:, None] * inverse(x.shape[-1]), x.shape[-2]
-        return turn(x, self.angles)
+        return rotate(x, self.angles)
 
 
 caching = Caching()
@@ -192,11 +192,11 @@ def x_tables(x, cos, sin):
 
 def q_k_complex(xq, xk, freqs_cis):
     """bshd, interleaved."""
-    turns = freqs_cis[None, :, None]
+    rotations = freqs_cis[None, :, None]
 
     def one(x):
         pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
-        return torch.view_as_real(pairs * turns).flatten(-2).type_as(x)
+        return torch.view_as_real(pairs * rotations).flatten(-2).type_as(x)
 
     return one(xq), one(xk)
 
@@ -211,7 +211,7 @@ class Module(torch.nn.Module):
     def forward(self, x, positions):
         if positions.max() >= len(self.angles):
             self.angles = torch.arange(int(positions.max()) + 1).float()[:, None] * inverse(x.shape[-1])
-        return turn(x, self.angles[positions])
+        return rotate(x, self.angles[positions])
 
 
 module = Module()
@@ -224,7 +224,7 @@ class Built:
         self.theta = inverse(dim, base)
 
     def __call__(self, x, positions):
-        return turn(x, positions.float()[:, None] * self.theta)
+        return rotate(x, positions.float()[:, None] * self.theta)
 
 
 def in_numpy(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
@@ -242,7 +242,7 @@ def x_offset(x, offset=0):
 def bshd(q, k, position_ids):
     angles = (position_ids.float()[..., None] * inverse(q.shape[-1]))[:, :, None]
     assert position_ids.ndim == 2
-    return turn(q, angles), turn(k, angles)
+    return rotate(q, angles), rotate(k, angles)
 
 
 RIGHT = (

@@ -144,7 +144,7 @@ def likely(line: list[str], dice: random.Random) -> list[str]:
     pool = [value for other in VALID for value in _values(other, line[place - 1])]
     value = dice.choice([*pool, *LIKELY, line[place]])
     if dice.random() < 0.3:
-        value = re.sub(r"[0-9]+", lambda found: str(int(int(found[0]) * dice.choice((0.5, 2, 3)))), value)
+        value = re.sub(r"[0-9]+", lambda results: str(int(int(results[0]) * dice.choice((0.5, 2, 3)))), value)
     return [*line[:place], value, *line[place + 1 :]]
 
 
@@ -351,23 +351,23 @@ def run(line: list[str]) -> str:
     if late:
         return "long"
     out.flush()
-    report, said = out.buffer.getvalue().decode(), errors.getvalue()
-    if problem := wrong(line, code, report, said):
-        raise Defect(f"{shlex.join(line)!a}: exit {code}, {problem}: {said[-600:]!a} {report[:200]!a}")
+    report, message = out.buffer.getvalue().decode(), errors.getvalue()
+    if problem := wrong(line, code, report, message):
+        raise Defect(f"{shlex.join(line)!a}: exit {code}, {problem}: {message[-600:]!a} {report[:200]!a}")
     return str(code)
 
 
-def wrong(line: list[str], code: int, report: str, said: str) -> str:
+def wrong(line: list[str], code: int, report: str, error_line: str) -> str:
     """Return what is wrong with an exit code and what was written; nothing where nothing is."""
     if code not in (0, 1, 2):
         return "exit code"
-    if "Traceback" in said or "Warning" in said or not said.replace("\n", "").isprintable():
+    if "Traceback" in error_line or "Warning" in error_line or not error_line.replace("\n", "").isprintable():
         return "stderr"
     if code == 2:
-        lines = [one for one in said.splitlines() if not one.startswith("ropeaudit: note: ")]
+        lines = [one for one in error_line.splitlines() if not one.startswith("ropeaudit: note: ")]
         ok = lines and lines[0].startswith("ropeaudit: error: ") and len(lines) <= 2
-        told = not report or "--baseline" in line  # what was measured is shown though nothing is like it
-        return "" if ok and told else "an error of other words"
+        reported = not report or "--baseline" in line  # what was measured is shown though nothing is like it
+        return "" if ok and reported else "an error of other words"
     if not report:
         return "" if line[0] in ("report", "plot", "merge") else "no report"
     return "" if parsed(line, report) else "a report that cannot be read"
@@ -443,14 +443,14 @@ if __name__ == "__main__":
     options.add_argument("--count", type=int, default=200)
     options.add_argument("--first", type=int, default=0)
     options.add_argument("--kind", choices=["lines", "files", "both"], default="both")
-    asked = options.parse_args()
-    some = range(asked.first, asked.first + asked.count)
+    requested = options.parse_args()
+    some = range(requested.first, requested.first + requested.count)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         whole = prepared()
         for kind, work in (("lines", lines), ("files", damages)):
-            if asked.kind in (kind, "both"):
-                found = work(some, whole, lambda text: print(text, flush=True))
-                print(kind, dict(sorted(found.items())), flush=True)
+            if requested.kind in (kind, "both"):
+                results = work(some, whole, lambda text: print(text, flush=True))
+                print(kind, dict(sorted(results.items())), flush=True)
         os.chdir("/")
     sys.exit(0)

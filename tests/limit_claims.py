@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 TOLERANCE = r"\|?\w+\|? [≤≥] [-+\w.]+"
-LOST = r"[\d,]+ of [\d,]+ scores are nan or infinite"
-VALUE = rf"(?:\w+ is (?:not defined|[-+\w.]*\w)|{LOST})"
+NONFINITE = r"[\d,]+ of [\d,]+ scores are nan or infinite"
+VALUE = rf"(?:\w+ is (?:not defined|[-+\w.]*\w)|{NONFINITE})"
 PLACE = r"([\d,]+) \(last position ([\d,]+)\)"
 
 
 @dataclass
-class Truth:
+class ReferenceTable:
     """fails: the offsets that fail, all of 0 ... up_to. tested: those that were measured, if known."""
 
     fails: Collection[int]
@@ -52,70 +52,70 @@ def number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-def check(sentence: str, who: str, truth: Truth) -> None:
+def check(sentence: str, who: str, reference: ReferenceTable) -> None:
     """Fail unless every claim of a sentence is true, and it consists of known claims alone."""
     assert sentence.startswith(who)
     rest = sentence.removeprefix(who)
     first: list[int] = []
 
     def meets(match: re.Match[str]) -> None:
-        truth.free(number(match[1]))
-        truth.place(number(match[1]), number(match[2]))
+        reference.free(number(match[1]))
+        reference.place(number(match[1]), number(match[2]))
 
     def fails(match: re.Match[str]) -> None:
         first.append(number(match[1]))
-        truth.failing(first[0])
-        assert " seen at" in match[0] or truth.first(first[0]) is None
+        reference.failing(first[0])
+        assert " seen at" in match[0] or reference.first(first[0]) is None
 
     def seen(match: re.Match[str]) -> None:
-        truth.seen(number(match[1]), number(match[2]))
-        truth.place(number(match[2]), number(match[3]))
+        reference.seen(number(match[1]), number(match[2]))
+        reference.place(number(match[2]), number(match[3]))
 
     def bounded(match: re.Match[str]) -> None:
-        assert truth.bound is not None
-        assert truth.bound >= number(match[1])
+        assert reference.bound is not None
+        assert reference.bound >= number(match[1])
 
     def proved(match: re.Match[str]) -> None:
-        truth.free(number(match[1]))
+        reference.free(number(match[1]))
         if match[2] == "by the bound":
-            assert truth.bound is not None
-            assert truth.bound >= number(match[1])
-        elif truth.tested is not None:
-            low = -1 if truth.bound is None else truth.bound
-            assert set(range(low + 1, number(match[1]) + 1)) <= set(truth.tested)
+            assert reference.bound is not None
+            assert reference.bound >= number(match[1])
+        elif reference.tested is not None:
+            low = -1 if reference.bound is None else reference.bound
+            assert set(range(low + 1, number(match[1]) + 1)) <= set(reference.tested)
 
     def through(match: re.Match[str]) -> None:
-        assert number(match[1]) == truth.maximum
-        truth.free(truth.maximum - truth.seq_len)
+        assert number(match[1]) == reference.maximum
+        reference.free(reference.maximum - reference.seq_len)
         if match[2]:
-            truth.free(int(float(match[2].replace(",", "")) * truth.maximum) - truth.seq_len)
+            reference.free(int(float(match[2].replace(",", "")) * reference.maximum) - reference.seq_len)
 
     def times(match: re.Match[str]) -> None:
-        assert number(match[2]) == truth.maximum
+        assert number(match[2]) == reference.maximum
         last = re.search(r"measured offsets? up to ([\d,]+)", sentence)
-        assert number(last[1]) + truth.seq_len >= float(match[1].replace(",", "")) * truth.maximum
+        assert number(last[1]) + reference.seq_len >= float(match[1].replace(",", "")) * reference.maximum
 
     def broken(match: re.Match[str]) -> None:
-        assert number(match[1]) == truth.maximum
-        truth.failing(number(match[2]))
-        truth.place(number(match[2]), number(match[3]))
-        assert number(match[3]) < truth.maximum
+        assert number(match[1]) == reference.maximum
+        reference.failing(number(match[2]))
+        reference.place(number(match[2]), number(match[3]))
+        assert number(match[3]) < reference.maximum
         first.append(number(match[2]))
 
     def never(match: re.Match[str]) -> None:
-        truth.failing(0)
+        reference.failing(0)
 
     def smaller(match: re.Match[str]) -> None:
-        truth.first(first[0])
+        reference.first(first[0])
 
     def beyond(match: re.Match[str]) -> None:
-        assert truth.seq_len > truth.maximum
+        assert reference.seq_len > reference.maximum
 
     def short(match: re.Match[str]) -> None:
-        assert number(match[1]) == truth.maximum
-        lowest = min(truth.fails, default=truth.up_to + 1)
-        last = max((offset for offset in truth.tested or () if offset < lowest), default=0)
-        assert last + truth.seq_len < truth.maximum
+        assert number(match[1]) == reference.maximum
+        lowest = min(reference.fails, default=reference.up_to + 1)
+        last = max((offset for offset in reference.tested or () if offset < lowest), default=0)
+        assert last + reference.seq_len < reference.maximum
 
     claims: list[tuple[str, Callable[[re.Match[str]], None]]] = [
         (rf" does not meet {TOLERANCE} at offset 0 already: {VALUE}", never),
@@ -124,7 +124,7 @@ def check(sentence: str, who: str, truth: Truth) -> None:
         (rf" meets {TOLERANCE} at every offset up to {PLACE}", meets),
         (rf"(?: and|;) (?:fails|first failure seen) at offset ([\d,]+): {VALUE}", fails),
         (rf"[:;] no failure (?:of {TOLERANCE} )?seen in ([\d,]+) measured offsets? up to {PLACE}", seen),
-        (r"[:;] proved at offset 0 alone", lambda match: truth.free(0)),
+        (r"[:;] proved at offset 0 alone", lambda match: reference.free(0)),
         (r"[:;] proved up to offset ([\d,]+) \((every offset measured|by the bound)\)", proved),
         (r", every later offset measured\)", lambda match: None),
         (r"[:;] proved up to offset ([\d,]+) \((by the bound up to [\d,]+)", proved),

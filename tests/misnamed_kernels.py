@@ -3,19 +3,19 @@
 import math
 
 import torch
-from faulty_kernels import inverse, right, turn
+from faulty_kernels import inverse, right, rotate
 
 CALLS = [0]
 
 
 def interpolated(x, positions):
     """No base: the first frequency is off too."""
-    return turn(x, positions.double()[:, None] / 1.001 * inverse(x.shape[-1]))
+    return rotate(x, positions.double()[:, None] / 1.001 * inverse(x.shape[-1]))
 
 
 def in_degrees(x, positions):
     """Position 1 is rotated nearly as 0, the rest as no position."""
-    return turn(x, positions.double()[:, None] * inverse(x.shape[-1]) * (math.pi / 180))
+    return rotate(x, positions.double()[:, None] * inverse(x.shape[-1]) * (math.pi / 180))
 
 
 def every_third_call(x, positions):
@@ -33,14 +33,14 @@ def restart_at_4096(x, positions):
 
 def head_by_head(x, positions):
     late = torch.arange(1, x.shape[-3] + 1)[:, None]
-    return turn(x, (positions + late).double()[..., None] * inverse(x.shape[-1]).double())
+    return rotate(x, (positions + late).double()[..., None] * inverse(x.shape[-1]).double())
 
 
 def first_of_the_batch(x, positions):
-    found = right(x, positions)
-    if found.dim() == 4 and found.shape[0] > 1:
-        found[1] = found[0]
-    return found
+    result = right(x, positions)
+    if result.dim() == 4 and result.shape[0] > 1:
+        result[1] = result[0]
+    return result
 
 
 def row_of_the_first(x, position_ids):
@@ -50,7 +50,7 @@ def row_of_the_first(x, position_ids):
 
 def row_of_each(x, position_ids):
     assert position_ids.shape[0] == x.shape[0]
-    return turn(x, position_ids.float()[:, None, :, None] * inverse(x.shape[-1]))
+    return rotate(x, position_ids.float()[:, None, :, None] * inverse(x.shape[-1]))
 
 
 def half_of_the_dims(x, positions):

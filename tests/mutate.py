@@ -62,14 +62,18 @@ _JUDGING = ("gates", "values", "sweep_file")  # of console: they decide, they do
 def core(package: Path = forked.PACKAGE) -> list[str]:
     """Return the files that compute, decide, read or write; those that only present are left out."""
     modules = {_dotted(path.relative_to(package.parent)): path for path in package.rglob("*.py")}
-    wanted = [name for name in modules if not _OUTSIDE & set(name.split("."))]
-    wanted += [name for name in modules if name.split(".")[1:-1] == ["console"] and name.endswith(_JUDGING)]
+    requested = [name for name in modules if not _OUTSIDE & set(name.split("."))]
+    requested += [
+        name for name in modules if name.split(".")[1:-1] == ["console"] and name.endswith(_JUDGING)
+    ]
     seen: set[str] = set()
-    while wanted:
-        name = wanted.pop()
+    while requested:
+        name = requested.pop()
         if name not in seen and name.split(".")[1:2] != ["__main__"]:
             seen.add(name)
-            wanted += [other for other in _imported(modules[name]) if other in modules and _computes(other)]
+            requested += [
+                other for other in _imported(modules[name]) if other in modules and _computes(other)
+            ]
     return sorted(str(modules[name].relative_to(package.parent)) for name in seen)
 
 
@@ -83,11 +87,11 @@ def _dotted(path: Path) -> str:
 
 def _imported(path: Path) -> list[str]:
     """Return what a file imports at once: what functions import belongs to whoever calls them."""
-    found = []
+    results = []
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.module:
-            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return found
+            results += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return results
 
 
 def sampled(files: Iterable[str], count: int, seed: int) -> list[Mutant]:
@@ -131,9 +135,9 @@ def _stamps(file: str) -> tuple[str, str]:
 
 def earlier(results: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
     """Return what earlier calls came to and what still holds."""
-    found: dict[tuple[str, str, int], dict[str, Any]] = {}
+    result: dict[tuple[str, str, int], dict[str, Any]] = {}
     if not results.exists():
-        return found
+        return result
     now: dict[str, tuple[str, str]] = {}
     for line in results.read_text(encoding="utf-8").splitlines():
         one = json.loads(line)
@@ -142,10 +146,10 @@ def earlier(results: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
         source, tests = now.setdefault(one["file"], _stamps(one["file"]))
         same = one["source"] == source and (one["outcome"] in ("killed", "timeout") or one["tests"] == tests)
         key = one["file"], one["put"], one["start"]
-        found.pop(key, None)
+        result.pop(key, None)
         if same:
-            found[key] = one
-    return found
+            result[key] = one
+    return result
 
 
 def as_record(outcome: held.Outcome) -> dict[str, Any]:
@@ -201,24 +205,26 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=60.0, help="recorded seconds of tests a mutant")
     parser.add_argument("--least", type=float, default=0.95, help="share that must be killed")
     parser.add_argument("--results", type=Path, default=FOLDER / "results.jsonl")
-    asked = parser.parse_args()
+    requested = parser.parse_args()
     os.nice(19)
     forked.preload()
-    covering.record(FOLDER / "lines", asked.jobs)
+    covering.record(FOLDER / "lines", requested.jobs)
     tests = covering.Covering(FOLDER / "lines")
-    picked = sampled([file for file in core() if fnmatch(file, asked.only)], asked.count, asked.seed)
-    results = earlier(asked.results)
+    picked = sampled(
+        [file for file in core() if fnmatch(file, requested.only)], requested.count, requested.seed
+    )
+    results = earlier(requested.results)
     todo = [mutant for mutant in picked if (mutant.file, mutant.put, mutant.start) not in results]
-    asked.results.parent.mkdir(parents=True, exist_ok=True)
-    with asked.results.open("a", encoding="utf-8") as file:
-        for outcome in held.held(todo, tests, FOLDER / "copies", asked.jobs, asked.budget):
+    requested.results.parent.mkdir(parents=True, exist_ok=True)
+    with requested.results.open("a", encoding="utf-8") as file:
+        for outcome in held.held(todo, tests, FOLDER / "copies", requested.jobs, requested.budget):
             one = as_record(outcome)
             file.write(json.dumps(one) + "\n")
             file.flush()
             results[one["file"], one["put"], one["start"]] = one
             shown = f"{outcome.outcome} {one['file']}:{one['line']} {one['operator']} {outcome.by}"
             print(f"{len(results)}: {shown} ({one['seconds']} s)", file=sys.stderr, flush=True)
-    return report(picked, results, asked.least)
+    return report(picked, results, requested.least)
 
 
 if __name__ == "__main__":

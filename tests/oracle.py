@@ -146,20 +146,20 @@ class Model:
     def frequencies(self) -> list[float]:
         """What the form keeps, computed and then stored."""
         computed, stored = self.frequency
-        found = _frequencies(self.form, self.rope.base, self.rope.rotary_dim, computed)
-        return [rounded(value, stored) for value in found]
+        results = _frequencies(self.form, self.rope.base, self.rope.rotary_dim, computed)
+        return [rounded(value, stored) for value in results]
 
     def angles(self, position: int) -> list[float]:
         product, stored = self.angle
-        here, found = rounded(position, self.position), []
+        here, results = rounded(position, self.position), []
         current = rounded(here, product)
-        for kept in self.frequencies():
+        for cached in self.frequencies():
             if self.form == "recurrence":
-                found.append(current)
-                current = times(current, kept, product)
+                results.append(current)
+                current = times(current, cached, product)
             else:
-                found.append((over if self.form == "divide" else times)(here, kept, product))
-        return [rounded(angle, stored) for angle in found]
+                results.append((over if self.form == "divide" else times)(here, cached, product))
+        return [rounded(angle, stored) for angle in results]
 
     def tables(self, position: int) -> list[tuple[float, float]]:
         """cos and sin of every pair."""
@@ -170,22 +170,22 @@ class Model:
 
     def rotate(self, row: Sequence[float], position: int) -> list[float]:
         """Turn a row that is in the input format."""
-        turned, fmt = list(row), self.rotation
+        rotated, fmt = list(row), self.rotation
         for (i, j), (cos, sin) in zip(self.rope.pairs(), self.tables(position), strict=True):
             a, b = row[i], row[j]
             if self.once:
-                turned[i] = sum_of_products((a, -b), (cos, sin), fmt)
-                turned[j] = sum_of_products((b, a), (cos, sin), fmt)
+                rotated[i] = sum_of_products((a, -b), (cos, sin), fmt)
+                rotated[j] = sum_of_products((b, a), (cos, sin), fmt)
             else:
-                turned[i] = plus(times(a, cos, fmt), -times(b, sin, fmt), fmt)
-                turned[j] = plus(times(b, cos, fmt), times(a, sin, fmt), fmt)
-        return [rounded(x, self.output) for x in turned]
+                rotated[i] = plus(times(a, cos, fmt), -times(b, sin, fmt), fmt)
+                rotated[j] = plus(times(b, cos, fmt), times(a, sin, fmt), fmt)
+        return [rounded(x, self.output) for x in rotated]
 
     def scores(self, q: Matrix, k: Matrix, offset: int) -> Matrix:
         """Scores of every query (row) with every key; q and k are in the input format."""
-        turned_q = [self.rotate(row, m + offset) for m, row in enumerate(q)]
-        turned_k = [self.rotate(row, n + offset) for n, row in enumerate(k)]
-        return [[self._finish(s) for s in row] for row in self._dots(turned_q, turned_k)]
+        rotated_q = [self.rotate(row, m + offset) for m, row in enumerate(q)]
+        rotated_k = [self.rotate(row, n + offset) for n, row in enumerate(k)]
+        return [[self._finish(s) for s in row] for row in self._dots(rotated_q, rotated_k)]
 
     def _dots(self, q: Matrix, k: Matrix) -> Matrix:
         if self.accumulate is FLOAT64 and self.output is not FLOAT64:
@@ -251,16 +251,16 @@ def _blas(q: Matrix, k: Matrix, dtype: np.dtype[Any]) -> Matrix:
     """The order of these sums is NumPy's own; k lies transposed, as in the tool."""
     left, right = np.array(q, dtype), np.ascontiguousarray(np.array(k, dtype).T)
     with np.errstate(all="ignore"):
-        found: Matrix = (left @ right).tolist()
-    return found
+        result: Matrix = (left @ right).tolist()
+    return result
 
 
 @functools.cache
 def _exact_circle(base: float, rotary_dim: int, pair: int, distance: int) -> tuple[mpf, mpf]:
     with mp.workdps(DIGITS):
         theta = mp.power(mpf(base), -mpf(2 * pair) / rotary_dim)
-        found: tuple[mpf, mpf] = mp.cos_sin(distance * theta)
-        return found
+        result: tuple[mpf, mpf] = mp.cos_sin(distance * theta)
+        return result
 
 
 def exact_score(q: Sequence[float], k: Sequence[float], distance: int, rope: Rope) -> mpf:
@@ -288,7 +288,7 @@ class Expected:
 def audit(model: Model, q: Sequence[Matrix], k: Sequence[Matrix], offset: int, causal: bool) -> Expected:
     """Audit one offset. q: heads x positions x dims; k: key-value heads x positions x dims."""
     drift: dict[tuple[int, int, int], float] = {}
-    own, truth = [], []
+    own, reference = [], []
     q, k = (_rounded_all(x, model.input) for x in (q, k))
     with mp.workdps(DIGITS):
         for head, queries in enumerate(q):
@@ -297,7 +297,7 @@ def audit(model: Model, q: Sequence[Matrix], k: Sequence[Matrix], offset: int, c
             for m in range(len(queries)):
                 for n in range(m + 1 if causal else len(keys)):
                     exact = exact_score(queries[m], keys[n], m - n, model.rope)
-                    truth.append(float(exact))
+                    reference.append(float(exact))
                     drift[head, m, n] = float(mpf(shifted[m][n]) - exact)
                     own.append(shifted[m][n] - still[m][n] if offset else shifted[m][n] * 0.0)
     columns = {
@@ -307,7 +307,7 @@ def audit(model: Model, q: Sequence[Matrix], k: Sequence[Matrix], offset: int, c
         "drift_bias": _mean(list(drift.values())),
         "self_drift_max": _largest(own),
         "self_drift_rms": _rms(own),
-        "reference_rms": _rms(truth),
+        "reference_rms": _rms(reference),
         "distinct_positions": model.distinct_positions(len(q[0]), offset),
         "scores": len(drift),
     }

@@ -134,13 +134,13 @@ def test_shifting_q_alone_changes_the_scores() -> None:
     from ropeaudit.inputs import qk
     from ropeaudit.subjects.emulated import Emulated
 
-    made = qk.make("gaussian", 1, 1, 64, RopeSetting.of(128))
+    built = qk.make("gaussian", 1, 1, 64, RopeSetting.of(128))
     subject = Emulated(recipes.named("hf").resolve(parse("fp64")), RopeSetting.of())
     positions = np.arange(64)
     here, there = subject.table(positions, 0), subject.table(positions, 1)
-    k = subject.rotate(made.k[0], here)
-    together = subject.rotate(made.q[0], there) @ subject.rotate(made.k[0], there).T
-    base = subject.rotate(made.q[0], here) @ k.T
-    alone = subject.rotate(made.q[0], there) @ k.T
+    k = subject.rotate(built.k[0], here)
+    together = subject.rotate(built.q[0], there) @ subject.rotate(built.k[0], there).T
+    base = subject.rotate(built.q[0], here) @ k.T
+    alone = subject.rotate(built.q[0], there) @ k.T
     assert np.abs(together - base).max() < 1e-4
     assert np.abs(alone - base).max() > 1.0

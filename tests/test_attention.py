@@ -50,8 +50,8 @@ def whole(recipe: str, dtype: str, offset: int, some: qk.Inputs, mask: str = "ca
         np.stack([subject.rotate(round_to(head, subject.input), table) for head in x]).astype(np.float64)
         for x in (some.q, some.k)
     )
-    found = np.einsum("hmd,hnd->hmn", q, k.repeat(some.group, 0)) * subject.setting.scale
-    return np.where(np.tril(np.ones(found.shape[1:])), found, -np.inf) if mask == "causal" else found
+    result = np.einsum("hmd,hnd->hmn", q, k.repeat(some.group, 0)) * subject.setting.scale
+    return np.where(np.tril(np.ones(result.shape[1:])), result, -np.inf) if mask == "causal" else result
 
 
 @pytest.mark.parametrize(("mask", "kv_heads", "strip"), [("causal", 4, 2**17), ("full", 2, 300)])
@@ -119,18 +119,18 @@ def test_a_rounded_softmax_rounds_every_step(fmt) -> None:
     def once(x: float) -> float:
         return float(round_to(np.array([x]), how.computed)[0])
 
-    kept = [once(x) for x in (0.1, 1.3, -2.7)]
-    powers = [once(math.exp(once(x - kept[1]))) for x in kept]
+    stored = [once(x) for x in (0.1, 1.3, -2.7)]
+    powers = [once(math.exp(once(x - stored[1]))) for x in stored]
     total = once(sum(powers))
     assert weights.tolist() == [[once(x / total) for x in powers] + [0.0]]
 
 
 def test_beta_is_the_polynomial_of_the_paper() -> None:
     h = np.array([0.0, 0.5, 0.5001, 1.0, 2.0, 5.94, 5.96, 8.0])
-    found = attention.beta(h)
-    assert found[[3, 4]] == pytest.approx([1.27, 2.099], abs=1e-12)
-    assert found[[0, 1, 6, 7]].tolist() == [1.0] * 4
-    assert found[5] > 1
+    result = attention.beta(h)
+    assert result[[3, 4]] == pytest.approx([1.27, 2.099], abs=1e-12)
+    assert result[[0, 1, 6, 7]].tolist() == [1.0] * 4
+    assert result[5] > 1
     rows = np.zeros((1, 400))  # entropy log 400 = 5.99
     rows[0, 0] = 0.3
     assert np.array_equal(attention.adapted(rows, attention.softmax(rows)[0]), attention.softmax(rows)[0])
@@ -147,35 +147,35 @@ def test_what_holds_of_any_rows(data, rows, columns, size) -> None:
     shape = st.lists(numbers, min_size=rows * columns, max_size=rows * columns)
     exact = np.array(data.draw(shape)).reshape(rows, columns)
     drift = np.array(data.draw(shape)).reshape(rows, columns) / 30 * size
-    truth = Rows(exact.copy())
-    found, weights = truth.judge(exact + drift)
+    reference = Rows(exact.copy())
+    result, weights = reference.judge(exact + drift)
     largest = float(np.abs(exact + drift - exact).max())
-    assert 0 <= found.tv_max <= 1 + 1e-12
-    assert found.tv_max <= math.tanh(largest / 2) + 1e-12  # half of numerics.md's 1-norm
-    assert -1e-12 <= found.kl_max <= largest**2 / 2 * (1 + 1e-9) + 1e-12
-    assert found.tv_max <= math.sqrt(found.kl_max / 2) + 1e-7  # Pinsker
-    assert 0 <= found.flips <= rows
+    assert 0 <= result.tv_max <= 1 + 1e-12
+    assert result.tv_max <= math.tanh(largest / 2) + 1e-12  # half of numerics.md's 1-norm
+    assert -1e-12 <= result.kl_max <= largest**2 / 2 * (1 + 1e-9) + 1e-12
+    assert result.tv_max <= math.sqrt(result.kl_max / 2) + 1e-7  # Pinsker
+    assert 0 <= result.flips <= rows
     assert weights.sum(axis=1) == pytest.approx(np.ones(rows))
-    assert truth.judge(exact.copy())[0].tv_max == truth.judge(exact.copy())[0].flips == 0
+    assert reference.judge(exact.copy())[0].tv_max == reference.judge(exact.copy())[0].flips == 0
 
 
 def test_the_bound_on_the_moved_weight_is_attained() -> None:
     e = 0.01
-    found, _ = Rows(np.array([[-e / 2, e / 2]])).judge(np.array([[e / 2, -e / 2]]))
-    assert found.tv_max == pytest.approx(math.tanh(e / 2), rel=1e-12)
+    result, _ = Rows(np.array([[-e / 2, e / 2]])).judge(np.array([[e / 2, -e / 2]]))
+    assert result.tv_max == pytest.approx(math.tanh(e / 2), rel=1e-12)
 
 
 def test_divergence_of_weights_far_apart_and_near() -> None:
     exact = Rows(np.array([[0.0, -800.0, 0.0]]))
-    found, _ = exact.judge(np.array([[0.0, 0.0, 0.0]]))
-    assert found.kl_max == pytest.approx(math.log(3) - math.log(2), rel=1e-12)
+    result, _ = exact.judge(np.array([[0.0, 0.0, 0.0]]))
+    assert result.kl_max == pytest.approx(math.log(3) - math.log(2), rel=1e-12)
     near = 1e-7
-    found, _ = Rows(np.zeros((1, 2))).judge(np.array([[near, -near]]))
-    assert found.kl_max == pytest.approx(near**2 / 2, rel=1e-6)  # log cosh
-    lost, _ = Rows(np.array([[0.0, -12.0]])).judge(
+    result, _ = Rows(np.zeros((1, 2))).judge(np.array([[near, -near]]))
+    assert result.kl_max == pytest.approx(near**2 / 2, rel=1e-6)  # log cosh
+    nonfinite, _ = Rows(np.array([[0.0, -12.0]])).judge(
         np.array([[0.0, -12.0]]), Rounding(parse("fp32"), parse("fp8_e4m3"))
     )
-    assert lost.kl_max == math.inf
+    assert nonfinite.kl_max == math.inf
 
 
 def test_ties_are_not_flips() -> None:
@@ -189,20 +189,20 @@ def test_ties_are_not_flips() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_row_that_is_not_finite_is_lost(bad) -> None:
-    found, _ = Rows(np.array([[1.0, -np.inf], [1.0, 2.0]])).judge(np.array([[1.0, -np.inf], [1.0, bad]]))
-    assert found.lost == 1
-    assert all(math.isnan(value) for value in found.columns().values())
+    result, _ = Rows(np.array([[1.0, -np.inf], [1.0, 2.0]])).judge(np.array([[1.0, -np.inf], [1.0, bad]]))
+    assert result.nonfinite == 1
+    assert all(math.isnan(value) for value in result.columns().values())
 
 
 def test_lost_scores_make_every_column_nan() -> None:
-    found = list(shift((0, 128 * 1024), "fp16", "uniform", **SMALL))
-    assert found[1].verdict == "overflow"
-    assert all(math.isnan(getattr(found[1], name)) for name in COLUMNS)
-    assert found[0].attention_tv_mean > 0
+    results = list(shift((0, 128 * 1024), "fp16", "uniform", **SMALL))
+    assert results[1].verdict == "overflow"
+    assert all(math.isnan(getattr(results[1], name)) for name in COLUMNS)
+    assert results[0].attention_tv_mean > 0
     later = next(iter(shift(0, "fp16", "uniform", anchor=128 * 1024, **SMALL)))
     assert math.isnan(later.attention_d)  # for its anchor is lost
     assert math.isnan(later.attention_d_logit)
-    assert later.attention_tv_mean == found[0].attention_tv_mean
+    assert later.attention_tv_mean == results[0].attention_tv_mean
 
 
 def test_not_asked_is_not_measured(monkeypatch) -> None:
@@ -221,8 +221,8 @@ def test_drift_is_the_same_with_attention() -> None:
 
 def values(**changes: object) -> list[list[float]]:
     given = {"heads": 4, "kv_heads": 2, "seq_len": 90, "head_dim": 16, "attention": True}
-    found = shift((0, 1000, -5), ("fp64", "bf16"), ("hf", "uniform"), **(given | changes))
-    return [[getattr(record, name) for name in COLUMNS if name != "right_token"] for record in found]
+    results = shift((0, 1000, -5), ("fp64", "bf16"), ("hf", "uniform"), **(given | changes))
+    return [[getattr(record, name) for name in COLUMNS if name != "right_token"] for record in results]
 
 
 def test_neither_threads_nor_batches_change_a_bit(monkeypatch, pools) -> None:
@@ -245,11 +245,11 @@ def test_chunks_of_a_plan_share_its_progress(monkeypatch) -> None:
     together = plan.Plan([subject], [(0, 5, 6, 7, 8)], some, setting, "causal")
     monkeypatch.setattr(plan, "CACHE_BYTES", 100_000)
     assert len(list(attention_pass._chunks(together, list(together.cells())))) > 2
-    heard: list[float] = []
-    found = attention_pass.measure(together, 16, None, [None], 2, heard.append)
-    assert [cell.rows for cell in found.values()] == [180] * 5
-    assert heard == sorted(heard)
-    assert heard[-1] == 1.0
+    reported: list[float] = []
+    results = attention_pass.measure(together, 16, None, [None], 2, reported.append)
+    assert [cell.rows for cell in results.values()] == [180] * 5
+    assert reported == sorted(reported)
+    assert reported[-1] == 1.0
 
 
 def test_strips_are_bounded() -> None:
@@ -275,7 +275,7 @@ def test_keys_that_tie_but_for_the_order_of_a_sum_are_no_flips(tmp_path) -> None
 
 
 def test_the_anchor_is_that_of_the_paper() -> None:
-    options = plan.AttentionOptions.asked(True, None, None)
+    options = plan.AttentionOptions.requested(True, None, None)
     assert (options.softmax, options.anchor) == ("fp64", 16)
 
 
@@ -283,9 +283,9 @@ def test_d_is_zero_at_its_anchor_flat_in_bfloat16_and_grows_in_float32() -> None
     offsets = (0, 2, 16, 250, 500, 1000, 1500, 2000)
     given = {"heads": 4, "seq_len": 128, "attention": True}
     for anchor in (16, 250):
-        found = {r.offset: r for r in shift(offsets, "bf16", "hf", anchor=anchor, **given)}
-        assert found[anchor].attention_d == found[anchor].attention_d_logit == 0.0
-        others = [r.attention_d for r in found.values() if r.offset != anchor]
+        results = {r.offset: r for r in shift(offsets, "bf16", "hf", anchor=anchor, **given)}
+        assert results[anchor].attention_d == results[anchor].attention_d_logit == 0.0
+        others = [r.attention_d for r in results.values() if r.offset != anchor]
         assert max(others) < 1.15 * min(others)
     single = [r.attention_d for r in shift(offsets, "fp32", "uniform", **given) if r.offset != 16]
     assert max(single) < 1e-2 * min(others)
@@ -320,13 +320,13 @@ def test_progress_counts_both_passes(cache, monkeypatch) -> None:
     from ropeaudit.engine.plan import AttentionOptions
 
     monkeypatch.setattr(plan, "CACHE_BYTES", cache)
-    heard: list[float] = []
+    reported: list[float] = []
     case = Case(heads=2, seq_len=30, head_dim=32)
     audit = Audit([case], dtypes=["bf16"], offsets=[0, 1, 2, 3, 4], attention=AttentionOptions())
-    list(audit.run(progress=heard.append))
-    assert heard == sorted(heard)
-    assert heard[-1] == 1.0
-    assert max(np.diff([0.0, *heard])) <= 0.25  # both passes of a batch count
+    list(audit.run(progress=reported.append))
+    assert reported == sorted(reported)
+    assert reported[-1] == 1.0
+    assert max(np.diff([0.0, *reported])) <= 0.25  # both passes of a batch count
 
 
 @pytest.mark.parametrize(
@@ -339,8 +339,8 @@ def test_progress_counts_both_passes(cache, monkeypatch) -> None:
         ({"attention": True, "changes": {"softmax": "bf16"}}, "add --attention --softmax recipe"),
     ],
 )
-def test_bad_options(options, said) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_bad_options(options, error_line) -> None:
+    with pytest.raises(UsageError, match=error_line):
         shift(0, "bf16", "hf", **options)
     with pytest.raises(UnknownName, match="fp64, recipe"):
         shift(0, "bf16", "hf", attention=True, softmax="fast")
@@ -359,10 +359,10 @@ LINE = ["shift", "--heads", "2", "--seq-len", "64", "--recipe", "hf", "--dtype",
         (["--fail-if", "attention_tv>1"], "unknown numeric column"),
     ],
 )
-def test_bad_input_gets_one_line(options, said, capsys) -> None:
+def test_bad_input_gets_one_line(options, error_line, capsys) -> None:
     assert main([*LINE, *options]) == 2
     seen = capsys.readouterr()
-    assert said in seen.err
+    assert error_line in seen.err
     assert (seen.err.count("\n"), seen.out) == (1, "")
 
 
@@ -401,9 +401,11 @@ def test_the_default_shift_does_not_load_the_pass() -> None:
         "import sys; from ropeaudit import shift; list(shift(0, 'bf16', heads=1, seq_len=4, attention={}));"
         "print('ropeaudit.engine.attention_pass' in sys.modules)"
     )
-    for asked in (False, True):
-        run = [sys.executable, "-c", code.format(asked)]
-        assert subprocess.run(run, check=True, capture_output=True, text=True).stdout.strip() == str(asked)
+    for requested in (False, True):
+        run = [sys.executable, "-c", code.format(requested)]
+        assert subprocess.run(run, check=True, capture_output=True, text=True).stdout.strip() == str(
+            requested
+        )
 
 
 @pytest.mark.parametrize("seq_len", [1, 4096, 2**24, 2**40])

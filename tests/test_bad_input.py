@@ -362,11 +362,11 @@ def test_bad_arrays_in_npz(arrays, fragment, refused) -> None:
 @pytest.mark.parametrize(("arrays", "fragment"), [row[1:] for row in BAD_ARRAYS],
                          ids=[row[0] for row in BAD_ARRAYS])  # fmt: skip
 def test_bad_arrays_in_safetensors_and_torch_files(arrays, fragment, refused) -> None:
-    kept = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    if all(array.dtype != np.complex128 for array in kept.values()):
-        save_file(kept, "x.safetensors")
+    stored = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    if all(array.dtype != np.complex128 for array in stored.values()):
+        save_file(stored, "x.safetensors")
         shapes = {name: np.shape(array) for name, array in arrays.items()}
-        if all(kept[name].shape == shape for name, shape in shapes.items()):
+        if all(stored[name].shape == shape for name, shape in shapes.items()):
             assert fragment in refused("shift", "--qk", "x.safetensors")
     write_torch(Path("x.pt"), tensors(**{name: np.asarray(array) for name, array in arrays.items()}))
     assert fragment in refused("shift", "--qk", "x.pt")
@@ -720,12 +720,12 @@ def test_ctrl_c_leaves_whole_rows_in_the_file(tmp_path) -> None:
                 time.sleep(0.05)  # files are opened before the work starts
             time.sleep(2.0)
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=30)
+            _, message = process.communicate(timeout=30)
         finally:
             process.kill()
     assert process.returncode == 130
-    assert "rows were done" in said
-    assert "Traceback" not in said
+    assert "rows were done" in message
+    assert "Traceback" not in message
     lines = path.read_text().splitlines()
     assert len(lines) > 1
     assert {line.count(",") for line in lines} == {lines[0].count(",")}

@@ -22,7 +22,7 @@ from ropeaudit.engine.plan import Plan
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs, make
-from ropeaudit.reference.exact_scores import turns_per_token
+from ropeaudit.reference.exact_scores import rotations_per_token
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
@@ -88,26 +88,26 @@ def cells(
         yield record, bound(subject, inputs, chosen.mask, record.offset)
 
 
-def holds(record: Record, found: Bound) -> bool:
+def holds(record: Record, results: Bound) -> bool:
     """No nan; inf where anything overflowed; else not below what was measured, less its own error.
 
     The row predicts nothing where numbers may overflow: a prediction is that of a run without it.
     """
-    if math.isinf(found.maximum) != math.isnan(record.predicted_rms):
+    if math.isinf(results.maximum) != math.isnan(record.predicted_rms):
         return False
     if record.nonfinite:
-        return found.maximum == math.inf and not math.isnan(found.rms)
-    if math.isnan(found.rms) or not math.isfinite(record.drift_max):
+        return results.maximum == math.inf and not math.isnan(results.rms)
+    if math.isnan(results.rms) or not math.isfinite(record.drift_max):
         return False
-    if math.isfinite(found.maximum) and record.predicted_rms != found.rms:
+    if math.isfinite(results.maximum) and record.predicted_rms != results.rms:
         return False
-    return record.drift_max <= record.bound_max == found.maximum + record.reference_error
+    return record.drift_max <= record.bound_max == results.maximum + record.reference_error
 
 
 def check(*arguments: Any, **case: Any) -> int:
     count = 0
-    for record, found in cells(*arguments, **case):
-        assert holds(record, found), (record, found)
+    for record, result in cells(*arguments, **case):
+        assert holds(record, result), (record, result)
         count += 1
     return count
 
@@ -131,8 +131,8 @@ def test_the_prediction_of_a_narrow_accumulator_is_within_a_tenth(accumulate: st
 
 
 def test_a_recurrence_in_float64_is_bounded_like_float64() -> None:
-    ((record, found),) = cells(("uniform",), ("fp64",), (1000,), {"frequency_form": "recurrence"}, **SMALL)
-    assert 0 < record.drift_max < found.maximum < 1e-10
+    ((record, result),) = cells(("uniform",), ("fp64",), (1000,), {"frequency_form": "recurrence"}, **SMALL)
+    assert 0 < record.drift_max < result.maximum < 1e-10
 
 
 @pytest.mark.parametrize("fmt", ["fp8_e4m3", "bf16", "fp16"])
@@ -143,11 +143,11 @@ def test_what_storing_adds_to_an_error_is_within_its_bound(fmt: str, scale: floa
     rng = np.random.default_rng(0)
     recipe = replace(recipes.named("hf").changed({"score": fmt}), scale_after_store=early)
     subject = Emulated(recipe.resolve(parse("fp32")), RopeSetting.of(8, scale=scale))
-    found, sums = terms.score(subject), rng.uniform(-4, 4, (2, 2000)).astype(np.float32)
+    result, sums = terms.score(subject), rng.uniform(-4, 4, (2, 2000)).astype(np.float32)
     exact = sums.astype(np.float64) * np.array([[0.0], [0.7]])
     scores.stored(out := sums.copy(), subject, scale)
     error = np.abs(out.astype(np.float64) - exact * scale)
-    most = found.grows * np.abs(sums - exact) + found.adds * np.abs(exact) + found.small
+    most = result.grows * np.abs(sums - exact) + result.adds * np.abs(exact) + result.small
     assert (error <= most * (1 + 1e-12)).all()
     assert (error / most).max() > 0.9
 
@@ -168,10 +168,10 @@ def test_no_score_exceeds_the_bound_in_the_whole_grid() -> None:
 def aligned(subject: Emulated, seq_len: int, offset: int) -> Inputs:
     """q and k in which the phase errors of every pair of the last query and the first key add up."""
     angles = subject.angles(np.array([seq_len - 1, 0]) + offset).astype(np.float64)
-    turn = 2 * math.pi * (seq_len - 1) * turns_per_token(subject.setting)[0]
-    error = (angles[0] - angles[1]) - turn
+    rotate = 2 * math.pi * (seq_len - 1) * rotations_per_token(subject.setting)[0]
+    error = (angles[0] - angles[1]) - rotate
     q, k = np.zeros((2, 1, seq_len, subject.setting.head_dim))
-    for x, phase in ((q, -np.sign(error) * math.pi / 2 - turn), (k, np.zeros_like(turn))):
+    for x, phase in ((q, -np.sign(error) * math.pi / 2 - rotate), (k, np.zeros_like(rotate))):
         first, second = split_pairs(x, subject.setting)
         first[...], second[...] = np.cos(phase), np.sin(phase)
     return Inputs(q, k, "aligned", None)
@@ -187,11 +187,11 @@ def test_aligned_phase_errors_stay_below_the_bound(name: str, dtype: str) -> Non
             continue
         inputs = aligned(subject, 48, offset)
         drift = measure(Plan([subject], [[0, offset]], inputs, setting, "full"), 1, lambda _: None)
-        found = bound(subject, inputs, "full", offset)
+        result = bound(subject, inputs, "full", offset)
         assert drift[0, offset].drift.nonfinite == 0
-        assert drift[0, offset].drift.max <= found.maximum
+        assert drift[0, offset].drift.max <= result.maximum
         if dtype == "fp32" and name == "uniform":
-            assert drift[0, offset].drift.max >= 0.2 * found.maximum  # nearly half of it is roundings
+            assert drift[0, offset].drift.max >= 0.2 * result.maximum  # nearly half of it is roundings
 
 
 PREDICTED = (
@@ -210,10 +210,10 @@ PREDICTED = (
 def test_the_prediction_is_near_what_is_measured(head_dim: int) -> None:
     offsets = (0, 1000, 32768, 131072, 2**20)
     ratios = {}
-    for record, found in cells(PREDICTED, DTYPES, offsets, head_dim=head_dim, seq_len=256, heads=2):
-        assert holds(record, found), (record, found)
+    for record, result in cells(PREDICTED, DTYPES, offsets, head_dim=head_dim, seq_len=256, heads=2):
+        assert holds(record, result), (record, result)
         if record.verdict in ("sound", "coarse", "growing"):
-            ratios[record.subject, record.dtype, record.offset] = found.rms / record.drift_rms
+            ratios[record.subject, record.dtype, record.offset] = result.rms / record.drift_rms
     assert len(ratios) > 100
     assert {key: ratio for key, ratio in ratios.items() if not 0.7 < ratio < 1.5} == {}
 
@@ -237,8 +237,8 @@ GOLDEN = [
 @pytest.mark.parametrize(("name", "dtype", "offset", "rms"), GOLDEN)
 def test_the_prediction_is_that_of_the_prototype(name: str, dtype: str, offset: int, rms: float) -> None:
     subject = Emulated(recipes.named(name).resolve(parse(dtype)), RopeSetting.of(128))
-    found = bound(subject, make("gaussian", 1, 1, 1024, RopeSetting.of(128)), "full", offset)
-    assert rms / 1.5 < found.rms < rms * 1.5
+    result = bound(subject, make("gaussian", 1, 1, 1024, RopeSetting.of(128)), "full", offset)
+    assert rms / 1.5 < result.rms < rms * 1.5
 
 
 def test_what_overflows_has_no_bound() -> None:

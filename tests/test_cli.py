@@ -93,10 +93,10 @@ def test_every_form_says_the_same(out) -> None:
     rows = [json.loads(line) for line in out(*SMALL, "-f", "jsonl").splitlines()]
     whole = json.loads(out(*SMALL, "-f", "json"))["records"]
     assert rows == whole
-    found = list(shift((0, 1000), ("fp32", "bf16"), heads=1, seq_len=40))
-    assert [record.as_dict() for record in found] == rows
+    results = list(shift((0, 1000), ("fp32", "bf16"), heads=1, seq_len=40))
+    assert [record.as_dict() for record in results] == rows
     frame = pd.read_csv(StringIO(out(*SMALL, "-f", "csv")))
-    pd.testing.assert_frame_equal(frame, to_frame(found), check_exact=True)
+    pd.testing.assert_frame_equal(frame, to_frame(results), check_exact=True)
 
 
 def test_undefined_is_nan_in_csv(out) -> None:
@@ -126,10 +126,10 @@ def test_reports_go_to_files_and_to_stdout(out, tmp_path) -> None:
 
 def test_a_broken_gate_gives_1_and_says_which(capsys) -> None:
     assert main([*SMALL, "--fail-if", "drift_rms>1e-9", "--fail-if", "nonfinite>0", "-q"]) == 1
-    said = capsys.readouterr().err
-    assert "failed: drift_rms = " in said
-    assert "8 of 8 cases fail" in said
-    assert "nonfinite" not in said
+    message = capsys.readouterr().err
+    assert "failed: drift_rms = " in message
+    assert "8 of 8 cases fail" in message
+    assert "nonfinite" not in message
 
 
 def test_a_gate_that_holds_gives_0_and_nan_breaks_it(capsys) -> None:
@@ -224,8 +224,8 @@ def test_versions_are_those_that_are_installed(monkeypatch) -> None:
         return f"{name} 1.2"
 
     monkeypatch.setattr(metadata, "version", installed)
-    found = run_metadata.versions()
-    assert (found["numpy"], found["torch"]) == ("numpy 1.2", "not installed")
+    result = run_metadata.versions()
+    assert (result["numpy"], result["torch"]) == ("numpy 1.2", "not installed")
 
 
 def test_columns_are_explained_and_in_order() -> None:

@@ -68,41 +68,43 @@ class Cluster:
         )
 
 
-def on(fake: Cluster, monkeypatch, said=None) -> tuple[list, str]:
+def on(fake: Cluster, monkeypatch, error_line=None) -> tuple[list, str]:
     """Return what came home of a sweep of four units, and what it ended with."""
     monkeypatch.setitem(sys.modules, "distributed", fake)
     audit = Audit([Case(heads=1, seq_len=4, head_dim=8, seed=seed) for seed in range(4)], ["hf"], offsets=[0])
     some = [(task,) for unit in units(Sweep(audit).tasks({}), 1) for task in unit]
     home = []
     try:
-        for found in dask_cluster.on_dask(
-            audit, some, "tcp://x:1", 1, lambda: None, ([] if said is None else said).append
+        for result in dask_cluster.on_dask(
+            audit, some, "tcp://x:1", 1, lambda: None, ([] if error_line is None else error_line).append
         ):
-            home.append(found)
+            home.append(result)
     except RopeAuditError as error:
         return home, str(error)
     return home, ""
 
 
 def test_all_comes_home(monkeypatch) -> None:
-    home, said = on(Cluster(4, None), monkeypatch)
-    assert (len(home), said) == (4, "")
+    home, message = on(Cluster(4, None), monkeypatch)
+    assert (len(home), message) == (4, "")
     assert all(isinstance(result, workers.Result) for _, result in home)
 
 
 @pytest.mark.parametrize("good", [0, 1, 3])
 @pytest.mark.parametrize("error", [CancelledError("lost"), OSError("closed")])
 def test_a_scheduler_that_is_gone_is_said_in_a_sentence(good, error, monkeypatch) -> None:
-    home, said = on(Cluster(good, error), monkeypatch)
+    home, message = on(Cluster(good, error), monkeypatch)
     assert len(home) == good  # what was done before is not lost with what was not
-    assert said.startswith("--scheduler 'tcp://x:1': the Dask scheduler is gone; rows that are done are kept")
-    assert said.endswith("with --resume")
+    assert message.startswith(
+        "--scheduler 'tcp://x:1': the Dask scheduler is gone; rows that are done are kept"
+    )
+    assert message.endswith("with --resume")
 
 
 def test_a_worker_without_ropeaudit_is_said_in_a_sentence(monkeypatch) -> None:
-    home, said = on(Cluster(1, ModuleNotFoundError("No module named 'ropeaudit'")), monkeypatch)
+    home, message = on(Cluster(1, ModuleNotFoundError("No module named 'ropeaudit'")), monkeypatch)
     assert len(home) == 1
-    assert "a Dask worker cannot begin the work (ModuleNotFoundError: No module named 'ropeaudit')" in said
+    assert "a Dask worker cannot begin the work (ModuleNotFoundError: No module named 'ropeaudit')" in message
 
 
 @pytest.fixture
@@ -120,10 +122,10 @@ def for_ever(patience: dask_cluster.Patience, workers_there) -> None:
 
 def test_workers_that_are_all_gone_are_waited_for_and_then_no_more(clock, monkeypatch) -> None:
     notes: list[str] = []
-    home, said = on(Cluster(2, None, there=0), monkeypatch, notes)
+    home, message = on(Cluster(2, None, there=0), monkeypatch, notes)
     assert len(home) == 2
     assert notes == ["no Dask worker is there; waiting up to 10 minutes for one"]
-    assert "no Dask worker has been there for 10 minutes; rows that are done are kept" in said
+    assert "no Dask worker has been there for 10 minutes; rows that are done are kept" in message
     assert 600 <= clock.at < 610
 
 
@@ -168,17 +170,17 @@ def test_where_no_scheduler_answers_is_said_in_a_sentence() -> None:
     def absent(address: str, timeout: float) -> None:
         raise OSError("timed out")
 
-    heard: list[int] = []
+    reported: list[int] = []
     with pytest.raises(UsageError, match="'tcp://x:1': no Dask scheduler answers there"):
-        dask_cluster._connected(SimpleNamespace(Client=absent), "tcp://x:1", lambda: heard.append(1))
-    assert len(heard) == 3  # a Ctrl-C is heard each time
+        dask_cluster._connected(SimpleNamespace(Client=absent), "tcp://x:1", lambda: reported.append(1))
+    assert len(reported) == 3  # a Ctrl-C is heard each time
 
 
 def test_a_local_cluster_shares_the_threads_of_the_machine(monkeypatch) -> None:
-    monkeypatch.setattr(dask_cluster.circumstances, "threads", lambda: 8)
-    made = SimpleNamespace(LocalCluster=lambda **options: options)
+    monkeypatch.setattr(dask_cluster.metadata, "threads", lambda: 8)
+    built = SimpleNamespace(LocalCluster=lambda **options: options)
     for jobs, threads in ((1, 8), (3, 2), (8, 1), (20, 1)):
-        options = dask_cluster._local(made, jobs, lambda: None)
+        options = dask_cluster._local(built, jobs, lambda: None)
         assert (options["n_workers"], options["threads_per_worker"]) == (jobs, threads)
 
 
@@ -197,7 +199,7 @@ def started(*arguments: str, folder: Path, log: str) -> subprocess.Popen:
 def test_a_real_cluster_that_is_killed(victim, tmp_path) -> None:
     scheduler_file = tmp_path / "s.json"
     common = ["--scheduler-file", str(scheduler_file)]
-    asked = [sys.executable, "-m", "ropeaudit", *SMALL, "--offset", "0-49999+1", "-f", "csv"]
+    requested = [sys.executable, "-m", "ropeaudit", *SMALL, "--offset", "0-49999+1", "-f", "csv"]
     path, part = tmp_path / "x.jsonl", tmp_path / "x.jsonl.part"
     processes = {
         "scheduler": started(
@@ -214,7 +216,7 @@ def test_a_real_cluster_that_is_killed(victim, tmp_path) -> None:
 
         address = json.loads(scheduler_file.read_text())["address"]
         run = subprocess.Popen(
-            [*asked, "--scheduler", address, "-o", str(path)],
+            [*requested, "--scheduler", address, "-o", str(path)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -223,14 +225,14 @@ def test_a_real_cluster_that_is_killed(victim, tmp_path) -> None:
         while not (part.exists() and part.stat().st_size) and time.monotonic() < deadline:
             time.sleep(0.02)
         processes[victim].kill()
-        said = run.communicate(timeout=120)[1]
+        message = run.communicate(timeout=120)[1]
     finally:
         for process in processes.values():
             process.kill()
             process.wait()
-    last = said.splitlines()[-1]
+    last = message.splitlines()[-1]
     assert run.returncode == 2
-    assert "Traceback" not in said
+    assert "Traceback" not in message
     assert ("scheduler is gone" if victim == "scheduler" else "no Dask worker has been there for 3s") in last
     assert part.read_bytes().endswith(b"}\n")
     assert not path.exists()
@@ -257,7 +259,7 @@ def test_ctrl_c_while_a_local_cluster_starts(wait, times, tmp_path) -> None:
         for _ in range(times):
             os.killpg(process.pid, signal.SIGINT)
             time.sleep(0.2)
-        said = process.communicate(timeout=120)[1]
+        message = process.communicate(timeout=120)[1]
     assert process.returncode == 130 or (times > 1 and process.returncode == -signal.SIGINT)  # as bash sees
-    assert "interrupted" in said
-    assert "Traceback" not in said
+    assert "interrupted" in message
+    assert "Traceback" not in message

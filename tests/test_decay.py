@@ -45,20 +45,20 @@ def registered(monkeypatch) -> None:
 def brute_first(setting: RopeSetting, last: int) -> int | None:
     """The first negative sum, written down anew with long doubles from 30-digit frequencies."""
     mpmath.mp.dps = 30
-    kept = setting.pairs
+    stored = setting.pairs
     if setting.scaling.kind == "proportional":
-        kept = int(setting.scaling.fraction * setting.pairs)
+        stored = int(setting.scaling.fraction * setting.pairs)
     base = mpmath.mpf(setting.base)
-    thetas = [base ** (mpmath.mpf(-2 * i) / setting.rotary_dim) for i in range(kept)]
+    thetas = [base ** (mpmath.mpf(-2 * i) / setting.rotary_dim) for i in range(stored)]
     thetas = np.array([str(t) for t in thetas]).astype(np.longdouble)
     grid = np.minimum(np.arange(last + 1)[:, None] * thetas, np.longdouble(setting.clip))
-    failing = np.flatnonzero(np.cos(grid).sum(axis=1) + (setting.pairs - kept) < 0)
+    failing = np.flatnonzero(np.cos(grid).sum(axis=1) + (setting.pairs - stored) < 0)
     return int(failing[0]) if failing.size else None
 
 
 def test_roformer_golden_values() -> None:
-    found = analysis.angles(list(ROFORMER), PLAIN).bound
-    assert [f"{x:.4f}" for x in found] == list(ROFORMER.values())
+    results = analysis.angles(list(ROFORMER), PLAIN).bound
+    assert [f"{x:.4f}" for x in results] == list(ROFORMER.values())
 
 
 def test_men_golden_value_in_any_search() -> None:
@@ -142,7 +142,7 @@ def test_scores_are_those_of_every_query_with_every_key_of_its_head(layout) -> N
     some = qk.make("gaussian", 4, 2, 3, RopeSetting.of(8), seed=5)
     theta = 100.0 ** (-np.arange(3) / 3)
     first, second = (slice(0, 6, 2), slice(1, 6, 2)) if layout == "interleaved" else (slice(3), slice(3, 6))
-    turned = [
+    rotated = [
         (some.q[h, i, first] + 1j * some.q[h, i, second])
         * np.exp(7j * theta)
         @ np.conj(some.k[h // 2, j, first] + 1j * some.k[h // 2, j, second])
@@ -151,12 +151,12 @@ def test_scores_are_those_of_every_query_with_every_key_of_its_head(layout) -> N
         for i in range(3)
         for j in range(3)
     ]
-    exact = np.real(turned) / math.sqrt(8)
-    found = analysis.score_curve([7], setting, some)
-    assert found.mean[0] == pytest.approx(exact.mean(), rel=1e-12)
-    assert found.rms[0] == pytest.approx(math.sqrt((exact**2).mean()), rel=1e-12)
-    assert np.isnan(found.own_mean[0])
-    assert np.isnan(found.drift_rms[0])
+    exact = np.real(rotated) / math.sqrt(8)
+    result = analysis.score_curve([7], setting, some)
+    assert result.mean[0] == pytest.approx(exact.mean(), rel=1e-12)
+    assert result.rms[0] == pytest.approx(math.sqrt((exact**2).mean()), rel=1e-12)
+    assert np.isnan(result.own_mean[0])
+    assert np.isnan(result.drift_rms[0])
 
 
 def test_a_recipe_stands_beside_the_exact_curves() -> None:
@@ -164,11 +164,11 @@ def test_a_recipe_stands_beside_the_exact_curves() -> None:
     drift = {}
     for name in ("fp64", "fp32", "bf16"):
         recipe = recipes.named("uniform").resolve(parse(name))
-        found = analysis.decay(PLAIN, some, distances, recipe)
-        drift[name] = found.scores.drift_rms
-        assert found.own is not None
+        result = analysis.decay(PLAIN, some, distances, recipe)
+        drift[name] = result.scores.drift_rms
+        assert result.own is not None
         loose = 1.0 if name == "bf16" else 1e-3
-        assert abs(found.own.bound[1] - found.exact.bound[1]) < loose
+        assert abs(result.own.bound[1] - result.exact.bound[1]) < loose
     assert (drift["fp64"] < 1e-11).all()
     assert (drift["fp64"] > 0).any()
     assert (drift["fp32"] < 1e-3).all()
@@ -177,10 +177,10 @@ def test_a_recipe_stands_beside_the_exact_curves() -> None:
 
 def test_first_failing_of_a_recipe_is_that_of_its_own_cosines() -> None:
     recipe = recipes.named("uniform").resolve(parse("bf16"))
-    found = men.first_failing(PLAIN, 5000, recipe)
+    result = men.first_failing(PLAIN, 5000, recipe)
     sums = analysis.angles(range(5001), PLAIN, recipe).men_sum
-    assert found == int(np.flatnonzero(sums < 0)[0])
-    assert found != MEN_FIRST
+    assert result == int(np.flatnonzero(sums < 0)[0])
+    assert result != MEN_FIRST
     double = recipes.named("uniform").resolve(parse("fp64"))
     assert men.first_failing(PLAIN, 5000, double) == MEN_FIRST
 
@@ -188,11 +188,11 @@ def test_first_failing_of_a_recipe_is_that_of_its_own_cosines() -> None:
 def test_a_sum_that_is_nan_fails() -> None:
     setting = RopeSetting.of(base=1e12)
     recipe = recipes.named("uniform").resolve(parse("fp16"))
-    found = analysis.decay(setting, qk.make("ones", 1, 1, 1, RopeSetting.of(128)), [65519, 65520], recipe)
-    assert np.isnan(found.own.men_sum).tolist() == [False, True]
-    assert np.isnan(found.scores.drift_rms).tolist() == [False, True]
-    assert found.own_first is not None
-    assert found.own_first <= 65520
+    result = analysis.decay(setting, qk.make("ones", 1, 1, 1, RopeSetting.of(128)), [65519, 65520], recipe)
+    assert np.isnan(result.own.men_sum).tolist() == [False, True]
+    assert np.isnan(result.scores.drift_rms).tolist() == [False, True]
+    assert result.own_first is not None
+    assert result.own_first <= 65520
 
 
 def test_wrong_head_dim_and_distances_are_refused() -> None:
@@ -216,10 +216,10 @@ def test_readable_and_dense_distances() -> None:
     assert curves.readable(1000, 1032) == list(range(1000, 1033, 2))
     assert curves.readable(7, 7) == [7]
     for first, last in ((0, 50000), (1000, 1010), (5, 5), (0, 2**53 - 1)):
-        found = curves.dense(first, last)
-        assert found[0] == first
-        assert found[-1] == last
-        assert found == sorted(set(found))
+        result = curves.dense(first, last)
+        assert result[0] == first
+        assert result[-1] == last
+        assert result == sorted(set(result))
 
 
 def test_a_curve_is_drawn() -> None:
@@ -238,24 +238,24 @@ def rows(text: str) -> list[dict[str, str]]:
 def test_the_command_gives_the_golden_values(capsys) -> None:
     listed = ",".join(map(str, ROFORMER))
     assert main(["decay", "--distance", listed, "--qk", "ones", "-f", "csv"]) == 0
-    found = rows(capsys.readouterr().out)
-    assert [f"{float(row['bound']):.4f}" for row in found] == list(ROFORMER.values())
-    assert {row["first_failing"] for row in found} == {str(MEN_FIRST)}
-    assert {row["subject"] for row in found} == {"nan"}
-    assert list(found[0]) == list(reports_decay.COLUMNS)
+    results = rows(capsys.readouterr().out)
+    assert [f"{float(row['bound']):.4f}" for row in results] == list(ROFORMER.values())
+    assert {row["first_failing"] for row in results} == {str(MEN_FIRST)}
+    assert {row["subject"] for row in results} == {"nan"}
+    assert list(results[0]) == list(reports_decay.COLUMNS)
 
 
 def test_the_headline_says_what_the_literature_says(capsys) -> None:
     assert main(["decay", "--base", "10000,500000", "--distance", "0-50000", "-f", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    for said in (
+    for message in (
         "base=10000: from distance 25000 on ones decays to 7.",
         "gaussian keeps 100 % of the RMS score at distance 0",
         "RoFormer's bound is not monotone",
         "first negative at 1707.",
         "base=500000:",
     ):
-        assert said in report["headline"]
+        assert message in report["headline"]
     distances = [row["distance"] for row in report["records"]]
     assert len(distances) == 4 * 16
     assert distances[:16] == curves.readable(0, 50000)
@@ -275,20 +275,20 @@ def test_the_table_alone_has_curves(capsys) -> None:
 def test_distances_are_lists_and_ranges(capsys) -> None:
     words = "3,0-128+64,1-8*2,1000-1008"
     assert main(["decay", "--distance", words, "--qk", "ones", "-f", "csv"]) == 0
-    found = [int(row["distance"]) for row in rows(capsys.readouterr().out)]
-    assert found == [3, 0, 64, 128, 1, 2, 4, 8, *range(1000, 1009)]
+    results = [int(row["distance"]) for row in rows(capsys.readouterr().out)]
+    assert results == [3, 0, 64, 128, 1, 2, 4, 8, *range(1000, 1009)]
 
 
 def test_recipes_in_the_command(capsys) -> None:
     some = ["decay", "--distance", "0,5000", "--qk", "ones", "--dtype", "bf16", "--recipe", "uniform,hf"]
     assert main([*some, "-f", "csv"]) == 0
     seen = capsys.readouterr()
-    found = rows(seen.out)
-    assert [(row["subject"], row["dtype"]) for row in found[::2]] == [
+    result = rows(seen.out)
+    assert [(row["subject"], row["dtype"]) for row in result[::2]] == [
         ("uniform", "bfloat16"),
         ("hf", "bfloat16"),
     ]
-    assert float(found[1]["drift_rms"]) > 10 * float(found[3]["drift_rms"])
+    assert float(result[1]["drift_rms"]) > 10 * float(result[3]["drift_rms"])
     assert "uniform bfloat16: first failing distance" in seen.err
     assert "exactly 1707" in seen.err
 
@@ -299,8 +299,8 @@ def test_captured_vectors_bring_their_head_dim(tmp_path, capsys) -> None:
     np.savez(path, q=generator.standard_normal((4, 10, 64)), k=generator.standard_normal((2, 10, 64)))
     command = ["decay", "--qk", f"{path}", "--qk", "ones", "--distance", "0,9", "--vectors", "5", "-f", "csv"]
     assert main(command) == 0
-    found = rows(capsys.readouterr().out)
-    assert [(row["head_dim"], row["heads"], row["vectors"]) for row in found[::2]] == [
+    result = rows(capsys.readouterr().out)
+    assert [(row["head_dim"], row["heads"], row["vectors"]) for row in result[::2]] == [
         ("64", "4", "5"),
         ("64", "1", "1"),
     ]
@@ -364,10 +364,10 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
         (["--distance", "0-65536+1", "--base", "1e4,2e4,3e4"], "200000 rows"),
     ],
 )
-def test_bad_input_gets_one_line(options, said, tmp_path, capsys) -> None:
+def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:
     assert main(["decay", *options, "-o", f"{tmp_path / 'x.csv'}"]) == 2
     seen = capsys.readouterr()
-    assert said in seen.err
+    assert error_line in seen.err
     assert seen.err.count("\n") == 1
     assert seen.out == ""
     assert list(tmp_path.iterdir()) == []

@@ -105,17 +105,17 @@ def test_table(reports, capsys, snapshot) -> None:
 
 
 def test_new_and_gone() -> None:
-    found = compare(ROWS[:3], ROWS[1:])
-    assert [pair.status for pair in found.pairs] == ["same", "same", "new", "gone"]
-    assert headline(found) == (
+    result = compare(ROWS[:3], ROWS[1:])
+    assert [pair.status for pair in result.pairs] == ["same", "same", "new", "gone"]
+    assert headline(result) == (
         "No case changed: all 2 are within 1.05 times what they were; 1 new and 1 gone."
     )
 
 
 def test_neither_version_nor_tolerance_makes_another_case() -> None:
     assert set(records.IDENTITY) - set(KEYS) == {"schema", "version", "tolerance"}
-    found = compare(ROWS, [changed(row, version="another", tolerance=0.5) for row in ROWS])
-    assert {pair.status for pair in found.pairs} == {"same"}
+    result = compare(ROWS, [changed(row, version="another", tolerance=0.5) for row in ROWS])
+    assert {pair.status for pair in result.pairs} == {"same"}
 
 
 def test_missing_columns_are_not_joined_by_nor_compared() -> None:
@@ -154,8 +154,8 @@ def test_another_attention_is_a_change(column: str) -> None:
 
 def test_lost_scores_are_a_change_and_break_a_gate(tmp_path, capsys) -> None:
     nan = {"drift_rms": math.nan, "drift_max": math.nan, "nonfinite": 5, "verdict": "overflow"}
-    found = compare(ROWS, [*ROWS[:3], changed(ROWS[3], **nan)])
-    assert headline(found) == (
+    result = compare(ROWS, [*ROWS[:3], changed(ROWS[3], **nan)])
+    assert headline(result) == (
         "1 of 4 cases drifts more: uniform bfloat16 at offset 7 gives 5 scores that are nan or infinite, "
         "before 0."
     )
@@ -178,8 +178,8 @@ def test_changes_within_the_certificate_are_none() -> None:
 
 
 def test_other_changes_are_said() -> None:
-    found = compare(ROWS, [changed(row, reference_rms=3.0, verdict="growing") for row in ROWS])
-    assert "4 of 4 changed otherwise: uniform float16 at offset 0 in reference_rms" in headline(found)
+    result = compare(ROWS, [changed(row, reference_rms=3.0, verdict="growing") for row in ROWS])
+    assert "4 of 4 changed otherwise: uniform float16 at offset 0 in reference_rms" in headline(result)
 
 
 def test_baseline_in_one_step(reports, capsys) -> None:
@@ -220,10 +220,10 @@ def test_a_baseline_of_other_cases_keeps_the_rows(reports, capsys) -> None:
         (["shift", "--baseline", "none.csv"], "'none.csv' cannot be read"),
     ],
 )
-def test_bad_input_gets_one_line(options, said, reports, capsys) -> None:
+def test_bad_input_gets_one_line(options, error_line, reports, capsys) -> None:
     assert main([f"{reports / 'a.csv'}" if word == "A" else word for word in options]) == 2
     seen = capsys.readouterr()
-    assert said in seen.err
+    assert error_line in seen.err
     assert seen.err.count("\n") == 1
     assert seen.out == ""
 

@@ -40,8 +40,8 @@ SLOW = {
     "dask scheduler": "starts a cluster",
 }
 PRELUDE = {"assert_shift_invariant": "from path.to.file import apply_rope\n"}
-FOUND = list(blocks())
-SHELL, PYTHON = ([block for block in FOUND if block.language == name] for name in ("bash", "python"))
+RESULTS = list(blocks())
+SHELL, PYTHON = ([block for block in RESULTS if block.language == name] for name in ("bash", "python"))
 SHELL += [Block("examples", 0, "bash", command) for command in in_comments()]
 
 
@@ -57,7 +57,7 @@ def runs(block: Block) -> str:
     return "\n".join(lines)
 
 
-def marked(found: list[Block]) -> list[object]:
+def marked(results: list[Block]) -> list[object]:
     """Make parameters of blocks, those that take long marked as slow."""
     return [
         pytest.param(
@@ -65,14 +65,14 @@ def marked(found: list[Block]) -> list[object]:
             id=f"{block.page}:{block.line}",
             marks=[pytest.mark.slow] if any(part in block.text for part in SLOW) else [],
         )
-        for block in found
+        for block in results
     ]
 
 
 def free_port() -> int:
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return made.getsockname()[1]
+    with socket.socket() as built:
+        built.bind(("127.0.0.1", 0))
+        return built.getsockname()[1]
 
 
 @pytest.mark.parametrize("block", marked([block for block in SHELL if runs(block)]))
@@ -94,7 +94,7 @@ def test_python(block: Block, tmp_path: Path) -> None:
 
 
 def test_what_a_block_holds_is_known() -> None:
-    assert {block.language for block in FOUND} == {"bash", "python", "text"}
+    assert {block.language for block in RESULTS} == {"bash", "python", "text"}
 
 
 @pytest.mark.parametrize("block", SHELL, ids=lambda block: f"{block.page}:{block.line}")
@@ -111,8 +111,8 @@ def test_python_that_is_not_run_is_python() -> None:
 
 def test_options_exist() -> None:
     lines = [line for block in SHELL for line in block.commands] + [command for _, command in inline()]
-    found = {line: [word for call in calls(line) for word in unknown(call)] for line in lines}
-    assert not {line: words for line, words in found.items() if words}
+    results = {line: [word for call in calls(line) for word in unknown(call)] for line in lines}
+    assert not {line: words for line, words in results.items() if words}
     assert sum(1 for line in lines for _ in calls(line)) > 50
 
 
@@ -127,9 +127,9 @@ def test_an_option_that_is_not_there_is_seen() -> None:
 def test_extras_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = [line for block in SHELL for line in block.commands] + [command for _, command in inline()]
-    asked = {word for line in lines if "pip install" in line for word in shlex.split(line) if "[" in word}
-    assert len(asked) >= 4
-    for word in asked:
+    requested = {word for line in lines if "pip install" in line for word in shlex.split(line) if "[" in word}
+    assert len(requested) >= 4
+    for word in requested:
         name, _, extra = word.rstrip("]").partition("[")
         assert name in {"ropeaudit", "."}
         assert extra in project["optional-dependencies"]

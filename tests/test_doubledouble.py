@@ -62,14 +62,14 @@ def test_the_unit_circle_is_within_its_error(largest: int) -> None:
     dice = np.random.default_rng(largest)
     points = [Decimal(step) / 128 for step in (0, 1, 2, 63, 64, 127)]
     with dd.precise():
-        turns = [*map(Decimal, dice.random(6)), *points, Decimal(1) / 3, 1 / (2 * dd.PI)]
+        rotations = [*map(Decimal, dice.random(6)), *points, Decimal(1) / 3, 1 / (2 * dd.PI)]
     x = np.concatenate([[0.0, 1.0, -1.0, largest - 1.0], dice.integers(-largest, largest, 40, endpoint=True)])
-    split = np.array([dd.words(turn) for turn in turns]).T
+    split = np.array([dd.words(rotate) for rotate in rotations]).T
     cos, sin = dd.unit_circle(x[:, None], tuple(split))
     worst = mpf(0)
     with mpmath.workdps(80):
-        for j, turn in enumerate(turns):
-            exact = mpf(str(turn))
+        for j, rotate in enumerate(rotations):
+            exact = mpf(str(rotate))
             for i, value in enumerate(x):
                 angle = 2 * mpmath.pi * mpf(value) * exact
                 for pair, right in ((cos, mpmath.cos(angle)), (sin, mpmath.sin(angle))):

@@ -91,8 +91,8 @@ def test_only_a_window_has_a_width(mask, capsys) -> None:
 def test_a_windows_width_may_have_a_suffix(capsys) -> None:
     flags = ["--recipe", "hf", "--dtype", "fp16", "--offset", "0", "-f", "json", "-q"]
     assert main(["shift", *SMALL, *flags, "--mask", "window:2,Window:1k, window:0.5k"]) == 0
-    found = json.loads(capsys.readouterr().out)["records"]
-    assert [row["mask"] for row in found] == ["window:2", "window:1024", "window:512"]
+    results = json.loads(capsys.readouterr().out)["records"]
+    assert [row["mask"] for row in results] == ["window:2", "window:1024", "window:512"]
 
 
 # ---------------------------------------------------------------------------- what is refused before any work
@@ -188,19 +188,19 @@ def test_a_table_without_subjects_or_offsets_is_no_report(missing, form, command
 
 
 def spread(*values: float) -> Spread:
-    found = Spread()
-    found.add(np.array([values]), len(values), (0, 0, 0))
-    return found
+    results = Spread()
+    results.add(np.array([values]), len(values), (0, 0, 0))
+    return results
 
 
 def test_a_tolerance_is_on_the_column_that_it_names() -> None:
-    drift, truth = spread(3.0, -5.0), spread(4.0, 4.0)
+    drift, reference = spread(3.0, -5.0), spread(4.0, 4.0)
     rms = np.sqrt(17.0)
-    assert parse("drift_max=1").value(drift, truth) == 5.0
-    assert parse("drift_rms=1").value(drift, truth) == pytest.approx(rms)
-    assert parse("drift_relative=1").value(drift, truth) == pytest.approx(rms / 4)
-    assert parse(f"drift_rms={rms / 2}").met_by(drift, truth) is False  # though a quarter of it is below
-    assert parse(f"drift_relative={rms / 2}").met_by(drift, truth) is True
+    assert parse("drift_max=1").value(drift, reference) == 5.0
+    assert parse("drift_rms=1").value(drift, reference) == pytest.approx(rms)
+    assert parse("drift_relative=1").value(drift, reference) == pytest.approx(rms / 4)
+    assert parse(f"drift_rms={rms / 2}").met_by(drift, reference) is False  # though a quarter of it is below
+    assert parse(f"drift_relative={rms / 2}").met_by(drift, reference) is True
 
 
 def test_against_scores_of_zero_a_relative_drift_is_the_drift() -> None:
@@ -219,10 +219,10 @@ def test_against_scores_of_zero_a_relative_drift_is_the_drift() -> None:
 @pytest.mark.parametrize(
     ("note", "said"), [("", None), (": 'np.ndarray'", True), (": 'torch.Tensor'", False), (": 'float'", None)]
 )
-def test_own_code_gets_numpy_where_it_speaks_of_nothing_else(modules, numpy, note, said) -> None:
+def test_own_code_gets_numpy_where_it_speaks_of_nothing_else(modules, numpy, note, error_line) -> None:
     space: dict[str, Any] = {}
     exec(f"{modules}\ndef rope(x{note}, positions):\n    return x", space)  # noqa: S102
-    assert signatures.wants_numpy(space["rope"]) is (numpy if said is None else said)
+    assert signatures.wants_numpy(space["rope"]) is (numpy if error_line is None else error_line)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_a_worker_may_die_twice_with_the_same_work(deaths, monkeypatch) -> None:
     [("json", 131072, True), ("jsonl", 131072, True), ("csv", 131072, False), ("json", 7, False)],
 )
 def test_rows_that_json_cannot_hold_stay_in_the_part(
-    suffix, offset, kept, tmp_path, monkeypatch, capsys
+    suffix, offset, stored, tmp_path, monkeypatch, capsys
 ) -> None:
     """JSON has no infinity, and these have infinite bounds: what goes on from such a file would differ."""
     flags = ["--recipe", "uniform", "--dtype", "fp16", "--offset", f"{offset},{offset + 1}", "-q"]
@@ -331,7 +331,7 @@ def test_rows_that_json_cannot_hold_stay_in_the_part(
         assert main(command) == 130
     assert rows
     part = tmp_path / f"x.{suffix}.part"
-    assert part.exists() is kept
+    assert part.exists() is stored
     capsys.readouterr()
     assert main([*command, "--resume", "-f", "csv"]) == 0
     resumed = capsys.readouterr().out

@@ -32,12 +32,12 @@ SMALL = ["--heads", "2", "--seq-len", "40"]
 FAULTS = {"position": "bf16", "frequency": "fp32/bf16", "table": "fp16", "score": "bf16"}
 
 
-def names(found) -> set[str]:
-    return set(found.remedy.widths) if found.remedy else set()
+def names(results) -> set[str]:
+    return set(results.remedy.widths) if results.remedy else set()
 
 
-def total(found, kind: str) -> float:
-    return sum(row["share"] for row in rows(found, kind))
+def total(results, kind: str) -> float:
+    return sum(row["share"] for row in rows(results, kind))
 
 
 def table(text: str) -> list[dict[str, str]]:
@@ -59,16 +59,16 @@ def test_shares_are_those_of_all_orders_by_brute_force() -> None:
     for order in itertools.permutations(FAULTS):
         for count, stage in enumerate(order):
             gained[stage] += values[frozenset(order[: count + 1])] - values[frozenset(order[:count])]
-    found = explain(1000, "fp64", "uniform", changes=FAULTS, **TINY)
+    result = explain(1000, "fp64", "uniform", changes=FAULTS, **TINY)
     whole = values[frozenset(FAULTS)]
-    assert found.drift.rms**2 == pytest.approx(whole, rel=1e-9)
-    by_stage = {one.stage: one for one in found.blames}
+    assert result.drift.rms**2 == pytest.approx(whole, rel=1e-9)
+    by_stage = {one.stage: one for one in result.blames}
     for stage in FAULTS:
         one = by_stage[stage]
         assert one.share == pytest.approx(gained[stage] / 24 / whole, rel=1e-6, abs=1e-12)
         assert one.alone**2 == pytest.approx(values[frozenset([stage])], rel=1e-6)
         assert one.without**2 == pytest.approx(values[frozenset(FAULTS) - {stage}], rel=1e-6)
-        assert one.removed == pytest.approx(1 - one.without / found.drift.rms)
+        assert one.removed == pytest.approx(1 - one.without / result.drift.rms)
     assert {s for s, one in by_stage.items() if one.share == 0} == set(shares.SHARED) - set(FAULTS)
 
 
@@ -80,21 +80,21 @@ def test_shapley_values_are_fair(worth, together) -> None:
         some: sum(worth[p] for p in some) + (together if some == everybody else 0.0)
         for some in shares.coalitions(sorted(worth))
     }
-    found = shares.shapley(values)
-    assert sum(found.values()) == pytest.approx(values[everybody] - values[frozenset()], abs=1e-9)
-    for player, value in found.items():  # what all of them make together is shared alike
+    results = shares.shapley(values)
+    assert sum(results.values()) == pytest.approx(values[everybody] - values[frozenset()], abs=1e-9)
+    for player, value in results.items():  # what all of them make together is shared alike
         assert value == pytest.approx(worth[player] + together / len(worth), abs=1e-9)
 
 
 @pytest.mark.parametrize("recipe", ["hf", "uniform", "vllm-cuda", "llamacpp-cpu", "te-fused"])
 @pytest.mark.parametrize(("dtype", "offset"), [("bf16", 0), ("fp32", 32768), ("fp16", 1000)])
 def test_shares_sum_to_the_whole(recipe, dtype, offset) -> None:
-    found = explain(offset, dtype, recipe, **TINY)
+    result = explain(offset, dtype, recipe, **TINY)
     for kind in ("stage", "pair", "position", "head"):
-        assert total(found, kind) == pytest.approx(1.0, abs=0.01), kind
+        assert total(result, kind) == pytest.approx(1.0, abs=0.01), kind
     (record,) = shift(offset, dtype, recipe, **TINY)
-    assert found.drift.rms == pytest.approx(record.drift_rms, rel=1e-4)
-    assert found.truth.rms == pytest.approx(record.reference_rms, rel=1e-12)
+    assert result.drift.rms == pytest.approx(record.drift_rms, rel=1e-4)
+    assert result.reference.rms == pytest.approx(record.reference_rms, rel=1e-12)
 
 
 @pytest.mark.parametrize("recipe", ["uniform", "hf"])
@@ -118,12 +118,12 @@ def test_shares_sum_to_the_whole(recipe, dtype, offset) -> None:
 )
 def test_a_planted_fault_is_found_and_is_the_remedy(stage, fmt, offset, cause, head_dim, recipe) -> None:
     case = {"heads": 1, "seq_len": 32, "head_dim": head_dim}
-    found = explain(offset, "fp32", recipe, changes={stage: fmt}, **case)
-    assert (found.blames[0].stage, found.blames[0].cause) == (stage, cause)
-    assert found.blames[0].share > 0.95
-    assert found.remedy.widths == {stage: FP32}
-    assert len(found.remedies) == 1
-    assert total(found, "stage") == pytest.approx(1.0, abs=0.01)
+    result = explain(offset, "fp32", recipe, changes={stage: fmt}, **case)
+    assert (result.blames[0].stage, result.blames[0].cause) == (stage, cause)
+    assert result.blames[0].share > 0.95
+    assert result.remedy.widths == {stage: FP32}
+    assert len(result.remedies) == 1
+    assert total(result, "stage") == pytest.approx(1.0, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ def test_a_planted_fault_is_found_far_out_where_angles_are_float64(stage, fmt) -
     """At 32768 angles in float32 drift as much as these faults, which are then no remedy alone."""
     changes = {"frequency": "fp64", "angle": "fp64", stage: fmt}
     case = {"heads": 1, "seq_len": 16, "head_dim": 64}
-    found = explain(32768, "fp32", "uniform", changes=changes, **case)
-    assert found.blames[0].stage == stage
-    assert found.remedy.widths == {stage: FP32}
+    result = explain(32768, "fp32", "uniform", changes=changes, **case)
+    assert result.blames[0].stage == stage
+    assert result.remedy.widths == {stage: FP32}
     mixed = explain(32768, "fp32", "uniform", changes={"table": "fp16"}, heads=1, seq_len=32)
     assert names(mixed) == {"angle", "table"}
 
@@ -144,10 +144,10 @@ def test_a_planted_fault_is_found_far_out_where_angles_are_float64(stage, fmt) -
 @pytest.mark.parametrize(("recipe", "head_dim"), [("uniform", 64), ("hf", 128)])
 def test_a_planted_accumulator_is_found(offset, recipe, head_dim) -> None:
     case = {"heads": 1, "seq_len": 16, "head_dim": head_dim}
-    found = explain(offset, "fp32", recipe, changes={"accumulate": "fp16"}, **case)
-    assert found.blames[0].stage == "accumulate"
-    assert found.blames[0].cause == "quantisation"
-    assert found.remedy.widths == {"accumulate": FP32}
+    result = explain(offset, "fp32", recipe, changes={"accumulate": "fp16"}, **case)
+    assert result.blames[0].stage == "accumulate"
+    assert result.blames[0].cause == "quantisation"
+    assert result.remedy.widths == {"accumulate": FP32}
 
 
 def test_terms_that_cancel_are_told_from_terms_that_do_not(tmp_path) -> None:
@@ -162,29 +162,29 @@ def test_terms_that_cancel_are_told_from_terms_that_do_not(tmp_path) -> None:
         k_one[..., 48:] += bias * np.float16(large)
         np.savez(tmp_path / f"{name}.npz", q=q_one, k=k_one)
         path = str(tmp_path / f"{name}.npz")
-        found = explain(0, "fp16", "hf", changes={"accumulate": "fp16"}, qk=path, rotary_dim=32)
-        causes[name] = {one.stage: one.cause for one in found.blames}["accumulate"]
+        result = explain(0, "fp16", "hf", changes={"accumulate": "fp16"}, qk=path, rotary_dim=32)
+        causes[name] = {one.stage: one.cause for one in result.blames}["accumulate"]
         own = np.abs(q_one.astype(float)) @ np.abs(k_one[0].astype(float).T) / 8
         if (
             large
         ):  # the bias is not rotated and dominates: the sums of |terms| are nearly those of plain q and k
-            seen = np.sqrt((own[0][np.tril_indices(12)] ** 2).mean()) / found.truth.rms
-            assert found.cancelling == pytest.approx(seen, rel=0.05)
+            seen = np.sqrt((own[0][np.tril_indices(12)] ** 2).mean()) / result.reference.rms
+            assert result.cancelling == pytest.approx(seen, rel=0.05)
     assert causes == {"small": "quantisation", "large": "cancellation"}
 
 
 def test_overflow_names_the_first_stage_and_what_repairs_it(capsys) -> None:
-    found = explain(131072, "fp16", "uniform", **TINY)
-    assert (found.lost.first, found.lost.repaired_by) == ("position", ())
-    assert (found.blames[0].stage, found.blames[0].cause) == ("position", "overflow")
-    assert all(math.isnan(one.share) for one in found.blames)
-    assert names(found) == {"position", "angle"}
-    assert not found.remedy.drift.nonfinite
-    assert found.remedies[0].drift.nonfinite
-    found = explain(131072, "fp32", "hf", changes={"position": "fp16"}, **TINY)
-    assert (found.lost.first, found.lost.repaired_by) == ("position", ("position",))
-    found = explain(131072, "fp32", "hf", changes={"angle": "fp16"}, **TINY)
-    assert (found.lost.first, names(found)) == ("angle", {"angle"})
+    result = explain(131072, "fp16", "uniform", **TINY)
+    assert (result.nonfinite.first, result.nonfinite.repaired_by) == ("position", ())
+    assert (result.blames[0].stage, result.blames[0].cause) == ("position", "overflow")
+    assert all(math.isnan(one.share) for one in result.blames)
+    assert names(result) == {"position", "angle"}
+    assert not result.remedy.drift.nonfinite
+    assert result.remedies[0].drift.nonfinite
+    result = explain(131072, "fp32", "hf", changes={"position": "fp16"}, **TINY)
+    assert (result.nonfinite.first, result.nonfinite.repaired_by) == ("position", ("position",))
+    result = explain(131072, "fp32", "hf", changes={"angle": "fp16"}, **TINY)
+    assert (result.nonfinite.first, names(result)) == ("angle", {"angle"})
     assert main(["explain", "--recipe", "uniform", "--dtype", "fp16", "--offset", "128k", *SMALL]) == 0
     seen = capsys.readouterr()
     assert seen.out.startswith(
@@ -210,9 +210,9 @@ def test_a_remedy_works_when_it_is_set() -> None:
         ("bf16", "uniform", 1000),
         ("fp16", "uniform", 4096),
     ):
-        found = explain(offset, dtype, recipe, **TINY)
-        assert found.remedy.drift.rms <= 0.1 * found.drift.rms
-        for row in rows(found, "remedy"):
+        result = explain(offset, dtype, recipe, **TINY)
+        assert result.remedy.drift.rms <= 0.1 * result.drift.rms
+        for row in rows(result, "remedy"):
             changes = dict(item.split("=") for item in row["set"].split(","))
             (record,) = shift(offset, dtype, recipe, changes=changes, **TINY)
             assert record.drift_rms == pytest.approx(row["left_rms"], rel=1e-3)
@@ -221,12 +221,12 @@ def test_a_remedy_works_when_it_is_set() -> None:
 
 def test_no_smaller_set_meets_the_tolerance() -> None:
     bound = 0.0025
-    found = explain(1000, "bf16", "hf", tolerance=("drift_rms", bound), **TINY)
-    assert found.remedy.drift.rms <= bound
-    assert [len(one.widths) for one in found.remedies] == list(range(1, len(found.remedies) + 1))
-    assert [one.meets for one in found.remedies] == [False] * (len(found.remedies) - 1) + [True]
-    stages = [one.stage for one in found.blames]
-    for some in itertools.combinations(stages, len(found.remedy.widths) - 1):
+    result = explain(1000, "bf16", "hf", tolerance=("drift_rms", bound), **TINY)
+    assert result.remedy.drift.rms <= bound
+    assert [len(one.widths) for one in result.remedies] == list(range(1, len(result.remedies) + 1))
+    assert [one.meets for one in result.remedies] == [False] * (len(result.remedies) - 1) + [True]
+    stages = [one.stage for one in result.blames]
+    for some in itertools.combinations(stages, len(result.remedy.widths) - 1):
         (record,) = shift(1000, "bf16", "hf", changes=dict.fromkeys(some, "fp64"), **TINY)
         assert record.drift_rms > bound
 
@@ -235,7 +235,7 @@ def test_tolerances_of_every_kind() -> None:
     loose = explain(1000, "bf16", "hf", tolerance=("drift_max", 1.0), **TINY)
     assert [dict(one.widths) for one in loose.remedies] == [{}]
     relative = explain(1000, "bf16", "uniform", tolerance=("drift_relative", 0.2), **TINY)
-    assert relative.remedy.drift.rms <= 0.2 * relative.truth.rms
+    assert relative.remedy.drift.rms <= 0.2 * relative.reference.rms
     never = explain(1000, "bf16", "hf", tolerance=("drift_rms", 1e-30), **TINY)
     assert never.remedy is None
     assert len(never.remedies) == 8  # positions are exact at 1000 in float32
@@ -261,11 +261,11 @@ def test_rounded_vectors_are_not_blamed_on_a_float32_accumulator() -> None:
 
 
 def test_costs() -> None:
-    found = explain(1000, "fp32", "hf", changes={"table": "fp16"}, **TINY)
-    (one,) = found.remedies
+    result = explain(1000, "fp32", "hf", changes={"table": "fp16"}, **TINY)
+    (one,) = result.remedies
     assert (one.table_bytes, one.multiply_bits) == (1020 * 32 * 2 * 4, 0)
-    found = explain(1000, "fp32", "hf", changes={"angle": "tf32/fp32"}, **TINY)
-    assert (found.remedy.table_bytes, found.remedy.multiply_bits) == (1020 * 32 * 2 * 4, 32)
+    result = explain(1000, "fp32", "hf", changes={"angle": "tf32/fp32"}, **TINY)
+    assert (result.remedy.table_bytes, result.remedy.multiply_bits) == (1020 * 32 * 2 * 4, 32)
     bits = {"fp64": 64, "fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8}
     assert {name: parse(name).storage_bits for name in bits} == bits
 
@@ -283,11 +283,11 @@ def test_widening_is_of_all_parts_of_a_stage() -> None:
 
 
 def test_float64_has_no_wider_remedy(capsys) -> None:
-    found = explain(1000, "fp64", "uniform", **TINY)
-    assert [one.share for one in found.blames[:-1]] == [0.0] * len(shares.SHARED)
-    assert (found.blames[-1].stage, found.blames[-1].share) == ("float64", pytest.approx(1.0))
-    assert found.drift.rms > found.error  # the extended reference sees it
-    assert (found.remedies, found.remedy) == ((), None)
+    result = explain(1000, "fp64", "uniform", **TINY)
+    assert [one.share for one in result.blames[:-1]] == [0.0] * len(shares.SHARED)
+    assert (result.blames[-1].stage, result.blames[-1].share) == ("float64", pytest.approx(1.0))
+    assert result.drift.rms > result.error  # the extended reference sees it
+    assert (result.remedies, result.remedy) == ((), None)
     assert main(["explain", "--recipe", "uniform", "--dtype", "fp64", *SMALL]) == 0
     seen = capsys.readouterr()
     assert "no stage is narrower than float64" in seen.out
@@ -311,21 +311,21 @@ def test_pairs_are_those_of_complex_arithmetic(layout, rotary_dim, mask) -> None
     setting = RopeSetting.of(64, rotary_dim, layout=layout)
     some = qk.make("gaussian", 1, 1, 24, RopeSetting.of(64), 0)
     subject = Emulated(named("hf").resolve(parse("bf16")), setting)
-    turned = [
+    rotated = [
         subject.rotate(round_to(x[0], subject.input), subject.table(np.arange(24), 77)).astype(float)
         for x in (some.q, some.k)
     ]
     seen = np.tril(np.ones((24, 24))) if mask == "causal" else np.ones((24, 24))
     distance = np.arange(24)[:, None] - np.arange(24)[None, :]
     pairs = setting.pairs
-    found = explain(
+    result = explain(
         77, "bf16", "hf", heads=1, seq_len=24, head_dim=64, rotary_dim=rotary_dim, layout=layout, mask=mask
     )
-    listed = rows(found, "pair")
+    listed = rows(result, "pair")
     assert len(listed) == pairs + 1
     for i in (0, 3, pairs - 1):
         a, b = (i, i + pairs) if layout == "half" else (2 * i, 2 * i + 1)
-        own = [x[:, a] + 1j * x[:, b] for x in turned]
+        own = [x[:, a] + 1j * x[:, b] for x in rotated]
         q, k = (x[0][:, a] + 1j * x[0][:, b] for x in (some.q, some.k))
         theta = 10000.0 ** (-2 * i / rotary_dim)
         exact = (q[:, None] * k.conj()[None, :] * np.exp(1j * distance * theta)).real
@@ -337,23 +337,23 @@ def test_pairs_are_those_of_complex_arithmetic(layout, rotary_dim, mask) -> None
 
 
 def test_positions_and_heads_hold_the_drift() -> None:
-    found = explain(1000, "bf16", "hf", heads=2, seq_len=100, head_dim=64)
-    by_position, by_head = rows(found, "position"), rows(found, "head")
+    result = explain(1000, "bf16", "hf", heads=2, seq_len=100, head_dim=64)
+    by_position, by_head = rows(result, "position"), rows(result, "head")
     assert (by_position[0]["first_query"], by_position[-1]["last_query"], len(by_position)) == (0, 99, 32)
     first, second = (shares_of["part_rms"] ** 2 for shares_of in by_head)
-    assert (first + second) / 2 == pytest.approx(found.drift.rms**2, rel=1e-6)
+    assert (first + second) / 2 == pytest.approx(result.drift.rms**2, rel=1e-6)
     assert len(rows(explain(0, "bf16", **TINY), "position")) == 20
 
 
 def test_a_long_sequence_is_sampled_and_said_so(monkeypatch, capsys) -> None:
     monkeypatch.setattr(sampling, "_BUDGET", 2e7)
-    found = explain(1000, "bf16", "hf", heads=8, kv_heads=2, seq_len=1000, head_dim=64)
-    assert found.sample.positions[0] == 0
-    assert found.sample.positions[-1] == 999
-    assert found.sample.positions.size < 256
-    assert 1 <= len(found.sample.heads) < 8
+    result = explain(1000, "bf16", "hf", heads=8, kv_heads=2, seq_len=1000, head_dim=64)
+    assert result.sample.positions[0] == 0
+    assert result.sample.positions[-1] == 999
+    assert result.sample.positions.size < 256
+    assert 1 <= len(result.sample.heads) < 8
     (record,) = shift(1000, "bf16", "hf", heads=8, kv_heads=2, seq_len=1000, head_dim=64)
-    assert found.drift.rms == pytest.approx(record.drift_rms, rel=0.1)
+    assert result.drift.rms == pytest.approx(record.drift_rms, rel=0.1)
     assert main(["explain", "--seq-len", "600", "--heads", "3", "--head-dim", "64", "--recipe", "hf"]) == 0
     assert "positions, evenly spread, were looked at" in capsys.readouterr().err
 
@@ -364,30 +364,30 @@ def test_a_long_sequence_is_sampled_and_said_so(monkeypatch, capsys) -> None:
 def test_the_less_time_the_fewer_heads_and_then_positions(scores, positions, heads, monkeypatch) -> None:
     setting = RopeSetting.of(64)
     monkeypatch.setattr(sampling, "_BUDGET", (scores + 0.5) * 24.6)  # nanoseconds of each
-    made = qk.make("ones", 8, 8, 300, setting, 0)
-    found = sampling.sample(made, setting, [named("hf").resolve(FP32)])
-    assert (found.positions.size, len(found.heads)) == (positions, heads)
+    built = qk.make("ones", 8, 8, 300, setting, 0)
+    result = sampling.sample(built, setting, [named("hf").resolve(FP32)])
+    assert (result.positions.size, len(result.heads)) == (positions, heads)
 
 
 def test_progress_ends_at_one() -> None:
-    heard: list[float] = []
+    reported: list[float] = []
     list(
         run(
             [Case(heads=1, seq_len=9, head_dim=8)] * 2,
             [named("hf").resolve(FP32)],
             [0, 7],
             None,
-            heard.append,
+            reported.append,
         )
     )
-    assert heard == sorted(heard)
-    assert heard[-1] == 1.0
+    assert reported == sorted(reported)
+    assert reported[-1] == 1.0
 
 
 def test_threads_do_not_change_the_result(monkeypatch) -> None:
     case = {"heads": 4, "kv_heads": 2, "seq_len": 24, "head_dim": 64}
     many = explain(1000, "bf16", "hf", **case)
-    monkeypatch.setattr(variants.circumstances, "threads", lambda: 1)
+    monkeypatch.setattr(variants.metadata, "threads", lambda: 1)
     one = explain(1000, "bf16", "hf", **case)
     assert one.blames == many.blames
     assert one.remedies == many.remedies
@@ -402,11 +402,11 @@ def test_other_settings_run() -> None:
         {"kv_heads": 1, "mask": "full"},
         {"qk": "ones"},
     ):
-        found = explain(2000, "bf16", "hf", **({"heads": 2, "seq_len": 10, "head_dim": 64} | case))
+        result = explain(2000, "bf16", "hf", **({"heads": 2, "seq_len": 10, "head_dim": 64} | case))
         (record,) = shift(2000, "bf16", "hf", **({"heads": 2, "seq_len": 10, "head_dim": 64} | case))
-        assert found.drift.rms == pytest.approx(record.drift_rms, rel=1e-3), case
-        assert total(found, "stage") == pytest.approx(1.0, abs=0.01)
-        assert total(found, "pair") == pytest.approx(1.0, abs=0.01)
+        assert result.drift.rms == pytest.approx(record.drift_rms, rel=1e-3), case
+        assert total(result, "stage") == pytest.approx(1.0, abs=0.01)
+        assert total(result, "pair") == pytest.approx(1.0, abs=0.01)
 
 
 def test_every_stage_has_a_cause() -> None:
@@ -435,16 +435,16 @@ def test_rows_of_every_kind(kind, capsys) -> None:
     command = ["explain", "--recipe", "vllm-cuda", "--by", kind, "--dtype", "bf16,fp16", "-q"]
     command += ["--heads", "1", "--seq-len", "16", "--head-dim", "64"]
     assert main([*command, "-f", "csv"]) == 0
-    found = table(capsys.readouterr().out)
-    assert list(found[0]) == list(COLUMNS[kind])
-    assert {row["dtype"] for row in found} == {"bfloat16", "float16"}
+    results = table(capsys.readouterr().out)
+    assert list(results[0]) == list(COLUMNS[kind])
+    assert {row["dtype"] for row in results} == {"bfloat16", "float16"}
     assert main([*command, "-f", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
     plural = {"stages", "pairs", "positions", "heads", "remedies"} - {
         {"stage": "stages", "remedy": "remedies"}.get(kind, f"{kind}s")
     }
     assert plural <= set(report)
-    assert len(report["records"]) == len(found)
+    assert len(report["records"]) == len(results)
     assert report["headline"].startswith("Worst of 2 cases: bfloat16 vllm-cuda at offset 1000 drifts by")
     assert main([*command, "-f", "markdown"]) == 0
     assert ("Stages to keep wider" in capsys.readouterr().out) == (kind == "stage")
@@ -498,10 +498,10 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
         (["--heads", "3", "--kv-heads", "2"], "does not divide"),
     ],
 )
-def test_bad_input_gets_one_line(options, said, tmp_path, capsys) -> None:
+def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:
     assert main(["explain", *options, "-o", f"{tmp_path / 'x.csv'}"]) == 2
     seen = capsys.readouterr()
-    assert said in seen.err
+    assert error_line in seen.err
     assert seen.err.count("\n") == 1
     assert seen.out == ""
     assert list(tmp_path.iterdir()) == []

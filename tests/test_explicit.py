@@ -22,8 +22,8 @@ SIZES: dict[str, Any] = {"heads": 1, "seq_len": 6, "head_dim": 8}
 def row(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
     sizes = [word for name, value in SIZES.items() for word in ("--" + name.replace("_", "-"), str(value))]
     assert main(["shift", *sizes, "--mask", "full", "--recipe", "uniform", "-q", "-f", "json", *flags]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["records"]
-    return found
+    (result,) = json.loads(capsys.readouterr().out)["records"]
+    return result
 
 
 def exact(factor: float = 1.0) -> np.ndarray:
@@ -60,19 +60,19 @@ def emulated(offset: int, dtype: Callable[..., Any] = np.float32) -> np.ndarray:
 @pytest.mark.parametrize("factor", [1.0, 1.5])
 def test_the_exact_scores_are_those_of_the_frequencies_given(factor: float, capsys) -> None:
     spec = SPEC + (f",attention_factor={factor}" if factor != 1.0 else "")
-    found = row(capsys, "--scaling", spec, "--dtype", "fp32", "--offset", "0")
+    result = row(capsys, "--scaling", spec, "--dtype", "fp32", "--offset", "0")
     expected = exact(factor)
-    assert found["reference_rms"] == pytest.approx(np.sqrt((expected**2).mean()), rel=1e-6)
-    assert scaling.parse(found["scaling"]) == scaling.parse(spec)  # the row says what was audited
-    assert found["drift_max"] < 1e-5  # what is audited has the same frequencies
+    assert result["reference_rms"] == pytest.approx(np.sqrt((expected**2).mean()), rel=1e-6)
+    assert scaling.parse(result["scaling"]) == scaling.parse(spec)  # the row says what was audited
+    assert result["drift_max"] < 1e-5  # what is audited has the same frequencies
 
 
 @pytest.mark.parametrize("offset", [5000, -70000])
 def test_the_drift_is_that_of_plain_numpy_with_those_frequencies(offset: int, capsys) -> None:
-    found = row(capsys, "--scaling", SPEC, "--dtype", "fp32", "--offset", str(offset))
+    result = row(capsys, "--scaling", SPEC, "--dtype", "fp32", "--offset", str(offset))
     drift = emulated(offset) - exact()
-    assert found["drift_rms"] == pytest.approx(np.sqrt((drift**2).mean()), rel=0.01)
-    assert found["drift_max"] == pytest.approx(np.abs(drift).max(), rel=0.01)
+    assert result["drift_rms"] == pytest.approx(np.sqrt((drift**2).mean()), rel=0.01)
+    assert result["drift_max"] == pytest.approx(np.abs(drift).max(), rel=0.01)
 
 
 def test_frequencies_in_the_dtype_are_rounded_to_it(capsys) -> None:

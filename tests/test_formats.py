@@ -76,24 +76,24 @@ def test_known_traps(x: float, name: str, expected: float) -> None:
 @pytest.mark.parametrize(("fmt", "dtype"), [(FP16, np.float16), (BF16, ml_dtypes.bfloat16)])
 def test_every_code_its_midpoints_and_their_neighbours(fmt: Format, dtype: type) -> None:
     values = codes(dtype)
-    ordered, found = np.unique(values), probes_around(values)
-    above = np.searchsorted(ordered, found, side="left").clip(1, ordered.size - 1)
+    ordered, result = np.unique(values), probes_around(values)
+    above = np.searchsorted(ordered, result, side="left").clip(1, ordered.size - 1)
     low, high = ordered[above - 1], ordered[above]
-    exact = np.isin(found, ordered)
+    exact = np.isin(result, ordered)
     # nearest by exact distances: found - low and high - found are exact for neighbours of a midpoint
     middle = low + (high - low) / 2
     even_low = (np.abs(low.astype(np.float32).astype(dtype).view(np.uint16).astype(int)) % 2) == 0
-    nearest = np.where(found < middle, low, np.where(found > middle, high, np.where(even_low, low, high)))
-    expected = np.where(exact, found, nearest)
-    assert np.array_equal(round_to(found, fmt), expected.astype(np.float32))
+    nearest = np.where(result < middle, low, np.where(result > middle, high, np.where(even_low, low, high)))
+    expected = np.where(exact, result, nearest)
+    assert np.array_equal(round_to(result, fmt), expected.astype(np.float32))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("fmt", "dtype"), [(FP16, np.float16), (BF16, ml_dtypes.bfloat16)])
 def test_every_code_against_gfloat(fmt: Format, dtype: type) -> None:
-    found = probes_around(codes(dtype))
-    expected = np.array([oracle(x, fmt) for x in found.tolist()], np.float32)
-    assert same(round_to(found, fmt), expected)
+    result = probes_around(codes(dtype))
+    expected = np.array([oracle(x, fmt) for x in result.tolist()], np.float32)
+    assert same(round_to(result, fmt), expected)
 
 
 @pytest.mark.parametrize("fmt", FORMATS[:1] + FORMATS[3:], ids=str)
@@ -124,9 +124,9 @@ def test_tf32_is_float32_with_13_bits_dropped() -> None:
     values = bits.view(np.float32)
     values = values[np.isfinite(values) & (values < 3e38)]
     whole = values.view(np.uint32).astype(np.uint64)
-    kept, rest = whole >> np.uint64(13), whole & np.uint64(0x1FFF)
-    up = (rest > 0x1000) | ((rest == 0x1000) & (kept & np.uint64(1) == 1))
-    expected = ((kept + up) << np.uint64(13)).astype(np.uint32).view(np.float32)
+    stored, rest = whole >> np.uint64(13), whole & np.uint64(0x1FFF)
+    up = (rest > 0x1000) | ((rest == 0x1000) & (stored & np.uint64(1) == 1))
+    expected = ((stored + up) << np.uint64(13)).astype(np.uint32).view(np.float32)
     assert same(round_to(values, parse("tf32")), expected)
 
 

@@ -74,8 +74,8 @@ def in_a_row(theta: Decimal, fmt: Format, limit: int) -> int | None:
         while Fraction(2) ** (e + 1) <= value:
             e += 1
         spacing = Fraction(2) ** (e - fmt.precision + 1)
-        found = round(value / spacing) * spacing
-        return "beyond" if found > fmt.largest else found
+        result = round(value / spacing) * spacing
+        return "beyond" if result > fmt.largest else result
 
     before = rounded(Fraction(0))
     for position in range(limit):
@@ -91,16 +91,16 @@ def test_the_first_shared_angle_is_the_one_that_trying_finds(fmt: Format) -> Non
     rng = np.random.default_rng(7)
     near_one = [1.0 + sign * 2.0**-k for k in (2, 5, 9, 14) for sign in (-1, 1)]
     powers = [2.0**k for k in (-30, -15, -9, -3, -1, 0, 2, 5)]
-    drawn = [*rng.random(20), *(10.0 ** rng.uniform(-9, 3, 20)), *(rng.integers(1, 200, 10) / 16)]
-    for theta in map(Decimal, map(float, [*near_one, *powers, *drawn])):
-        found, tried = first_shared_angle(theta, fmt), in_a_row(theta, fmt, 3000)
-        assert found == tried or (tried is None and found >= 3000), (theta, fmt.name, found, tried)
+    sampled = [*rng.random(20), *(10.0 ** rng.uniform(-9, 3, 20)), *(rng.integers(1, 200, 10) / 16)]
+    for theta in map(Decimal, map(float, [*near_one, *powers, *sampled])):
+        result, tried = first_shared_angle(theta, fmt), in_a_row(theta, fmt, 3000)
+        assert result == tried or (tried is None and result >= 3000), (theta, fmt.name, result, tried)
 
 
 def test_in_float32_the_neighbours_of_the_first_shared_angle_agree_with_numpy() -> None:
     for theta in map(float, exact_frequencies.frequencies(PLAIN)[:40:7]):
-        found = first_shared_angle(Decimal(theta), FP32)
-        positions = np.arange(found - 200_000, found + 2, dtype=np.float64)
+        result = first_shared_angle(Decimal(theta), FP32)
+        positions = np.arange(result - 200_000, result + 2, dtype=np.float64)
         angles = np.float32(positions * theta)  # exact products round twice only in the rarest of cases
         assert np.flatnonzero(np.diff(angles) == 0).tolist() == [200_000]
 
@@ -121,21 +121,22 @@ def test_positions_themselves() -> None:
 def test_rows() -> None:
     setting, formats = RopeSetting.of(128), [FP32, FP16, BF16]
     hf, cast_, uniform = (recipes.load(name) for name in ("hf", "hf-model-cast", "uniform"))
-    found = rows("x", setting, 4096, formats, [hf, cast_, uniform])
-    assert len(found) == 64
+    results = rows("x", setting, 4096, formats, [hf, cast_, uniform])
+    assert len(results) == 64
     assert (
-        found[0] | {"theta": 1.0, "angle_at_maximum": 4096.0, "shared_bf16": 256, "hf_error": 0.0} == found[0]
+        results[0] | {"theta": 1.0, "angle_at_maximum": 4096.0, "shared_bf16": 256, "hf_error": 0.0}
+        == results[0]
     )
-    assert found[32]["theta"] == 0.01
-    assert found[32]["wavelength"] == pytest.approx(200 * np.pi, rel=1e-15)
-    assert {"hf", "hf-model-cast_fp32", "hf-model-cast_bf16", "uniform_fp16_error"} <= set(found[0])
-    for row, value in zip(found, cast(inv(setting), "bf16"), strict=True):
+    assert results[32]["theta"] == 0.01
+    assert results[32]["wavelength"] == pytest.approx(200 * np.pi, rel=1e-15)
+    assert {"hf", "hf-model-cast_fp32", "hf-model-cast_bf16", "uniform_fp16_error"} <= set(results[0])
+    for row, value in zip(results, cast(inv(setting), "bf16"), strict=True):
         assert row["hf-model-cast_bf16"] == value
         assert row["hf-model-cast_bf16_error"] == pytest.approx(value / row["theta"] - 1, abs=1e-15)
         assert abs(row["hf_error"]) < 1e-6
     assert set(COLUMNS) >= {"setting", "pair", "theta", "wavelength", "maximum", "angle_at_maximum"}
     # wavelength 2 pi * 10000^(i/64) passes 4096 tokens at i = 45.03
-    assert headline(found, formats).startswith(
+    assert headline(results, formats).startswith(
         "18 of 64 pairs turn less than once up to the maximum position;"
     )
 
@@ -168,9 +169,9 @@ def test_pairs_that_do_not_turn() -> None:
 
 
 def against(values: np.ndarray, setting: RopeSetting) -> str:
-    found = check(Dump("x", "inv_freq", frequencies=values), setting)
-    assert found.agrees is (not found.hypotheses and "nan" not in found.headline)
-    return found.headline
+    result = check(Dump("x", "inv_freq", frequencies=values), setting)
+    assert result.agrees is (not result.hypotheses and "nan" not in result.headline)
+    return result.headline
 
 
 @pytest.mark.parametrize("form", ["inverse_power", "power", "step_power", "exp", "exp2"])
@@ -246,9 +247,9 @@ def test_every_way_to_compute_in_float32_agrees(form: str) -> None:
         (RopeSetting.of(2), np.array([0.5]), "scaling linear:factor=2 explains it"),
     ],
 )
-def test_a_wrong_inv_freq_is_explained(setting: RopeSetting, values: np.ndarray, said: str) -> None:
-    found = against(values, setting)
-    assert found.startswith(said), found
+def test_a_wrong_inv_freq_is_explained(setting: RopeSetting, values: np.ndarray, error_line: str) -> None:
+    result = against(values, setting)
+    assert result.startswith(error_line), result
 
 
 def test_longrope_short_for_long() -> None:
@@ -256,21 +257,21 @@ def test_longrope_short_for_long() -> None:
         "longrope", {"short": [1.0] * 32, "long": list(range(1, 33)), "original": 4096, "factor": 8.0}
     )
     setting = RopeSetting.of(64, scaling=lists, length=8192)
-    found = against(inv(replace(setting, length=0)), setting)
-    assert found.startswith("the list of short divisors explains it; expected the long ones ("), found
+    result = against(inv(replace(setting, length=0)), setting)
+    assert result.startswith("the list of short divisors explains it; expected the long ones ("), result
 
 
 def test_hypotheses_are_ranked_and_rows_say_which_pairs() -> None:
-    found = check(Dump("x", "inv_freq", frequencies=inv(RopeSetting.of(64))), yarn())
-    assert [one.explains for one in found.hypotheses] == [True, False, False, False]
-    assert [one.rank for one in found.hypotheses] == sorted(one.rank for one in found.hypotheses)
-    near = [one for one in found.hypotheses if not one.explains and not one.few]
+    result = check(Dump("x", "inv_freq", frequencies=inv(RopeSetting.of(64))), yarn())
+    assert [one.explains for one in result.hypotheses] == [True, False, False, False]
+    assert [one.rank for one in result.hypotheses] == sorted(one.rank for one in result.hypotheses)
+    near = [one for one in result.hypotheses if not one.explains and not one.few]
     assert [one.residual for one in near] == sorted(one.residual for one in near)
-    assert "instead of" in found.hypotheses[1].text
+    assert "instead of" in result.hypotheses[1].text
     expected = np.array([float(theta) for theta in exact_frequencies.frequencies(yarn())])
     off = np.abs(inv(RopeSetting.of(64)) / expected - 1) > 1e-4
-    assert [row["off"] for row in found.rows] == ["yes" if one else "no" for one in off]
-    assert found.rows[31]["relative_error"] == pytest.approx(39, rel=1e-5)
+    assert [row["off"] for row in result.rows] == ["yes" if one else "no" for one in off]
+    assert result.rows[31]["relative_error"] == pytest.approx(39, rel=1e-5)
 
 
 # --- a dumped table of cos and sin
@@ -341,24 +342,24 @@ BASE = inv(RopeSetting.of(128, base=5e5))
     ],
 )
 def test_a_wrong_table_is_explained(
-    setting: RopeSetting, points: tuple[np.ndarray, np.ndarray], said: str
+    setting: RopeSetting, points: tuple[np.ndarray, np.ndarray], error_line: str
 ) -> None:
-    found = check(Dump("x", "the cos/sin table", cos=points[0], sin=points[1]), setting)
-    assert found.headline.startswith(said), found.headline
-    assert found.agrees is ("agrees" in said)
+    result = check(Dump("x", "the cos/sin table", cos=points[0], sin=points[1]), setting)
+    assert result.headline.startswith(error_line), result.headline
+    assert result.agrees is ("agrees" in error_line)
 
 
 def test_a_single_wrong_value_is_found_and_not_explained_away() -> None:
     cos, sin = table(RIGHT, 20000)
     cos[12345, 3] += 0.05
-    found = check(Dump("x", "the cos/sin table", cos=cos, sin=sin), PLAIN)
-    assert "1 of 64 pairs is off" in found.headline
-    assert "nothing that was tried explains it" in found.headline
-    assert [(row["pair"], row["first_position_off"]) for row in found.rows if row["off"] == "yes"] == [
+    result = check(Dump("x", "the cos/sin table", cos=cos, sin=sin), PLAIN)
+    assert "1 of 64 pairs is off" in result.headline
+    assert "nothing that was tried explains it" in result.headline
+    assert [(row["pair"], row["first_position_off"]) for row in result.rows if row["off"] == "yes"] == [
         (3, 12345)
     ]
-    assert [row["first_position_off"] for row in found.rows[:3]] == [None] * 3
-    assert found.rows[3]["found"] == pytest.approx(found.rows[3]["theta"], rel=1e-6)
+    assert [row["first_position_off"] for row in result.rows[:3]] == [None] * 3
+    assert result.rows[3]["found"] == pytest.approx(result.rows[3]["theta"], rel=1e-6)
 
 
 def stored(points: tuple[np.ndarray, np.ndarray]) -> Dump:
@@ -379,9 +380,9 @@ def test_gpt_neox_1003_is_known_in_either_format(dtype: torch.dtype) -> None:
     points = gpt_neox(dtype)
     if dtype == torch.float16:
         assert np.abs(points[0] - gpt_neox(torch.float32)[0]).max() == pytest.approx(0.78186, abs=1e-5)
-    found, name = check(stored(points), RopeSetting.of(32)), str(dtype).removeprefix("torch.")
+    result, name = check(stored(points), RopeSetting.of(32)), str(dtype).removeprefix("torch.")
     expected = f"every angle was computed in {name} and the cos/sin table was cast to {name} (16 of 16 pairs"
-    assert found.headline.startswith(expected), found.headline
+    assert result.headline.startswith(expected), result.headline
 
 
 STAGES = ("position", "frequency", "angle")
@@ -420,23 +421,23 @@ def test_a_lone_wrong_frequency_is_named(pair: int, error: float, fmt: str | Non
     values = inv(setting)
     values = cast(values, fmt) if fmt else values
     values[pair] *= 1 + (error if fmt is None else max(error, 0.03))  # above a cast's own error
-    found = check(Dump("x", "inv_freq", frequencies=values), setting)
+    result = check(Dump("x", "inv_freq", frequencies=values), setting)
     rest = f"inv_freq was cast to {parse(fmt).name}" if fmt else "the rest agrees within float32 rounding"
-    assert found.headline.startswith(f"1 of 64 frequencies is off: pair {pair} by "), found.headline
-    assert "nothing that was tried explains it" in found.headline
-    assert rest in found.headline
-    assert found.best is not None
-    assert found.best.strays == (pair,)
-    assert not found.agrees
+    assert result.headline.startswith(f"1 of 64 frequencies is off: pair {pair} by "), result.headline
+    assert "nothing that was tried explains it" in result.headline
+    assert rest in result.headline
+    assert result.best is not None
+    assert result.best.strays == (pair,)
+    assert not result.agrees
 
 
 def test_no_hypothesis_is_named_that_explains_nothing() -> None:
     """Frequencies out of order, noise: nothing comes near, and the sentence says so and where it is worst."""
     values = inv(PLAIN) * np.random.default_rng(0).uniform(0.5, 1.5, 64)
-    found = check(Dump("x", "inv_freq", frequencies=values), PLAIN)
-    worst = max(found.rows, key=lambda row: abs(row["relative_error"]))
-    assert f"(pair {worst['pair']}); nothing that was tried explains it, nor comes near." in found.headline
-    assert found.headline.startswith("64 of 64 pairs are off, by up to 0.")
+    result = check(Dump("x", "inv_freq", frequencies=values), PLAIN)
+    worst = max(result.rows, key=lambda row: abs(row["relative_error"]))
+    assert f"(pair {worst['pair']}); nothing that was tried explains it, nor comes near." in result.headline
+    assert result.headline.startswith("64 of 64 pairs are off, by up to 0.")
 
 
 def test_a_frequency_of_zero_is_judged_too() -> None:
@@ -529,23 +530,23 @@ KINDS = (
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_file(tmp_path: object, kind: str) -> None:
     dump = tables.read(saved(str(tmp_path), kind))
-    found = check(dump, PLAIN)
-    assert found.agrees, found.headline
-    assert len(found.rows) == 64
+    result = check(dump, PLAIN)
+    assert result.agrees, result.headline
+    assert len(result.rows) == 64
 
 
 def test_a_dump_of_angles_and_one_of_sin_and_cos(tmp_path: object) -> None:
     """Kandinsky's angle tables, and GPT-J's embed_positions, whose sin stands first."""
     angles = np.arange(300)[:, None] * inv(PLAIN)
-    for name, values, said in (
+    for name, values, message in (
         ("args", angles, "the angle table agrees within float32 rounding"),
         ("args", cast(angles, "bf16"), "angles were rounded to bfloat16 ("),
         ("embed_positions", np.hstack([np.sin(angles), np.cos(angles)]), "the cos/sin table agrees within"),
         ("anything", np.hstack([np.cos(angles), np.sin(angles)]), "the cos/sin table agrees within"),
     ):
         np.savez(f"{tmp_path}/x.npz", **{name: values.astype(np.float32)})
-        found = check(tables.read(f"{tmp_path}/x.npz"), PLAIN)
-        assert found.headline.startswith(said), found.headline
+        result = check(tables.read(f"{tmp_path}/x.npz"), PLAIN)
+        assert result.headline.startswith(message), result.headline
 
 
 def test_bfloat16_files(tmp_path: object) -> None:
@@ -615,8 +616,8 @@ def test_files_that_cannot_be_read(tmp_path: object) -> None:
 
 def test_casts_that_change_nothing_are_no_hypotheses() -> None:
     cos, sin = table(RIGHT, stored="bf16")
-    found = check(Dump("x", "the cos/sin table", cos=cos, sin=sin), PLAIN)
-    assert [one.text for one in found.hypotheses if one.explains] == [
+    result = check(Dump("x", "the cos/sin table", cos=cos, sin=sin), PLAIN)
+    assert [one.text for one in result.hypotheses if one.explains] == [
         "the cos/sin table was cast to bfloat16"
     ]
 
@@ -658,10 +659,10 @@ def test_the_command_checks_a_dump(tmp_path: object, capsys: pytest.CaptureFixtu
     np.savez(path, inv_freq=BASE)
     assert run(*options, "-f", "json", "-o", f"{tmp_path}/x.csv") == 1
     shown = capsys.readouterr()
-    found = json.loads(shown.out)
-    assert found["headline"].startswith("base 500000 explains it; expected 1000000 (")
-    assert found["agrees"] is False
-    assert found["hypotheses"][0]["explains"] is True
+    result = json.loads(shown.out)
+    assert result["headline"].startswith("base 500000 explains it; expected 1000000 (")
+    assert result["agrees"] is False
+    assert result["hypotheses"][0]["explains"] is True
     assert "note: hypothesis 1: base 500000 explains it" in shown.err
     with open(f"{tmp_path}/x.csv") as file:
         assert len(file.readlines()) == 65

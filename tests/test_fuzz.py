@@ -33,20 +33,20 @@ def audited(capsys, tmp_path, monkeypatch) -> Callable[..., int]:
         before = sorted(os.listdir())
         code = main(list(arguments))
         out, err = capsys.readouterr()
-        told = (arguments, code, err)
-        assert code in (0, 2), told
-        assert "Traceback" not in err, told
-        assert "Warning" not in err, told
-        assert err.replace("\n", "").isprintable(), told
-        assert sorted(os.listdir()) == before, told
+        reported = (arguments, code, err)
+        assert code in (0, 2), reported
+        assert "Traceback" not in err, reported
+        assert "Warning" not in err, reported
+        assert err.replace("\n", "").isprintable(), reported
+        assert sorted(os.listdir()) == before, reported
         if code == 2:
-            assert out == "", told
-            assert err.startswith("ropeaudit: error: "), told
-            assert len(err.splitlines()) <= 2, told
-            assert len(err) < 4000, told
+            assert out == "", reported
+            assert err.startswith("ropeaudit: error: "), reported
+            assert len(err.splitlines()) <= 2, reported
+            assert len(err) < 4000, reported
         elif "-f" in arguments:
             rows = [json.loads(line) for line in out.splitlines()]
-            assert rows, told
+            assert rows, reported
         return code
 
     return run

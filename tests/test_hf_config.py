@@ -160,10 +160,10 @@ def config(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_config_and_the_named_model_say_the_same(name: str) -> None:
-    found, kept = from_config(config(name), name, "config.json"), presets.named(name)
-    assert (found.heads, found.kv_heads, found.maximum) == (kept.heads, kept.kv_heads, kept.maximum)
-    assert dict(found.layers) == dict(kept.layers)
-    assert found.axes is None
+    result, stored = from_config(config(name), name, "config.json"), presets.named(name)
+    assert (result.heads, result.kv_heads, result.maximum) == (stored.heads, stored.kv_heads, stored.maximum)
+    assert dict(result.layers) == dict(stored.layers)
+    assert result.axes is None
 
 
 # name of a fragment: model type, beginning of the names of its classes in transformers
@@ -202,9 +202,9 @@ def test_frequencies_and_scales_are_those_of_the_model_in_transformers(name: str
         softmax = getattr(module, f"{prefix}Attention")(theirs, layer_idx=0).scaling
     for layer, setting in from_config(config(name), name, "here").layers.items():
         at = f"{layer}_" if hasattr(rotary, f"{layer}_inv_freq") else ""
-        found = frequencies(setting, "inverse_power", parse("fp32")).astype(float)
+        result = frequencies(setting, "inverse_power", parse("fp32")).astype(float)
         expected = getattr(rotary, f"{at}inv_freq").double().numpy()
-        assert found == pytest.approx(expected, rel=60 * 2.0**-24, abs=0)
+        assert result == pytest.approx(expected, rel=60 * 2.0**-24, abs=0)
         assert scaled.attention_factor(setting.scaling) == getattr(rotary, f"{at}attention_scaling")
         assert setting.scale == pytest.approx(softmax, rel=1e-15)
 
@@ -312,8 +312,8 @@ def test_a_file_a_folder_and_a_byte_order_mark(tmp_path: Path) -> None:
     file = folder / "config.json"
     file.write_text(TEXTS["llama-3.1-8b"], encoding="utf-8-sig")
     for path in (folder, file):
-        found = hf_config.read(str(path))
-        assert (found.name, found.source) == ("Llama-3.1-8B", repr(str(path)))
+        result = hf_config.read(str(path))
+        assert (result.name, result.source) == ("Llama-3.1-8B", repr(str(path)))
     other = file.rename(folder / "mine.json")
     assert hf_config.read(str(other)).name == "mine"
 
@@ -514,7 +514,7 @@ def outcome(path: Path) -> str:
     """
     start = time.process_time()
     try:
-        found = hf_config.read(str(path))
+        result = hf_config.read(str(path))
     except RopeAuditError as error:
         message = str(error)
         assert "\n" not in message
@@ -522,7 +522,7 @@ def outcome(path: Path) -> str:
         assert len(message) < 1000 + len(str(path))
     else:
         message = ""
-        for setting in found.layers.values():
+        for setting in result.layers.values():
             assert math.isfinite(setting.scale)
             assert math.isfinite(setting.base)
             assert 0 <= setting.rotary_dim <= setting.head_dim < 2**18

@@ -44,8 +44,8 @@ def test_the_leak_of_rotary_embedding_torch_is_found_and_named(capsys) -> None:
     for one in leaking:
         assert (one["before"], one["before_offset"]) == ("another dtype from 0", 0)
         assert one["version"] == "0.9.1"
-    (found,) = [one for one in leaking if one["dtype"] == "float32"]
-    assert 3 < found["difference_max"] < 10
+    (result,) = [one for one in leaking if one["dtype"] == "float32"]
+    assert 3 < result["difference_max"] < 10
 
 
 def test_it_is_what_two_calls_by_hand_give(capsys) -> None:
@@ -56,17 +56,17 @@ def test_it_is_what_two_calls_by_hand_give(capsys) -> None:
     used, fresh = RotaryEmbedding(128), RotaryEmbedding(128)
     used.rotate_queries_or_keys(torch.ones(1, 1, 1256, 128, dtype=torch.bfloat16))
     apart = used.rotate_queries_or_keys(x, offset=1000) - fresh.rotate_queries_or_keys(x, offset=1000)
-    found = history(capsys, "rotary-embedding-torch", "--dtype", "fp32,bf16", "--offset", "1000")
-    (leak,) = [one for one in found if one["leaks"] == "yes" and one["dtype"] == "float32"]
+    results = history(capsys, "rotary-embedding-torch", "--dtype", "fp32,bf16", "--offset", "1000")
+    (leak,) = [one for one in results if one["leaks"] == "yes" and one["dtype"] == "float32"]
     assert float(leak["difference_max"]) == pytest.approx(float(apart.abs().max()), rel=1e-6)
 
 
 def test_what_keeps_no_state_leaks_none(capsys) -> None:
     command = [",".join(STATELESS), "--dtype", "fp32,fp16", "--seq-len", "32"]
-    found = history(capsys, *command)
-    assert {one["implementation"] for one in found} == set(STATELESS)
-    assert {(one["leaks"], one["difference_max"]) for one in found} == {("no", "0.0")}
-    assert {(one["implementation"], one["layout"]) for one in found} >= {
+    results = history(capsys, *command)
+    assert {one["implementation"] for one in results} == set(STATELESS)
+    assert {(one["leaks"], one["difference_max"]) for one in results} == {("no", "0.0")}
+    assert {(one["implementation"], one["layout"]) for one in results} >= {
         ("mlx", "half"),
         ("x-transformers", "interleaved"),
     }
@@ -78,11 +78,11 @@ class Longest(Planted):
     def instance(self, setting, dtype):
         seen = []
 
-        def turn(x, positions, fmt):
+        def rotate(x, positions, fmt):
             seen.append(positions.size)
             return (x + max(seen)).astype(np.float32)
 
-        return turn
+        return rotate
 
 
 class Broken(Planted):
@@ -94,19 +94,19 @@ class Broken(Planted):
     def instance(self, setting, dtype):
         calls = []
 
-        def turn(x, positions, fmt):
+        def rotate(x, positions, fmt):
             calls.append(1)
             if positions.max() > 4096:
                 raise IndexError("past the table")
             return np.full(x.shape, np.nan) if len(calls) > 1 else x
 
-        return turn
+        return rotate
 
 
 def test_a_planted_leak_is_seen_where_it_is_and_nowhere_else(monkeypatch, capsys) -> None:
     plant(monkeypatch, Longest)
-    found = history(capsys, "planted", "--dtype", "fp32", "--offset", "7", "--seq-len", "10")
-    leaks = {one["before"]: (one["leaks"], float(one["difference_max"])) for one in found}
+    results = history(capsys, "planted", "--dtype", "fp32", "--offset", "7", "--seq-len", "10")
+    leaks = {one["before"]: (one["leaks"], float(one["difference_max"])) for one in results}
     assert leaks["longer"] == ("yes", pytest.approx(10, abs=1e-5))
     assert leaks["from 0"] == ("yes", pytest.approx(7, abs=1e-5))
     assert {leaks[name] for name in ("the same call", "shorter", "another offset")} == {("no", 0.0)}
@@ -114,13 +114,13 @@ def test_a_planted_leak_is_seen_where_it_is_and_nowhere_else(monkeypatch, capsys
 
 def test_lost_numbers_and_errors_are_findings(monkeypatch, capsys) -> None:
     plant(monkeypatch, Broken)
-    found = history(capsys, "planted", "--dtype", "fp32,bf16", "--offset", "0", "--seq-len", "10")
-    by = {(one["dtype"], one["before"]): one for one in found}
+    results = history(capsys, "planted", "--dtype", "fp32,bf16", "--offset", "0", "--seq-len", "10")
+    by = {(one["dtype"], one["before"]): one for one in results}
     assert by["float32", "the same call"]["difference_max"] == "inf"
     assert by["float32", "the same call"]["leaks"] == "yes"
     assert by["float32", "another dtype"]["refused"] == "it takes float32 alone"
     assert by["float32", "another offset"]["refused"] == "IndexError: past the table"
-    assert {one["leaks"] for one in found if one["dtype"] == "bfloat16"} == {"refused"}
+    assert {one["leaks"] for one in results if one["dtype"] == "bfloat16"} == {"refused"}
     assert main(["history", "planted", "--dtype", "bf16"]) == 0
     assert capsys.readouterr().out.startswith("Nothing could be called: it takes float32 alone.\n")
 
@@ -173,9 +173,9 @@ def test_every_form_and_file(form, tmp_path, capsys) -> None:
         ([","], "empty element"),
     ],
 )
-def test_bad_input_gets_one_line(arguments, said, capsys) -> None:
+def test_bad_input_gets_one_line(arguments, error_line, capsys) -> None:
     assert main(["history", *arguments]) == 2
     seen = capsys.readouterr()
-    assert said in seen.err
+    assert error_line in seen.err
     assert seen.err.count("\n") == 1
     assert seen.out == ""

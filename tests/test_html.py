@@ -30,7 +30,7 @@ from ropeaudit.reports.numbers import printable
 from ropeaudit.reports.reading import read, record
 
 HOSTILE = "\"'></script><script>pwned=1</script><img src=x onerror=pwned=1>\x1b[31m\u202eevil\x00```\n&lt;"
-FOUND = list(shift((0, 100, 5000), ("fp32", "bf16"), ("uniform", "hf"), seq_len=16, heads=1, head_dim=8))
+RESULTS = list(shift((0, 100, 5000), ("fp32", "bf16"), ("uniform", "hf"), seq_len=16, heads=1, head_dim=8))
 ABOUT = {
     "command": "ropeaudit shift --offset 1",
     "time": "2026-01-01T00:00:00Z",
@@ -69,41 +69,41 @@ class Page(HTMLParser):
             self.text += data
 
 
-def written(folder: Path, name: str = "sweep.jsonl", found=FOUND, about=ABOUT, columns=None) -> str:
+def written(folder: Path, name: str = "sweep.jsonl", results=RESULTS, about=ABOUT, columns=None) -> str:
     path = folder / name
-    path.write_text(reports.render(reports.form_of(name), drift_report(found, columns, about)))
+    path.write_text(reports.render(reports.form_of(name), drift_report(results, columns, about)))
     return str(path)
 
 
 def page_of(subject: str, about=ABOUT) -> str:
-    rows = [one.as_dict() | {"subject": subject, "model": subject, "refused": subject} for one in FOUND[:6]]
-    said = Report(
+    rows = [one.as_dict() | {"subject": subject, "model": subject, "refused": subject} for one in RESULTS[:6]]
+    message = Report(
         rows, list(records.COLUMNS), ["subject", "model", "offset", "drift_rms", "verdict"],
-        headline=subject, notes=[subject], legend=subject, circumstances=about,
+        headline=subject, notes=[subject], legend=subject, metadata=about,
     )  # fmt: skip
-    return reports.render("html", said)
+    return reports.render("html", message)
 
 
 @pytest.fixture(scope="module")
 def page() -> Page:
-    return Page(reports.render("html", drift_report(FOUND, None, ABOUT)))
+    return Page(reports.render("html", drift_report(RESULTS, None, ABOUT)))
 
 
 def test_the_finding_comes_first() -> None:
-    headline = drift_report(FOUND, None, {}).headline
-    body = reports.render("html", drift_report(FOUND, None, ABOUT)).partition("<body>")[2]
+    headline = drift_report(RESULTS, None, {}).headline
+    body = reports.render("html", drift_report(RESULTS, None, ABOUT)).partition("<body>")[2]
     assert Page(body).text.strip().startswith(headline)
     assert re.findall(r"<h2[^>]*>(.*?)</h2>", body)[:3] == ["Verdicts", "Worst cases", "Notes"]
     assert body.index("<h1>") < body.index("<h2")
 
 
 def test_verdicts_are_counted(page: Page) -> None:
-    counts = {name: sum(one.verdict == name for one in FOUND) for name in records.VERDICTS}
-    said = " ".join(page.text.split())
+    counts = {name: sum(one.verdict == name for one in RESULTS) for name in records.VERDICTS}
+    message = " ".join(page.text.split())
     for name, count in counts.items():
-        assert (f"{name} {records.VERDICTS[name]}" in said) == (count > 0)
+        assert (f"{name} {records.VERDICTS[name]}" in message) == (count > 0)
         if count:
-            assert re.search(rf"\b{count} . {name} {re.escape(records.VERDICTS[name][:20])}", said)
+            assert re.search(rf"\b{count} . {name} {re.escape(records.VERDICTS[name][:20])}", message)
 
 
 def test_every_tag_is_closed(page: Page) -> None:
@@ -118,7 +118,7 @@ def test_every_tag_is_closed(page: Page) -> None:
 
 
 def test_the_policy_allows_this_style_and_script_alone() -> None:
-    text = reports.render("html", drift_report(FOUND, None, ABOUT))
+    text = reports.render("html", drift_report(RESULTS, None, ABOUT))
     policy = html.unescape(re.search(r'Security-Policy" content="(.*?)"', text)[1])
     for name, rule in (("style", "style-src"), ("script", "script-src")):
         parts = re.findall(rf"<{name}>(.*?)</{name}>", text, re.DOTALL)
@@ -142,21 +142,21 @@ def test_the_policy_allows_this_style_and_script_alone() -> None:
 @settings(max_examples=40, deadline=None)
 def test_a_name_is_text_wherever_it_stands(name: str) -> None:
     about = ABOUT | {"command": name, "environment": {name: name}, "stages": {name: {name: name}}}
-    usual, found = Page(page_of("usual name")), Page(page_of(name, about))
+    usual, result = Page(page_of("usual name")), Page(page_of(name, about))
     if name.strip():
-        assert [tag for tag in found.tags if tag[0] in ("script", "style", "img", "iframe")] == [
+        assert [tag for tag in result.tags if tag[0] in ("script", "style", "img", "iframe")] == [
             ("style",),
             ("script",),
         ]
-        assert {tag[0] for tag in found.tags} <= {tag[0] for tag in usual.tags}
-        assert found.text.count(printable(name)) >= 6 + 2
-    assert found.own == usual.own
-    assert not [attribute for tag in found.tags for attribute in tag if attribute.startswith("on")]
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", found.text)
+        assert {tag[0] for tag in result.tags} <= {tag[0] for tag in usual.tags}
+        assert result.text.count(printable(name)) >= 6 + 2
+    assert result.own == usual.own
+    assert not [attribute for tag in result.tags for attribute in tag if attribute.startswith("on")]
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", result.text)
 
 
 def test_hostile_files_are_text_too(tmp_path: Path) -> None:
-    rows = [one.as_dict() | {"subject": HOSTILE, "model": HOSTILE, "stages": HOSTILE} for one in FOUND]
+    rows = [one.as_dict() | {"subject": HOSTILE, "model": HOSTILE, "stages": HOSTILE} for one in RESULTS]
     whole = {"command": HOSTILE, "time": HOSTILE, "environment": {HOSTILE: HOSTILE},
              "stages": {HOSTILE: {HOSTILE: HOSTILE}}, "records": rows, "notes": [HOSTILE]}  # fmt: skip
     path = tmp_path / "hostile.json"
@@ -174,42 +174,42 @@ def test_hostile_files_are_text_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["csv", "json", "jsonl"])
 def test_a_file_gives_the_page_that_the_audit_gives(suffix: str, tmp_path: Path) -> None:
-    direct = drift_report(FOUND, None, ABOUT)
+    direct = drift_report(RESULTS, None, ABOUT)
     path = written(tmp_path, f"sweep.{suffix}")
-    made = merged([path], None, {})
-    assert made.headline == direct.headline
-    assert list(made.notes) == list(direct.notes)
+    built = merged([path], None, {})
+    assert built.headline == direct.headline
+    assert list(built.notes) == list(direct.notes)
     table = r'<table id="cases">(.*?)</table>'
-    pages = [reports.render("html", one) for one in (direct, made)]
+    pages = [reports.render("html", one) for one in (direct, built)]
     first, second = (re.search(table, text, re.DOTALL)[1] for text in pages)
     assert first == second
-    drawn = [re.findall("<svg.*?</svg>", text, re.DOTALL) for text in pages]
-    assert drawn[0] == drawn[1]
-    assert len(drawn[0]) == 2
+    plotted = [re.findall("<svg.*?</svg>", text, re.DOTALL) for text in pages]
+    assert plotted[0] == plotted[1]
+    assert len(plotted[0]) == 2
 
 
 def test_numbers_keep_their_precision_for_sorting() -> None:
-    text = reports.render("html", drift_report(FOUND, None, ABOUT))
-    for one in FOUND:
+    text = reports.render("html", drift_report(RESULTS, None, ABOUT))
+    for one in RESULTS:
         assert f'data-v="{one.drift_rms!r}"' in text
 
 
 def test_where_it_comes_from_is_said(tmp_path: Path, capsys) -> None:
     lines, whole, table = (written(tmp_path, f"a.{suffix}") for suffix in ("jsonl", "json", "csv"))
-    said = {path: merged([path], None, {}).circumstances["sources"][0] for path in (lines, whole, table)}
-    assert "no command and no environment" in said[lines]["lacking"]
-    assert said[whole]["command"] == ABOUT["command"]
-    assert said[whole]["stages"] == ABOUT["stages"]
-    assert "which is not there" in said[table]["lacking"]
+    message = {path: merged([path], None, {}).metadata["sources"][0] for path in (lines, whole, table)}
+    assert "no command and no environment" in message[lines]["lacking"]
+    assert message[whole]["command"] == ABOUT["command"]
+    assert message[whole]["stages"] == ABOUT["stages"]
+    assert "which is not there" in message[table]["lacking"]
     (tmp_path / "a.csv.meta.json").write_text(json.dumps(ABOUT))
-    assert merged([table], None, {}).circumstances["sources"][0]["environment"] == {"python": "3.11"}
+    assert merged([table], None, {}).metadata["sources"][0]["environment"] == {"python": "3.11"}
     for wrong in ("[]", "{", '{"environment": 7, "stages": {"a": 1}}', '"x"'):
         (tmp_path / "a.csv.meta.json").write_text(wrong)
-        assert "command" not in merged([table], None, {}).circumstances["sources"][0]
+        assert "command" not in merged([table], None, {}).metadata["sources"][0]
     out = str(tmp_path / "r.html")
     assert main(["report", whole, lines, "-o", out]) == 0
     seen = capsys.readouterr()
-    assert seen.out == drift_report(FOUND, None, {}).headline + "\n"
+    assert seen.out == drift_report(RESULTS, None, {}).headline + "\n"
     assert f"wrote {out}: 12 rows" in seen.err
     text = Path(out).read_text()
     assert "JSON Lines carries no command" in text
@@ -217,24 +217,24 @@ def test_where_it_comes_from_is_said(tmp_path: Path, capsys) -> None:
 
 
 def test_files_are_merged_and_equal_rows_count_once(tmp_path: Path) -> None:
-    first = written(tmp_path, "a.json", FOUND[:8])
-    second = written(tmp_path, "b.csv", FOUND[4:])
-    made = merged([first, second], None, {})
-    assert [row["offset"] for row in made.rows] == [one.offset for one in FOUND]
-    assert made.screen[0] == "file"
-    assert "4 rows stand in these files more than once" in made.notes[0]
-    assert [Path(row["file"]).name for row in made.rows] == ["a.json"] * 8 + ["b.csv"] * 4
-    assert "file" not in made.columns  # data files stay what `shift` writes
+    first = written(tmp_path, "a.json", RESULTS[:8])
+    second = written(tmp_path, "b.csv", RESULTS[4:])
+    built = merged([first, second], None, {})
+    assert [row["offset"] for row in built.rows] == [one.offset for one in RESULTS]
+    assert built.screen[0] == "file"
+    assert "4 rows stand in these files more than once" in built.notes[0]
+    assert [Path(row["file"]).name for row in built.rows] == ["a.json"] * 8 + ["b.csv"] * 4
+    assert "file" not in built.columns  # data files stay what `shift` writes
 
 
 def test_an_older_file_makes_a_page(tmp_path: Path) -> None:
     path = tmp_path / "old.csv"
     path.write_text("schema,subject,dtype,offset,drift_rms,verdict\n1,hf,bfloat16,1000,0.5,growing\n")
-    made = merged([str(path)], None, {})
-    assert "hf in bfloat16 at offset 1000 drifts by 0.500 RMS" in made.headline
-    text = reports.render("html", made)
+    built = merged([str(path)], None, {})
+    assert "hf in bfloat16 at offset 1000 drifts by 0.500 RMS" in built.headline
+    text = reports.render("html", built)
     assert "<svg" in text
-    assert made.rows[0]["seq_len"] is None
+    assert built.rows[0]["seq_len"] is None
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_bad_files_are_refused(name: str, text: str, fragment: str, tmp_path: Pa
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_wild_values_in_a_file_end_in_a_page_or_a_refusal(tmp_path_factory, data) -> None:
-    row = next(iter(FOUND)).as_dict()
+    row = next(iter(RESULTS)).as_dict()
     wild = st.none() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers(), max_size=1)
     names = data.draw(st.lists(st.sampled_from(list(row)), max_size=4))
     changed = row | {name: data.draw(wild) for name in names}
@@ -324,9 +324,9 @@ SMALL = "--seq-len 9 --heads 1"
 )
 def test_every_command_makes_a_page(command: str, capsys) -> None:
     assert main(f"{command} -f html".split()) == 0
-    found = Page(capsys.readouterr().out)
-    assert [tag[0] for tag in found.tags].count("script") == 1
-    assert ("h1",) in found.tags
+    result = Page(capsys.readouterr().out)
+    assert [tag[0] for tag in result.tags].count("script") == 1
+    assert ("h1",) in result.tags
 
 
 def test_first_inexact_positions() -> None:
@@ -338,16 +338,16 @@ def test_first_inexact_positions() -> None:
 
 
 def test_drawings(snapshot) -> None:
-    rows = [one.as_dict() for one in FOUND]
+    rows = [one.as_dict() for one in RESULTS]
     charts, whole = series.charts(rows)
     assert whole == len(charts) == 2
     assert charts[0].title.startswith("uniform")  # the worst first
     assert list(charts[0].marks) == [257, 16777217]
     assert [line.name for line in charts[0].lines] == ["float32", "bfloat16"]
     for line in charts[0].lines:
-        kept = [one for one in FOUND if (one.subject, one.dtype) == ("uniform", line.name)]
-        assert [(p.offset, p.value) for p in line.points] == [(one.offset, one.drift_rms) for one in kept]
-        assert line.floor == kept[0].floor_rms
+        stored = [one for one in RESULTS if (one.subject, one.dtype) == ("uniform", line.name)]
+        assert [(p.offset, p.value) for p in line.points] == [(one.offset, one.drift_rms) for one in stored]
+        assert line.floor == stored[0].floor_rms
     assert svg.draw(charts[0], svg.axes(charts), 0) == snapshot
 
 
@@ -367,18 +367,18 @@ WILD = st.floats() | st.sampled_from([0.0, 5e-324, 1.7e308, math.inf, math.nan])
 @given(st.lists(st.tuples(st.integers(-(2**70), 2**70), WILD, WILD), min_size=1, max_size=6))
 @settings(max_examples=60, deadline=None)
 def test_any_values_are_drawn_within_the_frame(values: list[tuple[int, float, float]]) -> None:
-    rows = [FOUND[0].as_dict() | {"offset": o, "drift_rms": d, "floor_rms": f} for o, d, f in values]
+    rows = [RESULTS[0].as_dict() | {"offset": o, "drift_rms": d, "floor_rms": f} for o, d, f in values]
     charts, _ = series.charts(rows)
     scale = svg.axes(charts)
-    drawn = svg.draw(charts[0], scale, 0)
-    assert not re.search(r"[\"(,MLVH ](nan|inf)[\",) ]", re.sub("<(title|desc).*?</|nan, inf", "", drawn))
+    plotted = svg.draw(charts[0], scale, 0)
+    assert not re.search(r"[\"(,MLVH ](nan|inf)[\",) ]", re.sub("<(title|desc).*?</|nan, inf", "", plotted))
     for point in charts[0].lines[0].points:
         assert 58 <= scale.x(point.offset) <= 370
         assert 20 <= scale.y(point.value) <= 268
 
 
 def test_many_points_and_many_drawings_are_thinned_to_the_worst() -> None:
-    one = FOUND[0].as_dict()
+    one = RESULTS[0].as_dict()
     rows = [one | {"offset": i, "drift_rms": 1.0 + (i == 777)} for i in range(5000)]
     (line,) = series.charts(rows)[0][0].lines
     assert len(line.points) <= series.MOST_POINTS
@@ -394,7 +394,7 @@ def test_many_points_and_many_drawings_are_thinned_to_the_worst() -> None:
 
 
 def test_a_ticket_of_many_rows_holds_the_worst(tmp_path: Path) -> None:
-    one = FOUND[0].as_dict()
+    one = RESULTS[0].as_dict()
     rows = [one | {"offset": i, "verdict": "growing", "drift_relative": i / 999} for i in range(999)]
     text = reports.render("html", Report(rows, list(records.COLUMNS), ["offset", "verdict"], headline="x"))
     ticket = html.unescape(re.search(r'<pre id="markdown".*?>(.*?)</pre>', text, re.DOTALL)[1])
@@ -405,7 +405,7 @@ def test_a_ticket_of_many_rows_holds_the_worst(tmp_path: Path) -> None:
 
 def test_seeds_share_a_line_and_the_largest_counts() -> None:
     rows = [
-        FOUND[0].as_dict() | {"seed": seed, "drift_rms": value}
+        RESULTS[0].as_dict() | {"seed": seed, "drift_rms": value}
         for seed, value in ((0, 0.1), (1, 0.3), (2, 0.2))
     ]
     ((chart,), whole) = series.charts(rows)
@@ -415,14 +415,14 @@ def test_seeds_share_a_line_and_the_largest_counts() -> None:
 
 def test_a_record_read_back_is_the_record(tmp_path: Path) -> None:
     back = [record(row) for row in read(written(tmp_path, "a.csv"))]
-    assert list(map(repr, back)) == list(map(repr, FOUND))
+    assert list(map(repr, back)) == list(map(repr, RESULTS))
 
 
 def test_ten_thousand_rows_take_seconds(tmp_path: Path) -> None:
     import time
 
-    rows = [FOUND[i % 12].as_dict() | {"model": f"m{i // 12}", "drift_rms": i / 1e4} for i in range(10_000)]
-    report = Report(rows, list(records.COLUMNS), list(drift_report(FOUND, None, {}).screen), headline="x")
+    rows = [RESULTS[i % 12].as_dict() | {"model": f"m{i // 12}", "drift_rms": i / 1e4} for i in range(10_000)]
+    report = Report(rows, list(records.COLUMNS), list(drift_report(RESULTS, None, {}).screen), headline="x")
     begin = time.process_time()
     text = reports.render("html", report)
     assert time.process_time() - begin < 3.0

@@ -48,9 +48,11 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A page of a real audit."""
-    found = list(shift((0, 100, 5000), ("fp32", "bf16"), ("uniform", "hf"), seq_len=16, heads=1, head_dim=8))
+    results = list(
+        shift((0, 100, 5000), ("fp32", "bf16"), ("uniform", "hf"), seq_len=16, heads=1, head_dim=8)
+    )
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(reports.render("html", drift_report(found, None, {})))
+    path.write_text(reports.render("html", drift_report(results, None, {})))
     return path.as_uri()
 
 
@@ -73,14 +75,14 @@ def quiet(browser: Any) -> None:
     assert [entry["message"] for entry in browser.get_log("browser")] == []
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-    asked = [one["request"]["url"] for one in sent if one["documentURL"].startswith("file:")]
-    assert [url for url in asked if not url.startswith(("file:///", "data:"))] == []
-    assert {url.partition("#")[0].rpartition("/")[2] for url in asked if url.startswith("file:")} <= {
+    requested = [one["request"]["url"] for one in sent if one["documentURL"].startswith("file:")]
+    assert [url for url in requested if not url.startswith(("file:///", "data:"))] == []
+    assert {url.partition("#")[0].rpartition("/")[2] for url in requested if url.startswith("file:")} <= {
         "report.html",
         "hostile.html",
         "many.html",
     }
-    assert asked, "the log saw nothing at all"
+    assert requested, "the log saw nothing at all"
 
 
 def scheme(browser: Any, name: str) -> None:
@@ -101,15 +103,15 @@ def header(browser: Any, name: str) -> Any:
     return next(button for button in buttons if button.text == name)
 
 
-def by_tab(browser: Any, wanted: Any, most: int = 60) -> None:
+def by_tab(browser: Any, requested: Any, most: int = 60) -> None:
     """Press Tab until the element has the focus."""
     from selenium.webdriver import ActionChains, Keys
 
     for _ in range(most):
         ActionChains(browser).send_keys(Keys.TAB).perform()
-        if browser.switch_to.active_element == wanted:
+        if browser.switch_to.active_element == requested:
             return
-    raise AssertionError(f"Tab does not reach {wanted.text!r}")
+    raise AssertionError(f"Tab does not reach {requested.text!r}")
 
 
 def press(browser: Any, *keys: str) -> None:
@@ -118,10 +120,10 @@ def press(browser: Any, *keys: str) -> None:
     ActionChains(browser).send_keys(*keys).perform()
 
 
-def until(browser: Any, truth: Any) -> None:
+def until(browser: Any, reference: Any) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
-    WebDriverWait(browser, 5).until(lambda _: truth())
+    WebDriverWait(browser, 5).until(lambda _: reference())
 
 
 def test_it_opens_and_shows_all(page: Any) -> None:
@@ -156,13 +158,13 @@ def test_sorting_by_pointer_uses_whole_numbers(page: Any) -> None:
 def test_sorting_by_keyboard(page: Any) -> None:
     from selenium.webdriver import Keys
 
-    wanted = header(page, "dtype")
-    by_tab(page, wanted)
+    requested = header(page, "dtype")
+    by_tab(page, requested)
     press(page, Keys.ENTER)
     assert column(page, "dtype") == ["bfloat16"] * 6 + ["float32"] * 6
     press(page, Keys.SPACE)
     assert column(page, "dtype") == ["float32"] * 6 + ["bfloat16"] * 6
-    assert page.switch_to.active_element == wanted
+    assert page.switch_to.active_element == requested
 
 
 def test_filtering_by_text_and_verdict(page: Any) -> None:
@@ -270,11 +272,11 @@ def test_a_narrow_window_scrolls_the_table_and_not_the_page(page: Any) -> None:
 
 
 def test_hostile_names_stay_text(chromium: Any, tmp_path: Path) -> None:
-    found = [one.as_dict() | {"subject": HOSTILE, "model": HOSTILE, "verdict": HOSTILE}
+    results = [one.as_dict() | {"subject": HOSTILE, "model": HOSTILE, "verdict": HOSTILE}
              for one in shift((0, 100), "bf16", "hf", seq_len=9, heads=1, head_dim=8)]  # fmt: skip
     about = {"command": HOSTILE, "environment": {HOSTILE: HOSTILE}, "stages": {HOSTILE: {HOSTILE: HOSTILE}}}
     screen = ["subject", "model", "offset", "drift_rms", "verdict"]
-    text = reports.render("html", Report(found, screen, screen, (), HOSTILE, [HOSTILE], HOSTILE, about))
+    text = reports.render("html", Report(results, screen, screen, (), HOSTILE, [HOSTILE], HOSTILE, about))
     path = tmp_path / "hostile.html"
     path.write_text(text)
     for kind in ("browser", "performance"):

@@ -33,8 +33,8 @@ def turn(x, positions):
 """
 
 
-def row(**asked) -> records.Record:
-    return next(shift(7, "bf16", **asked))
+def row(**requested) -> records.Record:
+    return next(shift(7, "bf16", **requested))
 
 
 def captured(path: Path, seed: int) -> None:
@@ -53,22 +53,22 @@ def captured(path: Path, seed: int) -> None:
 )
 def test_recipes_that_differ_in_a_switch_are_other_cells(switch, tmp_path) -> None:
     path = tmp_path / "own.toml"
-    found = []
+    results = []
     for text in ("", switch):
         path.write_text(text)
-        found.append(row(recipe=str(path), **SMALL))
-    assert found[0].subject == found[1].subject == "own"
-    assert found[0].identity() != found[1].identity()
+        results.append(row(recipe=str(path), **SMALL))
+    assert results[0].subject == results[1].subject == "own"
+    assert results[0].identity() != results[1].identity()
     name, _, value = switch.replace('"', "").partition(" = ")
     if value != "false":
-        assert f" {name}={value}" in found[1].stages
+        assert f" {name}={value}" in results[1].stages
     else:
-        assert (" scale_after_store=true" in found[0].stages, name in found[1].stages) == (True, False)
+        assert (" scale_after_store=true" in results[0].stages, name in results[1].stages) == (True, False)
 
 
 def test_a_plain_recipe_has_stages_alone() -> None:
-    said = row(recipe="vllm-cuda", **SMALL).stages.split()
-    assert tuple(word.partition("=")[0] for word in said) == recipes.STAGES
+    message = row(recipe="vllm-cuda", **SMALL).stages.split()
+    assert tuple(word.partition("=")[0] for word in message) == recipes.STAGES
 
 
 def test_recipes_of_one_name_are_kept_apart_where_frequencies_depend_on_the_length(tmp_path) -> None:
@@ -85,24 +85,24 @@ def test_recipes_of_one_name_are_kept_apart_where_frequencies_depend_on_the_leng
 @pytest.mark.parametrize("more", [{}, {"sample": 3}])
 def test_other_numbers_under_the_same_name_are_another_cell(more, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found, planned = [], []
+    results, planned = [], []
     for seed in (0, 1, 0):
         captured(Path("my q.npz"), seed)
-        found.append(row(qk="my q.npz", **more))
+        results.append(row(qk="my q.npz", **more))
         sweep = Sweep(Audit([Case(qk="my q.npz", **more)], dtypes=["bf16"], offsets=[7]))
         planned.append(sweep.cells[0].identity)
-    assert [one.identity() for one in found] == planned
+    assert [one.identity() for one in results] == planned
     assert planned[0] != planned[1]
     assert planned[0] == planned[2]
-    assert re.fullmatch(r"my q\.npz sha256:[0-9a-f]{12}", found[0].source)
+    assert re.fullmatch(r"my q\.npz sha256:[0-9a-f]{12}", results[0].source)
 
 
 def test_the_same_numbers_in_another_shape_are_another_cell(tmp_path) -> None:
-    path, found = tmp_path / "x.npz", []
+    path, results = tmp_path / "x.npz", []
     for shape in ((1, 4, 8), (2, 2, 8)):
         np.savez(path, q=np.arange(32.0).reshape(shape), k=np.arange(32.0).reshape(shape))
-        found.append(row(qk=str(path)).source)
-    assert found[0] != found[1]
+        results.append(row(qk=str(path)).source)
+    assert results[0] != results[1]
 
 
 def test_made_inputs_say_no_more_than_their_kind() -> None:
@@ -123,24 +123,24 @@ def test_rows_of_another_capture_are_not_resumed(tmp_path, capsys) -> None:
 
 def test_own_code_has_the_digest_of_its_file_as_version(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    path, found = tmp_path / "code_of_mine.py", []
+    path, results = tmp_path / "code_of_mine.py", []
     for text in (OWN, OWN + "\n# another\n", OWN):
         path.write_text(text)
-        found.append(row(implementations="code_of_mine.py:turn", **SMALL))
-    assert found[0].subject == "code_of_mine.py:turn"
-    assert re.fullmatch(r"sha256:[0-9a-f]{12}", found[0].version)
-    assert found[0].identity() == found[2].identity() != found[1].identity()
-    assert row(implementations="code_of_mine:turn", **SMALL).version == found[2].version
+        results.append(row(implementations="code_of_mine.py:turn", **SMALL))
+    assert results[0].subject == "code_of_mine.py:turn"
+    assert re.fullmatch(r"sha256:[0-9a-f]{12}", results[0].version)
+    assert results[0].identity() == results[2].identity() != results[1].identity()
+    assert row(implementations="code_of_mine:turn", **SMALL).version == results[2].version
     # diff compares earlier and later code
-    assert compare([found[0].as_dict()], [found[1].as_dict()]).pairs[0].status == "same"
+    assert compare([results[0].as_dict()], [results[1].as_dict()]).pairs[0].status == "same"
 
 
 def test_an_order_of_axes_that_was_asked_for_is_part_of_the_cell(tmp_path) -> None:
     path = tmp_path / "code.py"
     path.write_text(OWN)
-    free, asked = (row(implementations=f"{path}:turn", order=order, **SMALL) for order in (None, "bhsd"))
-    assert free.identity() != asked.identity()
-    assert asked.stages.endswith(" order=bhsd")
+    free, requested = (row(implementations=f"{path}:turn", order=order, **SMALL) for order in (None, "bhsd"))
+    assert free.identity() != requested.identity()
+    assert requested.stages.endswith(" order=bhsd")
 
 
 def test_what_executes_own_code_is_known_before_the_plan(tmp_path) -> None:
@@ -156,10 +156,14 @@ def test_what_executes_own_code_is_known_before_the_plan(tmp_path) -> None:
 # ---------------------------------------------------------------------------- files of schema 1
 
 
-def older(found: records.Record) -> dict[str, object]:
+def older(results: records.Record) -> dict[str, object]:
     """A row as schema 1 had it."""
-    stages = " ".join(word for word in found.stages.split() if "scale_after_store" not in word)
-    return found.as_dict() | {"schema": 1, "source": found.source.partition(" sha256:")[0], "stages": stages}
+    stages = " ".join(word for word in results.stages.split() if "scale_after_store" not in word)
+    return results.as_dict() | {
+        "schema": 1,
+        "source": results.source.partition(" sha256:")[0],
+        "stages": stages,
+    }
 
 
 def test_an_older_file_is_compared_without_what_it_does_not_say(tmp_path) -> None:
@@ -181,6 +185,6 @@ def test_rows_of_an_older_schema_are_not_resumed(tmp_path, capsys) -> None:
     sizes = ["--heads", "1", "--seq-len", "4", "--head-dim", "8", "--dtype", "bf16", "--offset", "7"]
     path.write_text(json.dumps(older(row(**SMALL))) + "\n")
     assert main(["shift", *sizes, *QUIET, "-o", str(path), "--resume"]) == 2
-    said = capsys.readouterr().err
-    assert f"is of schema 1: its rows do not go with those of schema {records.SCHEMA}" in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert f"is of schema 1: its rows do not go with those of schema {records.SCHEMA}" in message
+    assert message.count("\n") == 1

@@ -26,16 +26,16 @@ def installed(name: str) -> str:
     return name
 
 
-def turned(x: np.ndarray, positions: np.ndarray, setting: RopeSetting) -> np.ndarray:
+def rotated(x: np.ndarray, positions: np.ndarray, setting: RopeSetting) -> np.ndarray:
     """RoPE in float64, as RoFormer writes it: pairs are complex numbers. Shapes: (h, s, d)."""
     d, half = setting.rotary_dim, setting.layout == "half"
     first, second = (slice(0, d // 2), slice(d // 2, d)) if half else (slice(0, d, 2), slice(1, d, 2))
     factor = setting.scaling.factor or 1
     angles = positions[:, None] * setting.base ** (-2.0 * np.arange(d // 2) / d) / factor
     pairs = (x[..., first] + 1j * x[..., second].astype(float)) * np.exp(1j * angles)
-    found = x.astype(float)
-    found[..., first], found[..., second] = pairs.real, pairs.imag
-    return found
+    result = x.astype(float)
+    result[..., first], result[..., second] = pairs.real, pairs.imag
+    return result
 
 
 def called(name: str, x: np.ndarray, positions: np.ndarray, setting: RopeSetting, dtype="fp32"):
@@ -127,8 +127,8 @@ def test_positions_may_be_anything_in_every_layout(name: str) -> None:
             for text in one.scalings[:2]:
                 scaling = third_party_scaling(text)
                 setting = RopeSetting.of(8, rotary_dim=part, layout=layout, scaling=scaling)
-                found = called(name, x, POSITIONS, setting)
-                assert found == pytest.approx(turned(x, POSITIONS, setting), abs=1e-3), (layout, part, text)
+                result = called(name, x, POSITIONS, setting)
+                assert result == pytest.approx(rotated(x, POSITIONS, setting), abs=1e-3), (layout, part, text)
 
 
 def third_party_scaling(kind: str):
@@ -141,9 +141,9 @@ def third_party_scaling(kind: str):
     "scaling", ["linear:factor=4", "yarn:factor=4,original=64", "llama3:factor=8,low=1,high=4,original=64"]
 )
 def test_transformers_takes_scalings(scaling: str) -> None:
-    (found,) = shift(0, "fp32", implementations="transformers-llama", scaling=scaling, heads=1, seq_len=96)
-    assert found.refused == "none"
-    assert 0 < found.drift_max < 1e-4
+    (result,) = shift(0, "fp32", implementations="transformers-llama", scaling=scaling, heads=1, seq_len=96)
+    assert result.refused == "none"
+    assert 0 < result.drift_max < 1e-4
 
 
 def test_runs_of_consecutive_positions() -> None:
@@ -180,22 +180,22 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "dtype", "case", "said"), REFUSED)
-def test_what_is_not_taken_is_a_row_with_the_reason(name, dtype, case, said) -> None:
+def test_what_is_not_taken_is_a_row_with_the_reason(name, dtype, case, error_line) -> None:
     given = {"heads": 1, "seq_len": 8} | case
     offset = given.pop("offset", 0)
-    (found,) = shift(offset, dtype, implementations=name, **given)
-    assert found.verdict == "refused"
-    assert said in found.refused
-    assert np.isnan(found.drift_max)
+    (result,) = shift(offset, dtype, implementations=name, **given)
+    assert result.verdict == "refused"
+    assert error_line in result.refused
+    assert np.isnan(result.drift_max)
 
 
 def test_each_is_audited_in_its_own_layout_unless_one_is_typed(capsys) -> None:
     command = "shift --impl transformers-llama,x-transformers,mlx --recipe hf --heads 1 --seq-len 8 -f csv -q"
     command += " --dtype fp32 --offset 0"
     assert main(command.split()) == 0
-    found = [(one["subject"], one["layout"]) for one in rows(capsys.readouterr().out)]
+    results = [(one["subject"], one["layout"]) for one in rows(capsys.readouterr().out)]
     names = ["hf", "transformers-llama", "x-transformers", "mlx"]
-    assert found == list(zip(names, ["half", "half", "interleaved", "half"], strict=True))
+    assert results == list(zip(names, ["half", "half", "interleaved", "half"], strict=True))
     assert main([*command.split(), "--layout", "interleaved"]) == 0
     verdicts = {one["subject"]: one["verdict"] for one in rows(capsys.readouterr().out)}
     assert verdicts == dict.fromkeys(names, "sound") | {"transformers-llama": "refused"}
@@ -210,7 +210,7 @@ class Planted(Adapter):
 
     def instance(self, setting, dtype):
         half = RopeSetting.of(setting.head_dim)
-        return lambda x, positions, fmt: turned(x, positions, half).astype(np.float32)
+        return lambda x, positions, fmt: rotated(x, positions, half).astype(np.float32)
 
 
 def plant(monkeypatch, kind, name="planted", **entry) -> None:
@@ -219,19 +219,19 @@ def plant(monkeypatch, kind, name="planted", **entry) -> None:
     module.IMPLEMENTATIONS = {name: kind}
     monkeypatch.setitem(sys.modules, module.__name__, module)
     given = {"needs": "numpy", "layouts": ("interleaved",), "dtypes": ("float32", "bfloat16")} | entry
-    made = Entry(name, "planted_rope", package="numpy", extra="planted", calls="nothing", **given)
-    monkeypatch.setitem(third_party.ENTRIES, name, made)
+    built = Entry(name, "planted_rope", package="numpy", extra="planted", calls="nothing", **given)
+    monkeypatch.setitem(third_party.ENTRIES, name, built)
 
 
 def test_a_planted_layout_bug_is_found_at_offset_0(monkeypatch, capsys) -> None:
     plant(monkeypatch, Planted)
     assert main(["shift", "--impl", "planted", "--dtype", "fp32", "--offset", "0", "-f", "csv", "-q"]) == 0
-    (found,) = rows(capsys.readouterr().out)
-    assert (found["verdict"], found["resembles"]) == ("misplaced", "half pairs")
+    (result,) = rows(capsys.readouterr().out)
+    assert (result["verdict"], result["resembles"]) == ("misplaced", "half pairs")
     plant(monkeypatch, Planted, layouts=("half",))
     assert main(["shift", "--impl", "planted", "--dtype", "fp32", "--offset", "0", "-f", "csv", "-q"]) == 0
-    (found,) = rows(capsys.readouterr().out)
-    assert float(found["drift_max"]) < 1e-5
+    (result,) = rows(capsys.readouterr().out)
+    assert float(result["drift_max"]) < 1e-5
 
 
 def test_what_is_missing_says_what_to_type(monkeypatch, capsys) -> None:
@@ -269,8 +269,8 @@ def test_every_extra_is_in_pyproject() -> None:
 
 def test_list_impls_says_layouts_dtypes_and_what_is_called(capsys) -> None:
     assert main(["list", "impls", "-f", "csv"]) == 0
-    found = {one["implementation"]: one for one in rows(capsys.readouterr().out)}
-    assert list(found) == list(ENTRIES)
-    assert found["onnxruntime"]["dtypes"] == "float32 float16"
-    assert "tables of the caller" in found["onnxruntime"]["calls"]
-    assert found["ggml"]["layouts"] == "half interleaved"
+    results = {one["implementation"]: one for one in rows(capsys.readouterr().out)}
+    assert list(results) == list(ENTRIES)
+    assert results["onnxruntime"]["dtypes"] == "float32 float16"
+    assert "tables of the caller" in results["onnxruntime"]["calls"]
+    assert results["ggml"]["layouts"] == "half interleaved"

@@ -34,15 +34,15 @@ def room(module: str) -> str:
 
 
 def imports(path: Path) -> list[str]:
-    found = []
+    results = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ropeaudit":
             base = node.module.removeprefix("ropeaudit").lstrip(".")
             for alias in node.names:
                 child = f"{base}.{alias.name}".lstrip(".")
                 there = PACKAGE / Path(*child.split("."))
-                found.append(child if there.with_suffix(".py").exists() or there.is_dir() else base)
-    return found
+                results.append(child if there.with_suffix(".py").exists() or there.is_dir() else base)
+    return results
 
 
 def upward(package: Path = PACKAGE) -> list[str]:

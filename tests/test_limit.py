@@ -40,12 +40,12 @@ def rows(text: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize("seq_len", [16, 64, 256])
 def test_rounded_positions_fail_at_the_first_integer_that_is_not_held(fmt, first, seq_len) -> None:
     changes, case = {"position": fmt}, {"heads": 1, "seq_len": seq_len}
-    for asked in ("drift_max=1e-9", f"distinct_positions={seq_len}"):
-        (found,) = limit(asked, "float64", "uniform", changes=changes, **case)
-        assert found.last_position(found.first_failure) == first
-        assert found.first_failure == found.first_failure_seen == first - seq_len + 1
-        assert found.proved_up_to == found.bound_up_to == found.measured_up_to == first - seq_len
-        assert found.proof == "bound"
+    for requested in ("drift_max=1e-9", f"distinct_positions={seq_len}"):
+        (result,) = limit(requested, "float64", "uniform", changes=changes, **case)
+        assert result.last_position(result.first_failure) == first
+        assert result.first_failure == result.first_failure_seen == first - seq_len + 1
+        assert result.proved_up_to == result.bound_up_to == result.measured_up_to == first - seq_len
+        assert result.proof == "bound"
 
 
 # recipe, dtype, changes, case: small, and of every kind; several recover at offsets past their first failure.
@@ -73,9 +73,9 @@ SETTINGS = [
 ]
 
 
-def scan(records, asked, up_to):
+def scan(records, requested, up_to):
     """The first offset that fails, by looking at each of them: column, number, direction read anew."""
-    column, number = asked.split("=")
+    column, number = requested.split("=")
     for record in records[: up_to + 1]:
         value = getattr(record, column)
         good = value >= float(number) if column == "distinct_positions" else abs(value) <= float(number)
@@ -86,63 +86,65 @@ def scan(records, asked, up_to):
 
 def tried(records):
     """Tolerances that fail at 0, early, late and never, and on which values come and go."""
-    found = []
+    results = []
     for column in ("drift_max", "drift_rms", "drift_relative", "self_drift_rms", "drift_bias"):
         values = np.abs([getattr(record, column) for record in records])
         finite = values[np.isfinite(values)]
-        found += [f"{column}={float(np.quantile(finite, share))!r}" for share in (0.02, 0.6)]
-        found.append(f"{column}={float(np.max(finite[: max(2, finite.size // 2)]))!r}")
-        found.append(f"{column}={float(2 * finite.max() + 1e-6)!r}")
-    return [*found, f"distinct_positions={records[0].seq_len}", "nonfinite=0", "drift_mean_abs=1e-30"]
+        results += [f"{column}={float(np.quantile(finite, share))!r}" for share in (0.02, 0.6)]
+        results.append(f"{column}={float(np.max(finite[: max(2, finite.size // 2)]))!r}")
+        results.append(f"{column}={float(2 * finite.max() + 1e-6)!r}")
+    return [*results, f"distinct_positions={records[0].seq_len}", "nonfinite=0", "drift_mean_abs=1e-30"]
 
 
 def check_setting(which, up_to, budget=None):
     name, dtype, changes, case = SETTINGS[which]
     case = {"heads": 1, "seed": which} | case
     records = list(shift(range(up_to + 1), dtype, name, changes=changes, **case))
-    asked = tried(records)
+    requested = tried(records)
     outcomes = set()
-    for text, found in zip(
-        asked, limit(asked, dtype, name, changes=changes, up_to=up_to, budget=budget, **case), strict=True
+    for text, result in zip(
+        requested,
+        limit(requested, dtype, name, changes=changes, up_to=up_to, budget=budget, **case),
+        strict=True,
     ):
         first = scan(records, text, up_to)
-        assert found.tolerance == tolerance(text)
-        if found.boundary.exhaustive:
-            assert found.first_failure == found.first_failure_seen == first, text
+        assert result.tolerance == tolerance(text)
+        if result.boundary.exhaustive:
+            assert result.first_failure == result.first_failure_seen == first, text
             safe = up_to if first is None else first - 1
-            assert found.proved_up_to == found.measured_up_to == (safe if safe >= 0 else None), text
-        claims_hold(found, records, first)
+            assert result.proved_up_to == result.measured_up_to == (safe if safe >= 0 else None), text
+        claims_hold(result, records, first)
         outcomes |= {"at 0" if first == 0 else "never" if first is None else "between"}
-        if first is not None and any(found.tolerance.holds(record) for record in records[first:]):
+        if first is not None and any(result.tolerance.holds(record) for record in records[first:]):
             outcomes |= {"recovers"}
     return outcomes
 
 
-def claims_hold(found, records, first):
+def claims_hold(results, records, first):
     """What is said of a limit is what was measured there, whether or not all was searched."""
-    if found.bound_up_to is not None:
-        assert first is None or first > found.bound_up_to, found.tolerance
-        assert found.proved_up_to >= found.bound_up_to
-    if found.proved_up_to is None:
+    if results.bound_up_to is not None:
+        assert first is None or first > results.bound_up_to, results.tolerance
+        assert results.proved_up_to >= results.bound_up_to
+    if results.proved_up_to is None:
         assert first == 0
-        assert (found.proof, found.measured_up_to, found.boundary.held) == ("none", None, 0)
+        assert (results.proof, results.measured_up_to, results.boundary.held) == ("none", None, 0)
     else:
-        assert first is None or first > found.proved_up_to, found.tolerance
-    if found.first_failure is not None:
-        assert found.first_failure == first
-    if found.first_failure_seen is None:
-        assert found.measured_up_to == found.up_to
+        assert first is None or first > results.proved_up_to, results.tolerance
+    if results.first_failure is not None:
+        assert results.first_failure == first
+    if results.first_failure_seen is None:
+        assert results.measured_up_to == results.up_to
     else:
         assert first is not None
-        assert found.first_failure_seen >= first
-        assert repr(found.at_failure) == repr(records[found.first_failure_seen])
-        assert not found.tolerance.holds(found.at_failure)
-    if found.measured_up_to is not None:
-        at = records[found.measured_up_to]
-        assert repr(found.at_measured) == repr(at)  # bit for bit what `shift` reports
-        assert found.tolerance.holds(found.at_measured)
-        assert found.boundary.held <= min(found.measured_up_to + 1, found.boundary.tested)
-    assert repr(found.at_zero) == repr(records[0])
+        assert results.first_failure_seen >= first
+        assert repr(results.at_failure) == repr(records[results.first_failure_seen])
+        assert not results.tolerance.holds(results.at_failure)
+    if results.measured_up_to is not None:
+        at = records[results.measured_up_to]
+        assert repr(results.at_measured) == repr(at)  # bit for bit what `shift` reports
+        assert results.tolerance.holds(results.at_measured)
+        assert results.boundary.held <= min(results.measured_up_to + 1, results.boundary.tested)
+    assert repr(results.at_zero) == repr(records[0])
 
 
 def test_limits_are_those_of_a_scan_of_every_offset() -> None:
@@ -167,32 +169,32 @@ def test_a_search_with_few_measurements_claims_nothing_that_is_wrong(which) -> N
 def test_a_boundary_is_found_exactly_where_all_beyond_it_fails(up_to, seq_len, most, data) -> None:
     first = data.draw(st.integers(0, up_to + 1))
     proved = data.draw(st.integers(-1, first - 1)) if first else -1
-    asked = []
+    requested = []
 
     def test(offsets):
-        asked.extend(offsets)
+        requested.extend(offsets)
         return [offset < first for offset in offsets]
 
-    found = search(Question(seq_len, up_to, proved, most), test)
-    assert len(asked) == len(set(asked)) == found.tested <= most + 1
-    assert found.failing == (first if first <= up_to else None)
-    assert found.held_up_to == (first - 1 if first <= up_to else up_to)
-    assert found.held_up_to in asked or found.held_up_to < 0
-    assert proved <= found.proved <= found.held_up_to
-    assert found.held == sum(offset < first for offset in asked)
+    result = search(Question(seq_len, up_to, proved, most), test)
+    assert len(requested) == len(set(requested)) == result.tested <= most + 1
+    assert result.failing == (first if first <= up_to else None)
+    assert result.held_up_to == (first - 1 if first <= up_to else up_to)
+    assert result.held_up_to in requested or result.held_up_to < 0
+    assert proved <= result.proved <= result.held_up_to
+    assert result.held == sum(offset < first for offset in requested)
 
 
 @settings(max_examples=60)
 @given(st.integers(0, 400), st.sets(st.integers(0, 400)), st.integers(64, 500))
 def test_any_failures_are_found_where_all_can_be_tested(up_to, failures, most) -> None:
-    found = search(Question(16, up_to, -1, most), lambda some: [x not in failures for x in some])
+    result = search(Question(16, up_to, -1, most), lambda some: [x not in failures for x in some])
     first = min((x for x in failures if x <= up_to), default=None)
     if up_to + 1 <= most:
-        assert found.exhaustive
-    if found.exhaustive:
-        assert found.failing == first
-    elif found.failing is not None:
-        assert found.failing in failures
+        assert result.exhaustive
+    if result.exhaustive:
+        assert result.failing == first
+    elif result.failing is not None:
+        assert result.failing in failures
 
 
 def test_a_guess_lowers_the_boundary() -> None:
@@ -211,20 +213,20 @@ def test_a_landmark_is_tested() -> None:
 
 
 def test_what_is_proved_is_not_measured_but_for_0_and_the_last() -> None:
-    asked: list[int] = []
+    requested: list[int] = []
 
     def test(offsets: list[int]) -> list[bool]:
-        asked.extend(offsets)
+        requested.extend(offsets)
         return [offset < 500 for offset in offsets]
 
-    found = search(Question(seq_len=4, up_to=10_000, proved=400, most=200), test)
-    assert found.failing == 500
-    assert asked[0] == 0
-    assert min(asked[1:]) >= 400
+    result = search(Question(seq_len=4, up_to=10_000, proved=400, most=200), test)
+    assert result.failing == 500
+    assert requested[0] == 0
+    assert min(requested[1:]) >= 400
 
 
 def test_positions_that_are_held_at_offset_0_alone_are_proved_there() -> None:
-    (found,) = limit(
+    (result,) = limit(
         "distinct_positions=257",
         "fp64",
         "uniform",
@@ -233,7 +235,7 @@ def test_positions_that_are_held_at_offset_0_alone_are_proved_there() -> None:
         seq_len=257,
         head_dim=4,
     )
-    assert (found.bound_up_to, found.proved_up_to, found.first_failure) == (0, 0, 1)
+    assert (result.bound_up_to, result.proved_up_to, result.first_failure) == (0, 0, 1)
 
 
 def test_a_guess_of_one_offset_names_it_and_of_none_names_none() -> None:
@@ -244,12 +246,12 @@ def test_a_guess_of_one_offset_names_it_and_of_none_names_none() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 24, 99])
 def test_what_is_spread_is_no_more_than_asked_for(count) -> None:
-    found = limit_search.spread(10, 10**6, count)
-    assert count // 2 < len(found) <= count
-    assert found == sorted(found)
-    assert 10 <= found[0] < found[-1] <= 10**6
+    results = limit_search.spread(10, 10**6, count)
+    assert count // 2 < len(results) <= count
+    assert results == sorted(results)
+    assert 10 <= results[0] < results[-1] <= 10**6
     if count > 20:  # half of them by equal ratios: as many from 10 to 1000 as from there to the end
-        assert sum(offset < 1010 for offset in found) in (count // 4, count // 4 - 1)
+        assert sum(offset < 1010 for offset in results) in (count // 4, count // 4 - 1)
 
 
 def test_the_guess_ranks_offsets_as_drift_does() -> None:
@@ -271,23 +273,23 @@ def test_the_bound_of_a_range_covers_and_grows(name, dtype) -> None:
     some = qk.make("gaussian", 1, 1, 12, RopeSetting.of(16))
     exact = last_exact_offset(subject.recipe.position, 12)
     tops = sorted({0, 1, 52, 53, 243, 244, 245, 2037, 30_000, 70_000, exact, exact + 1})
-    found = [bound_up_to(subject, some, "causal", top) for top in tops]
-    for low, high in itertools.pairwise(found):
+    results = [bound_up_to(subject, some, "causal", top) for top in tops]
+    for low, high in itertools.pairwise(results):
         assert low <= high * (1 + 1e-6)  # a product in float32 is within that of what it bounds
     if name == "llamacpp-cpu":
-        assert set(found) == {math.inf}
+        assert set(results) == {math.inf}
         return
-    assert found[-1] == math.inf or exact > 70_000
-    for top, whole in zip(tops, found, strict=True):
+    assert results[-1] == math.inf or exact > 70_000
+    for top, whole in zip(tops, results, strict=True):
         for offset in {max(0, top - 3), top // 2, top}:
             assert bound(subject, some, "causal", offset).maximum <= whole * (1 + 1e-6)
-    assert found[2] <= 1.6 * bound(subject, some, "causal", tops[2]).maximum
+    assert results[2] <= 1.6 * bound(subject, some, "causal", tops[2]).maximum
 
 
 def test_what_is_guaranteed_was_worth_proving() -> None:
-    (found,) = limit("drift_max=0.01", "fp32", "hf", heads=1, seq_len=32, head_dim=64, budget=64)
-    assert 20_000 < found.bound_up_to <= found.proved_up_to < found.first_failure_seen
-    records = shift(range(found.bound_up_to - 40, found.bound_up_to + 1), "fp32", "hf", heads=1, seq_len=32)
+    (result,) = limit("drift_max=0.01", "fp32", "hf", heads=1, seq_len=32, head_dim=64, budget=64)
+    assert 20_000 < result.bound_up_to <= result.proved_up_to < result.first_failure_seen
+    records = shift(range(result.bound_up_to - 40, result.bound_up_to + 1), "fp32", "hf", heads=1, seq_len=32)
     assert max(record.drift_max for record in records) <= 0.01
     (none,) = limit("drift_max=0.01", "fp32", "llamacpp-cpu", heads=1, seq_len=8, head_dim=8, up_to=50)
     assert none.bound_up_to is None
@@ -297,8 +299,8 @@ def test_what_is_guaranteed_was_worth_proving() -> None:
 
 def test_budgets_count_work() -> None:
     def most(heads, seq_len, setting, **case):
-        made = qk.make("ones", heads, heads, seq_len, setting)
-        return analysis.most(Case(**case), made, setting)
+        built = qk.make("ones", heads, heads, seq_len, setting)
+        return analysis.most(Case(**case), built, setting)
 
     wide, narrow = RopeSetting.of(128), RopeSetting.of(32)
     assert most(8, 256, wide) == 208
@@ -307,22 +309,27 @@ def test_budgets_count_work() -> None:
     assert most(8, 2048, wide, model="llama-3.1-8b") == analysis.FEWEST + limit_search.WITHIN
     dynamic = RopeSetting.of(32, scaling=scaling.parse("dynamic:factor=2,maximum=64"))
     assert most(1, 16, dynamic, length="shifted") < most(1, 16, dynamic) / 7
-    (found,) = limit("drift_rms=1e-3", "fp16", "hf", heads=1, seq_len=64, head_dim=32, budget=100)
-    assert 60 < found.boundary.tested <= 101
-    assert not found.boundary.exhaustive
+    (result,) = limit("drift_rms=1e-3", "fp16", "hf", heads=1, seq_len=64, head_dim=32, budget=100)
+    assert 60 < result.boundary.tested <= 101
+    assert not result.boundary.exhaustive
 
 
 def test_the_order_of_tolerances_does_not_matter() -> None:
-    asked = ["drift_rms=1e-3", "drift_max=4e-3"]
+    requested = ["drift_rms=1e-3", "drift_max=4e-3"]
     given = {"heads": 1, "seq_len": 32, "head_dim": 32, "budget": 80}
-    there, back = (list(limit(some, "fp16", "hf", **given)) for some in (asked, asked[::-1]))
+    there, back = (list(limit(some, "fp16", "hf", **given)) for some in (requested, requested[::-1]))
     assert [one.boundary for one in there] == [one.boundary for one in back[::-1]]
 
 
 def test_tables_and_words(out_of, snapshot) -> None:
     command = ["limit", *SMALL, "--dtype", "fp16,bf16", "--recipe", "uniform", "--up-to", "300"]
-    asked = ["--tolerance", "drift_relative=0.02,drift_max=1,drift_rms=1e-9", "--tolerance", "nonfinite=0"]
-    assert out_of(*command, *asked) == snapshot
+    requested = [
+        "--tolerance",
+        "drift_relative=0.02,drift_max=1,drift_rms=1e-9",
+        "--tolerance",
+        "nonfinite=0",
+    ]
+    assert out_of(*command, *requested) == snapshot
     assert out_of(*command, "--tolerance", "drift_rms=0.01", "-f", "markdown").partition("Env")[0] == snapshot
 
 
@@ -363,9 +370,9 @@ def out_of(capsys, monkeypatch):
         (["--set", "angle=fp8_e4m3", "--tolerance", "drift_max=9"], "scores are nan or infinite."),
     ],
 )
-def test_the_headline_says_it(options, said, out_of) -> None:
+def test_the_headline_says_it(options, error_line, out_of) -> None:
     text = out_of("limit", *SMALL, "--up-to", "500" if "angle" in options[1] else "300", *options)
-    assert said in text.splitlines()[0]
+    assert error_line in text.splitlines()[0]
 
 
 def test_data_is_whole_and_undefined_values_are_nan(out_of, capsys, tmp_path) -> None:
@@ -397,8 +404,8 @@ def test_notes_name_remedies_and_models_that_fall_short(capsys) -> None:
 
 
 def test_nothing_turns_or_nothing_is_there() -> None:
-    (found,) = limit("drift_max=1e-2", "bf16", "hf", heads=1, seq_len=4, head_dim=8, rotary_dim=0, budget=64)
-    assert found.first_failure_seen is None
+    (result,) = limit("drift_max=1e-2", "bf16", "hf", heads=1, seq_len=4, head_dim=8, rotary_dim=0, budget=64)
+    assert result.first_failure_seen is None
     (single,) = limit("drift_max=1", "bf16", "hf", heads=1, seq_len=1, head_dim=2, up_to=0)
     assert (single.proved_up_to, single.proof, single.boundary.exhaustive) == (0, "bound", True)
     (axes,) = limit(
@@ -430,10 +437,10 @@ def test_nothing_turns_or_nothing_is_there() -> None:
         (["-f", "xml"], "unknown report format"),
     ],
 )
-def test_bad_input_gets_one_line(options, said, tmp_path, capsys) -> None:
+def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:
     assert main(["limit", *options, "-o", f"{tmp_path / 'x.csv'}"]) == 2
     seen = capsys.readouterr()
-    assert said in seen.err
+    assert error_line in seen.err
     assert seen.err.count("\n") == 1
     assert seen.out == ""
     assert list(tmp_path.iterdir()) == []
@@ -475,13 +482,13 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
 def test_cases_multiply() -> None:
     given = [Case(heads=1, seq_len=8, head_dim=d) for d in (8, 16)]
     resolved = [recipes.named("hf").resolve(parse(fmt)) for fmt in ("fp16", "bf16")]
-    heard = []
-    asked = [tolerance("drift_rms=1e-3"), tolerance("nonfinite=0")]
-    found = list(analysis.run(given, resolved, asked, 60, progress=heard.append))
-    assert len(found) == 8
-    assert [one.tolerance for one in found] == asked * 4
-    assert heard == sorted(heard)
-    assert heard[-1] <= 1
+    reported = []
+    requested = [tolerance("drift_rms=1e-3"), tolerance("nonfinite=0")]
+    results = list(analysis.run(given, resolved, requested, 60, progress=reported.append))
+    assert len(results) == 8
+    assert [one.tolerance for one in results] == requested * 4
+    assert reported == sorted(reported)
+    assert reported[-1] <= 1
 
 
 LONGROPE = "longrope:short=1;1;1;1,long=2;4;8;16,original=64,factor=4"
@@ -493,23 +500,23 @@ def test_frequencies_that_the_offset_changes_are_those_of_a_scan(spec, dtype) ->
     case = {"heads": 1, "seq_len": 8, "head_dim": 8, "scaling": spec, "length": "shifted"}
     records = list(shift(range(151), dtype, "uniform", **case))
     assert len({record.length for record in records}) > 1
-    asked = tried(records)
-    for text, found in zip(asked, limit(asked, dtype, "uniform", up_to=150, **case), strict=True):
-        assert (found.frozen, found.changing) == (False, True)
+    requested = tried(records)
+    for text, result in zip(requested, limit(requested, dtype, "uniform", up_to=150, **case), strict=True):
+        assert (result.frozen, result.changing) == (False, True)
         first = scan(records, text, 150)
-        claims_hold(found, records, first)
-        assert found.first_failure == first, text
-        assert row(found)["frequencies"] == "shifted"
+        claims_hold(result, records, first)
+        assert result.first_failure == first, text
+        assert row(result)["frequencies"] == "shifted"
 
 
 def test_a_proof_goes_through_a_switch_of_frequencies() -> None:
     case = {"heads": 1, "seq_len": 8, "head_dim": 8, "budget": 64}
     longrope = {"scaling": LONGROPE, "length": "shifted"}
-    (found,) = limit("drift_rms=0.01", "fp32", "hf", up_to=20_000, **case, **longrope)
-    assert found.bound_up_to > 56  # the last offset with the short frequencies
+    (result,) = limit("drift_rms=0.01", "fp32", "hf", up_to=20_000, **case, **longrope)
+    assert result.bound_up_to > 56  # the last offset with the short frequencies
     dynamic = {"scaling": "dynamic:factor=2,maximum=64", "length": "shifted"}
-    (found,) = limit("drift_rms=0.01", "fp32", "hf", up_to=20_000, **case, **dynamic)
-    assert found.bound_up_to == 57  # of those past it each has a setting of its own, and one is looked at
+    (result,) = limit("drift_rms=0.01", "fp32", "hf", up_to=20_000, **case, **dynamic)
+    assert result.bound_up_to == 57  # of those past it each has a setting of its own, and one is looked at
 
 
 def test_a_model_that_switches_is_not_judged_with_frozen_frequencies(out_of, capsys) -> None:
@@ -558,14 +565,14 @@ def test_models_are_judged_by_their_own_maximum(out_of) -> None:
 
 
 def test_the_end_of_a_models_positions_is_measured() -> None:
-    (found,) = limit("drift_rms=0.01", recipe="hf", heads=1, seq_len=16, model="llama-3.1-8b", budget=64)
+    (result,) = limit("drift_rms=0.01", recipe="hf", heads=1, seq_len=16, model="llama-3.1-8b", budget=64)
     within = 131_072 - 16
-    asked = []
+    requested = []
     search(
         Question(16, 2**24, -1, 64, [], within),
-        lambda some: asked.extend(some) or [True for _ in some],
+        lambda some: requested.extend(some) or [True for _ in some],
         lambda low, high, count: range(high - count, high),
     )
-    assert found.within == within in asked
-    assert set(range(within - limit_search.WITHIN + 1, within)) <= set(asked)
-    assert len(asked) <= 65
+    assert result.within == within in requested
+    assert set(range(within - limit_search.WITHIN + 1, within)) <= set(requested)
+    assert len(requested) <= 65

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from limit_claims import Truth, check
+from limit_claims import ReferenceTable, check
 
 from ropeaudit import limit, shift
 from ropeaudit.audits.cases import Case
@@ -46,11 +46,11 @@ def brute(which: int, offsets: int, count: int, budget: int | None = None) -> li
         for name in COLUMNS:
             values[name].append(abs(getattr(record, name)))
     per = -(-count // len(COLUMNS))
-    asked = [(name, x) for name in COLUMNS for x in between_highs(np.array(values[name]), per)][:count]
-    texts = [f"{name}={x!r}" for name, x in asked]
-    found = list(limit(texts, dtype, recipe, up_to=offsets - 1, budget=budget, **case))
+    requested = [(name, x) for name in COLUMNS for x in between_highs(np.array(values[name]), per)][:count]
+    texts = [f"{name}={x!r}" for name, x in requested]
+    results = list(limit(texts, dtype, recipe, up_to=offsets - 1, budget=budget, **case))
     rows = []
-    for (name, x), one in zip(asked, found, strict=True):
+    for (name, x), one in zip(requested, results, strict=True):
         fails = {offset for offset, value in enumerate(values[name]) if not value <= x}
         rows.append(checked(one, fails, values[name]))
     return rows
@@ -58,46 +58,46 @@ def brute(which: int, offsets: int, count: int, budget: int | None = None) -> li
 
 def checked(one: Limit, fails: set[int], values: list[float]) -> dict[str, object]:
     """Hold a row and its sentence against all offsets; return what the table shows of it."""
-    made, first = row(one), min(fails, default=None)
+    built, first = row(one), min(fails, default=None)
     offsets = range(one.up_to + 1)
-    numbers_hold(one, made, fails)
+    numbers_hold(one, built, fails)
     for name in ("measured_up_to", "first_failure_seen"):
-        if made[name] is not None:
+        if built[name] is not None:
             place = {"measured_up_to": "measured", "first_failure_seen": "failure"}[name]
-            assert abs(made[f"value_at_{place}"]) == values[made[name]]
-    assert made["value_at_zero"] is not None
+            assert abs(built[f"value_at_{place}"]) == values[built[name]]
+    assert built["value_at_zero"] is not None
     sentence = limit_words.sentence(one)
     zero = one.at_zero
     who = f"{zero.subject} in {zero.dtype} on {zero.seq_len} tokens"
-    check(sentence, who, Truth(fails, one.up_to, zero.seq_len, None, None, one.bound_up_to))
+    check(sentence, who, ReferenceTable(fails, one.up_to, zero.seq_len, None, None, one.bound_up_to))
     assert one.up_to in offsets
-    return {"tolerance": str(one.tolerance), "truly first": first, **made, "sentence": sentence}
+    return {"tolerance": str(one.tolerance), "truly first": first, **built, "sentence": sentence}
 
 
-def numbers_hold(one: Limit, made: dict[str, object], fails: set[int]) -> None:
+def numbers_hold(one: Limit, built: dict[str, object], fails: set[int]) -> None:
     """Hold the numbers of a row against all offsets."""
     first = min(fails, default=one.up_to + 1)
-    proved, seen = made["proved_up_to"], made["measured_up_to"]
-    assert (proved is None) == (0 in fails) == (made["proof"] == "none")
+    proved, seen = built["proved_up_to"], built["measured_up_to"]
+    assert (proved is None) == (0 in fails) == (built["proof"] == "none")
     assert proved is None or proved < first
-    assert made["bound_up_to"] is None or made["bound_up_to"] < first
-    assert made["proof"] != "bound" or proved == made["bound_up_to"]
-    assert made["first_failure"] in (None, first)
-    assert made["first_failure_seen"] is None or made["first_failure_seen"] in fails
-    if made["first_failure"] is None and proved is not None:
-        assert proved == one.up_to or proved + 1 != made["first_failure_seen"]
+    assert built["bound_up_to"] is None or built["bound_up_to"] < first
+    assert built["proof"] != "bound" or proved == built["bound_up_to"]
+    assert built["first_failure"] in (None, first)
+    assert built["first_failure_seen"] is None or built["first_failure_seen"] in fails
+    if built["first_failure"] is None and proved is not None:
+        assert proved == one.up_to or proved + 1 != built["first_failure_seen"]
     assert seen is None or seen not in fails
-    assert made["measured_offsets"] <= (0 if seen is None else seen + 1)
-    assert made["measured_offsets"] <= made["evaluated"]
+    assert built["measured_offsets"] <= (0 if seen is None else seen + 1)
+    assert built["measured_offsets"] <= built["evaluated"]
     for place, name in (("proved", "proved_up_to"), ("measured", "measured_up_to")):
-        position = made[f"{place}_position"]
-        assert position == (None if made[name] is None else made[name] + one.at_zero.seq_len - 1)
+        position = built[f"{place}_position"]
+        assert position == (None if built[name] is None else built[name] + one.at_zero.seq_len - 1)
 
 
 @pytest.mark.parametrize("which", range(len(BRUTE)))
 def test_nothing_false_is_said_of_tolerances_between_record_highs(which) -> None:
     rows = brute(which, 600, 10, budget=64)
-    searched = [made for made in rows if made["first_failure"] is None and made["first_failure_seen"]]
+    searched = [built for built in rows if built["first_failure"] is None and built["first_failure_seen"]]
     assert len(rows) == 10
     assert searched or which != 1
 
@@ -108,10 +108,10 @@ def test_the_offset_that_a_search_missed_is_not_claimed_to_hold() -> None:
     case = {"heads": 1, "seq_len": 8, "head_dim": 32}
     values = [record.drift_max for record in shift(range(57_000, 57_200), "fp16", "uniform", **case)]
     highest = 57_000 + int(np.argmax(values))
-    asked = (sorted(values)[-1] + sorted(values)[-2]) / 2
-    (found,) = limit(f"drift_max={asked!r}", "fp16", "uniform", up_to=65_535, **case)
-    assert found.first_failure is None or found.first_failure <= highest
-    assert found.proved_up_to < highest
+    requested = (sorted(values)[-1] + sorted(values)[-2]) / 2
+    (result,) = limit(f"drift_max={requested!r}", "fp16", "uniform", up_to=65_535, **case)
+    assert result.first_failure is None or result.first_failure <= highest
+    assert result.proved_up_to < highest
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ PRESETS = {None: None, "llama-3.1-8b": 131_072, "phi-2": 2048}
 
 
 @st.composite
-def made_up(draw: st.DrawFn) -> tuple[Limit, Truth]:
+def built_up(draw: st.DrawFn) -> tuple[Limit, ReferenceTable]:
     """A limit of made-up failures, measurements and bounds, and what is true of it."""
     model = draw(st.sampled_from(list(PRESETS)))
     maximum = PRESETS[model]
@@ -157,43 +157,51 @@ def made_up(draw: st.DrawFn) -> tuple[Limit, Truth]:
 
     case = Case(model=model, seq_len=seq_len)
     at = record(0), record(known.held_up_to), record(known.failing)
-    found = Limit(case, one, up_to, bound, known, False, False, *at)
-    return found, Truth(fails, up_to, seq_len, maximum, tested, bound)
+    result = Limit(case, one, up_to, bound, known, False, False, *at)
+    return result, ReferenceTable(fails, up_to, seq_len, maximum, tested, bound)
 
 
 @settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
-@given(made_up())
-def test_no_sentence_is_false_whatever_fails(made) -> None:
-    found, truth = made
-    numbers_hold(found, row(found), set(truth.fails))
-    zero = found.at_zero
+@given(built_up())
+def test_no_sentence_is_false_whatever_fails(built) -> None:
+    result, reference = built
+    numbers_hold(result, row(result), set(reference.fails))
+    zero = result.at_zero
     model = "" if zero.model == "none" else f" ({zero.model})"
     who = f"hf in bfloat16{model} on {zero.seq_len:,} token{'' if zero.seq_len == 1 else 's'}"
-    check(limit_words.sentence(found), who, truth)
+    check(limit_words.sentence(result), who, reference)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(made_up(), min_size=2, max_size=4))
+@given(st.lists(built_up(), min_size=2, max_size=4))
 def test_no_headline_counts_wrongly(some) -> None:
-    found = [one for one, _ in some]
-    text = limit_words.headline(found)
-    judged = [(one, truth) for one, truth in some if truth.maximum and truth.seq_len <= truth.maximum]
-    seen = [(one, truth) for one, truth in some if any(offset in truth.fails for offset in truth.tested)]
+    results = [one for one, _ in some]
+    text = limit_words.headline(results)
+    judged = [
+        (one, reference)
+        for one, reference in some
+        if reference.maximum and reference.seq_len <= reference.maximum
+    ]
+    seen = [
+        (one, reference)
+        for one, reference in some
+        if any(offset in reference.fails for offset in reference.tested)
+    ]
     within = [
         one
-        for one, truth in judged
-        if any(o in truth.fails and o + truth.seq_len <= truth.maximum for o in truth.tested)
+        for one, reference in judged
+        if any(o in reference.fails and o + reference.seq_len <= reference.maximum for o in reference.tested)
     ]
     if within:
         assert text.startswith(f"{len(within)} of {len(judged)} ")
     elif judged and "No failure was seen" not in text:
         assert text.startswith(f"{len(judged)} ")
-        for _, truth in judged:
-            truth.free(truth.maximum - truth.seq_len)
+        for _, reference in judged:
+            reference.free(reference.maximum - reference.seq_len)
     elif not judged and seen:
         assert text.startswith(f"A failure was measured in {len(seen)} of {len(some)} cases")
     elif text.startswith("No offset up to"):
-        assert not any(truth.fails for _, truth in some)
+        assert not any(reference.fails for _, reference in some)
 
 
 def test_a_failure_above_offsets_that_nobody_measured_is_not_called_the_first() -> None:
@@ -219,8 +227,8 @@ def test_what_another_tolerance_measured_counts() -> None:
     case = {"heads": 1, "seq_len": 8, "head_dim": 32, "budget": 64, "up_to": 60_000}
     both = list(limit(["drift_max=0.5", "drift_rms=0.05"], "fp16", "uniform", **case))
     for one in both:
-        made = row(one)
-        assert made["evaluated"] == one.boundary.tested
+        built = row(one)
+        assert built["evaluated"] == one.boundary.tested
     assert both[0].boundary.tested == both[1].boundary.tested
     (alone,) = limit("drift_max=0.5", "fp16", "uniform", **case)
     assert both[0].first_failure_seen <= alone.first_failure_seen
@@ -228,17 +236,19 @@ def test_what_another_tolerance_measured_counts() -> None:
 
 
 def test_undefined_values_are_named() -> None:
-    (found,) = limit("drift_relative=0.01", "bf16", "hf", heads=1, seq_len=4, head_dim=8, up_to=70, budget=64)
-    zero = replace(found.at_zero, drift_relative=math.nan)
-    lost = replace(found, boundary=boundary({0: False}, -1, 70), at_zero=zero, at_failure=zero)
-    assert "at offset 0 already: drift_relative is not defined." in limit_words.sentence(lost)
-    report = limit_report([lost], None, {})
+    (result,) = limit(
+        "drift_relative=0.01", "bf16", "hf", heads=1, seq_len=4, head_dim=8, up_to=70, budget=64
+    )
+    zero = replace(result.at_zero, drift_relative=math.nan)
+    nonfinite = replace(result, boundary=boundary({0: False}, -1, 70), at_zero=zero, at_failure=zero)
+    assert "at offset 0 already: drift_relative is not defined." in limit_words.sentence(nonfinite)
+    report = limit_report([nonfinite], None, {})
     assert report.rows[0]["margin"] is None
 
 
 if __name__ == "__main__":
     for number, (*_, offsets, count) in enumerate(BRUTE):
-        for made in brute(number, offsets, count):
+        for built in brute(number, offsets, count):
             columns = ("tolerance", "truly first", "proved_up_to", "proof", "measured_offsets")
             later = ("measured_up_to", "first_failure_seen", "first_failure")
-            print(made["subject"], made["dtype"], *(made[name] for name in (*columns, *later)), sep=" | ")
+            print(built["subject"], built["dtype"], *(built[name] for name in (*columns, *later)), sep=" | ")

@@ -36,8 +36,8 @@ def test_a_shard_makes_its_own_cells_alone(monkeypatch) -> None:
     audit = Audit(
         [Case(heads=1, seq_len=3, head_dim=4, seed=n) for n in range(20)], ["hf"], ["fp16"], range(20)
     )
-    made = [len(Sweep(audit, (number, 20)).cells) for number in (1, 7, 20)]
-    assert made == [20, 20, 20]
+    built = [len(Sweep(audit, (number, 20)).cells) for number in (1, 7, 20)]
+    assert built == [20, 20, 20]
     with pytest.raises(UsageError, match="400 rows"):
         Sweep(audit, (1, 19))
 
@@ -56,12 +56,12 @@ def test_shards_in_order_hold_each_cell_once(lengths, offsets, count) -> None:
 
 
 def test_hours_are_said_before_they_begin(capsys, monkeypatch) -> None:
-    for seconds, quiet, said in ((1e6, [], True), (1e6, ["-q"], False), (1e-3, [], False)):
+    for seconds, quiet, message in ((1e6, [], True), (1e6, ["-q"], False), (1e-3, [], False)):
         monkeypatch.setattr(sweep, "CELL_SECONDS", seconds)
         assert main([*SMALL, "--offset", "7", *quiet]) == 0
         err = capsys.readouterr().err
-        assert ("takes roughly" in err) == said
-        assert ("--sample" in err) == said
+        assert ("takes roughly" in err) == message
+        assert ("--sample" in err) == message
 
 
 # ---------------------------------------------------------------------------- archives

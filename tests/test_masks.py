@@ -84,11 +84,11 @@ def test_tiles_of_panels_cover_what_is_seen_once_and_are_never_empty(mask, size,
 @settings(deadline=None, max_examples=40)
 @given(MASKS, some.integers(1, 1800))
 def test_sums_of_bands_are_those_of_the_whole_matrix(mask, size) -> None:
-    g, found = np.random.default_rng(size).random((size, 2)), []
+    g, results = np.random.default_rng(size).random((size, 2)), []
     for rows, cols in masks.bands(mask, size):
         assert cols.start <= rows.start < rows.stop <= cols.stop
-        found.append(np.broadcast_to(masks.sums(mask, rows, cols, g[cols]), (rows.stop - rows.start, 2)))
-    assert np.concatenate(found) == pytest.approx(dense(mask, size) @ g, rel=1e-12)
+        results.append(np.broadcast_to(masks.sums(mask, rows, cols, g[cols]), (rows.stop - rows.start, 2)))
+    assert np.concatenate(results) == pytest.approx(dense(mask, size) @ g, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -115,44 +115,47 @@ def small(monkeypatch) -> None:
     monkeypatch.setattr(tile, "TILE_COLUMNS", 8)
 
 
-def scores(subject: Emulated, made: qk.Inputs, offset: int) -> np.ndarray:
+def scores(subject: Emulated, built: qk.Inputs, offset: int) -> np.ndarray:
     """All scores at once. Shapes: -> (h, s, s)."""
-    table = subject.table(np.arange(made.q.shape[1]), offset)
+    table = subject.table(np.arange(built.q.shape[1]), offset)
     q, k = (
-        [subject.rotate(head.astype(np.float32), table).astype(float) for head in x] for x in (made.q, made.k)
+        [subject.rotate(head.astype(np.float32), table).astype(float) for head in x]
+        for x in (built.q, built.k)
     )
     return np.stack([a @ b.T for a, b in zip(q, k, strict=True)]) * subject.setting.scale
 
 
-def exact(made: qk.Inputs, setting: RopeSetting) -> np.ndarray:
+def exact(built: qk.Inputs, setting: RopeSetting) -> np.ndarray:
     """The scores of textbook RoPE in float64, by distances. Shapes: -> (h, s, s)."""
     half = setting.head_dim // 2
-    q, k = (x[..., :half] + 1j * x[..., half:] for x in (made.q, made.k))
-    size = made.q.shape[1]
+    q, k = (x[..., :half] + 1j * x[..., half:] for x in (built.q, built.k))
+    size = built.q.shape[1]
     theta = setting.base ** (-np.arange(half) / half)
-    turn = np.exp(1j * np.subtract.outer(np.arange(size), np.arange(size))[..., None] * theta)
-    return np.einsum("hmp,hnp,mnp->hmn", q, k.conj(), turn).real * setting.scale
+    rotate = np.exp(1j * np.subtract.outer(np.arange(size), np.arange(size))[..., None] * theta)
+    return np.einsum("hmp,hnp,mnp->hmn", q, k.conj(), rotate).real * setting.scale
 
 
 @pytest.mark.parametrize("size", [1, 17, 90])
 @pytest.mark.parametrize("width", [1, 2, 8, 16, 33, 89])
 @pytest.mark.usefixtures("small")
 def test_statistics_are_those_of_whole_matrices(size, width) -> None:
-    made, setting = qk.make("gaussian", 2, 2, size, RopeSetting.of(16)), RopeSetting.of(16)
+    built, setting = qk.make("gaussian", 2, 2, size, RopeSetting.of(16)), RopeSetting.of(16)
     subject = Emulated(recipes.named("hf").resolve(parse("bf16")), setting)
     seen = np.broadcast_to(dense(f"window:{width}", size), (2, size, size))
-    at, base = scores(subject, made, 1000), scores(subject, made, 0)
-    drift, own = (at - exact(made, setting))[seen], (at - base)[seen]
-    (found,) = shift(
+    at, base = scores(subject, built, 1000), scores(subject, built, 0)
+    drift, own = (at - exact(built, setting))[seen], (at - base)[seen]
+    (result,) = shift(
         1000, "bf16", "hf", heads=2, seq_len=size, head_dim=16, mask=f"window:{width}", changes=WHOLE
     )
-    assert (found.mask, found.scores) == (f"window:{width}", drift.size)
-    assert found.drift_rms == pytest.approx(np.sqrt((drift**2).mean()), rel=1e-9)
-    assert found.drift_bias == pytest.approx(drift.mean(), rel=1e-7, abs=1e-12)
-    assert found.drift_max == pytest.approx(np.abs(drift).max(), rel=1e-9)
-    assert found.self_drift_rms == pytest.approx(np.sqrt((own**2).mean()), rel=1e-9)
-    assert found.reference_rms == pytest.approx(np.sqrt((exact(made, setting)[seen] ** 2).mean()), rel=1e-12)
-    assert 0 <= found.worst_query - found.worst_key < width
+    assert (result.mask, result.scores) == (f"window:{width}", drift.size)
+    assert result.drift_rms == pytest.approx(np.sqrt((drift**2).mean()), rel=1e-9)
+    assert result.drift_bias == pytest.approx(drift.mean(), rel=1e-7, abs=1e-12)
+    assert result.drift_max == pytest.approx(np.abs(drift).max(), rel=1e-9)
+    assert result.self_drift_rms == pytest.approx(np.sqrt((own**2).mean()), rel=1e-9)
+    assert result.reference_rms == pytest.approx(
+        np.sqrt((exact(built, setting)[seen] ** 2).mean()), rel=1e-12
+    )
+    assert 0 <= result.worst_query - result.worst_key < width
 
 
 @pytest.mark.parametrize("width", [90, 91, 10**9])
@@ -167,11 +170,11 @@ def test_a_window_as_wide_as_the_sequence_is_causal_bit_for_bit(width, small) ->
 def test_parity_sees_the_same_window(width) -> None:
     two = analysis.subject("hf", {}), analysis.subject("meta", {})
     case = {"heads": 2, "seq_len": 70, "mask": f"window:{width}"}
-    (found,) = map(row, analysis.run([Case(**case)], two, ("hf", "meta"), [parse("bf16")], [7]))
+    (result,) = map(row, analysis.run([Case(**case)], two, ("hf", "meta"), [parse("bf16")], [7]))
     hf, meta = shift(7, "bf16", ["hf", "meta"], **case)
-    assert found["scores"] == hf.scores == 2 * masks.count(f"window:{width}", 70)
-    assert found["a_drift_rms"] == pytest.approx(hf.drift_rms, rel=2e-4)
-    assert found["b_drift_rms"] == pytest.approx(meta.drift_rms, rel=2e-4)
+    assert result["scores"] == hf.scores == 2 * masks.count(f"window:{width}", 70)
+    assert result["a_drift_rms"] == pytest.approx(hf.drift_rms, rel=2e-4)
+    assert result["b_drift_rms"] == pytest.approx(meta.drift_rms, rel=2e-4)
 
 
 @pytest.mark.parametrize("width", [1, 3, 100, 600])
@@ -179,16 +182,16 @@ def test_parity_sees_the_same_window(width) -> None:
     ("name", "dtype"), [("hf", "bf16"), ("hf", "fp32"), ("uniform", "fp16"), ("hf", "fp64")]
 )
 def test_bounds_hold_and_predict_within_a_window(width, name, dtype) -> None:
-    made, setting, mask = (
+    built, setting, mask = (
         qk.make("gaussian", 1, 1, 1300, RopeSetting.of(64)),
         RopeSetting.of(64),
         f"window:{width}",
     )
     subject = Emulated(recipes.named(name).resolve(parse(dtype)), setting)
     for record in shift((0, 5000), dtype, name, heads=1, seq_len=1300, head_dim=64, mask=mask):
-        found = bound(subject, made, mask, record.offset)
-        assert record.drift_max <= found.maximum + record.reference_error
-        assert 0.6 < found.rms / record.drift_rms < 1.6, (record.offset, found)
+        result = bound(subject, built, mask, record.offset)
+        assert record.drift_max <= result.maximum + record.reference_error
+        assert 0.6 < result.rms / record.drift_rms < 1.6, (record.offset, result)
 
 
 def test_a_window_is_read_with_a_suffix(capsys) -> None:

@@ -78,8 +78,8 @@ def test_sums_are_those_of_exact_arithmetic(seed, exponent, kind) -> None:
 @pytest.mark.parametrize("mask", ["causal", "window:7"])
 def test_the_size_of_the_reference_has_all_digits(mask, sample, tmp_path) -> None:
     """Of float64 subjects the exact scores have a low word: without rotation they are known as fractions."""
-    made, path = qk.make("gaussian", 2, 2, 20, RopeSetting.of(8), 3), tmp_path / "x.npz"
-    q, k = made.q + 2.0**-30 * made.q**3, made.k / 3  # many bits
+    built, path = qk.make("gaussian", 2, 2, 20, RopeSetting.of(8), 3), tmp_path / "x.npz"
+    q, k = built.q + 2.0**-30 * built.q**3, built.k / 3  # many bits
     np.savez(path, q=q, k=k)
     case = {"qk": str(path), "rotary_dim": 0, "mask": mask, "scale": 0.5}
     exact = [
@@ -90,18 +90,18 @@ def test_the_size_of_the_reference_has_all_digits(mask, sample, tmp_path) -> Non
         for n in range(20)
         if n <= m and (mask == "causal" or m - n < 7)
     ]
-    (found,) = shift(0, "fp64", "hf", **case)
+    (result,) = shift(0, "fp64", "hf", **case)
     rms = math.sqrt(sum(exact) / len(exact))
-    assert found.reference_rms == pytest.approx(rms, rel=1e-15, abs=0)
-    assert found.reference_error < 1e-17
+    assert result.reference_rms == pytest.approx(rms, rel=1e-15, abs=0)
+    assert result.reference_error < 1e-17
     if mask == "causal":
         (same,) = parity.run([Case(**case)], (recipes.named("hf"),) * 2, ("a", "b"), [parse("fp64")], [0])
         assert [one.rms for one in same.apart.truths] == pytest.approx([rms] * 2, rel=1e-15, abs=0)
         (explained,) = explain.run([Case(**case)], [recipes.named("hf").resolve(parse("fp64"))], [0], None)
-        assert explained.truth.rms == pytest.approx(rms, rel=1e-15, abs=0)
+        assert explained.reference.rms == pytest.approx(rms, rel=1e-15, abs=0)
     if sample:
-        (found,) = shift(0, "fp64", "hf", **case, sample=200)
-        assert found.reference_rms == pytest.approx(rms, rel=0.3)
+        (result,) = shift(0, "fp64", "hf", **case, sample=200)
+        assert result.reference_rms == pytest.approx(rms, rel=0.3)
 
 
 @pytest.mark.parametrize("recipe", ["hf", "uniform", "meta"])
@@ -118,21 +118,21 @@ def test_shift_parity_and_explain_agree(recipe, dtype) -> None:
     for drift in pair.apart.drifts:
         assert drift.mean == pytest.approx(row.drift_bias, abs=1e-12 * row.drift_rms)
         assert drift.mean_abs == pytest.approx(row.drift_mean_abs, rel=1e-12, abs=0)
-    for truth in (*pair.apart.truths, why.truth):
-        assert truth.rms == pytest.approx(row.reference_rms, rel=1e-15, abs=0)
+    for reference in (*pair.apart.truths, why.reference):
+        assert reference.rms == pytest.approx(row.reference_rms, rel=1e-15, abs=0)
     assert pair.apart.error == why.error == row.reference_error
 
 
 def test_the_published_error_is_the_certificate_of_the_reference() -> None:
-    made, setting = qk.make("gaussian", 1, 1, 30, RopeSetting.of(16)), RopeSetting.of(16)
+    built, setting = qk.make("gaussian", 1, 1, 30, RopeSetting.of(16)), RopeSetting.of(16)
     table = exact_scores.distance_table(np.arange(30.0), setting)
     for dtype, precision in (("fp64", "extended"), ("fp32", "double"), ("bf16", "double")):
         q, k = (
-            exact_scores.turned(x[0], table, setting, precision, by)
-            for x, by in ((made.q, setting.scale), (made.k, 1.0))
+            exact_scores.rotated(x[0], table, setting, precision, by)
+            for x, by in ((built.q, setting.scale), (built.k, 1.0))
         )
-        (found,) = shift(1000, dtype, "hf", heads=1, seq_len=30, head_dim=16)
-        assert found.reference_error == exact_scores.certificate(q, k) > 0
+        (result,) = shift(1000, dtype, "hf", heads=1, seq_len=30, head_dim=16)
+        assert result.reference_error == exact_scores.certificate(q, k) > 0
 
 
 @pytest.mark.parametrize("mask", ["causal", "full"])
@@ -188,11 +188,11 @@ def test_causal_counts_the_lower_triangle() -> None:
 
 
 def test_key_value_heads_are_shared_as_in_attention(tmp_path) -> None:
-    made = qk.make("gaussian", 4, 2, 20, RopeSetting.of(16), seed=3)
+    built = qk.make("gaussian", 4, 2, 20, RopeSetting.of(16), seed=3)
     grouped = tmp_path / "grouped.npz"
     repeated = tmp_path / "repeated.npz"
-    np.savez(grouped, q=made.q, k=made.k)
-    np.savez(repeated, q=made.q, k=made.k.repeat(2, axis=0))
+    np.savez(grouped, q=built.q, k=built.k)
+    np.savez(repeated, q=built.q, k=built.k.repeat(2, axis=0))
     (a,), (b,) = (list(shift(1000, "bf16", "hf", qk=str(path))) for path in (grouped, repeated))
     assert (a.drift_rms, a.worst_head, a.worst_query) == (b.drift_rms, b.worst_head, b.worst_query)
 
@@ -204,7 +204,7 @@ def test_worst_place_is_where_the_largest_drift_is() -> None:
     (record,) = shift(
         1000, "bf16", "hf", changes={"accumulate": "fp64", "score": "fp64"}, heads=2, seq_len=30
     )
-    made, setting = qk.make("gaussian", 2, 2, 30, RopeSetting.of(128)), RopeSetting.of()
+    built, setting = qk.make("gaussian", 2, 2, 30, RopeSetting.of(128)), RopeSetting.of()
     subject = Emulated(recipes.named("hf").resolve(parse("bf16")), setting)
     exact = Emulated(recipes.named("xformers-f64").resolve(parse("fp64")), setting)
     drift = []
@@ -214,7 +214,7 @@ def test_worst_place_is_where_the_largest_drift_is() -> None:
             table = who.table(np.arange(30), offset)
             q, k = (
                 who.rotate(x[head].astype(np.float32 if who is subject else float), table)
-                for x in (made.q, made.k)
+                for x in (built.q, built.k)
             )
             pair.append(q.astype(float) @ k.astype(float).T * setting.scale)
         drift.append(np.tril(np.abs(pair[0] - pair[1])))
@@ -226,7 +226,7 @@ def test_worst_place_is_where_the_largest_drift_is() -> None:
 def test_progress_ends_at_one() -> None:
     from ropeaudit import Audit, Case
 
-    heard: list[float] = []
-    list(Audit(cases=[Case(heads=1, seq_len=600), Case(heads=2, seq_len=9)]).run(progress=heard.append))
-    assert heard == sorted(heard)
-    assert heard[-1] == 1.0
+    reported: list[float] = []
+    list(Audit(cases=[Case(heads=1, seq_len=600), Case(heads=2, seq_len=9)]).run(progress=reported.append))
+    assert reported == sorted(reported)
+    assert reported[-1] == 1.0

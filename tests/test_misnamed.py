@@ -38,9 +38,9 @@ def audited(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fault_is_named_as_what_it_is_or_not_at_all(name) -> None:
-    found = audited(name)
-    assert "misplaced" in [one.verdict for one in found]
-    seen = {(one.resembles or "").removeprefix("q alone: ").removeprefix("k alone: ") for one in found}
+    results = audited(name)
+    assert "misplaced" in [one.verdict for one in results]
+    seen = {(one.resembles or "").removeprefix("q alone: ").removeprefix("k alone: ") for one in results}
     assert seen == {name or "" for name in NAMES[name]}
 
 

@@ -44,7 +44,7 @@ def one_thread():
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def built(tmp_path_factory):
     """Return a function that makes a tiny model once."""
     folders = {}
 
@@ -57,9 +57,9 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def copied(made, tmp_path):
+def copied(built, tmp_path):
     """Return a copy of the tiny Llama that may be spoilt."""
-    return shutil.copytree(made("llama"), tmp_path / "copy")
+    return shutil.copytree(built("llama"), tmp_path / "copy")
 
 
 def report(capsys, *arguments):
@@ -77,67 +77,67 @@ def report(capsys, *arguments):
         ("longrope", "structure", "frequencies"),
     ],
 )
-def test_verdicts_and_the_float64_run(kind, verdict, cause, made, capsys) -> None:
-    found = report(capsys, made(kind), "--tokens", "24", "--offset", f"1000,{BIG}", "--dtype", "fp32,bf16")
-    assert [(row["verdict"], row["cause"]) for row in found["records"]] == [(verdict, cause)] * 4
-    narrow, wide = found["records"][3], found["records"][1]
+def test_verdicts_and_the_float64_run(kind, verdict, cause, built, capsys) -> None:
+    result = report(capsys, built(kind), "--tokens", "24", "--offset", f"1000,{BIG}", "--dtype", "fp32,bf16")
+    assert [(row["verdict"], row["cause"]) for row in result["records"]] == [(verdict, cause)] * 4
+    narrow, wide = result["records"][3], result["records"][1]
     if verdict == "precision":
-        assert max(row["structural_max"] for row in found["records"]) < 1e-8
+        assert max(row["structural_max"] for row in result["records"]) < 1e-8
         assert narrow["change_rms"] > 10 * wide["change_rms"] > 0
-        assert found["headline"].startswith(
+        assert result["headline"].startswith(
             f"Precision, not structure: in bfloat16 at offset {narrow['offset']}"
-        ) or ("at offset 1000" in found["headline"])
+        ) or ("at offset 1000" in result["headline"])
     else:
         assert wide["change_rms"] == pytest.approx(narrow["structural_rms"], rel=0.1)
         assert wide["precision_rms"] < 0.05 * wide["structural_rms"]
-        assert "the length switches the frequencies" in found["headline"]
+        assert "the length switches the frequencies" in result["headline"]
 
 
-def test_before_the_border_dynamic_frequencies_stay(made, capsys) -> None:
-    found = report(capsys, made("dynamic"), "--tokens", "24", "--offset", "100,1000,200", "--dtype", "fp32")
-    assert [row["verdict"] for row in found["records"]] == ["precision", "structure", "structure"]
-    alone = report(capsys, made("dynamic"), "--tokens", "24", "--offset", "200", "--dtype", "fp32")
-    assert found["records"][2] == alone["records"][0]  # a longer pass leaves nothing behind
+def test_before_the_border_dynamic_frequencies_stay(built, capsys) -> None:
+    result = report(capsys, built("dynamic"), "--tokens", "24", "--offset", "100,1000,200", "--dtype", "fp32")
+    assert [row["verdict"] for row in result["records"]] == ["precision", "structure", "structure"]
+    alone = report(capsys, built("dynamic"), "--tokens", "24", "--offset", "200", "--dtype", "fp32")
+    assert result["records"][2] == alone["records"][0]  # a longer pass leaves nothing behind
 
 
-def test_the_judge_has_frequencies_of_its_own(made) -> None:
+def test_the_judge_has_frequencies_of_its_own(built) -> None:
     """In float64 from the start, not widened: for Llama, and for GPT-NeoX's quarter of the dims."""
     from ropeaudit.features.model.run import Runner
 
     for kind, dims in (("llama", 16), ("neox", 4)):
-        folder = model_load.opened(str(made(kind)), False)
+        folder = model_load.opened(str(built(kind)), False)
         judge_ = Runner(model_load.load(folder, parse("fp64")), "half", wide=True)
         exact = 1e4 ** (-np.arange(0, dims, 2) / dims)
         np.testing.assert_allclose(judge_.pairs(1).frequencies, exact, rtol=1e-15)
         assert not judge_.narrow
 
 
-def test_learned_positions_are_structure(made, capsys) -> None:
-    found = report(capsys, made("gpt2"), *FAST[:2], "--offset", "200", "--dtype", "fp32,bf16")
-    assert [(row["verdict"], row["cause"]) for row in found["records"]] == [
+def test_learned_positions_are_structure(built, capsys) -> None:
+    result = report(capsys, built("gpt2"), *FAST[:2], "--offset", "200", "--dtype", "fp32,bf16")
+    assert [(row["verdict"], row["cause"]) for row in result["records"]] == [
         ("structure", "learned positions")
     ] * 2
-    assert "positions are learned" in found["headline"]
-    assert all(row["usage_pair"] is None for row in found["heads"])
+    assert "positions are learned" in result["headline"]
+    assert all(row["usage_pair"] is None for row in result["heads"])
 
 
-def test_a_model_in_float64_is_none_and_the_judge_is(made, capsys) -> None:
+def test_a_model_in_float64_is_none_and_the_judge_is(built, capsys) -> None:
     """transformers' own float64 keeps float32 tables: the change that the judge does not have."""
-    (row,) = report(capsys, made("llama"), *FAST[:2], "--offset", BIG, "--dtype", "fp64")["records"]
+    (row,) = report(capsys, built("llama"), *FAST[:2], "--offset", BIG, "--dtype", "fp64")["records"]
     assert row["structural_max"] < 1e-8 < 1e-6 < row["change_max"]
     assert row["verdict"] == "precision"
 
 
-def test_numbers_are_those_of_a_plain_run(made, capsys) -> None:
+def test_numbers_are_those_of_a_plain_run(built, capsys) -> None:
     """Logits, losses and flips computed with transformers' eager attention, without any of our code."""
     ids = [3, 9, 17, 40, 3, 9, 17, 40, 3, 9, 17]
     (row,) = report(
-        capsys, made("llama"), "--tokens", ",".join(map(str, ids)), "--offset", "5000", "--dtype", "bf16"
+        capsys, built("llama"), "--tokens", ",".join(map(str, ids)), "--offset", "5000", "--dtype", "bf16"
     )["records"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = AutoModelForCausalLM.from_pretrained(
-            made("llama"), dtype=torch.bfloat16, attn_implementation="eager"
+            built("llama"), dtype=torch.bfloat16, attn_implementation="eager"
         ).eval()
     at = torch.arange(len(ids))[None]
     with torch.no_grad():
@@ -171,13 +171,13 @@ def test_q_and_k_that_do_not_fit_on_the_disk_leave_the_file_as_it_was(monkeypatc
     assert load_file(path)["k"].shape == (1, 1, 2, 4)
 
 
-def test_saved_q_and_k_are_those_before_rope(made, tmp_path, capsys) -> None:
+def test_saved_q_and_k_are_those_before_rope(built, tmp_path, capsys) -> None:
     """Layer 0 written down anew: embedding, RMS norm, projection; then audited by shift."""
     path = tmp_path / "q.safetensors"
     report(
-        capsys, made("llama"), "--tokens", "5,6,7,8,9", "--offset", "9", "--dtype", "fp32", "--save-qk", path
+        capsys, built("llama"), "--tokens", "5,6,7,8,9", "--offset", "9", "--dtype", "fp32", "--save-qk", path
     )
-    saved, weights = load_file(path), load_file(made("llama") / "model.safetensors")
+    saved, weights = load_file(path), load_file(built("llama") / "model.safetensors")
     assert saved["q"].shape == (2, 4, 5, 16)
     assert saved["k"].shape == (2, 2, 5, 16)
     weights = {name: value.astype(np.float64) for name, value in weights.items()}
@@ -191,7 +191,7 @@ def test_saved_q_and_k_are_those_before_rope(made, tmp_path, capsys) -> None:
         "--qk",
         str(path),
         "--config",
-        str(made("llama")),
+        str(built("llama")),
         "--dtype",
         "bf16",
         "--recipe",
@@ -201,9 +201,9 @@ def test_saved_q_and_k_are_those_before_rope(made, tmp_path, capsys) -> None:
     assert json.loads(capsys.readouterr().out)["records"][0]["heads"] == 8
 
 
-def test_layers_heads_and_pairs(made, capsys) -> None:
-    found = report(capsys, made("neox"), *FAST, "--by", "pair")
-    pairs, heads, layers = found["records"], found["heads"], found["layers"]
+def test_layers_heads_and_pairs(built, capsys) -> None:
+    result = report(capsys, built("neox"), *FAST, "--by", "pair")
+    pairs, heads, layers = result["records"], result["heads"], result["layers"]
     assert [list(rows[0]) for rows in (pairs, heads, layers)] == [
         list(COLUMNS[k]) for k in ("pair", "head", "layer")
     ]
@@ -215,14 +215,14 @@ def test_layers_heads_and_pairs(made, capsys) -> None:
     share = most["drift_rms"] ** 2 / sum(row["drift_rms"] ** 2 for row in first)
     assert heads[0]["drift_share"] == pytest.approx(share)
     whole = math.sqrt(sum(row["score_drift_rms"] ** 2 for row in layers) / 2)
-    assert found["summary"][0]["score_drift_rms"] == pytest.approx(whole)
+    assert result["summary"][0]["score_drift_rms"] == pytest.approx(whole)
 
 
-def test_the_first_layer_over_the_threshold(made, capsys) -> None:
+def test_the_first_layer_over_the_threshold(built, capsys) -> None:
     def first(threshold):
-        return report(capsys, made("llama"), *FAST, "--threshold", threshold)["records"][0]["first_layer"]
+        return report(capsys, built("llama"), *FAST, "--threshold", threshold)["records"][0]["first_layer"]
 
-    layers = report(capsys, made("llama"), *FAST)["layers"]
+    layers = report(capsys, built("llama"), *FAST)["layers"]
     sizes = [row["score_drift_max"] for row in layers]
     assert first(0) == 0
     assert first(max(sizes)) is None
@@ -236,17 +236,17 @@ def test_turning_back_and_the_part_of_a_pair(layout) -> None:
     x = rng.standard_normal((2, n, 10))
     a, b = pairs.split(x)
     z = (a + 1j * b) * 1.2 * np.exp(1j * np.arange(n)[:, None] * pairs.frequencies)
-    turned = x.copy()
-    first, second = pairs.split(turned)
+    rotated = x.copy()
+    first, second = pairs.split(rotated)
     first[...], second[...] = z.real, z.imag
-    np.testing.assert_allclose(pairs.unturned(turned), x, atol=1e-14)
+    np.testing.assert_allclose(pairs.unturned(rotated), x, atol=1e-14)
     q, k = x
     q2, k2 = q + 1e-3 * rng.standard_normal(q.shape), k + 1e-3 * rng.standard_normal(k.shape)
-    found = model_layers._by_pair(q, k, q2, k2, pairs)
+    result = model_layers._by_pair(q, k, q2, k2, pairs)
     for i in range(p):
         dims = [2 + i, 2 + i + p] if layout == "half" else [2 + 2 * i, 3 + 2 * i]
         change = q2[:, dims] @ k2[:, dims].T - q[:, dims] @ k[:, dims].T
-        assert found[i] == pytest.approx(np.sqrt(np.mean(change**2)), rel=1e-6)
+        assert result[i] == pytest.approx(np.sqrt(np.mean(change**2)), rel=1e-6)
 
 
 def test_a_drift_is_the_change_of_the_score_though_it_is_summed_from_its_causes() -> None:
@@ -254,9 +254,9 @@ def test_a_drift_is_the_change_of_the_score_though_it_is_summed_from_its_causes(
     (q, k), visible = rng.standard_normal((2, 1, 6, 8)), np.tri(6, dtype=bool)
     q2, k2 = q + 1e-3 * rng.standard_normal(q.shape), k + 1e-3 * rng.standard_normal(k.shape)
     base, shifted = (SimpleNamespace(q=a, k=b, visible=visible, scale=0.5) for a, b in ((q, k), (q2, k2)))
-    (found,) = model_layers.drifts(0, base, shifted, pairs)
+    (result,) = model_layers.drifts(0, base, shifted, pairs)
     change = np.where(visible, q2[0] @ k2[0].T - q[0] @ k[0].T, 0) * 0.5
-    assert found.largest == pytest.approx(np.abs(change).max(), rel=1e-9)
+    assert result.largest == pytest.approx(np.abs(change).max(), rel=1e-9)
 
 
 def test_the_judge_notices_narrow_numbers_and_widens_what_asks_for_float32() -> None:
@@ -287,14 +287,14 @@ def test_logits_that_are_not_finite_are_an_overflow() -> None:
 
 def test_the_library_stays_offline_and_gives_no_advice(monkeypatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    with warnings.catch_warnings(record=True) as heard, model_load._quiet():
+    with warnings.catch_warnings(record=True) as reported, model_load._quiet():
         assert os.environ["HF_HUB_OFFLINE"] == "1"
         warnings.warn("advice", stacklevel=1)
-    assert not heard
+    assert not reported
 
 
-def test_a_text_is_read_and_cut(made, tmp_path, capsys) -> None:
-    folder = shutil.copytree(made("dynamic"), tmp_path / "with-tokenizer")
+def test_a_text_is_read_and_cut(built, tmp_path, capsys) -> None:
+    folder = shutil.copytree(built("dynamic"), tmp_path / "with-tokenizer")
     add_tokenizer(folder)
     text = tmp_path / "notes.txt"
     text.write_text("the cat sat on the mat. " * 10)
@@ -306,16 +306,16 @@ def test_a_text_is_read_and_cut(made, tmp_path, capsys) -> None:
     (row,) = csv.DictReader(io.StringIO(seen.out))
     assert (row["tokens"], row["source"], row["seed"]) == ("128", "notes.txt", "nan")
     assert "the text was cut to 128 of its 240 tokens (the model's limit)" in seen.err
-    found = report(capsys, folder, "--text", text, "--tokens", "20", "--offset", "9", "--dtype", "fp32")
-    assert found["records"][0]["tokens"] == 20
-    assert "(--tokens limit)" in " ".join(found["notes"])
-    assert "perplexity" in found["headline"]
+    result = report(capsys, folder, "--text", text, "--tokens", "20", "--offset", "9", "--dtype", "fp32")
+    assert result["records"][0]["tokens"] == 20
+    assert "(--tokens limit)" in " ".join(result["notes"])
+    assert "perplexity" in result["headline"]
 
 
 @pytest.mark.parametrize(("text", "tokens"), [("a", 1), ("at", 2), ("cat", 3)])
-def test_a_text_has_two_tokens_at_least(text, tokens, made, tmp_path) -> None:
+def test_a_text_has_two_tokens_at_least(text, tokens, built, tmp_path) -> None:
     folder = tmp_path / "with-tokenizer"
-    shutil.copytree(made("llama"), folder)
+    shutil.copytree(built("llama"), folder)
     add_tokenizer(folder)
     (tmp_path / "short.txt").write_text(text)
     read = functools.partial(
@@ -328,25 +328,25 @@ def test_a_text_has_two_tokens_at_least(text, tokens, made, tmp_path) -> None:
         read()
 
 
-def test_tokens_follow_the_seed(made) -> None:
-    folder = model_load.opened(str(made("llama")), False)
+def test_tokens_follow_the_seed(built) -> None:
+    folder = model_load.opened(str(built("llama")), False)
     one, same, other = (model_load.tokens(folder, None, "50", seed).ids for seed in (0, 0, 1))
     assert one == same != other
     assert len(one) == 50
 
 
-def test_the_table(made, capsys, snapshot) -> None:
+def test_the_table(built, capsys, snapshot) -> None:
     columns = "model_type,dtype,offset,tokens,source,seed,threshold,cause,verdict"
-    assert main(["model", str(made("llama")), *FAST, "--columns", columns]) == 0
+    assert main(["model", str(built("llama")), *FAST, "--columns", columns]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == snapshot
 
 
-def test_records_carry_versions_and_files_are_written(made, tmp_path, capsys) -> None:
+def test_records_carry_versions_and_files_are_written(built, tmp_path, capsys) -> None:
     out = tmp_path / "a.csv"
-    found = report(capsys, made("llama"), *FAST, "-o", out)
-    row = found["records"][0]
+    result = report(capsys, built("llama"), *FAST, "-o", out)
+    row = result["records"][0]
     assert (row["transformers"], row["torch"]) == (version("transformers"), version("torch"))
-    assert found["versions"]["transformers"] == version("transformers")
+    assert result["versions"]["transformers"] == version("transformers")
     assert list(row) == list(COLUMNS["summary"])
     with out.open() as file:
         assert len(list(csv.DictReader(file))) == 1
@@ -375,7 +375,7 @@ def test_folders_that_are_none(tmp_path, capsys) -> None:
     assert "no such folder" in refused(capsys, "meta-llama/Llama-3.1-8B")  # nothing is downloaded
 
 
-def test_damaged_checkpoints(copied, made, capsys) -> None:
+def test_damaged_checkpoints(copied, built, capsys) -> None:
     change_config(copied, hidden_size=32)
     assert "config.json does not match the tensors" in refused(capsys, copied, *FAST)
     change_config(copied, hidden_size=64, num_hidden_layers=3)
@@ -424,17 +424,17 @@ def test_custom_code_is_not_executed(copied, capsys) -> None:
         (["-f", "xml"], "unknown report format"),
     ],
 )
-def test_bad_options_get_one_line(options, said, made, tmp_path, capsys) -> None:
+def test_bad_options_get_one_line(options, error_line, built, tmp_path, capsys) -> None:
     (tmp_path / "text").write_text("some words")
     (tmp_path / "empty").write_text(" \n")
     names = {name: tmp_path / name for name in ("text", "empty", "none")}
-    assert said in refused(capsys, made("llama"), *(one.format(**names) for one in options))
+    assert error_line in refused(capsys, built("llama"), *(one.format(**names) for one in options))
 
 
-def test_positions_end_where_they_are_learned(made, capsys) -> None:
-    said = refused(capsys, made("gpt2"), "--tokens", "24", "--offset", "100,233", "--dtype", "fp32")
-    assert "--offset 233: positions are learned (transformer.wpe)" in said
-    assert "up to 232" in said
+def test_positions_end_where_they_are_learned(built, capsys) -> None:
+    message = refused(capsys, built("gpt2"), "--tokens", "24", "--offset", "100,233", "--dtype", "fp32")
+    assert "--offset 233: positions are learned (transformer.wpe)" in message
+    assert "up to 232" in message
 
 
 def test_an_embedding_of_kinds_is_none_of_positions() -> None:
@@ -453,7 +453,7 @@ def test_without_transformers_it_says_what_to_install(monkeypatch, tmp_path, cap
     assert "pip install 'ropeaudit[model]'" in refused(capsys, tmp_path)
 
 
-def test_an_interrupted_run_keeps_what_is_done(made, monkeypatch, capsys) -> None:
+def test_an_interrupted_run_keeps_what_is_done(built, monkeypatch, capsys) -> None:
     real, calls = Audit._judged, []
 
     def broken(self, *arguments):
@@ -464,7 +464,7 @@ def test_an_interrupted_run_keeps_what_is_done(made, monkeypatch, capsys) -> Non
 
     monkeypatch.setattr(Audit, "_judged", broken)
     assert (
-        main(["model", str(made("llama")), *FAST[:2], "--offset", "5,6", "--dtype", "fp32", "-f", "csv"])
+        main(["model", str(built("llama")), *FAST[:2], "--offset", "5,6", "--dtype", "fp32", "-f", "csv"])
         == 130
     )
     seen = capsys.readouterr()
@@ -474,11 +474,11 @@ def test_an_interrupted_run_keeps_what_is_done(made, monkeypatch, capsys) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(CONFIGS))
-def test_the_captured_attention_is_the_eager_one(kind, made) -> None:
+def test_the_captured_attention_is_the_eager_one(kind, built) -> None:
     """Bit for bit: what is audited is the model that everybody runs."""
     from ropeaudit.features.model.run import Runner
 
-    folder = model_load.opened(str(made(kind)), False)
+    folder = model_load.opened(str(built(kind)), False)
     ids = list(range(20))
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)):
         own = Runner(model_load.load(folder, parse(name)), "half", wide=False).run(ids, 0)

@@ -95,23 +95,23 @@ def audited(capsys, *arguments, code=0):
     ],
 )
 def test_what_was_cast(name, code, expected, spec, capsys) -> None:
-    found = audited(capsys, spec(name), code=code)
-    assert {(row["cast"], row["how"], row["agrees"]) for row in found["records"]} == {expected}
-    assert list(found["records"][0]) == list(COLUMNS)
+    result = audited(capsys, spec(name), code=code)
+    assert {(row["cast"], row["how"], row["agrees"]) for row in result["records"]} == {expected}
+    assert list(result["records"][0]) == list(COLUMNS)
     words = {"stored": "holds", "back": "was cast and cast back", "none": "No"}
-    assert words[expected[1]] in found["headline"]
+    assert words[expected[1]] in result["headline"]
 
 
 def test_the_base_is_guessed_and_said_to_be(spec, capsys) -> None:
-    found = audited(capsys, spec("other_base"))
-    assert found["records"][0]["against"] == "base 750000 (guessed)"
-    assert "guessed" in " ".join(found["notes"])
+    result = audited(capsys, spec("other_base"))
+    assert result["records"][0]["against"] == "base 750000 (guessed)"
+    assert "guessed" in " ".join(result["notes"])
 
 
 def test_a_wrong_base_is_no_cast(spec, tmp_path, capsys) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    found = audited(capsys, spec("other_base"), "--config", tmp_path, code=1)
-    assert found["headline"].startswith("No cast, but 1 of 1 RoPE buffers is off: base 750000 explains it")
+    result = audited(capsys, spec("other_base"), "--config", tmp_path, code=1)
+    assert result["headline"].startswith("No cast, but 1 of 1 RoPE buffers is off: base 750000 explains it")
 
 
 def test_a_finding_names_what_the_buffer_holds(tmp_path, capsys) -> None:
@@ -148,10 +148,10 @@ def test_the_effect_is_what_shift_measures(dtype, name, tmp_path, capsys) -> Non
     assert row["buffer"] == "model.rotary.inv_freq"
     (measured,) = shift(0, "fp64", "fp64-angles", changes={"frequency": f"fp32/{name}"}, heads=8)
     assert row["drift_256"] == pytest.approx(measured.drift_relative, rel=0.05)
-    exact, found = 1e4 ** (-np.arange(64) / 64), theta.to(dtype).double().numpy()
-    apart = np.abs(np.exp(131072j * exact) - np.exp(131072j * found))
+    exact, result = 1e4 ** (-np.arange(64) / 64), theta.to(dtype).double().numpy()
+    apart = np.abs(np.exp(131072j * exact) - np.exp(131072j * result))
     assert row["drift_131072"] == pytest.approx(math.sqrt(np.mean(apart**2)), rel=1e-6)
-    assert row["largest_error"] == pytest.approx(np.abs(found / exact - 1).max())
+    assert row["largest_error"] == pytest.approx(np.abs(result / exact - 1).max())
 
 
 def test_a_model_of_transformers(tmp_path, capsys) -> None:
@@ -161,19 +161,19 @@ def test_a_model_of_transformers(tmp_path, capsys) -> None:
         "def cast(): return LlamaForCausalLM(LlamaConfig(hidden_size=64, intermediate_size=64, "
         "num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, vocab_size=8)).half().float()\n"
     )
-    found = audited(capsys, f"{path}:cast", code=1)
-    assert [row["cast"] for row in found["records"]] == ["float16"] * 2
-    assert {row["against"] for row in found["records"]} == {"LlamaForCausalLM"}
+    result = audited(capsys, f"{path}:cast", code=1)
+    assert [row["cast"] for row in result["records"]] == ["float16"] * 2
+    assert {row["against"] for row in result["records"]} == {"LlamaForCausalLM"}
 
 
 def test_a_checkpoint_without_buffers(tmp_path, capsys) -> None:
     folder = make("llama", tmp_path / "llama", steps=0)
-    found = audited(capsys, folder)
-    assert found["records"] == []
-    assert "recomputed when the model is loaded" in found["headline"]
-    assert "none of 21 tensors" in found["headline"]
+    result = audited(capsys, folder)
+    assert result["records"] == []
+    assert "recomputed when the model is loaded" in result["headline"]
+    assert "none of 21 tensors" in result["headline"]
     split(folder)
-    assert audited(capsys, folder)["headline"] == found["headline"]
+    assert audited(capsys, folder)["headline"] == result["headline"]
 
 
 def checkpoint(folder: Path, pairs: int = 64, dtype: torch.dtype = torch.bfloat16) -> Path:
@@ -188,10 +188,10 @@ def checkpoint(folder: Path, pairs: int = 64, dtype: torch.dtype = torch.bfloat1
 
 def test_a_checkpoint_with_its_config(tmp_path, capsys) -> None:
     folder = checkpoint(tmp_path / "old")
-    found = audited(capsys, folder, code=1)
-    assert [row["dtype"] for row in found["records"]] == ["bfloat16"] * 2
-    assert {row["against"] for row in found["records"]} == {"old"}
-    assert found["headline"].startswith(
+    result = audited(capsys, folder, code=1)
+    assert [row["dtype"] for row in result["records"]] == ["bfloat16"] * 2
+    assert {row["against"] for row in result["records"]} == {"old"}
+    assert result["headline"].startswith(
         "2 of 2 RoPE buffers were cast: model.layers.0.self_attn.rotary_emb.inv_freq"
     )
     split(folder)
@@ -209,9 +209,9 @@ def test_custom_code_is_not_executed(tmp_path, capsys) -> None:
 def test_a_config_that_is_not_understood_is_a_note(tmp_path, capsys) -> None:
     folder = checkpoint(tmp_path / "old", dtype=torch.float32)
     change_config(folder, rope_new_thing=3)
-    found = audited(capsys, folder)
-    assert "is not understood" in found["notes"][0]
-    assert found["records"][0]["against"] == "base 10000 (guessed)"
+    result = audited(capsys, folder)
+    assert "is not understood" in result["notes"][0]
+    assert result["records"][0]["against"] == "base 10000 (guessed)"
 
 
 def test_the_table(spec, capsys, snapshot) -> None:
@@ -236,8 +236,8 @@ def refused(capsys, *arguments):
         ("nothing", "has no function nothing"),
     ],
 )
-def test_factories_that_make_nothing(name, said, spec, capsys) -> None:
-    assert said in refused(capsys, spec(name))
+def test_factories_that_make_nothing(name, error_line, spec, capsys) -> None:
+    assert error_line in refused(capsys, spec(name))
 
 
 def test_factories_that_are_not_there(tmp_path, capsys) -> None:
@@ -250,9 +250,9 @@ def test_factories_that_are_not_there(tmp_path, capsys) -> None:
 def test_findings_instead_of_values(spec, capsys) -> None:
     assert "none of 1 tensors is a RoPE buffer of the module" in audited(capsys, spec("empty"))["headline"]
     assert "on the meta device" in " ".join(audited(capsys, spec("meta"))["notes"])
-    found = audited(capsys, spec("not_finite"), code=1)
-    assert found["records"][0]["agrees"] == "no"
-    assert "1 of 1 RoPE buffers is off: 64 of 64 values are nan or infinite." in found["headline"]
+    result = audited(capsys, spec("not_finite"), code=1)
+    assert result["records"][0]["agrees"] == "no"
+    assert "1 of 1 RoPE buffers is off: 64 of 64 values are nan or infinite." in result["headline"]
 
 
 def test_files_that_are_none(tmp_path, capsys) -> None:
@@ -272,8 +272,8 @@ def test_files_that_are_none(tmp_path, capsys) -> None:
 def test_missing_shards_and_other_configs(tmp_path, capsys) -> None:
     folder = checkpoint(tmp_path / "old")
     change_config(folder, hidden_size=128)
-    said = refused(capsys, folder)
-    assert "has shape 64 and old has 32 pairs" in said
+    message = refused(capsys, folder)
+    assert "has shape 64 and old has 32 pairs" in message
     split(folder)[0].unlink()
     assert "1 of 2 shards are missing or empty (model-00001-of-00002.safetensors)" in refused(capsys, folder)
     index = folder / "model.safetensors.index.json"

@@ -100,17 +100,17 @@ def table_spec(tmp_path):
     ],
 )
 def test_buffers_are_known_by_their_values(name, code, what, cast, table_spec, capsys) -> None:
-    found = audited(capsys, table_spec(name), code=code)
-    assert {row["what"] for row in found["records"]} == what
-    assert {row["cast"] for row in found["records"]} == {cast}
+    result = audited(capsys, table_spec(name), code=code)
+    assert {row["what"] for row in result["records"]} == what
+    assert {row["cast"] for row in result["records"]} == {cast}
     base = "base 100" if "periods" in name else "base 10000"
-    assert all(row["against"].startswith(base) for row in found["records"]), found["records"]
+    assert all(row["against"].startswith(base) for row in result["records"]), result["records"]
     if cast == "none":
-        assert "nothing says what the values should be (they are those of base" in found["headline"]
-        assert {row["agrees"] for row in found["records"]} == {"unknown"}
+        assert "nothing says what the values should be (they are those of base" in result["headline"]
+        assert {row["agrees"] for row in result["records"]} == {"unknown"}
     base = base.removeprefix("base ")
-    told = audited(capsys, table_spec(name), "--base", base, code=int(code or name == "linear"))
-    assert {row["agrees"] for row in told["records"]} == {"no" if code or name == "linear" else "yes"}
+    reported = audited(capsys, table_spec(name), "--base", base, code=int(code or name == "linear"))
+    assert {row["agrees"] for row in reported["records"]} == {"no" if code or name == "linear" else "yes"}
 
 
 def test_other_tensors_are_no_rope_buffers(table_spec, capsys) -> None:
@@ -119,32 +119,34 @@ def test_other_tensors_are_no_rope_buffers(table_spec, capsys) -> None:
 
 def test_an_angle_table_that_was_cast_is_off_by_radians(table_spec, capsys) -> None:
     """Kandinsky 5 after .to(bfloat16): cos is off by more than 1 within 1024 rows."""
-    found = audited(capsys, table_spec("kandinsky_cast"), "--base", "1e4", code=1)
+    result = audited(capsys, table_spec("kandinsky_cast"), "--base", "1e4", code=1)
     angles = np.arange(1024)[:, None] * 1e4 ** (-np.arange(32) / 32)
     rounded = torch.tensor(angles).float().bfloat16().double().numpy()
     worst = np.abs(np.exp(1j * rounded) - np.exp(1j * angles)).max()
-    assert found["records"][0]["largest_error"] == pytest.approx(worst, rel=1e-3)
+    assert result["records"][0]["largest_error"] == pytest.approx(worst, rel=1e-3)
     assert worst > 1.6
-    assert "angles were rounded to bfloat16" in found["records"][0]["finding"]
+    assert "angles were rounded to bfloat16" in result["records"][0]["finding"]
 
 
 def test_positions_in_bfloat16_are_seen_in_a_table(table_spec, capsys) -> None:
-    found = audited(capsys, table_spec("bf16_positions"), code=1)
-    assert {row["cast"] for row in found["records"]} == {"none"}
-    assert "off: positions were rounded to bfloat16 (" in found["headline"]
+    result = audited(capsys, table_spec("bf16_positions"), code=1)
+    assert {row["cast"] for row in result["records"]} == {"none"}
+    assert "off: positions were rounded to bfloat16 (" in result["headline"]
 
 
 def test_what_an_inv_freq_does_not_show_is_said(spec, capsys) -> None:
     """Code that builds positions in the buffer's dtype merges them: 769 of 4096 in bf16."""
-    found = audited(capsys, spec("bf16"), code=1)
-    assert "what positions are rounded to is not seen here: run shift --impl" in found["headline"]
-    assert "769 of the first 4096 stay distinct; whether it does is not seen here" in " ".join(found["notes"])
+    result = audited(capsys, spec("bf16"), code=1)
+    assert "what positions are rounded to is not seen here: run shift --impl" in result["headline"]
+    assert "769 of the first 4096 stay distinct; whether it does is not seen here" in " ".join(
+        result["notes"]
+    )
     assert "positions" not in json.dumps(audited(capsys, spec("bf16_back"), code=1)["headline"])
 
 
 def test_rows_that_were_not_compared_are_said(table_spec, capsys) -> None:
-    found = audited(capsys, table_spec("long"), "--base", "1e4")
-    assert "the first 8192 of 9000 rows were compared, the others not" in " ".join(found["notes"])
+    result = audited(capsys, table_spec("long"), "--base", "1e4")
+    assert "the first 8192 of 9000 rows were compared, the others not" in " ".join(result["notes"])
 
 
 # --- what they are judged against
@@ -154,17 +156,17 @@ def test_rows_that_were_not_compared_are_said(table_spec, capsys) -> None:
 def test_a_frequency_that_is_off_by_half_is_off(given, table_spec, tmp_path, capsys) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     given = (*given, tmp_path) if given == ("--config",) else given
-    found = audited(capsys, table_spec("one_off"), *given, code=1)
-    assert "1 of 64 frequencies is off: pair 17 by 0.5 relative" in found["headline"]
+    result = audited(capsys, table_spec("one_off"), *given, code=1)
+    assert "1 of 64 frequencies is off: pair 17 by 0.5 relative" in result["headline"]
     many = audited(capsys, table_spec("half_off"), *given, code=1)
     assert many["records"][0]["agrees"] == "no"
     assert many["records"][0]["largest_error"] == pytest.approx(0.5, rel=1e-6)
 
 
 def test_without_a_base_the_odd_one_out_is_named(table_spec, capsys) -> None:
-    found = audited(capsys, table_spec("one_off"), code=1)
-    assert "1 of 64 frequencies is off: pair 17 by 0.5 relative" in found["headline"]
-    assert found["records"][0]["against"] == "base 10000 (guessed)"
+    result = audited(capsys, table_spec("one_off"), code=1)
+    assert "1 of 64 frequencies is off: pair 17 by 0.5 relative" in result["headline"]
+    assert result["records"][0]["against"] == "base 10000 (guessed)"
 
 
 @pytest.mark.parametrize(
@@ -184,10 +186,10 @@ def test_without_a_base_the_odd_one_out_is_named(table_spec, capsys) -> None:
     ],
 )
 def test_it_is_judged_against_what_was_given(name, given, agrees, spec, capsys) -> None:
-    found = audited(capsys, spec(name), *given, code=int(agrees == "no"))
-    assert {row["agrees"] for row in found["records"]} == {agrees}
-    assert ("nothing says" in found["headline"]) == (agrees == "unknown")
-    assert ("guessed" in found["records"][0]["against"]) == (agrees == "unknown")
+    result = audited(capsys, spec(name), *given, code=int(agrees == "no"))
+    assert {row["agrees"] for row in result["records"]} == {agrees}
+    assert ("nothing says" in result["headline"]) == (agrees == "unknown")
+    assert ("guessed" in result["records"][0]["against"]) == (agrees == "unknown")
 
 
 def test_the_base_stands_above_a_config(spec, tmp_path, capsys) -> None:
@@ -218,11 +220,11 @@ def test_scaled_frequencies_are_described_and_not_called_right(tmp_path, capsys)
     setting = RopeSetting.of(128, base=5e5, scaling=scaling.parse(llama3))
     theta = torch.tensor(frequencies(setting, "inverse_power", parse("fp32")).astype(np.float32))
     torch.save({"x": theta}, tmp_path / "a.pt")
-    (row,) = (found := audited(capsys, tmp_path / "a.pt"))["records"]
+    (row,) = (result := audited(capsys, tmp_path / "a.pt"))["records"]
     assert row["against"].startswith("base 500000, scaling llama3:factor=8,")
     assert row["agrees"] == "unknown"
     assert row["drift_256"] is None
-    assert "nothing says what the values should be" in found["headline"]
+    assert "nothing says what the values should be" in result["headline"]
     given = ("--base", "5e5", "--scaling", llama3)
     assert audited(capsys, tmp_path / "a.pt", *given)["records"][0]["agrees"] == "yes"
 
@@ -243,8 +245,8 @@ def test_the_effect_of_a_table_is_that_on_random_scores(head_dim, factor) -> Non
     rest = rng.standard_normal((2, 200, n, head_dim - 128))
 
     def scores(table):
-        turned = np.einsum("bmp,bnp->bmn", q * table, np.conj(k * table)).real
-        return (turned + np.einsum("bmd,bnd->bmn", *rest))[:, *np.tril_indices(n)]
+        rotated = np.einsum("bmp,bnp->bmn", q * table, np.conj(k * table)).real
+        return (rotated + np.einsum("bmd,bnd->bmn", *rest))[:, *np.tril_indices(n)]
 
     exact = scores(factor * np.exp(1j * angles))
     drift = scores(cos + 1j * sin) - exact
@@ -276,11 +278,11 @@ def test_the_effect_of_frequencies_counts_every_distance_as_often_as_it_occurs()
 def test_any_base_is_guessed(base, pairs) -> None:
     """From frequencies in float32, in one digit or in seven; and from a table in bfloat16."""
     theta = (base ** (-np.arange(pairs) / pairs)).astype(np.float32).astype(np.float64)
-    found = guessed(Dump("x", "inv_freq", frequencies=theta), Expected())
-    assert found is not None
-    assert found[0].agrees
-    assert found[2].base == pytest.approx(base, rel=1e-5)
-    assert found[2].pairs == pairs
+    result = guessed(Dump("x", "inv_freq", frequencies=theta), Expected())
+    assert result is not None
+    assert result[0].agrees
+    assert result[2].base == pytest.approx(base, rel=1e-5)
+    assert result[2].pairs == pairs
 
 
 def test_layers_share_a_diagnosis_and_partners_are_found_by_their_values() -> None:
@@ -290,8 +292,8 @@ def test_layers_share_a_diagnosis_and_partners_are_found_by_their_values() -> No
         f"r.{name}{n}": part(a) for n, a in enumerate(angles) for name, part in (("b", np.sin), ("a", np.cos))
     }
     held = [Held(Stored(name, "float32", v.shape, v), rope_values.known(v)) for name, v in parts.items()]
-    found = list(run(Source("x", True, held, 4, Expected(), [])))
-    assert {(one.stored.name, one.against) for one in found} == {
+    results = list(run(Source("x", True, held, 4, Expected(), [])))
+    assert {(one.stored.name, one.against) for one in results} == {
         ("r.a0", "base 10000 (guessed)"),
         ("r.b0", "base 10000 (guessed)"),
         ("r.a1", "base 500000 (guessed)"),
@@ -342,8 +344,8 @@ def test_a_checkpoint_is_searched_by_values(tmp_path, capsys) -> None:
     angles = torch.arange(100)[:, None] * 1e4 ** (-torch.arange(16) / 16)
     tensors = {"x.y": angles, "w": torch.randn(64, 64), "i": torch.arange(64), "z": torch.zeros(3, 64, 64)}
     save_file(tensors, tmp_path / "m.safetensors")
-    found = audited(capsys, tmp_path / "m.safetensors", "--base", "1e4")
-    assert [(row["buffer"], row["what"], row["agrees"]) for row in found["records"]] == [
+    result = audited(capsys, tmp_path / "m.safetensors", "--base", "1e4")
+    assert [(row["buffer"], row["what"], row["agrees"]) for row in result["records"]] == [
         ("x.y", "angles", "yes")
     ]
 

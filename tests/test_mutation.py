@@ -80,12 +80,12 @@ def test_code_that_runs_at_import_belongs_to_what_uses_it() -> None:
 
 
 def test_the_core_is_what_computes_decides_and_reads() -> None:
-    found = set(mutate.core())
-    wanted = (
+    results = set(mutate.core())
+    requested = (
         "reference/exact_scores arithmetic/formats recipes bounds/terms engine/tile rope/scaled console/gates"
     )
-    assert {f"ropeaudit/{name}.py" for name in [*wanted.split(), "reports/reading"]} <= found
-    assert not {name for name in found if "third_party" in name or "html" in name or "plots" in name}
+    assert {f"ropeaudit/{name}.py" for name in [*requested.split(), "reports/reading"]} <= results
+    assert not {name for name in results if "third_party" in name or "html" in name or "plots" in name}
 
 
 def test_telling_tests_come_first_and_the_rest_within_the_budget(tmp_path: Path, monkeypatch) -> None:
@@ -128,15 +128,15 @@ def test_a_killed_mutant_of_an_unchanged_file_is_not_run_again(tmp_path: Path) -
 def test_the_report_names_each_survivor(capsys, monkeypatch) -> None:
     picked = mutate.sampled(["ropeaudit/inputs/masks.py"], 4, 0)
     outcomes = ["killed", "timeout", "survived", "survived"]
-    found = {
+    results = {
         (one.file, one.put, one.start): mutate.as_record(mutate.held.Outcome(one, outcome, covering=5))
         for one, outcome in zip(picked, outcomes, strict=True)
     }
     monkeypatch.setattr(mutate, "equivalents", lambda: {picked[3].key: "because"})
-    assert mutate.report(picked, found, 0.5) == 0
-    assert mutate.report(picked, found, 0.95) == 1
-    said = capsys.readouterr().out
-    assert "1 equivalent, 1 killed, 1 survived, 1 timeout\n2 of 3 that are not equivalent" in said
-    assert f"{picked[2].file}:{picked[2].line} {picked[2].operator}, survived" in said
-    assert "".join(f"+{picked[2].after}".split()) in "".join(said.split())
-    assert picked[3].after not in said
+    assert mutate.report(picked, results, 0.5) == 0
+    assert mutate.report(picked, results, 0.95) == 1
+    message = capsys.readouterr().out
+    assert "1 equivalent, 1 killed, 1 survived, 1 timeout\n2 of 3 that are not equivalent" in message
+    assert f"{picked[2].file}:{picked[2].line} {picked[2].operator}, survived" in message
+    assert "".join(f"+{picked[2].after}".split()) in "".join(message.split())
+    assert picked[3].after not in message

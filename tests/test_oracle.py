@@ -86,7 +86,7 @@ class Audit:
         path = tmp_path / "qk.npz"
         np.savez(path, q=q, k=k)
         setting = {"rotary_dim": self.rotary_dim, "base": self.base, "layout": self.layout}
-        found = ropeaudit.shift(
+        result = ropeaudit.shift(
             self.offsets,
             self.dtype,
             self.recipe,
@@ -97,26 +97,26 @@ class Audit:
             scale=self.scale,
             **setting,
         )
-        return list(found)
+        return list(result)
 
 
 def differences(expected: oracle.Expected, record: Any) -> list[str]:
     """Say which columns of a record are not as expected."""
-    wanted, wrong = expected.columns, []
+    requested, wrong = expected.columns, []
     for name in ("distinct_positions", "scores"):
-        if getattr(record, name) != wanted[name]:
-            wrong.append(f"{name}: expected {wanted[name]}, seen {getattr(record, name)}")
+        if getattr(record, name) != requested[name]:
+            wrong.append(f"{name}: expected {requested[name]}, seen {getattr(record, name)}")
     if record.nonfinite != expected.nonfinite:
         wrong.append(f"nonfinite: expected {expected.nonfinite}, seen {record.nonfinite}")
     for name in COLUMNS:
-        if getattr(record, name) != pytest.approx(wanted[name], rel=CLOSE, abs=0.0, nan_ok=True):
-            wrong.append(f"{name}: expected {wanted[name]!r}, seen {getattr(record, name)!r}")
-    slack = CLOSE * wanted["drift_mean_abs"]
-    if record.drift_bias != pytest.approx(wanted["drift_bias"], rel=0.0, abs=slack, nan_ok=True):
-        wrong.append(f"drift_bias: expected {wanted['drift_bias']!r}, seen {record.drift_bias!r}")
-    if not expected.nonfinite and wanted["drift_max"]:
+        if getattr(record, name) != pytest.approx(requested[name], rel=CLOSE, abs=0.0, nan_ok=True):
+            wrong.append(f"{name}: expected {requested[name]!r}, seen {getattr(record, name)!r}")
+    slack = CLOSE * requested["drift_mean_abs"]
+    if record.drift_bias != pytest.approx(requested["drift_bias"], rel=0.0, abs=slack, nan_ok=True):
+        wrong.append(f"drift_bias: expected {requested['drift_bias']!r}, seen {record.drift_bias!r}")
+    if not expected.nonfinite and requested["drift_max"]:
         worst = expected.drift[record.worst_head, record.worst_query, record.worst_key]
-        if abs(worst) != pytest.approx(wanted["drift_max"], rel=CLOSE):
+        if abs(worst) != pytest.approx(requested["drift_max"], rel=CLOSE):
             wrong.append(f"worst_*: a drift of {worst!r}, not the largest")
     return wrong
 
@@ -126,8 +126,8 @@ def check(audit: Audit, tmp_path: Any) -> None:
     wrong = {}
     for offset, record in zip(audit.offsets, audit.measure(tmp_path, q, k), strict=True):
         assert record.offset == offset
-        if found := differences(audit.expect(offset, q, k), record):
-            wrong[offset] = found
+        if result := differences(audit.expect(offset, q, k), record):
+            wrong[offset] = result
     assert not wrong
 
 

@@ -128,13 +128,13 @@ def test_no_command_writes_over_what_it_reads(line, name, how, inputs, tmp_path,
         ("a.csv.meta.json", "a.csv", ""),
     ],
 )
-def test_what_stands_beside_a_file_counts_too(written, read, made, tmp_path, monkeypatch) -> None:
+def test_what_stands_beside_a_file_counts_too(written, read, built, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a.csv", "a.csv.meta.json", "x.csv.part"):
         Path(name).touch()
     with pytest.raises(UsageError, match="one of the files to read") as error:
         overwriting.refuse_inputs({"outputs": (written,), "files": (read,)})
-    assert (f"writes {made!r} too" in str(error.value)) == bool(made)
+    assert (f"writes {built!r} too" in str(error.value)) == bool(built)
     overwriting.refuse_inputs({"outputs": ("y.csv", "/dev/null"), "files": (read, "/dev/null"), "n": 3})
 
 
@@ -214,27 +214,27 @@ MANY = [*SMALL, "--seed", "0-3+1"]  # a task a seed: four of two rows
 def test_a_finished_report_does_not_shrink(name, tmp_path, capsys) -> None:
     pytest.importorskip("pyarrow")
     path, page = tmp_path / name, tmp_path / "x.html"
-    asked = [*MANY, "-o", str(path), "-o", str(page)]
-    assert main(asked) == 0
+    requested = [*MANY, "-o", str(path), "-o", str(page)]
+    assert main(requested) == 0
     before = contents(tmp_path)
     capsys.readouterr()
     with pytest.MonkeyPatch.context() as patch:
         broken_after(1, patch, KeyboardInterrupt())
-        assert main(asked) == 130
-    said = capsys.readouterr().err
-    assert "interrupted: 2 rows were done" in said
-    assert "written" not in said
-    assert f"{str(path)!r}, {str(page)!r} are left as before" in said
-    assert f"the rows are in '{path}.part'; the same command with --resume goes on" in said
+        assert main(requested) == 130
+    message = capsys.readouterr().err
+    assert "interrupted: 2 rows were done" in message
+    assert "written" not in message
+    assert f"{str(path)!r}, {str(page)!r} are left as before" in message
+    assert f"the rows are in '{path}.part'; the same command with --resume goes on" in message
     part = Path(f"{path}.part")
     assert part.read_bytes().count(b"\n") == 2
     part_bytes = part.read_bytes()
     part.unlink()
     assert contents(tmp_path) == before
     part.write_bytes(part_bytes)
-    assert main(asked) == 2
+    assert main(requested) == 2
     assert "go on with --resume" in capsys.readouterr().err
-    assert main([*asked, "--resume"]) == 0
+    assert main([*requested, "--resume"]) == 0
     assert set(contents(tmp_path)) == set(before)
     if name != "x.json" and name != "x.parquet":  # they hold the time
         assert path.read_bytes() == before[str(path)]
@@ -246,9 +246,9 @@ def test_a_report_that_was_not_there_is_written_when_broken_off(tmp_path, capsys
         with pytest.MonkeyPatch.context() as patch:
             broken_after(1, patch, KeyboardInterrupt())
             assert main([*MANY, "-o", str(path), *more]) == 130
-        said = capsys.readouterr().err
-        assert f"interrupted: {rows} rows were done" in said
-        assert ("and written" in said) == (rows == 2)
+        message = capsys.readouterr().err
+        assert f"interrupted: {rows} rows were done" in message
+        assert ("and written" in message) == (rows == 2)
     assert main([*MANY, "-o", str(path), "--resume"]) == 0
     assert main([*MANY, "-o", str(tmp_path / "y.jsonl")]) == 0
     assert path.read_bytes() == (tmp_path / "y.jsonl").read_bytes()
@@ -258,17 +258,17 @@ def test_a_report_that_was_not_there_is_written_when_broken_off(tmp_path, capsys
 @pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.json"])
 def test_a_shard_does_not_take_the_place_of_another(name, tmp_path, capsys) -> None:
     path = tmp_path / name
-    asked = [*MANY, "-o", str(path)]
-    assert main([*asked, "--shard", "1/2"]) == 0
+    requested = [*MANY, "-o", str(path)]
+    assert main([*requested, "--shard", "1/2"]) == 0
     before = contents(tmp_path)
     for more in ([], ["--resume"]):
-        assert main([*asked, "--shard", "2/2", *more]) == 2
+        assert main([*requested, "--shard", "2/2", *more]) == 2
         assert f"{str(path)!r} holds " in capsys.readouterr().err
         assert contents(tmp_path) == before
-    assert main([*asked, "--shard", "1/2"]) == 0
-    assert main([*asked, "--shard", "1/2", "--resume"]) == 0
+    assert main([*requested, "--shard", "1/2"]) == 0
+    assert main([*requested, "--shard", "1/2", "--resume"]) == 0
     path.write_text("something else\n")
-    assert main([*asked, "--shard", "2/2"]) == 0
+    assert main([*requested, "--shard", "2/2"]) == 0
 
 
 def test_a_ctrl_c_while_the_report_is_written_says_where_the_rows_are(tmp_path, capsys, monkeypatch) -> None:
@@ -279,8 +279,8 @@ def test_a_ctrl_c_while_the_report_is_written_says_where_the_rows_are(tmp_path, 
     path.write_text("finished")
     monkeypatch.setattr(output_files.os, "fsync", stop)
     assert main([*SMALL, "-o", str(path)]) == 130
-    said = capsys.readouterr().err
-    assert f"the rows are in '{path}.part', and the same command with --resume goes on" in said
+    message = capsys.readouterr().err
+    assert f"the rows are in '{path}.part', and the same command with --resume goes on" in message
     assert path.read_text() == "finished"
     assert sorted(os.listdir(tmp_path)) == ["x.jsonl", "x.jsonl.part"]
 
@@ -289,8 +289,8 @@ def test_other_commands_do_not_shrink_a_report_either(tmp_path, capsys, monkeypa
     from ropeaudit.features.limit import analysis as limit
 
     path = tmp_path / "x.json"
-    asked = ["limit", *SIZES, "--recipe", "hf,uniform", "--dtype", "fp16", "--up-to", "100", "-f", "csv"]
-    assert main([*asked, "-o", str(path)]) == 0
+    requested = ["limit", *SIZES, "--recipe", "hf,uniform", "--dtype", "fp16", "--up-to", "100", "-f", "csv"]
+    assert main([*requested, "-o", str(path)]) == 0
     before, usual = path.read_bytes(), limit.run
 
     def run(*arguments, **options):
@@ -299,13 +299,13 @@ def test_other_commands_do_not_shrink_a_report_either(tmp_path, capsys, monkeypa
 
     monkeypatch.setattr(limit, "run", run)
     capsys.readouterr()
-    assert main([*asked, "-o", str(path)]) == 130
+    assert main([*requested, "-o", str(path)]) == 130
     seen = capsys.readouterr()
     assert f"interrupted: 1 rows were done; {str(path)!r} is left as before" in seen.err
     assert seen.out.count("\n") == 2
     assert path.read_bytes() == before
     path.unlink()
-    assert main([*asked, "-o", str(path)]) == 130
+    assert main([*requested, "-o", str(path)]) == 130
     assert "interrupted: 1 rows were done and written\n" in capsys.readouterr().err
     assert len(json.loads(path.read_text())["records"]) == 1
 
@@ -332,13 +332,13 @@ def test_a_signal_leaves_a_finished_report_as_it_was(number, tmp_path) -> None:
         while not (part.exists() and part.stat().st_size) and time.monotonic() < deadline:
             time.sleep(0.02)
         process.send_signal(number)
-        said = process.communicate(timeout=60)[1]
+        message = process.communicate(timeout=60)[1]
     assert path.read_text() == "finished\n"
     assert part.read_bytes().endswith(b"}\n")
     if number != signal.SIGKILL:
         assert process.returncode == 130
-        assert said.count("\n") == 1
-        assert f"{str(path)!r} is left as before; the rows are in {str(part)!r}; the same command" in said
+        assert message.count("\n") == 1
+        assert f"{str(path)!r} is left as before; the rows are in {str(part)!r}; the same command" in message
 
 
 def test_a_full_disk_leaves_a_finished_report_as_it_was(tmp_path, capsys, monkeypatch) -> None:
@@ -388,9 +388,9 @@ def test_a_link_into_a_folder_that_is_not_there_or_to_itself(tmp_path, capsys) -
     (tmp_path / "b.csv").symlink_to(tmp_path / "b.csv")
     for name in ("a.csv", "b.csv"):
         assert main([*SMALL, "-o", str(tmp_path / name)]) == 2
-        said = capsys.readouterr().err
-        assert "cannot be written" in said
-        assert said.count("\n") == 1
+        message = capsys.readouterr().err
+        assert "cannot be written" in message
+        assert message.count("\n") == 1
     assert sorted(os.listdir(tmp_path)) == ["a.csv", "b.csv"]
 
 

@@ -144,9 +144,9 @@ SOURCE = textwrap.dedent('''
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    found = tmp_path_factory.mktemp("own") / "kernels.py"
-    found.write_text(SOURCE)
-    return found
+    result = tmp_path_factory.mktemp("own") / "kernels.py"
+    result.write_text(SOURCE)
+    return result
 
 
 def run(path, name, *more, capsys):
@@ -180,8 +180,8 @@ def test_signature_order_and_layout_are_found_out(path, name, order, layout) -> 
     assert fit.error < 1e-5
     assert fit.permuted == (name == "deepseek")
     assert fit.way.engine == ("numpy" if name == "numpy_one" else "torch")
-    kept = own_code.load(f"{path}:{name}", order).fit(SETTING)
-    assert kept.way == fit.way
+    stored = own_code.load(f"{path}:{name}", order).fit(SETTING)
+    assert stored.way == fit.way
     for record in shift((0, 4096), ("fp32", "bf16"), implementations=f"{path}:{name}", heads=2, seq_len=32):
         assert record.layout == layout
         assert record.drift_rms < (1e-4 if record.dtype == "float32" else 4e-3)
@@ -206,12 +206,12 @@ def test_what_is_measured_is_a_plain_computation(path) -> None:
     from ropeaudit.inputs import qk
     from ropeaudit.subjects.calling.own_code import load
 
-    made = qk.make("gaussian", 1, 1, 16, SETTING, 0)
+    built = qk.make("gaussian", 1, 1, 16, SETTING, 0)
     rotate = load(f"{path}:bhsd").fresh(SETTING, parse("bf16"))
-    q, k = (rotate(x, np.arange(16) + 1000)[0].astype(np.float64) for x in (made.q, made.k))
+    q, k = (rotate(x, np.arange(16) + 1000)[0].astype(np.float64) for x in (built.q, built.k))
     theta = 10000.0 ** (-np.arange(32) / 32)
-    turns = np.exp(1j * np.arange(16)[:, None] * theta)
-    a, b = ((x[0][:, :32] + 1j * x[0][:, 32:]) * turns for x in (made.q, made.k))
+    rotations = np.exp(1j * np.arange(16)[:, None] * theta)
+    a, b = ((x[0][:, :32] + 1j * x[0][:, 32:]) * rotations for x in (built.q, built.k))
     exact = (a @ b.conj().T).real / 8
     assert record.drift_max == pytest.approx(np.abs(q @ k.T / 8 - exact).max(), rel=1e-9)
 
@@ -235,8 +235,8 @@ def test_two_layouts_in_one_command(path, capsys) -> None:
         capsys=capsys,
     )
     assert code == 0
-    found = [(row["subject"].rpartition(":")[2], row["layout"]) for row in report["records"]]
-    assert found[::2] == [("hf", "interleaved"), ("interleaved", "interleaved"), ("bhsd", "half")]
+    results = [(row["subject"].rpartition(":")[2], row["layout"]) for row in report["records"]]
+    assert results[::2] == [("hf", "interleaved"), ("interleaved", "interleaved"), ("bhsd", "half")]
 
 
 def test_the_base_reaches_functions_and_modules(path) -> None:
@@ -254,22 +254,24 @@ def test_the_base_reaches_functions_and_modules(path) -> None:
         ("bhsd", "called as f(x, positions) with torch tensors bhsd, layout half (detected)"),
     ],
 )
-def test_findings_are_said_and_recorded(path, name, said, capsys) -> None:
+def test_findings_are_said_and_recorded(path, name, error_line, capsys) -> None:
     code, report, err = run(path, name, "--dtype", "bf16", capsys=capsys)
     assert code == 0
-    assert said in err
-    assert any(said in text for text in report["findings"])
+    assert error_line in err
+    assert any(error_line in text for text in report["findings"])
 
 
 @pytest.mark.parametrize(
     ("name", "side", "said"), [("skewed", "k", None), ("one_head", None, "head 1 of 2 alone: no rotation")]
 )
-def test_k_and_heads_that_are_rotated_otherwise_are_out_of_place(name, side, said, path, capsys) -> None:
+def test_k_and_heads_that_are_rotated_otherwise_are_out_of_place(
+    name, side, error_line, path, capsys
+) -> None:
     _, report, _ = run(path, name, "--dtype", "bf16", "--offset", "0", capsys=capsys)
     (row,) = report["records"]
     assert (row["verdict"], row["within_tolerance"]) == ("misplaced", "no")
     assert side in (None, row["place_side"])
-    assert said in (None, row["resembles"])
+    assert error_line in (None, row["resembles"])
 
 
 def test_nan_is_a_verdict(path, capsys) -> None:
@@ -303,10 +305,10 @@ def test_prints_stay_out_of_the_report(path, capsys) -> None:
         ("hsdd", "did you mean hsd"),
     ],
 )
-def test_what_cannot_be_called_is_one_line(path, name, said, capsys) -> None:
+def test_what_cannot_be_called_is_one_line(path, name, error_line, capsys) -> None:
     assert main(["shift", "--impl", f"{path}:{name}", *SMALL]) == 2
     seen = capsys.readouterr()
-    assert said in seen.err
+    assert error_line in seen.err
     assert seen.out == ""
     assert len([line for line in seen.err.splitlines() if line.startswith("ropeaudit: error")]) == 1
     assert "Traceback" not in seen.err
@@ -323,9 +325,9 @@ def test_what_cannot_be_called_is_one_line(path, name, said, capsys) -> None:
         ("a:b c", "does not say which function"),
     ],
 )
-def test_what_is_not_there(spec, said, capsys) -> None:
+def test_what_is_not_there(spec, error_line, capsys) -> None:
     assert main(["shift", "--impl", spec, *SMALL]) == 2
-    assert said in capsys.readouterr().err
+    assert error_line in capsys.readouterr().err
 
 
 def test_a_first_position_is_a_plain_integer() -> None:
@@ -347,12 +349,12 @@ def test_a_file_that_is_no_python_file_is_one_line(tmp_path, capsys) -> None:
         ("1 / 0", "ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_module_that_fails_to_import_is_one_line(source, said, tmp_path, capsys) -> None:
+def test_a_module_that_fails_to_import_is_one_line(source, error_line, tmp_path, capsys) -> None:
     path = tmp_path / "broken.py"
     path.write_text(source)
     assert main(["shift", "--impl", f"{path}:f"]) == 2
     seen = capsys.readouterr().err
-    assert said in seen
+    assert error_line in seen
     assert "Traceback" not in seen
 
 
@@ -420,11 +422,11 @@ def test_a_module_under_audit_keeps_its_state(path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="spawned processes")
 @pytest.mark.parametrize("more", [["--jobs", "2"], ["--jobs", "2", "--layout", "half"]])
 def test_findings_come_home_from_workers(more, path, capsys) -> None:
-    asked = ["shift", "--impl", f"{path}:wide,{path}:in_place", "--dtype", "fp16,bf16", *SMALL]
-    asked += ["--offset", "0-19+1", "--columns", "offset"]
-    assert main([*asked, *more[2:]]) == 0
+    requested = ["shift", "--impl", f"{path}:wide,{path}:in_place", "--dtype", "fp16,bf16", *SMALL]
+    requested += ["--offset", "0-19+1", "--columns", "offset"]
+    assert main([*requested, *more[2:]]) == 0
     alone = capsys.readouterr()
     assert "returns float32 for bfloat16" in alone.err
     assert "changes its input where it lies" in alone.err
-    assert main([*asked, *more]) == 0
+    assert main([*requested, *more]) == 0
     assert capsys.readouterr() == alone

@@ -42,19 +42,19 @@ def rows(text: str) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])
 def test_a_subject_agrees_with_itself_exactly(dtype) -> None:
-    for found in compare("hf", "hf", dtype, (0, 131072)):
-        assert found["parity_max"] == found["parity_rms"] == found["a_nearer"] == found["b_nearer"] == 0
-        assert found["nearer"] == "equal"
-        assert found["worst_head"] is None
-        assert found["a_drift_rms"] == found["b_drift_rms"] > 0
+    for result in compare("hf", "hf", dtype, (0, 131072)):
+        assert result["parity_max"] == result["parity_rms"] == result["a_nearer"] == result["b_nearer"] == 0
+        assert result["nearer"] == "equal"
+        assert result["worst_head"] is None
+        assert result["a_drift_rms"] == result["b_drift_rms"] > 0
 
 
 def test_meta_is_nearer_than_hf_in_bfloat16() -> None:
-    for found in compare("hf", "meta", offsets=(0, 32768, 131072)):
-        assert found["nearer"] == "meta"
-        assert found["b_drift_rms"] < 0.85 * found["a_drift_rms"]
-        assert found["b_nearer"] > found["a_nearer"] > 0
-        assert found["a_nearer"] + found["b_nearer"] < 1  # scores in bfloat16 are often the same
+    for result in compare("hf", "meta", offsets=(0, 32768, 131072)):
+        assert result["nearer"] == "meta"
+        assert result["b_drift_rms"] < 0.85 * result["a_drift_rms"]
+        assert result["b_nearer"] > result["a_nearer"] > 0
+        assert result["a_nearer"] + result["b_nearer"] < 1  # scores in bfloat16 are often the same
 
 
 def test_the_order_of_the_two_changes_signs_alone() -> None:
@@ -69,9 +69,9 @@ def test_the_order_of_the_two_changes_signs_alone() -> None:
 @pytest.mark.parametrize(("dtype", "mask"), [("bf16", "causal"), ("fp32", "full"), ("fp64", "causal")])
 def test_drift_is_that_of_the_audit(dtype, mask) -> None:
     case = {"heads": 4, "kv_heads": 2, "seq_len": 70, "mask": mask, "layout": "interleaved", "rotary_dim": 64}
-    found = compare("hf", "vllm-cuda", dtype, (0, 4096), **case)
+    result = compare("hf", "vllm-cuda", dtype, (0, 4096), **case)
     audited = list(shift((0, 4096), dtype, ["hf", "vllm-cuda"], **case))
-    for index, one in enumerate(found):
+    for index, one in enumerate(result):
         for side, record in zip("ab", (audited[index], audited[2 + index]), strict=True):
             assert one[f"{side}_drift_rms"] == pytest.approx(record.drift_rms, rel=2e-4)
             assert one[f"{side}_drift_max"] == pytest.approx(record.drift_max, rel=2e-4)
@@ -94,13 +94,13 @@ def test_parity_is_the_difference_of_all_scores_at_once() -> None:
     some, setting = qk.make("gaussian", 2, 2, 600, RopeSetting.of(128), 0), RopeSetting.of()
     apart = brute("vllm-cuda", some, setting, 1000) - brute("trtllm", some, setting, 1000)
     apart *= np.tril(np.ones((600, 600)))
-    (found,) = compare("vllm-cuda", "trtllm", offsets=(1000,), seq_len=600)
+    (result,) = compare("vllm-cuda", "trtllm", offsets=(1000,), seq_len=600)
     assert apart.any()
-    assert found["scores"] == 2 * 600 * 601 // 2
-    assert found["parity_rms"] == pytest.approx(np.sqrt((apart**2).sum() / found["scores"]), rel=1e-3)
+    assert result["scores"] == 2 * 600 * 601 // 2
+    assert result["parity_rms"] == pytest.approx(np.sqrt((apart**2).sum() / result["scores"]), rel=1e-3)
     place = np.unravel_index(np.abs(apart).argmax(), apart.shape)
-    assert (found["worst_head"], found["worst_query"], found["worst_key"]) == place
-    assert found["parity_max"] == pytest.approx(np.abs(apart).max(), rel=1e-3)
+    assert (result["worst_head"], result["worst_query"], result["worst_key"]) == place
+    assert result["parity_max"] == pytest.approx(np.abs(apart).max(), rel=1e-3)
 
 
 def test_neither_tiles_nor_panels_nor_threads_change_the_result(monkeypatch) -> None:
@@ -108,7 +108,7 @@ def test_neither_tiles_nor_panels_nor_threads_change_the_result(monkeypatch) -> 
     monkeypatch.setattr(pair.plan, "PANEL", 128)
     monkeypatch.setattr(pair.tile, "TILE_ROWS", 50)
     monkeypatch.setattr(pair.tile, "TILE_COLUMNS", 70)
-    monkeypatch.setattr(pair.circumstances, "threads", lambda: 1)
+    monkeypatch.setattr(pair.metadata, "threads", lambda: 1)
     (cut,) = compare("hf", "meta", offsets=(5,), seq_len=300)
     for name in COLUMNS:
         if name in ("reference_error", "a_drift_max", "b_drift_max") or name.endswith(("rms", "bias")):
@@ -121,7 +121,7 @@ def test_only_tiles_are_held(monkeypatch) -> None:
     shapes = []
     real = pair._note
     monkeypatch.setattr(
-        pair, "_note", lambda found, apart, *rest: shapes.append(apart.shape) or real(found, apart, *rest)
+        pair, "_note", lambda results, apart, *rest: shapes.append(apart.shape) or real(results, apart, *rest)
     )
     compare("hf", "meta", heads=1, seq_len=1100)
     assert max(shapes) == (512, 512)
@@ -137,9 +137,9 @@ def test_inputs_rounded_differently_get_a_reference_each(tmp_path, capsys) -> No
     seen = capsys.readouterr()
     assert "hf[input=fp32] rounds q and k to float32, hf to bfloat16" in seen.err
     assert "own reference" in seen.err
-    (found,) = rows(seen.out)
+    (result,) = rows(seen.out)
     own = next(iter(shift(0, "bf16", "hf", qk=str(path))))
-    assert float(found["b_drift_rms"]) == pytest.approx(own.drift_rms, rel=1e-3)
+    assert float(result["b_drift_rms"]) == pytest.approx(own.drift_rms, rel=1e-3)
     assert main([*command, "--set", "input=bf16"]) == 0
     assert "own reference" in capsys.readouterr().err  # the side's own change has the last word
     assert main(["parity", "hf[table=fp32]", "hf", "--qk", f"{path}", "--offset", "0", "-f", "csv"]) == 0
@@ -168,9 +168,9 @@ def test_two_files_of_one_name_are_told_apart(tmp_path, capsys) -> None:
         (tmp_path / folder / "own.toml").write_text(f'extends = "hf"\n{text}\n')
     first, second = (f"{tmp_path / folder / 'own.toml'}" for folder in "ab")
     assert main(["parity", first, second, *SMALL, "-f", "csv"]) == 0
-    found = rows(capsys.readouterr().out)
-    assert {(one["a"], one["b"]) for one in found} == {(first, second)}
-    assert {one["nearer"] for one in found} <= {first, second, "equal"}
+    results = rows(capsys.readouterr().out)
+    assert {(one["a"], one["b"]) for one in results} == {(first, second)}
+    assert {one["nearer"] for one in results} <= {first, second, "equal"}
 
 
 def test_lost_scores_are_a_finding(capsys) -> None:
@@ -189,8 +189,8 @@ def test_lost_scores_are_a_finding(capsys) -> None:
 
 
 def test_clipped_angles_are_judged_at_their_positions() -> None:
-    (found,) = compare("hf", "hf-sdpa", "fp64", (500,), clip=100.0)
-    assert 0 < found["a_drift_rms"] < 1e-4
+    (result,) = compare("hf", "hf-sdpa", "fp64", (500,), clip=100.0)
+    assert 0 < result["a_drift_rms"] < 1e-4
 
 
 def test_the_headline_holds_the_numbers(capsys) -> None:
@@ -258,10 +258,10 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
         (["hf", "meta", "-f", "xml"], "unknown report format"),
     ],
 )
-def test_bad_input_gets_one_line(options, said, tmp_path, capsys) -> None:
+def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:
     assert main(["parity", *options, "-o", f"{tmp_path / 'x.csv'}"]) == 2
     seen = capsys.readouterr()
-    assert said in seen.err
+    assert error_line in seen.err
     assert seen.err.count("\n") == 1
     assert seen.out == ""
     assert list(tmp_path.iterdir()) == []

@@ -20,7 +20,7 @@ from ropeaudit.main import main
 from ropeaudit.runtime import atomic_files
 
 SMALL = ["shift", "--heads", "1", "--head-dim", "8", "--seq-len", "4", "--recipe", "hf", "--dtype", "fp16"]
-ASKED = [*SMALL, "--offset", "0,7,100000", "-q", "-f", "csv"]
+REQUESTED = [*SMALL, "--offset", "0,7,100000", "-q", "-f", "csv"]
 ROWS = list(Audit([Case(heads=1, seq_len=4, head_dim=8)], ["hf"], ["fp16"], [0, 7, 100000]).run(1))
 LINES = [part_rows.line_of(row) for row in ROWS]
 posix = pytest.mark.skipif(os.name != "posix", reason="links, pipes, locks")
@@ -50,11 +50,14 @@ FOREIGN = [
 def test_a_foreign_part_file_is_refused_and_left_alone(content, more, tmp_path, capsys) -> None:
     part = tmp_path / "x.jsonl.part"
     part.write_bytes(content)
-    assert main([*ASKED, "-o", str(tmp_path / "x.jsonl"), *more]) == 2
-    said = capsys.readouterr().err
-    assert "does not hold rows of this version of ropeaudit" in said or "is not as ropeaudit wrote it" in said
-    assert "or give another -o" in said or "remove the line" in said
-    assert said.count("\n") == 1
+    assert main([*REQUESTED, "-o", str(tmp_path / "x.jsonl"), *more]) == 2
+    message = capsys.readouterr().err
+    assert (
+        "does not hold rows of this version of ropeaudit" in message
+        or "is not as ropeaudit wrote it" in message
+    )
+    assert "or give another -o" in message or "remove the line" in message
+    assert message.count("\n") == 1
     assert part.read_bytes() == content
     assert os.listdir(tmp_path) == ["x.jsonl.part"]
 
@@ -72,10 +75,10 @@ def test_a_part_that_is_no_file_is_refused(kind, more, tmp_path, capsys) -> None
         os.mkfifo(part)
     else:
         part.mkdir()
-    assert main([*ASKED, "-o", str(tmp_path / "x.jsonl"), *more]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "give another" in said
+    assert main([*REQUESTED, "-o", str(tmp_path / "x.jsonl"), *more]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "give another" in message
     assert os.path.lexists(part)
     assert target.exists() == (kind == "link")
     assert kind != "link" or target.read_bytes() == LINES[0]
@@ -101,20 +104,22 @@ def test_a_tail_with_another_key_is_not_torn_off(place, other) -> None:
 @pytest.mark.parametrize("value", [[], {}, [1], None, True, "7", "", 7.5, 7, -1, 2**70, -1.0, "\u2028"])
 def test_a_value_of_another_kind_is_refused_or_kept_as_it_is(value) -> None:
     for name in records.COLUMNS:
-        _refused_or_kept(name, value)
+        _refused_or_stored(name, value)
 
 
-def _refused_or_kept(name: str, value: object) -> None:
-    found = ROWS[0].as_dict() | {name: value}
-    line = (json.dumps(found) + "\n").encode()
+def _refused_or_stored(name: str, value: object) -> None:
+    result = ROWS[0].as_dict() | {name: value}
+    line = (json.dumps(result) + "\n").encode()
     if part_rows._wrong(name, value):
         with pytest.raises(BadInput, match=f"line 1: {name} "):
             part_rows.parsed("x.part", line)
         return
     ((again,), _) = part_rows.parsed("x.part", line)
-    assert repr(again.as_dict()) == repr(found)
-    wanted = (str,) if name in records.TEXT_COLUMNS else (int,) if name in records.WHOLE_COLUMNS else (float,)
-    assert type(value) in (*wanted, type(None) if name in records.OPTIONAL_COLUMNS else wanted[0])
+    assert repr(again.as_dict()) == repr(result)
+    requested = (
+        (str,) if name in records.TEXT_COLUMNS else (int,) if name in records.WHOLE_COLUMNS else (float,)
+    )
+    assert type(value) in (*requested, type(None) if name in records.OPTIONAL_COLUMNS else requested[0])
 
 
 @pytest.mark.parametrize(
@@ -133,13 +138,13 @@ def _refused_or_kept(name: str, value: object) -> None:
         ("verdict", "good", "verdict 'good' is no verdict"),
     ],
 )
-def test_rows_are_checked_before_they_are_believed(name, value, said, tmp_path, capsys) -> None:
+def test_rows_are_checked_before_they_are_believed(name, value, error_line, tmp_path, capsys) -> None:
     part = tmp_path / "x.csv.part"
     content = LINES[1] + (json.dumps(ROWS[0].as_dict() | {name: value}) + "\n").encode()
     part.write_bytes(content)
-    assert main([*ASKED, "-o", str(tmp_path / "x.csv"), "--resume"]) == 2
+    assert main([*REQUESTED, "-o", str(tmp_path / "x.csv"), "--resume"]) == 2
     seen = capsys.readouterr().err
-    assert f"line 2: {said}" in seen or said.endswith("range")
+    assert f"line 2: {error_line}" in seen or error_line.endswith("range")
     assert "remove the line and --resume" in seen
     assert part.read_bytes() == content
 
@@ -150,21 +155,21 @@ def test_two_different_rows_of_a_cell_are_refused(tmp_path, capsys) -> None:
     part.write_bytes(LINES[0] + (json.dumps(other) + "\n").encode())
     before = part.read_bytes()
     for more in ([], ["--dry-run"]):
-        assert main([*ASKED, "-o", str(tmp_path / "x.jsonl"), "--resume", *more]) == 2
+        assert main([*REQUESTED, "-o", str(tmp_path / "x.jsonl"), "--resume", *more]) == 2
         assert "two different rows of hf float16 at offset 0" in capsys.readouterr().err
     assert part.read_bytes() == before
     part.unlink()
     report = tmp_path / "x.jsonl"
     report.write_bytes(before)
-    assert main([*ASKED, "-o", str(report), "--resume"]) == 2
+    assert main([*REQUESTED, "-o", str(report), "--resume"]) == 2
     assert "two different rows of hf float16 at offset 0" in capsys.readouterr().err
     assert report.read_bytes() == before
 
 
 def test_a_row_that_stands_there_twice_counts_once(tmp_path) -> None:
     (tmp_path / "x.jsonl.part").write_bytes(LINES[1] + LINES[1] + LINES[0])
-    assert main([*ASKED, "-o", str(tmp_path / "x.jsonl"), "--resume"]) == 0
-    assert main([*ASKED, "-o", str(tmp_path / "y.jsonl")]) == 0
+    assert main([*REQUESTED, "-o", str(tmp_path / "x.jsonl"), "--resume"]) == 0
+    assert main([*REQUESTED, "-o", str(tmp_path / "y.jsonl")]) == 0
     assert (tmp_path / "x.jsonl").read_bytes() == (tmp_path / "y.jsonl").read_bytes()
 
 
@@ -173,7 +178,7 @@ def test_a_row_that_stands_there_twice_counts_once(tmp_path) -> None:
 def test_resume_does_not_take_a_foreign_file_for_a_torn_report(name, content, tmp_path, capsys) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    assert main([*ASKED, "-o", str(path), "--resume"]) == 2
+    assert main([*REQUESTED, "-o", str(path), "--resume"]) == 2
     assert "is not a report of ropeaudit" in capsys.readouterr().err
     assert path.read_bytes() == content
     assert os.listdir(tmp_path) == [name]
@@ -226,7 +231,7 @@ def test_a_run_does_not_remove_the_part_of_another(tmp_path) -> None:
 @posix
 def test_rows_that_are_taken_over_are_locked_all_the_time(tmp_path, monkeypatch) -> None:
     name = str(tmp_path / "x.jsonl")
-    assert main([*ASKED, "-o", name]) == 0
+    assert main([*REQUESTED, "-o", name]) == 0
     usual, tried = atomic_files.put, []
 
     def put(file, target) -> None:

@@ -8,7 +8,7 @@ import faulty_kernels
 import numpy as np
 import pytest
 import torch
-from faulty_kernels import FAULTS, RIGHT, inverse, right, turn
+from faulty_kernels import FAULTS, RIGHT, inverse, right, rotate
 
 from ropeaudit import RopeSetting, parse, shift
 from ropeaudit.audits.straddling import straddling
@@ -39,8 +39,8 @@ def dtypes(some):
 
 @pytest.mark.parametrize(("name", "dtype"), dtypes(FAULTS))
 def test_a_fault_is_misplaced_and_named(name, dtype) -> None:
-    found = audited(name, dtype)
-    wrong = [one for one in found if one.verdict == "misplaced"]
+    results = audited(name, dtype)
+    wrong = [one for one in results if one.verdict == "misplaced"]
     assert wrong
     assert all(one.place_excess > 1 and one.within_tolerance == "no" for one in wrong)
     assert any(FAULTS[name] in (one.resembles or "") for one in wrong), [one.resembles for one in wrong]
@@ -56,8 +56,8 @@ def test_a_right_kernel_is_in_place(name, dtype) -> None:
 
 
 def test_every_position_is_looked_at_of_a_sample(capsys) -> None:
-    found = audited("last_ones_late", offsets=(32768,), sample=200, seq_len=50000)
-    assert [one.verdict for one in found] == ["misplaced"]
+    results = audited("last_ones_late", offsets=(32768,), sample=200, seq_len=50000)
+    assert [one.verdict for one in results] == ["misplaced"]
     assert [one.verdict for one in audited("x_offset", offsets=(32768,), sample=200, seq_len=50000)] != [
         "misplaced"
     ]
@@ -68,23 +68,23 @@ def test_every_position_is_looked_at_of_a_sample(capsys) -> None:
     [
         (lambda x, at: right(x, at.to(x.dtype)), "bfloat16 positions"),
         (
-            lambda x, at: turn(x, at.float()[:, None] * inverse(64).to(x.dtype).float()),
+            lambda x, at: rotate(x, at.float()[:, None] * inverse(64).to(x.dtype).float()),
             "bfloat16 frequencies",
         ),
-        (lambda x, at: turn(x, (at.float()[:, None] * inverse(64)).to(x.dtype).float()), "bfloat16 angles"),
+        (lambda x, at: rotate(x, (at.float()[:, None] * inverse(64)).to(x.dtype).float()), "bfloat16 angles"),
     ],
 )
-def test_a_known_recipe_keeps_its_own_verdict(change, said) -> None:
+def test_a_known_recipe_keeps_its_own_verdict(change, error_line) -> None:
     own, setting = Own("own", lambda x, positions: change(x, positions)), RopeSetting.of(64)
     at = np.arange(96)
     x = np.random.default_rng(0).standard_normal((2, 96, 64))
     vectors = verification.Vectors(x, x[::-1], at)
-    turning = own.turning(setting, parse("bf16"))
-    found = verification.check(turning, setting, parse("bf16"), vectors, 4001)
-    assert found.excess > 1
-    assert found.recipe
-    assert not found.misplaced
-    assert said in found.resembles
+    rotator = own.rotator(setting, parse("bf16"))
+    result = verification.check(rotator, setting, parse("bf16"), vectors, 4001)
+    assert result.excess > 1
+    assert result.recipe
+    assert not result.misplaced
+    assert error_line in result.resembles
 
 
 def test_a_fault_behind_a_recipe_is_misplaced() -> None:
@@ -92,11 +92,11 @@ def test_a_fault_behind_a_recipe_is_misplaced() -> None:
     own = Own("own", lambda q, k, positions: (right(q, positions.bfloat16()), k))
     setting, at = RopeSetting.of(64), np.arange(96)
     x = np.random.default_rng(0).standard_normal((2, 96, 64))
-    found = verification.check(
-        own.turning(setting, parse("bf16")), setting, parse("bf16"), verification.Vectors(x, x, at), 4001
+    result = verification.check(
+        own.rotator(setting, parse("bf16")), setting, parse("bf16"), verification.Vectors(x, x, at), 4001
     )
-    assert found.misplaced
-    assert "k: no rotation" in found.resembles
+    assert result.misplaced
+    assert "k: no rotation" in result.resembles
 
 
 SCALINGS = [
@@ -115,9 +115,9 @@ def test_every_form_of_right_code_is_allowed(kind, dtype) -> None:
         at = np.array([0, 1, 77, 5000, 131071, 2**20])
         x = np.random.default_rng(0).standard_normal((1, at.size, d)).astype(one.dtype.carrier)
         subject = Emulated(one, setting)
-        found = subject.rotate(x[0], subject.table(at, 0))[None]
+        result = subject.rotate(x[0], subject.table(at, 0))[None]
         rule = allowance.careful(parse(dtype))
-        over = verification.excess(x[None], found[None], at[None], setting, parse(dtype), rule)
+        over = verification.excess(x[None], result[None], at[None], setting, parse(dtype), rule)
         assert over.max() < 1, (d, base, form)
 
 
@@ -136,8 +136,8 @@ def test_the_side_that_is_wrong_tells_as_what_it_is_rotated() -> None:
 
     setting, at = RopeSetting.of(64), np.arange(96)
     x = np.random.default_rng(0).standard_normal((2, 2, 96, 64))
-    turning = Own("own", rotate).turning(setting, parse("fp32"))
-    seen = verification.check(turning, setting, parse("fp32"), verification.Vectors(*x, at), 0)
+    rotator = Own("own", rotate).rotator(setting, parse("fp32"))
+    seen = verification.check(rotator, setting, parse("fp32"), verification.Vectors(*x, at), 0)
     assert seen.resembles == "q alone: position 50 alone: position 50 rotated as 77"
 
 
@@ -147,7 +147,7 @@ def test_one_position_of_two_is_not_called_the_only_one() -> None:
     for count, alone in ((2, False), (3, False)):
         at = np.arange(count)
         seen = verification.check(
-            *(own.turning(setting, parse("fp32")), setting, parse("fp32")),
+            *(own.rotator(setting, parse("fp32")), setting, parse("fp32")),
             *(verification.Vectors(x[:, :count], x[:, :count], at), 0),
         )
         assert ("alone" in seen.resembles) is alone, seen.resembles
@@ -155,24 +155,24 @@ def test_one_position_of_two_is_not_called_the_only_one() -> None:
 
 def test_the_exact_rotation_is_the_same_in_both_precisions() -> None:
     setting, at = RopeSetting.of(64, scaling=scaling("yarn:factor=4,original=64")), np.arange(1000)
-    a, b = (exactly.turns(setting, at, parse(dtype)) for dtype in ("fp32", "fp64"))
+    a, b = (exactly.rotations(setting, at, parse(dtype)) for dtype in ("fp32", "fp64"))
     assert np.abs(a - b).max() < 1e-12
 
 
 def test_offsets_of_code_straddle_what_breaks() -> None:
-    found = straddling(2**17, 256)
-    assert len(found) <= 16
+    results = straddling(2**17, 256)
+    assert len(results) <= 16
     for end in (2**7, 2**8, 2**11, 2**15, 65504, 2**16):
-        assert any(offset < end < offset + 256 for offset in found), end
-    assert max(found) + 256 == 2**17
+        assert any(offset < end < offset + 256 for offset in results), end
+    assert max(results) + 256 == 2**17
     assert straddling(100, 256) == [0]
     assert max(straddling(2**20, 256)) == 2**20 - 256
 
 
 def test_code_gets_them_where_no_offset_is_given(capsys) -> None:
-    asked = ["shift", "--impl", f"{KERNELS}:x_positions", "--dry-run", "-f", "json"]
+    requested = ["shift", "--impl", f"{KERNELS}:x_positions", "--dry-run", "-f", "json"]
     for more, last in (([], 2**17), (["--model", "llama-3.1-8b"], 2**17), (["--seq-len", "100000"], 2**17)):
-        assert main([*asked, *more]) == 0
+        assert main([*requested, *more]) == 0
         axes = {one["axis"]: one for one in json.loads(capsys.readouterr().out)["records"]}
         assert axes["offset"]["count"] == len(straddling(last, 256 if "--seq-len" not in more else 100000))
 
@@ -180,18 +180,18 @@ def test_code_gets_them_where_no_offset_is_given(capsys) -> None:
 def test_calls_that_do_not_fit_are_refused_with_a_wrapper(capsys) -> None:
     gate = ["--heads", "2", "--seq-len", "32", "--head-dim", "64", "--dtype", "bf16", "--rotary-dim", "32"]
     assert main(["shift", "--impl", f"{KERNELS}:x_positions", *gate]) == 2
-    said = capsys.readouterr().err
-    assert "changes dims of the head that --rotary-dim leaves out" in said
+    message = capsys.readouterr().err
+    assert "changes dims of the head that --rotary-dim leaves out" in message
     assert (
         "def rotate(x, positions): return torch.cat([x_positions(x[..., :32], positions), x[..., 32:]]"
-        in said
+        in message
     )
 
 
 def test_angles_where_complex_numbers_came_are_refused() -> None:
     def angled(x, freqs):
         assert freqs.ndim == 2
-        return turn(x, freqs.real.float() if freqs.is_complex() else freqs.float())
+        return rotate(x, freqs.real.float() if freqs.is_complex() else freqs.float())
 
     with pytest.raises(UsageError, match=r"does not rotate pairs .*Wrap it .*def rotate\(x, positions\)"):
         Own("angled", angled).fit(RopeSetting.of(64))
@@ -230,10 +230,10 @@ def test_the_helper_sees_each_fault(name) -> None:
         assert_shift_invariant(
             getattr(faulty_kernels, name), offsets=OFFSETS, head_dim=64, heads=4, seq_len=128, whole=False
         )
-    said = str(caught.value).partition("behaves like: ")[2]
+    message = str(caught.value).partition("behaves like: ")[2]
     allowed = [FAULTS[name], *(["is left out"] if name == "caching" else [])]
     allowed += ["position 32858 rotated as 32857"] if name == "last_ones_late" else []
-    assert any(one in said for one in allowed), said
+    assert any(one in message for one in allowed), message
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -255,8 +255,8 @@ def test_the_helper_lets_right_kernels_pass(name) -> None:
         (lambda x, positions: right(x, positions.clamp(max=2000)), "position 60000 rotated as 2000"),
     ],
 )
-def test_the_helper_sees_positions_between_the_offsets(kernel, said) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_the_helper_sees_positions_between_the_offsets(kernel, error_line) -> None:
+    with pytest.raises(AssertionError, match=error_line):
         assert_shift_invariant(kernel, head_dim=64, offsets=(0, 1000, 60000))
 
 
@@ -321,11 +321,11 @@ def meta(base):
         d = xq.shape[-1]
         freqs = 1.0 / (base ** (torch.arange(0, d, 2)[: d // 2].float() / d))
         angles = torch.outer(positions.float(), freqs)
-        turns = torch.polar(torch.ones_like(angles), angles)
+        rotations = torch.polar(torch.ones_like(angles), angles)
 
         def one(x):
             pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
-            return torch.view_as_real(pairs * turns).flatten(-2).type_as(x)
+            return torch.view_as_real(pairs * rotations).flatten(-2).type_as(x)
 
         return one(xq), one(xk)
 

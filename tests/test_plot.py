@@ -24,7 +24,7 @@ SIGNATURES = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("plots")
+    built = tmp_path_factory.mktemp("plots")
     explain = ["explain", *SMALL, "--recipe", "uniform", "--dtype", "bf16,fp16", "--offset", "1000"]
     limit = ["limit", "--seq-len", "16", "--heads", "1", "--kv-heads", "1", "--up-to", "512"]
     for name, line in {
@@ -51,8 +51,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "float8_e4m3fn,bf16",
         ],
     }.items():
-        assert main([*line, "-q", "-o", f"{made / name}.json"]) == 0
-    return made
+        assert main([*line, "-q", "-o", f"{built / name}.json"]) == 0
+    return built
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +110,8 @@ def test_what_was_to_be_expected_is_drawn_too(sweep) -> None:
 
 def test_the_first_inexact_position_of_each_format_is_marked(sweep) -> None:
     (axes,) = drift.draw(sweep).figure.axes
-    said = {text.get_text().replace("\n", " "): text.xy[0] for text in axes.texts}
-    assert said == {
+    message = {text.get_text().replace("\n", " "): text.xy[0] for text in axes.texts}
+    assert message == {
         "float16: first inexact position 2,049": 2049 - 39,
         "bfloat16: first inexact position 257": 257 - 39,
     }  # hf keeps positions in float32, whose first one is past these offsets
@@ -122,8 +122,8 @@ def test_many_lines_go_beside_the_axes_and_too_many_are_said(sweep) -> None:
     rows = [{**row, "seed": seed} for seed in range(9) for row in sweep]
     picture = drift.draw(rows)
     (axes,) = picture.figure.axes
-    drawn = [name for name in lines(axes) if "seed=" in name]
-    assert len(drawn) == style.MOST_LINES
+    plotted = [name for name in lines(axes) if "seed=" in name]
+    assert len(plotted) == style.MOST_LINES
     assert picture.notes[0].startswith("12 of 36 lines are not drawn, for 24 fit")
     assert axes.get_legend()._bbox_to_anchor is not None
     looks = [tuple(map(str, style.line(number).values())) for number in range(280)]
@@ -242,18 +242,18 @@ def test_safe_stops_drawing_at_some_point(folder) -> None:
 
 def test_heatmap_is_the_drift_of_the_audit() -> None:
     case = {"heads": 2, "seq_len": 40}
-    found = heatmap_analysis.measure(Case(**case), named("hf").resolve(parse("bf16")), 1000)
+    result = heatmap_analysis.measure(Case(**case), named("hf").resolve(parse("bf16")), 1000)
     (record,) = shift(1000, "bf16", "hf", **case)
-    seen = ~found.hidden
+    seen = ~result.hidden
     assert seen.sum() == 40 * 41 // 2
-    assert math.sqrt((found.drift[seen] ** 2).mean()) == pytest.approx(record.drift_rms, rel=1e-3)
-    assert found.largest[0] == pytest.approx(record.drift_max, rel=1e-3)
-    assert found.largest[1:] == (record.worst_head, record.worst_query, record.worst_key)
-    picture = draw_heatmap(found)
+    assert math.sqrt((result.drift[seen] ** 2).mean()) == pytest.approx(record.drift_rms, rel=1e-3)
+    assert result.largest[0] == pytest.approx(record.drift_max, rel=1e-3)
+    assert result.largest[1:] == (record.worst_head, record.worst_query, record.worst_key)
+    picture = draw_heatmap(result)
     axes, bar = picture.figure.axes
     shown = axes.get_images()[0].get_array()
-    np.testing.assert_array_equal(shown.mask, found.hidden)
-    assert shown.max() == found.drift[seen].max()
+    np.testing.assert_array_equal(shown.mask, result.hidden)
+    assert shown.max() == result.drift[seen].max()
     assert "score units" in bar.get_ylabel()
     assert (
         f"of query {record.worst_query} and key {record.worst_key} in head {record.worst_head}"
@@ -262,15 +262,15 @@ def test_heatmap_is_the_drift_of_the_audit() -> None:
 
 
 def test_lost_scores_of_a_heatmap_are_red_and_counted() -> None:
-    found = heatmap_analysis.measure(
+    result = heatmap_analysis.measure(
         Case(heads=1, seq_len=40), named("uniform").resolve(parse("fp16")), 65500
     )
-    picture = draw_heatmap(found)
+    picture = draw_heatmap(result)
     axes = picture.figure.axes[0]
-    lost = np.isnan(found.drift) & ~found.hidden
-    assert 0 < lost.sum() < 820
-    assert f"{lost.sum()} of 820 scores" in picture.title
-    np.testing.assert_array_equal(~axes.get_images()[1].get_array().mask, lost)
+    nonfinite = np.isnan(result.drift) & ~result.hidden
+    assert 0 < nonfinite.sum() < 820
+    assert f"{nonfinite.sum()} of 820 scores" in picture.title
+    np.testing.assert_array_equal(~axes.get_images()[1].get_array().mask, nonfinite)
 
 
 @pytest.mark.parametrize("kind", ["drift", "stages", "bands", "decay", "safe"])
@@ -318,12 +318,12 @@ def test_words_of_the_command_are_those_of_the_drawing() -> None:
         (["-o", "x.svg", "--kind", "heatmap", "--seq-len", "4096"], "at most 2048 positions"),
     ],
 )
-def test_bad_input_gets_one_line(options, said, folder, tmp_path, monkeypatch, capsys) -> None:
+def test_bad_input_gets_one_line(options, error_line, folder, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     names = {"DRIFT": f"{folder / 'drift.json'}", "SAFE": f"{folder / 'safe.json'}"}
     assert main(["plot", *(names.get(word, word) for word in options)]) == 2
     seen = capsys.readouterr()
-    assert said in seen.err
+    assert error_line in seen.err
     assert seen.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -345,9 +345,9 @@ def test_names_of_any_length_and_script_are_drawn(kind, folder, tmp_path, capsys
         )
     path = tmp_path / "long.json"
     path.write_text(json.dumps(whole), encoding="utf-8")
-    drawn = plots.picture(kind, str(path))
+    plotted = plots.picture(kind, str(path))
     was = plots.picture(kind, str(folder / f"{kind}.json"))
-    assert sum(len(axes.get_lines()) for axes in drawn.figure.axes) == (
+    assert sum(len(axes.get_lines()) for axes in plotted.figure.axes) == (
         sum(len(axes.get_lines()) for axes in was.figure.axes)
     )
     assert main(["plot", str(path), "--kind", kind, "-o", f"{tmp_path / 'x.png'}", "-q"]) == 0
@@ -359,9 +359,9 @@ def test_characters_without_a_font_are_a_note(folder, tmp_path, capsys) -> None:
     (tmp_path / "x.json").write_text(text, encoding="utf-8")
     files = [word for suffix in ("svg", "png") for word in ("-o", f"{tmp_path / 'x'}.{suffix}")]
     assert main(["plot", f"{tmp_path / 'x.json'}", *files]) == 0
-    said = capsys.readouterr().err
-    assert said.count("the font lacks some characters of a name: boxes stand for them") == 1
-    assert "Warning" not in said
+    message = capsys.readouterr().err
+    assert message.count("the font lacks some characters of a name: boxes stand for them") == 1
+    assert "Warning" not in message
 
 
 @pytest.mark.parametrize(
@@ -373,16 +373,16 @@ def test_an_edited_report_is_blamed_in_a_line(column, value, folder, tmp_path, c
     (tmp_path / "x.json").write_text(json.dumps(whole), encoding="utf-8")
     line = ["plot", f"{tmp_path / 'x.json'}", "--kind", "stages", "-o", f"{tmp_path / 'x.svg'}"]
     assert main(line) == 2
-    said = capsys.readouterr().err
-    assert "x.json' holds values that no report has" in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert "x.json' holds values that no report has" in message
+    assert message.count("\n") == 1
 
 
 def test_shortened_names_stay_different() -> None:
     names = [f"{'a' * 60}{middle}{'b' * 60}" for middle in "123"]
-    kept, _ = style.limited(dict(zip(names, "xyz", strict=True)), 24, "lines")
-    assert list(kept.values()) == ["x", "y", "z"]
-    assert all(len(name) < 100 for name in kept)
+    stored, _ = style.limited(dict(zip(names, "xyz", strict=True)), 24, "lines")
+    assert list(stored.values()) == ["x", "y", "z"]
+    assert all(len(name) < 100 for name in stored)
 
 
 def test_curves_beneath_the_table(capsys) -> None:

@@ -24,7 +24,7 @@ def exact_weights(some: qk.Inputs, setting: RopeSetting) -> np.ndarray:
     """The softmax of one head's exact scores, causal. Shapes: -> (s, s)."""
     size = some.q.shape[1]
     table = exact_scores.distance_table(np.arange(size, dtype=np.float64), setting)
-    q, k = (exact_scores.turned(x[0], table, setting, "double", 1.0).whole for x in (some.q, some.k))
+    q, k = (exact_scores.rotated(x[0], table, setting, "double", 1.0).whole for x in (some.q, some.k))
     scores = np.where(np.tril(np.ones((size, size))), q @ k.T * setting.scale, -np.inf)
     powers = np.exp(scores - scores.max(1, keepdims=True))
     return powers / powers.sum(1, keepdims=True)
@@ -99,7 +99,7 @@ def test_other_commands_know_the_heads(capsys) -> None:
 
 @pytest.mark.parametrize("fmt", ["bf16", "fp16", "fp32"])
 def test_gaussian_inputs_are_what_narrow_formats_hold(fmt: str) -> None:
-    found = qk.make("gaussian", 2, 1, 500, SETTINGS[0], seed=3)
-    assert found.unchanged_by(parse(fmt))
-    for x in (found.q, found.k):
+    result = qk.make("gaussian", 2, 1, 500, SETTINGS[0], seed=3)
+    assert result.unchanged_by(parse(fmt))
+    for x in (result.q, result.k):
         assert np.array_equal(round_to(x, parse(fmt)), x)

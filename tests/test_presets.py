@@ -36,10 +36,12 @@ def theirs(setting: RopeSetting, maximum: int, length: int) -> tuple[np.ndarray,
     config.max_position_embeddings = maximum
     config.rope_parameters = values
     if setting.scaling.kind == "default":
-        found, factor = LlamaRotaryEmbedding.compute_default_rope_parameters(config)
+        result, factor = LlamaRotaryEmbedding.compute_default_rope_parameters(config)
     else:
-        found, factor = ROPE_INIT_FUNCTIONS[setting.scaling.kind](config, torch.device("cpu"), seq_len=length)
-    return found.double().numpy(), float(factor)
+        result, factor = ROPE_INIT_FUNCTIONS[setting.scaling.kind](
+            config, torch.device("cpu"), seq_len=length
+        )
+    return result.double().numpy(), float(factor)
 
 
 def check(setting: RopeSetting, maximum: int, length: int = 16) -> None:

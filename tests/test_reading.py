@@ -25,14 +25,14 @@ from ropeaudit.reports.reading import read
 @pytest.mark.parametrize("attention", [False, True])
 def test_what_is_written_is_read_back(suffix: str, attention: bool, tmp_path: Path) -> None:
     offsets = (0, 131072)
-    found = list(
+    results = list(
         shift(offsets, ("fp16", "fp64"), "uniform", seq_len=9, heads=1, head_dim=8, attention=attention)
     )
     path = tmp_path / f"report{suffix}"
-    path.write_bytes(reports.encoded(reports.form_of(str(path)), drift_report(found, None, {})))
+    path.write_bytes(reports.encoded(reports.form_of(str(path)), drift_report(results, None, {})))
     rows = read(str(path))
     assert len(rows) == 4
-    for row, record in zip(rows, found, strict=True):
+    for row, record in zip(rows, results, strict=True):
         for name, value in record.as_dict().items():
             back = row[name]
             undefined = value is None or (isinstance(value, float) and not math.isfinite(value))
@@ -143,8 +143,8 @@ def test_without_pyarrow_one_is_told_what_to_install(
 
 def _written(tmp_path: Path, **options) -> Path:
     path = tmp_path / "x.csv"
-    found = list(shift((0, 7), "fp16", "uniform", seq_len=9, heads=1, head_dim=8, **options))
-    path.write_bytes(reports.encoded("csv", drift_report(found, None, {})))
+    results = list(shift((0, 7), "fp16", "uniform", seq_len=9, heads=1, head_dim=8, **options))
+    path.write_bytes(reports.encoded("csv", drift_report(results, None, {})))
     return path
 
 

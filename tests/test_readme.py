@@ -31,9 +31,9 @@ def write_captured(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("docs")
-    write_captured(made)
-    return made
+    built = tmp_path_factory.mktemp("docs")
+    write_captured(built)
+    return built
 
 
 @pytest.mark.parametrize(("command", "output"), shown(README))

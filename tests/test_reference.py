@@ -75,7 +75,7 @@ def exact_scores(q: np.ndarray, k: np.ndarray, setting: RopeSetting) -> list[lis
     first = [2 * i if setting.layout == "interleaved" else i for i in range(half)]
     second = [2 * i + 1 if setting.layout == "interleaved" else i + half for i in range(half)]
     with mp.workdps(DIGITS):
-        turns = {
+        rotations = {
             d: [mpmath.cos_sin(angle) for angle in exact_angles(np.array([d]), setting)[0]]
             for d in range(-s, s)
         }
@@ -84,7 +84,7 @@ def exact_scores(q: np.ndarray, k: np.ndarray, setting: RopeSetting) -> list[lis
             scores.append([])
             for n in range(s):
                 total = mpf(0)
-                for i, (c, sn) in enumerate(turns[m - n]):
+                for i, (c, sn) in enumerate(rotations[m - n]):
                     a, b = mpf(q[m, first[i]]), mpf(q[m, second[i]])
                     x, y = mpf(k[n, first[i]]), mpf(k[n, second[i]])
                     total += (a * x + b * y) * c + (a * y - b * x) * sn
@@ -102,8 +102,8 @@ def test_whole_scores_hold_their_certificate(precision, layout, rotary_dim) -> N
     rng = np.random.default_rng(3)
     q, k = rng.standard_normal((12, 32)), rng.standard_normal((12, 32)) * 10.0 ** rng.integers(-3, 3, (12, 1))
     table = reference.distance_table(np.arange(12.0), setting)
-    left = reference.turned(q, table, setting, precision, setting.scale)
-    right = reference.turned(k, table, setting, precision)
+    left = reference.rotated(q, table, setting, precision, setting.scale)
+    right = reference.rotated(k, table, setting, precision)
     shape = np.empty((12, 12)), np.empty((12, 12))
     high, low = reference.product(left, right, *shape)
     bound = reference.certificate(left, right)
@@ -122,7 +122,7 @@ def test_the_leading_product_is_exact() -> None:
     setting = RopeSetting.of(256)
     q, k = rng.standard_normal((6, 256)) * 1e3, rng.standard_normal((6, 256)) * 1e-5
     table = reference.distance_table(np.arange(6.0), setting)
-    left, right = (reference.turned(x, table, setting, "extended") for x in (q, k))
+    left, right = (reference.rotated(x, table, setting, "extended") for x in (q, k))
     product = left.head @ right.head.T
     with mp.workdps(60):
         for m in range(6):

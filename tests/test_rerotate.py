@@ -43,12 +43,12 @@ def rows(text: str) -> list[dict[str, str]]:
 
 
 def test_the_measured_row() -> None:
-    found = measure("vllm-cuda", list(MEASURED), heads=4, seq_len=192)
-    assert [one["steps"] for one in found] == list(MEASURED)
-    for one in found:
+    results = measure("vllm-cuda", list(MEASURED), heads=4, seq_len=192)
+    assert [one["steps"] for one in results] == list(MEASURED)
+    for one in results:
         assert one["drift_rms"] == pytest.approx(MEASURED[one["steps"]], rel=0.15)
         assert one["reference_rms"] == pytest.approx(1, abs=0.05)
-    assert found[-1]["key_norm_growth"] == pytest.approx(0.13, rel=0.15)
+    assert results[-1]["key_norm_growth"] == pytest.approx(0.13, rel=0.15)
 
 
 def test_a_float32_table_does_not_lengthen_keys() -> None:
@@ -61,25 +61,25 @@ def test_the_norm_grows_by_the_table_of_the_step() -> None:
     """Every step multiplies pair i by sqrt(cos² + sin²) of the stored cos and sin."""
     subject = Emulated(named("vllm-cuda").resolve(parse("bf16")), RopeSetting.of())
     cos, sin = (x.astype(np.float64) for x in subject.table(np.zeros(1, dtype=np.int64), -16))
-    (found,) = measure("vllm-cuda", [64], changes={"output": "fp32"})
+    (result,) = measure("vllm-cuda", [64], changes={"output": "fp32"})
     k = qk.make("gaussian", 2, 2, 128, RopeSetting.of(128), 0).k
     length = np.hypot(cos, sin)[0] ** 64
     grown = np.linalg.norm(k * np.concatenate([length, length]), axis=2) / np.linalg.norm(k, axis=2)
-    assert found["key_norm_growth"] == pytest.approx(grown.mean() - 1, rel=0.02)
+    assert result["key_norm_growth"] == pytest.approx(grown.mean() - 1, rel=0.02)
 
 
 def test_no_step_is_the_fresh_rotation() -> None:
-    (found,) = measure("hf", [0])
-    assert found["from_fresh_max"] == 0
-    assert found["drift_rms"] == found["fresh_drift_rms"] > 0
-    assert abs(found["key_norm_growth"]) < 1e-3
+    (result,) = measure("hf", [0])
+    assert result["from_fresh_max"] == 0
+    assert result["drift_rms"] == result["fresh_drift_rms"] > 0
+    assert abs(result["key_norm_growth"]) < 1e-3
 
 
 @pytest.mark.parametrize("by", [-16, 16, -1, 1000])
 def test_float64_barely_drifts(by) -> None:
-    found = measure("fp64-angles", [1, 20], by, "fp64")
-    assert all(one["drift_max"] < 1e-9 for one in found)
-    assert [one["position"] for one in found] == ([-19 * by, 0] if by < 0 else [by, 20 * by])
+    results = measure("fp64-angles", [1, 20], by, "fp64")
+    assert all(one["drift_max"] < 1e-9 for one in results)
+    assert [one["position"] for one in results] == ([-19 * by, 0] if by < 0 else [by, 20 * by])
 
 
 def test_keys_are_turned_one_step_after_the_other_from_stored_values() -> None:
@@ -93,16 +93,16 @@ def test_keys_are_turned_one_step_after_the_other_from_stored_values() -> None:
         k = subject.rotate(k, subject.table(np.full(40, 5), 0))
     fresh = subject.rotate(round_to(some.k[0], subject.input), subject.table(positions, 15))
     apart = np.tril(q.astype(np.float64) @ (k.astype(np.float64) - fresh).T) / math.sqrt(128)
-    (found,) = measure("hf-sdpa", [3], 5, heads=1, seq_len=40)
-    assert found["from_fresh_rms"] == pytest.approx(math.sqrt((apart**2).sum() / found["scores"]), rel=1e-4)
-    assert found["from_fresh_max"] == pytest.approx(np.abs(apart).max(), rel=1e-3)
+    (result,) = measure("hf-sdpa", [3], 5, heads=1, seq_len=40)
+    assert result["from_fresh_rms"] == pytest.approx(math.sqrt((apart**2).sum() / result["scores"]), rel=1e-4)
+    assert result["from_fresh_max"] == pytest.approx(np.abs(apart).max(), rel=1e-3)
 
 
 def test_an_attention_factor_comes_in_once() -> None:
-    found = measure("meta", [0, 50], dtype="fp32", scaling="yarn:factor=4,original=32768")
-    assert abs(found[1]["key_norm_growth"]) < 1e-5
-    assert found[1]["drift_relative"] < 1e-3
-    assert found[1]["reference_rms"] > 1.2  # the factor is there: 1.1386²
+    result = measure("meta", [0, 50], dtype="fp32", scaling="yarn:factor=4,original=32768")
+    assert abs(result[1]["key_norm_growth"]) < 1e-5
+    assert result[1]["drift_relative"] < 1e-3
+    assert result[1]["reference_rms"] > 1.2  # the factor is there: 1.1386²
 
 
 def test_groups_layouts_and_axes() -> None:
@@ -110,8 +110,8 @@ def test_groups_layouts_and_axes() -> None:
         {"heads": 4, "kv_heads": 2, "layout": "interleaved", "rotary_dim": 64},
         {"mrope": "16,24,24", "axis": "t"},
     ):
-        (found,) = measure("fp64-angles", [10], dtype="fp64", **case)
-        assert found["drift_max"] < 1e-9
+        (result,) = measure("fp64-angles", [10], dtype="fp64", **case)
+        assert result["drift_max"] < 1e-9
 
 
 def test_panels_do_not_change_the_result(monkeypatch) -> None:
@@ -134,9 +134,9 @@ def test_steps_are_counted_upwards_and_each_once() -> None:
 def test_zero_keys_have_no_norm_to_grow(tmp_path) -> None:
     path = tmp_path / "qk.npz"
     np.savez(path, q=np.ones((1, 4, 8)), k=np.zeros((1, 4, 8)))
-    (found,) = measure("hf", [2], qk=str(path), heads=None, seq_len=None)
-    assert math.isnan(found["key_norm_growth"])
-    assert found["drift_max"] == 0
+    (result,) = measure("hf", [2], qk=str(path), heads=None, seq_len=None)
+    assert math.isnan(result["key_norm_growth"])
+    assert result["drift_max"] == 0
 
 
 def test_the_command(capsys) -> None:
@@ -207,10 +207,10 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
         (["-f", "xml"], "unknown report format"),
     ],
 )
-def test_bad_input_gets_one_line(options, said, tmp_path, capsys) -> None:
+def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:
     assert main(["rerotate", *options, "-o", f"{tmp_path / 'x.csv'}"]) == 2
     seen = capsys.readouterr()
-    assert said in seen.err
+    assert error_line in seen.err
     assert seen.err.count("\n") == 1
     assert seen.out == ""
     assert list(tmp_path.iterdir()) == []

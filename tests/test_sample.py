@@ -126,11 +126,11 @@ def test_pairs_come_in_order_and_depend_on_the_seed() -> None:
 def test_made_vectors_are_chosen_as_those_in_memory(chunk, monkeypatch) -> None:
     monkeypatch.setattr(sampled_rows, "_CHUNK", chunk)
     whole = qk.make("gaussian", 4, 2, 37, RopeSetting.of(16), 5)
-    made = sampled_rows.choose("gaussian", (4, 2, 37), 16, "causal", 300, 5)
+    built = sampled_rows.choose("gaussian", (4, 2, 37), 16, "causal", 300, 5)
     held = sampled_rows.by_norms(whole, "causal", 300, 5)
     for name in ("head", "query", "key", "weight"):
-        assert np.array_equal(getattr(made, name), getattr(held, name))
-    assert np.ptp(made.weight) > 0.5
+        assert np.array_equal(getattr(built, name), getattr(held, name))
+    assert np.ptp(built.weight) > 0.5
     monkeypatch.setattr(sampled_rows, "WEIGHED", 0)
     assert (sampled_rows.choose("gaussian", (4, 2, 37), 16, "causal", 300, 5).weight == 1).all()
 
@@ -141,33 +141,33 @@ def test_synthetic_rows_are_those_of_the_whole(kind, chunk, monkeypatch) -> None
     monkeypatch.setattr(sampled_rows, "_CHUNK", chunk)
     some = sample_choice.evenly("full", 4, 37, 300, 5)
     whole = qk.make(kind, 4, 2, 37, RopeSetting.of(16), 5)
-    found = sampled_rows.synthetic(kind, (4, 2, 37), RopeSetting.of(16), some, 5)
-    for rows in (found, sampled_rows.of(whole, some, 5)):
+    result = sampled_rows.synthetic(kind, (4, 2, 37), RopeSetting.of(16), some, 5)
+    for rows in (result, sampled_rows.of(whole, some, 5)):
         assert np.array_equal(rows.q[0:300], whole.q[some.head, some.query])
         assert np.array_equal(rows.k[0:300], whole.k[some.head // 2, some.key])
-    assert (found.heads, found.kv_heads, found.seq_len, found.source) == (4, 2, 37, kind)
+    assert (result.heads, result.kv_heads, result.seq_len, result.source) == (4, 2, 37, kind)
 
 
 def test_beyond_one_stream_every_row_stands_alone(monkeypatch) -> None:
     monkeypatch.setattr(sampled_rows, "STREAMED", 0)
     some = sample_choice.evenly("full", 4, 64, 3000, 1)
-    found = sampled_rows.synthetic("gaussian", (4, 2, 64), RopeSetting.of(32), some, 1)
+    result = sampled_rows.synthetic("gaussian", (4, 2, 64), RopeSetting.of(32), some, 1)
     part = sample_choice.Pairs(some.head[9:20], some.query[9:20], some.key[9:20], some.weight[9:20])
     fewer = sampled_rows.synthetic("gaussian", (4, 2, 64), RopeSetting.of(32), part, 1)
-    assert found.source == "gaussian-by-row"
-    assert np.array_equal(found.q[9:20], fewer.q[0:11])
-    assert np.array_equal(found.k[9:20], fewer.k[0:11])
-    rows = np.unique(found.q[0:3000], axis=0)
+    assert result.source == "gaussian-by-row"
+    assert np.array_equal(result.q[9:20], fewer.q[0:11])
+    assert np.array_equal(result.k[9:20], fewer.k[0:11])
+    rows = np.unique(result.q[0:3000], axis=0)
     assert len(rows) == len(set(zip(some.head.tolist(), some.query.tolist(), strict=True)))
-    assert not (rows[:, None, :] == np.unique(found.k[0:3000], axis=0)[None]).all(axis=2).any()
+    assert not (rows[:, None, :] == np.unique(result.k[0:3000], axis=0)[None]).all(axis=2).any()
     assert abs(rows.mean()) < 0.05
     assert rows.std() == pytest.approx(1, abs=0.03)
 
 
 @pytest.mark.parametrize("rounded", ["", "q", "k", "qk"])
 def test_a_format_leaves_a_sample_alone_only_if_it_leaves_both_sides_alone(rounded) -> None:
-    made, fmt = qk.make("gaussian", 2, 2, 40, RopeSetting.of(16)), parse("bf16")
-    q, k = (x if name in rounded else x + 2.0**-30 for name, x in (("q", made.q), ("k", made.k)))
+    built, fmt = qk.make("gaussian", 2, 2, 40, RopeSetting.of(16)), parse("bf16")
+    q, k = (x if name in rounded else x + 2.0**-30 for name, x in (("q", built.q), ("k", built.k)))
     some = sampled_rows.of(qk.Inputs(q, k, "own", None), every_pair("causal", 2, 40), 0)
     assert some.distinct([fmt]) == {fmt: parse("fp64") if rounded == "qk" else fmt}
 
@@ -188,35 +188,35 @@ def test_a_format_leaves_a_sample_alone_only_if_it_leaves_both_sides_alone(round
     ],
 )
 def test_a_score_of_a_pair_is_that_of_a_tile(dtype, changes, bits) -> None:
-    made, setting = qk.make("gaussian", 1, 1, 40, RopeSetting.of(128)), RopeSetting.of()
+    built, setting = qk.make("gaussian", 1, 1, 40, RopeSetting.of(128)), RopeSetting.of()
     who = subject("hf", dtype, setting, **changes)
     q, k = (
         scores.operand(who.rotate(round_to(x[0], who.input), who.table(np.arange(40), 1000)), who)
-        for x in (made.q, made.k)
+        for x in (built.q, built.k)
     )
     tile = np.empty((40, 40), scores.tile_dtype(who))
     scores.form(q, np.ascontiguousarray(k.T), who, setting.scale, tile)
     m, n = np.divmod(np.arange(1600), 40)
-    found = scores.form_pairs(q[m], k[n], who, setting.scale)
+    result = scores.form_pairs(q[m], k[n], who, setting.scale)
     if bits:
-        assert np.array_equal(found, tile.reshape(-1))
+        assert np.array_equal(result, tile.reshape(-1))
     else:
         sizes = (np.abs(q).astype(float)[m] * np.abs(k).astype(float)[n]).sum(axis=1) * setting.scale
-        assert (np.abs(found - tile.reshape(-1)) <= 130 * who.accumulate.unit_roundoff * sizes).all()
+        assert (np.abs(result - tile.reshape(-1)) <= 130 * who.accumulate.unit_roundoff * sizes).all()
 
 
 @pytest.mark.parametrize("precision", ["double", "extended"])
 def test_the_reference_of_a_pair_is_that_of_a_tile(precision) -> None:
-    made, setting = qk.make("gaussian", 1, 1, 40, RopeSetting.of(128)), RopeSetting.of()
+    built, setting = qk.make("gaussian", 1, 1, 40, RopeSetting.of(128)), RopeSetting.of()
     table = exact_scores.distance_table(np.arange(40.0), setting)
-    q, k = (exact_scores.turned(x[0], table, setting, precision) for x in (made.q, made.k))
+    q, k = (exact_scores.rotated(x[0], table, setting, precision) for x in (built.q, built.k))
     high, low = exact_scores.product(q, k, np.empty((40, 40)), np.empty((40, 40)))
     table, (m, n) = exact_scores.distance_table, np.divmod(np.arange(1600), 40)
     left, right = (
-        exact_scores.turned(
+        exact_scores.rotated(
             x[0][at], exact_scores.distance_table(at.astype(float), setting), setting, precision
         )
-        for x, at in ((made.q, m), (made.k, n))
+        for x, at in ((built.q, m), (built.k, n))
     )
     first, second = exact_scores.paired(left, right)
     if low is None or second is None:
@@ -229,25 +229,25 @@ def test_the_reference_of_a_pair_is_that_of_a_tile(precision) -> None:
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("origin", [0, 500])
 def test_all_pairs_once_give_the_whole_audit(mask, origin) -> None:
-    made = qk.make("gaussian", 4, 2, 90, RopeSetting.of(16))
+    built = qk.make("gaussian", 4, 2, 90, RopeSetting.of(16))
     setting = RopeSetting.of(16) if not origin else RopeSetting.of(16, clip=300.0)
     who = [subject("hf", d, setting, **WHOLE) for d in ("bf16", "fp32", "fp64")]
     offsets = [[0, origin or 1000]] * 3
-    whole = measure.measure(Plan(who, offsets, made, setting, mask, origin), 2, lambda _: None)
-    some = sampled_rows.of(made, every_pair(mask, 4, 90), 0)
-    found = sampled_scores.measure(Plan(who, offsets, some, setting, mask, origin), 2, lambda _: None)
+    whole = measure.measure(Plan(who, offsets, built, setting, mask, origin), 2, lambda _: None)
+    some = sampled_rows.of(built, every_pair(mask, 4, 90), 0)
+    result = sampled_scores.measure(Plan(who, offsets, some, setting, mask, origin), 2, lambda _: None)
     for cell, want in whole.items():
         rel = 1e-9 if cell[0] == 0 else 0.05  # rounded rotations do not hang on the order of sums
         for name in ("drift", "own", "truth"):
-            mine, others = getattr(found[cell], name), getattr(want, name)
+            mine, others = getattr(result[cell], name), getattr(want, name)
             assert (mine.count, mine.nonfinite) == (others.count, others.nonfinite)
             assert mine.rms == pytest.approx(others.rms, rel=rel)
             if name != "truth":
                 assert mine.max == pytest.approx(others.max, rel=rel if cell[0] == 0 else 0.5)
         if cell[0] == 0:
-            assert found[cell].drift.place == want.drift.place
-            assert found[cell].drift.mean == pytest.approx(want.drift.mean, rel=1e-6, abs=1e-14)
-        assert found[cell].error <= 1.5 * want.error  # norms of a block of pairs
+            assert result[cell].drift.place == want.drift.place
+            assert result[cell].drift.mean == pytest.approx(want.drift.mean, rel=1e-6, abs=1e-14)
+        assert result[cell].error <= 1.5 * want.error  # norms of a block of pairs
 
 
 def test_a_large_sample_comes_near_the_whole() -> None:
@@ -274,23 +274,23 @@ def test_a_large_sample_comes_near_the_whole() -> None:
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
 def test_sums_are_as_inexact_as_in_tiles(name, dtype) -> None:
     """Sums in a better order than that of BLAS made float32 look 1.6 times as exact as it is."""
-    made, setting = qk.make("gaussian", 1, 1, 60, RopeSetting.of(128)), RopeSetting.of()
+    built, setting = qk.make("gaussian", 1, 1, 60, RopeSetting.of(128)), RopeSetting.of()
     who = [subject(name, dtype, setting)]
-    whole = measure.measure(Plan(who, [[0]], made, setting, "full"), 1, lambda _: None)[0, 0].drift
-    some = sampled_rows.of(made, every_pair("full", 1, 60), 0)
-    found = sampled_scores.measure(Plan(who, [[0]], some, setting, "full"), 1, lambda _: None)[0, 0].drift
-    assert found.rms == pytest.approx(whole.rms, rel=0.05)
-    assert found.max == pytest.approx(whole.max, rel=0.3)
+    whole = measure.measure(Plan(who, [[0]], built, setting, "full"), 1, lambda _: None)[0, 0].drift
+    some = sampled_rows.of(built, every_pair("full", 1, 60), 0)
+    result = sampled_scores.measure(Plan(who, [[0]], some, setting, "full"), 1, lambda _: None)[0, 0].drift
+    assert result.rms == pytest.approx(whole.rms, rel=0.05)
+    assert result.max == pytest.approx(whole.max, rel=0.3)
 
 
 @pytest.mark.parametrize("name", coverage_of_sample.DISTRIBUTIONS)
 def test_the_interval_holds_the_truth_as_often_as_it_says(name) -> None:
     """If 92 % of all intervals held it, 65 or fewer of 80 would come once in 600 tests (binomial)."""
-    given = coverage_of_sample.made(name)
+    given = coverage_of_sample.built(name)
     drifts = coverage_of_sample.all_drifts(coverage_of_sample.subject(), given)
-    found = coverage_of_sample.cell(given, drifts, "causal", 500, range(80))
-    assert found.coverage > 65 / 80
-    assert found.factor <= 1.15
+    result = coverage_of_sample.cell(given, drifts, "causal", 500, range(80))
+    assert result.coverage > 65 / 80
+    assert result.factor <= 1.15
 
 
 @pytest.mark.slow
@@ -298,24 +298,24 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(name) -> None:
 @pytest.mark.parametrize("mask", ["causal", "full", "window:40"])
 def test_the_interval_holds_at_every_size_of_sample(name, mask) -> None:
     """If 92 % of all intervals held it, 350 or fewer of 400 would come once in 800 tests (binomial)."""
-    given = coverage_of_sample.made(name)
+    given = coverage_of_sample.built(name)
     drifts = coverage_of_sample.all_drifts(coverage_of_sample.subject(), given)
     for count in coverage_of_sample.COUNTS:
-        found = coverage_of_sample.cell(given, drifts, mask, count, range(400))
-        assert found.coverage > 350 / 400, (count, found)
+        result = coverage_of_sample.cell(given, drifts, mask, count, range(400))
+        assert result.coverage > 350 / 400, (count, result)
 
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_every_column_is_estimated_without_bias(mask) -> None:
     """One key is 32 times as large: the mean over 60 samples is that of all scores, to 4 standard errors."""
-    setting, made = RopeSetting.of(16), qk.make("gaussian", 4, 2, 90, RopeSetting.of(16))
-    made = qk.Inputs(made.q, made.k * np.where(np.arange(90) == 7, 32, 1)[:, None], "sink", None)
+    setting, built = RopeSetting.of(16), qk.make("gaussian", 4, 2, 90, RopeSetting.of(16))
+    built = qk.Inputs(built.q, built.k * np.where(np.arange(90) == 7, 32, 1)[:, None], "sink", None)
     who = [subject("hf", "bf16", setting, **WHOLE), subject("hf", "fp16", setting, **WHOLE)]
     offsets = [[0, 1000]] * 2
-    whole = measure.measure(Plan(who, offsets, made, setting, mask), 1, lambda _: None)
+    whole = measure.measure(Plan(who, offsets, built, setting, mask), 1, lambda _: None)
     samples = []
     for seed in range(60):
-        some = sampled_rows.of(made, sampled_rows.by_norms(made, mask, 90, seed), seed)
+        some = sampled_rows.of(built, sampled_rows.by_norms(built, mask, 90, seed), seed)
         samples.append(sampled_scores.measure(Plan(who, offsets, some, setting, mask), 1, lambda _: None))
     columns = [("drift", n) for n in ("squares", "total", "absolute")] + [
         ("own", "squares"),
@@ -330,10 +330,10 @@ def test_every_column_is_estimated_without_bias(mask) -> None:
 
 def test_an_interval_where_powers_leave_float64() -> None:
     for size in (1e-37, 1e60):
-        found = Estimated()
-        found.take(size * np.array([1.0, -2.0, 1.5]), np.array([0.5, 1.5, 1.0]), 0)
-        low, high = found.interval()
-        assert 0.3 * size < low < found.rms < high < 8 * size
+        result = Estimated()
+        result.take(size * np.array([1.0, -2.0, 1.5]), np.array([0.5, 1.5, 1.0]), 0)
+        low, high = result.interval()
+        assert 0.3 * size < low < result.rms < high < 8 * size
 
 
 @pytest.mark.parametrize("mask", ["causal", "full", "window:40"])
@@ -344,22 +344,22 @@ def test_an_interval_where_powers_leave_float64() -> None:
 )  # fmt: skip
 def test_the_prediction_of_many_scores_is_that_of_all(mask, recipe, dtype, offset) -> None:
     setting = RopeSetting.of(64, rotary_dim=48)
-    made, who = qk.make("gaussian", 4, 2, 200, setting), subject(recipe, dtype, setting)
-    want = bounds.bound(who, made, mask, offset).rms
-    some = sampled_rows.of(made, every_pair(mask, 4, 200), 0)
+    built, who = qk.make("gaussian", 4, 2, 200, setting), subject(recipe, dtype, setting)
+    want = bounds.bound(who, built, mask, offset).rms
+    some = sampled_rows.of(built, every_pair(mask, 4, 200), 0)
     assert predicted_rms(who, some, offset) == pytest.approx(
         want, rel=0.02
     )  # blocks of positions count alike
-    made.k[:, 7] *= 30
-    want = predicted_rms(who, sampled_rows.of(made, every_pair(mask, 4, 200), 0), offset)
-    some = sampled_rows.of(made, sampled_rows.by_norms(made, mask, 4000, 1), 1)
+    built.k[:, 7] *= 30
+    want = predicted_rms(who, sampled_rows.of(built, every_pair(mask, 4, 200), 0), offset)
+    some = sampled_rows.of(built, sampled_rows.by_norms(built, mask, 4000, 1), 1)
     assert predicted_rms(who, some, offset) == pytest.approx(want, rel=0.06)
 
 
 def test_a_prediction_without_a_number_is_inf() -> None:
     setting = RopeSetting.of(16)
-    made = qk.make("gaussian", 1, 1, 20, setting)
-    some = sampled_rows.of(made, every_pair("causal", 1, 20), 0)
+    built = qk.make("gaussian", 1, 1, 20, setting)
+    some = sampled_rows.of(built, every_pair("causal", 1, 20), 0)
     assert predicted_rms(subject("uniform", "fp16", setting), some, 10**6) == np.inf
 
 
@@ -406,8 +406,8 @@ def test_other_settings_are_sampled_too(case) -> None:
 
 
 def test_captured_vectors_are_sampled_by_the_seed(tmp_path) -> None:
-    made, path = qk.make("gaussian", 4, 2, 90, RopeSetting.of(16), seed=9), tmp_path / "x.npz"
-    np.savez(path, q=made.q, k=made.k)
+    built, path = qk.make("gaussian", 4, 2, 90, RopeSetting.of(16), seed=9), tmp_path / "x.npz"
+    np.savez(path, q=built.q, k=built.k)
     one, again, other = (next(shift(1000, "bf16", "hf", qk=str(path), sample=900, seed=s)) for s in (1, 1, 2))
     assert one == again
     assert one.drift_rms != other.drift_rms
@@ -419,10 +419,10 @@ def test_captured_vectors_are_sampled_by_the_seed(tmp_path) -> None:
 
 
 def test_sixteen_million_tokens_need_no_room() -> None:
-    (found,) = shift(0, "bf16", "hf", sample=60, seq_len=2**24, heads=64)
-    assert (found.source, found.scores, found.seq_len) == ("gaussian-by-row", 60, 2**24)
-    assert 0.3 < found.reference_rms < 3
-    assert found.verdict == "sound"
+    (result,) = shift(0, "bf16", "hf", sample=60, seq_len=2**24, heads=64)
+    assert (result.source, result.scores, result.seq_len) == ("gaussian-by-row", 60, 2**24)
+    assert 0.3 < result.reference_rms < 3
+    assert result.verdict == "sound"
 
 
 @pytest.mark.parametrize("offset", [0, 1000, -40, 65500])
@@ -432,27 +432,27 @@ def test_positions_are_counted_in_parts(offset, monkeypatch) -> None:
         numbers = (np.arange(90) + offset).astype(float)
         rounded = round_to(numbers, parse(dtype))
         want = len(set(rounded[np.isfinite(rounded)].tolist()))
-        (found,) = shift(offset, dtype, "uniform", seq_len=90, heads=1, head_dim=4)
-        assert found.distinct_positions == want
+        (result,) = shift(offset, dtype, "uniform", seq_len=90, heads=1, head_dim=4)
+        assert result.distinct_positions == want
 
 
 def test_progress_ends_at_one() -> None:
-    heard: list[float] = []
-    list(Audit(cases=[Case(heads=1, seq_len=600, sample=2500)] * 2).run(progress=heard.append))
-    assert heard == sorted(heard)
-    assert heard[-1] == 1.0
+    reported: list[float] = []
+    list(Audit(cases=[Case(heads=1, seq_len=600, sample=2500)] * 2).run(progress=reported.append))
+    assert reported == sorted(reported)
+    assert reported[-1] == 1.0
 
 
 def test_a_stream_tells_shares_of_the_whole() -> None:
-    heard: list[float] = []
+    reported: list[float] = []
     sizes, setting = (4, 2, 3 * sampled_rows._step(64)), RopeSetting.of(64)
     sampled_rows.synthetic(
-        "gaussian", sizes, setting, sample_choice.evenly("full", 4, sizes[2], 9, 0), 0, heard.append
+        "gaussian", sizes, setting, sample_choice.evenly("full", 4, sizes[2], 9, 0), 0, reported.append
     )
-    assert heard == sorted(heard)
-    assert len(heard) == 18
-    assert heard[12] == pytest.approx(4 / 6)  # q is done
-    assert heard[-1] < 1
+    assert reported == sorted(reported)
+    assert len(reported) == 18
+    assert reported[12] == pytest.approx(4 / 6)  # q is done
+    assert reported[-1] < 1
 
 
 def test_the_memory_of_a_sample_holds_the_norms_of_every_row() -> None:
@@ -557,10 +557,10 @@ def test_a_gate_sees_the_interval() -> None:
         (["--sample", "10g", "--seq-len", "1m"], "of memory"),
     ],
 )
-def test_bad_input_gets_one_line(options, said, capsys) -> None:
+def test_bad_input_gets_one_line(options, error_line, capsys) -> None:
     assert main(["shift", *options]) == 2
     seen = capsys.readouterr()
-    assert said in seen.err
+    assert error_line in seen.err
     assert seen.err.count("\n") == 1
     assert seen.out == ""
 

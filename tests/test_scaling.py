@@ -58,18 +58,18 @@ def theirs(values: dict, dim: int, maximum: int, length: int) -> tuple[np.ndarra
     if values["rope_type"] == "default":
         from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-        found, factor = LlamaRotaryEmbedding.compute_default_rope_parameters(config)
+        result, factor = LlamaRotaryEmbedding.compute_default_rope_parameters(config)
     else:
-        found, factor = ROPE_INIT_FUNCTIONS[values["rope_type"]](config, torch.device("cpu"), seq_len=length)
-    return found.double().numpy(), float(factor)
+        result, factor = ROPE_INIT_FUNCTIONS[values["rope_type"]](config, torch.device("cpu"), seq_len=length)
+    return result.double().numpy(), float(factor)
 
 
 def ours(values: dict, dim: int, base: float, maximum: int, length: int) -> RopeSetting:
     kind = values["rope_type"]
-    kept = {HF_NAMES[k]: v for k, v in values.items() if k not in ("rope_type", "rope_theta")}
+    stored = {HF_NAMES[k]: v for k, v in values.items() if k not in ("rope_type", "rope_theta")}
     if kind == "dynamic":
-        kept["maximum"] = maximum
-    return RopeSetting.of(dim, base=base, scaling=scaling.from_mapping(kind, kept), length=length)
+        stored["maximum"] = maximum
+    return RopeSetting.of(dim, base=base, scaling=scaling.from_mapping(kind, stored), length=length)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning", "ignore::FutureWarning")
@@ -109,9 +109,9 @@ def test_published_attention_factors() -> None:
 @pytest.mark.parametrize("form", ["power", "divide", "step_power", "exp", "exp2"])
 def test_every_form_carries_the_scaling(form: str) -> None:
     setting = RopeSetting.of(64, scaling=scaling.parse("yarn:factor=4,original=4096"))
-    found = frequencies(setting, form, FP64)
+    result = frequencies(setting, form, FP64)
     plain = frequencies(setting, "inverse_power", FP64)
-    assert np.allclose(1 / found if form == "divide" else found, plain, rtol=1e-12)
+    assert np.allclose(1 / result if form == "divide" else result, plain, rtol=1e-12)
 
 
 def test_a_kind_without_parameters_says_that_it_takes_nothing() -> None:

@@ -57,17 +57,17 @@ def test_positions_are_no_remedy_where_scores_are_lost_at_offset_0() -> None:
 
 
 def test_alike_notes_name_the_setting_in_which_they_differ() -> None:
-    found = list(shift(70_000, "fp16", "uniform", **TINY)) + list(
+    result = list(shift(70_000, "fp16", "uniform", **TINY)) + list(
         shift(70_000, "fp16", "uniform", **(TINY | {"seq_len": 8}))
     )
-    first, second = (note for note in drift.drift_report(found, None, {}).notes if "infinite" in note)
+    first, second = (note for note in drift.drift_report(result, None, {}).notes if "infinite" in note)
     assert "seq_len=16 " in first
     assert "seq_len=8 " in second
 
 
 def test_a_note_of_growth_names_the_setting_in_which_rows_differ() -> None:
-    found = [one for base in (100.0, 1e7) for one in shift(2**20, "fp32", "hf", **TINY, base=base)]
-    (note,) = headlines.growth_notes(found)
+    results = [one for base in (100.0, 1e7) for one in shift(2**20, "fp32", "hf", **TINY, base=base)]
+    (note,) = headlines.growth_notes(results)
     assert "base=100 " in note
 
 
@@ -76,8 +76,8 @@ def test_growth_is_over_the_row_of_offset_0_or_says_that_it_is_not(capsys) -> No
     command += ["--offset", "0,128k", "--dtype", "bf16,fp32", "--recipe", "uniform", "--heads", "1"]
     assert main([*command, "--seq-len", "32", "-f", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    said = " ".join([report["headline"], *report["notes"]])
-    pairs = re.findall(r"([\d.,]+) times its drift at offset 0( with the same frequencies)?", said)
+    message = " ".join([report["headline"], *report["notes"]])
+    pairs = re.findall(r"([\d.,]+) times its drift at offset 0( with the same frequencies)?", message)
     rows = report["records"]
     over = {
         (dtype, which): far["drift_rms"] / (near["drift_rms"] if which == "row" else far["floor_rms"])
@@ -121,8 +121,8 @@ def test_what_storing_costs_is_what_numbers_rounded_once_lose() -> None:
     x = torch.from_numpy(rng.standard_normal((2, 3000, 64)))
     rounded = x.to(torch.bfloat16).double()
     exact, stored = (x[0] * x[1]).sum(-1), (rounded[0] * rounded[1]).sum(-1).to(torch.bfloat16).double()
-    lost = float((stored - exact).square().mean().sqrt() / exact.square().mean().sqrt())
-    assert attainable.storing(parse("bf16"), 1.0) == pytest.approx(lost, rel=0.1)
+    nonfinite = float((stored - exact).square().mean().sqrt() / exact.square().mean().sqrt())
+    assert attainable.storing(parse("bf16"), 1.0) == pytest.approx(nonfinite, rel=0.1)
     assert attainable.storing(parse("fp32"), 0.5) == pytest.approx(0.42 * parse("fp32").unit_roundoff)
     assert attainable.storing(parse("bf16"), 0.0) == pytest.approx(0.42 * u)
 
@@ -167,9 +167,9 @@ def test_every_stage_that_alone_loses_scores_is_said_to_overflow(capsys) -> None
 
 
 def test_the_headline_of_overflow_is_of_the_row_that_loses_most() -> None:
-    found = list(shift([65_500, 70_000], ["fp16"], ["uniform"], **LONG))
-    assert 0 < found[0].nonfinite < found[0].scores == found[1].nonfinite
-    assert "at offset 70000 gives 528 of 528" in drift.headline(found)
+    results = list(shift([65_500, 70_000], ["fp16"], ["uniform"], **LONG))
+    assert 0 < results[0].nonfinite < results[0].scores == results[1].nonfinite
+    assert "at offset 70000 gives 528 of 528" in drift.headline(results)
 
 
 def test_a_subject_beside_without_a_drift_has_its_verdict_in_the_headline(tmp_path, capsys) -> None:

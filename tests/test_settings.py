@@ -26,17 +26,17 @@ def rows(*args: object, **kwargs: object) -> list[Record]:
 def test_structure_jumps_where_the_length_crosses_the_border(spec: str, edge: int) -> None:
     """transformers recomputes frequencies once the largest position + 1 exceeds the border."""
     last = edge - SMALL["seq_len"]
-    found = rows((0, last, last + 1, 16384), ("fp64", "fp32", "bf16"), "hf", scaling=spec, length="shifted")
-    for record in found:
+    results = rows((0, last, last + 1, 16384), ("fp64", "fp32", "bf16"), "hf", scaling=spec, length="shifted")
+    for record in results:
         if record.offset <= last:
             assert record.structural_max == 0.0
         else:
             assert record.structural_rms > 1e-4
     per_dtype = [
-        [r.structural_rms for r in found if r.dtype == name] for name in ("float64", "float32", "bfloat16")
+        [r.structural_rms for r in results if r.dtype == name] for name in ("float64", "float32", "bfloat16")
     ]
     assert per_dtype[0] == per_dtype[1] == per_dtype[2]  # q and k are the same in every dtype
-    drift = [r.drift_rms for r in found if r.dtype == "float64"]
+    drift = [r.drift_rms for r in results if r.dtype == "float64"]
     assert drift[2] < 3 * drift[1]  # what is left beside the structure does not jump
 
 
@@ -133,7 +133,7 @@ def test_exact_scores_of_every_scaling_against_50_digits(spec: str) -> None:
     rng = np.random.default_rng(0)
     q, k = rng.standard_normal((2, 6, 40))
     table = exact_scores.distance_table(np.arange(6.0), setting)
-    left, right = (exact_scores.turned(x, table, setting, "extended") for x in (q, k))
+    left, right = (exact_scores.rotated(x, table, setting, "extended") for x in (q, k))
     high, low = exact_scores.product(left, right, np.empty((6, 6)), np.empty((6, 6)))
     bound = exact_scores.certificate(left, right)
     with mp.workdps(50):
@@ -143,8 +143,8 @@ def test_exact_scores_of_every_scaling_against_50_digits(spec: str) -> None:
             for n in range(6):
                 total = mp.fsum(mpf(q[m, j]) * mpf(k[n, j]) for j in range(32, 40))
                 for i, theta in enumerate(thetas):
-                    turn = mpmath.mpc(q[m, i], q[m, i + 16]) * mpmath.mpc(k[n, i], -k[n, i + 16])
-                    total += factor * (turn * mpmath.expj((m - n) * theta)).real
+                    rotate = mpmath.mpc(q[m, i], q[m, i + 16]) * mpmath.mpc(k[n, i], -k[n, i + 16])
+                    total += factor * (rotate * mpmath.expj((m - n) * theta)).real
                 assert abs(mpf(high[m, n]) + mpf(low[m, n]) - total) <= bound
 
 

@@ -143,17 +143,17 @@ def test_only_what_writes_says_that_it_cannot_write(tmp_path) -> None:
 
 
 def test_tries_to_call_code_give_no_warnings(tmp_path) -> None:
-    said = "warnings.warn('of a try' if len(positions) == 7 else 'of a call', stacklevel=1)"
-    found = shifted(tmp_path, "import warnings", said)
-    assert found.returncode == 0, found.stderr
-    assert "UserWarning: of a call" in found.stderr
-    assert "UserWarning: of a try" not in found.stderr
+    message = "warnings.warn('of a try' if len(positions) == 7 else 'of a call', stacklevel=1)"
+    result = shifted(tmp_path, "import warnings", message)
+    assert result.returncode == 0, result.stderr
+    assert "UserWarning: of a call" in result.stderr
+    assert "UserWarning: of a try" not in result.stderr
 
 
 @posix
 def test_workers_stand_code_that_closes_stdout(tmp_path) -> None:
-    found = shifted(tmp_path, "", "os.close(1)", "--jobs", "2")
-    assert found.returncode == 0, found.stderr
+    result = shifted(tmp_path, "", "os.close(1)", "--jobs", "2")
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("spec", ["t:f", "t.py:f"])

@@ -32,16 +32,16 @@ def test_it_is_a_subject() -> None:
 def test_every_form_gives_the_same_frequencies_up_to_rounding(form: str, dtype: str) -> None:
     """A power at relative accuracy u of an exponent that is off by u: (1 + ln base) u and a few more."""
     fmt = parse(dtype)
-    found = unscaled(10000.0, 64, form, fmt).astype(np.float64)
+    result = unscaled(10000.0, 64, form, fmt).astype(np.float64)
     with mpmath.workdps(40):
         exact = np.array([float(mpmath.mpf(10000) ** (-mpmath.mpf(i) / 32)) for i in range(32)])
     if form == "divide":
-        found = 1 / found
+        result = 1 / result
     if form == "recurrence":
-        assert np.ptp(found) == 0
-        found = np.cumprod(np.concatenate([[1.0], found[1:]]))
+        assert np.ptp(result) == 0
+        result = np.cumprod(np.concatenate([[1.0], result[1:]]))
     steps = 34 if form in ("recurrence", "step_power") else 1
-    assert np.max(np.abs(found / exact - 1)) < (steps + 3 + np.log(10000.0)) * fmt.unit_roundoff
+    assert np.max(np.abs(result / exact - 1)) < (steps + 3 + np.log(10000.0)) * fmt.unit_roundoff
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
@@ -53,13 +53,13 @@ def test_hugging_face_bit_for_bit(dtype: str) -> None:
     """
     torch_dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
     config = LlamaConfig(hidden_size=1024, num_attention_heads=8, head_dim=128, rope_theta=10000.0)
-    made = qk.make("gaussian", 2, 2, POSITIONS.size, RopeSetting.of(128))
-    q = torch.from_numpy(made.q).to(torch_dtype)[None]
+    built = qk.make("gaussian", 2, 2, POSITIONS.size, RopeSetting.of(128))
+    q = torch.from_numpy(built.q).to(torch_dtype)[None]
     cos, sin = LlamaRotaryEmbedding(config)(q, torch.from_numpy(POSITIONS)[None])
     rotated, _ = apply_rotary_pos_emb(q, q, cos, sin)
     subject = emulated("hf", dtype)
     table = subject.table(POSITIONS, 0)
-    ours = np.stack([subject.rotate(round_to(x, subject.input), table) for x in made.q])
+    ours = np.stack([subject.rotate(round_to(x, subject.input), table) for x in built.q])
     for seen, expected in ((cos[0, :, :64], table[0]), (sin[0, :, :64], table[1]), (rotated[0], ours)):
         seen = seen.to(torch.float32).numpy()
         assert np.mean(seen != expected) < (0.2 if dtype == "fp32" else 0.01)
@@ -72,7 +72,7 @@ def test_float64_rotation_is_complex_multiplication(layout: str, rotary_dim: int
     setting = RopeSetting.of(16, rotary_dim, layout=layout)
     x = np.random.default_rng(0).standard_normal((POSITIONS.size, 16))
     subject = emulated("uniform", "fp64", setting)
-    turned = subject.rotate(x, subject.table(POSITIONS, 0))
+    rotated = subject.rotate(x, subject.table(POSITIONS, 0))
     p = rotary_dim // 2
     first = np.arange(p) * (2 if layout == "interleaved" else 1)
     second = first + (1 if layout == "interleaved" else p)
@@ -80,7 +80,7 @@ def test_float64_rotation_is_complex_multiplication(layout: str, rotary_dim: int
     z = (x[:, first] + 1j * x[:, second]) * np.exp(1j * POSITIONS[:, None] * theta)
     expected = x.copy()
     expected[:, first], expected[:, second] = z.real, z.imag
-    assert np.allclose(turned, expected, atol=1e-10, rtol=0)
+    assert np.allclose(rotated, expected, atol=1e-10, rtol=0)
 
 
 def test_layouts_are_permutations_of_each_other() -> None:
@@ -95,28 +95,28 @@ def test_layouts_are_permutations_of_each_other() -> None:
 @pytest.mark.parametrize(
     ("dtype", "position", "kept"), [("bf16", 8190, 1), ("fp16", 131072, 0), ("fp32", 2**24, 129)]
 )
-def test_positions_collapse(dtype: str, position: int, kept: int) -> None:
+def test_positions_collapse(dtype: str, position: int, stored: int) -> None:
     """[8190, 8191] -> [8192, 8192] in bf16; float32 collides from 2^24."""
     count = 256 if dtype == "fp32" else 2
-    assert emulated("uniform", dtype).distinct_positions(np.arange(count) + position) == kept
+    assert emulated("uniform", dtype).distinct_positions(np.arange(count) + position) == stored
 
 
 def test_rounding_once_is_at_least_as_good_as_rounding_each_time() -> None:
     x = round_to(np.random.default_rng(2).standard_normal((6, 128)), parse("bf16"))
     exact = emulated("xformers-f64", "fp64", table="bf16", trig="fp32", angle="fp32", frequency="fp32")
     each, once = emulated("hf", "bf16"), emulated("hf", "bf16", rotation_rounding="once")
-    truth = exact.rotate(x.astype(np.float64), each.table(POSITIONS, 0))
-    errors = [np.abs(s.rotate(x, s.table(POSITIONS, 0)) - truth).mean() for s in (each, once)]
+    reference = exact.rotate(x.astype(np.float64), each.table(POSITIONS, 0))
+    errors = [np.abs(s.rotate(x, s.table(POSITIONS, 0)) - reference).mean() for s in (each, once)]
     assert errors[1] < 0.8 * errors[0]
-    assert np.array_equal(once.rotate(x, once.table(POSITIONS, 0)), round_to(truth, parse("bf16")))
+    assert np.array_equal(once.rotate(x, once.table(POSITIONS, 0)), round_to(reference, parse("bf16")))
 
 
 @given(st.integers(-(2**53) + 1, 2**53 - 1))
 def test_norms_are_kept_wherever_a_row_stands(position: int) -> None:
     x = np.ones((1, 128))
     subject = emulated("uniform", "fp64")
-    turned = subject.rotate(x, subject.table(np.array([position]), 0))
-    assert np.linalg.norm(turned) == pytest.approx(np.sqrt(128), rel=1e-14)
+    rotated = subject.rotate(x, subject.table(np.array([position]), 0))
+    assert np.linalg.norm(rotated) == pytest.approx(np.sqrt(128), rel=1e-14)
 
 
 def test_a_float64_rotation_of_float32_numbers_is_done_in_float64() -> None:
@@ -137,4 +137,4 @@ def test_p_rope_turns_as_many_pairs_in_code_as_for_the_judge() -> None:
             spec = scaling.parse(f"proportional:fraction={thousandth / 1000}")
             setting = RopeSetting.of(dims, scaling=spec)
             exact = sum(theta != 0 for theta in exact_frequencies.frequencies(setting))
-            assert exact == scaled.turning_pairs(setting)
+            assert exact == scaled.rotator_pairs(setting)

@@ -89,10 +89,10 @@ DOUBLE = "torch.set_default_dtype(torch.float64)"
 
 
 def rows(paths: list[str]) -> dict[str, float]:
-    found = shift(
+    results = shift(
         100_000, "fp32", implementations=[f"{path}:f" for path in paths], heads=2, seq_len=4, head_dim=8
     )
-    return {os.path.basename(row.subject): row.drift_rms for row in found}
+    return {os.path.basename(row.subject): row.drift_rms for row in results}
 
 
 def test_no_code_changes_the_rows_of_another(tmp_path) -> None:
@@ -115,12 +115,12 @@ def test_processes_give_the_bytes_of_one_whatever_code_sets(tmp_path) -> None:
     (tmp_path / "calls.py").write_text(MODULE.format("", calls))
     (tmp_path / "plain.py").write_text(MODULE.format("", "pass"))
     called = ",".join(str(tmp_path / f"{name}.py:f") for name in ("imports", "calls", "plain"))
-    found = []
+    results = []
     for jobs in "12":
         out = tmp_path / f"{jobs}.csv"
         small = ["--heads", "1", "--seq-len", "4", "--head-dim", "8", "--dtype", "fp32,bf16"]
         line = ["shift", "--impl", called, "--recipe", "hf", *small, "--offset", "0,7,100000"]
         assert main([*line, "-q", "--jobs", jobs, "-o", str(out)]) == 0
-        found.append(out.read_bytes())
-    assert found[0] == found[1]
-    assert len(found[0].splitlines()) == 1 + 4 * 2 * 3
+        results.append(out.read_bytes())
+    assert results[0] == results[1]
+    assert len(results[0].splitlines()) == 1 + 4 * 2 * 3

@@ -87,10 +87,10 @@ def same(one: Path, other: Path) -> bool:
 def test_the_plan_knows_what_the_rows_will_be(case, attention) -> None:
     if attention and case.get("sample"):
         return
-    asked = Case(**({"heads": 1, "seq_len": 9, "head_dim": 8} | ({} if "model" in case else case)))
+    requested = Case(**({"heads": 1, "seq_len": 9, "head_dim": 8} | ({} if "model" in case else case)))
     if "model" in case:
-        asked = Case(**({"heads": 1, "kv_heads": 1, "seq_len": 9} | case))
-    audit = Audit([asked], ["hf", "uniform"], ["fp32", "bf16"], [5, 0, 77], attention=attention)
+        requested = Case(**({"heads": 1, "kv_heads": 1, "seq_len": 9} | case))
+    audit = Audit([requested], ["hf", "uniform"], ["fp32", "bf16"], [5, 0, 77], attention=attention)
     assert [cell.identity for cell in Sweep(audit).cells] == [row.identity() for row in audit.run(1)]
 
 
@@ -124,10 +124,10 @@ def test_tasks_hold_every_missing_cell_once(seed) -> None:
     )
     done = dict.fromkeys(chance.sample(range(len(sweep.cells)), chance.randint(0, len(sweep.cells))))
     for tasks in (sweep.tasks(done), sweep.tasks(done, whole=True)):
-        found = sorted(cell for task in tasks for cell in task.cells)
-        assert found == sorted(set(range(len(sweep.cells))) - set(done))
+        results = sorted(cell for task in tasks for cell in task.cells)
+        assert results == sorted(set(range(len(sweep.cells))) - set(done))
         for task in tasks:
-            pairs = [(maker, offset) for maker in task.makers for offset in task.offsets]
+            pairs = [(factory, offset) for factory in task.factories for offset in task.offsets]
             assert [sweep.cells[cell][1:3] for cell in task.cells] == pairs
             assert {sweep.audit.cases[sweep.cells[cell].case] for cell in task.cells} == {task.case}
         handed = units(tasks, 3)
@@ -157,11 +157,11 @@ def test_a_finished_sweep_is_read_and_nothing_measured(name, whole, tmp_path, mo
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.csv"])
 @pytest.mark.parametrize("kept", [0, 1, 13, CELLS - 1])
-def test_a_torn_file_is_completed(name, kept, whole, tmp_path) -> None:
+def test_a_torn_file_is_completed(name, stored, whole, tmp_path) -> None:
     lines = (whole / name).read_bytes().splitlines(keepends=True)
     head, rows = lines[: name == "x.csv"], lines[name == "x.csv" :]
-    random.Random(kept).shuffle(rows)
-    (tmp_path / name).write_bytes(b"".join([*head, *rows[:kept]]) + rows[kept][:40])
+    random.Random(stored).shuffle(rows)
+    (tmp_path / name).write_bytes(b"".join([*head, *rows[:stored]]) + rows[stored][:40])
     assert same(run(tmp_path, "--resume", name=name), whole / name)
     assert not (tmp_path / f"{name}.part").exists()
 
@@ -240,8 +240,8 @@ def test_a_full_disk_leaves_whole_rows(how, after, whole, tmp_path, capsys, monk
     monkeypatch.setattr(sweep_file.os, "write", write)
     run(tmp_path, code=2)
     monkeypatch.undo()
-    said = capsys.readouterr().err
-    assert "No space left on device; the rows in it are whole" in said
+    message = capsys.readouterr().err
+    assert "No space left on device; the rows in it are whole" in message
     part = tmp_path / "x.jsonl.part"
     assert part.exists() == bool(after)
     if after:
@@ -400,9 +400,9 @@ def _die(*_: object) -> None:
 @pytest.mark.parametrize(("seconds", "jobs", "count"), [(0.01, 1, 8), (0.01, 4, 25), (1.0, 1, 100)])
 def test_small_tasks_go_to_workers_together(seconds, jobs, count) -> None:
     tasks = [Task(Case(), (0,), (number,), (number,), seconds) for number in range(100)]
-    made = units(tasks, jobs)
-    assert [task for unit in made for task in unit] == tasks
-    assert len(made) == count
+    built = units(tasks, jobs)
+    assert [task for unit in built for task in unit] == tasks
+    assert len(built) == count
 
 
 def test_rows_of_a_report_that_is_gone_on_with_are_on_the_disk(tmp_path, monkeypatch, capsys) -> None:
@@ -423,13 +423,13 @@ def test_rows_of_a_report_that_is_gone_on_with_are_on_the_disk(tmp_path, monkeyp
 
 
 def test_workers_are_ended_with_whatever_they_are_at(monkeypatch) -> None:
-    heard: list[str] = []
-    worker = SimpleNamespace(kill=lambda: heard.append("killed"))
-    pool = SimpleNamespace(_processes={1: worker}, shutdown=lambda **_: heard.append("shut down"))
+    reported: list[str] = []
+    worker = SimpleNamespace(kill=lambda: reported.append("killed"))
+    pool = SimpleNamespace(_processes={1: worker}, shutdown=lambda **_: reported.append("shut down"))
     monkeypatch.setattr(workers, "ProcessPoolExecutor", lambda *_: pool)
     with pytest.raises(KeyboardInterrupt), workers._pool(1):
         raise KeyboardInterrupt
-    assert heard == ["killed", "shut down"]
+    assert reported == ["killed", "shut down"]
 
 
 @posix
@@ -449,11 +449,11 @@ def test_errors_come_home(error, monkeypatch) -> None:
         raise error
 
     monkeypatch.setattr(workers.sweep, "measured", fail)
-    found = workers.result_of(Audit(), (), 1)
-    assert isinstance(found, workers.Problem)
+    result = workers.result_of(Audit(), (), 1)
+    assert isinstance(result, workers.Problem)
     usual = RuntimeError if isinstance(error, ZeroDivisionError) else type(error)
     with pytest.raises(usual, match="no"):
-        found.raised()
+        result.raised()
 
 
 # ---------------------------------------------------------------------------- killed runs
@@ -540,11 +540,13 @@ def test_ctrl_c_while_workers_start_is_one_line(wait, tmp_path) -> None:
             time.sleep(0.005)
         time.sleep(wait)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
-        said = process.communicate(timeout=60)[1]
+        message = process.communicate(timeout=60)[1]
     assert process.returncode == 130
-    said = said.removeprefix("\n")  # behind the terminal's ^C, where the command line is still being read
-    assert said.startswith("ropeaudit: interrupted")
-    assert said.count("\n") == 1
+    message = message.removeprefix(
+        "\n"
+    )  # behind the terminal's ^C, where the command line is still being read
+    assert message.startswith("ropeaudit: interrupted")
+    assert message.count("\n") == 1
 
 
 # ---------------------------------------------------------------------------- a disk without room
@@ -559,9 +561,9 @@ def disk(tmp_path):
     folder.mkdir()
     if not (sys.platform == "linux" and shutil.which("mount")):
         pytest.skip("a file system of a chosen size is made by Linux's mount")
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", folder], capture_output=True)
-    if made.returncode:
-        pytest.skip(f"this user may not mount: {made.stderr.decode().strip()}")
+    built = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", folder], capture_output=True)
+    if built.returncode:
+        pytest.skip(f"this user may not mount: {built.stderr.decode().strip()}")
 
     def resize(size: int) -> None:
         subprocess.run(["mount", "-o", f"remount,size={size}", folder], check=True)
@@ -580,9 +582,9 @@ def test_a_disk_that_fills_up_again_and_again(more, many, disk, capsys) -> None:
     for room, resumed in ((256 << 10, ()), (256 << 10, ("--resume",)), (size // 2, ("--resume",))):
         resize(room)
         run(folder, *more, *resumed, base=MANY, code=2)
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1
-        assert "x.jsonl.part' cannot be written: No space left on device; the rows in it are whole" in said
+        message = capsys.readouterr().err
+        assert message.count("\n") == 1
+        assert "x.jsonl.part' cannot be written: No space left on device; the rows in it are whole" in message
         lines = part.read_bytes()
         assert lines.startswith(before)
         assert lines.endswith(b"\n")
@@ -592,10 +594,10 @@ def test_a_disk_that_fills_up_again_and_again(more, many, disk, capsys) -> None:
     assert size // 3 < len(before) <= size // 2 + (64 << 10)
     resize(size * 3 // 2)  # enough for all rows, and not for the report beside them
     run(folder, *more, "--resume", base=MANY, code=2)
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "x.jsonl' cannot be written: No space left on device" in said
-    assert f"the rows are in {str(part)!r}, and the same command with --resume goes on" in said
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "x.jsonl' cannot be written: No space left on device" in message
+    assert f"the rows are in {str(part)!r}, and the same command with --resume goes on" in message
     assert os.listdir(folder) == ["x.jsonl.part"]
     assert part.read_bytes().count(b"\n") == len(many.read_bytes().splitlines())
     resize(4 * size)
@@ -623,14 +625,14 @@ def test_findings_come_home_from_dask(tmp_path) -> None:
     (tmp_path / "mine.py").write_text(
         "import numpy as np\n\n\ndef turn(x, positions):\n    return np.array(x, np.float64)\n"
     )
-    asked = [*SMALL[:-1], "0-19+1", "--impl", "mine.py:turn", "-f", "csv", "--layout", "half"]
-    said = []
+    requested = [*SMALL[:-1], "0-19+1", "--impl", "mine.py:turn", "-f", "csv", "--layout", "half"]
+    message = []
     for more in ([], ["--scheduler", "local", "--jobs", "2"]):
-        command = [sys.executable, "-m", "ropeaudit", *asked, *more]
+        command = [sys.executable, "-m", "ropeaudit", *requested, *more]
         seen = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-        said.append((seen.stdout, [line for line in seen.stderr.splitlines() if "mine.py:turn" in line]))
-    assert said[0] == said[1]
-    assert any("returns float64 for float16" in line for line in said[0][1])
+        message.append((seen.stdout, [line for line in seen.stderr.splitlines() if "mine.py:turn" in line]))
+    assert message[0] == message[1]
+    assert any("returns float64 for float16" in line for line in message[0][1])
 
 
 @posix
@@ -674,9 +676,9 @@ def test_no_scheduler_is_a_clear_message(capsys, monkeypatch) -> None:
 def test_the_job_array_of_the_docs_runs(whole, tmp_path) -> None:
     page = (Path(__file__).parent.parent / "docs" / "sweeps.md").read_text(encoding="utf-8")
     job, merging = (block.partition("```")[0] for block in page.split("<!-- run -->\n```bash\n")[1:])
-    asked = "--model all --recipe hf,vllm-cuda --dtype fp16,bf16 --offset 0,1k-1m*4"
-    assert asked in job
-    job = job.replace(asked, " ".join(SMALL[1:])).replace("1-16", "1-3").replace("/16", "/3")
+    requested = "--model all --recipe hf,vllm-cuda --dtype fp16,bf16 --offset 0,1k-1m*4"
+    assert requested in job
+    job = job.replace(requested, " ".join(SMALL[1:])).replace("1-16", "1-3").replace("/16", "/3")
     shell = f'set -e; ropeaudit() {{ "{sys.executable}" -m ropeaudit "$@"; }}; '
     for number in ("1", "2", "3"):
         again = os.environ | {"SLURM_ARRAY_TASK_ID": number}

@@ -16,7 +16,7 @@ def inverse(d, base=10000.0):
     return 1.0 / base ** (torch.arange(0, d, 2, dtype=torch.float32) / d)
 
 
-def turn(x, cos, sin):
+def rotate(x, cos, sin):
     """Half-split, in float32, rounded once; cos and sin (s, p)."""
     a, b = x.float().chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
@@ -24,17 +24,17 @@ def turn(x, cos, sin):
 
 def half_torch(x, positions):
     angles = positions.float()[:, None] * inverse(x.shape[-1])
-    return turn(x, angles.cos(), angles.sin())
+    return rotate(x, angles.cos(), angles.sin())
 
 
 def interleaved_complex(q, k, positions):
     """bshd, as Meta's."""
     angles = torch.outer(positions.float(), inverse(q.shape[-1]))
-    turns = torch.polar(torch.ones_like(angles), angles)[None, :, None]
+    rotations = torch.polar(torch.ones_like(angles), angles)[None, :, None]
 
     def one(x):
         pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
-        return torch.view_as_real(pairs * turns).flatten(-2).type_as(x)
+        return torch.view_as_real(pairs * rotations).flatten(-2).type_as(x)
 
     return one(q), one(k)
 
@@ -91,7 +91,7 @@ def positions_in_dtype(x, positions):
 
 def frequencies_cast(x, positions):
     angles = positions.float()[:, None] * inverse(x.shape[-1]).to(x.dtype).float()
-    return turn(x, angles.cos(), angles.sin())
+    return rotate(x, angles.cos(), angles.sin())
 
 
 def off_by_one(x, positions):
@@ -100,13 +100,13 @@ def off_by_one(x, positions):
 
 def angle_in_dtype(x, positions):
     angles = (positions.float()[:, None] * inverse(x.shape[-1])).to(x.dtype).float()
-    return turn(x, angles.cos(), angles.sin())
+    return rotate(x, angles.cos(), angles.sin())
 
 
 def other_base(base):
     def rotate(x, positions):
         angles = positions.float()[:, None] * inverse(x.shape[-1], base)
-        return turn(x, angles.cos(), angles.sin())
+        return rotate(x, angles.cos(), angles.sin())
 
     return rotate
 
@@ -116,9 +116,9 @@ def short_table(x, positions):
 
 
 def one_head_left(x, positions):
-    found = half_torch(x, positions)
-    found[:, 2] = x[:, 2]
-    return found
+    result = half_torch(x, positions)
+    result[:, 2] = x[:, 2]
+    return result
 
 
 class Caching(torch.nn.Module):
@@ -132,7 +132,7 @@ class Caching(torch.nn.Module):
         if self.length != x.shape[-2]:
             angles = positions.float()[:, None] * inverse(x.shape[-1])
             self.table, self.length = (angles.cos(), angles.sin()), x.shape[-2]
-        return turn(x, *self.table)
+        return rotate(x, *self.table)
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
@@ -144,8 +144,8 @@ class Caching(torch.nn.Module):
         (angle_in_dtype, "gpt-neox-te"),
     ],
 )
-def test_a_narrow_stage_fails_and_is_named(kernel, said, dtype) -> None:
-    with pytest.raises(AssertionError, match=f"behaves like: .*{said}"):
+def test_a_narrow_stage_fails_and_is_named(kernel, error_line, dtype) -> None:
+    with pytest.raises(AssertionError, match=f"behaves like: .*{error_line}"):
         assert_shift_invariant(kernel, dtype=dtype, **SMALL)
 
 
@@ -162,8 +162,8 @@ def test_a_narrow_stage_fails_and_is_named(kernel, said, dtype) -> None:
         (Caching(), "at offset 1000.*the offset is left out"),
     ],
 )
-def test_a_wrong_rotation_fails_and_is_named(kernel, said, dtype) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_a_wrong_rotation_fails_and_is_named(kernel, error_line, dtype) -> None:
+    with pytest.raises(AssertionError, match=error_line):
         assert_shift_invariant(kernel, dtype=dtype, **SMALL)
 
 

@@ -74,15 +74,15 @@ WORSE = 0.9  # of what it was
 
 def distinct() -> dict[str, list[str]]:
     """Return recipe -> dtypes, without those whose stages are the same as earlier ones'."""
-    seen, found = set(), defaultdict(list)
+    seen, result = set(), defaultdict(list)
     for recipe in recipes.all_recipes():
         for dtype in DTYPES if not recipe.refused else ():
             stages = recipe.resolve(parse(dtype))
             words = repr(stages).replace(recipe.name, "")
             if words not in seen:
-                found[recipe.name].append(dtype)
+                result[recipe.name].append(dtype)
             seen.add(words)
-    return dict(found)
+    return dict(result)
 
 
 DISTINCT = distinct()

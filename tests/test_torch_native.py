@@ -36,7 +36,7 @@ def native(recipe: str, dtype: str, setting: RopeSetting | None = None, **change
     return TorchNative(resolved(recipe, dtype, **changes), setting or RopeSetting.of(), None, CPU)
 
 
-def drawn(rows: int, dtype: str, seed: int = 0) -> np.ndarray:
+def plotted(rows: int, dtype: str, seed: int = 0) -> np.ndarray:
     return round_to(np.random.default_rng(seed).standard_normal((rows, 128)), parse(dtype))
 
 
@@ -83,7 +83,7 @@ def test_hugging_face_bit_for_bit(dtype: str) -> None:
     """The recipe hf in torch is what transformers' Llama computes, to the last bit."""
     fmt = parse(dtype)
     module = LlamaRotaryEmbedding(LlamaConfig(hidden_size=1024, num_attention_heads=8, head_dim=128))
-    x = drawn(POSITIONS.size, dtype)
+    x = plotted(POSITIONS.size, dtype)
     q = torch_arrays.to_torch(x, fmt)[None, None]
     cos, sin = module(q, torch.from_numpy(POSITIONS + 5)[None])
     expected, _ = apply_rotary_pos_emb(q, q, cos, sin)
@@ -96,7 +96,7 @@ def test_hugging_face_bit_for_bit(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp64"])
 def test_eager_scores_bit_for_bit(dtype: str) -> None:
     """Eager attention: a product in the model's dtype, then the scale, each stored in it."""
-    q, k = drawn(40, dtype), drawn(30, dtype, 1)
+    q, k = plotted(40, dtype), plotted(30, dtype, 1)
     subject, out = native("hf", dtype), np.empty((40, 30), parse(dtype).carrier)
     subject.form(q, k.T, 0.3, out)
     left, right = (torch_arrays.to_torch(x, parse(dtype)) for x in (q, k))
@@ -110,14 +110,14 @@ def test_products_are_formed_in_the_dtype_in_which_they_are_stored(monkeypatch: 
     for recipe in ("hf", "vllm-cuda"):
         for dtype in ("fp64", "fp32", "fp16", "bf16"):
             wide = np.empty((3, 3), parse(dtype).carrier)
-            native(recipe, dtype).form(drawn(3, dtype), drawn(3, dtype).T, 0.3, wide)
+            native(recipe, dtype).form(plotted(3, dtype), plotted(3, dtype).T, 0.3, wide)
     own = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
     assert seen == [*own, torch.float64, torch.float32, torch.float32, torch.float32]
 
 
 def test_scores_are_stored_before_and_after_the_scale() -> None:
     """float32 q and k, scores in bfloat16: two roundings, as the emulation has them."""
-    q, k = drawn(40, "fp32"), drawn(30, "fp32", 1)
+    q, k = plotted(40, "fp32"), plotted(30, "fp32", 1)
     ours, theirs = np.empty((2, 40, 30), np.float32)
     subject = native("hf", "fp32", score="bf16")
     subject.form(q, k.T, 0.3, ours)
@@ -127,7 +127,7 @@ def test_scores_are_stored_before_and_after_the_scale() -> None:
 
 def test_operands_wider_than_their_stage_are_not_rounded_first() -> None:
     """float64 numbers turned in float32: each product is rounded once."""
-    x, subject = drawn(POSITIONS.size, "fp64"), native("meta", "fp64", output="fp32")
+    x, subject = plotted(POSITIONS.size, "fp64"), native("meta", "fp64", output="fp32")
     theirs = Emulated(subject.recipe, subject.setting)
     table = theirs.table(POSITIONS, 0)
     tensors = tuple(torch.from_numpy(part) for part in table)
@@ -135,7 +135,7 @@ def test_operands_wider_than_their_stage_are_not_rounded_first() -> None:
 
 
 def test_scores_that_are_never_stored_narrower_are_summed_in_float32() -> None:
-    q, k = drawn(40, "bf16"), drawn(30, "bf16", 1)
+    q, k = plotted(40, "bf16"), plotted(30, "bf16", 1)
     out = np.empty((40, 30), np.float32)
     native("vllm-cuda", "bf16").form(q, k.T, 0.3, out)
     assert np.array_equal(out, (torch.from_numpy(q) @ torch.from_numpy(k).T * 0.3).numpy())
@@ -143,7 +143,7 @@ def test_scores_that_are_never_stored_narrower_are_summed_in_float32() -> None:
 
 
 def test_a_wider_accumulator_is_had_by_widening() -> None:
-    q, k = drawn(20, "fp16"), drawn(20, "fp16", 1)
+    q, k = plotted(20, "fp16"), plotted(20, "fp16", 1)
     out = np.empty((20, 20))
     native("meta", "fp16", accumulate="fp64", score="fp64").form(q, k.T, 1.0, out)
     assert np.allclose(out, q.astype(np.float64) @ k.T.astype(np.float64), rtol=0, atol=1e-13)
@@ -159,21 +159,21 @@ def test_a_wider_accumulator_is_had_by_widening() -> None:
         ("fp32", "fp64", "none"),
     ],
 )
-def test_accumulators_that_torch_has_not_are_refused(dtype: str, accumulate: str, said: str) -> None:
+def test_accumulators_that_torch_has_not_are_refused(dtype: str, accumulate: str, error_line: str) -> None:
     (record,) = shift(
         0, dtype, "uniform", changes={"accumulate": accumulate}, backend="torch", heads=1, seq_len=4
     )
-    assert record.refused == said
-    assert (record.verdict == "refused") == (said != "none")
+    assert record.refused == error_line
+    assert (record.verdict == "refused") == (error_line != "none")
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_the_frequencies_is_an_ulp_or_two_off_at_most(form: str) -> None:
     for dtype in ("fp64", "fp32"):
         fmt = parse(dtype)
-        found = plain(10000.0, 128, form, fmt, Numbers(CPU)).numpy().astype(np.float64)
+        result = plain(10000.0, 128, form, fmt, Numbers(CPU)).numpy().astype(np.float64)
         exact = unscaled(10000.0, 128, form, fmt).astype(np.float64)
-        assert np.max(np.abs(found / exact - 1)) < 4 * fmt.unit_roundoff
+        assert np.max(np.abs(result / exact - 1)) < 4 * fmt.unit_roundoff
 
 
 def test_the_base_is_cast_as_torch_casts_it() -> None:
@@ -191,11 +191,11 @@ def test_the_base_is_cast_as_torch_casts_it() -> None:
 def test_formats_without_arithmetic_are_carried_in_float32(fmt: str) -> None:
     subject = native("uniform", "fp32", rotation=fmt, table=fmt, angle=fmt, output=fmt)
     angles, (cos, _) = subject.angles(POSITIONS), subject.table(POSITIONS, 0)
-    turned = subject.rotate(drawn(POSITIONS.size, "fp32"), (cos, cos))
-    for seen in (angles.numpy(), cos.numpy(), turned):
+    rotated = subject.rotate(plotted(POSITIONS.size, "fp32"), (cos, cos))
+    for seen in (angles.numpy(), cos.numpy(), rotated):
         assert seen.dtype == np.float32
         assert np.array_equal(seen, round_to(seen, parse(fmt)), equal_nan=True)
-    assert not np.array_equal(turned, round_to(turned, parse("bf16"))) or fmt != "tf32"
+    assert not np.array_equal(rotated, round_to(rotated, parse("bf16"))) or fmt != "tf32"
 
 
 SETTINGS = {
@@ -216,10 +216,10 @@ def test_settings_are_those_of_the_emulation(which: str, recipe: str) -> None:
     """Tables agree up to the float32 angle's error at 1007 radians, and a rotation of ones with them."""
     setting, place, wide = SETTINGS[which], np.array([0, 3, 1007]), resolved(recipe, "fp32")
     pair = TorchNative(wide, setting, None, CPU), Emulated(wide, setting)
-    found = [subject.table(place, 0) for subject in pair]
-    assert np.allclose(found[0][0].numpy(), found[1][0], atol=1e-3, rtol=0)
-    turned = [s.rotate(np.ones((3, 128), np.float32), table) for s, table in zip(pair, found, strict=True)]
-    assert np.allclose(*turned, atol=2e-3, rtol=0)
+    results = [subject.table(place, 0) for subject in pair]
+    assert np.allclose(results[0][0].numpy(), results[1][0], atol=1e-3, rtol=0)
+    rotated = [s.rotate(np.ones((3, 128), np.float32), table) for s, table in zip(pair, results, strict=True)]
+    assert np.allclose(*rotated, atol=2e-3, rtol=0)
 
 
 def test_only_the_shifted_axes_move() -> None:
@@ -235,7 +235,7 @@ def test_only_the_shifted_axes_move() -> None:
 
 
 def test_rounding_once_is_exact_until_the_cast() -> None:
-    x, place = drawn(POSITIONS.size, "bf16"), RopeSetting.of()
+    x, place = plotted(POSITIONS.size, "bf16"), RopeSetting.of()
     once = native("hf", "bf16", rotation_rounding="once")
     theirs = Emulated(once.recipe, place)
     table = theirs.table(POSITIONS, 0)
@@ -297,7 +297,7 @@ def short_of_memory(monkeypatch: pytest.MonkeyPatch, error: RuntimeError, most: 
 
 @pytest.mark.parametrize("error", FULL)
 def test_short_memory_halves_the_tile(error: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
-    q, k = drawn(100, "bf16"), drawn(30, "bf16", 1)
+    q, k = plotted(100, "bf16"), plotted(30, "bf16", 1)
     whole, parts = np.empty((2, 100, 30), np.float32)
     subject = native("hf", "bf16")
     subject.form(q, k.T, 0.3, whole)
@@ -312,9 +312,9 @@ def test_too_little_memory_is_an_error_and_no_crash(error, monkeypatch, capsys) 
     short_of_memory(monkeypatch, error, 8)
     arguments = ["shift", "--backend", "torch", "--dtype", "bf16", "--heads", "1", "--seq-len", "64"]
     assert main(arguments) == 2
-    said = capsys.readouterr().err
-    assert f"out of memory on the device with 16 rows of scores: {error}" in said
-    assert "give --device cpu" in said
+    message = capsys.readouterr().err
+    assert f"out of memory on the device with 16 rows of scores: {error}" in message
+    assert "give --device cpu" in message
 
 
 def test_other_faults_are_not_taken_for_short_memory() -> None:
@@ -328,9 +328,9 @@ def test_other_faults_are_not_taken_for_short_memory() -> None:
 
 
 def test_tables_and_rotations_are_halved_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject, x = native("hf", "fp32"), drawn(64, "fp32")
+    subject, x = native("hf", "fp32"), plotted(64, "fp32")
     whole = subject.table(np.arange(64), 7)
-    turned, cos, moved = subject.rotate(x, whole), torch.cos, Numbers.of
+    rotated, cos, moved = subject.rotate(x, whole), torch.cos, Numbers.of
 
     def small_cos(angles: torch.Tensor) -> torch.Tensor:
         if len(angles) > 20:
@@ -346,7 +346,7 @@ def test_tables_and_rotations_are_halved_too(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Numbers, "of", small_of)
     parts = subject.table(np.arange(64), 7)
     assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
-    assert np.array_equal(subject.rotate(x, parts), turned)
+    assert np.array_equal(subject.rotate(x, parts), rotated)
 
 
 @pytest.mark.parametrize(
@@ -359,10 +359,10 @@ def test_tables_and_rotations_are_halved_too(monkeypatch: pytest.MonkeyPatch) ->
         ("meta", "--device 'meta' is not cpu"),
     ],
 )
-def test_unknown_devices(name: str, said: str) -> None:
+def test_unknown_devices(name: str, error_line: str) -> None:
     with pytest.raises(UsageError) as error:
         torch_numbers.device(name)
-    assert str(error.value).startswith(said)
+    assert str(error.value).startswith(error_line)
 
 
 def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,8 +415,8 @@ def test_a_device_without_float64_is_named_in_a_note() -> None:
         ({"backend": "torch", "implementations": "transformers-llama"}, UsageError, "add --recipe"),
     ],
 )
-def test_bad_choices(given: dict[str, str], error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
+def test_bad_choices(given: dict[str, str], error: type[Exception], error_line: str) -> None:
+    with pytest.raises(error, match=error_line):
         shift(0, "fp32", heads=1, seq_len=4, **given)
 
 

@@ -18,7 +18,7 @@ from ropeaudit.features.trace import compare as trace_compare
 from ropeaudit.features.trace.compare import Stage
 from ropeaudit.features.trace.report import COLUMNS, headline, names, notes, rows, trace_report
 from ropeaudit.main import main
-from ropeaudit.subjects import factory
+from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.placement import likeness
 
@@ -27,7 +27,7 @@ def inverse(d):
     return 1.0 / 10000.0 ** (torch.arange(0, d, 2, dtype=torch.int64).float() / d)
 
 
-def turn(x, cos, sin):
+def rotate(x, cos, sin):
     """Half-split; each operation in the dtype of its terms."""
     a, b = x.chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
@@ -35,57 +35,57 @@ def turn(x, cos, sin):
 
 def hf(x, positions):
     angles = positions.float()[:, None] * inverse(x.shape[-1])
-    return turn(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype))
+    return rotate(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype))
 
 
 def meta(x, positions, bent=1.0):
     angles = torch.outer(positions.float(), inverse(x.shape[-1]) * bent)
-    return turn(x.float(), angles.cos(), angles.sin()).to(x.dtype)
+    return rotate(x.float(), angles.cos(), angles.sin()).to(x.dtype)
 
 
 def vllm_cuda(x, positions):
     angles = positions.float()[:, None] * inverse(x.shape[-1])
     cos, sin = (part.to(x.dtype).float() for part in (angles.cos(), angles.sin()))
-    return turn(x.float(), cos, sin).to(x.dtype)
+    return rotate(x.float(), cos, sin).to(x.dtype)
 
 
 def hf_model_cast(x, positions):
     angles = positions.float()[:, None] * inverse(x.shape[-1]).to(x.dtype).float()
-    return turn(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype))
+    return rotate(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype))
 
 
 def hf_old_table(x, positions):
     angles = torch.outer(positions.to(x.dtype), inverse(x.shape[-1]).to(x.dtype))
-    return turn(x, angles.cos(), angles.sin())
+    return rotate(x, angles.cos(), angles.sin())
 
 
 def gpt_neox_te(x, positions):
     angles = (positions.float()[:, None] * inverse(x.shape[-1])).to(x.dtype).float()
-    return turn(x.float(), angles.cos(), angles.sin()).to(x.dtype)
+    return rotate(x.float(), angles.cos(), angles.sin()).to(x.dtype)
 
 
 def flux(x, positions):
     d = x.shape[-1]
     omega = 1.0 / 10000.0 ** (torch.arange(0, d, 2, dtype=torch.float64) / d)
     angles = torch.outer(positions.double(), omega)
-    return turn(x.float(), angles.cos().float(), angles.sin().float()).to(x.dtype)
+    return rotate(x.float(), angles.cos().float(), angles.sin().float()).to(x.dtype)
 
 
 def flux_double(x, positions):
     d = x.shape[-1]
     angles = torch.outer(positions.double(), 10000.0 ** (-torch.arange(0, d, 2, dtype=torch.float64) / d))
-    return turn(x, angles.cos(), angles.sin())
+    return rotate(x, angles.cos(), angles.sin())
 
 
 def positions_in_dtype(x, positions):
     angles = positions.to(x.dtype).float()[:, None] * inverse(x.shape[-1])
-    return turn(x.float(), angles.cos(), angles.sin()).to(x.dtype)
+    return rotate(x.float(), angles.cos(), angles.sin()).to(x.dtype)
 
 
 def maxtext(x, positions):
     d = x.shape[-1]
     angles = positions.float()[:, None] / 10000.0 ** (torch.arange(0, d, 2).float() / d)
-    return turn(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype))
+    return rotate(x, angles.cos().to(x.dtype), angles.sin().to(x.dtype))
 
 
 IMITATIONS = [
@@ -103,19 +103,19 @@ IMITATIONS = [
 
 def traced(thing, dtype="bf16", name=""):
     own = Own(name or getattr(thing, "__name__", "module"), thing)
-    (found,) = analysis.run([Case()], [own], [parse(dtype)])
-    return found
+    (result,) = analysis.run([Case()], [own], [parse(dtype)])
+    return result
 
 
 @pytest.mark.parametrize(("kernel", "recipe", "dtypes"), IMITATIONS)
 def test_imitations_are_known_by_their_numbers_and_their_dtypes(kernel, recipe, dtypes) -> None:
-    found = traced(kernel)
-    assert recipe in names(found)
-    assert found.nearest()[0].distance < 0.3
-    assert found.nearest()[0].profile < 1.1
-    seen = {stage.name: trace_compare.narrowest(stage) for stage in found.stages}
+    result = traced(kernel)
+    assert recipe in names(result)
+    assert result.nearest()[0].distance < 0.3
+    assert result.nearest()[0].profile < 1.1
+    seen = {stage.name: trace_compare.narrowest(stage) for stage in result.stages}
     assert dtypes.items() <= seen.items()
-    assert found.nearest()[0].differing == ()
+    assert result.nearest()[0].differing == ()
 
 
 def rotary_embedding_torch_call(x, positions):
@@ -165,9 +165,9 @@ def mistral_call(q, k, positions):
 )
 def test_real_packages_behave_like_their_recipes(kernel, package, recipe) -> None:
     pytest.importorskip(package)
-    found = traced(kernel)
-    assert recipe in names(found)
-    assert found.nearest()[0].equal > 0.98
+    result = traced(kernel)
+    assert recipe in names(result)
+    assert result.nearest()[0].equal > 0.98
 
 
 def test_float16_is_told_apart_too() -> None:
@@ -190,34 +190,34 @@ def test_numpy_code_has_a_profile_alone() -> None:
         cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
 
-    found = traced(rotate)
-    assert found.stages == ()
-    assert "diffusers-flux" in names(found)
-    assert [row["stage"] for row in rows(found)] == ["none"]
+    result = traced(rotate)
+    assert result.stages == ()
+    assert "diffusers-flux" in names(result)
+    assert [row["stage"] for row in rows(result)] == ["none"]
 
 
 def test_every_group_is_known_as_itself() -> None:
     """Recipes of one group are the same to the last bit, those of others are not."""
-    found = likeness.groups(parse("bf16"))
-    assert sum(len(group.names) for group in found) > 25
-    assert len({likeness.arithmetic(group.resolved) for group in found}) == len(found)
+    results = likeness.groups(parse("bf16"))
+    assert sum(len(group.names) for group in results) > 25
+    assert len({likeness.arithmetic(group.resolved) for group in results}) == len(results)
 
 
 def test_profiles_are_those_of_the_audit() -> None:
     from ropeaudit import shift
 
-    found = traced(hf)
+    result = traced(hf)
     case = {"heads": 2, "seq_len": 48, "changes": {"accumulate": "fp64", "score": "fp64"}}
     for record in shift(analysis.OFFSETS, "bf16", "hf", **case):
-        assert found.drifts[record.offset] == pytest.approx(record.drift_rms, rel=0.01)
+        assert result.drifts[record.offset] == pytest.approx(record.drift_rms, rel=0.01)
 
 
 def test_command_and_its_forms(capsys, snapshot) -> None:
     assert main(["trace", "transformers-llama", "-f", "csv"]) == 0
-    found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert list(found[0]) == list(COLUMNS)
-    assert {row["agrees"] for row in found} == {"yes", "nan"}
-    assert "hf" in found[0]["nearest"].split()
+    results = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert list(results[0]) == list(COLUMNS)
+    assert {row["agrees"] for row in results} == {"yes", "nan"}
+    assert "hf" in results[0]["nearest"].split()
     assert main(["trace", "transformers-llama", "-f", "json", "--dtype", "fp16", "--offset", "0"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert "transformers-llama in float16 behaves like: rounded table" in report["headline"]
@@ -230,19 +230,19 @@ def test_command_and_its_forms(capsys, snapshot) -> None:
 def cast_frequencies(x, positions):
     """bfloat16 frequencies and nothing else: no recipe with a name has it."""
     angles = positions.float()[:, None] * inverse(x.shape[-1]).to(x.dtype).float()
-    return turn(x.float(), angles.cos(), angles.sin()).to(x.dtype)
+    return rotate(x.float(), angles.cos(), angles.sin()).to(x.dtype)
 
 
 def cast_frequencies_and_table(x, positions):
     angles = positions.float()[:, None] * inverse(x.shape[-1]).to(x.dtype).float()
     cos, sin = (part.to(x.dtype).float() for part in (angles.cos(), angles.sin()))
-    return turn(x.float(), cos, sin).to(x.dtype)
+    return rotate(x.float(), cos, sin).to(x.dtype)
 
 
 def wrong_exponent(x, positions):
     d = x.shape[-1]
     angles = positions.float()[:, None] * 10000.0 ** (-torch.arange(0, d, 2).float() / (d - 2))
-    return turn(x.float(), angles.cos(), angles.sin()).to(x.dtype)
+    return rotate(x.float(), angles.cos(), angles.sin()).to(x.dtype)
 
 
 def one_too_high(x, positions):
@@ -272,20 +272,20 @@ def clamped(x, positions):
 )
 def test_headline_and_stages_say_the_same(kernel, words) -> None:
     """Frequencies outweigh the rest by far; what was seen of the other stages still counts."""
-    found = traced(kernel)
-    assert found.nearest()[0].distance < 1e-9
-    assert f"behaves like: {words}, which no named recipe does; 100 % of its numbers" in headline(found)
-    assert {row["agrees"] for row in rows(found)} <= {"yes", None}
-    assert {row["nearest"] for row in rows(found)} == {"none"}
-    assert {row["behaviour"] for row in rows(found)} == {words}
+    result = traced(kernel)
+    assert result.nearest()[0].distance < 1e-9
+    assert f"behaves like: {words}, which no named recipe does; 100 % of its numbers" in headline(result)
+    assert {row["agrees"] for row in rows(result)} <= {"yes", None}
+    assert {row["nearest"] for row in rows(result)} == {"none"}
+    assert {row["behaviour"] for row in rows(result)} == {words}
 
 
 def test_dtypes_that_no_numbers_bear_out_are_said() -> None:
     """Operations that belie the numbers: the headline names the stage that differs, and no likeness."""
-    found = traced(hf)
-    stages = [s if s.name != "rotation" else Stage("rotation", ("float32",), ()) for s in found.stages]
-    differing = replace(found.nearest()[0], differing=("rotation",))
-    other = replace(found, stages=tuple(stages), likely=(differing,))
+    result = traced(hf)
+    stages = [s if s.name != "rotation" else Stage("rotation", ("float32",), ()) for s in result.stages]
+    differing = replace(result.nearest()[0], differing=("rotation",))
+    other = replace(result, stages=tuple(stages), likely=(differing,))
     expected = "behaves like no known recipe: nearest is hf, hf-sdpa"
     assert expected in headline(other)
     assert "yet rotation was seen in float32 (there bfloat16)" in headline(other)
@@ -297,33 +297,33 @@ def test_dtypes_that_no_numbers_bear_out_are_said() -> None:
     [(wrong_exponent, "base 1.16e+04"), (one_too_high, "positions one too high"), (unheard_of, "")],
 )
 def test_what_explains_nothing_is_not_listed(kernel, fault) -> None:
-    found = traced(kernel)
-    assert found.likely == ()
-    assert found.fault == fault
+    result = traced(kernel)
+    assert result.likely == ()
+    assert result.fault == fault
     known = f"what comes nearest: {fault}." if fault else "nothing known comes near it."
-    assert headline(found).endswith(f"behaves like no known recipe; {known}")
-    assert {(row["nearest"], row["behaviour"]) for row in rows(found)} == {("none", fault or "none")}
-    report = trace_report([found], None, {})
+    assert headline(result).endswith(f"behaves like no known recipe; {known}")
+    assert {(row["nearest"], row["behaviour"]) for row in rows(result)} == {("none", fault or "none")}
+    report = trace_report([result], None, {})
     assert report.further["recipes"].rows == []
     assert all(math.isnan(row["predicted_rms"]) for row in report.further["profiles"].rows)
 
 
 def test_a_recipe_at_some_offsets_alone_is_said_to_be_that() -> None:
-    found = traced(clamped)
-    assert found.likely == ()
-    first, last = found.fault.split("; ")
+    result = traced(clamped)
+    assert result.likely == ()
+    first, last = result.fault.split("; ")
     assert first.startswith("float32 rotation (hf-complex, meta")
     assert first.endswith("at offsets 0, 1024, 32768")
     assert last == "a table that ends at position 65535 at offset 131072"
 
 
 def test_offsets_past_a_cache_are_named(tmp_path, capsys) -> None:
-    found = traced(short_cache)
-    assert list(found.drifts) == [0, 1024, 32768]
-    assert list(found.dropped) == [131072]
-    (note,) = notes(found)
+    result = traced(short_cache)
+    assert list(result.drifts) == [0, 1024, 32768]
+    assert list(result.dropped) == [131072]
+    (note,) = notes(result)
     assert "offset 131072 was left out: IndexError: index 131072 is out of bounds" in note
-    assert "meta" in names(found)
+    assert "meta" in names(result)
 
 
 def test_a_refusal_is_a_row(tmp_path, capsys) -> None:
@@ -353,12 +353,12 @@ def test_what_rotates_nothing_is_like_no_recipe(tmp_path, capsys) -> None:
         (["transformers-llama,"], "empty element"),
     ],
 )
-def test_bad_input(arguments, said, capsys) -> None:
+def test_bad_input(arguments, error_line, capsys) -> None:
     assert main(["trace", *arguments]) == 2
     seen = capsys.readouterr()
-    assert said in seen.err
+    assert error_line in seen.err
     assert seen.out == ""
 
 
 def test_makers_know_own_code_from_names() -> None:
-    assert factory.implementation("transformers-llama").name == "transformers-llama"
+    assert factories.implementation("transformers-llama").name == "transformers-llama"

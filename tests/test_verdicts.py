@@ -182,7 +182,7 @@ VERDICTS = st.sampled_from(
 
 @st.composite
 def rows_of_any_kind(draw) -> list[Record]:
-    found = []
+    results = []
     for _ in range(draw(st.integers(1, 6))):
         verdict, quality = draw(VERDICTS), draw(QUALITIES)
         if verdict in ("misplaced", "overflow"):
@@ -200,8 +200,8 @@ def rows_of_any_kind(draw) -> list[Record]:
             "structural_rms": 0.25,
             "nonfinite": 7 if verdict == "overflow" else 0,
         }
-        found.append(row(**figures))
-    return found
+        results.append(row(**figures))
+    return results
 
 
 @given(rows_of_any_kind())

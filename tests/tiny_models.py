@@ -69,9 +69,9 @@ def add_tokenizer(folder: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
     names = ["<unk>", "<s>", "</s>", *LETTERS]
-    made = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="<unk>"))  # noqa: S106
-    made.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>").save_pretrained(folder)  # noqa: S106
+    built = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="<unk>"))  # noqa: S106
+    built.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    PreTrainedTokenizerFast(tokenizer_object=built, unk_token="<unk>").save_pretrained(folder)  # noqa: S106
 
 
 def change_config(folder: Path, **changes: object) -> None:

@@ -119,8 +119,8 @@ def unit_circle(x: Array, w: Words) -> tuple[Pair, Pair]:
 
 
 def _unit_circle_block(x: Array, w: Words) -> tuple[Pair, Pair]:
-    step, turn = _reduce(x, w)
-    sin, cos = _small_sin_cos(multiply(turn, _two_pi()))
+    step, rotate = _reduce(x, w)
+    sin, cos = _small_sin_cos(multiply(rotate, _two_pi()))
     table = _circle_table()[:, step % _STEPS]
     table_cos, table_sin = (table[0], table[1]), (table[2], table[3])
     return (

@@ -19,13 +19,13 @@ from ropeaudit.audits.records import Record
 from ropeaudit.engine.plan import AttentionOptions
 from ropeaudit.errors import UsageError
 from ropeaudit.runtime import run_metadata
-from ropeaudit.subjects import factory as makers
-from ropeaudit.subjects.factory import Maker
+from ropeaudit.subjects import factories
+from ropeaudit.subjects.factories import SubjectFactory
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_DRAWING = 0.3  # share of the progress that drawing a sample counts for
+_SAMPLING = 0.3  # share of the progress that drawing a sample counts for
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -44,7 +44,7 @@ class Audit:
     device: str | None = None
     order: str | None = None
     tolerance: float = records.TOLERANCE
-    _makers: list[Maker] = field(default_factory=list, init=False, repr=False, compare=False)
+    _factories: list[SubjectFactory] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for offset in self.offsets:
@@ -59,7 +59,7 @@ class Audit:
         for name in ("cases", "dtypes", "offsets"):
             if not getattr(self, name):
                 raise UsageError(f"there are no {name} to audit")
-        if self.order is not None and not any(makers.is_own(name) for name in self.implementations):
+        if self.order is not None and not any(factories.is_own(name) for name in self.implementations):
             raise UsageError(f"--order {self.order} says how your own code is called; give it with --impl")
         if not (self.recipes or self.implementations):
             raise UsageError("there are no recipes to audit")
@@ -67,35 +67,35 @@ class Audit:
             raise UsageError("--backend and --device say what executes recipes; add --recipe")
         if "softmax" in self.changes and (self.attention is None or self.attention.softmax != "recipe"):
             raise UsageError("a changed softmax stage is not used; add --attention --softmax recipe")
-        self.makers()
+        self.factories()
 
-    def makers(self) -> list[Maker]:
+    def factories(self) -> list[SubjectFactory]:
         """Return every recipe, then every implementation, in every dtype, as the rows come; each once."""
-        if self._makers:
-            return self._makers
+        if self._factories:
+            return self._factories
         chosen = [recipes.load(name).changed(self.changes) for name in dict.fromkeys(self.recipes)]
         formats = list(dict.fromkeys(parse(name) for name in self.dtypes))
         called = [
-            makers.implementation(name, self.order, self.changes, not self.recipes)
+            factories.implementation(name, self.order, self.changes, not self.recipes)
             for name in dict.fromkeys(self.implementations)
         ]
         executed = (recipe.resolve(fmt) for recipe in chosen for fmt in formats)
-        self._makers.extend(makers.of_recipe(one, self.backend, self.device) for one in executed)
-        self._makers.extend(makers.called(one, fmt) for one in called for fmt in formats)
-        return self._makers
+        self._factories.extend(factories.of_recipe(one, self.backend, self.device) for one in executed)
+        self._factories.extend(factories.called(one, fmt) for one in called for fmt in formats)
+        return self._factories
 
     def findings(self, workers: Iterable[Sequence[Sequence[str]]] = ()) -> list[str]:
         """Return what was found out about the code that was called, so far, each once: maker by maker.
 
         workers: what each worker found, for each maker.
         """
-        here = [maker.findings for maker in self._makers]
-        by_maker = zip(here, *workers, strict=True)
-        return list(dict.fromkeys(text for found in by_maker for some in found for text in some))
+        here = [factory.findings for factory in self._factories]
+        by_factory = zip(here, *workers, strict=True)
+        return list(dict.fromkeys(text for results in by_factory for some in results for text in some))
 
     def stages(self) -> dict[str, dict[str, str]]:
         """Return "subject dtype" -> stage -> format: what was audited, for the circumstances."""
-        return {f"{maker.name} {maker.dtype}": dict(maker.stages) for maker in self.makers()}
+        return {f"{factory.name} {factory.dtype}": dict(factory.stages) for factory in self.factories()}
 
     def run(
         self, threads: int | None = None, progress: Callable[[float], None] | None = None
@@ -105,7 +105,7 @@ class Audit:
         progress is called with the share that is done, from 0 to 1.
         """
         offsets = self.check()
-        parts, every = self.parts(), self.makers()
+        parts, every = self.parts(), self.factories()
         for number, (case, some) in enumerate(parts):
 
             def part(share: float, start: int = number) -> None:
@@ -119,7 +119,7 @@ class Audit:
 
         Makers are named by their place in `makers`.
         """
-        return [part for case in self.cases for part in _by_layout(case, self.makers())]
+        return [part for case in self.cases for part in _by_layout(case, self.factories())]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what was asked for; makers are made anew."""
@@ -139,7 +139,7 @@ class Audit:
     def measure(
         self,
         case: Case,
-        some: Sequence[Maker],
+        some: Sequence[SubjectFactory],
         offsets: Sequence[int],
         threads: int | None = None,
         progress: Callable[[float], None] = lambda share: None,
@@ -148,15 +148,15 @@ class Audit:
 
         progress hears the share of the case that is done.
         """
-        first = _DRAWING if case.sample is not None else 0.0  # its share of the case
+        first = _SAMPLING if case.sample is not None else 0.0  # its share of the case
 
         def part(share: float) -> None:
             progress(first + (1 - first) * share)
 
-        def drawing(share: float) -> None:
+        def sampling(share: float) -> None:
             progress(first * share)
 
-        loaded, setting = case.load() if case.sample is None else case.draw(drawing)
+        loaded, setting = case.load() if case.sample is None else case.draw(sampling)
         positions_fit([*offsets, *self._anchors()], loaded.seq_len)
         workers = threads or run_metadata.threads()
         run = CaseRun(case, loaded, setting, some, self.attention, workers, part, self.tolerance)
@@ -167,17 +167,17 @@ class Audit:
         return [self.attention.anchor] if self.attention else []
 
 
-def _by_layout(case: Case, makers: Sequence[Maker]) -> Iterator[tuple[Case, list[int]]]:
+def _by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple[Case, list[int]]]:
     """Yield a case for each layout that the code of neighbouring makers has, unless one was asked for."""
-    every = list(range(len(makers)))
-    asked = case.layout is not None or case.model is not None or case.config is not None
-    if asked or not any(maker.layout for maker in makers):
+    every = list(range(len(factories)))
+    requested = case.layout is not None or case.model is not None or case.config is not None
+    if requested or not any(factory.layout for factory in factories):
         yield case, every
         return
     setting = case.setting_alone()
-    found = [maker.layout(setting) if maker.layout else None for maker in makers]
-    usual = next((layout for layout in found if layout), None)
-    for layout, some in groupby(every, key=lambda index: found[index] or usual):
+    results = [factory.layout(setting) if factory.layout else None for factory in factories]
+    usual = next((layout for layout in results if layout), None)
+    for layout, some in groupby(every, key=lambda index: results[index] or usual):
         yield replace(case, layout=layout), list(some)
 
 
@@ -229,7 +229,7 @@ def shift(
         dtypes=(dtypes,) if isinstance(dtypes, str) else tuple(dtypes),
         offsets=(offsets,) if isinstance(offsets, (int, np.integer)) else tuple(offsets),
         changes=changes or {},
-        attention=AttentionOptions.asked(attention, softmax, anchor),
+        attention=AttentionOptions.requested(attention, softmax, anchor),
         implementations=called,
         backend=backend,
         device=device,
@@ -239,13 +239,13 @@ def shift(
     return audit.run(threads)
 
 
-def to_frame(found: Iterable[Record]) -> pd.DataFrame:
+def to_frame(results: Iterable[Record]) -> pd.DataFrame:
     """Return records as a pandas DataFrame, one row each, columns as in `records.COLUMNS`.
 
     What is undefined is nan, as in CSV.
     """
     import pandas as pd
 
-    rows = [record.as_dict().items() for record in found]
+    rows = [record.as_dict().items() for record in results]
     defined = [{name: math.nan if value is None else value for name, value in row} for row in rows]
     return pd.DataFrame(defined, columns=list(records.COLUMNS))

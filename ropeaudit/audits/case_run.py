@@ -13,7 +13,7 @@ import numpy as np
 from ropeaudit import bounds
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits.cases import Case, fits
-from ropeaudit.audits.recording import Found, record
+from ropeaudit.audits.recording import CellResult, record
 from ropeaudit.audits.records import TOLERANCE, Record
 from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import careful
@@ -23,14 +23,14 @@ from ropeaudit.engine.plan import AttentionOptions, Measured, Plan
 from ropeaudit.engine.statistics import Spread
 from ropeaudit.inputs import qk
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.inputs.sampled_rows import Drawn
+from ropeaudit.inputs.sampled_rows import SampledQK
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import FormsScores, Subject
 from ropeaudit.subjects.calling.implementation import Called
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.exact import Exact
-from ropeaudit.subjects.factory import Maker
+from ropeaudit.subjects.factories import SubjectFactory
 from ropeaudit.subjects.of_recipe import OfRecipe
 from ropeaudit.subjects.placement.places import Places
 
@@ -47,16 +47,16 @@ class CaseRun:
     def __init__(
         self,
         case: Case,
-        loaded: Inputs | Drawn,
+        loaded: Inputs | SampledQK,
         setting: RopeSetting,
-        makers: Sequence[Maker],
-        asked: AttentionOptions | None,
+        factories: Sequence[SubjectFactory],
+        requested: AttentionOptions | None,
         threads: int,
         progress: Callable[[float], None],
         tolerance: float = TOLERANCE,
     ) -> None:
-        self.case, self.loaded, self.setting, self.makers = case, loaded, setting, makers
-        self.asked, self.tolerance, self.progress = asked, tolerance, progress
+        self.case, self.loaded, self.setting, self.factories = case, loaded, setting, factories
+        self.requested, self.tolerance, self.progress = requested, tolerance, progress
         self.threads = _of_use(threads, loaded)
         self.axes = case.position_axes(setting)
         self.structural: dict[tuple[RopeSetting, int, Format], Spread] = {}
@@ -71,47 +71,47 @@ class CaseRun:
             groups.setdefault((at, offset if at.clipped else 0), []).append(offset)
         runs = [self._group(at, origin, some) for (at, origin), some in groups.items()]
         if len(runs) == 1:
-            yield from (self._record(found) for found in runs[0])
+            yield from (self._record(result) for result in runs[0])
             return
-        places = range(len(self.makers))
-        kept: dict[tuple[int, int], Found] = {}
+        places = range(len(self.factories))
+        stored: dict[tuple[int, int], CellResult] = {}
         for run, some in zip(runs, groups.values(), strict=True):
-            kept |= dict(zip(itertools.product(places, some), run, strict=True))
+            stored |= dict(zip(itertools.product(places, some), run, strict=True))
         for cell in itertools.product(places, offsets):
-            yield self._record(kept[cell])
+            yield self._record(stored[cell])
 
-    def _record(self, found: Found) -> Record:
-        return record(self.case, self.loaded, found, self.asked, self.tolerance)
+    def _record(self, results: CellResult) -> Record:
+        return record(self.case, self.loaded, results, self.requested, self.tolerance)
 
-    def _group(self, at: RopeSetting, origin: int, offsets: Sequence[int]) -> Iterator[Found]:
+    def _group(self, at: RopeSetting, origin: int, offsets: Sequence[int]) -> Iterator[CellResult]:
         """Measure all subjects at the offsets that share a setting and an origin of the reference."""
-        subjects = [maker.make(at, self.axes) for maker in self.makers]
+        subjects = [factory.make(at, self.axes) for factory in self.factories]
         cells = [(index, offset) for index in range(len(subjects)) for offset in offsets]
         whole = isinstance(self.loaded, Inputs)  # a sample is turned block by block and fits always
         room = max(1, plan.cells_at_once(at, self.loaded.seq_len) - 1) if whole else len(cells)
-        starts, passes = range(0, len(cells), room), 2 if self.asked else 1
+        starts, passes = range(0, len(cells), room), 2 if self.requested else 1
         for number, start in enumerate(starts):
             batch = [(subjects[index], offset) for index, offset in cells[start : start + room]]
             yield from self._batch(batch, at, origin, (passes * number, passes * len(starts)))
 
     def _batch(
         self, batch: Sequence[tuple[Subject, int]], at: RopeSetting, origin: int, part: tuple[int, int]
-    ) -> Iterator[Found]:
+    ) -> Iterator[CellResult]:
         """Measure some subjects at some offsets, together."""
         reasons = [self._refusal(subject, offset) for subject, offset in batch]
         cells = [cell for cell, reason in zip(batch, reasons, strict=True) if not reason]
         some = list(dict.fromkeys(subject for subject, _ in cells))
-        wanted = [[offset for subject, offset in cells if subject is one] for one in some]
-        found = self._measure(some, wanted, at, origin, part) if cells else {}
-        floors = self._measure(some, [[0]] * len(some), at, 0) if origin and cells else found
+        requested = [[offset for subject, offset in cells if subject is one] for one in some]
+        result = self._measure(some, requested, at, origin, part) if cells else {}
+        floors = self._measure(some, [[0]] * len(some), at, 0) if origin and cells else result
         limits, attained = self._bounds(cells, at)
         rows: dict[tuple[int, int], Attention] = {}
-        if self.asked and cells and isinstance(self.loaded, Inputs):
-            together = Plan(some, wanted, self.loaded, at, self.case.mask, origin)
-            rows = self._attention(together, self.asked, part)
+        if self.requested and cells and isinstance(self.loaded, Inputs):
+            together = Plan(some, requested, self.loaded, at, self.case.mask, origin)
+            rows = self._attention(together, self.requested, part)
         for (subject, offset), reason in zip(batch, reasons, strict=True):
             if reason:
-                yield Found(subject, offset, at, Measured(), Measured(), Spread(), refused=reason)
+                yield CellResult(subject, offset, at, Measured(), Measured(), Spread(), refused=reason)
                 continue
             cell = some.index(subject), offset
             structural = self._structural(at, offset, subject.input)
@@ -119,7 +119,7 @@ class CaseRun:
             floor = floors[cell[0], 0]
             placed = self._places(subject, offset)
             rest = structural, attained[subject.dtype], limit, softened, placed
-            yield Found(subject, offset, at, found[cell], floor, *rest)
+            yield CellResult(subject, offset, at, result[cell], floor, *rest)
 
     def _places(self, subject: Subject, offset: int) -> Places | None:
         """Check where code puts the rotated pairs; a recipe puts them where it says."""
@@ -136,11 +136,11 @@ class CaseRun:
                 at = np.concatenate([loaded.pairs.query, loaded.pairs.key])
                 sizes = loaded.heads, loaded.kv_heads, self.setting.head_dim
                 self.vectors = verification.sampled(at, sizes, loaded.seq_len, loaded.seed)
-        found, dtype = [], subject.dtype
+        results, dtype = [], subject.dtype
         for apart in (0, verification.APART)[: 1 + subject.by_batch()]:
-            given = subject.turning(), subject.setting, dtype, self.vectors, offset
-            found.append(verification.check(*given, afresh=subject.turning, warm=True, apart=apart))
-        return max(found, key=lambda one: (one.misplaced, one.excess))
+            given = subject.rotator(), subject.setting, dtype, self.vectors, offset
+            results.append(verification.check(*given, afresh=subject.rotator, warm=True, apart=apart))
+        return max(results, key=lambda one: (one.misplaced, one.excess))
 
     def _refusal(self, subject: Subject, offset: int) -> str:
         """Why a subject cannot be measured at an offset; it must work at offset 0 too."""
@@ -185,34 +185,38 @@ class CaseRun:
         number, count = part
         measured_at = [[0, *(offset for offset in some if offset)] for some in offsets]
 
-        def hear(share: float) -> None:
+        def on_progress(share: float) -> None:
             if count:
                 self.progress((number + share) / count)
 
         rest, loaded = (at, self.case.mask, origin), self.loaded
         with _alone(subjects):
-            if isinstance(loaded, Drawn):
-                return sampled_scores.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, hear)
-            return measure.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, hear)
+            if isinstance(loaded, SampledQK):
+                return sampled_scores.measure(
+                    Plan(subjects, measured_at, loaded, *rest), self.threads, on_progress
+                )
+            return measure.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, on_progress)
 
     def _attention(
-        self, together: Plan[Inputs], asked: AttentionOptions, part: tuple[int, int]
+        self, together: Plan[Inputs], requested: AttentionOptions, part: tuple[int, int]
     ) -> dict[tuple[int, int], Attention]:
         """Measure the rows after softmax, in a pass of its own behind that of the drift."""
         from ropeaudit.engine import attention_pass  # in-function: most audits need neither
         from ropeaudit.engine.attention import Rounding
 
         fits(attention_pass.bytes_needed(together.setting, together.seq_len, self.threads))
-        own = asked.softmax == "recipe"
+        own = requested.softmax == "recipe"
         roundings = [Rounding(one.softmax, one.output) if own else None for one in together.subjects]
         behind = qk.BEHIND.get(self.loaded.source)
         number, count = part
 
-        def hear(share: float) -> None:
+        def on_progress(share: float) -> None:
             self.progress((number + 1 + share) / count)
 
         with _alone(together.subjects):
-            return attention_pass.measure(together, asked.anchor, behind, roundings, self.threads, hear)
+            return attention_pass.measure(
+                together, requested.anchor, behind, roundings, self.threads, on_progress
+            )
 
     def _structural(self, at: RopeSetting, offset: int, input_format: Format) -> Spread:
         """Return what the shift does to exact scores; nothing, unless the setting depends on the position."""
@@ -222,16 +226,16 @@ class CaseRun:
             return Spread(count=1)
         key = at, offset if at.clipped else 0, input_format
         if key not in self.structural:
-            found = self._measure([Exact(at, input_format)], [[key[1]]], self.setting, 0)
-            self.structural[key] = found[0, key[1]].drift
+            result = self._measure([Exact(at, input_format)], [[key[1]]], self.setting, 0)
+            self.structural[key] = result[0, key[1]].drift
         return self.structural[key]
 
 
-def _of_use(threads: int, loaded: Inputs | Drawn) -> int:
+def _of_use(threads: int, loaded: Inputs | SampledQK) -> int:
     """Return how many threads make a case faster: they share strips of rows."""
     if loaded.seq_len <= _SHORT:
         return 1
-    if isinstance(loaded, Drawn):
+    if isinstance(loaded, SampledQK):
         return threads
     return min(threads, loaded.heads * -(-loaded.seq_len // tile.TILE_ROWS))
 

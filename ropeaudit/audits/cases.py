@@ -17,7 +17,7 @@ from ropeaudit.inputs import masks, sample_choice, sampled_rows
 from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.inputs.sampled_rows import Drawn
+from ropeaudit.inputs.sampled_rows import SampledQK
 from ropeaudit.rope import axes, scaling
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import Layout, RopeSetting
@@ -103,7 +103,7 @@ class Case:
         seed = 0 if self.seed is None else self.seed
         return inputs.make(self.qk, heads, kv_heads, seq_len, setting, seed), setting
 
-    def draw(self, progress: Callable[[float], None] = lambda share: None) -> tuple[Drawn, RopeSetting]:
+    def draw(self, progress: Callable[[float], None] = lambda share: None) -> tuple[SampledQK, RopeSetting]:
         """Return `sample` scores' rows of q and k and the RoPE setting; progress hears the share done.
 
         Raises: BadInput, BadShape, UnknownName, UsageError.
@@ -127,8 +127,8 @@ class Case:
         if inputs.is_file(self.qk):
             loaded, setting = self._from_file()
             sizes = loaded.heads, loaded.kv_heads, loaded.seq_len
-            drawn_by = None if self.sample is None else seed
-            return Outline(*sizes, loaded.source, drawn_by, loaded.digest), setting
+            sampled_by = None if self.sample is None else seed
+            return Outline(*sizes, loaded.source, sampled_by, loaded.digest), setting
         sizes, setting = self._synthetic()
         if self.sample is not None:
             return Outline(*sizes, sampled_rows.source(self.qk, sizes, setting.head_dim), seed), setting
@@ -216,21 +216,21 @@ class Case:
     def position_axes(self, setting: RopeSetting) -> Axes | None:
         """Return the position axes of M-RoPE, None for a single axis. Raises: UsageError."""
         model = self._model()
-        found = axes.parse(self.mrope, self.axis) if self.mrope is not None else None
-        if found is None and model is not None and model.axes is not None:
+        result = axes.parse(self.mrope, self.axis) if self.mrope is not None else None
+        if result is None and model is not None and model.axes is not None:
             shifted = axes.AXES if self.axis == "all" else tuple(self.axis)
-            found = replace(model.axes, shifted=shifted)
-        if found is None:
+            result = replace(model.axes, shifted=shifted)
+        if result is None:
             if self.axis != "all":
                 raise UsageError(f"--axis {self.axis} needs position axes; give --mrope 16,24,24 or a model")
             return None
-        if sum(found.sections) != setting.pairs:
+        if sum(result.sections) != setting.pairs:
             raise UsageError(
-                f"the position axes have {sum(found.sections)} pairs and the setting {setting.pairs}"
+                f"the position axes have {sum(result.sections)} pairs and the setting {setting.pairs}"
             )
-        if setting.clipped and set(found.shifted) != set(axes.AXES):
+        if setting.clipped and set(result.shifted) != set(axes.AXES):
             raise UsageError("--clip goes with --axis all: exact scores of one shifted axis are not defined")
-        return found
+        return result
 
     @property
     def model_name(self) -> str:

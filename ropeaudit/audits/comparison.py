@@ -114,23 +114,23 @@ def compare(before: Sequence[Row], after: Sequence[Row], ratio: float = RATIO) -
 
 def value(row: Row | None, column: str) -> float:
     """Return a numeric column of a row, nan where it is undefined or missing."""
-    found = None if row is None else row.get(column)
-    return math.nan if found is None else float(found)
+    result = None if row is None else row.get(column)
+    return math.nan if result is None else float(result)
 
 
 def _by_key(
     rows: Iterable[Row], keys: Sequence[str], which: str, join: Callable[[Any], Any]
 ) -> dict[tuple[Any, ...], Row]:
-    found: dict[tuple[Any, ...], Row] = {}
+    results: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         key = tuple(join(row[name]) for name in keys)
-        if key in found and repr(found[key]) != repr(row):
+        if key in results and repr(results[key]) != repr(row):
             raise BadInput(
                 f"the {which} report has two rows for {row['subject']} {row.get('dtype', '')} at offset "
                 f"{row['offset']} that differ; write both reports without --columns"
             )
-        found[key] = row
-    return found
+        results[key] = row
+    return results
 
 
 def _plain(value: Any) -> Any:

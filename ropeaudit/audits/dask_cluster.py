@@ -22,7 +22,7 @@ _ANSWER_SECONDS = 20
 _LOOK_SECONDS = 5.0  # without a result until it is asked whether there are workers
 _PATIENCE = "10 minutes"  # without a worker; Dask's configuration may say another time
 _KEY = "ropeaudit.patience"
-_KEPT = "rows that are done are kept"
+_SAFE = "rows that are done are kept"
 
 
 def on_dask(
@@ -48,11 +48,11 @@ def on_dask(
         again = {"pure": False, "retries": MOST_DEATHS}
         with _losing(scheduler):
             waiting = {client.submit(result_of, spec, unit, **again): unit for unit in units}
-            found: Any = distributed.as_completed(waiting)  # type: ignore[no-untyped-call]
+            outcome: Any = distributed.as_completed(waiting)  # type: ignore[no-untyped-call]
         while waiting:
             listen()
             with _losing(scheduler):
-                batch = found.next_batch(block=False) if not found.is_empty() else []
+                batch = outcome.next_batch(block=False) if not outcome.is_empty() else []
             for future in batch:
                 with _losing(scheduler):
                     result = _result(distributed, future)
@@ -82,7 +82,7 @@ class Patience:
             raise UsageError(
                 f"{_KEY} {self.text!r} in Dask's configuration is no time; try '{_PATIENCE}'"
             ) from None
-        self.tell, self.told = tell, False
+        self.tell, self.reported = tell, False
         self.seen = self.looked = time.monotonic()
 
     def wait(self, some: bool, workers_there: Callable[[], int]) -> None:
@@ -94,14 +94,14 @@ class Patience:
         if now - self.looked >= min(_LOOK_SECONDS, self.seconds / 2):
             self.looked = now
             if workers_there():
-                self.seen, self.told = now, False
+                self.seen, self.reported = now, False
             elif now - self.seen >= self.seconds:
                 raise RopeAuditError(
-                    f"no Dask worker has been there for {self.text}; {_KEPT}: start some, and give the same "
+                    f"no Dask worker has been there for {self.text}; {_SAFE}: start some, and give the same "
                     "command with --resume (DASK_ROPEAUDIT__PATIENCE=4h waits longer)"
                 )
-            elif not self.told:
-                self.told = True
+            elif not self.reported:
+                self.reported = True
                 self.tell(f"no Dask worker is there; waiting up to {self.text} for one")
         time.sleep(_LISTEN_SECONDS)
 
@@ -162,7 +162,7 @@ def _losing(scheduler: str) -> Iterator[None]:
         if isinstance(error, RopeAuditError):
             raise
         raise RopeAuditError(
-            f"--scheduler {scheduler!r}: the Dask scheduler is gone; {_KEPT}: start one, and give the same "
+            f"--scheduler {scheduler!r}: the Dask scheduler is gone; {_SAFE}: start one, and give the same "
             "command with --resume"
         ) from None
 
@@ -191,14 +191,14 @@ def _result(distributed: Any, future: Any) -> Result | Problem:
         result: Result | Problem = future.result()
     except distributed.KilledWorker:
         raise RopeAuditError(
-            f"Dask lost several workers with the same work, perhaps for want of memory; {_KEPT}: give fewer "
+            f"Dask lost several workers with the same work, perhaps for want of memory; {_SAFE}: give fewer "
             "workers and --resume"
         ) from None
     except (CancelledError, OSError):
         raise
     except Exception as error:  # before our own code ran: it is not installed there, or another one
         raise RopeAuditError(
-            f"a Dask worker cannot begin the work ({_line(error)}); {_KEPT}: install ropeaudit {__version__} "
+            f"a Dask worker cannot begin the work ({_line(error)}); {_SAFE}: install ropeaudit {__version__} "
             "there, with what the subjects need, and --resume"
         ) from None
     return result

@@ -72,8 +72,8 @@ def refuse_contradictions(path: str, rows: Iterable[Record]) -> None:
 
 def shown(row: Record) -> str:
     """Name a row for a message."""
-    asked = f"{row.subject} {row.dtype} at offset {row.offset}"
-    return f"{asked} ({row.seq_len} positions, schema {row.schema}, version {row.version})"
+    requested = f"{row.subject} {row.dtype} at offset {row.offset}"
+    return f"{requested} ({row.seq_len} positions, schema {row.schema}, version {row.version})"
 
 
 _FIRST = f'{{"{next(iter(records.COLUMNS))}": '
@@ -82,17 +82,17 @@ _REMEDY = "move it away, or give another -o"
 
 def _row(path: str, number: int, line: bytes) -> Record:
     try:
-        found = json.loads(line)
-        if not isinstance(found, dict) or list(found) != list(records.COLUMNS):
+        results = json.loads(line)
+        if not isinstance(results, dict) or list(results) != list(records.COLUMNS):
             raise ValueError
     except (ValueError, RecursionError):
         where = f"{path!r} does not hold rows of this version of ropeaudit"
         raise BadInput(f"{where} (line {number}); {_REMEDY}") from None
-    for name, value in found.items():
+    for name, value in results.items():
         if wrong := _wrong(name, value):
             seen = repr(value)[:40]
             raise BadInput(f"{path!r} line {number}: {name} {seen} is {wrong}; remove the line and --resume")
-    row = Record(**found)
+    row = Record(**results)
     if line_of(row) != line + b"\n":
         raise BadInput(f"{path!r} line {number} is not as ropeaudit wrote it; remove the line and --resume")
     return row

@@ -17,7 +17,7 @@ from ropeaudit.engine import sampled_scores
 from ropeaudit.engine.plan import AttentionOptions, Measured
 from ropeaudit.engine.statistics import Spread
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.inputs.sampled_rows import Drawn
+from ropeaudit.inputs.sampled_rows import SampledQK
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject
 from ropeaudit.subjects.placement.places import Places
@@ -29,7 +29,7 @@ _POSITIONS = 2**20  # looked at together
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CellResult:
     """What was measured of one subject at one offset, and under which setting; or why it was refused.
 
     careful: predicted RMS drift of `attainable.careful` at offset 0. places: of code alone.
@@ -110,7 +110,7 @@ def identity(
     setting: RopeSetting,
     subject: Subject,
     offset: int,
-    asked: AttentionOptions | None,
+    requested: AttentionOptions | None,
     tolerance: float,
 ) -> dict[str, Any]:
     """Return the columns of `records.IDENTITY`: what was asked for. Nothing is measured for it."""
@@ -126,8 +126,8 @@ def identity(
         "environment": None,
         "engine": None,
         "sample": case.sample,
-        "softmax": asked.softmax if asked else None,
-        "anchor": asked.anchor if asked else None,
+        "softmax": requested.softmax if requested else None,
+        "anchor": requested.anchor if requested else None,
         **dict.fromkeys(("grid", "offset_t", "offset_h", "offset_w")),
         "stages": " ".join(f"{stage}={fmt}" for stage, fmt in subject.stages().items()),
         "tolerance": tolerance,
@@ -135,34 +135,38 @@ def identity(
 
 
 def record(
-    case: Case, loaded: Inputs | Drawn, found: Found, asked: AttentionOptions | None, tolerance: float
+    case: Case,
+    loaded: Inputs | SampledQK,
+    results: CellResult,
+    requested: AttentionOptions | None,
+    tolerance: float,
 ) -> Record:
     """Return the row of a subject and offset."""
-    subject, setting, measured = found.subject, found.setting, found.measured
+    subject, setting, measured = results.subject, results.setting, results.measured
     drift = measured.drift
     head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
     low, high = sampled_scores.interval(drift)
     return Record(
-        **identity(case, loaded, setting, subject, found.offset, asked, tolerance),
+        **identity(case, loaded, setting, subject, results.offset, requested, tolerance),
         scores=drift.count,
-        distinct_positions=0 if found.refused else _distinct(subject, loaded.seq_len, found.offset),
+        distinct_positions=0 if results.refused else _distinct(subject, loaded.seq_len, results.offset),
         drift_mean_abs=drift.mean_abs,
         drift_rms_low=low,
         drift_rms_high=high,
         drift_bias=drift.mean,
         self_drift_max=measured.own.max,
         self_drift_rms=measured.own.rms,
-        structural_max=found.structural.max,
-        structural_rms=found.structural.rms,
-        predicted_rms=_predicted(found.bound),
-        bound_max=_maximum(found.bound, measured.error),
-        **(found.attention.columns() if found.attention else dict.fromkeys(records.ATTENTION)),
-        **_place_columns(found.places),
+        structural_max=results.structural.max,
+        structural_rms=results.structural.rms,
+        predicted_rms=_predicted(results.bound),
+        bound_max=_maximum(results.bound, measured.error),
+        **(results.attention.columns() if results.attention else dict.fromkeys(records.ATTENTION)),
+        **_place_columns(results.places),
         worst_head=head,
         worst_query=query,
         worst_key=key,
-        refused=found.refused or "none",
-        **_judged(found, tolerance, (low, high)),
+        refused=results.refused or "none",
+        **_judged(results, tolerance, (low, high)),
     )
 
 
@@ -178,22 +182,24 @@ def _maximum(bound: Bound | None, error: float) -> float | None:
     return None if bound is None or math.isnan(bound.maximum) else bound.maximum + error
 
 
-def _judged(found: Found, tolerance: float, interval: tuple[float | None, float | None]) -> dict[str, Any]:
+def _judged(
+    results: CellResult, tolerance: float, interval: tuple[float | None, float | None]
+) -> dict[str, Any]:
     """Return the columns that verdicts rest on, and the verdicts."""
-    drift, truth = found.measured.drift, found.measured.truth
-    careful = attainable_rms(found.careful, found.subject.dtype, truth.rms)
-    relative = records.ratio(drift.rms, truth.rms)
+    drift, reference = results.measured.drift, results.measured.reference
+    careful = attainable_rms(results.careful, results.subject.dtype, reference.rms)
+    relative = records.ratio(drift.rms, reference.rms)
     excess = 0.0 if drift.rms == 0 else drift.rms / careful if careful else math.inf
     measured = {
         "nonfinite": drift.nonfinite,
         "drift_max": drift.max,
         "drift_rms": drift.rms,
-        "floor_rms": found.floor.drift.rms,
-        "reference_rms": truth.rms,
-        "reference_error": found.measured.error,
+        "floor_rms": results.floor.drift.rms,
+        "reference_rms": reference.rms,
+        "reference_error": results.measured.error,
         "excess": excess,
     }
-    if found.refused:
+    if results.refused:
         words = {"within_tolerance": "undecided", "verdict": "refused"}
         return {**measured, "attainable_rms": math.nan, "drift_relative": relative, **words}
     low, high = interval
@@ -202,11 +208,11 @@ def _judged(found: Found, tolerance: float, interval: tuple[float | None, float 
         nonfinite=drift.nonfinite,
         scores=drift.count,
         drift_relative=relative,
-        interval=None if low is None or high is None else (low / truth.rms, high / truth.rms),
-        misplaced=found.places is not None and not found.places.excess <= 1,
-        exact=drift.max <= found.measured.error,
+        interval=None if low is None or high is None else (low / reference.rms, high / reference.rms),
+        misplaced=results.places is not None and not results.places.excess <= 1,
+        exact=drift.max <= results.measured.error,
     )
-    misplaced = found.places is not None and found.places.misplaced
+    misplaced = results.places is not None and results.places.misplaced
     return {
         **measured,
         "attainable_rms": careful,

@@ -18,7 +18,7 @@ MOST_POSITIONS = 256
 _BUDGET = 5e9  # nanoseconds of one thread, at the rates below
 _FEW_HEADS, _FEW_POSITIONS, _FEWEST_POSITIONS = 4, 64, 16
 TABLE = ("position", "frequency", "angle", "trig", "table")  # the stages that q and k have no part in
-TURN = ("rotation", "output")
+ROTATION = ("rotation", "output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def sample(inputs: Inputs, setting: RopeSetting, variants: Sequence[Resolved]) -
     The choice depends on its arguments alone, not on the machine.
     """
     heads, size, _ = inputs.q.shape
-    distinct = {tuple(getattr(v, name) for name in (*TABLE, *TURN, "accumulate")) for v in variants}
+    distinct = {tuple(getattr(v, name) for name in (*TABLE, *ROTATION, "accumulate")) for v in variants}
     slow = sum(1 for key in distinct if key[-1].precision < FP32.precision)  # sums step by step
     cost = (len(distinct) - slow) * (0.15 * setting.head_dim + 15.0) + slow * 45.0 * setting.head_dim
     allowed = max(1, int(_BUDGET / max(cost, 1.0)))
@@ -47,8 +47,8 @@ def sample(inputs: Inputs, setting: RopeSetting, variants: Sequence[Resolved]) -
     for fewest, some in ((_FEW_POSITIONS, _FEW_HEADS), (_FEWEST_POSITIONS, 1)):
         if allowed // count**2 < min(some, heads):
             count = min(count, max(fewest, math.isqrt(allowed // min(some, heads))))
-    kept = max(1, min(heads, allowed // count**2))
-    return Sample(_spread(size, count), tuple(_spread(heads, kept).tolist()))
+    stored = max(1, min(heads, allowed // count**2))
+    return Sample(_spread(size, count), tuple(_spread(heads, stored).tolist()))
 
 
 def _spread(size: int, count: int) -> Positions:

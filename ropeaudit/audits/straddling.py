@@ -12,5 +12,5 @@ def straddling(maximum: int, seq_len: int) -> list[int]:
     ends = [2**7, 2**8, 2**11, 2**12, 2**13, 2**14, 2**15, 65504, 2**16, 2**17]
     half = seq_len // 2 + 1
     last = max(0, maximum - seq_len)
-    found = [0, *(max(1, end - half) for end in ends if end < maximum), 1000, 40503, 98765, last]
-    return sorted({offset for offset in found if offset <= last})
+    results = [0, *(max(1, end - half) for end in ends if end < maximum), 1000, 40503, 98765, last]
+    return sorted({offset for offset in results if offset <= last})

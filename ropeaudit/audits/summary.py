@@ -43,8 +43,8 @@ class Group:
     @property
     def values(self) -> list[float]:
         """What is defined of the column."""
-        found = (_number(row, self.column) for row in self.rows)
-        return [value for value in found if not math.isnan(value)]
+        results = (_number(row, self.column) for row in self.rows)
+        return [value for value in results if not math.isnan(value)]
 
     @property
     def median(self) -> float:
@@ -65,16 +65,16 @@ def groups(rows: Sequence[Row], by: Sequence[str] = BY, column: str = COLUMN) ->
     for name in (*by, column):
         if any(name not in row for row in rows):
             raise UsageError(f"some rows have no column {name}: write the reports without --columns")
-    kept: dict[tuple[str, ...], list[Row]] = {}
+    stored: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        kept.setdefault(tuple(repr(row[name]) for name in by), []).append(row)
+        stored.setdefault(tuple(repr(row[name]) for name in by), []).append(row)
     return [
         Group({name: some[0][name] for name in by}, column, some, _worst(some, column))
-        for some in kept.values()
+        for some in stored.values()
     ]
 
 
-def gravity(row: Row, column: str) -> float:
+def severity(row: Row, column: str) -> float:
     """Return how bad a row is: the larger the worse, inf where scores are lost."""
     value = _number(row, column)
     if math.isnan(value):
@@ -84,7 +84,7 @@ def gravity(row: Row, column: str) -> float:
 
 def _worst(rows: Sequence[Row], column: str) -> Row | None:
     seen = [row for row in rows if row.get("verdict") != "refused"]
-    return max(seen, key=lambda row: gravity(row, column), default=None)
+    return max(seen, key=lambda row: severity(row, column), default=None)
 
 
 def _number(row: Row, column: str) -> float:

@@ -35,7 +35,7 @@ class Cell(NamedTuple):
     """
 
     case: int
-    maker: int
+    factory: int
     offset: int
     identity: tuple[Any, ...]
     scores: int
@@ -51,7 +51,7 @@ class Task:
     """Some makers at some offsets of a case, measured together. cells: their places in the plan, in order."""
 
     case: Case
-    makers: tuple[int, ...]
+    factories: tuple[int, ...]
     offsets: tuple[int, ...]
     cells: tuple[int, ...]
     seconds: float
@@ -84,14 +84,14 @@ class Sweep:
         open_cells: dict[tuple[Any, ...], list[int]] = {}
         for number in range(len(self.cells) - 1, -1, -1):
             open_cells.setdefault(self.cells[number].identity, []).append(number)
-        found, foreign = {}, []
+        result, foreign = {}, []
         for row in rows:
             places = open_cells.get(row.identity())
             if places:
-                found[places.pop()] = row
+                result[places.pop()] = row
             elif places is None:
                 foreign.append(row)
-        return found, foreign
+        return result, foreign
 
     def tasks(self, done: Mapping[int, Any], whole: bool = False) -> list[Task]:
         """Return what is to be measured, in order: all cells but those in `done`.
@@ -101,13 +101,13 @@ class Sweep:
         by_case: dict[int, dict[int, list[int]]] = {}
         for number, cell in enumerate(self.cells):
             if number not in done:
-                by_case.setdefault(cell.case, {}).setdefault(cell.maker, []).append(number)
-        return [task for makers in by_case.values() for task in self._case_tasks(makers, whole)]
+                by_case.setdefault(cell.case, {}).setdefault(cell.factory, []).append(number)
+        return [task for factories in by_case.values() for task in self._case_tasks(factories, whole)]
 
-    def _case_tasks(self, makers: Mapping[int, list[int]], whole: bool) -> Iterator[Task]:
+    def _case_tasks(self, factories: Mapping[int, list[int]], whole: bool) -> Iterator[Task]:
         """Cut the cells of a case, maker -> cells, into rectangles of makers x offsets."""
         alike: dict[tuple[int, ...], list[list[int]]] = {}
-        for cells in makers.values():
+        for cells in factories.values():
             alike.setdefault(tuple(self.cells[number].offset for number in cells), []).append(cells)
         for offsets, lines in alike.items():
             most = len(lines) * len(offsets)
@@ -122,7 +122,7 @@ class Sweep:
         cells = [self.cells[number] for line in lines for number in line]
         return Task(
             self._parts[cells[0].case][0],
-            tuple(self.cells[line[0]].maker for line in lines),
+            tuple(self.cells[line[0]].factory for line in lines),
             tuple(self.cells[number].offset for number in lines[0]),
             tuple(number for line in lines for number in line),
             sum(cell.seconds for cell in cells),
@@ -136,14 +136,14 @@ def measured(
     progress: Callable[[float], None] = lambda seconds: None,
 ) -> Iterator[tuple[int, Record]]:
     """Yield the cells of the tasks and their rows. progress hears how much of the guessed seconds is done."""
-    makers, before = audit.makers(), 0.0
+    factories, before = audit.factories(), 0.0
     for task in tasks:
 
-        def hear(share: float, start: float = before, size: float = task.seconds) -> None:
+        def on_progress(share: float, start: float = before, size: float = task.seconds) -> None:
             progress(start + share * size)
 
-        some = [makers[number] for number in task.makers]
-        rows = audit.measure(task.case, some, task.offsets, threads, hear)
+        some = [factories[number] for number in task.factories]
+        rows = audit.measure(task.case, some, task.offsets, threads, on_progress)
         yield from zip(task.cells, rows, strict=True)
         before += task.seconds
 
@@ -152,14 +152,14 @@ def units(tasks: Sequence[Task], jobs: int) -> list[tuple[Task, ...]]:
     """Return the tasks in order, small ones together: what is handed to a worker at once."""
     whole = sum(task.seconds for task in tasks)
     enough = min(_UNIT_SECONDS, whole / (_UNITS_PER_JOB * jobs))
-    found: list[tuple[Task, ...]] = []
+    results: list[tuple[Task, ...]] = []
     open_unit: list[Task] = []
     for task in tasks:
         open_unit.append(task)
         if sum(one.seconds for one in open_unit) >= enough:
-            found.append(tuple(open_unit))
+            results.append(tuple(open_unit))
             open_unit = []
-    return [*found, tuple(open_unit)] if open_unit else found
+    return [*results, tuple(open_unit)] if open_unit else results
 
 
 def _not_too_many(audit: Audit, shard: tuple[int, int]) -> None:
@@ -167,7 +167,7 @@ def _not_too_many(audit: Audit, shard: tuple[int, int]) -> None:
     number, count = shard
     if not 1 <= number <= count:
         raise UsageError(f"--shard {number}/{count} is not one of {count}; try --shard 1/{max(count, 1)}")
-    lists = {"settings": len(audit.cases), "subjects": len(audit.makers()), "offsets": len(audit.offsets)}
+    lists = {"settings": len(audit.cases), "subjects": len(audit.factories()), "offsets": len(audit.offsets)}
     whole = prod(lists.values())
     if whole > _MOST_CELLS * count:
         sizes = " x ".join(f"{size:,} {name}" for name, size in lists.items())
@@ -185,7 +185,7 @@ def _cells(
     A shard holds neighbours, as much work as every other so far as can be guessed; shards in order hold the
     cells in order, each of them once. The cells of other shards are not made.
     """
-    makers, place = audit.makers(), records.IDENTITY.index("offset")
+    factories, place = audit.factories(), records.IDENTITY.index("offset")
     outlines = [case.outline() for case, _ in parts]
     scores = [
         case.sample or masks.count(case.mask, sizes.seq_len) * sizes.heads
@@ -207,9 +207,9 @@ def _cells(
             for offset in offsets[first:last]:
                 at = case.setting_at(setting, sizes.seq_len, offset)
                 if at not in known:
-                    subject = makers[index].make(at, axes)
-                    asked = identity(case, sizes, at, subject, 0, audit.attention, audit.tolerance)
-                    known[at] = tuple(asked[name] for name in records.IDENTITY)
+                    subject = factories[index].make(at, axes)
+                    requested = identity(case, sizes, at, subject, 0, audit.attention, audit.tolerance)
+                    known[at] = tuple(requested[name] for name in records.IDENTITY)
                 base = known[at]
                 yield Cell(number, index, offset, (*base[:place], offset, *base[place + 1 :]), scores[number])
 

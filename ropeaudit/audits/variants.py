@@ -17,7 +17,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, round_to
-from ropeaudit.audits.sampling import TABLE, TURN, Sample
+from ropeaudit.audits.sampling import ROTATION, TABLE, Sample
 from ropeaudit.engine import scores
 from ropeaudit.engine.statistics import Spread, hide
 from ropeaudit.inputs import masks
@@ -33,7 +33,7 @@ from ropeaudit.runtime.threads import Map, mapping
 from ropeaudit.subjects.emulated import Emulated, Table
 
 
-class Truth(NamedTuple):
+class ReferenceTable(NamedTuple):
     """A head of q and k, rounded to the input format, and its exact scores: high + low. (n, n) each."""
 
     q: FloatArray
@@ -68,9 +68,9 @@ class Bench:
         self.distances = exact_scores.distance_table(
             scene.sample.positions.astype(np.float64) + origin, scene.setting
         )
-        self.truth, self.error = Spread(), 0.0
+        self.reference, self.error = Spread(), 0.0
         with mapping(1):
-            self.exact = {head: self._truth(head) for head in scene.sample.heads}
+            self.exact = {head: self._reference(head) for head in scene.sample.heads}
         self.known: dict[Resolved, Spread] = {}
 
     def factors(self, head: int, scale: float) -> tuple[Factor, Factor]:
@@ -79,10 +79,10 @@ class Bench:
         q, k = inputs.q[head][rows], inputs.k[head // inputs.group][rows]
         x, y = (round_to(a, self.input).astype(np.float64) for a in (q, k))
         with np.errstate(invalid="ignore", over="ignore"):  # inputs may have overflowed in their format
-            left = exact_scores.turned(x, self.distances, setting, self.scene.precision, scale)
-            return left, exact_scores.turned(y, self.distances, setting, self.scene.precision)
+            left = exact_scores.rotated(x, self.distances, setting, self.scene.precision, scale)
+            return left, exact_scores.rotated(y, self.distances, setting, self.scene.precision)
 
-    def _truth(self, head: int) -> Truth:
+    def _reference(self, head: int) -> ReferenceTable:
         inputs, rows = self.scene.inputs, self.scene.sample.positions
         q, k = self.factors(head, self.scene.setting.scale)
         shape = (rows.size, rows.size)
@@ -90,9 +90,9 @@ class Bench:
             high, low = exact_scores.product(q, k, np.empty(shape), np.empty(shape))
             self.error = float(np.maximum(self.error, exact_scores.certificate(q, k)))
         hide(seen := exact_scores.joined(high.copy(), low), self.hidden)
-        self.truth.add(seen, self.visible, (head, 0, 0))
+        self.reference.add(seen, self.visible, (head, 0, 0))
         x, y = inputs.q[head][rows], inputs.k[head // inputs.group][rows]
-        return Truth(round_to(x, self.input), round_to(y, self.input), high, low)
+        return ReferenceTable(round_to(x, self.input), round_to(y, self.input), high, low)
 
     def drifts(
         self, variants: Iterable[Resolved], progress: Callable[[float], None] = lambda share: None
@@ -101,22 +101,22 @@ class Bench:
 
         progress hears the share that is done, from 0 to 1.
         """
-        wanted = list(variants)
-        new = [variant for variant in dict.fromkeys(wanted) if variant not in self.known]
+        requested = list(variants)
+        new = [variant for variant in dict.fromkeys(requested) if variant not in self.known]
         if new:
             with mapping(run_metadata.threads()) as mapped:
                 self._measure(new, mapped, progress)
-        return [self.known[variant] for variant in wanted]
+        return [self.known[variant] for variant in requested]
 
     def _measure(self, new: Sequence[Resolved], mapped: Map, progress: Callable[[float], None]) -> None:
         tables = self._by_table(new, mapped)
         jobs = [(heads, table, some) for table, some in tables for heads in self._by_kv_head()]
-        found = {variant: Spread() for variant in new}
+        results = {variant: Spread() for variant in new}
         for done, part in enumerate(mapped(lambda job: self._job(*job), jobs)):
             for variant, spread in part.items():
-                found[variant].merge(spread)
+                results[variant].merge(spread)
             progress((done + 1) / len(jobs))
-        self.known |= found
+        self.known |= results
 
     def _by_table(self, variants: Sequence[Resolved], mapped: Map) -> list[tuple[Table, list[Resolved]]]:
         """Return each table with the variants that use it; tables of the same bits are one."""
@@ -141,16 +141,16 @@ class Bench:
         self, heads: Sequence[int], table: Table, variants: Sequence[Resolved]
     ) -> dict[Resolved, Spread]:
         """Measure variants of one table on the query heads of one key-value head."""
-        found = {variant: Spread() for variant in variants}
-        for alike in _grouped(variants, TURN):
-            k = self.turned("k", heads[0], table, alike[0])
+        results = {variant: Spread() for variant in variants}
+        for alike in _grouped(variants, ROTATION):
+            k = self.rotated("k", heads[0], table, alike[0])
             for head in heads:
-                q = self.turned("q", head, table, alike[0])
+                q = self.rotated("q", head, table, alike[0])
                 for variant, out in self._scores(q, k, alike):
-                    found[variant].add(self.drift(head, out), self.visible, (head, 0, 0))
-        return found
+                    results[variant].add(self.drift(head, out), self.visible, (head, 0, 0))
+        return results
 
-    def turned(self, name: str, head: int, table: Table, variant: Resolved) -> FloatArray:
+    def rotated(self, name: str, head: int, table: Table, variant: Resolved) -> FloatArray:
         """Return q or k of a query head as the variant stores it. Shapes: -> (n, d)."""
         x = self.exact[head].q if name == "q" else self.exact[head].k
         return Emulated(variant, self.scene.setting, self.scene.axes).rotate(x, table)
@@ -174,11 +174,11 @@ class Bench:
 
     def drift(self, head: int, out: Array) -> Array:
         """Return the scores `out` of a head, which are overwritten, minus the exact ones; 0 if masked."""
-        truth = self.exact[head]
+        reference = self.exact[head]
         with np.errstate(invalid="ignore"):
-            np.subtract(out, truth.high, out=out)
-            if truth.low is not None:
-                np.subtract(out, truth.low, out=out)
+            np.subtract(out, reference.high, out=out)
+            if reference.low is not None:
+                np.subtract(out, reference.low, out=out)
         hide(out, self.hidden)
         return out
 

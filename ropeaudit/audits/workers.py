@@ -41,10 +41,10 @@ class Problem:
 
     def raised(self) -> None:
         """Raise it."""
-        found = getattr(errors, self.kind, None)
+        result = getattr(errors, self.kind, None)
         if self.kind == "MemoryError":
             raise MemoryError(self.text)
-        raise found(self.text) if found else RuntimeError(f"{self.kind}: {self.text}")
+        raise result(self.text) if result else RuntimeError(f"{self.kind}: {self.text}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def result_of(audit: Audit, unit: Unit, threads: int) -> Result | Problem:
     with _one_at_a_time:
         try:
             rows = [row for _, row in sweep.measured(audit, unit, threads)]
-            return Result(rows, [tuple(maker.findings) for maker in audit.makers()])
+            return Result(rows, [tuple(factory.findings) for factory in audit.factories()])
         except errors.UnknownName as error:  # its arguments are no message
             return Problem("UsageError", str(error))
         except Exception as error:

@@ -93,9 +93,9 @@ def bounds(
 
     The subjects share their setting. phase: the errors of their angles at some positions and an offset.
     """
-    found = [Bound(math.inf, math.inf)] * len(cells)
+    result = [Bound(math.inf, math.inf)] * len(cells)
     if not cells:
-        return found
+        return result
     seq_len, heads = int(inputs.q.shape[1]), int(inputs.q.shape[0])
     setting, blocks = cells[0][0].setting, Blocks(mask, seq_len)
     meeting = Meeting(mask, blocks)
@@ -115,8 +115,8 @@ def bounds(
             return _Cell(subject, weights[index], q, k, meeting).bound(count)
 
         for index, value in zip(finite, mapped(lambda p: _quiet(one, p), range(len(finite))), strict=True):
-            found[index] = value
-    return found
+            result[index] = value
+    return result
 
 
 def _quiet(function: Callable[..., T], *arguments: Any) -> T:
@@ -128,16 +128,16 @@ def _quiet(function: Callable[..., T], *arguments: Any) -> T:
 class _Side:
     """q or k of all query heads, the attention factor included: norms by block (h, b), squares (h, b, p)."""
 
-    def __init__(self, found: Gathered, cell: int, which: str, subject: Emulated, inputs: Inputs) -> None:
+    def __init__(self, results: Gathered, cell: int, which: str, subject: Emulated, inputs: Inputs) -> None:
         number = np.arange(len(inputs.q))
         heads = number if which == "q" else len(inputs.q) + number // inputs.group
         weight = terms.rotated(subject).weight
-        self.lost, self.drawn, self.even = weight * np.sqrt(found.weighted[cell][:, heads])
-        self.pairs, self.rest = weight * np.sqrt(found.pairs[heads]), np.sqrt(found.rest[heads])
-        self.squares, self.rest_squares = weight**2 * found.squares[heads], found.rest_squares[heads]
+        self.nonfinite, self.plotted, self.even = weight * np.sqrt(results.weighted[cell][:, heads])
+        self.pairs, self.rest = weight * np.sqrt(results.pairs[heads]), np.sqrt(results.rest[heads])
+        self.squares, self.rest_squares = weight**2 * results.squares[heads], results.rest_squares[heads]
         self.largest, self.largest_rest = (
-            weight * np.sqrt(found.largest[0, heads]),
-            np.sqrt(found.largest[1, heads]),
+            weight * np.sqrt(results.largest[0, heads]),
+            np.sqrt(results.largest[1, heads]),
         )
 
 
@@ -147,7 +147,7 @@ class _Cell:
     def __init__(self, subject: Emulated, weights: Weights, q: _Side, k: _Side, meeting: Meeting) -> None:
         self.subject, self.setting, self.meeting = subject, subject.setting, meeting
         self.weights, self.q, self.k = weights, q, k
-        self.turned: Pair = terms.rotated(subject)
+        self.rotated: Pair = terms.rotated(subject)
         self.passed: Pair = terms.passed(subject)
         self.score = terms.score(subject)
         u, d = subject.accumulate.unit_roundoff, self.setting.head_dim
@@ -165,11 +165,11 @@ class _Cell:
         recipe, both = self.subject.recipe, (self.q, self.k)
         room = min(recipe.rotation.largest, recipe.output.largest)
         for side in both:
-            if not (side.largest * (1 + self.turned.worst) + self.turned.small <= room).all():
+            if not (side.largest * (1 + self.rotated.worst) + self.rotated.small <= room).all():
                 return True
             if not (side.largest_rest * (1 + self.passed.worst) <= recipe.output.largest).all():
                 return True
-        grown = (1 + max(self.turned.worst, self.passed.worst)) ** 2 * (1 + self.sum_worst)
+        grown = (1 + max(self.rotated.worst, self.passed.worst)) ** 2 * (1 + self.sum_worst)
         norms = [np.sqrt((side.pairs**2 + side.rest**2).max(axis=1)) for side in both]
         stored = norms[0] * norms[1] * grown * (1 + self.subject.score.unit_roundoff) ** 2
         return not (stored <= self.score.largest).all()
@@ -185,28 +185,30 @@ class _Cell:
         sum of |q_i| |k_i| min(2, lost_q + lost_k + distance |rate|) + relative errors, by norms.
         """
         q, k, meeting = self.q, self.k, self.meeting
-        pairs, rest, most = self._relative(self.turned), self._relative(self.passed), 0.0
+        pairs, rest, most = self._relative(self.rotated), self._relative(self.passed), 0.0
         for head in range(len(q.pairs)):
-            lost = np.outer(q.lost[head], k.pairs[head]) + np.outer(q.pairs[head], k.lost[head])
-            np.minimum(lost, 2 * np.outer(q.even[head], k.even[head]), out=lost)
-            lost += meeting.distance * np.outer(q.drawn[head], k.drawn[head])
+            nonfinite = np.outer(q.nonfinite[head], k.pairs[head]) + np.outer(
+                q.pairs[head], k.nonfinite[head]
+            )
+            np.minimum(nonfinite, 2 * np.outer(q.even[head], k.even[head]), out=nonfinite)
+            nonfinite += meeting.distance * np.outer(q.plotted[head], k.plotted[head])
             both = np.outer(q.pairs[head], k.pairs[head])
-            found = np.minimum(lost, 2 * both) + pairs * both
+            result = np.minimum(nonfinite, 2 * both) + pairs * both
             if self.setting.rotary_dim < self.setting.head_dim:
-                found += rest * np.outer(q.rest[head], k.rest[head])
-            most = max(most, float(found.max(where=meeting.seen, initial=0.0)))
+                result += rest * np.outer(q.rest[head], k.rest[head])
+            most = max(most, float(result.max(where=meeting.seen, initial=0.0)))
         return most + (1 + self.sum_worst) * self._underflow()
 
     def _underflow(self) -> float:
-        turned, passed, setting = self.turned, self.passed, self.setting
+        rotated, passed, setting = self.rotated, self.passed, self.setting
         parts = math.sqrt(setting.pairs), math.sqrt(setting.head_dim - setting.rotary_dim)  # 1- from 2-norms
         small = sum(
-            turned.small * (1 + turned.worst) * parts[0] * float(side.pairs.max())
+            rotated.small * (1 + rotated.worst) * parts[0] * float(side.pairs.max())
             + passed.small * (1 + passed.worst) * parts[1] * float(side.rest.max())
             for side in (self.q, self.k)
         )
         low = self.subject.accumulate.smallest_subnormal
-        return small + setting.head_dim * (max(turned.small, passed.small) ** 2 + low)
+        return small + setting.head_dim * (max(rotated.small, passed.small) ** 2 + low)
 
     def _squares(self) -> float:
         """Sum of the expected squares of all errors of all scores, unscaled.
@@ -215,10 +217,10 @@ class _Cell:
         """
         q, k, summed = self.q, self.k, self.meeting.sum
         later = terms.later(self.subject)
-        turned = 2 * self.turned.variance + (2 * self.turned.bias) ** 2 + later
+        rotated = 2 * self.rotated.variance + (2 * self.rotated.bias) ** 2 + later
         both, rest = summed(q.squares, k.squares), summed(q.rest_squares, k.rest_squares)
         phases = np.where(self.weights.small, self._small_phases(), self._large_phases(both))
-        return float((2 * self.passed.variance + later) * rest.sum() + (0.5 * turned * both + phases).sum())
+        return float((2 * self.passed.variance + later) * rest.sum() + (0.5 * rotated * both + phases).sum())
 
     def _small_phases(self) -> Array:
         """Half of x y ((known(m) - known(n))^2 + noise(m) + noise(n)), summed. Shapes: -> (p,)."""

@@ -40,7 +40,7 @@ def phase_up_to(subject: Emulated, steps: Positions, offset: int) -> Phase:
     They hold where `speaks_of` says so. Shapes: steps (s,) -> three of (s, p).
     """
     form = subject.recipe.recipe.frequency_form
-    _, _, error = terms.kept_frequencies(subject.setting, form, *subject.recipe.frequency)
+    _, _, error = terms.stored_frequencies(subject.setting, form, *subject.recipe.frequency)
     place = steps.astype(np.float64)
     known = place[:, None] * error
     worst = _worst(subject, place + offset)
@@ -52,18 +52,18 @@ def phase_up_to(subject: Emulated, steps: Positions, offset: int) -> Phase:
 def _worst(subject: Emulated, position: Array) -> Array:
     """Half an ulp of every rounding of the angles that is not always exact. Shapes: (s,) -> (s, p)."""
     recipe, form = subject.recipe, subject.recipe.recipe.frequency_form
-    kept, _, _ = terms.kept_frequencies(subject.setting, form, *recipe.frequency)
+    stored, _, _ = terms.stored_frequencies(subject.setting, form, *recipe.frequency)
     product, angle = recipe.angle
     divided = form == "divide"
-    raw = position[:, None] / kept if divided else position[:, None] * kept
-    step = np.abs(1 / kept if divided else kept)
+    raw = position[:, None] / stored if divided else position[:, None] * stored
+    step = np.abs(1 / stored if divided else stored)
     first = round_to(raw, product).astype(np.float64)
     second = round_to(first, angle).astype(np.float64)
-    found = np.where(_exact(position, step, product), 0.0, terms.half_ulp(raw, product))
-    found += (0.0 if product is FP64 else 2.0**-53) * np.abs(raw)
+    result = np.where(_exact(position, step, product), 0.0, terms.half_ulp(raw, product))
+    result += (0.0 if product is FP64 else 2.0**-53) * np.abs(raw)
     if angle.precision < product.precision or angle.emin > product.emin:
-        found += np.where(_exact(position, step, angle), 0.0, terms.half_ulp(first, angle))
-    return np.where(np.isfinite(second), found, np.inf)
+        result += np.where(_exact(position, step, angle), 0.0, terms.half_ulp(first, angle))
+    return np.where(np.isfinite(second), result, np.inf)
 
 
 def _exact(position: Array, step: Array, fmt: Format) -> Array:

@@ -64,7 +64,7 @@ class Weights:
     (5, b, p).
     """
 
-    lost: Array
+    nonfinite: Array
     even: Array
     means: Array
 
@@ -76,38 +76,40 @@ class Weights:
         self._rate = terms.rate(subject)
         self.rate = np.abs(self._rate)
         ends = np.array([0, seq_len - 1])
-        found = self._phase(ends)
-        self._middle = found.known.mean(axis=0)
-        self._centre = (found.known - ends[:, None] * self._rate).mean(axis=0)
+        result = self._phase(ends)
+        self._middle = result.known.mean(axis=0)
+        self._centre = (result.known - ends[:, None] * self._rate).mean(axis=0)
         aliasing = terms.aliasing(subject, seq_len, offset)
-        parts = aliasing, found.known, found.worst
+        parts = aliasing, result.known, result.worst
         self.finite = all(bool(np.isfinite(part).all()) for part in parts)
-        size = np.abs(found.known - self._middle).max(axis=0) + np.ptp(aliasing) * terms.thetas(subject)
-        self.small = np.sqrt(size**2 + found.variance.max(axis=0)) < _SMALL
+        size = np.abs(result.known - self._middle).max(axis=0) + np.ptp(aliasing) * terms.thetas(subject)
+        self.small = np.sqrt(size**2 + result.variance.max(axis=0)) < _SMALL
         if self.finite:
             fine, coarse = blocks.fine, blocks.coarse
             starts = range(0, seq_len, PANEL)
             panels = [self._panel(start, min(start + PANEL, seq_len), fine, coarse) for start in starts]
-            lost, sums = ([panel[place] for panel in panels] for place in (0, 1))
-            self.lost = _joined(lost, fine, np.maximum, 0)
-            self.even = self.lost.max(axis=0)
+            nonfinite, sums = ([panel[place] for panel in panels] for place in (0, 1))
+            self.nonfinite = _joined(nonfinite, fine, np.maximum, 0)
+            self.even = self.nonfinite.max(axis=0)
             self.means = _joined(sums, coarse, np.add, 1) / blocks.sizes[:, None]
 
     def _panel(self, start: int, stop: int, fine: int, coarse: int) -> tuple[Array, Array]:
         """What is lost at most, and sums of the weights. Shapes: -> (b, p), (5, b, p)."""
         steps = np.arange(start, stop, dtype=np.int64)
-        found = self._phase(steps)
-        bounded = found.known - steps[:, None] * self._rate - self._centre
-        lost = np.minimum(2.0, np.abs(bounded) + found.worst)
-        weights, large = np.zeros((5, *lost.shape)), ~self.small
-        known = np.subtract(found.known, self._middle, out=weights[0])
-        np.add(known**2, found.variance, out=weights[1])
-        weights[4] = found.variance
+        result = self._phase(steps)
+        bounded = result.known - steps[:, None] * self._rate - self._centre
+        nonfinite = np.minimum(2.0, np.abs(bounded) + result.worst)
+        weights, large = np.zeros((5, *nonfinite.shape)), ~self.small
+        known = np.subtract(result.known, self._middle, out=weights[0])
+        np.add(known**2, result.variance, out=weights[1])
+        weights[4] = result.variance
         if large.any():
-            kept = np.exp(-found.variance[:, large] / 2)
-            weights[2][:, large] = kept * np.cos(known[:, large])
-            weights[3][:, large] = kept * np.sin(known[:, large])
-        return _blocks(lost, min(fine, PANEL), np.maximum, 0), _blocks(weights, min(coarse, PANEL), np.add, 1)
+            stored = np.exp(-result.variance[:, large] / 2)
+            weights[2][:, large] = stored * np.cos(known[:, large])
+            weights[3][:, large] = stored * np.sin(known[:, large])
+        return _blocks(nonfinite, min(fine, PANEL), np.maximum, 0), _blocks(
+            weights, min(coarse, PANEL), np.add, 1
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +153,8 @@ class Gathering:
 
     def joined(self, panels: Sequence[dict[Format, Gathered]]) -> dict[int, Gathered]:
         """Bring all panels together; return for every cell what was gathered in its input format."""
-        found = {fmt: self._joined([panel[fmt] for panel in panels]) for fmt in self.members}
-        return {index: found[fmt] for fmt, members in self.members.items() for index in members}
+        results = {fmt: self._joined([panel[fmt] for panel in panels]) for fmt in self.members}
+        return {index: results[fmt] for fmt, members in self.members.items() for index in members}
 
     def _format(self, fmt: Format, start: int, stop: int) -> Gathered:
         rows, pairs = stop - start, self.setting.pairs
@@ -175,8 +177,8 @@ class Gathering:
         weighted = {}
         for index in self.members[fmt]:
             cell = self.cells[index]
-            lost = cell.lost[blocks] ** 2
-            parts = [lost, *(np.broadcast_to(part, lost.shape) for part in (cell.rate, cell.even))]
+            nonfinite = cell.nonfinite[blocks] ** 2
+            parts = [nonfinite, *(np.broadcast_to(part, nonfinite.shape) for part in (cell.rate, cell.even))]
             most = (by_block @ np.stack(parts, axis=-1)).max(axis=2)  # (h + g, b, c, p) times (b, p, 3)
             weighted[index] = np.moveaxis(most, 2, 0)
         return Gathered(norms[0], norms[1], sums[0], sums[1], largest, weighted)

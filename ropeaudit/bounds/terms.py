@@ -46,16 +46,16 @@ class Phase:
 
 
 @functools.lru_cache(maxsize=256)
-def kept_frequencies(
+def stored_frequencies(
     setting: RopeSetting, form: FrequencyForm, computed: Format, stored: Format
 ) -> Frequencies:
     """Return what is kept, the frequency that it stands for, and the error of that. Shapes: -> (p,)."""
-    kept = round_to(frequencies(setting, form, computed), stored).astype(np.float64)
+    cached = round_to(frequencies(setting, form, computed), stored).astype(np.float64)
     after = [Decimal(x) for x in effect(setting, stored).tolist()] if form == "recurrence" else []
     meant, error = [], []
     with dd.precise():
         right = exact_frequencies.frequencies(setting)
-        for i, (value, exact) in enumerate(zip(kept.tolist(), right, strict=True)):
+        for i, (value, exact) in enumerate(zip(cached.tolist(), right, strict=True)):
             theta = Decimal(value)
             if form == "divide":
                 theta = 1 / theta
@@ -63,14 +63,14 @@ def kept_frequencies(
                 theta = (theta**i if i else Decimal(1)) * after[i]
             meant.append(float(theta))
             error.append(float(theta - exact))
-    return kept, np.array(meant), np.array(error)
+    return cached, np.array(meant), np.array(error)
 
 
 def thetas(subject: Emulated) -> Array:
     """Return the frequencies that the recipe's stand for, radians per token. Shapes: -> (p,)."""
-    return kept_frequencies(subject.setting, subject.recipe.recipe.frequency_form, *subject.recipe.frequency)[
-        1
-    ]
+    return stored_frequencies(
+        subject.setting, subject.recipe.recipe.frequency_form, *subject.recipe.frequency
+    )[1]
 
 
 def rate(subject: Emulated) -> Array:
@@ -78,7 +78,7 @@ def rate(subject: Emulated) -> Array:
 
     0 where angles are clipped: there they do not grow evenly.
     """
-    _, _, error = kept_frequencies(
+    _, _, error = stored_frequencies(
         subject.setting, subject.recipe.recipe.frequency_form, *subject.recipe.frequency
     )
     return np.zeros_like(error) if subject.setting.clipped else error
@@ -102,17 +102,17 @@ def phase(subject: Emulated, steps: Positions, offset: int) -> Phase:
 def _phase_at(subject: Emulated, steps: Positions, shift: int, origin: int) -> Phase:
     """The errors at steps + shift; where angles are clipped the reference stands at steps + origin."""
     recipe, setting = subject.recipe, subject.setting
-    _, theta, error = kept_frequencies(setting, recipe.recipe.frequency_form, *recipe.frequency)
+    _, theta, error = stored_frequencies(setting, recipe.recipe.frequency_form, *recipe.frequency)
     exact = (steps + shift).astype(np.float64)
     position = round_to(exact, recipe.position).astype(np.float64)
-    truth = (steps + origin).astype(np.float64) if setting.clipped else exact
-    span = truth if setting.clipped else steps.astype(np.float64)
-    moved, turned = (position - truth)[:, None] * theta, span[:, None] * error
+    reference = (steps + origin).astype(np.float64) if setting.clipped else exact
+    span = reference if setting.clipped else steps.astype(np.float64)
+    moved, rotated = (position - reference)[:, None] * theta, span[:, None] * error
     worst, variance = _roundings(subject, position)
-    known = moved + turned
-    worst += _SLACK * (np.abs(moved) + np.abs(turned))
+    known = moved + rotated
+    worst += _SLACK * (np.abs(moved) + np.abs(rotated))
     if setting.clipped:
-        clip, right = setting.clip, truth[:, None] * (theta - error)
+        clip, right = setting.clip, reference[:, None] * (theta - error)
         inside = (np.abs(right) < clip) & (np.abs(right + known) < clip)
         capped = np.clip(right + known, -clip, clip) - np.clip(right, -clip, clip)
         known = np.where(inside, known, capped)
@@ -125,19 +125,19 @@ def _phase_at(subject: Emulated, steps: Positions, shift: int, origin: int) -> P
 def _roundings(subject: Emulated, position: Array) -> tuple[Array, Array]:
     """Largest sum and variance of the roundings of the angles. Shapes: (s,) -> two of (s, p)."""
     recipe, form = subject.recipe, subject.recipe.recipe.frequency_form
-    kept, _, _ = kept_frequencies(subject.setting, form, *recipe.frequency)
+    stored, _, _ = stored_frequencies(subject.setting, form, *recipe.frequency)
     product, angle = recipe.angle
-    worst, variance = np.zeros((2, position.size, kept.size))
+    worst, variance = np.zeros((2, position.size, stored.size))
     if form == "recurrence":
-        raw, worst, variance = _recurrence(position, kept, product)
+        raw, worst, variance = _recurrence(position, stored, product)
         raw, low = dd.two_product(raw, weight := effect(subject.setting, recipe.frequency[1]))
         worst, variance, inexact = worst * np.abs(weight), variance * weight**2, low != 0
     elif form == "divide":
-        raw = position[:, None] / kept
-        back, low = dd.two_product(raw, kept)
+        raw = position[:, None] / stored
+        back, low = dd.two_product(raw, stored)
         inexact = (back != position[:, None]) | (low != 0)
     else:
-        raw, low = dd.two_product(position[:, None], kept)
+        raw, low = dd.two_product(position[:, None], stored)
         inexact = low != 0
     first = round_to(raw, product).astype(np.float64)
     half = np.where(inexact | (first != raw), half_ulp(raw, product), 0.0)
@@ -150,16 +150,16 @@ def _roundings(subject: Emulated, position: Array) -> tuple[Array, Array]:
 
 def _recurrence(position: Array, step: Array, fmt: Format) -> tuple[Array, Array, Array]:
     """The angles of a recurrence, the largest errors and variances. Shapes: (s,), (p,) -> three of (s, p)."""
-    found, worst, variance = np.empty((3, position.size, step.size))
+    result, worst, variance = np.empty((3, position.size, step.size))
     raw, before, noise = position, np.zeros(position.size), np.zeros(position.size)
     for i in range(step.size):
         current = round_to(raw, fmt).astype(np.float64)
         half = half_ulp(raw, fmt) if i else np.where(current != raw, half_ulp(raw, fmt), 0.0)
         wide = 0.0 if fmt is FP64 else 2.0**-53
-        found[:, i], worst[:, i] = current, before + half + wide * np.abs(raw)
+        result[:, i], worst[:, i] = current, before + half + wide * np.abs(raw)
         variance[:, i] = noise + half**2 / 3
         raw, before, noise = current * step[i], worst[:, i] * abs(step[i]), variance[:, i] * step[i] ** 2
-    return found, worst, variance
+    return result, worst, variance
 
 
 def half_ulp(x: Array, fmt: Format) -> Array:
@@ -205,13 +205,13 @@ def rotated(subject: Emulated) -> Pair:
         grown, small = grown * (1 + v), small * (1 + v) + recipe.table.smallest_subnormal / math.sqrt(2)
         noise += v * v if recipe.table.precision < trig.precision else 0.0
     r, each = rotation.unit_roundoff, recipe.recipe.rotation_rounding == "each"
-    turn, noise = (r * (math.sqrt(2) * (1 + r) + 1), noise + 2 * r * r) if each else (r, noise + r * r)
+    rotate, noise = (r * (math.sqrt(2) * (1 + r) + 1), noise + 2 * r * r) if each else (r, noise + r * r)
     low = rotation.smallest_subnormal * (1.5 if each else 0.5) * math.sqrt(2) * (1 + r)
     if output is not rotation:
         w = output.unit_roundoff
-        turn, low = (1 + turn) * (1 + w) - 1, low * (1 + w) + output.smallest_subnormal / math.sqrt(2)
+        rotate, low = (1 + rotate) * (1 + w) - 1, low * (1 + w) + output.smallest_subnormal / math.sqrt(2)
         noise += w * w if output.precision < rotation.precision else 0.0
-    worst = grown * (1 + turn) - 1 + small / weight * (1 + turn)
+    worst = grown * (1 + rotate) - 1 + small / weight * (1 + rotate)
     return Pair(weight, worst, low, NOISE * noise, bias)
 
 

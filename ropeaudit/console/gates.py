@@ -93,9 +93,9 @@ def parse(text: str, relative: bool = False) -> Gate:
     return Gate(column, sign, bound, times)
 
 
-def broken(gates: Sequence[Gate], found: Iterable[Record]) -> list[str]:
+def broken(gates: Sequence[Gate], results: Iterable[Record]) -> list[str]:
     """Return a line for every gate that some record breaks: the first such record, and how many."""
-    rows, lines = [record.as_dict() for record in found] if gates else [], []
+    rows, lines = [record.as_dict() for record in results] if gates else [], []
     for gate in gates:
         failing = [row for row in rows if gate.broken_by(row)]
         if failing:

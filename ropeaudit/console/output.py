@@ -23,7 +23,7 @@ _LOSSLESS = dict.fromkeys(("csv", "json", "jsonl"), "backslashreplace") | {"html
 _CURVES = 48  # columns of a curve where no terminal says its width
 
 
-def circumstances(options: dict[str, Any]) -> dict[str, Any]:
+def metadata(options: dict[str, Any]) -> dict[str, Any]:
     """Return the circumstances of this run, none if no report asked for holds them: they take a while."""
     if not options["outputs"] and options["form"] in ("table", "csv", "jsonl"):
         return {}
@@ -64,7 +64,7 @@ def deliver(
     say_notes(report, options)
 
 
-def deliver_drawn(
+def deliver_plotted(
     report: Report,
     draw: Callable[[int, bool], str],
     files: Sequence[OutputFile],
@@ -72,7 +72,7 @@ def deliver_drawn(
     interrupted: bool = False,
 ) -> None:
     """Deliver a report with curves before its legend, in tables alone. draw: from width, ASCII or not."""
-    write_drawn(report, draw, replaceable(files, interrupted))
+    write_plotted(report, draw, replaceable(files, interrupted))
     out = streams.report()
     width = min(72, max(16, shutil.get_terminal_size().columns - 12)) if out.isatty() else _CURVES
     plain = not (getattr(out, "encoding", None) or "utf-8").lower().startswith("utf")
@@ -81,7 +81,7 @@ def deliver_drawn(
     say_notes(report, options)
 
 
-def write_drawn(report: Report, draw: Callable[[int, bool], str], files: Sequence[OutputFile]) -> None:
+def write_plotted(report: Report, draw: Callable[[int, bool], str], files: Sequence[OutputFile]) -> None:
     """Write the files, tables with curves. Raises: BadOutput."""
     for file in files:
         file.write(_with_curves(report, draw(_CURVES, False)) if file.form == "table" else report)
@@ -96,8 +96,8 @@ def say_interrupted(done: str, files: Sequence[OutputFile], hint: str = "") -> N
     """Say that the user broke it off, how much was done, and which reports were left as they were."""
     written = " and written" if any(file.written for file in files) or not files else ""
     left = [repr(file.path) for file in files if not file.written and file.was_there()]
-    said = f"; {', '.join(left)} {'is' if len(left) == 1 else 'are'} left as before" if left else ""
-    say(f"interrupted: {done} were done{written}{said}{hint}")
+    message = f"; {', '.join(left)} {'is' if len(left) == 1 else 'are'} left as before" if left else ""
+    say(f"interrupted: {done} were done{written}{message}{hint}")
 
 
 def _with_curves(report: Report, curves: str) -> Report:

@@ -53,7 +53,7 @@ class OutputFile:
         """Write the report; beside a CSV its circumstances go to NAME.meta.json. Raises: BadOutput."""
         contents = [reports.encoded(self.form, report)]
         if len(self.targets) > 1:
-            about = json.dumps(report.circumstances, indent=2, ensure_ascii=False) + "\n"
+            about = json.dumps(report.metadata, indent=2, ensure_ascii=False) + "\n"
             contents.append(about.encode("utf-8", "backslashreplace"))
         self.fill(contents)
 
@@ -139,10 +139,10 @@ def _refuse_stdout(path: str) -> None:
         goes = os.fstat(streams.descriptor(1))
         if not stat.S_ISREG(goes.st_mode) or paths.is_stream(path):
             return
-        lost = os.path.samestat(goes, os.stat(path))
+        nonfinite = os.path.samestat(goes, os.stat(path))
     except (OSError, ValueError):
         return
-    if lost:
+    if nonfinite:
         raise UsageError(f"-o {path!r} is the file that stdout goes to; give another name, or no `>`")
 
 
@@ -183,10 +183,10 @@ def _check(target: Path, about: bool) -> None:
 def _ours(path: Path) -> bool:
     """Tell whether a NAME.meta.json holds circumstances as ropeaudit writes them."""
     try:
-        found = json.loads(path.read_bytes())
+        result = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(found, dict) and any(name in found for name in _ABOUT)
+    return isinstance(result, dict) and any(name in result for name in _ABOUT)
 
 
 def _stream(path: str) -> IO[bytes]:

@@ -13,7 +13,7 @@ from ropeaudit.runtime import paths
 
 F = TypeVar("F", bound=Callable[..., Any])
 _WRITTEN = {"outputs": "-o", "save_qk": "--save-qk"}
-_READ, _MADE = ("", ".meta.json"), ("", ".meta.json", ".part")  # behind the name of a file
+_READ, _METADATA = ("", ".meta.json"), ("", ".meta.json", ".part")  # behind the name of a file
 _TENSORS = (".safetensors", ".pt", ".pth", ".bin")  # beside them a config.json is read
 _OF_A_FOLDER = (  # what is read of a checkpoint's or a config's folder
     *("config.json", "*_config.json", "*.index.json", "tokenizer*", "special_tokens_map.json"),
@@ -40,7 +40,7 @@ def refuse_inputs(options: Mapping[str, Any]) -> None:
         return
     read = [path for name, value in options.items() if name not in _WRITTEN for path in _files(value)]
     for flag, path in outputs:
-        for written in (path + end for end in _MADE):
+        for written in (path + end for end in _METADATA):
             hit = next((one for one in read if paths.same(written, one)), None)
             if hit is not None and not paths.is_stream(written):
                 beside = "" if written == path else f" writes {written!r} too, which"

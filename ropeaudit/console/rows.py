@@ -24,22 +24,22 @@ def gathered(
 
     run takes a function that hears the share that is done, from 0 to 1. total: how many rows will come.
     """
-    progress, found = Progress(quiet, total), []
+    progress, results = Progress(quiet, total), []
     try:
         with held_back() as interrupts:
 
-            def hear(share: float) -> None:
+            def on_progress(share: float) -> None:
                 interrupts.check()
                 progress(share)
 
-            for row in run(hear):
-                found.append(row)
-                progress.rows = len(found)
+            for row in run(on_progress):
+                results.append(row)
+                progress.rows = len(results)
     except KeyboardInterrupt:
-        return found, True
+        return results, True
     finally:
         progress.clear()
-    return found, False
+    return results, False
 
 
 def chosen_columns(options: dict[str, Any], known: Iterable[str], hint: str = "") -> list[str]:
@@ -64,7 +64,7 @@ class Interrupts:
         """Begin with none."""
         self.pending = False
 
-    def hear(self, number: int, frame: FrameType | None) -> None:
+    def on_progress(self, number: int, frame: FrameType | None) -> None:
         """Handle the signal."""
         if self.pending:
             raise KeyboardInterrupt
@@ -81,7 +81,7 @@ def held_back() -> Iterator[Interrupts]:
     """Hold Ctrl-C and SIGTERM back within the block; outside the main thread nothing is changed."""
     interrupts = Interrupts()
     try:
-        before = {one: signal.signal(one, interrupts.hear) for one in (signal.SIGINT, signal.SIGTERM)}
+        before = {one: signal.signal(one, interrupts.on_progress) for one in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:  # not the main thread
         yield interrupts
         return

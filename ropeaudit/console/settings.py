@@ -49,7 +49,7 @@ def chosen(options: dict[str, Any]) -> list[Chosen]:
 
     Raises: UsageError, UnknownName, BadInput, BadShape.
     """
-    found = []
+    results = []
     several = {name for name in _AXES if len(options.get(name) or ()) > 1 or _is_list(options.get(name))}
     for case in cases({name: options[name] for name in (*_AXES, "scale") if name in options}):
         setting = case.setting(case.maximum or 0)
@@ -57,8 +57,8 @@ def chosen(options: dict[str, Any]) -> list[Chosen]:
         for name in ("scaling", "head_dim", "rotary_dim", "base", "clip", "layout"):
             if name in several or (not words and name == "base"):
                 words.append(f"{name}={_text(getattr(setting, name))}")
-        found.append(Chosen(" ".join(words), setting, case.maximum))
-    return found
+        results.append(Chosen(" ".join(words), setting, case.maximum))
+    return results
 
 
 def cases(options: dict[str, Any]) -> Iterator[Case]:
@@ -88,16 +88,16 @@ def cases(options: dict[str, Any]) -> Iterator[Case]:
 
 def _single(options: dict[str, Any]) -> dict[str, Any]:
     """The options that take one value."""
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         name: values.integer(options[name], _flag(name))
         for name in ("heads", "kv_heads", "sample")
         if options.get(name) is not None
     }
     if options.get("scale") is not None:
-        found["scale"] = values.number(options["scale"], "--scale", "0.125")
+        results["scale"] = values.number(options["scale"], "--scale", "0.125")
     if options.get("length") is not None:
-        found["length"] = options["length"]
-    return found
+        results["length"] = options["length"]
+    return results
 
 
 def _all_models(names: Sequence[Any]) -> Sequence[Any]:

@@ -89,7 +89,7 @@ class SweepFile:
         os.close(self.number)
         self.number = -1
 
-    def told_by(self, columns: Sequence[str], rows: Sequence[Record]) -> bool:
+    def reported_by(self, columns: Sequence[str], rows: Sequence[Record]) -> bool:
         """Tell whether NAME, with these columns of the rows, can be read back in the place of NAME.part."""
         form = reports.form_of(self.name)
         if columns or form not in ("csv", "json", "jsonl"):
@@ -114,7 +114,7 @@ class SweepFile:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-                number = atomic_files.kept(file, Path(self.path))
+                number = atomic_files.stored(file, Path(self.path))
             except OSError as error:
                 with contextlib.suppress(OSError):
                     os.unlink(file.name)
@@ -225,14 +225,14 @@ def in_order(rows: Iterable[Record]) -> list[Record]:
 
     What is not finite is null in JSON and is no difference.
     """
-    found: dict[tuple[object, ...], Record] = {}
+    results: dict[tuple[object, ...], Record] = {}
     for row in rows:
-        before = found.setdefault(row.identity(), row)
+        before = results.setdefault(row.identity(), row)
         if _finite(before) != _finite(row):
             raise BadInput(f"two different rows of the same cell: {shown(row)}; leave out one of the files")
         if math.inf in map(_size, astuple(row)):
-            found[row.identity()] = row
-    return list(found.values())
+            results[row.identity()] = row
+    return list(results.values())
 
 
 def _size(value: object) -> object:

@@ -86,13 +86,13 @@ def masks(items: Iterable[str], flag: str) -> list[str]:
 
 
 def _listed(items: Iterable[str], flag: str, read: Callable[[str], list[T]]) -> list[T]:
-    found: list[T] = []
+    results: list[T] = []
     for item in items:
         for word in item.split(","):
             if not word.strip():
                 raise UsageError(f"{flag} {item!r} has an empty element; leave it out or give a value")
-            found += read(word)
-    return list(dict.fromkeys(found))
+            results += read(word)
+    return list(dict.fromkeys(results))
 
 
 def _integer_or_range(text: str, flag: str) -> list[int]:
@@ -101,10 +101,10 @@ def _integer_or_range(text: str, flag: str) -> list[int]:
         return [integer(text, flag)]
     first, last = integer(match["first"], flag), integer(match["last"], flag)
     step = integer(match["step"], flag)
-    found = _multiples if match["how"] == "*" else _sums
+    result = _multiples if match["how"] == "*" else _sums
     if first > last or step < 1 or (match["how"] == "*" and (step < 2 or first < 1)):
         raise UsageError(f"{flag} {text.strip()!r} does not count upwards; try 1k-1m*2 or 0-4096+256")
-    return found(first, last, step, flag)
+    return result(first, last, step, flag)
 
 
 def _out_of_range(text: str, flag: str) -> UsageError:
@@ -112,10 +112,10 @@ def _out_of_range(text: str, flag: str) -> UsageError:
 
 
 def _multiples(first: int, last: int, step: int, flag: str) -> list[int]:
-    found = [first]
-    while found[-1] * step <= last:
-        found.append(found[-1] * step)
-    return found
+    results = [first]
+    while results[-1] * step <= last:
+        results.append(results[-1] * step)
+    return results
 
 
 def _sums(first: int, last: int, step: int, flag: str) -> list[int]:

@@ -29,13 +29,13 @@ def done(
     circumstances. stages: "subject dtype" -> stage -> format, for the circumstances.
     """
     with output.opened(options["outputs"]) as files:
-        found, interrupted = rows.gathered(run, options["quiet"])
-        if found or not interrupted:
-            about = output.circumstances(options) | ({"stages": stages} if stages else {})
-            output.deliver(report(found, about), files, options, interrupted)
+        results, interrupted = rows.gathered(run, options["quiet"])
+        if results or not interrupted:
+            about = output.metadata(options) | ({"stages": stages} if stages else {})
+            output.deliver(report(results, about), files, options, interrupted)
     if interrupted:
-        output.say_interrupted(f"{len(found)} {noun}", files)
-    return found, INTERRUPTED if interrupted else 0
+        output.say_interrupted(f"{len(results)} {noun}", files)
+    return results, INTERRUPTED if interrupted else 0
 
 
 def judged(broken: Iterable[str], code: int = 0) -> int:
@@ -69,6 +69,6 @@ def resolved(options: dict[str, Any], dtype: str, usual: Sequence[str] | None = 
     return [one.resolve(fmt) for one in chosen for fmt in kinds]
 
 
-def stages(found: Iterable[Resolved]) -> dict[str, dict[str, str]]:
+def stages(results: Iterable[Resolved]) -> dict[str, dict[str, str]]:
     """Return "recipe dtype" -> stage -> format."""
-    return {f"{one.recipe.name} {one.dtype}": one.stages() for one in found}
+    return {f"{one.recipe.name} {one.dtype}": one.stages() for one in results}

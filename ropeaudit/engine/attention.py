@@ -46,9 +46,9 @@ def softmax(scores: Array, rounding: Rounding | None = None) -> tuple[Array, Arr
     def once(x: Array) -> Array:
         return round_to(x, rounding.computed).astype(np.float64)
 
-    kept = once(np.where(gone, 0.0, scores))
-    largest = np.where(gone, -np.inf, kept).max(axis=1, keepdims=True)
-    powers = once(np.where(gone, 0.0, np.exp(once(np.where(gone, 0.0, kept - largest)))))
+    stored = once(np.where(gone, 0.0, scores))
+    largest = np.where(gone, -np.inf, stored).max(axis=1, keepdims=True)
+    powers = once(np.where(gone, 0.0, np.exp(once(np.where(gone, 0.0, stored - largest)))))
     total = once(powers.sum(axis=1, keepdims=True))
     weights = round_to(once(powers / total), rounding.stored).astype(np.float64)
     return weights, np.log(weights)
@@ -56,8 +56,8 @@ def softmax(scores: Array, rounding: Rounding | None = None) -> tuple[Array, Arr
 
 def entropies(weights: Array, logs: Array) -> Array:
     """Return -Σ p log(p) of every row, with 0 log 0 = 0. Shapes: two of (r, c) -> (r,). Units: nats."""
-    found: Array = -np.einsum("rc,rc->r", weights, np.maximum(logs, -1e300))  # 0 * -inf is nan
-    return found
+    result: Array = -np.einsum("rc,rc->r", weights, np.maximum(logs, -1e300))  # 0 * -inf is nan
+    return result
 
 
 def beta(entropy: Array) -> Array:
@@ -83,7 +83,7 @@ class Attention:
     """
 
     rows: int = 0
-    lost: int = 0
+    nonfinite: int = 0
     tv_max: float = 0.0
     tv: float = 0.0
     adaptive_tv: float = 0.0
@@ -107,7 +107,7 @@ class Attention:
     def columns(self) -> dict[str, float]:
         """Return the attention columns of a record; all nan where a row is lost."""
         rows = max(self.rows, 1)
-        found = {
+        results = {
             "attention_tv_max": self.tv_max,
             "attention_tv_mean": self.tv / rows,
             "attention_kl_max": self.kl_max,
@@ -121,7 +121,7 @@ class Attention:
             "attention_d": self.d,
             "attention_d_logit": self.d_logit,
         }
-        return dict.fromkeys(found, math.nan) if self.lost else found
+        return dict.fromkeys(results, math.nan) if self.nonfinite else results
 
 
 class Rows:
@@ -144,23 +144,23 @@ class Rows:
     @np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore")
     def judge(self, scores: Array, rounding: Rounding | None = None) -> tuple[Attention, Array]:
         """Compare a subject's scores with the exact ones; return the statistics and its weights."""
-        found = Attention(rows=len(scores), entropy_reference=self.entropy, weight_reference=self.weight)
+        result = Attention(rows=len(scores), entropy_reference=self.entropy, weight_reference=self.weight)
         weights, logs = softmax(scores, rounding)
         fine = np.isfinite(self.weights.sum(axis=1) + weights.sum(axis=1))
         fine &= np.isneginf(scores).sum(axis=1) == self.gone
-        found.lost = int(fine.size - fine.sum())
-        if found.lost:
-            return found, weights
+        result.nonfinite = int(fine.size - fine.sum())
+        if result.nonfinite:
+            return result, weights
         moved = _apart(weights, self.weights)
-        found.tv_max, found.tv = float(moved.max()), float(moved.sum())
-        found.adaptive_tv = float(_apart(adapted(scores, weights, rounding), self.adapted).sum())
-        found.kl_max = float(divergences(self.weights, self.logs, weights, logs).max())
+        result.tv_max, result.tv = float(moved.max()), float(moved.sum())
+        result.adaptive_tv = float(_apart(adapted(scores, weights, rounding), self.adapted).sum())
+        result.kl_max = float(divergences(self.weights, self.logs, weights, logs).max())
         largest = weights.max(axis=1)
-        found.flips = int((np.where(self.first, weights, -1.0).max(axis=1) < largest).sum())
-        found.entropy, found.weight = float(entropies(weights, logs).sum()), float(largest.sum())
+        result.flips = int((np.where(self.first, weights, -1.0).max(axis=1) < largest).sum())
+        result.entropy, result.weight = float(entropies(weights, logs).sum()), float(largest.sum())
         if self.right is not None:
-            found.right, found.right_rows = _right(weights, self.right)
-        return found, weights
+            result.right, result.right_rows = _right(weights, self.right)
+        return result, weights
 
 
 @np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore")
@@ -178,15 +178,15 @@ def divergences(exact: Array, exact_logs: Array, weights: Array, logs: Array) ->
     far = np.abs(ratio) > 0.5
     if far.any():
         np.copyto(terms, weights - exact - exact * ratio, where=far)
-    found: Array = np.maximum(terms.sum(axis=1), 0.0)
-    return found
+    result: Array = np.maximum(terms.sum(axis=1), 0.0)
+    return result
 
 
 def _apart(weights: Array, others: Array) -> Array:
     """Return the total variation Σ|p - p'|/2 of every row. Shapes: two of (r, c) -> (r,)."""
     difference = weights - others
-    found: Array = np.abs(difference, out=difference).sum(axis=1) / 2
-    return found
+    result: Array = np.abs(difference, out=difference).sum(axis=1) / 2
+    return result
 
 
 def _right(weights: Array, right: NDArray[np.int64]) -> tuple[int, int]:

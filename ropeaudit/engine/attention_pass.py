@@ -34,7 +34,7 @@ FEW = 32  # rows
 ARRAYS = 16  # of a strip, held at once by a thread
 
 Cell: TypeAlias = tuple[int, int]  # index of the subject, offset
-Turned: TypeAlias = dict["Job", FloatArray]
+RotatedFactors: TypeAlias = dict["Job", FloatArray]
 
 
 class Job(NamedTuple):
@@ -67,17 +67,17 @@ def measure(
     should attend to. roundings: of each subject's softmax, None for float64.
     """
     cells = list(cases.cells())
-    found = {cell: Attention() for cell in cells}
+    results = {cell: Attention() for cell in cells}
     done = 0
     with mapping(threads) as mapped:
         for some in _chunks(cases, cells):
             run = _Chunk(cases, some, anchor, behind, roundings, mapped)
             for share, part in run.strips():
                 for cell, attention in part.items():
-                    found[cell].merge(attention)
+                    results[cell].merge(attention)
                 progress((done + share * len(some)) / len(cells))
             done += len(some)
-    return found
+    return results
 
 
 def bytes_needed(setting: RopeSetting, seq_len: int, threads: int) -> int:
@@ -126,14 +126,14 @@ class _Chunk:
     ) -> None:
         self.plan, self.anchor, self.behind, self.map = cases, anchor, behind, mapped
         self.roundings = roundings
-        self.wanted: dict[int, list[int]] = {}
+        self.requested: dict[int, list[int]] = {}
         for index, offset in cells:
-            self.wanted.setdefault(index, []).append(offset)
+            self.requested.setdefault(index, []).append(offset)
         self.groups: dict[Format, list[int]] = {}
         for key, members in cases.keys().items():
-            if some := [index for index in members if index in self.wanted]:
+            if some := [index for index in members if index in self.requested]:
                 self.groups.setdefault(key.input, []).extend(some)
-        anchors = [(index, anchor) for index in self.wanted]
+        anchors = [(index, anchor) for index in self.requested]
         self.cells: list[Cell | Format] = [*self.groups, *dict.fromkeys((*anchors, *cells))]
 
     def strips(self) -> Iterator[tuple[float, dict[Cell, Attention]]]:
@@ -143,9 +143,9 @@ class _Chunk:
         step = max(1, plan.CACHE_BYTES // one)
         for start in range(0, heads, step):
             batch = range(start, min(start + step, heads))
-            turned = self._turned(batch)
+            rotated = self._rotated(batch)
             jobs = [Task(head, *task) for head in batch for task in tasks]
-            for part in self.map(lambda task, at=turned: self._strip(task, at), jobs):
+            for part in self.map(lambda task, at=rotated: self._strip(task, at), jobs):
                 done += 1
                 yield done / (heads * len(tasks)), part
 
@@ -155,19 +155,19 @@ class _Chunk:
         strips = [slice(start, min(start + step, size)) for start in range(0, size, step)]
         return [(rows, masks.columns(self.plan.mask, rows, size)) for rows in strips]
 
-    def _turned(self, heads: range) -> Turned:
+    def _rotated(self, heads: range) -> RotatedFactors:
         """Turn q and k of some heads by every cell and by the reference, panel after panel."""
         inputs, size = self.plan.inputs, self.plan.seq_len
         kv_heads = sorted({head // inputs.group for head in heads})
         jobs = [Job("q", head, cell) for cell in self.cells for head in heads]
         jobs += [Job("k", head, cell) for cell in self.cells for head in kv_heads]
-        whole: Turned = {}
+        whole: RotatedFactors = {}
         for start in range(0, size, plan.PANEL):
             panel = slice(start, min(start + plan.PANEL, size))
             numbers = np.arange(panel.start, panel.stop, dtype=np.int64)
-            made = self.map(lambda cell, at=numbers: self._table(cell, at), self.cells)
-            tables = dict(zip(self.cells, made, strict=True))
-            parts = self.map(lambda job, at=panel, by=tables: self._turn(job, at, by[job.cell]), jobs)
+            built = self.map(lambda cell, at=numbers: self._table(cell, at), self.cells)
+            tables = dict(zip(self.cells, built, strict=True))
+            parts = self.map(lambda job, at=panel, by=tables: self._rotate(job, at, by[job.cell]), jobs)
             for job, part in zip(jobs, parts, strict=True):
                 if job not in whole:
                     whole[job] = np.empty((size, part.shape[1]), part.dtype)
@@ -181,21 +181,21 @@ class _Chunk:
             )
         return self.plan.subjects[cell[0]].table(positions, cell[1])
 
-    def _turn(self, job: Job, panel: slice, table: Any) -> FloatArray:
+    def _rotate(self, job: Job, panel: slice, table: Any) -> FloatArray:
         source = self.plan.inputs.q if job.side == "q" else self.plan.inputs.k
         x, cell = source[job.head][panel], job.cell
         with np.errstate(invalid="ignore"):  # inputs may have overflowed in their format
             if isinstance(cell, Format):
                 scale = self.plan.setting.scale if job.side == "q" else 1.0
                 exact = round_to(x, cell).astype(np.float64)
-                return exact_scores.turned(exact, table, self.plan.setting, "double", scale).whole
+                return exact_scores.rotated(exact, table, self.plan.setting, "double", scale).whole
             subject = self.plan.subjects[cell[0]]
             rotate = subject.rotate if job.side == "q" else key_rotation(subject)
             return scores.operand(rotate(round_to(x, subject.input), table), subject)
 
-    def _strip(self, task: Task, turned: Turned) -> dict[Cell, Attention]:
+    def _strip(self, task: Task, rotated: RotatedFactors) -> dict[Cell, Attention]:
         """Judge every cell over one strip of rows of a head."""
-        found: dict[Cell, Attention] = {}
+        results: dict[Cell, Attention] = {}
         cols = task.cols
         hidden = masks.hidden(self.plan.mask, task.rows, cols)
         places = np.arange(task.rows.start, task.rows.stop)
@@ -203,38 +203,44 @@ class _Chunk:
         key_head = task.head // self.plan.inputs.group
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for fmt, members in self.groups.items():
-                q, k = turned[Job("q", task.head, fmt)][task.rows], turned[Job("k", key_head, fmt)][cols]
-                truth = Rows(_masked(q @ k.T, hidden), 2 * _certificate(q, k), right)
+                q, k = rotated[Job("q", task.head, fmt)][task.rows], rotated[Job("k", key_head, fmt)][cols]
+                reference = Rows(_masked(q @ k.T, hidden), 2 * _certificate(q, k), right)
                 for index in members:
-                    self._judge(index, task, turned, truth, hidden, found)
-        return found
+                    self._judge(index, task, rotated, reference, hidden, results)
+        return results
 
     def _judge(
-        self, index: int, task: Task, turned: Turned, truth: Rows, hidden: Any, found: dict[Cell, Attention]
+        self,
+        index: int,
+        task: Task,
+        rotated: RotatedFactors,
+        reference: Rows,
+        hidden: Any,
+        results: dict[Cell, Attention],
     ) -> None:
         """Judge one subject at its anchor and at every offset that was asked for."""
         share = 1.0 / masks.watchers(self.plan.mask, task.cols, self.plan.seq_len)  # of a query of a key
-        base = self._form(index, self.anchor, task, turned, hidden)
-        at_anchor, weights = truth.judge(base, self.roundings[index])
-        for offset in self.wanted[index]:
+        base = self._form(index, self.anchor, task, rotated, hidden)
+        at_anchor, weights = reference.judge(base, self.roundings[index])
+        for offset in self.requested[index]:
             if offset == self.anchor:
-                found[index, offset] = at_anchor
+                results[index, offset] = at_anchor
                 continue
-            own = self._form(index, offset, task, turned, hidden)
-            judged, moved = truth.judge(own, self.roundings[index])
-            found[index, offset] = judged
+            own = self._form(index, offset, task, rotated, hidden)
+            judged, moved = reference.judge(own, self.roundings[index])
+            results[index, offset] = judged
             judged.d = float(np.abs(moved - weights).sum(axis=0) @ share)
             if task.cols.start == 0:
                 seen = slice(None) if hidden is None else ~hidden[:, 0]
                 judged.d_logit = float(np.abs(own[seen, 0] - base[seen, 0]).sum() * share[0])
-            if at_anchor.lost:
+            if at_anchor.nonfinite:
                 judged.d = judged.d_logit = np.nan
 
-    def _form(self, index: int, offset: int, task: Task, turned: Turned, hidden: Any) -> Array:
+    def _form(self, index: int, offset: int, task: Task, rotated: RotatedFactors, hidden: Any) -> Array:
         """Return the subject's own scores of a strip in float64, hidden ones -inf. Shapes: -> (r, c)."""
         subject, key_head = self.plan.subjects[index], task.head // self.plan.inputs.group
-        q = turned[Job("q", task.head, (index, offset))][task.rows]
-        k = turned[Job("k", key_head, (index, offset))][task.cols]
+        q = rotated[Job("q", task.head, (index, offset))][task.rows]
+        k = rotated[Job("k", key_head, (index, offset))][task.cols]
         out = np.empty((len(q), len(k)), scores.tile_dtype(subject))
         scores.form(q, k.T, subject, self.plan.setting.scale, out)
         return _masked(out.astype(np.float64, copy=False), hidden)

@@ -32,15 +32,15 @@ def measure(
     cases: Plan[Inputs], threads: int, progress: Callable[[float], None]
 ) -> dict[tuple[int, int], Measured]:
     """Return what was measured, for every cell of the plan; `progress` hears the share done."""
-    found = {cell: Measured() for cell in cases.cells()}
+    results = {cell: Measured() for cell in cases.cells()}
     scores_in_all = masks.count(cases.mask, cases.seq_len) * cases.inputs.q.shape[0]
-    first = next(iter(found.values()))
+    first = next(iter(results.values()))
     with mapping(threads) as mapped:
         for part in _Run(cases, mapped).strips():
             for cell, measured in part.items():
-                found[cell].merge(measured)
+                results[cell].merge(measured)
             progress(first.drift.count / scores_in_all)
-    return found
+    return results
 
 
 class _Job(NamedTuple):
@@ -81,9 +81,9 @@ class _Run:
 
     def _keep_tables(self, *panels: slice) -> None:
         """Hold the tables of these panels, and of no others."""
-        wanted = {panel.start: panel for panel in panels}
-        self.tables = {start: t for start, t in self.tables.items() if start in wanted}
-        for start, panel in wanted.items():
+        requested = {panel.start: panel for panel in panels}
+        self.tables = {start: t for start, t in self.tables.items() if start in requested}
+        for start, panel in requested.items():
             if start not in self.tables:
                 self.tables[start] = self._panel_tables(panel)
 
@@ -104,7 +104,7 @@ class _Run:
         kv_heads = sorted({head // inputs.group for head in heads})
         jobs = [_Job("q", inputs.q[head], rows, self.plan.setting.scale) for head in heads]
         jobs += [_Job("k", inputs.k[head], cols, 1.0) for head in kv_heads]
-        sides = self._turn_all(jobs)
+        sides = self._rotate_all(jobs)
         q = dict(zip(heads, sides, strict=False))
         k = dict(zip(kv_heads, sides[len(heads) :], strict=True))
         starts = range(rows.start, rows.stop, tile.TILE_ROWS)
@@ -116,7 +116,7 @@ class _Run:
             strips,
         )
 
-    def _turn_all(self, jobs: list[_Job]) -> list[Side]:
+    def _rotate_all(self, jobs: list[_Job]) -> list[Side]:
         """Turn every head by every cell and by the reference, all in parallel."""
         formats = {subject.input for subject in self.plan.subjects} | {key.input for key in self.groups}
         held = {fmt: fmt.carrier if self.plan.inputs.unchanged_by(fmt) else fmt for fmt in formats}
@@ -131,47 +131,47 @@ class _Run:
         cells: list[Any] = [*self.groups, *self.plan.cells()]
         tasks = [(number, cell) for number in range(len(jobs)) for cell in cells]
 
-        def turned(task: tuple[int, Any]) -> Any:
+        def rotated(task: tuple[int, Any]) -> Any:
             number, cell = task
             fmt = cell.input if isinstance(cell, Key) else self.plan.subjects[cell[0]].input
-            return self._turn(jobs[number], inputs[number, held[fmt]], cell)
+            return self._rotate(jobs[number], inputs[number, held[fmt]], cell)
 
         sides = [Side({}, {}, set()) for _ in jobs]
-        for (number, cell), result in zip(tasks, self.map(turned, tasks), strict=True):
+        for (number, cell), result in zip(tasks, self.map(rotated, tasks), strict=True):
             side = sides[number]
             if isinstance(cell, Key):
-                side.truth[cell] = result
+                side.reference[cell] = result
             else:
-                side.subjects[cell], lost = result
-                side.lost.update({cell} if lost else ())
+                side.subjects[cell], nonfinite = result
+                side.nonfinite.update({cell} if nonfinite else ())
         return sides
 
-    def _turn(self, job: _Job, x: FloatArray, cell: Any) -> Any:
+    def _rotate(self, job: _Job, x: FloatArray, cell: Any) -> Any:
         tables = self.tables[job.panel.start]
         if isinstance(cell, Key):
-            exact, truth = x.astype(np.float64), tables["truth"]
+            exact, reference = x.astype(np.float64), tables["truth"]
             with np.errstate(invalid="ignore"):  # inputs may have overflowed in their format
-                return exact_scores.turned(exact, truth, self.plan.setting, cell.precision, job.scale)
+                return exact_scores.rotated(exact, reference, self.plan.setting, cell.precision, job.scale)
         subject = self.plan.subjects[cell[0]]
         rotate = key_rotation(subject) if job.side == "k" else subject.rotate
         rotated = rotate(x, tables[cell])
-        lost = bool(np.isnan(rotated.min(axis=1)).all())
+        nonfinite = bool(np.isnan(rotated.min(axis=1)).all())
         operand = scores.operand(rotated, subject)
-        return np.ascontiguousarray(operand.T if job.side == "k" else operand), lost
+        return np.ascontiguousarray(operand.T if job.side == "k" else operand), nonfinite
 
     def _strip(
         self, head: int, q: Side, k: Side, rows: slice, first_row: int, cols: slice
     ) -> dict[tuple[int, int], Measured]:
         """Measure all tiles of some rows of a head against one panel of keys."""
-        found = {cell: Measured() for cell in self.plan.cells()}
-        here = Tile(self.plan, self.local, found, head)
+        results = {cell: Measured() for cell in self.plan.cells()}
+        here = Tile(self.plan, self.local, results, head)
         in_q = slice(rows.start - first_row, rows.stop - first_row)
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for some in self._tiles(rows, cols):
                 in_k = slice(some.start - cols.start, some.stop - cols.start)
                 here.place(rows, some)
                 for key, members in self.groups.items():
-                    here.judge(q.truth[key], k.truth[key], in_q, in_k, members)
+                    here.judge(q.reference[key], k.reference[key], in_q, in_k, members)
                     for index in members:
                         here.compare(index, q, k, in_q, in_k)
-        return found
+        return results

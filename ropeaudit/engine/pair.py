@@ -51,8 +51,8 @@ class Apart:
         """Take in what was gathered over later tiles."""
         for mine, others in zip((*self.drifts, self.apart), (*later.drifts, later.apart), strict=True):
             mine.merge(others)
-        for truth, other in zip(self.truths, later.truths, strict=True):
-            truth.merge(other)
+        for reference, other in zip(self.truths, later.truths, strict=True):
+            reference.merge(other)
         self.nearer = self.nearer[0] + later.nearer[0], self.nearer[1] + later.nearer[1]
         self.error = max(self.error, later.error)
 
@@ -68,7 +68,7 @@ class Apart:
         return -1 if abs(first - second) <= alike else int(second < first)
 
 
-class Turner(Protocol):
+class RotationFunction(Protocol):
     """A subject at work on q and k."""
 
     subject: Subject
@@ -76,7 +76,7 @@ class Turner(Protocol):
     def prepare(self, panels: Sequence[slice]) -> None:
         """Make ready to turn these panels of positions, and no others."""
 
-    def turned(self, name: Name, head: int, panel: slice) -> FloatArray:
+    def rotated(self, name: Name, head: int, panel: slice) -> FloatArray:
         """Return q or k of a head, turned and stored. Shapes: -> (panel, d)."""
 
 
@@ -95,7 +95,7 @@ class Fresh:
     def _table(self, panel: slice) -> Any:
         return self.subject.table(np.arange(panel.start, panel.stop, dtype=np.int64), self.offset)
 
-    def turned(self, name: Name, head: int, panel: slice) -> FloatArray:
+    def rotated(self, name: Name, head: int, panel: slice) -> FloatArray:
         """Return q or k of a head, turned and stored. Shapes: -> (panel, d)."""
         x = (self.inputs.q if name == "q" else self.inputs.k)[head][panel]
         rotate = self.subject.rotate if name == "q" else key_rotation(self.subject)
@@ -120,11 +120,16 @@ class Comparison:
     """Two turners on the same q and k. Scores are formed tile by tile, heads in parallel."""
 
     def __init__(
-        self, inputs: Inputs, setting: RopeSetting, mask: Mask, pair: tuple[Turner, Turner], origin: int = 0
+        self,
+        inputs: Inputs,
+        setting: RopeSetting,
+        mask: Mask,
+        pair: tuple[RotationFunction, RotationFunction],
+        origin: int = 0,
     ) -> None:
         """Keep what is compared. origin: added to the positions of the reference (it matters with --clip)."""
         self.inputs, self.setting, self.mask, self.pair, self.origin = inputs, setting, mask, pair, origin
-        subjects = [turner.subject for turner in pair]
+        subjects = [rotator.subject for rotator in pair]
         self.formats = input_formats(inputs, subjects)
         wide = max(subject.narrowest for subject in subjects) > FP32.precision
         self.precision: Precision = "extended" if wide else "double"
@@ -132,19 +137,19 @@ class Comparison:
     def run(self, progress: Callable[[float], None], threads: int | None = None) -> Apart:
         """Return what was measured; progress hears the share that is done, from 0 to 1."""
         heads, size, _ = self.inputs.q.shape
-        total, found = masks.count(self.mask, size) * heads, Apart()
+        total, result = masks.count(self.mask, size) * heads, Apart()
         count = min(threads or run_metadata.threads(), heads)
         with mapping(count) as mapped:
             for work in self._panels(size):
                 for part in mapped(functools.partial(self._head, work), range(heads)):
-                    found.merge(part)
-                    progress(found.apart.count / total)
-        return found
+                    result.merge(part)
+                    progress(result.apart.count / total)
+        return result
 
     def _panels(self, size: int) -> Iterator[_Work]:
         for rows, cols in masks.panels(self.mask, size, plan.PANEL):
-            for turner in self.pair:
-                turner.prepare([rows, cols])
+            for rotator in self.pair:
+                rotator.prepare([rows, cols])
             own = self._distances(rows)
             yield _Work(rows, cols, (own, own if cols == rows else self._distances(cols)))
 
@@ -155,35 +160,35 @@ class Comparison:
     def _head(self, work: _Work, head: int) -> Apart:
         """Compare all tiles of a head within a pair of panels."""
         rows, cols, _ = work
-        found, kv_head = Apart(), head // self.inputs.group
+        result, kv_head = Apart(), head // self.inputs.group
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            turned = []
-            for turner in self.pair:
-                q = scores.operand(turner.turned("q", head, rows), turner.subject)
-                k = scores.operand(turner.turned("k", kv_head, cols), turner.subject)
-                turned.append((q, np.ascontiguousarray(k.T)))
+            rotated = []
+            for rotator in self.pair:
+                q = scores.operand(rotator.rotated("q", head, rows), rotator.subject)
+                k = scores.operand(rotator.rotated("k", kv_head, cols), rotator.subject)
+                rotated.append((q, np.ascontiguousarray(k.T)))
             exact = {fmt: self._exact(fmt, head, kv_head, work) for fmt in dict.fromkeys(self.formats)}
-            found.error = max(exact_scores.certificate(q, k) for q, k in exact.values())
+            result.error = max(exact_scores.certificate(q, k) for q, k in exact.values())
             for top in range(rows.start, rows.stop, tile.TILE_ROWS):
                 some = slice(top, min(top + tile.TILE_ROWS, rows.stop))
                 for seen in masks.tiles(self.mask, some, cols, tile.TILE_COLUMNS, self.inputs.q.shape[1]):
-                    self._tile(found, head, work, (some, seen), turned, exact)
-        return found
+                    self._tile(result, head, work, (some, seen), rotated, exact)
+        return result
 
     def _exact(self, fmt: Format, head: int, kv_head: int, work: _Work) -> tuple[Factor, Factor]:
         """The reference's q and k of a head, rounded to `fmt` first."""
         q = round_to(self.inputs.q[head][work.rows], fmt).astype(np.float64)
         k = round_to(self.inputs.k[kv_head][work.cols], fmt).astype(np.float64)
-        left = exact_scores.turned(q, work.tables[0], self.setting, self.precision, self.setting.scale)
-        return left, exact_scores.turned(k, work.tables[1], self.setting, self.precision)
+        left = exact_scores.rotated(q, work.tables[0], self.setting, self.precision, self.setting.scale)
+        return left, exact_scores.rotated(k, work.tables[1], self.setting, self.precision)
 
     def _tile(
         self,
-        found: Apart,
+        results: Apart,
         head: int,
         work: _Work,
         place: tuple[slice, slice],
-        turned: Sequence[tuple[FloatArray, FloatArray]],
+        rotated: Sequence[tuple[FloatArray, FloatArray]],
         exact: dict[Format, tuple[Factor, Factor]],
     ) -> None:
         rows, cols = place
@@ -198,7 +203,7 @@ class Comparison:
         }
         formed: list[Array] = []
         drifts: list[Array] = []
-        for index, (left, right) in enumerate(turned):
+        for index, (left, right) in enumerate(rotated):
             subject = self.pair[index].subject
             out = np.empty(shape, scores.tile_dtype(subject))
             scores.form(left[in_q], right[:, in_k], subject, self.setting.scale, out, np.empty_like(out))
@@ -208,21 +213,21 @@ class Comparison:
             hide(drifts[index], hidden)
         for index, fmt in enumerate(self.formats):
             hide(whole := exact_scores.joined(*truths[fmt]), hidden)
-            found.truths[index].weigh(whole, visible)
-        _note(found, formed[0] - formed[1], drifts, hidden, visible, corner)
+            results.truths[index].weigh(whole, visible)
+        _note(results, formed[0] - formed[1], drifts, hidden, visible, corner)
 
 
 def _note(
-    found: Apart, apart: Array, drifts: Sequence[Array], hidden: Any, visible: int, corner: Place
+    results: Apart, apart: Array, drifts: Sequence[Array], hidden: Any, visible: int, corner: Place
 ) -> None:
     """Take in the differences of a tile. Shapes: apart and both drifts (r, c)."""
     hide(apart, hidden)
     scratch = np.empty_like(apart)
-    found.apart.gather(apart, scratch, visible, corner)
-    for drift, gathered in zip(drifts, found.drifts, strict=True):
+    results.apart.gather(apart, scratch, visible, corner)
+    for drift, gathered in zip(drifts, results.drifts, strict=True):
         gathered.gather(drift, scratch, visible, corner)
     first, second = np.abs(drifts[0]), np.abs(drifts[1])
-    found.nearer = (
-        found.nearer[0] + int((first < second).sum()),
-        found.nearer[1] + int((second < first).sum()),
+    results.nearer = (
+        results.nearer[0] + int((first < second).sum()),
+        results.nearer[1] + int((second < first).sum()),
     )

@@ -41,7 +41,7 @@ class AttentionOptions:
             raise UsageError(f"anchor {self.anchor!r} is not a whole number of tokens; try --anchor {ANCHOR}")
 
     @classmethod
-    def asked(cls, attention: bool, softmax: str | None, anchor: int | None) -> AttentionOptions | None:
+    def requested(cls, attention: bool, softmax: str | None, anchor: int | None) -> AttentionOptions | None:
         """Return the options, None without `attention`. Raises: UsageError, UnknownName."""
         given = {name: v for name, v in (("softmax", softmax), ("anchor", anchor)) if v is not None}
         for name, value in given.items():
@@ -60,14 +60,14 @@ class Measured:
 
     drift: Differences = field(default_factory=Differences)
     own: Spread = field(default_factory=Spread)
-    truth: Size = field(default_factory=Size)
+    reference: Size = field(default_factory=Size)
     error: float = 0.0
 
     def merge(self, later: Measured) -> None:
         """Take in what was measured over later tiles."""
         self.drift.merge(later.drift)
         self.own.merge(later.own)
-        self.truth.merge(later.truth)
+        self.reference.merge(later.reference)
         self.error = float(np.maximum(self.error, later.error))  # nan stays nan
 
 

@@ -19,7 +19,7 @@ from ropeaudit.engine import scores
 from ropeaudit.engine.estimates import Estimated
 from ropeaudit.engine.plan import Key, Measured, Plan
 from ropeaudit.engine.statistics import Size
-from ropeaudit.inputs.sampled_rows import Drawn
+from ropeaudit.inputs.sampled_rows import SampledQK
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.runtime.threads import mapping
@@ -27,21 +27,21 @@ from ropeaudit.subjects import key_rotation
 
 BLOCK = 2048  # pairs at once
 
-Found = dict[tuple[int, int], Measured]
+CellResult = dict[tuple[int, int], Measured]
 
 
-def measure(cases: Plan[Drawn], threads: int, progress: Callable[[float], None]) -> Found:
+def measure(cases: Plan[SampledQK], threads: int, progress: Callable[[float], None]) -> CellResult:
     """Return what was measured, for every cell of the plan; `progress` hears the share done."""
-    found, count, groups = _nothing(cases), len(cases.inputs), cases.keys()
+    results, count, groups = _nothing(cases), len(cases.inputs), cases.keys()
     blocks = [slice(i, min(i + BLOCK, count)) for i in range(0, count, BLOCK)]
     with mapping(threads) as mapped:
         for block, part in zip(blocks, mapped(lambda some: _block(cases, groups, some), blocks), strict=True):
             for cell, measured in part.items():
-                found[cell].merge(measured)
+                results[cell].merge(measured)
             progress(block.stop / count)
-    for measured in found.values():
+    for measured in results.values():
         _place(measured, cases.inputs)
-    return found
+    return results
 
 
 def interval(drift: Any) -> tuple[float | None, float | None]:
@@ -49,7 +49,7 @@ def interval(drift: Any) -> tuple[float | None, float | None]:
     return drift.interval() if isinstance(drift, Estimated) else (None, None)
 
 
-def _nothing(cases: Plan[Drawn]) -> Found:
+def _nothing(cases: Plan[SampledQK]) -> CellResult:
     return {cell: Measured(Estimated(), Estimated(), Estimated()) for cell in cases.cells()}
 
 
@@ -58,11 +58,11 @@ def _estimated(statistics: Size) -> Estimated:
     return cast(Estimated, statistics)
 
 
-def _block(cases: Plan[Drawn], groups: dict[Key, list[int]], some: slice) -> Found:
+def _block(cases: Plan[SampledQK], groups: dict[Key, list[int]], some: slice) -> CellResult:
     """Measure all cells over some of the pairs."""
-    found, drawn = _nothing(cases), cases.inputs
-    q, k = drawn.q[some], drawn.k[some]
-    queries, keys = drawn.pairs.query[some], drawn.pairs.key[some]
+    result, sampled = _nothing(cases), cases.inputs
+    q, k = sampled.q[some], sampled.k[some]
+    queries, keys = sampled.pairs.query[some], sampled.pairs.key[some]
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
         tables = [
             exact_scores.distance_table((at + cases.origin).astype(np.float64), cases.setting)
@@ -70,29 +70,29 @@ def _block(cases: Plan[Drawn], groups: dict[Key, list[int]], some: slice) -> Fou
         ]
         for key, members in groups.items():
             left, right = (
-                exact_scores.turned(
+                exact_scores.rotated(
                     round_to(x, key.input).astype(np.float64), table, cases.setting, key.precision, by
                 )
                 for x, table, by in zip((q, k), tables, (cases.setting.scale, 1.0), strict=True)
             )
-            truth = exact_scores.paired(left, right)
+            reference = exact_scores.paired(left, right)
             for index in members:
-                _compare(cases, index, (q, k), (queries, keys), (left, right), truth, some, found)
-    return found
+                _compare(cases, index, (q, k), (queries, keys), (left, right), reference, some, result)
+    return result
 
 
 def _compare(
-    cases: Plan[Drawn],
+    cases: Plan[SampledQK],
     index: int,
     sides: tuple[Array, Array],
     places: tuple[Any, Any],
     factors: tuple[Factor, Factor],
-    truth: tuple[Array, Array | None],
+    reference: tuple[Array, Array | None],
     some: slice,
-    found: Found,
+    results: CellResult,
 ) -> None:
     """Form a subject's scores of a block at every offset; gather their drift and self-drift."""
-    subject, (high, low) = cases.subjects[index], truth
+    subject, (high, low) = cases.subjects[index], reference
     given = [round_to(side, subject.input) for side in sides]
     weights, exact, base = cases.inputs.pairs.weight[some], exact_scores.joined(high, low), np.empty(0)
     for number, offset in enumerate(cases.offsets[index]):
@@ -101,8 +101,8 @@ def _compare(
             for rotate, x, at in zip((subject.rotate, key_rotation(subject)), given, places, strict=True)
         )
         formed = scores.form_pairs(q, k, subject, cases.setting.scale)
-        measured = found[index, offset]
-        _estimated(measured.truth).take(exact, weights, some.start)
+        measured = results[index, offset]
+        _estimated(measured.reference).take(exact, weights, some.start)
         measured.error = exact_scores.certificate(*factors)
         drift = formed - high if low is None else (formed - high) - low
         _estimated(measured.drift).take(drift, weights, some.start)
@@ -113,11 +113,11 @@ def _compare(
             measured.own.count, measured.own.nonfinite = measured.drift.count, measured.drift.nonfinite
 
 
-def _place(measured: Measured, drawn: Drawn) -> None:
+def _place(measured: Measured, plotted: SampledQK) -> None:
     """Say where the largest values stand: until here their number among the pairs was kept."""
     for spread in (measured.drift, measured.own):
         if spread.place is not None:
             number = spread.place[2]
-            where = drawn.pairs.head, drawn.pairs.query, drawn.pairs.key
+            where = plotted.pairs.head, plotted.pairs.query, plotted.pairs.key
             head, query, key = (int(part[number]) for part in where)
             spread.place = head, query, key

@@ -36,8 +36,8 @@ class Side:
     """
 
     subjects: dict[tuple[int, int], FloatArray]
-    truth: dict[Key, Factor]
-    lost: set[tuple[int, int]]
+    reference: dict[Key, Factor]
+    nonfinite: set[tuple[int, int]]
 
 
 class Tile:
@@ -47,10 +47,10 @@ class Tile:
         self,
         plan: Plan[Any],
         local: threading.local,
-        found: dict[tuple[int, int], Measured],
+        results: dict[tuple[int, int], Measured],
         head: int,
     ) -> None:
-        self.plan, self.local, self.found, self.head = plan, local, found, head
+        self.plan, self.local, self.results, self.head = plan, local, results, head
         self.shape = (0, 0)
         self.corner: Place = (0, 0, 0)
         self.hidden: NDArray[np.bool_] | None = None
@@ -69,14 +69,14 @@ class Tile:
         """Compute the reference of the tile and note its statistics for the subjects in `members`."""
         exact, spare = self._array(3, _DOUBLE), self._array(4, _DOUBLE)
         self.exact = exact_scores.product(q.rows(in_q), k.rows(in_k), exact, spare)
-        truth, error = Size(), exact_scores.certificate(q, k)
+        reference, error = Size(), exact_scores.certificate(q, k)
         whole = exact_scores.joined(*self.exact, out=self._array(0, _DOUBLE))
         hide(whole, self.hidden)  # the differences to it are hidden later
-        truth.weigh(whole, self.visible)
+        reference.weigh(whole, self.visible)
         for index in members:
             for offset in self.plan.offsets[index]:
-                measured = self.found[index, offset]
-                measured.truth.merge(truth)
+                measured = self.results[index, offset]
+                measured.reference.merge(reference)
                 measured.error = float(np.maximum(measured.error, error))  # nan stays nan
 
     def compare(self, index: int, q: Side, k: Side, in_q: slice, in_k: slice) -> None:
@@ -87,11 +87,11 @@ class Tile:
         wide, scratch = (formed, spare) if dtype == _DOUBLE else (self._array(n, _DOUBLE) for n in range(2))
         (high, low), scale = self.exact, self.plan.setting.scale
         for number, offset in enumerate(self.plan.offsets[index]):
-            cell, found = (index, offset), self.found[index, offset]
+            cell, result = (index, offset), self.results[index, offset]
             out = formed if number else base
-            if cell in q.lost or cell in k.lost:
-                found.drift.lose(self.visible)
-                found.own.lose(self.visible)
+            if cell in q.nonfinite or cell in k.nonfinite:
+                result.drift.lose(self.visible)
+                result.own.lose(self.visible)
                 out.fill(np.nan)
                 continue
             left, right = q.subjects[cell][in_q], k.subjects[cell][:, in_k]
@@ -99,7 +99,7 @@ class Tile:
             if number:
                 own = np.subtract(formed, base, out=spare)
                 hide(own, self.hidden)
-                found.own.add(own, self.visible, self.corner, scratch)
+                result.own.add(own, self.visible, self.corner, scratch)
             if dtype != _DOUBLE:
                 np.copyto(wide, out)
                 out = wide
@@ -107,9 +107,9 @@ class Tile:
             if low is not None:
                 np.subtract(drift, low, out=drift)
             hide(drift, self.hidden)
-            found.drift.gather(drift, scratch, self.visible, self.corner)
+            result.drift.gather(drift, scratch, self.visible, self.corner)
             if number == 0:  # the difference of a score to itself: 0, or nan where it is not finite
-                found.own.count, found.own.nonfinite = found.drift.count, found.drift.nonfinite
+                result.own.count, result.own.nonfinite = result.drift.count, result.drift.nonfinite
 
     def _array(self, number: int, dtype: np.dtype[Any]) -> Any:
         """Scratch array `number` of this thread, in the shape of the tile."""

@@ -128,11 +128,11 @@ def hidden(mask: Mask, rows: slice, cols: slice) -> NDArray[np.bool_] | None:
     width = _width(mask)
     if width is None:
         return None
-    later, lost = cols.stop - 1 > rows.start, cols.start <= rows.stop - 1 - width
-    if not later and not lost:
+    later, nonfinite = cols.stop - 1 > rows.start, cols.start <= rows.stop - 1 - width
+    if not later and not nonfinite:
         return None
     keys, queries = np.arange(cols.start, cols.stop)[None, :], np.arange(rows.start, rows.stop)[:, None]
-    if not lost:
+    if not nonfinite:
         return keys > queries
     return (keys > queries) | (keys <= queries - width)
 
@@ -188,5 +188,5 @@ def sums(mask: Mask, rows: slice, cols: slice, g: NDArray[np.float64]) -> NDArra
     seen = running[rows.start - cols.start : rows.stop - cols.start]
     if rows.stop - cols.start <= width:
         return np.asarray(seen)
-    lost = np.arange(rows.start, rows.stop) - width - cols.start  # the last key before the first seen
-    return np.asarray(seen - np.where(lost[:, None] < 0, 0.0, running[lost]))
+    nonfinite = np.arange(rows.start, rows.stop) - width - cols.start  # the last key before the first seen
+    return np.asarray(seen - np.where(nonfinite[:, None] < 0, 0.0, running[nonfinite]))

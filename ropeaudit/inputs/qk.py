@@ -91,9 +91,9 @@ def make(kind: str, heads: int, kv_heads: int, seq_len: int, setting: RopeSettin
     if kind == "gaussian":
         generator = np.random.default_rng(seed)
         q, k = (_gaussian(generator, shape) for shape in (q_shape, k_shape))
-        found = Inputs(q, k, kind, seed)
-        found._unchanged.update(dict.fromkeys((FP32, parse("fp16"), parse("bf16")), True))
-        return found
+        result = Inputs(q, k, kind, seed)
+        result._unchanged.update(dict.fromkeys((FP32, parse("fp16"), parse("bf16")), True))
+        return result
     group = heads // kv_heads
     q, k = (
         np.ascontiguousarray(
@@ -130,11 +130,11 @@ def check_kind(kind: str) -> None:
 
 def _gaussian(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Draw normal numbers on the 16-bit grid, a head at a time: what is drawn is still in the cache."""
-    drawn = np.empty(shape)
-    for head in drawn:
+    sampled = np.empty(shape)
+    for head in sampled:
         generator.standard_normal(out=head)
         head[...] = on_16_bit_grid(head)
-    return drawn
+    return sampled
 
 
 def check_head(kind: str, seq_len: int, setting: RopeSetting) -> None:

@@ -86,9 +86,9 @@ def by_size(mask: Mask, q: Array, k: Array, count: int, seed: int) -> Pairs:
     lucky = generator.random(count) >= EVEN
     head, query, key = _numbered(mask, heads, seq_len, generator.integers(every, size=count))
     sizes = _Sizes(mask, q / most[0], k / most[1])
-    found = sizes.draw(generator, int(lucky.sum()))
-    for mine, drawn in zip((head, query, key), found, strict=True):
-        mine[lucky] = drawn
+    result = sizes.draw(generator, int(lucky.sum()))
+    for mine, sampled in zip((head, query, key), result, strict=True):
+        mine[lucky] = sampled
     order = np.lexsort((key, query, head))
     head, query, key = head[order], query[order], key[order]
     weight = 1 / (EVEN + (1 - EVEN) * every * sizes.probability(head, query, key))
@@ -135,6 +135,6 @@ class _Sizes:
         return np.asarray(row * np.divide(size, seen, out=np.zeros(len(row)), where=seen > 0))
 
 
-def _within(sums: Array, wanted: Array, first: Ints | int, last: Ints | int) -> Ints:
+def _within(sums: Array, requested: Array, first: Ints | int, last: Ints | int) -> Ints:
     """Return between which neighbours of the running sums each number lies. Shapes: (n,) -> (n,)."""
-    return np.asarray(np.clip(np.searchsorted(sums, wanted, side="right") - 1, first, last))
+    return np.asarray(np.clip(np.searchsorted(sums, requested, side="right") - 1, first, last))

@@ -44,7 +44,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class SampledQK:
     """The rows of q and k at the drawn pairs, and the sizes of what they were drawn from."""
 
     pairs: Pairs
@@ -76,12 +76,12 @@ def by_norms(whole: Inputs, mask: Mask, count: int, seed: int) -> Pairs:
     return pairs.by_size(mask, q, k, count, seed)
 
 
-def of(whole: Inputs, chosen: Pairs, seed: int) -> Drawn:
+def of(whole: Inputs, chosen: Pairs, seed: int) -> SampledQK:
     """Return what was drawn of q and k that are in memory."""
     q, k = (x.reshape(-1, x.shape[2]) for x in (whole.q, whole.k))
     in_q, in_k = _places(chosen, whole.group, whole.seq_len)
     sizes = whole.heads, whole.kv_heads, whole.seq_len
-    return Drawn(chosen, Rows(q, in_q), Rows(k, in_k), *sizes, whole.source, seed, whole.digest)
+    return SampledQK(chosen, Rows(q, in_q), Rows(k, in_k), *sizes, whole.source, seed, whole.digest)
 
 
 def choose(kind: str, sizes: tuple[int, int, int], d: int, mask: Mask, count: int, seed: int) -> Pairs:
@@ -110,7 +110,7 @@ def synthetic(
     chosen: Pairs,
     seed: int,
     progress: Callable[[float], None] = lambda share: None,
-) -> Drawn:
+) -> SampledQK:
     """Return the rows that `inputs.make` makes, without making the others.
 
     sizes: h, g and s. progress hears the share done, from 0 to 1. Raises: UnknownName.
@@ -123,7 +123,7 @@ def synthetic(
             Rows(rows, chosen.head // (heads // kv_heads))
             for rows in constant(kind, kv_heads, seq_len, setting, seed)
         )
-        return Drawn(chosen, q, k, heads, kv_heads, seq_len, kind, seed)
+        return SampledQK(chosen, q, k, heads, kv_heads, seq_len, kind, seed)
     if (kind := source(kind, sizes, d)) == BY_ROW:
         store = [_by_row(seed, side, x, d, progress) for side, x in enumerate((in_q, in_k))]
     else:
@@ -135,7 +135,9 @@ def synthetic(
             ),
         ]
     every = np.arange(in_q.size)
-    return Drawn(chosen, Rows(store[0], every), Rows(store[1], every), heads, kv_heads, seq_len, kind, seed)
+    return SampledQK(
+        chosen, Rows(store[0], every), Rows(store[1], every), heads, kv_heads, seq_len, kind, seed
+    )
 
 
 def source(kind: str, sizes: tuple[int, int, int], d: int) -> str:
@@ -160,18 +162,18 @@ def _places(chosen: Pairs, group: int, seq_len: int) -> tuple[Ints, Ints]:
 
 
 def _streamed(
-    generator: np.random.Generator, wanted: Ints, rows: int, d: int, progress: Callable[[float], None]
+    generator: np.random.Generator, requested: Ints, rows: int, d: int, progress: Callable[[float], None]
 ) -> NDArray[np.float16]:
     """Draw `rows` rows in a stream and keep those that are wanted. Shapes: wanted (n,) -> (n, d)."""
-    found = np.empty((wanted.size, d), np.float16)  # exact: on the grid of `on_16_bit_grid`
-    order = np.argsort(wanted, kind="stable")
+    result = np.empty((requested.size, d), np.float16)  # exact: on the grid of `on_16_bit_grid`
+    order = np.argsort(requested, kind="stable")
     step = _step(d)
-    edges = np.searchsorted(wanted[order], range(0, rows + step, step))
+    edges = np.searchsorted(requested[order], range(0, rows + step, step))
     for number, (start, part) in enumerate(_stream(generator, rows, d)):
         members = order[edges[number] : edges[number + 1]]
-        found[members] = on_16_bit_grid(part[wanted[members] - start])
+        result[members] = on_16_bit_grid(part[requested[members] - start])
         progress(start / rows)
-    return found
+    return result
 
 
 def _stream(generator: np.random.Generator, rows: int, d: int) -> Iterator[tuple[int, Array]]:
@@ -189,17 +191,17 @@ def _step(d: int) -> int:
 
 
 def _by_row(
-    seed: int, side: int, wanted: Ints, d: int, progress: Callable[[float], None]
+    seed: int, side: int, requested: Ints, d: int, progress: Callable[[float], None]
 ) -> NDArray[np.float16]:
     """Draw every wanted row from a generator that is its own. Shapes: wanted (n,) -> (n, d)."""
     key = np.random.SeedSequence([seed, side]).generate_state(2, np.uint64)
-    found, counter = np.empty((wanted.size, d), np.float16), np.zeros(4, np.uint64)
-    for start in range(0, wanted.size, _BLOCK):
-        part = wanted[start : start + _BLOCK]
+    result, counter = np.empty((requested.size, d), np.float16), np.zeros(4, np.uint64)
+    for start in range(0, requested.size, _BLOCK):
+        part = requested[start : start + _BLOCK]
         block = np.empty((part.size, d))
         for row, number in zip(block, part.tolist(), strict=True):
             counter[3] = number  # the first words count what is drawn
             np.random.Generator(np.random.Philox(key=key, counter=counter)).standard_normal(out=row)
-        found[start : start + _BLOCK] = on_16_bit_grid(block)
-        progress((side + start / wanted.size) / 2)
-    return found
+        result[start : start + _BLOCK] = on_16_bit_grid(block)
+        progress((side + start / requested.size) / 2)
+    return result

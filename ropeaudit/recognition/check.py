@@ -56,7 +56,7 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> Diagnosis:
     with np.errstate(all="ignore"):
         rows = [{"setting": label, **row} for row in work.rows()]
         off = sum(row["off"] == "yes" for row in rows)
-        tried = list(work.hypotheses()) if off and np.isfinite(work.found).all() else []
+        tried = list(work.hypotheses()) if off and np.isfinite(work.results).all() else []
         ranked = sorted(tried, key=lambda one: one.rank)
     right = [one for one in ranked if one.explains][: _SHOWN[0]]
     rest = [one for one in ranked if not one.explains and (one.few or not one.expected)][: _SHOWN[1]]
@@ -72,9 +72,9 @@ def _headline(
     nothing: float,
 ) -> str:
     """Return the finding in a sentence. nothing: the RMS error that is left without any hypothesis."""
-    bad = int(work.found.size - np.isfinite(work.found).sum())
+    bad = int(work.results.size - np.isfinite(work.results).sum())
     if bad:
-        return f"{name} holds {bad} nan or infinite values of {work.found.size}."
+        return f"{name} holds {bad} nan or infinite values of {work.results.size}."
     worst = max(rows, key=lambda row: abs(row[work.size]))
     size = f"{abs(worst[work.size]):.2g} {work.unit}"
     off = sum(row["off"] == "yes" for row in rows)
@@ -116,19 +116,19 @@ class _Frequencies:
     size, unit, things = "relative_error", "relative", "frequencies"
 
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
-        self.found = np.zeros(0) if dump.frequencies is None else dump.frequencies
+        self.results = np.zeros(0) if dump.frequencies is None else dump.frequencies
         self.name, self.inverse = dump.name, dump.inverse
         self.setting, self.exact, self.tolerance = setting, exact, judging.tolerance(setting)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield what is known of every pair; a frequency of 0 has errors relative to the largest one."""
-        relative = (self.found - self.exact) / judging.sizes(self.exact)
+        relative = (self.results - self.exact) / judging.sizes(self.exact)
         for i, error in enumerate(relative.tolist()):
             off = not abs(error) <= (self.tolerance[i] if self.exact[i] else 0.0)
             yield {
                 "pair": i,
                 "theta": float(self.exact[i]),
-                "found": float(self.found[i]),
+                "found": float(self.results[i]),
                 "relative_error": error,
                 "tolerance": float(self.tolerance[i]),
                 "off": "yes" if off else "no",
@@ -136,8 +136,8 @@ class _Frequencies:
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         """Yield every setting that may have been meant, alone and with the casts that fit."""
-        casts = judging.holding(self._stored(self.found), judging.allowed_strays(self.found.size))
-        for variant in (Variant(self.exact, cost=0.0), *variants(self.setting, self.exact, self.found)):
+        casts = judging.holding(self._stored(self.results), judging.allowed_strays(self.results.size))
+        for variant in (Variant(self.exact, cost=0.0), *variants(self.setting, self.exact, self.results)):
             for fmt in (None,) if variant.computed else (None, *casts):
                 yield self._hypothesis(variant, fmt)
 
@@ -147,10 +147,10 @@ class _Frequencies:
 
     def _hypothesis(self, variant: Variant, fmt: Format | None) -> Hypothesis:
         theta, sizes = variant.theta, judging.sizes(variant.theta)
-        held, right = self._stored(self.found), self._stored(theta)
+        held, right = self._stored(self.results), self._stored(theta)
         slack = np.where(theta == 0, 0.0, np.maximum(self.tolerance, judging.least(self.setting)))
         strays = ~judging.within(held, right, slack * judging.sizes(right), fmt)
-        errors = np.abs(self.found - self._stored(judging.cast(right, fmt))) / sizes
+        errors = np.abs(self.results - self._stored(judging.cast(right, fmt))) / sizes
         text = variant.text(self.name, fmt.name if fmt else "", explains=not strays.any())
         meant = "" if variant.computed else variant.seen
         return judging.scored(text, strays, errors, variant.cost + judging.cast_cost(fmt), meant=meant)

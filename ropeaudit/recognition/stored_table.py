@@ -65,22 +65,22 @@ class Table:
 
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
         nothing = np.zeros((0, 0))
-        self.found = (nothing if dump.cos is None else dump.cos) + 1j * (
+        self.results = (nothing if dump.cos is None else dump.cos) + 1j * (
             nothing if dump.sin is None else dump.sin
         )
         self.setting, self.exact, self.tolerance = setting, exact, judging.tolerance(setting)
         self.factor = float(exact_frequencies.attention_factor(setting.scaling))
-        self.recovered = recovered(self.found)
+        self.recovered = recovered(self.results)
         self.first = np.zeros(0, np.int64)  # position at which every pair is first off; set by `rows`
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield of every pair the frequency recovered, the largest error and where it begins."""
-        n, pairs = self.found.shape
+        n, pairs = self.results.shape
         largest, first = np.zeros(pairs), np.full(pairs, n)
         for start in range(0, n, _CHUNK):
             positions = np.arange(start, min(n, start + _CHUNK), dtype=np.float64)
             cos, sin = distance_table(positions, self.setting)
-            errors = np.abs(self.found[start : start + _CHUNK] - (cos[0] + 1j * sin[0]))
+            errors = np.abs(self.results[start : start + _CHUNK] - (cos[0] + 1j * sin[0]))
             wrong = ~(errors <= self.slack(self.exact, positions))
             begins = np.where(wrong.any(axis=0), start + wrong.argmax(axis=0), n)
             first = np.minimum(first, begins)
@@ -101,18 +101,18 @@ class Table:
     def slack(self, theta: Array, positions: Array, least: float = 0.0) -> Array:
         """Return the error that float32 arithmetic accounts for. Shapes: (p,), (s,) -> (s, p)."""
         relative = np.maximum(self.tolerance, least) + 2 * FP32.unit_roundoff
-        turned = np.abs(positions[:, None] * theta) * relative
-        return np.asarray(self.factor * (turned + 3 * FP32.unit_roundoff))
+        rotated = np.abs(positions[:, None] * theta) * relative
+        return np.asarray(self.factor * (rotated + 3 * FP32.unit_roundoff))
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         """Yield every setting that may have been meant, and every stage that may have been cast.
 
         They are judged by some positions: the first ones, later ones, and those where pairs begin to be off.
         """
-        n = len(self.found)
+        n = len(self.results)
         some = (np.arange(min(n, 96)), np.geomspace(1, n - 1, 96).round(), self.first[self.first < n])
         positions = np.unique(np.concatenate(some)).astype(np.float64)
-        points = self.found[positions.astype(np.int64)]
+        points = self.results[positions.astype(np.int64)]
         for fmt in (None, *judging.holding(np.concatenate([points.real, points.imag]))):
             for factor, words, extra in self._factors(points):
                 for one in self._angles(positions, fmt.name if fmt else ""):
@@ -144,13 +144,13 @@ class Table:
 
     def _factors(self, points: NDArray[np.complex128]) -> list[tuple[float, str, float]]:
         """The attention factor that is expected, and the one that the lengths of the points tell."""
-        found = {self.factor: ("", 0.0)}
+        results = {self.factor: ("", 0.0)}
         seen = float(np.median(np.abs(points)))
         if abs(seen / self.factor - 1) > 1e-3:
             for factor in ([1.0] if abs(seen - 1) < 1e-2 else []) + [float(f"{seen:.{k}g}") for k in (3, 6)]:
                 words = f"cos and sin are multiplied by {factor:.6g} instead of {self.factor:.6g}"
-                found.setdefault(factor, (words, 1.0 + 0.1 * len(found)))
-        return [(factor, *rest) for factor, rest in found.items()]
+                results.setdefault(factor, (words, 1.0 + 0.1 * len(results)))
+        return [(factor, *rest) for factor, rest in results.items()]
 
     def _angles(self, positions: Array, table: str) -> Iterator[_Angles]:
         """Yield what the table may have been made of. table: the format that it was cast to, if any."""
@@ -206,9 +206,9 @@ def recovered(points: NDArray[np.complex128]) -> Array:
     Shapes: (n, p) -> (p,). Angles rounded coarsely lose count of the turns; the early positions decide then.
     """
     phases, n = np.angle(np.nan_to_num(points)), len(points)
-    found, at = phases[1].copy(), 1
+    result, at = phases[1].copy(), 1
     while at < n - 1:
         at = min(2 * at, n - 1)
-        rest = phases[at] - found * at
-        found += (rest - 2 * math.pi * np.round(rest / (2 * math.pi))) / at
-    return np.asarray(found)
+        rest = phases[at] - result * at
+        result += (rest - 2 * math.pi * np.round(rest / (2 * math.pi))) / at
+    return np.asarray(result)

@@ -46,12 +46,12 @@ class Variant:
         return f"{self.seen}{f', cast to {cast},' if cast else ''}{words}{self.expected}"
 
 
-def variants(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant]:
+def variants(setting: RopeSetting, exact: Array, results: Array) -> Iterator[Variant]:
     """Yield wrong settings, some fitted to the frequencies found. Shapes: exact, found (p,)."""
     seen = {exact.astype(np.float32).tobytes()}
     with np.errstate(all="ignore"):
         for make in (_ramps, _lists, _scalings, _bases, _transforms, _computed):
-            for one in make(setting, exact, found):
+            for one in make(setting, exact, results):
                 key = one.theta.astype(np.float32).tobytes()
                 if key not in seen and np.isfinite(one.theta).all():
                     seen.add(key)
@@ -68,7 +68,7 @@ def _plain(setting: RopeSetting) -> Array:
     return np.asarray(effective_base(setting) ** -x)
 
 
-def _ramps(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant]:
+def _ramps(setting: RopeSetting, exact: Array, results: Array) -> Iterator[Variant]:
     """YaRN's ramp the other way round, truncated or not, with its usual borders."""
     scaling = setting.scaling
     if scaling.kind != "yarn":
@@ -93,7 +93,7 @@ def _ramps(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant
         yield Variant(_theta(replace(setting, scaling=other)), words, f"{fast:g} and {slow:g}", 1.0)
 
 
-def _lists(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant]:
+def _lists(setting: RopeSetting, exact: Array, results: Array) -> Iterator[Variant]:
     """The frequencies of another length, where they depend on it."""
     original = setting.scaling.original or setting.scaling.maximum or 0
     for length in (0, int(original) + 1):
@@ -106,16 +106,16 @@ def _lists(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant
         yield Variant(_theta(replace(setting, length=0)), *words)
 
 
-def _scalings(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant]:
+def _scalings(setting: RopeSetting, exact: Array, results: Array) -> Iterator[Variant]:
     """No scaling, the known ones, and the expected one with other numbers."""
     expected = _words(setting.scaling)
     plain = replace(setting, scaling=DEFAULT)
-    theta, turning = _plain(plain), int(np.count_nonzero(found))
+    theta, rotator = _plain(plain), int(np.count_nonzero(results))
     yield Variant(theta, "no scaling", expected, 0.95)
-    ratios = [float(np.median(theta / found)), float(theta[-1] / found[-1])]
+    ratios = [float(np.median(theta / results)), float(theta[-1] / results[-1])]
     factors = [setting.scaling.stretch, *(float(f"{r:.{k}g}") for r in ratios for k in (1, 2, 3, 4))]
     known = [setting.scaling.original, setting.scaling.maximum, *(2048.0 * 2**k for k in range(7))]
-    tried = [Scaling("proportional", fraction=turning / setting.pairs)]
+    tried = [Scaling("proportional", fraction=rotator / setting.pairs)]
     for factor in dict.fromkeys(one for one in factors if 1 < one < 1e6):
         tried.append(Scaling("linear", factor=factor))
         for original in dict.fromkeys(one for one in known if one):
@@ -135,18 +135,22 @@ def _words(scaling: Scaling) -> str:
     return "no scaling" if scaling.kind == "default" else f"scaling {scaling.kind}:{inner}".rstrip(":")
 
 
-def _bases(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant]:
+def _bases(setting: RopeSetting, exact: Array, results: Array) -> Iterator[Variant]:
     """Other bases: well-known ones, and those that the frequencies tell, in few digits."""
     if setting.scaling.kind == "explicit":
         return
     stretch, current, fitted = effective_base(setting) / setting.base, setting, []
     x = 2.0 * np.arange(1, setting.pairs) / setting.rotary_dim
     for _ in range(4):  # the ramps of a scaling move with the base
-        told = (found / (_theta(current) / _plain(current)))[1:] ** (-1 / x) / stretch
-        told = told[np.isfinite(told) & (told > 1.0)]
-        if not told.size:
+        reported = (results / (_theta(current) / _plain(current)))[1:] ** (-1 / x) / stretch
+        reported = reported[np.isfinite(reported) & (reported > 1.0)]
+        if not reported.size:
             break
-        fitted = [float(np.median(told)), float(np.median(told[: -(-told.size // 3)])), float(told[-1])]
+        fitted = [
+            float(np.median(reported)),
+            float(np.median(reported[: -(-reported.size // 3)])),
+            float(reported[-1]),
+        ]
         current = replace(setting, base=fitted[0])
     tried = dict.fromkeys(_BASES, 1.0)
     for digits in range(1, 8):
@@ -159,7 +163,7 @@ def _bases(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant
             yield Variant(_theta(other), f"base {base:.10g}", f"{setting.base:.10g}", cost)
 
 
-def _transforms(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant]:
+def _transforms(setting: RopeSetting, exact: Array, results: Array) -> Iterator[Variant]:
     """The right frequencies in another unit or order, or over another number of dims."""
     if setting.head_dim != setting.rotary_dim:
         x = 2.0 * np.arange(setting.pairs) / setting.head_dim
@@ -170,7 +174,7 @@ def _transforms(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Va
     yield Variant(exact[::-1], "the reverse order of pairs", "the fastest first")
 
 
-def _computed(setting: RopeSetting, exact: Array, found: Array) -> Iterator[Variant]:
+def _computed(setting: RopeSetting, exact: Array, results: Array) -> Iterator[Variant]:
     """The formulas in arithmetic of a narrower format, form by form."""
     for fmt in CASTS[:2]:
         for cost, form in enumerate(("inverse_power", "power", "step_power", "exp", "exp2")):

@@ -76,8 +76,8 @@ def _scaled(theta: Decimal, pair: int, setting: RopeSetting) -> Decimal:
             return theta / _stretch(scaling)
         case "proportional":
             # A count, not a number to be exact about: this floating-point formula is its definition.
-            turning = int((scaling.fraction or 0.0) * setting.rotary_dim // 2)
-            return theta / _stretch(scaling) if pair < turning else Decimal(0)
+            rotator = int((scaling.fraction or 0.0) * setting.rotary_dim // 2)
+            return theta / _stretch(scaling) if pair < rotator else Decimal(0)
         case "longrope":
             past = setting.length > (scaling.original or 0)
             divisors = scaling.long if past else scaling.short
@@ -111,10 +111,10 @@ def _yarn_ramp(pair: int, setting: RopeSetting) -> Decimal:
 def _llama3(theta: Decimal, scaling: Scaling) -> Decimal:
     factor, original = Decimal(scaling.factor or 1), Decimal(scaling.original or 1)
     low, high = Decimal(scaling.low or 1), Decimal(scaling.high or 1)
-    turns = original * theta / (2 * PI)  # of this pair over the original length
-    if turns < low:
+    rotations = original * theta / (2 * PI)  # of this pair over the original length
+    if rotations < low:
         return theta / factor
-    if turns > high or low == high:
+    if rotations > high or low == high:
         return theta
-    smooth = (turns - low) / (high - low)
+    smooth = (rotations - low) / (high - low)
     return (1 - smooth) * theta / factor + smooth * theta

@@ -35,23 +35,23 @@ _ROWS = 512  # rows turned at once in double-double: fewer hand-overs between th
 
 
 @functools.lru_cache(maxsize=64)
-def turns_per_token(setting: RopeSetting) -> Words:
+def rotations_per_token(setting: RopeSetting) -> Words:
     """Return theta_i / (2 pi), each as three float64 words.
 
     Shapes: -> three of (p,). Units: turns per token. Relative error 2^-158.
     """
-    found = np.empty((3, setting.pairs))
+    result = np.empty((3, setting.pairs))
     thetas = exact_frequencies.frequencies(setting)
     with dd.precise():
         for i, theta in enumerate(thetas):
-            found[:, i] = dd.words(theta / (2 * dd.PI))
-    found.setflags(write=False)
-    return found[0], found[1], found[2]
+            result[:, i] = dd.words(theta / (2 * dd.PI))
+    result.setflags(write=False)
+    return result[0], result[1], result[2]
 
 
 def fastest(setting: RopeSetting) -> float:
     """Return the largest frequency, radians per token; 0 where nothing turns."""
-    return float(2 * np.pi * np.max(turns_per_token(setting)[0], initial=0.0))
+    return float(2 * np.pi * np.max(rotations_per_token(setting)[0], initial=0.0))
 
 
 def distance_table(distances: Array, setting: RopeSetting) -> tuple[Pair, Pair]:
@@ -61,7 +61,7 @@ def distance_table(distances: Array, setting: RopeSetting) -> tuple[Pair, Pair]:
     positions rather than distances, for the exact scores depend on them.
     Shapes: distances (s,), integers held in float64 -> four arrays (s, p).
     """
-    words = turns_per_token(setting)
+    words = rotations_per_token(setting)
     cos, sin = dd.unit_circle(distances[:, None], words)
     if setting.clipped:
         cos, sin = _clipped(cos, sin, distances[:, None] * words[0], setting.clip)
@@ -72,13 +72,13 @@ def distance_table(distances: Array, setting: RopeSetting) -> tuple[Pair, Pair]:
     return dd.multiply(cos, (high, low)), dd.multiply(sin, (high, low))
 
 
-def _clipped(cos: Pair, sin: Pair, turns: Array, clip: float) -> tuple[Pair, Pair]:
+def _clipped(cos: Pair, sin: Pair, rotations: Array, clip: float) -> tuple[Pair, Pair]:
     """Replace the values at angles beyond +-clip radians by those at +-clip. Shapes: all (s, p)."""
     with dd.precise():
         radian = dd.words(1 / (2 * dd.PI))
         limit = float(Decimal(clip) / (2 * dd.PI))
     at_cos, at_sin = dd.unit_circle(np.full((1, 1), clip), radian)
-    beyond, sign = np.abs(turns) > limit, np.sign(turns)
+    beyond, sign = np.abs(rotations) > limit, np.sign(rotations)
     return (
         (np.where(beyond, at_cos[0], cos[0]), np.where(beyond, at_cos[1], cos[1])),
         (np.where(beyond, sign * at_sin[0], sin[0]), np.where(beyond, sign * at_sin[1], sin[1])),
@@ -108,7 +108,7 @@ class Factor:
         return Factor(self.whole[rows], head, rest, self.norm, self.rest_norm)
 
 
-def turned(
+def rotated(
     x: Array,
     table: tuple[Pair, Pair],
     setting: RopeSetting,
@@ -132,13 +132,13 @@ def turned(
     for start in range(0, len(x), _ROWS):
         rows = slice(start, start + _ROWS)
         part = (cos[0][rows], cos[1][rows]), (sin[0][rows], sin[1][rows])
-        high, low = _turned_exactly(x[rows], *part, members, scale)
+        high, low = _rotated_exactly(x[rows], *part, members, scale)
         whole[rows], head[rows] = high, _leading(high, bits)
         rest[rows] = (high - head[rows]) + low
     return Factor(whole, head, rest, _norm(whole), _norm(rest))
 
 
-def _turned_exactly(x: Array, cos: Pair, sin: Pair, members: tuple[slice, slice], scale: float) -> Pair:
+def _rotated_exactly(x: Array, cos: Pair, sin: Pair, members: tuple[slice, slice], scale: float) -> Pair:
     """Turn and scale rows of x in double-double arithmetic. Shapes: x (s, d), cos, sin (s, p)."""
     high, low = np.array(x), np.zeros_like(x)
     a, b = (x[:, some] for some in members)

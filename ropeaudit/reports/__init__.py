@@ -44,7 +44,7 @@ class Report:
     headline: str = ""
     notes: Sequence[str] = ()
     legend: str = ""
-    circumstances: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     header: bool = True
     further: Mapping[str, Report] = field(default_factory=dict)
 
@@ -63,8 +63,8 @@ def encoded(form: str, report: Report) -> bytes:
     if form not in _BINARY:
         return render(form, report).encode("utf-8", "backslashreplace")
     module = import_module(f"ropeaudit.reports.forms.{_BINARY[form][0]}")
-    found: bytes = module.encode(report)
-    return found
+    result: bytes = module.encode(report)
+    return result
 
 
 def check_installed(form: str) -> None:

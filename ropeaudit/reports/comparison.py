@@ -16,15 +16,15 @@ _TEXTS = ("version", "within_tolerance", "verdict")
 
 
 def _measured_columns() -> dict[str, str]:
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     for name in MEASURED:
-        found |= {
+        results |= {
             f"{name}_before": f"{name} of the earlier report",
             f"{name}_after": f"{name} of the later one",
             f"{name}_ratio": "after / before; inf from 0 to more, nan where one is undefined",
             f"{name}_change": "after - before",
         }
-    return found
+    return results
 
 
 # column -> what it holds
@@ -60,16 +60,16 @@ def row(pair: Pair) -> dict[str, Any]:
 
 
 def diff_report(
-    found: Difference,
+    results: Difference,
     columns: Sequence[str] | None,
-    circumstances: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     unchanged: bool = False,
 ) -> Report:
     """Return the report of what changed; `columns` chooses and orders what is shown and written.
 
     unchanged: whether cases that did not change have rows too.
     """
-    shown = [pair for pair in found.pairs if unchanged or pair.status != "same"]
+    shown = [pair for pair in results.pairs if unchanged or pair.status != "same"]
     rows = [row(pair) for pair in shown]
     screen = ["subject", "dtype", "offset", *settings.varying(rows), *_SCREEN]
     return Report(
@@ -77,39 +77,39 @@ def diff_report(
         columns=list(columns or COLUMNS),
         screen=list(columns or screen) if rows else (),
         dispensable=() if columns else _DISPENSABLE,
-        headline=headline(found),
-        legend=f"ratio: after / before. Changed: by more than {found.ratio:g} times, by more than the exact "
-        "scores are certain to." * bool(rows),
-        circumstances={"schema": SCHEMA, "ratio": found.ratio, **circumstances},
+        headline=headline(results),
+        legend=f"ratio: after / before. Changed: by more than {results.ratio:g} times, by more than the "
+        "exact scores are certain to." * bool(rows),
+        metadata={"schema": SCHEMA, "ratio": results.ratio, **metadata},
     )
 
 
-def headline(found: Difference) -> str:
+def headline(results: Difference) -> str:
     """Return the finding in a sentence: how many cases drift more, and the worst of them."""
-    total, changed = len(found.shared), found.of("changed")
+    total, changed = len(results.shared), results.of("changed")
     more = [pair for pair in changed if _times(pair) > 1]
     less = [pair for pair in changed if _times(pair) < 1]
-    said = []
+    message = []
     for some, word in ((more, "more"), (less, "less")):
         if some:
             worst = max(some, key=_size)
             verb = "drifts" if len(some) == 1 else "drift"
-            said.append(f"{len(some)} of {total} cases {verb} {word}: {_sentence(worst)}")
+            message.append(f"{len(some)} of {total} cases {verb} {word}: {_sentence(worst)}")
     if rest := [pair for pair in changed if pair not in more and pair not in less]:
         first = rest[0]
-        said.append(f"{len(rest)} of {total} changed otherwise: {_who(first)} in {_listed(first)}")
+        message.append(f"{len(rest)} of {total} changed otherwise: {_who(first)} in {_listed(first)}")
     if not changed:
-        said.append(f"no case changed: all {total} are within {found.ratio:g} times what they were")
-    counts = [f"{len(some)} {word}" for word in ("new", "gone") if (some := found.of(word))]
-    text = "; ".join([*said, *([" and ".join(counts)] if counts else [])])
+        message.append(f"no case changed: all {total} are within {results.ratio:g} times what they were")
+    counts = [f"{len(some)} {word}" for word in ("new", "gone") if (some := results.of(word))]
+    text = "; ".join([*message, *([" and ".join(counts)] if counts else [])])
     return f"{text[0].upper()}{text[1:]}."
 
 
 def _times(pair: Pair) -> float:
     """How many times as much a case drifts; 1 if something else changed, inf if scores are lost."""
-    lost = [value(side, "nonfinite") or 0.0 for side in (pair.before, pair.after)]
-    if lost[0] != lost[1] and not math.isnan(sum(lost)):
-        return math.inf if lost[1] > lost[0] else 0.0
+    nonfinite = [value(side, "nonfinite") or 0.0 for side in (pair.before, pair.after)]
+    if nonfinite[0] != nonfinite[1] and not math.isnan(sum(nonfinite)):
+        return math.inf if nonfinite[1] > nonfinite[0] else 0.0
     drifts = [name for name in MEASURED if name in pair.changed and "drift" in name]
     times = [1.0 if math.isnan(pair.ratio(name)) else pair.ratio(name) for name in drifts]
     return times[0] if times else 1.0

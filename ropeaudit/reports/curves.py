@@ -22,10 +22,10 @@ def readable(first: int, last: int) -> list[int]:
     """
     if _wide(first, last):
         steps = [digit * 10**power for power in range(len(str(last))) for digit in (1, 2, 5)]
-        found = [first, *(step for step in steps if first < step < last), last]
+        results = [first, *(step for step in steps if first < step < last), last]
     else:
-        found = [first + round((last - first) * part / 16) for part in range(17)]
-    return list(dict.fromkeys(found))
+        results = [first + round((last - first) * part / 16) for part in range(17)]
+    return list(dict.fromkeys(results))
 
 
 def dense(first: int, last: int, count: int = 512) -> list[int]:
@@ -33,11 +33,11 @@ def dense(first: int, last: int, count: int = 512) -> list[int]:
     parts = np.linspace(0.0, 1.0, count)
     if _wide(first, last):
         low, high = math.log1p(first), math.log1p(last)
-        found = np.rint(np.expm1(low + (high - low) * parts))
+        result = np.rint(np.expm1(low + (high - low) * parts))
     else:
-        found = np.rint(first + (last - first) * parts)
+        result = np.rint(first + (last - first) * parts)
     far = np.rint(np.linspace((first + last) / 2, last, count // 4))
-    inner = (min(max(int(x), first), last) for x in np.concatenate([found, far]))
+    inner = (min(max(int(x), first), last) for x in np.concatenate([result, far]))
     return sorted({first, *inner, last})
 
 

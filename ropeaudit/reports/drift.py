@@ -67,57 +67,57 @@ _MOST_CURVES = 8
 
 
 def drift_report(
-    found: Sequence[Record],
+    results: Sequence[Record],
     columns: Sequence[str] | None,
-    circumstances: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     header: bool = True,
     frozen: bool = True,
-    said: Sequence[str] = (),
+    error_line: Sequence[str] = (),
 ) -> Report:
     """Return the report of some records; `columns` chooses and orders what is shown and written.
 
     frozen: whether frequencies that depend on the length were kept at every offset. said: notes on the
     subjects, which come first.
     """
-    rows = [record.as_dict() for record in found]
+    rows = [record.as_dict() for record in results]
     varying = settings.varying(rows)
-    measured = any(record.attention_tv_mean is not None for record in found)
+    measured = any(record.attention_tv_mean is not None for record in results)
     after = (
-        (*_AFTER, *(["right_token"] if any(_built(record) for record in found) else [])) if measured else ()
+        (*_AFTER, *(["right_token"] if any(_built(record) for record in results) else [])) if measured else ()
     )
-    placed = ["place_excess"] if any(record.place_excess is not None for record in found) else []
+    placed = ["place_excess"] if any(record.place_excess is not None for record in results) else []
     screen = [*_SCREEN[:2], *varying, *_SCREEN[2:-2], *after, *placed, *_SCREEN[-2:]]
-    sampled = any(record.sample for record in found)
+    sampled = any(record.sample for record in results)
     if sampled:
         at = screen.index("drift_rms") + 1
         screen[at:at] = ["drift_rms_low", "drift_rms_high"]
-    named = headlines.differing(found)
-    notes = [*said, *(text for one in found if (text := verdicts.note(one, named(one))))]
-    notes += headlines.growth_notes(found) + headlines.format_notes(found)
-    notes += headlines.structure_notes(found, frozen) + headlines.device_notes(found)
-    notes += _temperature(_worst(found)) if measured else []
+    named = headlines.differing(results)
+    notes = [*error_line, *(text for one in results if (text := verdicts.note(one, named(one))))]
+    notes += headlines.growth_notes(results) + headlines.format_notes(results)
+    notes += headlines.structure_notes(results, frozen) + headlines.device_notes(results)
+    notes += _temperature(_worst(results)) if measured else []
     return Report(
         rows=rows,
         columns=list(columns or records.COLUMNS),
         screen=list(columns or screen),
         dispensable=() if columns else (*(_AFTER_FIRST if measured else ()), *_DISPENSABLE),
-        headline=headline(found),
+        headline=headline(results),
         notes=notes,
         legend=LEGEND
         + (_PLACED if placed else "")
         + (_AFTER_LEGEND if measured else "")
         + (_SAMPLED if sampled else ""),
-        circumstances={"schema": records.SCHEMA, **circumstances},
+        metadata={"schema": records.SCHEMA, **metadata},
         header=header,
     )
 
 
-def drawn(found: Sequence[Record], width: int = 48, plain: bool = False) -> str:
+def plotted(results: Sequence[Record], width: int = 48, plain: bool = False) -> str:
     """Return small curves as text: RMS drift over the offset, of every subject and dtype."""
     from ropeaudit.reports.curves import curve  # loads numpy
 
     groups: dict[tuple[Any, ...], list[Record]] = {}
-    for record in found:
+    for record in results:
         same = (getattr(record, name) for name in records.IDENTITY if name not in ("offset", "length"))
         groups.setdefault(tuple(same), []).append(record)
     parts = []
@@ -125,8 +125,12 @@ def drawn(found: Sequence[Record], width: int = 48, plain: bool = False) -> str:
         points = sorted((one.offset, one.drift_rms) for one in some if one.offset >= 0)
         finite = [(x, y) for x, y in points if math.isfinite(y)]
         if len(finite) > 1:
-            lost = [str(x) for x, y in points if math.isnan(y)]
-            left_out = f" (nan at {', '.join(lost[:3])}{', ...' if len(lost) > 3 else ''})" if lost else ""
+            nonfinite = [str(x) for x, y in points if math.isnan(y)]
+            left_out = (
+                f" (nan at {', '.join(nonfinite[:3])}{', ...' if len(nonfinite) > 3 else ''})"
+                if nonfinite
+                else ""
+            )
             model = "" if some[0].model == "none" else f"{some[0].model} "
             title = f"{model}{some[0].subject} {some[0].dtype}: drift rms over the offset{left_out}"
             xs, ys = zip(*finite, strict=True)
@@ -135,16 +139,16 @@ def drawn(found: Sequence[Record], width: int = 48, plain: bool = False) -> str:
     return "\n\n".join([*parts[:_MOST_CURVES], *([f"{left} more curves are not drawn."] if left > 0 else [])])
 
 
-def headline(found: Sequence[Record]) -> str:
+def headline(results: Sequence[Record]) -> str:
     """Return the result in a sentence: the worst case, how many are like it, and what others do there."""
-    if not found:
+    if not results:
         return "No case was audited."
-    worst = _worst(found)
-    text = headlines.headline(found, worst) + _estimated(worst)
+    worst = _worst(results)
+    text = headlines.headline(results, worst) + _estimated(worst)
     return f"{text[:-1]}; {_clause(worst)}." if _moved(worst) is not None else text
 
 
-def _worst(found: Sequence[Record]) -> Record:
+def _worst(results: Sequence[Record]) -> Record:
     """Return the row that the headline is about: of those of the worst quality the one that drifts most."""
 
     def key(record: Record) -> tuple[int, int, float]:
@@ -156,7 +160,7 @@ def _worst(found: Sequence[Record]) -> Record:
             records.ratio(record.nonfinite, record.scores) if record.nonfinite else size,
         )
 
-    return max(found, key=key)
+    return max(results, key=key)
 
 
 def _moved(record: Record) -> float | None:
@@ -202,7 +206,7 @@ def _estimated(record: Record) -> str:
     if not record.sample:
         return ""
     every = masks.count(record.mask, record.seq_len) * record.heads
-    said = f" Estimated from {record.scores} of {every} scores"
+    message = f" Estimated from {record.scores} of {every} scores"
     if record.drift_rms_low is None or math.isnan(record.drift_rms_low):
-        return f"{said}."
-    return f"{said} (95 %: {short(record.drift_rms_low)} to {short(record.drift_rms_high)})."
+        return f"{message}."
+    return f"{message} (95 %: {short(record.drift_rms_low)} to {short(record.drift_rms_high)})."

@@ -17,26 +17,26 @@ _MOST_GROWING = 3
 _BESIDE = (*(name for name in settings.NAMES if name != "layout"), "dtype", "offset", "sample", "tolerance")
 
 
-def headline(found: Sequence[Record], worst: Record) -> str:
+def headline(results: Sequence[Record], worst: Record) -> str:
     """Return the result in a sentence: the worst row, how many are like it, and another subject beside it."""
-    named = differing(found)(worst)
-    word, like = _word(found, worst)
-    count = f" ({like} of {len(found)} cases)" if len(found) > 1 else ""
+    named = differing(results)(worst)
+    word, like = _word(results, worst)
+    count = f" ({like} of {len(results)} cases)" if len(results) > 1 else ""
     text = f"{word}{count}: {verdicts.sentence(worst, named)[:-1]}"
     if word == "Undecided":
         text += f"; {_undecided(worst)}"
-    return f"{text}{_beside(found, worst)}{_others(found, worst)}{_structure(found)}."
+    return f"{text}{_beside(results, worst)}{_others(results, worst)}{_structure(results)}."
 
 
-def _word(found: Sequence[Record], worst: Record) -> tuple[str, int]:
+def _word(results: Sequence[Record], worst: Record) -> tuple[str, int]:
     """Return the first word of the headline and how many rows it holds for."""
     if worst.verdict in ("overflow", "misplaced", "refused", "exact"):
-        return worst.verdict.capitalize(), sum(record.verdict == worst.verdict for record in found)
-    kinds = [verdicts.quality(verdicts.columns(record)) for record in found]
+        return worst.verdict.capitalize(), sum(record.verdict == worst.verdict for record in results)
+    kinds = [verdicts.quality(verdicts.columns(record)) for record in results]
     for kind, word in (("no", "Out of tolerance"), ("undecided", "Undecided"), ("yes", "Within tolerance")):
         if kind in kinds:
             return word, kinds.count(kind)
-    return worst.verdict.capitalize(), sum(record.verdict == worst.verdict for record in found)
+    return worst.verdict.capitalize(), sum(record.verdict == worst.verdict for record in results)
 
 
 def _undecided(record: Record) -> str:
@@ -45,18 +45,18 @@ def _undecided(record: Record) -> str:
     return "the interval of the sample holds the tolerance: a larger --sample decides"
 
 
-def differing(found: Sequence[Record]) -> Callable[[Record], dict[str, str]]:
+def differing(results: Sequence[Record]) -> Callable[[Record], dict[str, str]]:
     """Return what gives a row's settings, besides the model, that differ from row to row."""
-    rows = [{name: getattr(record, name) for name in settings.NAMES} for record in found]
+    rows = [{name: getattr(record, name) for name in settings.NAMES} for record in results]
     several = [name for name in settings.independent(rows) if name not in ("model", "layout")]
     return lambda record: {name: setting(getattr(record, name)) for name in several}
 
 
-def _beside(found: Sequence[Record], worst: Record) -> str:
+def _beside(results: Sequence[Record], worst: Record) -> str:
     """Return how far another subject drifts in the same case; of several the one that drifts least."""
     same = [
         record
-        for record in found
+        for record in results
         if record.subject != worst.subject
         and record.verdict != "refused"
         and all(getattr(record, name) == getattr(worst, name) for name in _BESIDE)
@@ -71,29 +71,29 @@ def _beside(found: Sequence[Record], worst: Record) -> str:
     return f"; {name}: {result}"
 
 
-def _others(found: Sequence[Record], worst: Record) -> str:
+def _others(results: Sequence[Record], worst: Record) -> str:
     """Return how many rows are bad in another way than the worst one, and how many were refused."""
     first = [name for name in ("overflow", "misplaced") if name != worst.verdict]
-    counts = {name: sum(record.verdict == name for record in found) for name in first}
+    counts = {name: sum(record.verdict == name for record in results) for name in first}
     if worst.verdict in ("overflow", "misplaced"):
-        plain = [record for record in found if record.verdict not in ("overflow", "misplaced")]
+        plain = [record for record in results if record.verdict not in ("overflow", "misplaced")]
         counts["out of tolerance"] = sum(verdicts.bad(verdicts.columns(record)) for record in plain)
     if worst.verdict != "refused":
-        counts["refused"] = sum(record.verdict == "refused" for record in found)
+        counts["refused"] = sum(record.verdict == "refused" for record in results)
     listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     return f"; also {listed}" if listed else ""
 
 
-def _structure(found: Sequence[Record]) -> str:
-    moved = max((record.structural_rms for record in found if record.structural_max > 0), default=0.0)
+def _structure(results: Sequence[Record]) -> str:
+    moved = max((record.structural_rms for record in results if record.structural_max > 0), default=0.0)
     return f"; the shift itself changes exact scores by up to {short(moved)} RMS" if moved else ""
 
 
-def growth_notes(found: Sequence[Record]) -> list[str]:
+def growth_notes(results: Sequence[Record]) -> list[str]:
     """Return who grows with the offset within the tolerance: each subject and dtype at its largest."""
     groups: dict[tuple[str, str, str], Record] = {}
-    named = differing(found)
-    for record in found:
+    named = differing(results)
+    for record in results:
         if record.verdict == "growing" and record.within_tolerance == "yes":
             key = record.model, record.subject, record.dtype
             known = groups.setdefault(key, record)
@@ -115,10 +115,10 @@ def growth_notes(found: Sequence[Record]) -> list[str]:
     return [printable(f"growing with the offset, within tolerance: {listed}{more}.")] if words else []
 
 
-def format_notes(found: Iterable[Record]) -> list[str]:
+def format_notes(results: Iterable[Record]) -> list[str]:
     """Return in which dtypes careful code does not meet the tolerance, and what of it costs that much."""
     costly: dict[str, Record] = {}
-    for record in found:
+    for record in results:
         if record.attainable_rms > record.tolerance * record.reference_rms:
             costly.setdefault(record.dtype, record)
     return [
@@ -138,10 +138,10 @@ def _costs(record: Record) -> str:
     return f"its angles, rotation and sums in {arithmetic} cost more than the tolerance of {allowed}{wider}"
 
 
-def structure_notes(found: Iterable[Record], frozen: bool) -> list[str]:
+def structure_notes(results: Iterable[Record], frozen: bool) -> list[str]:
     """Return what the shift does to exact scores, or that length-dependent frequencies were kept."""
-    found = list(found)
-    moved = [record for record in found if record.structural_max > 0]
+    results = list(results)
+    moved = [record for record in results if record.structural_max > 0]
     if moved:
         most = max(moved, key=lambda record: record.structural_rms)
         why = "clipped angles" if most.clip else "new frequencies"
@@ -149,7 +149,7 @@ def structure_notes(found: Iterable[Record], frozen: bool) -> list[str]:
             f"structure, not precision: at offset {most.offset} the shift itself changes the exact scores by "
             f"{most.structural_rms:.3g} RMS in every dtype ({why})."
         ]
-    shifted = [record for record in found if record.length is not None and record.offset]
+    shifted = [record for record in results if record.length is not None and record.offset]
     if not shifted or not frozen:
         return []
     return [
@@ -158,7 +158,7 @@ def structure_notes(found: Iterable[Record], frozen: bool) -> list[str]:
     ]
 
 
-def device_notes(found: Iterable[Record]) -> list[str]:
+def device_notes(results: Iterable[Record]) -> list[str]:
     """Return which devices had no float64, so that stages in it were executed elsewhere."""
-    places = dict.fromkeys(record.device for record in found if record.device.endswith("(float64 on cpu)"))
+    places = dict.fromkeys(record.device for record in results if record.device.endswith("(float64 on cpu)"))
     return [f"{place.partition(' ')[0]} has no float64: it was computed on the CPU." for place in places]

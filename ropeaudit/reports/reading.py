@@ -63,10 +63,10 @@ def _whole_record(path: str, row: Row) -> Record:
     needed = (name for name in records.COLUMNS if name not in records.OPTIONAL_COLUMNS)
     if unknown := [name for name in needed if row[name] is None]:
         raise BadInput(f"{path!r} has a row without {unknown[0]}; measure it again")
-    found = dict(row)
-    if found["anchor"] is not None:  # attention was measured: what is undefined is a number
-        found |= {name: math.nan for name in records.ATTENTION if found[name] is None}
-    return Record(**found)
+    results = dict(row)
+    if results["anchor"] is not None:  # attention was measured: what is undefined is a number
+        results |= {name: math.nan for name in records.ATTENTION if results[name] is None}
+    return Record(**results)
 
 
 def _checked(path: str, rows: list[Row]) -> list[Row]:
@@ -90,14 +90,14 @@ def _filled(name: str, value: Any) -> Any:
 
 def whole(path: str) -> dict[str, Any]:
     """Return the object of a .json report of any command, as it stands there. Raises: BadInput."""
-    found: dict[str, Any] = _parsed(path, lambda content: _with_records(json.loads(content)))
-    return found
+    result: dict[str, Any] = _parsed(path, lambda content: _with_records(json.loads(content)))
+    return result
 
 
-def _with_records(found: Any) -> Any:
-    if not isinstance(found["records"], list):
+def _with_records(results: Any) -> Any:
+    if not isinstance(results["records"], list):
         raise TypeError("its records are no list")
-    return found
+    return results
 
 
 def _parsed(path: str, parse: Callable[[bytes], T]) -> T:
@@ -146,8 +146,8 @@ def _check_header(names: Sequence[str]) -> None:
 
 
 def _json(content: bytes) -> Iterable[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = json.loads(content)["records"]
-    return found
+    result: list[Mapping[str, Any]] = json.loads(content)["records"]
+    return result
 
 
 def _lines(content: bytes) -> Iterator[Mapping[str, Any]]:
@@ -186,15 +186,15 @@ def _rows(form: str, content: bytes) -> list[Row]:
 
 def _typed(row: Mapping[str, Any], number: int) -> Row:
     """Return the known columns of row `number`, from 1. Raises: ValueError."""
-    found = {}
+    results = {}
     for name, value in row.items():
         if name in records.COLUMNS:
             try:
-                found[name] = _value(name, value)
+                results[name] = _value(name, value)
             except (ValueError, TypeError, OverflowError):
                 kind = "whole number" if name in records.WHOLE_COLUMNS else "number"
                 raise ValueError(f"row {number} has {name} {repr(value)[:40]}, which is no {kind}") from None
-    return found
+    return results
 
 
 def _value(name: str, value: Any) -> Any:

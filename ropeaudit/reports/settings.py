@@ -50,16 +50,16 @@ class Measured(Protocol):
         """q and k."""
 
 
-def row(found: Measured) -> dict[str, Any]:
+def row(results: Measured) -> dict[str, Any]:
     """Return the columns of `COLUMNS`."""
-    values = setting_columns(found.case, found.inputs, found.setting)
+    values = setting_columns(results.case, results.inputs, results.setting)
     return {name: values[name] for name in NAMES}
 
 
 def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the setting columns that differ from row to row: a reader must see these."""
-    told = [name for name in NAMES if name not in _IMPLIED]
-    return [name for name in told if len({repr(row[name]) for row in rows}) > 1]
+    reported = [name for name in NAMES if name not in _IMPLIED]
+    return [name for name in reported if len({repr(row[name]) for row in rows}) > 1]
 
 
 def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -142,8 +142,8 @@ def note(record: Record, several: Mapping[str, str] | None = None) -> str | None
 def _remedy(record: Record, collapsed: bool) -> str:
     """Return which stages to keep wider, as far as the row tells: of called code it knows no stage."""
     formats = _formats(record)
-    lost_at_zero = record.nonfinite and math.isnan(record.floor_rms)  # not for the position's size alone
-    if collapsed and "position" in formats and not lost_at_zero:
+    nonfinite_at_zero = record.nonfinite and math.isnan(record.floor_rms)  # not for the position's size alone
+    if collapsed and "position" in formats and not nonfinite_at_zero:
         wide = FP64 if abs(record.offset) + record.seq_len > FP32.first_inexact_integer else FP32
         narrow = [s for s in ("position", "angle") if s in formats and formats[s].precision < wide.precision]
         if "position" in narrow:
@@ -158,9 +158,9 @@ def _remedy(record: Record, collapsed: bool) -> str:
 
 def _formats(record: Record) -> dict[str, Format]:
     """Return stage -> format of a recipe's row, of what is stored; what is no format is left out."""
-    found = {}
+    results = {}
     for word in record.stages.split():
         stage, _, name = word.partition("=")
         with contextlib.suppress(UnknownName):
-            found[stage] = parse(name.rpartition("/")[2])
-    return found
+            results[stage] = parse(name.rpartition("/")[2])
+    return results

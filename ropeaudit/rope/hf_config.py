@@ -72,12 +72,12 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
 
 
 def _kv_heads(config: Config, heads: int) -> int:
-    found = count(config, _KV_HEADS) or heads
+    result = count(config, _KV_HEADS) or heads
     if flag(config, "multi_query") and not flag(config, "new_decoder_architecture"):  # Falcon
-        found = 1
-    if heads % found:
-        raise BadInput(f"num_key_value_heads = {found} does not divide num_attention_heads = {heads}")
-    return found
+        result = 1
+    if heads % result:
+        raise BadInput(f"num_key_value_heads = {result} does not divide num_attention_heads = {heads}")
+    return result
 
 
 def _ropes(config: Config, model: str, base: float | None) -> dict[str, Config]:
@@ -97,24 +97,26 @@ def _ropes(config: Config, model: str, base: float | None) -> dict[str, Config]:
         local_here = local if layer == _SLIDING else None
         choices = [("rope_theta", rope.get("rope_theta")), (hf_json.LOCAL_BASE, local_here), (key, theta)]
         choices += [("rope_theta", hf_models.BASE.get(model)), ("--base", base)]
-        told = next((one for one in choices if one[1] is not None), None)
-        if told is None:
+        reported = next((one for one in choices if one[1] is not None), None)
+        if reported is None:
             raise BadInput(f"{key} is missing; give --base")
-        layers[layer] = {**rope, "rope_theta": number(*told)}
+        layers[layer] = {**rope, "rope_theta": number(*reported)}
     return layers
 
 
 def _check_rotates(config: Config, model: str, rotates: bool) -> None:
     kind = config.get("position_embedding_type")
-    told = next((f"{key} = true" for key in ("alibi", "mla_use_nope") if flag(config, key)), None)
+    reported = next((f"{key} = true" for key in ("alibi", "mla_use_nope") if flag(config, key)), None)
     if flag(config, "rotary") is False:
-        told = "rotary = false"
+        reported = "rotary = false"
     elif kind in ("nope", "alibi") or (kind == "absolute" and not rotates):
-        told = f"position_embedding_type = {kind}"
+        reported = f"position_embedding_type = {kind}"
     elif model in hf_models.NO_ROPE and not rotates:
-        told = f"model_type = {model}"
-    if told:
-        raise BadInput(f"the model does not encode positions by rotation ({told}); there is no RoPE to audit")
+        reported = f"model_type = {model}"
+    if reported:
+        raise BadInput(
+            f"the model does not encode positions by rotation ({reported}); there is no RoPE to audit"
+        )
 
 
 def _kind(rope: Config) -> str:
@@ -136,8 +138,8 @@ def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSettin
     head_dim = _head_dim(config, layer, model)
     rotary_dim = head_dim if kind == "proportional" else _rotary_dim(config, head_dim, fraction, model)
     scale = _scaling(config, rope, kind, fraction)
-    told = flag(config, "rope_interleave")
-    interleaved = model in hf_models.INTERLEAVED if told is None else told
+    reported = flag(config, "rope_interleave")
+    interleaved = model in hf_models.INTERLEAVED if reported is None else reported
     softmax = _softmax_scale(config, model, scale)
     layout: Layout = "interleaved" if interleaved else "half"
     return RopeSetting.of(head_dim, rotary_dim, rope["rope_theta"], layout, softmax, scale)
@@ -154,18 +156,18 @@ def _head_dim(config: Config, layer: str, model: str) -> int:
 
 
 def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: str) -> int:
-    told = count(config, ["rotary_dim"])
+    reported = count(config, ["rotary_dim"])
     if config.get("qk_nope_head_dim") is not None:
-        told, fraction = needed(config, ["qk_rope_head_dim"]), None  # of which the fraction is 1
+        reported, fraction = needed(config, ["qk_rope_head_dim"]), None  # of which the fraction is 1
     if fraction is None:
-        if told is None and model in hf_models.OWN_FRACTION:
+        if reported is None and model in hf_models.OWN_FRACTION:
             raise BadInput(f"{hf_json.FRACTIONS[0]} {_MISSING}")
-        return told or head_dim
+        return reported or head_dim
     if not 0 < fraction <= 1:
         raise BadInput(f"{hf_json.FRACTIONS[0]} = {shown(fraction)} is not above 0 and at most 1")
-    if told not in (None, int(head_dim * fraction)):
+    if reported not in (None, int(head_dim * fraction)):
         raise BadInput(
-            f"rotary_dim = {told} is not {shown(fraction)} of head_dim = {head_dim}; keep one of the two"
+            f"rotary_dim = {reported} is not {shown(fraction)} of head_dim = {head_dim}; keep one of the two"
         )
     return int(head_dim * fraction)
 
@@ -195,10 +197,10 @@ def _softmax_scale(config: Config, model: str, scale: Scaling) -> float | None:
     if model.startswith(hf_models.SCALE_ONE):
         return 1.0
     if value is not None:
-        told = number(key, value)
-        if told <= 0:
+        reported = number(key, value)
+        if reported <= 0:
             raise BadInput(f"{key} = {shown(value)} is not above 0")
-        return told if key == "attention_multiplier" else float(told**-0.5)
+        return reported if key == "attention_multiplier" else float(reported**-0.5)
     latent = config.get("qk_nope_head_dim") is not None and model not in hf_models.SCALE_WITHOUT_MSCALE
     if latent and scale.kind == "yarn" and scale.mscale_all_dim:
         head_dim = needed(config, ["qk_nope_head_dim"]) + needed(config, ["qk_rope_head_dim"])
@@ -207,9 +209,9 @@ def _softmax_scale(config: Config, model: str, scale: Scaling) -> float | None:
 
 
 def _axes(rope: Config, setting: RopeSetting, model: str) -> Axes | None:
-    sections, told = rope.get("mrope_section"), flag(rope, "mrope_interleaved")
+    sections, reported = rope.get("mrope_section"), flag(rope, "mrope_interleaved")
     if sections is None:
-        if told:
+        if reported:
             raise BadInput("mrope_section is missing beside mrope_interleaved; add it to the RoPE parameters")
         return None
     fits = isinstance(sections, list) and len(sections) == 3
@@ -220,12 +222,12 @@ def _axes(rope: Config, setting: RopeSetting, model: str) -> Axes | None:
             f"mrope_section = {shown(sections)} is not three counts of pairs, such as [16, 24, 24]"
         )
     if model.startswith(hf_models.AXES_OTHERWISE) or (
-        told is False and model.startswith(hf_models.AXES_INTERLEAVED)
+        reported is False and model.startswith(hf_models.AXES_INTERLEAVED)
     ):
         raise BadInput(
             f"mrope_section of model_type {shown(model)} is arranged in a way that is not understood"
         )
     if sum(sections) != setting.pairs:
         raise BadInput(f"mrope_section sums to {sum(sections)} pairs and there are {setting.pairs}")
-    interleaved = told or model.startswith(hf_models.AXES_INTERLEAVED)
+    interleaved = reported or model.startswith(hf_models.AXES_INTERLEAVED)
     return Axes((sections[0], sections[1], sections[2]), "interleaved" if interleaved else "split")

@@ -68,14 +68,14 @@ def _bytes(path: str) -> bytes:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    results = dict(pairs)
+    if len(results) < len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
                 raise BadInput(f"the key {shown(key)} stands there twice in one object; keep one")
             seen.add(key)
-    return found
+    return results
 
 
 def shown(value: Any) -> str:
@@ -179,15 +179,15 @@ def check_inner(rope: Config) -> None:
 
 def rope_dict(config: Config) -> Config:
     """Return the dict of RoPE parameters, empty where there is none. Raises: BadInput."""
-    found: list[Config] = []
+    results: list[Config] = []
     for key in DICTS:
         value = config.get(key)
         if value is not None and not isinstance(value, Mapping):
             raise BadInput(f"{key} = {shown(value)} is not an object {{...}} or null")
-        found += [value] if value else []
-    if len(found) == 2 and found[0] != found[1]:
+        results += [value] if value else []
+    if len(results) == 2 and results[0] != results[1]:
         raise BadInput("rope_scaling and rope_parameters are both given and differ; keep one")
-    return found[0] if found else {}
+    return results[0] if results else {}
 
 
 def model_type(config: Config) -> str:

@@ -75,7 +75,7 @@ def _linear(theta: Array, setting: RopeSetting, rounded: Round) -> Array:
     return rounded(theta / rounded(np.array(setting.scaling.stretch)))
 
 
-def turning_pairs(setting: RopeSetting) -> int:
+def rotator_pairs(setting: RopeSetting) -> int:
     """Return how many pairs turn at all: the fastest ones in p-RoPE, else all."""
     fraction = setting.scaling.fraction
     if setting.scaling.kind != "proportional" or fraction is None:
@@ -84,8 +84,8 @@ def turning_pairs(setting: RopeSetting) -> int:
 
 
 def _proportional(theta: Array, setting: RopeSetting, rounded: Round) -> Array:
-    kept = np.where(np.arange(setting.pairs) < turning_pairs(setting), theta, 0.0)
-    return _linear(kept, setting, rounded) if setting.scaling.factor else kept
+    stored = np.where(np.arange(setting.pairs) < rotator_pairs(setting), theta, 0.0)
+    return _linear(stored, setting, rounded) if setting.scaling.factor else stored
 
 
 def yarn_range(setting: RopeSetting) -> tuple[float, float]:

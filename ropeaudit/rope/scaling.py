@@ -149,10 +149,10 @@ def parse(text: str) -> Scaling:
 
 def from_mapping(kind: str, values: Mapping[str, Any]) -> Scaling:
     """Return a scaling from values as JSON holds them; lists may be lists. Raises: UsageError."""
-    kept: dict[str, Any] = {
+    stored: dict[str, Any] = {
         k: tuple(map(_number, v)) if isinstance(v, (list, tuple)) else v for k, v in values.items()
     }
-    return Scaling(kind, **kept)
+    return Scaling(kind, **stored)
 
 
 def _number(value: Any) -> Any:

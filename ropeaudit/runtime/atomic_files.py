@@ -75,7 +75,7 @@ def write(target: Path, content: bytes) -> None:
         raise
 
 
-def kept(file: IO[bytes], target: Path) -> int | None:
+def stored(file: IO[bytes], target: Path) -> int | None:
     """Put a file of `opened` in the place of `target`; return its number, to append to, still locked.
 
     None where an open file cannot be moved: it is closed. Raises: OSError.

@@ -112,16 +112,16 @@ def _seed_torch() -> None:
 
 
 def _aspects() -> dict[str, Aspect]:
-    found = dict(_PYTHON)
+    results = dict(_PYTHON)
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
-            found[f"signal {number}"] = _handler(number)
+            results[f"signal {number}"] = _handler(number)
     if "numpy" in sys.modules:
-        found |= _numpy()
+        results |= _numpy()
     torch = sys.modules.get("torch")
     if hasattr(torch, "default_generator"):  # else it is not loaded, or not yet
-        found |= _torch(torch)
-    return found
+        results |= _torch(torch)
+    return results
 
 
 def _handler(number: signal.Signals) -> Aspect:
@@ -144,20 +144,20 @@ def _go(folder: str) -> None:
         os.chdir(folder)
 
 
-def _set_environment(wanted: dict[str, str]) -> None:
-    for name in set(os.environ) - set(wanted):
+def _set_environment(requested: dict[str, str]) -> None:
+    for name in set(os.environ) - set(requested):
         del os.environ[name]
-    os.environ.update(wanted)
+    os.environ.update(requested)
 
 
-def _set_path(wanted: list[str]) -> None:
-    sys.path[:] = wanted
+def _set_path(requested: list[str]) -> None:
+    sys.path[:] = requested
 
 
-def _set_filters(wanted: tuple[list[Any], Any]) -> None:
+def _set_filters(requested: tuple[list[Any], Any]) -> None:
     warnings.resetwarnings()  # the registries of modules hear of it
-    warnings.filters[:] = wanted[0]  # type: ignore[index]
-    warnings.showwarning = wanted[1]
+    warnings.filters[:] = requested[0]  # type: ignore[index]
+    warnings.showwarning = requested[1]
 
 
 _PYTHON: dict[str, Aspect] = {
@@ -195,13 +195,13 @@ def _torch(torch: Any) -> dict[str, Aspect]:
         warn = torch.is_deterministic_algorithms_warn_only_enabled()
         return torch.are_deterministic_algorithms_enabled(), warn
 
-    def set_deterministic(wanted: tuple[bool, bool]) -> None:
-        torch.use_deterministic_algorithms(wanted[0], warn_only=wanted[1])
+    def set_deterministic(requested: tuple[bool, bool]) -> None:
+        torch.use_deterministic_algorithms(requested[0], warn_only=requested[1])
 
     def flushes() -> bool:
         return bool(np.float32(1e-40) * np.float32(1.0) == 0.0)
 
-    found: dict[str, Aspect] = {
+    results: dict[str, Aspect] = {
         "torch.device": (torch.get_default_device, set_device),
         "torch.dtype": (torch.get_default_dtype, torch.set_default_dtype),
         "torch.threads": (torch.get_num_threads, torch.set_num_threads),
@@ -211,23 +211,25 @@ def _torch(torch: Any) -> dict[str, Aspect]:
         "torch.random": (torch.default_generator.get_state, torch.default_generator.set_state),
     }
     for kind in ("cpu", "cuda"):
-        found[f"torch.autocast {kind}"] = _autocast(torch, kind)
+        results[f"torch.autocast {kind}"] = _autocast(torch, kind)
     # the legacy way to set precisions and the new one cannot be read together; this sets both
-    found["torch.precision"] = _tried(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
+    results["torch.precision"] = _tried(
+        torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+    )
     for name in ("enabled", "benchmark", "deterministic", "allow_tf32"):
-        found[f"torch.cudnn {name}"] = _attribute(torch.backends.cudnn, name)
+        results[f"torch.cudnn {name}"] = _attribute(torch.backends.cudnn, name)
     if hasattr(torch.backends, "fp32_precision"):
-        found["torch.precision of all"] = _attribute(torch.backends, "fp32_precision")
-    return found
+        results["torch.precision of all"] = _attribute(torch.backends, "fp32_precision")
+    return results
 
 
 def _autocast(torch: Any, kind: str) -> Aspect:
     def read() -> tuple[bool, Any]:
         return torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
 
-    def write(wanted: tuple[bool, Any]) -> None:
-        torch.set_autocast_enabled(kind, wanted[0])
-        torch.set_autocast_dtype(kind, wanted[1])
+    def write(requested: tuple[bool, Any]) -> None:
+        torch.set_autocast_enabled(kind, requested[0])
+        torch.set_autocast_dtype(kind, requested[1])
 
     return read, write
 
@@ -239,12 +241,12 @@ def _attribute(where: Any, name: str) -> Aspect:
 def _tried(read: Callable[[], Any], write: Callable[[Any], Any]) -> Aspect:
     """Return an aspect that is None where torch will not tell it, and then is not set."""
 
-    def told() -> Any:
+    def reported() -> Any:
         with contextlib.suppress(RuntimeError):
             return read()
         return None
 
-    return told, lambda value: value is None or write(value)
+    return reported, lambda value: value is None or write(value)
 
 
 def _new_torch() -> State:

@@ -16,13 +16,13 @@ def versions() -> dict[str, str]:
     """Return package -> installed version; nothing is imported for it."""
     from importlib import metadata  # in-function: it takes as long as a small audit
 
-    found = {"python": platform.python_version()}
+    results = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            results[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            results[package] = "not installed"
+    return results
 
 
 def threads() -> int:

@@ -59,35 +59,35 @@ class Emulated(OfRecipe):
         """Return the angles as stored. Shapes: positions (s,) -> (s, p). Units: radians."""
         recipe, form = self.recipe, self.recipe.recipe.frequency_form
         computed, stored = recipe.frequency
-        kept = frequencies(self.setting, form, computed)
-        kept = round_to(kept, stored).astype(np.float64)
+        cached = frequencies(self.setting, form, computed)
+        cached = round_to(cached, stored).astype(np.float64)
         position = round_to(positions.astype(np.float64), recipe.position).astype(np.float64)
         product, angle = recipe.angle
         if form == "recurrence":
-            raw = _recurrence(position, kept, product) * effect(self.setting, stored)
+            raw = _recurrence(position, cached, product) * effect(self.setting, stored)
         elif form == "divide":
             with np.errstate(divide="ignore"):
-                raw = position[:, None] / kept
+                raw = position[:, None] / cached
         else:
-            raw = position[:, None] * kept
-        found = round_to(round_to(raw, product), angle)
+            raw = position[:, None] * cached
+        result = round_to(round_to(raw, product), angle)
         clip = self.setting.clip
-        return np.clip(found, -clip, clip) if self.setting.clipped else found
+        return np.clip(result, -clip, clip) if self.setting.clipped else result
 
     def rotate(self, x: FloatArray, table: Table) -> FloatArray:
         """Turn x, which is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""
         recipe, fmt = self.recipe, self.recipe.rotation
-        turned = np.empty(x.shape, np.result_type(fmt.carrier, x.dtype))
-        turned[:, self.setting.rotary_dim :] = x[:, self.setting.rotary_dim :]
+        rotated = np.empty(x.shape, np.result_type(fmt.carrier, x.dtype))
+        rotated[:, self.setting.rotary_dim :] = x[:, self.setting.rotary_dim :]
         a, b = split_pairs(x, self.setting)
-        first, second = split_pairs(turned, self.setting)
+        first, second = split_pairs(rotated, self.setting)
         combine = _each if recipe.recipe.rotation_rounding == "each" else _once
         bits = recipe.input.precision + (recipe.table or recipe.trig).precision  # of a product
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             first[...] = combine(a, b, *table, -1.0, fmt, bits)
             second[...] = combine(b, a, *table, 1.0, fmt, bits)
             same = recipe.output is fmt and self.setting.rotary_dim == self.setting.head_dim
-            return turned if same else round_own(turned, recipe.output)
+            return rotated if same else round_own(rotated, recipe.output)
 
 
 def _recurrence(position: FloatArray, step: FloatArray, fmt: Format) -> FloatArray:
@@ -105,12 +105,12 @@ def _cos_sin(angles: FloatArray, fmt: Format) -> Table:
     wide = angles.astype(np.float64)
     if fmt is not FP64:  # float64's own errors reach a narrower rounding once in 2^28 values
         return round_to(np.cos(wide), fmt), round_to(np.sin(wide), fmt)
-    (cos, _), (sin, _) = dd.unit_circle(wide, _turns_per_radian())
+    (cos, _), (sin, _) = dd.unit_circle(wide, _rotations_per_radian())
     return cos, sin
 
 
 @functools.cache
-def _turns_per_radian() -> dd.Words:
+def _rotations_per_radian() -> dd.Words:
     with dd.precise():
         return dd.words(1 / (2 * dd.PI))
 

@@ -41,7 +41,7 @@ class Exact:
 
     def rotate(self, x: FloatArray, table: Any) -> FloatArray:
         """Return x turned exactly, rounded to float64. Shapes: (s, d) -> (s, d)."""
-        factor: Factor = exact_scores.turned(x.astype(np.float64), table, self.setting, "double")
+        factor: Factor = exact_scores.rotated(x.astype(np.float64), table, self.setting, "double")
         return factor.whole
 
     def distinct_positions(self, positions: Positions) -> int:

@@ -106,17 +106,17 @@ class TorchNative(OfRecipe):
         """Return the angles as stored. Shapes: positions (s,) -> (s, p). Units: radians."""
         recipe, form, apply = self.recipe, self.recipe.recipe.frequency_form, self.numbers.apply
         product, angle = recipe.angle
-        kept = self._frequencies(form)
+        stored = self._frequencies(form)
         position = self._position(positions)[:, None]
         if form == "recurrence":
-            found = self._recurrence(position, kept, product)
+            result = self._recurrence(position, stored, product)
         elif form == "divide":
-            found = apply(torch.div, product, position, kept)
+            result = apply(torch.div, product, position, stored)
         else:
-            found = apply(torch.mul, product, position, kept)
-        found = self.numbers.keep(found, angle)
+            result = apply(torch.mul, product, position, stored)
+        result = self.numbers.keep(result, angle)
         clip = self.setting.clip
-        return torch.clamp(found, -clip, clip) if self.setting.clipped else found
+        return torch.clamp(result, -clip, clip) if self.setting.clipped else result
 
     def _position(self, positions: Positions) -> torch.Tensor:
         whole = positions.astype(np.int64)
@@ -128,10 +128,12 @@ class TorchNative(OfRecipe):
         """Return the numbers that the form keeps, scaled if the setting says so. Shapes: -> (p,)."""
         computed, stored = self.recipe.frequency
         if self.setting.scaling.kind in ("default", "dynamic") or form == "recurrence":
-            kept = plain(effective_base(self.setting), self.setting.rotary_dim, form, computed, self.numbers)
+            cached = plain(
+                effective_base(self.setting), self.setting.rotary_dim, form, computed, self.numbers
+            )
         else:  # the scalings are those of `rope.scaled`, whose operations are elementary
-            kept = self.numbers.of(frequencies(self.setting, form, computed), computed)
-        return self.numbers.keep(kept, stored)
+            cached = self.numbers.of(frequencies(self.setting, form, computed), computed)
+        return self.numbers.keep(cached, stored)
 
     def _recurrence(self, position: torch.Tensor, step: torch.Tensor, fmt: Format) -> torch.Tensor:
         """theta_0 = position, theta_{i+1} = theta_i * step. Shapes: (s, 1), (p,) -> (s, p)."""
@@ -151,21 +153,21 @@ class TorchNative(OfRecipe):
 
         def some(rows: slice) -> None:
             cos, sin = table[0][rows], table[1][rows]
-            out[rows] = torch_arrays.to_numpy(self._turned(self.numbers.of(x[rows], self.input), cos, sin))
+            out[rows] = torch_arrays.to_numpy(self._rotated(self.numbers.of(x[rows], self.input), cos, sin))
 
         by_halves(len(x), some)
         return out
 
-    def _turned(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    def _rotated(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         numbers, fmt = self.numbers, self.recipe.rotation
-        turned = numbers.moved(x, torch.promote_types(x.dtype, dtype(fmt))).clone()
+        rotated = numbers.moved(x, torch.promote_types(x.dtype, dtype(fmt))).clone()
         a, b = split_pairs(x, self.setting)
-        first, second = split_pairs(turned, self.setting)
+        first, second = split_pairs(rotated, self.setting)
         wide = self._once or fmt
         for part, left, right, combine in ((first, a, b, torch.sub), (second, b, a, torch.add)):
             products = numbers.apply(torch.mul, wide, left, cos), numbers.apply(torch.mul, wide, right, sin)
             part.copy_(numbers.keep(numbers.apply(combine, wide, *products), fmt))
-        return numbers.keep(turned, self.output)
+        return numbers.keep(rotated, self.output)
 
     def form(self, q: FloatArray, k: FloatArray, scale: float, out: FloatArray) -> None:
         """Write the scores of a tile into `out`; fewer rows at once where the device's memory is short.

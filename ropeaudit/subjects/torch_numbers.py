@@ -33,22 +33,26 @@ def device(name: str) -> torch.device:
     'cpu'
     """
     try:
-        found = torch.device(name.strip().lower())
+        result = torch.device(name.strip().lower())
     except RuntimeError:
-        found = None
-    if found is None or found.type not in ("cpu", "cuda", "mps") or (found.type != "cuda" and found.index):
+        result = None
+    if (
+        result is None
+        or result.type not in ("cpu", "cuda", "mps")
+        or (result.type != "cuda" and result.index)
+    ):
         raise UsageError(f"--device {name!r} is not cpu, cuda, cuda:N or mps; try --device cpu")
-    if found.type == "cuda":
+    if result.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (found.index or 0) >= count:
+        if (result.index or 0) >= count:
             built = f", built for CUDA {torch.version.cuda}" if torch.version.cuda else ", built without CUDA"
             seen = f"torch {torch.__version__}{built}, sees {count or 'no'} CUDA device{'s' * (count > 1)}"
             first = "cuda:0" if count else "cpu"
             raise UsageError(f"--device {name}: {seen}; give --device {first}")
-    if found.type == "mps" and not torch.backends.mps.is_available():
+    if result.type == "mps" and not torch.backends.mps.is_available():
         how = "sees no Apple GPU" if torch.backends.mps.is_built() else "was built without MPS"
         raise UsageError(f"--device {name}: torch {torch.__version__} {how}; give --device cpu")
-    return found
+    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ _GIVE = "give a folder with config.json and *.safetensors, or one .safetensors o
 
 
 # (name, shape, what reads the first `ROWS` rows) -> whether the tensor is loaded
-Wanted: TypeAlias = Callable[[str, tuple[int, ...], Callable[[], NDArray[Any]]], bool]
+WantedNames: TypeAlias = Callable[[str, tuple[int, ...], Callable[[], NDArray[Any]]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +53,18 @@ def files(path: Path) -> list[Path]:
             raise BadInput(f"{str(path)!r}: unknown kind of file; {_GIVE}")
         return [path]
     index = next((path / name for name in _INDEXES if (path / name).is_file()), None)
-    found = _indexed(index) if index else _unindexed(path)
-    if not found:
+    results = _indexed(index) if index else _unindexed(path)
+    if not results:
         seen = "an empty folder" if not any(path.iterdir()) else "a folder without *.safetensors"
         raise BadInput(f"{str(path)!r}: {seen}; {_GIVE}")
-    missing = [one.name for one in found if tensorfiles.wrong(one)]
+    missing = [one.name for one in results if tensorfiles.wrong(one)]
     if missing:
         names = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise BadInput(
-            f"{str(path)!r}: {len(missing)} of {len(found)} shards are missing or empty ({names}); "
+            f"{str(path)!r}: {len(missing)} of {len(results)} shards are missing or empty ({names}); "
             "copy the whole checkpoint"
         )
-    return found
+    return results
 
 
 def _indexed(index: Path) -> list[Path]:
@@ -81,39 +81,39 @@ def _indexed(index: Path) -> list[Path]:
 
 def _unindexed(folder: Path) -> list[Path]:
     """The files of a folder without an index; numbered ones say by their names how many there are."""
-    found = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
-    numbered = [match for one in found if (match := _SHARD.fullmatch(one.name))]
+    results = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+    numbered = [match for one in results if (match := _SHARD.fullmatch(one.name))]
     if not numbered:
-        return found
+        return results
     stem, _, count, suffix = numbered[0].groups()
     return [folder / f"{stem}-{n:05}-of-{count}{suffix}" for n in range(1, int(count) + 1)]
 
 
-def read(paths: list[Path], wanted: Wanted) -> tuple[list[Stored], int]:
+def read(paths: list[Path], requested: WantedNames) -> tuple[list[Stored], int]:
     """Return the tensors that are wanted, and how many there are in all. Raises: BadInput."""
-    found: list[Stored] = []
+    results: list[Stored] = []
     count = 0
     for path in paths:
-        kept: dict[str, Any] = {}
+        stored: dict[str, Any] = {}
 
-        def load(path: Path = path, kept: dict[str, Any] = kept) -> tensorfiles.Tensors:
+        def load(path: Path = path, stored: dict[str, Any] = stored) -> tensorfiles.Tensors:
             declared_sizes.check(path)
             pickled = path.suffix.lower() in _PICKLED
-            kept.update(_pickled(path, wanted) if pickled else _safetensors(path, wanted))
+            stored.update(_pickled(path, requested) if pickled else _safetensors(path, requested))
             return {}
 
         tensorfiles.guarded(repr(str(path)), path, load)
-        count += len(kept)
-        found += [one for one in kept.values() if one is not None]
-    return found, count
+        count += len(stored)
+        results += [one for one in stored.values() if one is not None]
+    return results, count
 
 
-def _safetensors(path: Path, wanted: Wanted) -> dict[str, Stored | None]:
+def _safetensors(path: Path, requested: WantedNames) -> dict[str, Stored | None]:
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
     from safetensors import safe_open
 
     with safe_open(path, framework="numpy") as archive:
-        found: dict[str, Stored | None] = {}
+        results: dict[str, Stored | None] = {}
         for name in archive.keys():  # noqa: SIM118  (no dictionary)
             part = archive.get_slice(name)
             shape = tuple(part.get_shape())
@@ -122,13 +122,13 @@ def _safetensors(path: Path, wanted: Wanted) -> dict[str, Stored | None]:
                 return of_array(name, part[first_rows(shape)] if shape else archive.get_tensor(name)).values
 
             real = part.get_dtype() in _FLOATS
-            found[name] = (
-                of_array(name, archive.get_tensor(name)) if real and wanted(name, shape, head) else None
+            results[name] = (
+                of_array(name, archive.get_tensor(name)) if real and requested(name, shape, head) else None
             )
-        return found
+        return results
 
 
-def _pickled(path: Path, wanted: Wanted) -> dict[str, Stored | None]:
+def _pickled(path: Path, requested: WantedNames) -> dict[str, Stored | None]:
     import torch
 
     loaded = torch.load(path, map_location="cpu", weights_only=True)
@@ -137,10 +137,12 @@ def _pickled(path: Path, wanted: Wanted) -> dict[str, Stored | None]:
     if not isinstance(loaded, dict):
         raise BadInput(f"{str(path)!r}: holds a {type(loaded).__name__}; give a state dict")
     tensors = {name: one for name, one in _flat("", loaded) if isinstance(one, torch.Tensor)}
-    return chosen(tensors, wanted, path)
+    return chosen(tensors, requested, path)
 
 
-def chosen(tensors: Mapping[str, Any], wanted: Wanted, path: Path | None = None) -> dict[str, Stored | None]:
+def chosen(
+    tensors: Mapping[str, Any], requested: WantedNames, path: Path | None = None
+) -> dict[str, Stored | None]:
     """Return torch tensors by their names, with nothing for those that are not wanted.
 
     path: the file that they are from, whose tensors may declare more than there is room for.
@@ -150,7 +152,7 @@ def chosen(tensors: Mapping[str, Any], wanted: Wanted, path: Path | None = None)
         shape = tuple(tensor.shape)
         real = tensor.is_floating_point() or tensor.is_complex()
         head = lambda: of_tensor(name, tensor[first_rows(shape)]).values  # noqa: E731
-        if not (real and wanted(name, shape, head)):
+        if not (real and requested(name, shape, head)):
             return None
         if path is not None:
             declared_sizes.check_room(path, tensor.numel())
@@ -185,7 +187,7 @@ def of_tensor(name: str, tensor: Any) -> Stored:
     """Return a torch tensor as a stored tensor; no value is rounded."""
     import torch
 
-    kept = tensor.detach().cpu()
-    wide = torch.complex128 if kept.is_complex() else torch.float64
+    stored = tensor.detach().cpu()
+    wide = torch.complex128 if stored.is_complex() else torch.float64
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return Stored(name, dtype, tuple(tensor.shape), kept.to(wide).numpy())
+    return Stored(name, dtype, tuple(tensor.shape), stored.to(wide).numpy())

@@ -95,18 +95,18 @@ def _geometric(theta: Array) -> bool:
 
     Their logarithms lie on a line through the first, or, where a scaling bends them, on one beside it.
     """
-    turning = theta[theta > 0]
-    if turning.size < _FEWEST or not np.array_equal(turning, theta[: turning.size]):
+    rotator = theta[theta > 0]
+    if rotator.size < _FEWEST or not np.array_equal(rotator, theta[: rotator.size]):
         return False
-    logs, lag = np.log(turning), max(1, turning.size // 4)
+    logs, lag = np.log(rotator), max(1, rotator.size // 4)
     slope = float(np.median(logs[lag:] - logs[:-lag])) / lag
     if slope >= -1e-3 or np.any(np.diff(logs) > _NEAR):
         return False
-    rest = logs - logs[0] - slope * np.arange(turning.size)
-    if abs(turning[0] - 1) <= _NEAR:
+    rest = logs - logs[0] - slope * np.arange(rotator.size)
+    if abs(rotator[0] - 1) <= _NEAR:
         last = float(np.median(rest[-lag:]))
         return bool(np.mean(np.minimum(np.abs(rest), np.abs(rest - last)) <= _CLOSE) >= 0.5)
-    factor = 1 / turning[0]  # as in linear scaling; ALiBi's slopes begin with their own ratio
+    factor = 1 / rotator[0]  # as in linear scaling; ALiBi's slopes begin with their own ratio
     whole = factor > 1.5 and abs(2 * factor - np.round(2 * factor)) <= _NEAR * factor
     return bool(whole and np.all(np.abs(rest) <= _CLOSE) and abs(logs[0] - slope) > _NEAR)
 

@@ -94,14 +94,14 @@ def _tensors(spec: str, paths: list[Path]) -> Tensors:
     if path.suffix.lower() not in tensorfiles.SUFFIXES:
         raise BadInput(f"--against {spec!r}: unknown kind of file; give one of {', '.join(_SUFFIXES)}")
     try:
-        return tensorfiles.read(path, _wanted, ("cos", "sin"))
+        return tensorfiles.read(path, _requested, ("cos", "sin"))
     except Unnamed as other:
         if other.args[1] is not None:
             return {path.stem: other.args[1]}
         raise BadInput(f"--against {str(path)!r}: holds {other.args[0]}; give tensors by name") from None
 
 
-def _wanted(names: list[str]) -> list[str]:  # the names to load: known ones, or the only one there is
+def _requested(names: list[str]) -> list[str]:  # the names to load: known ones, or the only one there is
     return [name for name in names if _last(name) in _NAMES] or (names if len(names) == 1 else [])
 
 
@@ -111,8 +111,8 @@ def _last(name: str) -> str:
 
 def _dump(spec: str, tensors: Tensors) -> Dump:
     """Choose among the tensors: frequencies first, then cos and sin, then both in one."""
-    found = {"inv_freq": _FREQUENCIES, "cos": _COS, "sin": _SIN, "both": _BOTH}
-    picked = {kind: _pick(spec, tensors, names) for kind, names in found.items()}
+    results = {"inv_freq": _FREQUENCIES, "cos": _COS, "sin": _SIN, "both": _BOTH}
+    picked = {kind: _pick(spec, tensors, names) for kind, names in results.items()}
     if picked["inv_freq"] is None and picked["cos"] is not None and picked["sin"] is not None:
         cos, sin = (_plane(spec, *picked[kind]) for kind in ("cos", "sin"))  # type: ignore[misc]
         if cos.shape != sin.shape:
@@ -140,10 +140,10 @@ def _dump(spec: str, tensors: Tensors) -> Dump:
 
 def _pick(spec: str, tensors: Tensors, names: tuple[str, ...]) -> tuple[str, NDArray[Any]] | None:
     """Return the tensor of one of these names; layers may each hold the same one. Raises: BadInput."""
-    for wanted in names:
-        matching = [(name, tensor) for name, tensor in tensors.items() if _last(name) == wanted]
+    for requested in names:
+        matching = [(name, tensor) for name, tensor in tensors.items() if _last(name) == requested]
         if any(not np.array_equal(tensor, matching[0][1]) for _, tensor in matching[1:]):
-            seen = f"{len(matching)} tensors called {wanted} differ"
+            seen = f"{len(matching)} tensors called {requested} differ"
             raise BadInput(f"--against {spec!r}: {seen}; give a file with one")
         if matching:
             return matching[0]

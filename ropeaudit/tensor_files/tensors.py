@@ -18,7 +18,7 @@ from ropeaudit.errors import BadInput
 from ropeaudit.tensor_files import declared_sizes
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
-Wanted: TypeAlias = Callable[[list[str]], Sequence[str]]  # of all names those whose values are loaded
+WantedNames: TypeAlias = Callable[[list[str]], Sequence[str]]  # of all names those whose values are loaded
 SUFFIXES = (".safetensors", ".npz", ".pt", ".pth")
 
 
@@ -65,7 +65,7 @@ def read_npy(path: Path) -> NDArray[Any]:
         return np.asarray(np.load(file, allow_pickle=False))
 
 
-def read(path: Path, wanted: Wanted, pair: tuple[str, str]) -> Tensors:
+def read(path: Path, requested: WantedNames, pair: tuple[str, str]) -> Tensors:
     """Return all names of a file, with the values of those that are wanted and empty arrays for the others.
 
     pair: what to call two tensors without names. A file whose suffix is not among `SUFFIXES` is a KeyError.
@@ -73,7 +73,7 @@ def read(path: Path, wanted: Wanted, pair: tuple[str, str]) -> Tensors:
     """
     reader = _READERS[path.suffix.lower()]
     declared_sizes.check(path)
-    return reader(path, wanted, pair)
+    return reader(path, requested, pair)
 
 
 def widened(tensor: NDArray[Any]) -> NDArray[Any]:
@@ -95,37 +95,37 @@ def listed(tensors: Tensors) -> str:
     return ", ".join(repr(name[:40])[1:-1] for name in sorted(tensors)[:8]) or "nothing"
 
 
-def _read_npz(path: Path, wanted: Wanted, pair: tuple[str, str]) -> Tensors:
+def _read_npz(path: Path, requested: WantedNames, pair: tuple[str, str]) -> Tensors:
     with path.open("rb") as file:  # NumPy leaves it open where the archive is damaged
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise Unnamed("one array", archive)
         with archive:
-            kept = wanted(archive.files)
-            return {name: archive[name] if name in kept else np.zeros(0) for name in archive.files}
+            stored = requested(archive.files)
+            return {name: archive[name] if name in stored else np.zeros(0) for name in archive.files}
 
 
-def _read_safetensors(path: Path, wanted: Wanted, pair: tuple[str, str]) -> Tensors:
+def _read_safetensors(path: Path, requested: WantedNames, pair: tuple[str, str]) -> Tensors:
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
     from safetensors import safe_open
 
     with safe_open(path, framework="numpy") as archive:
         names = list(archive.keys())
-        kept = wanted(names)
-        for name in kept:
+        stored = requested(names)
+        for name in stored:
             declared_sizes.check_room(path, math.prod(archive.get_slice(name).get_shape()))
-        return {name: archive.get_tensor(name) if name in kept else np.zeros(0) for name in names}
+        return {name: archive.get_tensor(name) if name in stored else np.zeros(0) for name in names}
 
 
-def _read_torch(path: Path, wanted: Wanted, pair: tuple[str, str]) -> Tensors:
+def _read_torch(path: Path, requested: WantedNames, pair: tuple[str, str]) -> Tensors:
     import torch
 
     def numbers(value: torch.Tensor) -> NDArray[Any]:
-        kept = value.detach()
-        declared_sizes.check_room(path, kept.numel())  # one that was expanded takes little room in the file
-        if kept.dtype.is_floating_point:
-            kept = kept.to(torch.float64)  # NumPy knows neither bfloat16 nor float8
-        return np.asarray(kept.numpy())
+        stored = value.detach()
+        declared_sizes.check_room(path, stored.numel())  # one that was expanded takes little room in the file
+        if stored.dtype.is_floating_point:
+            stored = stored.to(torch.float64)  # NumPy knows neither bfloat16 nor float8
+        return np.asarray(stored.numpy())
 
     loaded = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(loaded, (tuple, list)) and len(loaded) == 2:
@@ -134,11 +134,11 @@ def _read_torch(path: Path, wanted: Wanted, pair: tuple[str, str]) -> Tensors:
         lone = numbers(loaded) if isinstance(loaded, torch.Tensor) else None
         raise Unnamed(f"a {type(loaded).__name__}", lone)
     tensors = {str(name): value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
-    kept = wanted(list(tensors))
-    return {name: numbers(value) if name in kept else np.zeros(0) for name, value in tensors.items()}
+    stored = requested(list(tensors))
+    return {name: numbers(value) if name in stored else np.zeros(0) for name, value in tensors.items()}
 
 
-_READERS: dict[str, Callable[[Path, Wanted, tuple[str, str]], Tensors]] = {
+_READERS: dict[str, Callable[[Path, WantedNames, tuple[str, str]], Tensors]] = {
     ".safetensors": _read_safetensors,
     ".npz": _read_npz,
     ".pt": _read_torch,

@@ -132,16 +132,16 @@ def processes(size: Size) -> Rows:
 
 def page(size: Size) -> Rows:
     with tempfile.TemporaryDirectory() as folder:
-        rows, made = Path(folder) / "rows.jsonl", Path(folder) / "page.html"
+        rows, built = Path(folder) / "rows.jsonl", Path(folder) / "page.html"
         bench_shift.run([*small(1), "-o", str(rows)])
         row = json.loads(rows.read_text(encoding="utf-8").splitlines()[-1])
         lines = (json.dumps(row | {"offset": n, "drift_rms": (n + 1) / 1e6}) for n in range(size.rows))
         rows.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        report = [*ROPEAUDIT, "report", str(rows), "-q", "-o", str(made)]
+        report = [*ROPEAUDIT, "report", str(rows), "-q", "-o", str(built)]
         run = middle(size, lambda: bench_shift.run(report))
         return [
             (f"`ropeaudit report` of {size.rows:,} rows", f"{run.seconds:.1f} s, {run.memory:.0f} MiB"),
-            ("the page", f"{made.stat().st_size / 1e6:.1f} MB"),
+            ("the page", f"{built.stat().st_size / 1e6:.1f} MB"),
         ]
 
 
@@ -160,8 +160,8 @@ def machine() -> str:
     from ropeaudit.runtime.run_metadata import threads
 
     info = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*: (.*)", info.read_text(encoding="utf-8")) if info.exists() else None
-    name = found[1] if found else platform.processor() or platform.machine()
+    result = re.search(r"model name\s*: (.*)", info.read_text(encoding="utf-8")) if info.exists() else None
+    name = result[1] if result else platform.processor() or platform.machine()
     versions = ", ".join(f"{package} {metadata.version(package)}" for package in ("numpy", "torch"))
     return f"{name}, {threads()} cores, Python {platform.python_version()}, {versions}"
 
@@ -180,10 +180,10 @@ def main() -> None:
     options = parser.parse_args()
     size = Size(runs=options.runs)
     for name in options.only.split(","):
-        made = f"<!-- measured: {name} -->\n{table(SECTIONS[name](size), size)}<!-- end -->"
-        print(made, flush=True)
+        built = f"<!-- measured: {name} -->\n{table(SECTIONS[name](size), size)}<!-- end -->"
+        print(built, flush=True)
         pattern = re.compile(rf"<!-- measured: {name} -->\n.*?<!-- end -->", re.DOTALL)
-        text, count = pattern.subn(lambda _, made=made: made, PAGE.read_text(encoding="utf-8"))
+        text, count = pattern.subn(lambda _, built=built: built, PAGE.read_text(encoding="utf-8"))
         if count != 1:
             sys.exit(f"{PAGE.name} has no place for {name}")
         PAGE.write_text(text, encoding="utf-8")

@@ -90,10 +90,10 @@ def _record(file: str, data: Path, settings: Path) -> dict[str, Any]:
 
 def digest(paths: list[Path]) -> str:
     """Return a digest of files' names and contents."""
-    found = hashlib.sha256()
+    results = hashlib.sha256()
     for path in sorted(paths):
-        found.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()[:16]
+        results.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    return results.hexdigest()[:16]
 
 
 def test_files() -> list[Path]:
@@ -118,10 +118,10 @@ def record(folder: Path, jobs: int, limit: float = 1800.0) -> None:
     missing = []
     for file in test_files():
         name = str(file.relative_to(ROOT))
-        made = folder / f"{name.replace('/', '.')}.json"
+        built = folder / f"{name.replace('/', '.')}.json"
         stamp = f"{shared} {digest([file])}"
-        if not made.exists() or json.loads(made.read_text())["stamp"] != stamp:
-            missing.append((name, made, stamp))
+        if not built.exists() or json.loads(built.read_text())["stamp"] != stamp:
+            missing.append((name, built, stamp))
     if not missing:
         return
     copies = [copied(folder / f"copy{number}") for number in range(jobs)]
@@ -140,28 +140,28 @@ def _record_all(missing: list[Any], copies: list[Path], running: dict[Path, Any]
 
     while missing or running:
         for copy in [copy for copy in copies if copy not in running][: len(missing)]:
-            name, made, stamp = missing.pop(0)
+            name, built, stamp = missing.pop(0)
             data = copy.parent / f"{copy.name}.data"
             settings = copy.parent / f"{copy.name}.rc"
             settings.write_text(_SETTINGS.format(data=data, package=copy / "ropeaudit"))
             work = functools.partial(_record, name, data, settings)
-            running[copy] = Child(copy, work, limit), (name, made, stamp)
-        for copy, (child, (name, made, stamp)) in list(running.items()):
+            running[copy] = Child(copy, work, limit), (name, built, stamp)
+        for copy, (child, (name, built, stamp)) in list(running.items()):
             if child.done():
                 del running[copy]
-                found = child.result()
-                if found is None:
+                result = child.result()
+                if result is None:
                     print(
                         f"{name}: nothing recorded; see {child.answer.with_suffix('.log')}", file=sys.stderr
                     )
                     continue
-                failed = [test for test, (_, passed) in found["tests"].items() if not passed]
+                failed = [test for test, (_, passed) in result["tests"].items() if not passed]
                 print(
-                    f"{name}: {len(found['tests'])} tests, {len(failed)} left out",
+                    f"{name}: {len(result['tests'])} tests, {len(failed)} left out",
                     file=sys.stderr,
                     flush=True,
                 )
-                made.write_text(json.dumps({"stamp": stamp, **found}))
+                built.write_text(json.dumps({"stamp": stamp, **result}))
         time.sleep(0.05)
 
 
@@ -173,13 +173,13 @@ class Covering:
         self.size: Counter[str] = Counter()  # lines that a test runs
         self.lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         for file in test_files():
-            made = folder / f"{str(file.relative_to(ROOT)).replace('/', '.')}.json"
-            if not made.exists():
+            built = folder / f"{str(file.relative_to(ROOT)).replace('/', '.')}.json"
+            if not built.exists():
                 continue
-            found = json.loads(made.read_text())
-            self.seconds |= {test: seconds for test, (seconds, passed) in found["tests"].items() if passed}
-            names = list(found["tests"])
-            for name, at in found["lines"].items():
+            result = json.loads(built.read_text())
+            self.seconds |= {test: seconds for test, (seconds, passed) in result["tests"].items() if passed}
+            names = list(result["tests"])
+            for name, at in result["lines"].items():
                 for line, tests in at.items():
                     ran = self.seconds.keys() & {names[test] for test in tests}
                     self.lines[name][int(line)] |= ran
@@ -193,19 +193,19 @@ class Covering:
             return set().union(*(at[line] for line in mutant.scope))
         if not mutant.names:
             return set(at[mutant.line])
-        found: set[str] = set()
+        results: set[str] = set()
         for file, words in self._words.items():
             for name in mutant.names:
-                found = found.union(*(self.lines[file][line] for line in words.get(name, ())))
-        return found or set().union(*at.values())
+                results = results.union(*(self.lines[file][line] for line in words.get(name, ())))
+        return results or set().union(*at.values())
 
 
 def _words(path: Path) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = defaultdict(list)
+    result: dict[str, list[int]] = defaultdict(list)
     for number, line in enumerate(path.read_text().splitlines(), 1):
         for word in set(_tokens(line)):
-            found[word].append(number)
-    return found
+            result[word].append(number)
+    return result
 
 
 def _tokens(line: str) -> Iterator[str]:

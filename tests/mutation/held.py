@@ -42,8 +42,8 @@ class _Picked:
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Keep the tests that were picked."""
-        found = {one.nodeid: one for one in items}
-        items[:] = [found[test] for test in self.seconds if test in found]
+        results = {one.nodeid: one for one in items}
+        items[:] = [results[test] for test in self.seconds if test in results]
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Note the first that fails."""
@@ -73,16 +73,16 @@ def rounds(mutant: Mutant, covering: Covering, budget: float) -> list[dict[str, 
         strange = 1 if any(name in test.split("::")[0] for name in names) else _STRANGE
         ranked.append((covering.size[test] * cases[function] * strange, test))
     left = [test for _, test in sorted(ranked)]
-    made, spent = [], 0.0
+    built, spent = [], 0.0
     for most, longest in FIRST, SECOND, REST:
         chosen: dict[str, float] = {}
         for test in left if most else sorted(left, key=covering.seconds.__getitem__):
             seconds = covering.seconds[test]
             if seconds <= longest and spent + seconds <= budget and (len(chosen) < most or not most):
                 chosen[test], spent = seconds, spent + seconds
-        made.append(chosen)
+        built.append(chosen)
         left = [test for test in left if test not in chosen]
-    return [one for one in made if one]
+    return [one for one in built if one]
 
 
 @dataclass
@@ -117,16 +117,16 @@ class _Slot:
         child, outcome = self.child, self.outcome
         if child is None or outcome is None or not child.done():
             return None
-        found = child.result()
-        if found is None:
+        result = child.result()
+        if result is None:
             outcome.outcome, outcome.by = (
                 ("timeout", "") if child.timed_out else ("killed", "the process died")
             )
-        elif found["code"] == 5:
+        elif result["code"] == 5:
             outcome.by = "its tests are no longer there: record again"
-        elif found["code"]:
-            outcome.outcome, outcome.by = "killed", found["failed"] or "the package cannot be imported"
-        outcome.ran += found["ran"] if found else 0
+        elif result["code"]:
+            outcome.outcome, outcome.by = "killed", result["failed"] or "the package cannot be imported"
+        outcome.ran += result["ran"] if result else 0
         if outcome.outcome == "survived" and self.todo:
             self._next()
             return None

@@ -80,7 +80,7 @@ def mutants(file: str, source: bytes) -> list[Mutant]:
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    made: dict[tuple[int, int, str], Mutant] = {}
+    built: dict[tuple[int, int, str], Mutant] = {}
     for node in _mutable(tree, parents):
         begin = starts[node.lineno - 1] + node.col_offset
         end = starts[node.end_lineno - 1] + node.end_col_offset
@@ -96,10 +96,10 @@ def mutants(file: str, source: bytes) -> list[Mutant]:
             before = line.decode().strip()
             head, tail = line[: node.col_offset], line[node.end_col_offset :] if one_line(node) else b" ..."
             after = f"{head.decode()}{put}{tail.decode()}".strip()
-            made.setdefault(
+            built.setdefault(
                 (begin, end, put), Mutant(file, node.lineno, operator, before, after, begin, end, put, *scope)
             )
-    return sorted(made.values(), key=lambda one: (one.line, one.start, one.put))
+    return sorted(built.values(), key=lambda one: (one.line, one.start, one.put))
 
 
 def one_line(node: ast.expr | ast.stmt) -> bool:
@@ -112,13 +112,13 @@ Parents: TypeAlias = dict[ast.AST, tuple[ast.AST, str]]
 
 def _parents(tree: ast.AST) -> Parents:
     """Return what every node stands in, and as what."""
-    found: Parents = {}
+    results: Parents = {}
     for node in ast.walk(tree):
         for role, value in ast.iter_fields(node):
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
-                    found[child] = node, role
-    return found
+                    results[child] = node, role
+    return results
 
 
 def _above(node: ast.AST, parents: Parents) -> Iterator[tuple[ast.AST, str]]:

@@ -157,14 +157,14 @@ def score_curve(
             f"q and k of {inputs.source!r} have head_dim {inputs.q.shape[2]} and the setting "
             f"{setting.head_dim}; give --head-dim {inputs.q.shape[2]}"
         )
-    found = np.zeros((5, len(distances)))
+    result = np.zeros((5, len(distances)))
     for block, where in _blocks(distances):
-        found[:, where] = _block_of_scores(block, setting, inputs, recipe)
-    found /= inputs.q.shape[0] * inputs.q.shape[1] ** 2
-    found[[1, 3, 4]] = np.sqrt(found[[1, 3, 4]])
+        result[:, where] = _block_of_scores(block, setting, inputs, recipe)
+    result /= inputs.q.shape[0] * inputs.q.shape[1] ** 2
+    result[[1, 3, 4]] = np.sqrt(result[[1, 3, 4]])
     if recipe is None:
-        found[2:] = np.nan
-    return Scores(*found)
+        result[2:] = np.nan
+    return Scores(*result)
 
 
 def _block_of_scores(
@@ -181,10 +181,10 @@ def _block_of_scores(
         keys = inputs.k[head // inputs.group]
         if recipe is not None:
             queries, keys = (round_to(x, recipe.input).astype(np.float64) for x in (queries, keys))
-        k = exact_scores.turned(keys, origin, setting, precision)
+        k = exact_scores.rotated(keys, origin, setting, precision)
         own_k = _own_keys(subject, keys) if subject else None
         for query in queries:
-            q = exact_scores.turned(_repeated(query, block.size), table, setting, precision, setting.scale)
+            q = exact_scores.rotated(_repeated(query, block.size), table, setting, precision, setting.scale)
             out, scratch = np.empty((2, block.size, len(keys)))
             high, low = exact_scores.product(q, k, out, scratch)
             exact = high if low is None else high + low
@@ -208,8 +208,8 @@ def _own_scores(subject: Emulated, query: Array, table: Table, keys: Any) -> Arr
     """A recipe's scores of one query at every distance. Shapes: (d,), (s, p), (d, n) -> (s, n)."""
     typed = _repeated(query.astype(subject.input.carrier), len(table[0]))
     out = np.empty((len(typed), keys.shape[1]), scores.tile_dtype(subject))
-    turned = scores.operand(subject.rotate(typed, table), subject)
-    scores.form(turned, keys, subject, subject.setting.scale, out)
+    rotated = scores.operand(subject.rotate(typed, table), subject)
+    scores.form(rotated, keys, subject, subject.setting.scale, out)
     return out.astype(np.float64)
 
 

@@ -50,7 +50,7 @@ def decay(**options: Any) -> int:
     bound and the sum of Men et al., with the first distance at which it is negative.
     """
     from ropeaudit.console import output
-    from ropeaudit.features.decay.report import decay_report, drawn
+    from ropeaudit.features.decay.report import decay_report, plotted
     from ropeaudit.runtime import run_metadata
 
     columns = _columns(options)
@@ -64,15 +64,15 @@ def decay(**options: Any) -> int:
     jobs = [(one, source, recipe) for one in settings for source in sources for recipe in every]
     _check_size(len(jobs), len(distances))
     with output.opened(options["outputs"]) as files:
-        found, shapes, interrupted = _run(jobs, distances, sources, options)
+        results, shapes, interrupted = _run(jobs, distances, sources, options)
         about = run_metadata.gather() | {
             "stages": {f"{recipe.recipe.name} {recipe.dtype}": recipe.stages() for recipe in recipes}
         }
-        if found or not interrupted:
-            report = decay_report(found, shapes, about, columns, header=not options["no_header"])
-            output.deliver_drawn(report, functools.partial(drawn, shapes), files, options, interrupted)
+        if results or not interrupted:
+            report = decay_report(results, shapes, about, columns, header=not options["no_header"])
+            output.deliver_plotted(report, functools.partial(plotted, shapes), files, options, interrupted)
     if interrupted:
-        output.say_interrupted(f"{len(found)} of {len(jobs)} cases", files)
+        output.say_interrupted(f"{len(results)} of {len(jobs)} cases", files)
     return 130 if interrupted else 0
 
 
@@ -109,13 +109,13 @@ def _sources(options: dict[str, Any]) -> dict[str, Inputs | None]:
     """Return --qk value -> captured q and k, None where they are to be made."""
     from ropeaudit.inputs import qk as inputs
 
-    found: dict[str, Inputs | None] = {}
+    results: dict[str, Inputs | None] = {}
     for text in options["qk"] or ["ones,gaussian"]:
         for word in [text] if inputs.is_file(text) else [part.strip() for part in text.split(",")]:
             if not inputs.is_file(word):
                 inputs.check_kind(word)
-            found[word] = inputs.from_file(word) if inputs.is_file(word) else None
-    return found
+            results[word] = inputs.from_file(word) if inputs.is_file(word) else None
+    return results
 
 
 def _settings(options: dict[str, Any], sources: dict[str, Inputs | None]) -> list[Chosen]:
@@ -140,19 +140,19 @@ def _distances(items: Sequence[str], settings: Sequence[Chosen]) -> list[int]:
     if not items:
         known = [one.maximum for one in settings if one.maximum is not None]
         return readable(0, max(known, default=_USUAL))
-    found: list[int] = []
+    results: list[int] = []
     for word in [part for text in items for part in text.split(",")]:
         match = _PLAIN_RANGE.fullmatch(word.strip())
         if not match:
-            found += values.integers([word], "--distance")
+            results += values.integers([word], "--distance")
             continue
         first, last = (values.integer(match[name], "--distance") for name in ("first", "last"))
         if first > last:
             raise UsageError(f"--distance {word.strip()!r} does not count upwards; try 0-50000")
         check([first, last])
-        found += readable(first, last)
-    check(found)
-    return list(dict.fromkeys(found))
+        results += readable(first, last)
+    check(results)
+    return list(dict.fromkeys(results))
 
 
 def _check_size(jobs: int, distances: int) -> None:
@@ -177,26 +177,26 @@ def _run(
     from ropeaudit.reports.curves import dense
 
     progress = Progress(options["quiet"])
-    found: list[Decay] = []
+    results: list[Decay] = []
     shapes: dict[Any, Decay] = {}
     finer = dense(min(distances), max(distances))
     try:
         for done, (one, source, recipe) in enumerate(jobs):
-            inputs = sources[source] or _made(source, one.setting, options)
+            inputs = sources[source] or _built(source, one.setting, options)
             some = analysis.sample(inputs, options["vectors"])
             about, key = (one.label, one.maximum), (one.label, one.setting, source)
             shape = shapes.get(key) or analysis.decay(one.setting, some, finer, None, *about)
-            found.append(analysis.decay(one.setting, some, distances, recipe, *about))
+            results.append(analysis.decay(one.setting, some, distances, recipe, *about))
             shapes[key] = shape
             progress((done + 1) / len(jobs))
     except KeyboardInterrupt:
-        return found, list(shapes.values()), True
+        return results, list(shapes.values()), True
     finally:
         progress.clear()
-    return found, list(shapes.values()), False
+    return results, list(shapes.values()), False
 
 
-def _made(source: str, setting: RopeSetting, options: dict[str, Any]) -> Inputs:
+def _built(source: str, setting: RopeSetting, options: dict[str, Any]) -> Inputs:
     """One head of synthetic q and k; of constant ones a single vector says all."""
     from ropeaudit.inputs import qk as inputs
 

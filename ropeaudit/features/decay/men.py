@@ -38,14 +38,14 @@ def searched(setting: RopeSetting, recipe: Resolved | None = None) -> int:
 
 def _never(setting: RopeSetting) -> bool:
     """Whether half the pairs or more do not turn: they add 1 each, and the others at least -1."""
-    turning = np.count_nonzero(exact_scores.turns_per_token(setting)[0])
-    return bool(2 * turning <= setting.pairs)
+    rotator = np.count_nonzero(exact_scores.rotations_per_token(setting)[0])
+    return bool(2 * rotator <= setting.pairs)
 
 
 def _settled(setting: RopeSetting) -> float:
     """A distance past which every angle is clipped, or still: the sum no longer changes."""
-    turns = exact_scores.turns_per_token(setting)[0]
-    return float(setting.clip / (6.28 * turns[turns > 0.0].min(initial=np.inf)))
+    rotations = exact_scores.rotations_per_token(setting)[0]
+    return float(setting.clip / (6.28 * rotations[rotations > 0.0].min(initial=np.inf)))
 
 
 @functools.lru_cache(maxsize=256)
@@ -64,7 +64,7 @@ def first_failing(setting: RopeSetting, last: int, recipe: Resolved | None = Non
     if _never(plain):
         return None
     last = math.ceil(min(last, _settled(plain)))
-    sift = _clipped_sums(plain) if plain.clipped else _turned_sums(plain)
+    sift = _clipped_sums(plain) if plain.clipped else _rotated_sums(plain)
     for start in range(0, last + 1, _COLUMNS * _ROWS):
         sums, doubt = sift(start)
         for place in np.flatnonzero(sums < doubt):
@@ -85,7 +85,7 @@ def _first_emulated(subject: Emulated, last: int) -> int | None:
     return None
 
 
-def _turned_sums(setting: RopeSetting) -> Any:
+def _rotated_sums(setting: RopeSetting) -> Any:
     """A function start -> sums at start, start + 1, ... and how far they may be off: one product of matrices.
 
     cos((M + r) theta) = cos(M theta) cos(r theta) - sin(M theta) sin(r theta).

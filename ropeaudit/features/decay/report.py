@@ -57,11 +57,11 @@ _DECAYED = 0.5  # share of the RMS score at distance 0 below which scores "decay
 _MOST_SENTENCES, _MOST_CURVES = 3, 4
 
 
-def rows(found: Decay) -> list[dict[str, Any]]:
+def rows(results: Decay) -> list[dict[str, Any]]:
     """Return a row per distance with the columns of `COLUMNS`."""
-    setting, inputs, recipe = found.setting, found.inputs, found.recipe
+    setting, inputs, recipe = results.setting, results.inputs, results.recipe
     head = {
-        "setting": found.label,
+        "setting": results.label,
         **{name: getattr(setting, name) for name in ("head_dim", "rotary_dim", "base")},
         "scaling": str(setting.scaling),
         **{name: getattr(setting, name) for name in ("clip", "layout", "scale")},
@@ -72,41 +72,41 @@ def rows(found: Decay) -> list[dict[str, Any]]:
         "subject": recipe.recipe.name if recipe else None,
         "dtype": recipe.dtype.name if recipe else None,
     }
-    whole = {"first_failing": found.first, "subject_first_failing": found.own_first}
-    scores, nothing = found.scores, np.full(len(found.distances), np.nan)
+    whole = {"first_failing": results.first, "subject_first_failing": results.own_first}
+    scores, nothing = results.scores, np.full(len(results.distances), np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         columns = {
             "score_mean": scores.mean,
             "score_rms": scores.rms,
-            "mean_relative": scores.mean / found.start,
-            "rms_relative": scores.rms / found.start,
-            "bound": found.exact.bound,
-            "men_sum": found.exact.men_sum,
+            "mean_relative": scores.mean / results.start,
+            "rms_relative": scores.rms / results.start,
+            "bound": results.exact.bound,
+            "men_sum": results.exact.men_sum,
             "subject_mean": scores.own_mean,
             "subject_rms": scores.own_rms,
             "drift_rms": scores.drift_rms,
             "drift_relative": scores.drift_rms / scores.rms,
-            "subject_bound": found.own.bound if found.own else nothing,
-            "subject_men_sum": found.own.men_sum if found.own else nothing,
+            "subject_bound": results.own.bound if results.own else nothing,
+            "subject_men_sum": results.own.men_sum if results.own else nothing,
         }
-    made = []
-    for i, distance in enumerate(found.distances):
+    built = []
+    for i, distance in enumerate(results.distances):
         row = head | whole | {"distance": distance} | {k: float(v[i]) for k, v in columns.items()}
-        made.append({name: row[name] for name in COLUMNS})
-    return made
+        built.append({name: row[name] for name in COLUMNS})
+    return built
 
 
 def decay_report(
-    found: Sequence[Decay],
+    results: Sequence[Decay],
     shapes: Sequence[Decay],
-    circumstances: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     columns: Sequence[str] | None = None,
     header: bool = True,
 ) -> Report:
     """Return the report; `shapes` are the exact curves on dense distances, for the finding in words."""
-    whole = [row for one in found for row in rows(one)]
+    whole = [row for one in results for row in rows(one)]
     some = [name for name in ("setting", "source") if len({row[name] for row in whole}) > 1]
-    own = any(one.recipe for one in found)
+    own = any(one.recipe for one in results)
     several = ["first_failing"] if "setting" in some else []
     screen = [*some, *(("subject", "dtype") if own else ()), "distance", "mean_relative", "rms_relative"]
     screen += ["bound", "men_sum", *several]
@@ -118,10 +118,10 @@ def decay_report(
         dispensable=()
         if columns
         else ("drift_relative", "subject_bound", "subject_men_sum", "first_failing"),
-        headline=" ".join([*_headline(shapes), *_worst(found)]),
-        notes=_notes(found),
+        headline=" ".join([*_headline(shapes), *_worst(results)]),
+        notes=_notes(results),
         legend=LEGEND,
-        circumstances={"schema": SCHEMA, **circumstances},
+        metadata={"schema": SCHEMA, **metadata},
         header=header,
     )
 
@@ -131,9 +131,9 @@ def _headline(shapes: Sequence[Decay]) -> list[str]:
     by_setting: dict[tuple[str, RopeSetting], list[Decay]] = {}
     for one in shapes:
         by_setting.setdefault((one.label, one.setting), []).append(one)
-    said = [_sentence(some) for some in list(by_setting.values())[:_MOST_SENTENCES]]
-    more = len(by_setting) - len(said)
-    return [*said, f"({more} more settings.)"] if more else said
+    message = [_sentence(some) for some in list(by_setting.values())[:_MOST_SENTENCES]]
+    more = len(by_setting) - len(message)
+    return [*message, f"({more} more settings.)"] if more else message
 
 
 def _sentence(some: Sequence[Decay]) -> str:
@@ -179,9 +179,9 @@ def _failing(shape: Decay) -> str:
     return f"the sum of Men et al. is first negative at {shape.first}{inside}"
 
 
-def _worst(found: Sequence[Decay]) -> list[str]:
+def _worst(results: Sequence[Decay]) -> list[str]:
     """The recipe that is farthest off, over all distances."""
-    own = [one for one in found if one.recipe]
+    own = [one for one in results if one.recipe]
     if not own:
         return []
     off = [np.where(np.isnan(one.scores.drift_rms), np.inf, one.scores.drift_rms) for one in own]
@@ -192,22 +192,22 @@ def _worst(found: Sequence[Decay]) -> list[str]:
     return [f"{_name(one)} {what} at distance {one.distances[place]} ({one.inputs.source})."]
 
 
-def _notes(found: Sequence[Decay]) -> list[str]:
-    said = []
-    for one in found:
+def _notes(results: Sequence[Decay]) -> list[str]:
+    message = []
+    for one in results:
         last = max(one.distances)
         for recipe in (None, one.recipe) if one.recipe else (None,):
             limit = searched(one.setting, recipe)
             first = one.own_first if recipe else one.first
             if last > limit and first is None:
                 who = f"{one.label} {_name(one)}" if recipe else one.label
-                said.append(f"{who}: a first failing distance was looked for up to {limit} only.")
+                message.append(f"{who}: a first failing distance was looked for up to {limit} only.")
         if one.recipe and one.own_first != one.first:
-            said.append(
+            message.append(
                 f"{one.label} {_name(one)}: first failing distance "
                 f"{_or_none(one.own_first)}, exactly {_or_none(one.first)}."
             )
-    return list(dict.fromkeys(said))
+    return list(dict.fromkeys(message))
 
 
 def _name(one: Decay) -> str:
@@ -218,7 +218,7 @@ def _or_none(distance: int | None) -> str:
     return "none" if distance is None else str(distance)
 
 
-def drawn(shapes: Sequence[Decay], width: int = 48, plain: bool = False) -> str:
+def plotted(shapes: Sequence[Decay], width: int = 48, plain: bool = False) -> str:
     """Return small curves as text: RMS score of every q and k, and RoFormer's bound, over distance 0."""
     charts: list[tuple[str, Sequence[int], Any]] = []
     for one in shapes:

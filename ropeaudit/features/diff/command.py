@@ -34,13 +34,13 @@ def diff(**options: Any) -> int:
     columns = rows.chosen_columns(options, COLUMNS)
     conditions = [gates.parse(text, relative=True) for text in options["gates"]]
     ratio = analysis.RATIO if options["ratio"] is None else values.number(options["ratio"], "--ratio", "1.05")
-    found = analysis.compare(read(options["before"]), read(options["after"]), ratio)
-    gates.check_columns(conditions, [side for pair in found.pairs for side in (pair.before, pair.after)])
+    result = analysis.compare(read(options["before"]), read(options["after"]), ratio)
+    gates.check_columns(conditions, [side for pair in result.pairs for side in (pair.before, pair.after)])
     _, code = work.done(
         options,
-        lambda hear: [found],
+        lambda on_progress: [result],
         lambda differences, about: diff_report(differences[0], columns, about, options["unchanged"]),
         {},
         "comparisons",
     )
-    return work.judged(gates.broken_since(conditions, found.pairs), code)
+    return work.judged(gates.broken_since(conditions, result.pairs), code)

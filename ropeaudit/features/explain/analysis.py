@@ -55,7 +55,7 @@ class Blame:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class NonFinite:
     """Scores that are not finite: the stage that makes them, and those any of which repairs them all."""
 
     first: str
@@ -77,10 +77,10 @@ class Explanation:
     offset: int
     sample: Sample
     drift: Spread
-    truth: Spread
+    reference: Spread
     error: float
     blames: tuple[Blame, ...]
-    lost: Lost | None
+    nonfinite: NonFinite | None
     tolerance: Tolerance
     remedies: tuple[Remedy, ...]
     parts: Parts
@@ -95,7 +95,7 @@ class Explanation:
     @property
     def remedy(self) -> Remedy | None:
         """The smallest set of stages that meets the tolerance."""
-        return next((found for found in self.remedies if found.meets), None)
+        return next((result for result in self.remedies if result.meets), None)
 
 
 def explain(
@@ -119,8 +119,8 @@ def explain(
     """
     resolved = recipes.load(recipe).changed(changes or {}).resolve(parse(dtype))
     bound = remedies.tolerance(*tolerance) if tolerance else None
-    (found,) = run([Case(**case)], [resolved], [offset], bound)
-    return found
+    (result,) = run([Case(**case)], [resolved], [offset], bound)
+    return result
 
 
 def run(
@@ -187,16 +187,16 @@ class _One:
 
     def explained(self, tolerance: Tolerance | None) -> Explanation:
         """Measure everything there is to say."""
-        lost = self._lost() if self.drift.nonfinite else None
-        values = self._values() if lost is None else {}
+        nonfinite = self._nonfinite() if self.drift.nonfinite else None
+        values = self._values() if nonfinite is None else {}
         gathered = parts.gather(self.bench, self.recipe)
         terms = math.sqrt(gathered.terms / max(self.drift.count, 1))
-        cancelling = terms / self.bench.truth.rms if self.bench.truth.rms else math.inf
-        wanted = tolerance or remedies.usual(self.drift)
+        cancelling = terms / self.bench.reference.rms if self.bench.reference.rms else math.inf
+        requested = tolerance or remedies.usual(self.drift)
         table = self.inputs.q.shape[1] + max(0, self.offset)
-        names = [] if self.bench.truth.nonfinite else self.names
-        search = Search(self.bench, self.recipe, names, wanted, table)
-        found = search.run(lambda share: self.progress(_SHARE_OF_WORK))
+        names = [] if self.bench.reference.nonfinite else self.names
+        search = Search(self.bench, self.recipe, names, requested, table)
+        result = search.run(lambda share: self.progress(_SHARE_OF_WORK))
         self.progress(1.0)
         return Explanation(
             self.case,
@@ -206,12 +206,12 @@ class _One:
             self.offset,
             self.bench.scene.sample,
             self.drift,
-            self.bench.truth,
+            self.bench.reference,
             self.bench.error,
-            self._blames(values, lost, cancelling),
-            lost,
-            wanted,
-            tuple(found),
+            self._blames(values, nonfinite, cancelling),
+            nonfinite,
+            requested,
+            tuple(result),
             gathered,
             parts.wavelengths(self.bench),
             cancelling,
@@ -223,7 +223,7 @@ class _One:
         drifts = self.bench.drifts(some, lambda share: self.progress(_SHARE_OF_WORK * share))
         return {c: drift.rms**2 for c, drift in zip(self.coalitions, drifts, strict=True)}
 
-    def _lost(self) -> Lost:
+    def _nonfinite(self) -> NonFinite:
         """Let stage after stage round: the first with which a score is not finite is to blame."""
         order = [stage for stage in recipes.STAGES if stage in self.names]
         prefixes = [order[:count] for count in range(len(order) + 1)]
@@ -231,14 +231,14 @@ class _One:
         first = next(count for count, drift in enumerate(drifts) if drift.nonfinite)
         repaired = self.bench.drifts(shares.without(self.recipe, [stage]) for stage in order)
         good = (stage for stage, drift in zip(order, repaired, strict=True) if not drift.nonfinite)
-        return Lost(order[first - 1] if first else "input", tuple(good))
+        return NonFinite(order[first - 1] if first else "input", tuple(good))
 
     def _blames(
-        self, values: Mapping[shares.Coalition, float], lost: Lost | None, cancelling: float
+        self, values: Mapping[shares.Coalition, float], nonfinite: NonFinite | None, cancelling: float
     ) -> tuple[Blame, ...]:
-        whole, found, nobody = self.drift.rms, dict[str, float](), frozenset[str]()
+        whole, results, nobody = self.drift.rms, dict[str, float](), frozenset[str]()
         if values and whole:
-            found = {stage: value / whole**2 for stage, value in shares.shapley(values).items()}
+            results = {stage: value / whole**2 for stage, value in shares.shapley(values).items()}
         stages, blames = self.recipe.stages(), []
         for stage in shares.SHARED:
             drifts = self.bench.drifts(
@@ -248,15 +248,15 @@ class _One:
                 ]
             )
             left = drifts[1].rms
-            share = found.get(stage, math.nan if lost or not whole else 0.0)
+            share = results.get(stage, math.nan if nonfinite or not whole else 0.0)
             removed = 1.0 - left / whole if whole else math.nan
-            first = lost is not None and stage in (lost.first, *lost.repaired_by)
-            overflows = first or (lost is not None and drifts[0].nonfinite > 0)
+            first = nonfinite is not None and stage in (nonfinite.first, *nonfinite.repaired_by)
+            overflows = first or (nonfinite is not None and drifts[0].nonfinite > 0)
             cause = causes.cause(stage, overflows, cancelling, self.setting.head_dim)
             blames.append(Blame(stage, stages[stage], drifts[0].rms, left, removed, share, cause))
-        if lost and lost.first == "input":
+        if nonfinite and nonfinite.first == "input":
             blames.append(Blame("input", stages["input"], math.nan, math.nan, math.nan, math.nan, "overflow"))
-        blames.sort(key=lambda one: _badness(one, lost))
+        blames.sort(key=lambda one: _badness(one, nonfinite))
         rest = values[nobody] / whole**2 if values and whole else math.nan
         if rest >= _REST_SHOWN:
             left = math.sqrt(values[nobody])
@@ -264,7 +264,7 @@ class _One:
         return tuple(blames)
 
 
-def _badness(one: Blame, lost: Lost | None) -> tuple[bool, float]:
+def _badness(one: Blame, nonfinite: NonFinite | None) -> tuple[bool, float]:
     """Sort key: the stage that loses scores first, then by share; equals stay in the order of stages."""
     share = 0.0 if math.isnan(one.share) else round(one.share, _DIGITS)
-    return not (lost and lost.first == one.stage), -share
+    return not (nonfinite and nonfinite.first == one.stage), -share

@@ -52,8 +52,8 @@ def explain(**options: Any) -> int:
     arguments = _arguments(options)
     _, code = work.done(
         options,
-        lambda hear: analysis.run(**arguments, progress=hear),
-        lambda found, about: explain_report(found, kind, columns, about),
+        lambda on_progress: analysis.run(**arguments, progress=on_progress),
+        lambda results, about: explain_report(results, kind, columns, about),
         work.stages(arguments["chosen"]),
         "cases",
     )

@@ -56,17 +56,17 @@ def gather(bench: Bench, recipe: Resolved) -> Parts:
     """Return the parts of a recipe's drift over the sampled heads."""
     table, heads = bench.table(recipe), bench.scene.sample.heads
     with mapping(run_metadata.threads()) as mapped:
-        found: list[Parts] = list(mapped(lambda head: _of_head(bench, recipe, table, head), heads))
-    for later in found[1:]:
-        found[0].merge(later)
-    return found[0]
+        results: list[Parts] = list(mapped(lambda head: _of_head(bench, recipe, table, head), heads))
+    for later in results[1:]:
+        results[0].merge(later)
+    return results[0]
 
 
 def wavelengths(bench: Bench) -> Array:
     """Return the tokens of a full turn of every pair, inf for one that never turns. Shapes: -> (p,)."""
-    turns: Array = exact_scores.turns_per_token(bench.scene.setting)[0]
+    rotations: Array = exact_scores.rotations_per_token(bench.scene.setting)[0]
     with np.errstate(divide="ignore"):
-        return np.asarray(1.0 / turns)
+        return np.asarray(1.0 / rotations)
 
 
 def _of_head(bench: Bench, recipe: Resolved, table: Table, head: int) -> Parts:
@@ -75,7 +75,7 @@ def _of_head(bench: Bench, recipe: Resolved, table: Table, head: int) -> Parts:
     sides = [np.stack(split_pairs(x, setting)).astype(np.float64) for x in (exact.q, exact.k)]
     norms = np.stack([np.hypot(a, b).sum(axis=0) for a, b in sides])
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-        q, k = (bench.turned(name, head, table, recipe).astype(np.float64) for name in ("q", "k"))
+        q, k = (bench.rotated(name, head, table, recipe).astype(np.float64) for name in ("q", "k"))
         terms = setting.scale * (np.abs(q) @ np.abs(k).T)
         hide(terms, hidden)
         drift = bench.drift(head, bench.formed(q, k, recipe))

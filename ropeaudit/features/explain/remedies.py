@@ -36,18 +36,18 @@ class Tolerance:
     def __str__(self) -> str:
         return f"{self.column} <= {self.bound:.3g}" if self.column else "every score finite"
 
-    def value(self, drift: Spread, truth: Spread) -> float:
+    def value(self, drift: Spread, reference: Spread) -> float:
         """Return what the bound is on, in a drift."""
         if self.column == "drift_max":
             return drift.max
         rms = drift.rms
-        return rms / truth.rms if self.column == "drift_relative" and truth.rms else rms
+        return rms / reference.rms if self.column == "drift_relative" and reference.rms else rms
 
-    def met_by(self, drift: Spread, truth: Spread) -> bool:
+    def met_by(self, drift: Spread, reference: Spread) -> bool:
         """Tell whether a drift is within the bound; nan is not."""
         if not self.column:
             return not drift.nonfinite
-        return self.value(drift, truth) <= self.bound
+        return self.value(drift, reference) <= self.bound
 
 
 def parse(text: str) -> Tolerance:
@@ -98,11 +98,11 @@ class Search:
     """The search for one recipe. positions: how many a table holds."""
 
     def __init__(
-        self, bench: Bench, recipe: Resolved, names: Sequence[str], wanted: Tolerance, positions: int
+        self, bench: Bench, recipe: Resolved, names: Sequence[str], requested: Tolerance, positions: int
     ) -> None:
         """Keep what is searched: `names` are the stages that can be widened."""
         self.bench, self.recipe, self.names = bench, recipe, names
-        self.wanted, self.positions = wanted, positions
+        self.requested, self.positions = requested, positions
         (self.whole,) = bench.drifts([recipe])
 
     def run(self, progress: Callable[[float], None] = lambda share: None) -> list[Remedy]:
@@ -112,13 +112,13 @@ class Search:
         """
         if self._meets(self.whole):
             return [self._remedy({})]
-        found: list[Remedy] = []
+        results: list[Remedy] = []
         for size in range(1, len(self.names) + 1):
             progress(0.0)
-            found.append(self._best(list(combinations(self.names, size))))
-            if found[-1].meets:
+            results.append(self._best(list(combinations(self.names, size))))
+            if results[-1].meets:
                 break
-        return found
+        return results
 
     def _best(self, sets: Sequence[tuple[str, ...]]) -> Remedy:
         exact = self.bench.drifts(shares.without(self.recipe, some) for some in sets)
@@ -127,14 +127,16 @@ class Search:
         if meeting:
             remedies = [self._narrowest(sets[i], self._meets) for i in meeting[:_MOST_SETS]]
             return min(remedies, key=lambda r: (_doubles(r.widths), _size(r.drift)))
-        lost, least = _size(exact[order[0]])
-        return self._narrowest(sets[order[0]], lambda drift: _size(drift) <= (lost, least * _ALIKE))
+        nonfinite, least = _size(exact[order[0]])
+        return self._narrowest(sets[order[0]], lambda drift: _size(drift) <= (nonfinite, least * _ALIKE))
 
     def _narrowest(self, stages: Sequence[str], enough: Callable[[Spread], bool]) -> Remedy:
         """Return a set in the narrowest formats with which its drift is small enough."""
         narrow = [s for s in stages if any(f.precision < FP32.precision for f in self._formats(s))]
-        for kept in range(len(narrow), 0, -1):
-            tries = [{s: FP32 if s in some else FP64 for s in stages} for some in combinations(narrow, kept)]
+        for stored in range(len(narrow), 0, -1):
+            tries = [
+                {s: FP32 if s in some else FP64 for s in stages} for some in combinations(narrow, stored)
+            ]
             drifts = self.bench.drifts(shares.widened(self.recipe, widths) for widths in tries)
             good = [i for i, drift in enumerate(drifts) if enough(drift)]
             if good:
@@ -158,7 +160,7 @@ class Search:
         )
 
     def _meets(self, drift: Spread) -> bool:
-        return self.wanted.met_by(drift, self.bench.truth)
+        return self.requested.met_by(drift, self.bench.reference)
 
     def _formats(self, stage: str) -> tuple[Format, ...]:
         return shares.formats(self.recipe, stage)

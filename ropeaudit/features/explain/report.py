@@ -42,47 +42,47 @@ _ALIKE = 1.25  # how much more drift than the other kind of pair one must have t
 
 
 def explain_report(
-    found: Sequence[Explanation], kind: str, columns: Sequence[str] | None, circumstances: Mapping[str, Any]
+    results: Sequence[Explanation], kind: str, columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report, its rows by `kind`; `columns` chooses and orders what is shown and written."""
-    whole = {name: [row for one in found for row in rows(one, name)] for name in KINDS}
+    whole = {name: [row for one in results for row in rows(one, name)] for name in KINDS}
     varying = settings.varying(whole["stage"])
-    first = [*([] if len(found) == 1 else ["subject", "dtype", "offset"]), *varying]
+    first = [*([] if len(results) == 1 else ["subject", "dtype", "offset"]), *varying]
     further = {}
     for name in KINDS:
         if name != kind:
             further[_PLURAL[name]] = Report(whole[name], [*own_columns(name), *varying], ())
-    if kind == "stage" and found:
+    if kind == "stage" and results:
         further["remedies"] = Report(
             whole["remedy"],
             [*own_columns("remedy"), *varying],
             [*first, *_SCREEN["remedy"]],
             dispensable=_DISPENSABLE,
-            headline=_search(found) if whole["remedy"] else "",
+            headline=_search(results) if whole["remedy"] else "",
             legend=_LEGENDS["remedy"],
         )
         pairs = further.pop("pairs")
-        further["pairs"] = Report(pairs.rows, pairs.columns, (), headline=frequencies(_worst(found)))
+        further["pairs"] = Report(pairs.rows, pairs.columns, (), headline=frequencies(_worst(results)))
     return Report(
         rows=whole[kind],
         columns=list(columns or COLUMNS[kind]),
         screen=list(columns or [*first, *_SCREEN[kind]]),
         dispensable=() if columns else _DISPENSABLE,
-        headline=headline(found),
-        notes=notes(found),
+        headline=headline(results),
+        notes=notes(results),
         legend=LEGEND if kind == "stage" else _LEGENDS[kind],
-        circumstances={"schema": SCHEMA, "by": kind, **circumstances},
+        metadata={"schema": SCHEMA, "by": kind, **metadata},
         further=further,
     )
 
 
-def headline(found: Sequence[Explanation]) -> str:
+def headline(results: Sequence[Explanation]) -> str:
     """Return the finding in a sentence: the worst case, the stage to blame, and the remedy."""
-    if not found:
+    if not results:
         return "No case was explained."
-    one = _worst(found)
-    worst = f"Worst of {len(found)} cases: " if len(found) > 1 else ""
-    return worst + (_overflow(one) if one.lost else _drift(one))
+    one = _worst(results)
+    worst = f"Worst of {len(results)} cases: " if len(results) > 1 else ""
+    return worst + (_overflow(one) if one.nonfinite else _drift(one))
 
 
 def _who(one: Explanation) -> str:
@@ -104,7 +104,7 @@ def _drift(one: Explanation) -> str:
 
 def _overflow(one: Explanation) -> str:
     share = percent(one.drift.nonfinite / one.drift.count)
-    first = next(blame for blame in one.blames if one.lost and blame.stage == one.lost.first)
+    first = next(blame for blame in one.blames if one.nonfinite and blame.stage == one.nonfinite.first)
     size = (
         f"{_who(one)}: {share} of the scores are nan or infinite (overflow, first at the {_noun(first.stage)}"
     )
@@ -133,7 +133,7 @@ def _left(one: Explanation) -> str:
     if drift.nonfinite:
         return f"{drift.nonfinite} scores that are not finite"
     column = one.tolerance.column or "drift_rms"
-    return f"{column} = {short(float(one.tolerance.value(drift, one.truth)))}"
+    return f"{column} = {short(float(one.tolerance.value(drift, one.reference)))}"
 
 
 def words(remedy: Remedy) -> str:
@@ -142,8 +142,8 @@ def words(remedy: Remedy) -> str:
     for stage in STAGES:
         if stage in remedy.widths:
             by_format.setdefault(remedy.widths[stage].name, []).append(stage)
-    kept = [f"{_listed(stages)} in {name}" for name, stages in sorted(by_format.items())]
-    return f"keeping {' and '.join(kept)}"
+    stored = [f"{_listed(stages)} in {name}" for name, stages in sorted(by_format.items())]
+    return f"keeping {' and '.join(stored)}"
 
 
 def _noun(stage: str) -> str:
@@ -154,14 +154,14 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _search(found: Sequence[Explanation]) -> str:
-    one = found[0]
+def _search(results: Sequence[Explanation]) -> str:
+    one = results[0]
     if one.tolerance.given:
         return f"Stages to keep wider until {one.tolerance}, fewest first:"
     usual = f"a tenth of the RMS drift is left (--tolerance drift_rms={USUAL_SHARE * one.drift.rms:.2g})"
-    if any(other.lost for other in found):
-        usual = "every score is finite" if len(found) == 1 else f"{usual}, or every score is finite"
-    elif len(found) > 1:
+    if any(other.nonfinite for other in results):
+        usual = "every score is finite" if len(results) == 1 else f"{usual}, or every score is finite"
+    elif len(results) > 1:
         usual = "a tenth of the RMS drift is left (--tolerance sets a bound)"
     return f"Stages to keep wider until {usual}, fewest first:"
 
@@ -178,50 +178,50 @@ def frequencies(one: Explanation) -> str:
     fast = one.wavelengths < length
     count, slow_count = int(fast.sum()), int((~fast).sum())
     quick, slow, rest = float(held[:-1][fast].sum()), float(held[:-1][~fast].sum()), float(held[-1])
-    said = (
+    message = (
         f"Frequencies: {count} fast pairs (wavelength below {length} tokens) hold {part(quick)} of the "
         f"drift, {slow_count} slow ones {part(slow)}, sum and store {part(rest)}"
     )
     if rest > _NEITHER or not count or not slow_count or max(quick, slow) <= 0:
-        return f"{said}."
+        return f"{message}."
     times = ratio(quick / count, slow / slow_count) if slow > 0 else math.inf
     if not 1 / _ALIKE <= times <= _ALIKE:
         which = "fast, positional" if times > 1 else "slow, semantic"
-        return f"{said}: pair for pair the {which} ones suffer more."
-    return f"{said}: pair for pair both suffer alike."
+        return f"{message}: pair for pair the {which} ones suffer more."
+    return f"{message}: pair for pair both suffer alike."
 
 
-def notes(found: Sequence[Explanation]) -> list[str]:
+def notes(results: Sequence[Explanation]) -> list[str]:
     """Return what the reader must know: scores left out, shares that are not defined, float64 stages."""
-    said = []
-    for one in found:
+    message = []
+    for one in results:
         heads, size, _ = one.inputs.q.shape
         sampled = one.sample
         if not sampled.covers(one.inputs):
-            said.append(
+            message.append(
                 f"{one.recipe.dtype} {one.subject}: {len(sampled.heads)} of {heads} heads and "
                 f"{sampled.positions.size} of {size} positions, evenly spread, were looked at."
             )
-        if one.lost:
-            repairs = " or ".join(one.lost.repaired_by)
+        if one.nonfinite:
+            repairs = " or ".join(one.nonfinite.repaired_by)
             alone = f"{repairs} alone repairs" if repairs else "no stage alone repairs"
-            said.append(
+            message.append(
                 f"{_who(one)}: shares are not defined while scores are not finite; {alone} them all. Give "
                 "the set of a remedy as --set to see what drift is left."
             )
         elif one.drift.rms and any(math.isnan(blame.share) for blame in one.blames):
-            said.append(f"{_who(one)}: some mixtures of formats overflow, so shares are not defined.")
+            message.append(f"{_who(one)}: some mixtures of formats overflow, so shares are not defined.")
         elif (last := one.blames[-1]).stage == FLOAT64 and last.share > _NOTABLE:
-            said.append(
+            message.append(
                 f"{_who(one)}: {part(last.share)} of the drift is left with every stage in float64; there is "
                 "no wider format here."
             )
-    return list(dict.fromkeys(said))
+    return list(dict.fromkeys(message))
 
 
-def _worst(found: Sequence[Explanation]) -> Explanation:
-    def gravity(one: Explanation) -> tuple[int, float]:
-        relative = ratio(one.drift.rms, one.truth.rms)
+def _worst(results: Sequence[Explanation]) -> Explanation:
+    def severity(one: Explanation) -> tuple[int, float]:
+        relative = ratio(one.drift.rms, one.reference.rms)
         return one.drift.nonfinite, relative if relative == relative else 0.0
 
-    return max(found, key=gravity)
+    return max(results, key=severity)

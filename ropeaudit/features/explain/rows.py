@@ -84,10 +84,10 @@ KINDS = tuple(_OWN)
 COLUMNS: dict[str, dict[str, str]] = {kind: _COMMON | own for kind, own in _OWN.items()}
 
 
-def rows(found: Explanation, kind: str) -> list[dict[str, Any]]:
+def rows(results: Explanation, kind: str) -> list[dict[str, Any]]:
     """Return the rows of a kind, with the columns of `COLUMNS[kind]`."""
-    common = _common(found)
-    return [common | row for row in _ROWS[kind](found)]
+    common = _common(results)
+    return [common | row for row in _ROWS[kind](results)]
 
 
 def own_columns(kind: str) -> list[str]:
@@ -95,28 +95,28 @@ def own_columns(kind: str) -> list[str]:
     return [*_NAMES, *_OWN[kind]]
 
 
-def _common(found: Explanation) -> dict[str, Any]:
+def _common(results: Explanation) -> dict[str, Any]:
     values = {
         "schema": SCHEMA,
-        "subject": found.subject,
-        "dtype": found.recipe.dtype.name,
-        "offset": found.offset,
-        **settings.row(found),
-        "sampled_positions": int(found.sample.positions.size),
-        "sampled_heads": len(found.sample.heads),
-        "scores": found.drift.count,
-        "nonfinite": found.drift.nonfinite,
-        "reference_rms": found.truth.rms,
-        "reference_error": found.error,
-        "drift_max": found.drift.max,
-        "drift_rms": found.drift.rms,
-        "drift_relative": ratio(found.drift.rms, found.truth.rms),
+        "subject": results.subject,
+        "dtype": results.recipe.dtype.name,
+        "offset": results.offset,
+        **settings.row(results),
+        "sampled_positions": int(results.sample.positions.size),
+        "sampled_heads": len(results.sample.heads),
+        "scores": results.drift.count,
+        "nonfinite": results.drift.nonfinite,
+        "reference_rms": results.reference.rms,
+        "reference_error": results.error,
+        "drift_max": results.drift.max,
+        "drift_rms": results.drift.rms,
+        "drift_relative": ratio(results.drift.rms, results.reference.rms),
     }
     return {name: values[name] for name in _COMMON}
 
 
-def _stages(found: Explanation) -> Iterator[dict[str, Any]]:
-    for one in found.blames:
+def _stages(results: Explanation) -> Iterator[dict[str, Any]]:
+    for one in results.blames:
         yield {
             "stage": one.stage,
             "format": one.format,
@@ -128,14 +128,14 @@ def _stages(found: Explanation) -> Iterator[dict[str, Any]]:
         }
 
 
-def _pairs(found: Explanation) -> Iterator[dict[str, Any]]:
-    parts, count = found.parts, found.drift.count
-    norms = parts.norms / (len(found.sample.heads) * found.sample.positions.size)
+def _pairs(results: Explanation) -> Iterator[dict[str, Any]]:
+    parts, count = results.parts, results.drift.count
+    norms = parts.norms / (len(results.sample.heads) * results.sample.positions.size)
     for index, (squares, product) in enumerate(zip(parts.squares, parts.products, strict=True)):
-        last = index == len(found.wavelengths)
+        last = index == len(results.wavelengths)
         yield {
             "pair": REST if last else index,
-            "wavelength": math.nan if last else float(found.wavelengths[index]),
+            "wavelength": math.nan if last else float(results.wavelengths[index]),
             "part_rms": math.sqrt(squares / count),
             "share": ratio(float(product), parts.whole),
             "q_norm": math.nan if last else float(norms[0, index]),
@@ -143,50 +143,50 @@ def _pairs(found: Explanation) -> Iterator[dict[str, Any]]:
         }
 
 
-def _positions(found: Explanation) -> Iterator[dict[str, Any]]:
-    queries, size = found.parts.queries, found.sample.positions.size
-    seen = np.arange(1, size + 1) if found.case.mask == "causal" else np.full(size, size)
+def _positions(results: Explanation) -> Iterator[dict[str, Any]]:
+    queries, size = results.parts.queries, results.sample.positions.size
+    seen = np.arange(1, size + 1) if results.case.mask == "causal" else np.full(size, size)
     bins = size if size <= _MOST_QUERIES else _BINS
     for some in np.array_split(np.arange(size), bins):
         squares = float(queries[some].sum())
         yield {
-            "first_query": int(found.sample.positions[some[0]]),
-            "last_query": int(found.sample.positions[some[-1]]),
-            "part_rms": math.sqrt(squares / (seen[some].sum() * len(found.sample.heads))),
-            "share": ratio(squares, found.parts.whole),
+            "first_query": int(results.sample.positions[some[0]]),
+            "last_query": int(results.sample.positions[some[-1]]),
+            "part_rms": math.sqrt(squares / (seen[some].sum() * len(results.sample.heads))),
+            "share": ratio(squares, results.parts.whole),
         }
 
 
-def _heads(found: Explanation) -> Iterator[dict[str, Any]]:
-    count = masks.count(found.case.mask, found.sample.positions.size)
-    for head, squares in found.parts.heads.items():
+def _heads(results: Explanation) -> Iterator[dict[str, Any]]:
+    count = masks.count(results.case.mask, results.sample.positions.size)
+    for head, squares in results.parts.heads.items():
         yield {
             "head": head,
             "part_rms": math.sqrt(squares / count),
-            "share": ratio(squares, found.parts.whole),
+            "share": ratio(squares, results.parts.whole),
         }
 
 
-def _remedies(found: Explanation) -> Iterator[dict[str, Any]]:
-    for one in found.remedies:
+def _remedies(results: Explanation) -> Iterator[dict[str, Any]]:
+    for one in results.remedies:
         yield {
             "size": len(one.widths),
-            "set": changes(found, one),
+            "set": changes(results, one),
             "left_rms": one.drift.rms,
             "left_max": one.drift.max,
-            "left_relative": ratio(one.drift.rms, found.truth.rms),
+            "left_relative": ratio(one.drift.rms, results.reference.rms),
             "left_nonfinite": one.drift.nonfinite,
             "removed": one.removed,
             "meets": "yes" if one.meets else "no",
-            "tolerance": str(found.tolerance),
+            "tolerance": str(results.tolerance),
             "table_bytes": one.table_bytes,
             "multiply_bits": one.multiply_bits,
         }
 
 
-def changes(found: Explanation, remedy: Remedy) -> str:
+def changes(results: Explanation, remedy: Remedy) -> str:
     """Return a remedy as --set takes it: angle=fp64,table=fp32."""
-    wide = shares.widened(found.recipe, remedy.widths)
+    wide = shares.widened(results.recipe, remedy.widths)
     texts = {s: "/".join(dict.fromkeys(f.short for f in shares.formats(wide, s))) for s in remedy.widths}
     return ",".join(f"{stage}={texts[stage]}" for stage in STAGES if stage in texts) or "nothing"
 

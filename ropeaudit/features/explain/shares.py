@@ -27,10 +27,10 @@ SHARED = tuple(stage for stage in STAGES if stage not in ("input", "softmax"))
 
 def formats(recipe: Resolved, stage: str) -> tuple[Format, ...]:
     """Return the formats of a stage: computed and stored, one alone, or none."""
-    found = getattr(recipe, stage)
-    if found is None:
+    result = getattr(recipe, stage)
+    if result is None:
         return ()
-    return found if isinstance(found, tuple) else (found,)
+    return result if isinstance(result, tuple) else (result,)
 
 
 def widened(recipe: Resolved, stages: Mapping[str, Format]) -> Resolved:
@@ -40,9 +40,9 @@ def widened(recipe: Resolved, stages: Mapping[str, Format]) -> Resolved:
     """
     changes: dict[str, Any] = {}
     for stage, wide in stages.items():
-        found = tuple(wide if wide.precision > f.precision else f for f in formats(recipe, stage))
-        if found:
-            changes[stage] = found if isinstance(getattr(recipe, stage), tuple) else found[0]
+        results = tuple(wide if wide.precision > f.precision else f for f in formats(recipe, stage))
+        if results:
+            changes[stage] = results if isinstance(getattr(recipe, stage), tuple) else results[0]
     return replace(recipe, **changes)
 
 
@@ -85,11 +85,11 @@ def shapley(values: Mapping[Coalition, float]) -> dict[str, float]:
     (2.0, 3.0)
     """
     everybody = max(values, key=len)
-    count, found = len(everybody), {}
+    count, result = len(everybody), {}
     for player in everybody:
         total = 0.0
         for some, value in values.items():
             if player not in some:
                 total += (values[some | {player}] - value) / (count * math.comb(count - 1, len(some)))
-        found[player] = total
-    return found
+        result[player] = total
+    return result

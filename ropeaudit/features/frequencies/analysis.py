@@ -53,7 +53,7 @@ def rows(
     thetas = exact_frequencies.frequencies(setting)
     stored = _stored(setting, formats, recipes)
     merged = {f"shared_position_{fmt.short}": first_shared_position(fmt) for fmt in formats}
-    found = []
+    results = []
     for i, theta in enumerate(thetas):
         with precise():
             wavelength = float(2 * PI / theta) if theta else math.inf
@@ -64,18 +64,18 @@ def rows(
         row |= merged
         for name, (values, meant) in stored.items():
             row |= {name: float(values[i]), f"{name}_error": _relative(meant[i], theta)}
-        found.append(row)
-    return found
+        results.append(row)
+    return results
 
 
-def headline(found: Sequence[Row], formats: Sequence[Format]) -> str:
+def headline(results: Sequence[Row], formats: Sequence[Format]) -> str:
     """Return the finding in a sentence: which turns are never completed, and where angles coincide."""
-    if not found:
+    if not results:
         return "No pair is rotated."
-    unfinished = sum(row["wavelength"] > row["maximum"] for row in found)
-    first = {fmt.short: min(row[f"shared_{fmt.short}"] for row in found) for fmt in formats}
+    unfinished = sum(row["wavelength"] > row["maximum"] for row in results)
+    first = {fmt.short: min(row[f"shared_{fmt.short}"] for row in results) for fmt in formats}
     places = ", ".join(f"{position} in {name}" for name, position in first.items())
-    text = f"{unfinished} of {len(found)} pairs turn less than once up to the maximum position"
+    text = f"{unfinished} of {len(results)} pairs turn less than once up to the maximum position"
     return f"{text}; neighbouring positions first share an angle at {places}." if places else f"{text}."
 
 
@@ -115,9 +115,9 @@ def first_shared_angle(theta: Decimal, fmt: Format) -> int:
         if first and _step(exact * (first - 1), spacing, start) == _step(exact * first, spacing, start):
             return min(first - 1, past)
         count = math.floor(end / exact) - first  # pairs of neighbours that lie in [start, end]
-        found = _first_in_cell(exact / spacing, first)
-        if count > 0 and found is not None and found < first + count:
-            return min(found, past)
+        results = _first_in_cell(exact / spacing, first)
+        if count > 0 and results is not None and results < first + count:
+            return min(results, past)
         spacing, start = 2 * spacing, end
 
 
@@ -151,12 +151,12 @@ def _first_in_cell(step: Fraction, first: int) -> int | None:
     """
     a, m = step.numerator, step.denominator
     at = (2 * a * first + m) % (4 * m)
-    found = []
+    results = []
     for low, high in ((0, 2 * m - 2 * a), (2 * m + 1, 4 * m - 2 * a - 1)):
         if low <= high:
             more = _first_residue(2 * a, 4 * m, (low - at) % (4 * m), high - low)
-            found += [] if more is None else [first + more]
-    return min(found, default=None)
+            results += [] if more is None else [first + more]
+    return min(results, default=None)
 
 
 def _first_residue(a: int, m: int, low: int, width: int) -> int | None:
@@ -171,29 +171,29 @@ def _first_residue(a: int, m: int, low: int, width: int) -> int | None:
     x = -(-low // a)
     if a * x <= low + width:
         return x
-    turns = _first_residue(-m % a, a, low % a, width)
-    return None if turns is None else -(-(low + m * turns) // a)
+    rotations = _first_residue(-m % a, a, low % a, width)
+    return None if rotations is None else -(-(low + m * rotations) // a)
 
 
 def _stored(
     setting: RopeSetting, formats: Sequence[Format], recipes: Sequence[Recipe]
 ) -> dict[str, tuple[Array, list[Decimal]]]:
     """Return name -> the numbers that a recipe stores, and the frequencies that they stand for."""
-    found = {}
+    results = {}
     for recipe in recipes:
         resolved = [(fmt, recipe.resolve(fmt)) for fmt in formats]
-        same = len({kept.frequency for _, kept in resolved}) == 1
-        for fmt, kept in resolved[: 1 if same else None]:
-            values = _values(kept, setting)
+        same = len({stored.frequency for _, stored in resolved}) == 1
+        for fmt, stored in resolved[: 1 if same else None]:
+            values = _values(stored, setting)
             name = recipe.name if same else f"{recipe.name}_{fmt.short}"
-            found[name] = values, _meant(values, kept, setting)
-    return found
+            results[name] = values, _meant(values, stored, setting)
+    return results
 
 
 def _values(recipe: Resolved, setting: RopeSetting) -> Array:
     computed, stored = recipe.frequency
-    kept = frequencies(setting, recipe.recipe.frequency_form, computed)
-    return round_to(kept, stored).astype(np.float64)
+    cached = frequencies(setting, recipe.recipe.frequency_form, computed)
+    return round_to(cached, stored).astype(np.float64)
 
 
 def _meant(values: Array, recipe: Resolved, setting: RopeSetting) -> list[Decimal]:
@@ -208,8 +208,8 @@ def _meant(values: Array, recipe: Resolved, setting: RopeSetting) -> list[Decima
     return decimals
 
 
-def _relative(found: Decimal, theta: Decimal) -> float:
-    if theta == 0 or not found.is_finite():
-        return 0.0 if found == theta else math.inf
+def _relative(results: Decimal, theta: Decimal) -> float:
+    if theta == 0 or not results.is_finite():
+        return 0.0 if results == theta else math.inf
     with precise():
-        return float((found - theta) / theta)
+        return float((results - theta) / theta)

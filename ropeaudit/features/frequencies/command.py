@@ -137,16 +137,16 @@ def _best(dump: Any, settings: Sequence[Chosen]) -> tuple[Any, str]:
     from ropeaudit.errors import BadInput
     from ropeaudit.recognition.check import check
 
-    found, refused = [], BadInput("--against: no setting rotates any pair; choose one that does")
+    results, refused = [], BadInput("--against: no setting rotates any pair; choose one that does")
     for one in settings:
         try:
             if one.setting.pairs:
-                found.append((check(dump, one.setting, one.label), one.label))
+                results.append((check(dump, one.setting, one.label), one.label))
         except BadInput as error:
             refused = error
-    if not found:
+    if not results:
         raise refused
-    return min(found, key=lambda pair: (not pair[0].agrees, [one.rank for one in pair[0].hypotheses[:1]]))
+    return min(results, key=lambda pair: (not pair[0].agrees, [one.rank for one in pair[0].hypotheses[:1]]))
 
 
 def _line(one: Any) -> str:
@@ -172,13 +172,13 @@ def _report(
     from ropeaudit.reports import Report
     from ropeaudit.runtime import run_metadata
 
-    wanted = values.names(options["columns"], "--columns")
-    for name in wanted:
+    requested = values.names(options["columns"], "--columns")
+    for name in requested:
         if name not in columns:
             raise UnknownName("column", name, columns)
     if len({row["setting"] for row in rows}) <= 1:
         hidden = hidden | {"setting"}
-    screen = wanted or [name for name in columns if name not in hidden]
-    texts["dispensable"] = () if wanted else texts.get("dispensable", ())
+    screen = requested or [name for name in columns if name not in hidden]
+    texts["dispensable"] = () if requested else texts.get("dispensable", ())
     gathered = run_metadata.gather() | (about or {})
-    return Report(rows, wanted or columns, screen, circumstances=gathered, **texts)
+    return Report(rows, requested or columns, screen, metadata=gathered, **texts)

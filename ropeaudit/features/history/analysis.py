@@ -20,7 +20,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import third_party
 from ropeaudit.subjects.calling import implementation
 from ropeaudit.subjects.calling.implementation import Implementation
-from ropeaudit.subjects.third_party.adapter import Turn
+from ropeaudit.subjects.third_party.adapter import Rotation
 
 _HEADS, _FURTHER, _LONGEST = 2, 4096, 2**16
 
@@ -29,7 +29,7 @@ _HEADS, _FURTHER, _LONGEST = 2, 4096, 2**16
 class Reusable(Protocol):
     """An implementation whose instance can be called again, in other dtypes too."""
 
-    def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
+    def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
         """Return the function of a new instance, made for a dtype, which takes the others too."""
 
 
@@ -68,20 +68,20 @@ def histories(call: Call, dtypes: Sequence[Format]) -> list[tuple[str, Call]]:
     """Return what is called before: how it differs, and the call."""
     dtype, first, length = call
     whole = max(first, 0) + length  # positions from 0
-    found = [("the same call", call)]
+    results = [("the same call", call)]
     for other in dtypes:
         if other is not dtype:
-            found.append(("another dtype", Call(other, first, length)))
+            results.append(("another dtype", Call(other, first, length)))
             if first > 0 and whole <= _LONGEST:
-                found.append(("another dtype from 0", Call(other, 0, whole)))
-    found += [
+                results.append(("another dtype from 0", Call(other, 0, whole)))
+    results += [
         ("longer", Call(dtype, first, 2 * length)),
         ("shorter", Call(dtype, first, max(1, length // 2))),
     ]
-    found.append(("another offset", Call(dtype, first + _FURTHER, length)))
+    results.append(("another offset", Call(dtype, first + _FURTHER, length)))
     if first > 0 and whole <= _LONGEST:
-        found.append(("from 0", Call(dtype, 0, whole)))
-    return found
+        results.append(("from 0", Call(dtype, 0, whole)))
+    return results
 
 
 def run(
@@ -131,21 +131,21 @@ def _one(
                         _called(instance, setting, before)
                         difference = _difference(_called(instance, setting, call), fresh)
             except Exception as error:  # whatever other people's code raises is a finding
-                reason = implementation.said(error)
+                reason = implementation.error_line(error)
         yield History(one.name, one.version, setting, call, kind, before, float(difference), reason)
 
 
-def _called(turn: Turn, setting: RopeSetting, call: Call) -> FloatArray:
+def _called(rotate: Rotation, setting: RopeSetting, call: Call) -> FloatArray:
     """Call an instance with the same numbers in every dtype. Shapes: -> (h, s, d)."""
     shape = (_HEADS, call.length, setting.head_dim)
     x = round_to(np.random.default_rng(0).standard_normal(shape), call.dtype).astype(call.dtype.carrier)
     positions = np.arange(call.length, dtype=np.int64) + call.first
-    return turn(x, positions, call.dtype).astype(np.float64)
+    return rotate(x, positions, call.dtype).astype(np.float64)
 
 
-def _difference(found: FloatArray, fresh: FloatArray) -> float:
+def _difference(results: FloatArray, fresh: FloatArray) -> float:
     """Return the largest difference; nan equals nan. Shapes: (h, s, d) twice."""
-    same = (found == fresh) | (np.isnan(found) & np.isnan(fresh))
+    same = (results == fresh) | (np.isnan(results) & np.isnan(fresh))
     with np.errstate(invalid="ignore"):
-        apart = np.abs(np.where(same, 0.0, found - fresh))
+        apart = np.abs(np.where(same, 0.0, results - fresh))
     return float(np.where(np.isnan(apart), np.inf, apart).max())

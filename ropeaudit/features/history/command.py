@@ -37,13 +37,13 @@ def history(**options: Any) -> int:
     offsets = values.integers(options["offset"], "--offset") or [0, 1000]
     cases = list(settings.cases(options))
     with output.opened(options["outputs"]) as files:
-        found, interrupted = rows.gathered(
-            lambda hear: analysis.run(cases, names, list(dict.fromkeys(dtypes)), offsets, hear),
+        results, interrupted = rows.gathered(
+            lambda on_progress: analysis.run(cases, names, list(dict.fromkeys(dtypes)), offsets, on_progress),
             options["quiet"],
         )
-        if found or not interrupted:
+        if results or not interrupted:
             about = run_metadata.gather()
-            output.deliver(history_report(found, columns, about), files, options, interrupted)
+            output.deliver(history_report(results, columns, about), files, options, interrupted)
     if interrupted:
-        output.say_interrupted(f"{len(found)} rows", files)
+        output.say_interrupted(f"{len(results)} rows", files)
     return 130 if interrupted else 0

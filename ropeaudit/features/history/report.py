@@ -40,37 +40,37 @@ _CALL = ("implementation", "version", "dtype", "offset")
 _BEFORE = ("before", "before_dtype", "before_offset", "before_seq_len", "difference_max", "leaks")
 
 
-def row(found: History) -> dict[str, Any]:
+def row(results: History) -> dict[str, Any]:
     """Return the columns of `COLUMNS`."""
-    setting = found.setting
+    setting = results.setting
     values = {
         "schema": SCHEMA,
-        "implementation": found.name,
-        "version": found.version,
-        "dtype": found.call.dtype.name,
-        "offset": found.call.first,
-        "seq_len": found.call.length,
-        "before": found.kind,
-        "before_dtype": found.before.dtype.name,
-        "before_offset": found.before.first,
-        "before_seq_len": found.before.length,
-        "difference_max": found.difference,
-        "leaks": "refused" if found.refused else "yes" if found.leaks else "no",
+        "implementation": results.name,
+        "version": results.version,
+        "dtype": results.call.dtype.name,
+        "offset": results.call.first,
+        "seq_len": results.call.length,
+        "before": results.kind,
+        "before_dtype": results.before.dtype.name,
+        "before_offset": results.before.first,
+        "before_seq_len": results.before.length,
+        "difference_max": results.difference,
+        "leaks": "refused" if results.refused else "yes" if results.leaks else "no",
         "layout": setting.layout,
         "head_dim": setting.head_dim,
         "rotary_dim": setting.rotary_dim,
         "base": setting.base,
         "scaling": str(setting.scaling),
-        "refused": found.refused or "none",
+        "refused": results.refused or "none",
     }
     return {name: values[name] for name in COLUMNS}
 
 
 def history_report(
-    found: Sequence[History], columns: Sequence[str] | None, circumstances: Mapping[str, Any]
+    results: Sequence[History], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
-    rows = [row(one) for one in found]
+    rows = [row(one) for one in results]
     varying = [name for name in _SETTINGS if len({repr(one[name]) for one in rows}) > 1]
     return Report(
         rows=rows,
@@ -80,7 +80,7 @@ def history_report(
         headline=headline(rows),
         notes=notes(rows),
         legend=LEGEND,
-        circumstances={"schema": SCHEMA, **circumstances},
+        metadata={"schema": SCHEMA, **metadata},
     )
 
 
@@ -106,19 +106,19 @@ def headline(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a remedy for each implementation that leaks, and why others were refused."""
-    said = []
+    message = []
     for one in rows:
         if one["leaks"] == "yes":
-            said.append(
+            message.append(
                 f"{one['implementation']}: what a call gives depends on the calls before it; make an "
                 "instance for each dtype, or turn its cache off."
             )
         elif one["leaks"] == "refused":
-            said.append(
+            message.append(
                 f"{one['implementation']} {one['dtype']} at offset {one['offset']} after {_before(one)}: "
                 f"refused: {one['refused']}."
             )
-    return list(dict.fromkeys(said))
+    return list(dict.fromkeys(message))
 
 
 def _before(one: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
-from ropeaudit.subjects import factory
+from ropeaudit.subjects import factories
 from ropeaudit.subjects.emulated import Emulated
 
 UP_TO = 2**24  # the default of the largest offset
@@ -131,18 +131,18 @@ class _Measured:
         self.frozen = self.ranges != proof.regimes(
             replace(case, length="shifted"), setting, self.seq_len, up_to
         )
-        self.hear: Callable[[], None] = lambda: None
+        self.on_progress: Callable[[], None] = lambda: None
         self.run = CaseRun(
             case,
             inputs,
             setting,
-            [factory.emulated(recipe)],
+            [factories.emulated(recipe)],
             None,
             run_metadata.threads(),
-            lambda share: self.hear(),
+            lambda share: self.on_progress(),
         )
-        self.found: dict[int, Record] = {}
-        self.proof = Proof(case, inputs, recipe, self.ranges, self.at, lambda: self.hear())
+        self.results: dict[int, Record] = {}
+        self.proof = Proof(case, inputs, recipe, self.ranges, self.at, lambda: self.on_progress())
 
     def limits(
         self, tolerances: Sequence[Tolerance], most: int, progress: Callable[[float], None]
@@ -160,13 +160,13 @@ class _Measured:
     def search(self, one: Tolerance, most: int, progress: Callable[[float], None]) -> int | None:
         """Measure what tells most of a tolerance; return up to where the bound proves it."""
         tested = 0
-        self.hear = lambda: progress(min(1.0, tested / most))
+        self.on_progress = lambda: progress(min(1.0, tested / most))
 
         def test(offsets: Sequence[int]) -> list[bool]:
             nonlocal tested
             self.measure(offsets)
             tested += len(offsets)
-            return [one.holds(self.found[offset]) for offset in offsets]
+            return [one.holds(self.results[offset]) for offset in offsets]
 
         test([0])
         proved = self.proof.up_to(one)
@@ -187,10 +187,10 @@ class _Measured:
 
     def limit(self, one: Tolerance, bound: int | None) -> Limit:
         """Say what is known of a tolerance: whatever was measured counts, for other tolerances as well."""
-        held = {offset: one.holds(record) for offset, record in self.found.items()}
+        held = {offset: one.holds(record) for offset, record in self.results.items()}
         known = search.boundary(held, -1 if bound is None else bound, self.up_to)
-        at_failure = None if known.failing is None else self.found[known.failing]
-        at_measured = self.found.get(known.held_up_to)
+        at_failure = None if known.failing is None else self.results[known.failing]
+        at_measured = self.results.get(known.held_up_to)
         changing = len(self.ranges) > 1
         return Limit(
             self.case,
@@ -200,7 +200,7 @@ class _Measured:
             known,
             self.frozen,
             changing,
-            self.found[0],
+            self.results[0],
             at_measured,
             at_failure,
         )
@@ -208,13 +208,13 @@ class _Measured:
     def at(self, offset: int) -> Record:
         """Return the record of an offset."""
         self.measure([offset])
-        return self.found[offset]
+        return self.results[offset]
 
     def measure(self, offsets: Sequence[int]) -> None:
         """Have the records of these offsets."""
-        missing = [offset for offset in offsets if offset not in self.found]
+        missing = [offset for offset in offsets if offset not in self.results]
         if missing:
-            self.found.update((record.offset, record) for record in self.run.records(missing))
+            self.results.update((record.offset, record) for record in self.run.records(missing))
 
     def guess(self, low: int, high: int, count: int) -> list[int]:
         """Return offsets of a range that are likely to fail, of each regime some."""
@@ -235,9 +235,9 @@ class _Measured:
         The first that a format of the angles does not hold, or that overflows it; the first with other
         frequencies; the first that the model is not made for.
         """
-        found = {one.last + self.seq_len for one in self.ranges[:-1]} | {self.case.maximum or 1}
+        results = {one.last + self.seq_len for one in self.ranges[:-1]} | {self.case.maximum or 1}
         for fmt in (self.recipe.position, *self.recipe.angle):
-            found |= {fmt.first_inexact_integer}
+            results |= {fmt.first_inexact_integer}
             if fmt.largest < UP_TO**2:
-                found |= {int(fmt.largest), int(fmt.largest * (1 + fmt.unit_roundoff / 2))}
-        return sorted(found)
+                results |= {int(fmt.largest), int(fmt.largest * (1 + fmt.unit_roundoff / 2))}
+        return sorted(results)

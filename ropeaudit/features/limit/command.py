@@ -58,8 +58,8 @@ def limit(**options: Any) -> int:
     arguments = _arguments(options)
     _, code = work.done(
         options,
-        lambda hear: analysis.run(**arguments, progress=hear),
-        lambda found, about: limit_report(found, columns, about),
+        lambda on_progress: analysis.run(**arguments, progress=on_progress),
+        lambda results, about: limit_report(results, columns, about),
         work.stages(arguments["resolved"]),
     )
     return code

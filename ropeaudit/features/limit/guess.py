@@ -46,7 +46,7 @@ def likeliest(subject: Emulated, seq_len: int, low: int, high: int, count: int) 
 def _spread(subject: Emulated, seq_len: int, first: int, last: int) -> Array:
     """Variance of the angles' errors over a sequence, summed over pairs. Shapes: -> (last - first,)."""
     positions = np.arange(first, last + seq_len - 1, dtype=np.int64)
-    theta = 2 * np.pi * exact_scores.turns_per_token(subject.setting)[0]
+    theta = 2 * np.pi * exact_scores.rotations_per_token(subject.setting)[0]
     with np.errstate(all="ignore"):
         errors = subject.angles(positions).astype(np.float64)
         errors -= positions[:, None] * theta
@@ -54,8 +54,8 @@ def _spread(subject: Emulated, seq_len: int, first: int, last: int) -> Array:
             errors *= subject.axes.moved()
         errors -= errors.mean(axis=0)
         mean = _windows(errors, seq_len) / seq_len
-        found = (_windows(errors**2, seq_len) / seq_len - mean**2).sum(axis=1)
-    return np.where(np.isfinite(found), found, np.inf)
+        result = (_windows(errors**2, seq_len) / seq_len - mean**2).sum(axis=1)
+    return np.where(np.isfinite(result), result, np.inf)
 
 
 def _windows(x: Array, size: int) -> Array:

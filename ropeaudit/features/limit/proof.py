@@ -36,18 +36,18 @@ class Regime:
 
 def regimes(case: Case, setting: RopeSetting, seq_len: int, up_to: int) -> list[Regime]:
     """Return the first two regimes of the offsets 0 ... up_to; one where the offset changes no frequency."""
-    found: list[Regime] = []
+    results: list[Regime] = []
     first = 0
-    while first <= up_to and len(found) < _REGIMES:
+    while first <= up_to and len(results) < _REGIMES:
         at = case.setting_at(setting, seq_len, first)
         low, high = first, up_to
         while low < high:
             middle = low + (high - low + 1) // 2
             same = case.setting_at(setting, seq_len, middle) == at
             low, high = (middle, high) if same else (low, middle - 1)
-        found.append(Regime(first, low, at))
+        results.append(Regime(first, low, at))
         first = low + 1
-    return found
+    return results
 
 
 class Proof:
@@ -63,10 +63,10 @@ class Proof:
         recipe: Resolved,
         ranges: list[Regime],
         measured: Callable[[int], Record],
-        hear: Callable[[], None],
+        on_progress: Callable[[], None],
     ) -> None:
         self.case, self.inputs, self.recipe, self.ranges = case, inputs, recipe, ranges
-        self.measured, self.hear = measured, hear
+        self.measured, self.on_progress = measured, on_progress
         self.bounds: dict[tuple[int, int], float] = {}
 
     def up_to(self, one: Tolerance) -> int | None:
@@ -108,7 +108,7 @@ class Proof:
         """The bound of drift at all offsets from 0 to this one, with the frequencies of a regime."""
         key = regime.first, offset
         if key not in self.bounds:
-            self.hear()
+            self.on_progress()
             subject = Emulated(self.recipe, regime.setting, self.case.position_axes(regime.setting))
             with mapping(1):
                 self.bounds[key] = bound_up_to(subject, self.inputs, self.case.mask, offset)

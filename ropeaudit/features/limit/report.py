@@ -65,45 +65,45 @@ _SCREEN = (
 _DISPENSABLE = ("first_failure", "proof", "value_at_failure", "measured_offsets", "maximum")
 
 
-def row(found: Limit) -> dict[str, Any]:
+def row(results: Limit) -> dict[str, Any]:
     """Return the columns of `COLUMNS`."""
-    zero, column = found.at_zero, found.tolerance.column
+    zero, column = results.at_zero, results.tolerance.column
     values = {
         "schema": SCHEMA,
         "subject": zero.subject,
         "dtype": zero.dtype,
         **{name: getattr(zero, name) for name in settings.NAMES},
-        "frequencies": _frequencies(found),
-        "maximum": found.case.maximum,
+        "frequencies": _frequencies(results),
+        "maximum": results.case.maximum,
         "tolerance_column": column,
-        "tolerance": found.tolerance.value,
-        "measured_offsets": found.boundary.held,
-        "proved_position": found.last_position(found.proved_up_to),
-        "measured_position": found.last_position(found.measured_up_to),
-        "failure_position": found.last_position(found.first_failure_seen),
+        "tolerance": results.tolerance.value,
+        "measured_offsets": results.boundary.held,
+        "proved_position": results.last_position(results.proved_up_to),
+        "measured_position": results.last_position(results.measured_up_to),
+        "failure_position": results.last_position(results.first_failure_seen),
         "value_at_zero": getattr(zero, column),
-        "value_at_measured": _value(found.at_measured, column),
-        "value_at_failure": _value(found.at_failure, column),
-        "evaluated": found.boundary.tested,
+        "value_at_measured": _value(results.at_measured, column),
+        "value_at_failure": _value(results.at_failure, column),
+        "evaluated": results.boundary.tested,
     }
-    return {name: values[name] if name in values else getattr(found, name) for name in COLUMNS}
+    return {name: values[name] if name in values else getattr(results, name) for name in COLUMNS}
 
 
 def _value(record: records.Record | None, column: str) -> Any:
     return None if record is None else getattr(record, column)
 
 
-def _frequencies(found: Limit) -> str:
-    if found.frozen:
+def _frequencies(results: Limit) -> str:
+    if results.frozen:
         return "unshifted"
-    return "shifted" if found.changing else "fixed"
+    return "shifted" if results.changing else "fixed"
 
 
 def limit_report(
-    found: Sequence[Limit], columns: Sequence[str] | None, circumstances: Mapping[str, Any]
+    results: Sequence[Limit], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
-    rows = [row(one) for one in found]
+    rows = [row(one) for one in results]
     varying = settings.varying(rows)
     judged = any(one["margin"] is not None for one in rows)
     known = ["maximum", "margin"] if judged else []
@@ -114,8 +114,8 @@ def limit_report(
         columns=list(columns or COLUMNS),
         screen=list(columns or screen),
         dispensable=() if columns else _DISPENSABLE,
-        headline=words.headline(found),
-        notes=words.notes(found),
+        headline=words.headline(results),
+        notes=words.notes(results),
         legend=f"{LEGEND}\n{_MARGIN}" if judged else LEGEND,
-        circumstances={"schema": SCHEMA, **circumstances},
+        metadata={"schema": SCHEMA, **metadata},
     )

@@ -108,16 +108,16 @@ class _Search:
         last = min(self.question.within, self.top())
         return [last, *self.guess(self.question.proved + 1, last, count - 1)] if count else []
 
-    def left(self, kept: int = 0) -> int:
+    def left(self, stored: int = 0) -> int:
         """How many tests are left, some being kept back."""
-        return self.question.most - len(self.results) - kept
+        return self.question.most - len(self.results) - stored
 
-    def ask(self, offsets: Iterable[int], kept: int = 0) -> None:
+    def ask(self, offsets: Iterable[int], stored: int = 0) -> None:
         """Test offsets below the lowest failing one, as far as the tests go."""
         top = self.top() + 1
         low = self.question.proved if self.held else -1  # 0 is always tested, and first
         some = sorted({offset for offset in offsets if low < offset < top} - self.held)
-        self.record(some[: max(0, self.left(kept))])
+        self.record(some[: max(0, self.left(stored))])
 
     def record(self, some: Sequence[int]) -> None:
         """Test these offsets."""
@@ -135,15 +135,15 @@ class _Search:
 
     def refine(self) -> None:
         """Look for failures below the lowest one, until there is no news or no test is left."""
-        low, kept, known = self.question.proved + 1, _SPREAD + _LAST, -2
-        while known != self.top() and self.left(kept) > 0:
+        low, stored, known = self.question.proved + 1, _SPREAD + _LAST, -2
+        while known != self.top() and self.left(stored) > 0:
             if self.failing is not None and self.failing - low <= self.left():
                 self.walk(range(low, self.failing))
                 return
-            self.cut(kept)
+            self.cut(stored)
             known = self.top()
-            self.ask(range(known - _BESIDE, known + 1), kept)
-            self.ask(self.guess(low, known, _GUESSED), kept)
+            self.ask(range(known - _BESIDE, known + 1), stored)
+            self.ask(self.guess(low, known, _GUESSED), stored)
             self.guessed = True
         self.ask(spread(low, self.top(), self.left(_LAST)), _LAST)
         self.cut(0)
@@ -152,9 +152,9 @@ class _Search:
         """The highest offset below the lowest failing one."""
         return self.question.up_to if self.failing is None else self.failing - 1
 
-    def cut(self, kept: int) -> None:
+    def cut(self, stored: int) -> None:
         """Narrow the gap between the lowest failure and what holds below it, until they are neighbours."""
-        while self.failing is not None and self.left(kept) > 0:
+        while self.failing is not None and self.left(stored) > 0:
             low = max(self.question.proved, max((x for x in self.held if x < self.failing), default=-1))
             gap = self.failing - low
             if gap <= 1:
@@ -162,7 +162,7 @@ class _Search:
             parts = {low + max(1, gap * i // (_SECTIONS + 1)) for i in range(1, _SECTIONS + 1)}
             if self.guessed and gap > 4 * self.question.seq_len:  # a guess is about right: stay beside it
                 parts = {low + gap // 2, *(self.failing - self.question.seq_len // i for i in (1, 4))}
-            self.ask(parts, kept)
+            self.ask(parts, stored)
 
 
 def grid(question: Question) -> list[int]:
@@ -171,10 +171,10 @@ def grid(question: Question) -> list[int]:
     At a power of two and at a landmark: the last sequence before it, the first with it, and with one beyond.
     """
     s, up_to = question.seq_len, question.up_to
-    found = {*question.landmarks}
+    results = {*question.landmarks}
     for e in range((up_to + s).bit_length() + 1):
-        found.add(2**e)
-    places = {p - s + i for p in found for i in (0, 1, 2)}
+        results.add(2**e)
+    places = {p - s + i for p in results for i in (0, 1, 2)}
     places |= {offset for e in range(up_to.bit_length()) for offset in (2**e, *_between(2**e))} | {up_to}
     return sorted(offset for offset in places if question.proved < offset <= up_to)
 

@@ -14,25 +14,27 @@ from ropeaudit.features.limit.tolerance import Tolerance
 from ropeaudit.reports import headlines, verdicts
 
 
-def headline(found: Sequence[Limit]) -> str:
+def headline(results: Sequence[Limit]) -> str:
     """Return the finding in a sentence or two: how many fail, and the one that fails first."""
-    if not found:
+    if not results:
         return "No limit was looked for."
-    if len(found) == 1:
-        return sentence(found[0])
-    judged = [one for one in found if one.standing != "unjudged"]
+    if len(results) == 1:
+        return sentence(results[0])
+    judged = [one for one in results if one.standing != "unjudged"]
     if judged:
-        more = len(found) - len(judged)
+        more = len(results) - len(judged)
         rest = f" ({_count(more, 'more case')} not judged by a maximum)" if more else ""
         return _of_models(judged, rest)
-    seen = [one for one in found if one.first_failure_seen is not None]
+    seen = [one for one in results if one.first_failure_seen is not None]
     if seen:
         first = min(seen, key=lambda one: one.last_position(one.first_failure_seen) or 0)
-        return f"A failure was measured in {len(seen)} of {len(found)} cases; the earliest: {sentence(first)}"
+        return (
+            f"A failure was measured in {len(seen)} of {len(results)} cases; the earliest: {sentence(first)}"
+        )
     none = "No failure was measured in any"
-    if all(one.boundary.exhaustive for one in found):
-        none = f"No offset up to {min(one.up_to for one in found):,} fails in any"
-    return f"{none} of {len(found)} cases; the first of them: {sentence(found[0])}"
+    if all(one.boundary.exhaustive for one in results):
+        none = f"No offset up to {min(one.up_to for one in results):,} fails in any"
+    return f"{none} of {len(results)} cases; the first of them: {sentence(results[0])}"
 
 
 def _of_models(judged: Sequence[Limit], rest: str) -> str:
@@ -86,26 +88,28 @@ def sentence(one: Limit) -> str:
     return f"{text}{_failure(one)}."
 
 
-def notes(found: Sequence[Limit]) -> list[str]:
+def notes(results: Sequence[Limit]) -> list[str]:
     """Return what the reader must know: models that fall short, remedies, frequencies that change."""
-    said, shown = [], []
-    for one in found:
+    message, shown = [], []
+    for one in results:
         failing = one.at_failure
         if one.standing == "fails" and failing is not None:
-            said.append(
+            message.append(
                 f"{failing.model}: made for {one.case.maximum:,} positions; {failing.subject} in "
                 f"{failing.dtype} fails {one.tolerance} at offset {_place(one, failing.offset)}."
             )
         if failing is not None and (text := verdicts.note(failing)):
-            said.append(text)
+            message.append(text)
         shown += [record for record in (one.at_measured, failing) if record is not None]
-    said += [
+    message += [
         f"scaling {record.scaling.partition(':')[0]} depends on the length: every offset is judged by exact "
         "scores with its own frequencies; what new frequencies do to those scores is not drift."
         for record in shown
         if record.length is not None and record.structural_max > 0
     ]
-    return list(dict.fromkeys([*said, *headlines.structure_notes(shown, any(one.frozen for one in found))]))
+    return list(
+        dict.fromkeys([*message, *headlines.structure_notes(shown, any(one.frozen for one in results))])
+    )
 
 
 def _who(one: Limit) -> str:
@@ -118,8 +122,8 @@ def _aside(one: Limit) -> str:
     """Why a model is not judged by the positions that it is made for."""
     maximum, zero = one.case.maximum, one.at_zero
     if one.frozen:
-        kept = f" (with the frequencies of {zero.length:,} positions at every offset"
-        return f"{kept}; --length shifted lets them change)"
+        stored = f" (with the frequencies of {zero.length:,} positions at every offset"
+        return f"{stored}; --length shifted lets them change)"
     if maximum is not None and one.within is None:
         return f" (a longer sequence than the {_count(maximum, 'position')} that it is made for)"
     if one.standing == "partly":

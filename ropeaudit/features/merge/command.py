@@ -29,14 +29,17 @@ def merge(**options: Any) -> int:
     from ropeaudit.reports.drift import drift_report
 
     columns = rows.chosen_columns(options, records.COLUMNS, "(`ropeaudit list columns` explains them)")
-    found = _read(options["reports"])
-    stages = {f"{row.subject} {row.dtype}": dict(_split(row.stages)) for row in found}
+    results = _read(options["reports"])
+    stages = {f"{row.subject} {row.dtype}": dict(_split(row.stages)) for row in results}
 
-    def run(hear: Callable[[float], None]) -> Iterable[Record]:
-        return found
+    def run(on_progress: Callable[[float], None]) -> Iterable[Record]:
+        return results
 
     _, code = work.done(
-        options, run, lambda kept, about: drift_report(kept, columns, about, frozen=_frozen(kept)), stages
+        options,
+        run,
+        lambda stored, about: drift_report(stored, columns, about, frozen=_frozen(stored)),
+        stages,
     )
     return code
 
@@ -49,10 +52,10 @@ def _read(paths: Iterable[str]) -> list[Record]:
     return sweep_file.in_order(row for path in paths for row in reading.records_of(path, reading.read(path)))
 
 
-def _frozen(found: Iterable[Record]) -> bool:
+def _frozen(results: Iterable[Record]) -> bool:
     """Whether frequencies stand for one number of positions in all rows of a sequence length."""
     lengths: dict[tuple[str, int], set[int | None]] = {}
-    for row in found:
+    for row in results:
         lengths.setdefault((row.scaling, row.seq_len), set()).add(row.length)
     return all(len(some) == 1 for some in lengths.values())
 

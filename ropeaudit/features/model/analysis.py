@@ -83,8 +83,10 @@ class Audit:
         try:
             fits(4 * stored + logits)  # weights of 2 bytes become 8
         except BadShape as error:
-            told = str(error).partition(";")[0]
-            raise BadInput(f"{str(self.folder.path)!r}: {told}; give a smaller model or --tokens") from None
+            reported = str(error).partition(";")[0]
+            raise BadInput(
+                f"{str(self.folder.path)!r}: {reported}; give a smaller model or --tokens"
+            ) from None
 
     @property
     def layout(self) -> str:
@@ -104,7 +106,7 @@ class Audit:
             progress(done / total)
 
         runner = Runner(load.load(self.folder, FP64), self.layout, wide=True)
-        truths, causes = self._truth(runner, step)
+        truths, causes = self._reference(runner, step)
         self.narrow = sorted(runner.narrow)
         del runner
         for fmt in self.dtypes:
@@ -112,11 +114,11 @@ class Audit:
             base = runner.run(self.tokens.ids, 0)
             step()
             for offset in self.offsets:
-                found = runner.run(self.tokens.ids, offset)
+                result = runner.run(self.tokens.ids, offset)
                 step()
-                yield self._judged(fmt, offset, runner, (base, found), truths, causes[offset])
+                yield self._judged(fmt, offset, runner, (base, result), truths, causes[offset])
 
-    def _truth(self, runner: Runner, step: Callable[[], None]) -> tuple[dict[int, Any], dict[int, str]]:
+    def _reference(self, runner: Runner, step: Callable[[], None]) -> tuple[dict[int, Any], dict[int, str]]:
         """Return the float64 logits at every offset, and at 0, and what in the model a shift changes."""
         from ropeaudit.features.model.run import differ
 
@@ -127,18 +129,18 @@ class Audit:
         step()
         logits, causes = {0: base.logits}, {}
         for offset in self.offsets:
-            found = runner.run(self.tokens.ids, offset)
+            result = runner.run(self.tokens.ids, offset)
             step()
-            logits[offset], causes[offset] = found.logits, "other"
+            logits[offset], causes[offset] = result.logits, "other"
             masks = (
-                [base.layers[n].visible for n in found.layers],
-                [one.visible for one in found.layers.values()],
+                [base.layers[n].visible for n in result.layers],
+                [one.visible for one in result.layers.values()],
             )
             if not all(np.array_equal(a, b) for a, b in zip(*masks, strict=True)):
                 causes[offset] = "mask"
-            if differ(base.lookups, found.lookups):
+            if differ(base.lookups, result.lookups):
                 causes[offset] = "learned positions"
-            if differ(base.frequencies, found.frequencies):
+            if differ(base.frequencies, result.frequencies):
                 causes[offset] = "frequencies"
         return logits, causes
 
@@ -153,23 +155,23 @@ class Audit:
     ) -> Shifted:
         from ropeaudit.features.model.logits import compare
 
-        base, found = passes
-        change = compare(base.logits, found.logits, truths[0], truths[offset], self.tokens.ids)
+        base, result = passes
+        change = compare(base.logits, result.logits, truths[0], truths[offset], self.tokens.ids)
         heads = [
             head
-            for layer, seen in sorted(found.layers.items())
+            for layer, seen in sorted(result.layers.items())
             for head in layers.drifts(layer, base.layers[layer], seen, runner.pairs(layer))
         ]
         verdict = judge(change, offset)
-        said = cause if verdict == "structure" else "none" if verdict == "none" else "rounding"
-        return Shifted(fmt, offset, change, heads, verdict, said)
+        message = cause if verdict == "structure" else "none" if verdict == "none" else "rounding"
+        return Shifted(fmt, offset, change, heads, verdict, message)
 
 
 def judge(change: Change, offset: int) -> str:
     """Return the verdict, one word of `VERDICTS`."""
     if change.nonfinite:
         return "overflow"
-    tolerance = STRUCTURE * max(1.0, offset / _REACH) * max(1.0, change.truth_largest)
+    tolerance = STRUCTURE * max(1.0, offset / _REACH) * max(1.0, change.reference_largest)
     if change.structural_largest > tolerance:
         return "structure"
     return "precision" if change.largest else "none"
@@ -180,7 +182,7 @@ def _no_file(target: Path) -> bool:
     return target.exists() and not target.is_file()
 
 
-def save(path: str, found: Pass, runner: Runner) -> None:
+def save(path: str, results: Pass, runner: Runner) -> None:
     """Write q and k of all layers, as they are before RoPE turns them, for `shift --qk`.
 
     They are the float64 run's, turned back; q (layers, h, s, d), k (layers, g, s, d). Raises: BadInput.
@@ -188,7 +190,7 @@ def save(path: str, found: Pass, runner: Runner) -> None:
     import safetensors.numpy as safetensors
 
     parts: dict[str, list[Any]] = {"q": [], "k": []}
-    for layer, seen in sorted(found.layers.items()):
+    for layer, seen in sorted(results.layers.items()):
         pairs = runner.pairs(layer)
         parts["q"].append(pairs.unturned(seen.q))
         parts["k"].append(pairs.unturned(seen.k))

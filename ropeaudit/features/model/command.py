@@ -50,13 +50,13 @@ def model(**options: Any) -> int:
     audit = _audit(options)
     with output.opened(options["outputs"]) as files:
         audit.check()
-        found, interrupted = rows.gathered(audit.run, options["quiet"])
-        if found or not interrupted:
+        results, interrupted = rows.gathered(audit.run, options["quiet"])
+        if results or not interrupted:
             about = run_metadata.gather()
-            report = model_report(audit, found, kind, threshold, columns, load.versions(), about)
+            report = model_report(audit, results, kind, threshold, columns, load.versions(), about)
             output.deliver(report, files, options, interrupted)
     if interrupted:
-        output.say_interrupted(f"{len(found)} cases", files)
+        output.say_interrupted(f"{len(results)} cases", files)
     return 130 if interrupted else 0
 
 

@@ -49,10 +49,10 @@ class Pairs:
         """Return x as it was before RoPE turned it at positions 0 ... s-1. Shapes: (h, s, d) -> (h, s, d)."""
         angles = np.arange(x.shape[-2])[:, None] * self.frequencies
         cos, sin = np.cos(angles) / self.factor, np.sin(angles) / self.factor
-        found = x.copy()
-        (a, b), (first, second) = self.split(x), self.split(found)
+        result = x.copy()
+        (a, b), (first, second) = self.split(x), self.split(result)
         first[...], second[...] = a * cos + b * sin, b * cos - a * sin
-        return found
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class HeadDrift:
     scores: int
     largest: float
     squares: float
-    truth_squares: float
+    reference_squares: float
     q_norm: Array
     k_norm: Array
     pair_rms: Array
@@ -109,8 +109,8 @@ class Capture:
 def _array(x: Any) -> Array:
     import torch
 
-    found: Array = x.detach().to("cpu", torch.float64).numpy().copy()
-    return found
+    result: Array = x.detach().to("cpu", torch.float64).numpy().copy()
+    return result
 
 
 def _visible(mask: Any, size: int) -> NDArray[np.bool_]:
@@ -120,8 +120,8 @@ def _visible(mask: Any, size: int) -> NDArray[np.bool_]:
     import torch
 
     plane = mask[0, 0, :, :size]
-    found: NDArray[np.bool_] = (plane if plane.dtype == torch.bool else plane > -1).cpu().numpy().copy()
-    return found
+    result: NDArray[np.bool_] = (plane if plane.dtype == torch.bool else plane > -1).cpu().numpy().copy()
+    return result
 
 
 def _attend(
@@ -139,40 +139,40 @@ def _attend(
 
 def drifts(layer: int, base: Seen, shifted: Seen, pairs: Pairs) -> list[HeadDrift]:
     """Compare a layer's scores before and after a shift, head by head, in float64."""
-    found = []
+    results = []
     heads, groups = base.q.shape[0], base.k.shape[0]
     with np.errstate(invalid="ignore", over="ignore"):
         for head in range(heads):
             group = head * groups // heads
-            q, k, turned_q, turned_k = base.q[head], base.k[group], shifted.q[head], shifted.k[group]
-            truth = np.where(base.visible, q @ k.T, 0.0) * base.scale
+            q, k, rotated_q, rotated_k = base.q[head], base.k[group], shifted.q[head], shifted.k[group]
+            reference = np.where(base.visible, q @ k.T, 0.0) * base.scale
             change = (
-                np.where(base.visible, (turned_q - q) @ turned_k.T + q @ (turned_k - k).T, 0) * base.scale
+                np.where(base.visible, (rotated_q - q) @ rotated_k.T + q @ (rotated_k - k).T, 0) * base.scale
             )
             norms = [np.hypot(*pairs.split(x)).mean(axis=0) for x in (q, k)]
-            found.append(
+            results.append(
                 HeadDrift(
                     layer,
                     head,
                     int(base.visible.sum()),
                     float(np.abs(change).max()),
                     float(np.sum(change**2)),
-                    float(np.sum(truth**2)),
+                    float(np.sum(reference**2)),
                     norms[0],
                     norms[1],
-                    _by_pair(q, k, turned_q, turned_k, pairs) * base.scale,
+                    _by_pair(q, k, rotated_q, rotated_k, pairs) * base.scale,
                     _wavelength(pairs.frequencies),
                 )
             )
-    return found
+    return results
 
 
-def _by_pair(q: Array, k: Array, turned_q: Array, turned_k: Array, pairs: Pairs) -> Array:
+def _by_pair(q: Array, k: Array, rotated_q: Array, rotated_k: Array, pairs: Pairs) -> Array:
     """RMS, over all q and k, of every pair's part of the change of q·k. Shapes: (s, d) -> (p,).
 
     The change (q' - q)·k' + q·(k' - k) is a product of 4 columns, whose norm their Gram matrices tell.
     """
-    parts = [pairs.split(x) for x in (turned_q - q, q, turned_k, turned_k - k)]
+    parts = [pairs.split(x) for x in (rotated_q - q, q, rotated_k, rotated_k - k)]
     left, right = (np.stack([*parts[i], *parts[i + 1]], axis=-1).transpose(1, 2, 0) for i in (0, 2))
     grams = (left @ left.transpose(0, 2, 1)) * (right @ right.transpose(0, 2, 1))
     squares = np.maximum(grams.sum(axis=(1, 2)), 0.0)

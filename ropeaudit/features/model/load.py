@@ -97,14 +97,14 @@ def opened(spec: str, trusted: bool) -> Folder:
 
 def load(folder: Folder, dtype: Format) -> Any:
     """Return the model, in evaluation, with its weights in a dtype. Raises: BadInput, UsageError."""
-    wanted = torch_arrays.dtype(dtype)
+    requested = torch_arrays.dtype(dtype)
     with _quiet():
         from transformers import AutoModelForCausalLM
 
         listen(_unheard)  # it has to be known by name before a model can be told to use it
         make: Any = AutoModelForCausalLM.from_pretrained
         given = {
-            "dtype": wanted,
+            "dtype": requested,
             "local_files_only": True,
             "trust_remote_code": folder.trusted,
             "output_loading_info": True,
@@ -121,7 +121,7 @@ def load(folder: Folder, dtype: Format) -> Any:
                     model, info = make(str(folder.path), **given)
                 _note(folder, "this model's attention cannot be listened to: there are no rows by layer")
         except Exception as error:  # whatever the library makes of a damaged or hostile folder
-            raise BadInput(f"{str(folder.path)!r}: cannot be loaded: {said(error)}") from None
+            raise BadInput(f"{str(folder.path)!r}: cannot be loaded: {error_line(error)}") from None
     missing = sorted(info["missing_keys"]) + [str(one[0]) for one in info["mismatched_keys"]]
     if missing:
         raise BadInput(
@@ -173,8 +173,8 @@ def tokens(folder: Folder, text: str | None, given: str | None, seed: int) -> To
     count = count or _USUAL
     if folder.maximum and count > folder.maximum:
         raise UsageError(f"--tokens {count} is more than the model's {folder.maximum} positions; give fewer")
-    drawn = np.random.default_rng(seed).integers(0, vocabulary, count)
-    return Tokens([int(one) for one in drawn], "random", seed)
+    sampled = np.random.default_rng(seed).integers(0, vocabulary, count)
+    return Tokens([int(one) for one in sampled], "random", seed)
 
 
 def _given(text: str | None) -> tuple[list[int], int | None]:
@@ -182,14 +182,16 @@ def _given(text: str | None) -> tuple[list[int], int | None]:
     if text is None:
         return [], None
     try:
-        found = [int(one) for one in text.split(",")]
+        results = [int(one) for one in text.split(",")]
     except ValueError:
         raise UsageError(f"--tokens {text!r} is not a count or a list of ids; try 128 or 5,17,3") from None
-    if len(found) > 1:
-        return found, None
-    if not 2 <= found[0] <= 2**20:
-        raise UsageError(f"--tokens {found[0]} is not a count from 2 to 2^20; try 128, or ids such as 5,17,3")
-    return [], found[0]
+    if len(results) > 1:
+        return results, None
+    if not 2 <= results[0] <= 2**20:
+        raise UsageError(
+            f"--tokens {results[0]} is not a count from 2 to 2^20; try 128, or ids such as 5,17,3"
+        )
+    return [], results[0]
 
 
 def _encoded(folder: Folder, text: str, vocabulary: int) -> list[int]:
@@ -215,7 +217,9 @@ def _encoded(folder: Folder, text: str, vocabulary: int) -> list[int]:
             )
             ids = [int(one) for one in tokenizer(written)["input_ids"]]
         except Exception as error:
-            raise BadInput(f"{str(folder.path)!r}: the tokenizer cannot be loaded: {said(error)}") from None
+            raise BadInput(
+                f"{str(folder.path)!r}: the tokenizer cannot be loaded: {error_line(error)}"
+            ) from None
     if len(ids) < 2 or max(ids) >= vocabulary:
         seen = (
             f"gives {len(ids)} tokens" if len(ids) < 2 else f"gives ids past the vocabulary of {vocabulary}"
@@ -253,6 +257,6 @@ def _quiet() -> Iterator[None]:
                 logging.enable_progress_bar()
 
 
-def said(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """An exception in a line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

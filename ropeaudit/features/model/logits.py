@@ -33,8 +33,8 @@ class Change:
     precision_largest: float = 0.0
     precision_squares: float = 0.0
     error_squares: float = 0.0
-    truth_largest: float = 0.0
-    truth_squares: float = 0.0
+    reference_largest: float = 0.0
+    reference_squares: float = 0.0
     kl_sum: float = 0.0
     kl_largest: float = 0.0
     flips: int = 0
@@ -50,43 +50,43 @@ class Change:
         return math.nan if self.nonfinite else value
 
 
-def compare(base: Any, shifted: Any, truth_base: Any, truth_shifted: Any, ids: list[int]) -> Change:
+def compare(base: Any, shifted: Any, reference_base: Any, reference_shifted: Any, ids: list[int]) -> Change:
     """Compare logits of the same tokens at two places, in float64. Shapes: four of (s, v)."""
-    found = Change()
+    result = Change()
     targets = torch.tensor(ids)
     for start in range(0, base.shape[0], _ROWS):
         rows = slice(start, start + _ROWS)
-        four = [one[rows].double() for one in (base, shifted, truth_base, truth_shifted)]
-        _gather(found, *four)
-        _losses(found, four[0], four[1], targets[start + 1 : start + _ROWS + 1])
-    return found
+        four = [one[rows].double() for one in (base, shifted, reference_base, reference_shifted)]
+        _gather(result, *four)
+        _losses(result, four[0], four[1], targets[start + 1 : start + _ROWS + 1])
+    return result
 
 
-def _gather(found: Change, a: Any, b: Any, exact_a: Any, exact_b: Any) -> None:
+def _gather(results: Change, a: Any, b: Any, exact_a: Any, exact_b: Any) -> None:
     change, structural = b - a, exact_b - exact_a
-    found.count += change.numel()
-    found.tokens += change.shape[0]
-    found.nonfinite += int((~torch.isfinite(a)).sum() + (~torch.isfinite(b)).sum())
+    results.count += change.numel()
+    results.tokens += change.shape[0]
+    results.nonfinite += int((~torch.isfinite(a)).sum() + (~torch.isfinite(b)).sum())
     for name, values in (
         ("", change),
         ("structural_", structural),
         ("precision_", change - structural),
         ("truth_", exact_a),
     ):
-        setattr(found, f"{name}largest", max(getattr(found, f"{name}largest"), float(values.abs().max())))
-        setattr(found, f"{name}squares", getattr(found, f"{name}squares") + float((values**2).sum()))
-    found.error_squares += float(((b - exact_b) ** 2).sum())
+        setattr(results, f"{name}largest", max(getattr(results, f"{name}largest"), float(values.abs().max())))
+        setattr(results, f"{name}squares", getattr(results, f"{name}squares") + float((values**2).sum()))
+    results.error_squares += float(((b - exact_b) ** 2).sum())
     p, q = torch.log_softmax(a, -1), torch.log_softmax(b, -1)
     kl = (p.exp() * (p - q)).sum(-1).clamp_min(0)
-    found.kl_sum += float(kl.sum())
-    found.kl_largest = max(found.kl_largest, float(kl.max()))
-    found.flips += int((a.argmax(-1) != b.argmax(-1)).sum())
+    results.kl_sum += float(kl.sum())
+    results.kl_largest = max(results.kl_largest, float(kl.max()))
+    results.flips += int((a.argmax(-1) != b.argmax(-1)).sum())
 
 
-def _losses(found: Change, a: Any, b: Any, targets: Any) -> None:
+def _losses(results: Change, a: Any, b: Any, targets: Any) -> None:
     """Add the losses of the tokens that have a successor."""
     count = len(targets)
     if count:
         entropy = torch.nn.functional.cross_entropy
-        found.loss_sum += float(entropy(a[:count], targets, reduction="sum"))
-        found.shifted_loss_sum += float(entropy(b[:count], targets, reduction="sum"))
+        results.loss_sum += float(entropy(a[:count], targets, reduction="sum"))
+        results.shifted_loss_sum += float(entropy(b[:count], targets, reduction="sum"))

@@ -71,29 +71,31 @@ _REMEDY = {
 
 def model_report(
     audit: Audit,
-    found: Sequence[Shifted],
+    results: Sequence[Shifted],
     kind: str,
     threshold: float,
     columns: Sequence[str] | None,
     versions: Mapping[str, str],
-    circumstances: Mapping[str, Any],
+    metadata: Mapping[str, Any],
 ) -> Report:
     """Return the report, its rows by `kind`; JSON holds the other kinds too, but for pairs."""
-    made = {
-        one: list(rows(one, audit, found, threshold, versions)) for one in KINDS if one in (kind, *KINDS[:3])
+    built = {
+        one: list(rows(one, audit, results, threshold, versions))
+        for one in KINDS
+        if one in (kind, *KINDS[:3])
     }
-    others = {one: made[one] for one in made if one != kind}
+    others = {one: built[one] for one in built if one != kind}
     plural = {"summary": "summary", "layer": "layers", "head": "heads"}
     return Report(
-        rows=made[kind],
+        rows=built[kind],
         columns=list(columns or COLUMNS[kind]),
-        screen=list(columns or _SCREEN[kind]) if made[kind] else [],
+        screen=list(columns or _SCREEN[kind]) if built[kind] else [],
         dispensable=() if columns else _DISPENSABLE,
-        headline=headline(audit, made["summary"]),
-        notes=notes(audit, made["summary"]),
+        headline=headline(audit, built["summary"]),
+        notes=notes(audit, built["summary"]),
         legend=_LEGENDS[kind].format(threshold=short(threshold)),
-        circumstances={"schema": SCHEMA, **circumstances, "versions": dict(versions)},
-        further={plural[one]: Report(kept, list(COLUMNS[one]), []) for one, kept in others.items()},
+        metadata={"schema": SCHEMA, **metadata, "versions": dict(versions)},
+        further={plural[one]: Report(stored, list(COLUMNS[one]), []) for one, stored in others.items()},
     )
 
 
@@ -101,9 +103,9 @@ def headline(audit: Audit, summary: Sequence[Mapping[str, Any]]) -> str:
     """Return the finding in a sentence: precision or structure, and what it does to the text."""
     if not summary:
         return "Nothing was run."
-    lost = [row for row in summary if row["verdict"] == "overflow"]
-    if lost:
-        return f"Overflow: {_where(lost[0])} some logits are nan or infinite; give a wider --dtype."
+    nonfinite = [row for row in summary if row["verdict"] == "overflow"]
+    if nonfinite:
+        return f"Overflow: {_where(nonfinite[0])} some logits are nan or infinite; give a wider --dtype."
     structural = [row for row in summary if row["verdict"] == "structure"]
     if structural:
         worst = max(structural, key=lambda row: row["structural_rms"])
@@ -136,36 +138,36 @@ def _where(row: Mapping[str, Any]) -> str:
 
 
 def _text(row: Mapping[str, Any]) -> str:
-    said = f"; {row['top1_flips']} of {row['tokens']} tokens get another most likely successor"
+    message = f"; {row['top1_flips']} of {row['tokens']} tokens get another most likely successor"
     if row["source"] == "random":
-        return said
-    return f"{said}, perplexity {row['perplexity']:.4g} changes by {short(row['perplexity_change'])}"
+        return message
+    return f"{message}, perplexity {row['perplexity']:.4g} changes by {short(row['perplexity_change'])}"
 
 
 def notes(audit: Audit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what the reader must know about how this was run."""
-    said = list(audit.folder.notes)
+    message = list(audit.folder.notes)
     if audit.narrow:
-        said.append(
+        message.append(
             f"the float64 run still holds narrower numbers ({', '.join(audit.narrow[:3])}): small changes of "
             "it may be rounding"
         )
     if audit.tokens.source == "random":
-        said.append(
+        message.append(
             "random tokens: loss and perplexity are those of noise; --text gives the model something to read"
         )
     beyond = [row["offset"] for row in summary if row["offset"] + row["tokens"] > 2**24]
     if beyond:
-        said.append(
+        message.append(
             f"at offset {beyond[0]} neighbouring positions share a number in float32, as models hold them"
         )
     if summary and not any(row["score_drift_max"] is not None for row in summary):
-        said.append(
+        message.append(
             "q and k could not be seen: this model's attention does not go through transformers' interface"
         )
     if audit.save is not None:
-        said.append(
+        message.append(
             f"q and k before RoPE of all layers are in {audit.save}; `ropeaudit shift --qk {audit.save} "
             f"--config {audit.folder.path}` audits them"
         )
-    return said
+    return message

@@ -83,19 +83,19 @@ COLUMNS: dict[str, dict[str, str]] = {
 
 
 def rows(
-    kind: str, audit: Audit, found: Sequence[Shifted], threshold: float, versions: Mapping[str, str]
+    kind: str, audit: Audit, results: Sequence[Shifted], threshold: float, versions: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of a kind, with the columns of `COLUMNS[kind]`."""
-    for one in found:
+    for one in results:
         own = {"schema": SCHEMA, "model": audit.folder.name, "dtype": one.dtype.name, "offset": one.offset}
         if kind == "summary":
-            made: Iterator[dict[str, Any]] = iter([_summary(audit, one, threshold, versions)])
+            built: Iterator[dict[str, Any]] = iter([_summary(audit, one, threshold, versions)])
         elif kind == "layer":
-            made = ({"layer": n, **_scores(heads)} for n, heads in by_layer(one).items())
+            built = ({"layer": n, **_scores(heads)} for n, heads in by_layer(one).items())
         else:
             make = _heads if kind == "head" else _pairs
-            made = make(one)
-        for row in made:
+            built = make(one)
+        for row in built:
             whole = own | row
             yield {name: whole[name] for name in COLUMNS[kind]}
 
@@ -103,13 +103,13 @@ def rows(
 def _summary(audit: Audit, one: Shifted, threshold: float, versions: Mapping[str, str]) -> dict[str, Any]:
     change, scored = one.change, max(len(audit.tokens.ids) - 1, 1)
     loss, shifted = (change.defined(x / scored) for x in (change.loss_sum, change.shifted_loss_sum))
-    found = {
+    results = {
         "model_type": str(audit.folder.config.get("model_type") or "none"),
         **versions,
         "source": audit.tokens.source,
         "seed": audit.tokens.seed,
         "tokens": change.tokens,
-        "logits_rms": math.sqrt(change.truth_squares / max(change.count, 1)),
+        "logits_rms": math.sqrt(change.reference_squares / max(change.count, 1)),
         "change_max": change.defined(change.largest),
         "change_rms": change.rms(change.squares),
         "structural_max": change.structural_largest,
@@ -129,7 +129,7 @@ def _summary(audit: Audit, one: Shifted, threshold: float, versions: Mapping[str
         "cause": one.cause,
         "verdict": one.verdict,
     }
-    return _scores(one.heads) | found
+    return _scores(one.heads) | results
 
 
 def _exp(loss: float) -> float:
@@ -138,10 +138,10 @@ def _exp(loss: float) -> float:
 
 def by_layer(one: Shifted) -> dict[int, list[HeadDrift]]:
     """Return layer -> its heads."""
-    found: dict[int, list[HeadDrift]] = {}
+    results: dict[int, list[HeadDrift]] = {}
     for head in one.heads:
-        found.setdefault(head.layer, []).append(head)
-    return found
+        results.setdefault(head.layer, []).append(head)
+    return results
 
 
 def first_layer(one: Shifted, threshold: float) -> int | None:
@@ -156,13 +156,13 @@ def _scores(heads: Sequence[HeadDrift]) -> dict[str, Any]:
         return dict.fromkeys((*_LAYER, "score_drift_max"))
     count = sum(head.scores for head in heads)
     rms = math.sqrt(sum(head.squares for head in heads) / count)
-    truth = math.sqrt(sum(head.truth_squares for head in heads) / count)
+    reference = math.sqrt(sum(head.reference_squares for head in heads) / count)
     return {
         "scores": count,
-        "reference_rms": truth,
+        "reference_rms": reference,
         "score_drift_max": float(np.max([head.largest for head in heads])),
         "score_drift_rms": rms,
-        "score_drift_relative": rms / truth if truth else math.nan,
+        "score_drift_relative": rms / reference if reference else math.nan,
     }
 
 

@@ -19,7 +19,7 @@ from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.features.model import load
 from ropeaudit.features.model import wide as model_wide
 from ropeaudit.features.model.layers import Capture, Pairs, Seen
-from ropeaudit.features.model.load import said
+from ropeaudit.features.model.load import error_line
 from ropeaudit.runtime import process_state, streams
 
 
@@ -58,7 +58,7 @@ class Runner:
                 with streams.aside(), process_state.foreign():
                     logits = self.model(given, position_ids=positions, use_cache=False).logits[0]
             except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as error:
-                raise BadInput(f"the model cannot be run at offset {offset}: {said(error)}") from None
+                raise BadInput(f"the model cannot be run at offset {offset}: {error_line(error)}") from None
         frequencies = {
             f"{name}.{key}": value.clone()
             for name, one in model_wide.rotaries(self.model).items()
@@ -82,10 +82,10 @@ class Runner:
         lookups: dict[str, Any] = {}
 
         def listen(name: str) -> Any:
-            def hear(module: Any, inputs: Any) -> None:
+            def on_progress(module: Any, inputs: Any) -> None:
                 lookups[name] = inputs[0].detach().clone()
 
-            return hear
+            return on_progress
 
         handles = [
             one.register_forward_pre_hook(listen(name))
@@ -98,15 +98,15 @@ class Runner:
             for handle in handles:
                 handle.remove()
 
-    def check_learned(self, found: Pass, ids: list[int], offsets: list[int]) -> None:
+    def check_learned(self, results: Pass, ids: list[int], offsets: list[int]) -> None:
         """Raise UsageError for an offset that learned positions do not reach; `found`: a pass at offset 0."""
         count = len(ids)
-        for name, asked in found.lookups.items():
-            steps = asked.reshape(-1) - torch.arange(asked.numel())
+        for name, requested in results.lookups.items():
+            steps = requested.reshape(-1) - torch.arange(requested.numel())
             if (
-                asked.numel() == count > 2
+                requested.numel() == count > 2
                 and bool((steps == steps[0]).all())
-                and asked.reshape(-1).tolist() != ids
+                and requested.reshape(-1).tolist() != ids
             ):
                 most = self.model.get_submodule(name).num_embeddings - count - int(steps[0])
                 beyond = [offset for offset in offsets if offset > most]
@@ -123,8 +123,8 @@ class Runner:
         rotated = getattr(config, "no_rope_layers", None)
         if isinstance(rotated, (list, tuple)) and layer < len(rotated) and not rotated[layer]:
             return nothing
-        found = model_wide.rotaries(self.model)
-        own = [one for name, one in found.items() if f".{layer}." in f".{name}."] or list(found.values())
+        results = model_wide.rotaries(self.model)
+        own = [one for name, one in results.items() if f".{layer}." in f".{name}."] or list(results.values())
         if not own:
             return nothing
         types = getattr(config, "layer_types", None)

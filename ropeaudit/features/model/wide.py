@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class _Asked(TorchFunctionMode):
+class _RequestedDtype(TorchFunctionMode):
     """Answers float32 with float64 where a tensor is made from numbers."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -31,11 +31,11 @@ class Wide(TorchDispatchMode):
         self.narrow: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **_wider(kwargs))
-        for one in found if isinstance(found, (tuple, list)) else (found,):
+        result = func(*args, **_wider(kwargs))
+        for one in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(one, torch.Tensor) and one.is_floating_point() and one.dtype != torch.float64:
                 self.narrow.add(str(func))
-        return found
+        return result
 
 
 def _wider(kwargs: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def wide() -> Iterator[Wide]:
     before, mode = torch.get_default_dtype(), Wide()
     torch.set_default_dtype(torch.float64)
     try:
-        with _Asked(), mode:
+        with _RequestedDtype(), mode:
             yield mode
     finally:
         torch.set_default_dtype(before)
@@ -72,11 +72,11 @@ def widen(model: Any) -> list[str]:
     Their float32 values are kept: shift-invariant, but not the exact ones.
     """
     model.double()
-    kept = []
+    stored = []
     for name, module in rotaries(model).items():
         try:
             with wide():
                 model.set_submodule(name, type(module)(module.config))
         except Exception:  # whatever another constructor needs
-            kept.append(name)
-    return kept
+            stored.append(name)
+    return stored

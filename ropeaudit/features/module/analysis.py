@@ -86,9 +86,9 @@ def run(source: Source) -> Iterator[Buffer]:
     """Yield what is found of every buffer. Raises: BadInput where no buffer fits what is expected."""
     groups = list(_groups(source.buffers))
     dumps = [_dump(parts) for parts in groups]
-    wanted, judged = source.expected.pairs(), [dump for dump in dumps if dump is not None]
-    if wanted and judged and not any(fits(dump, pairs) for dump in judged for _, pairs in wanted):
-        held, (label, pairs) = groups[0][0].stored, wanted[0]
+    requested, judged = source.expected.pairs(), [dump for dump in dumps if dump is not None]
+    if requested and judged and not any(fits(dump, pairs) for dump in judged for _, pairs in requested):
+        held, (label, pairs) = groups[0][0].stored, requested[0]
         raise BadInput(
             f"{source.spec!r}: {held.name} has shape {_shape(held.shape)} and {label} has {pairs} pairs; "
             "give what belongs to these tensors with --config, --model, --head-dim or --rotary-dim"
@@ -202,8 +202,8 @@ def _buffers(parts: Sequence[Held], dump: Dump | None, judged: _Judged | None) -
 
 def _alone(dump: Dump | None, cast: str) -> str:
     missing = "its partner of cos and sin is missing" if dump is None else "no base explains its values"
-    told = "its values show no cast" if cast == "none" else f"all its values are {cast} numbers"
-    return f"{missing}, so that it was compared with nothing; {told}."
+    reported = "its values show no cast" if cast == "none" else f"all its values are {cast} numbers"
+    return f"{missing}, so that it was compared with nothing; {reported}."
 
 
 def _cast(stored: Stored, agrees: bool) -> tuple[str, str]:

@@ -43,9 +43,9 @@ def module(**options: Any) -> int:
     expected = _expected(options)
     with output.opened(options["outputs"]) as files:
         source = module_source.load(options["source"], expected)
-        found = list(analysis.run(source))
-        output.deliver(module_report(source, found, columns, run_metadata.gather()), files, options)
-    return 1 if any(one.wrong for one in found) else 0
+        results = list(analysis.run(source))
+        output.deliver(module_report(source, results, columns, run_metadata.gather()), files, options)
+    return 1 if any(one.wrong for one in results) else 0
 
 
 def _expected(options: dict[str, Any]) -> Expected:

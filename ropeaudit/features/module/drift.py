@@ -29,12 +29,12 @@ def _sequence(dump: Dump, setting: RopeSetting) -> float | None:
     if held < 2:
         return None
     if dump.cos is not None:
-        turned = _points(dump)[:held]
+        rotated = _points(dump)[:held]
         exact = _exact(np.arange(held, dtype=np.float64), setting)
         squares = 0.0
         for m in range(held):
-            found = turned[m] * np.conj(turned[: m + 1])
-            squares += float(np.sum(np.abs(found - exact[m] * np.conj(exact[: m + 1])) ** 2))
+            result = rotated[m] * np.conj(rotated[: m + 1])
+            squares += float(np.sum(np.abs(result - exact[m] * np.conj(exact[: m + 1])) ** 2))
         mean = squares / (held * (held + 1) / 2) / setting.pairs
         return _share(mean, setting)
     each = np.array([_at(dump, setting, distance) for distance in range(held)], dtype=np.float64)
@@ -53,9 +53,9 @@ def _at(dump: Dump, setting: RopeSetting, distance: int) -> float | None:
     exact = _exact(np.array([float(distance)]), setting)[0]
     factor = np.abs(exact)  # once in the table of q and once in that of k
     with np.errstate(invalid="ignore", over="ignore"):  # what is stored may be inf, and then it is nan
-        found = factor**2 * np.exp(1j * np.mod(distance * dump.frequencies, 2 * math.pi))
+        result = factor**2 * np.exp(1j * np.mod(distance * dump.frequencies, 2 * math.pi))
     exact = factor * exact
-    return _share(float(np.mean(np.abs(found - exact) ** 2)), setting)
+    return _share(float(np.mean(np.abs(result - exact) ** 2)), setting)
 
 
 def _share(mean_square: float, setting: RopeSetting) -> float:

@@ -43,15 +43,15 @@ class Expected:
             if self.base is None:
                 return []
             return [(self.words(f"base {self.base:.8g}"), self.plain(pairs, self.base))]
-        found: list[tuple[str, RopeSetting]] = []
+        results: list[tuple[str, RopeSetting]] = []
         for layer, setting in self.model.layers.items():
             name = self.model.name if len(self.model.layers) == 1 else f"{self.model.name}/{layer}"
             changed = self._changed(setting)
-            found.append((label := self.words(name), changed))
+            results.append((label := self.words(name), changed))
             if changed.scaling.kind == "longrope":
                 beyond = int(changed.scaling.original or 0) + 1
-                found.append((f"{label} (long)", replace(changed, length=beyond)))
-        return [(label, one) for label, one in found if one.pairs]
+                results.append((f"{label} (long)", replace(changed, length=beyond)))
+        return [(label, one) for label, one in results if one.pairs]
 
     def pairs(self) -> list[tuple[str, int]]:
         """Return how many pairs there should be, with what says so; nothing where nothing does."""
@@ -63,12 +63,12 @@ class Expected:
     def words(self, begin: str) -> str:
         """Return what the options say, behind the name of a model or a base."""
         given = {"scaling": self.scaling, "head_dim": self.head_dim, "rotary_dim": self.rotary_dim}
-        told = [
+        reported = [
             f"{name} {getattr(value, 'kind', value)}" for name, value in given.items() if value is not None
         ]
         if self.model is not None and self.base is not None:
-            told.insert(0, f"base {self.base:.8g}")
-        return ", ".join([begin, *told])
+            reported.insert(0, f"base {self.base:.8g}")
+        return ", ".join([begin, *reported])
 
     def plain(self, pairs: int | None, base: float) -> RopeSetting:
         """Return a setting of this base and what the options say, of `pairs` pairs where they say nothing."""
@@ -122,14 +122,14 @@ def guessed(dump: Dump, expected: Expected) -> tuple[Diagnosis, str, RopeSetting
     scaled = cast
     for base in _bases(dump, expected.plain(pairs, 1e4)):
         setting = expected.plain(pairs, base)
-        label, found = expected.words(f"base {base:.8g}"), check(dump, setting)
-        best = found.best
-        if found.agrees:
-            return found, f"{label} (guessed)", setting
+        label, result = expected.words(f"base {base:.8g}"), check(dump, setting)
+        best = result.best
+        if result.agrees:
+            return result, f"{label} (guessed)", setting
         if best and (best.explains or best.few) and not best.meant:
-            cast = cast or (found, f"{label} (guessed)", setting)
+            cast = cast or (result, f"{label} (guessed)", setting)
         elif best and best.explains:
-            scaled = scaled or (found, f"{label}, {best.meant} (guessed)", setting)
+            scaled = scaled or (result, f"{label}, {best.meant} (guessed)", setting)
     return cast or scaled
 
 
@@ -139,17 +139,17 @@ def _bases(dump: Dump, setting: RopeSetting) -> list[float]:
     exponents = 2.0 * np.arange(setting.pairs) / setting.rotary_dim
     with np.errstate(all="ignore"):
         theta = theta / theta[0] if 1.5 * theta[0] < 1 else theta  # linear scaling divides all of them
-        told = theta ** (-1 / exponents)
-    usable = np.isfinite(told) & (told > 1) & (told < 1e40) & (exponents > 0)
-    told, exponents = told[usable], exponents[usable]
-    if not told.size:
+        reported = theta ** (-1 / exponents)
+    usable = np.isfinite(reported) & (reported > 1) & (reported < 1e40) & (exponents > 0)
+    reported, exponents = reported[usable], exponents[usable]
+    if not reported.size:
         return []
-    third = max(1, told.size // 3)
-    fitted = [float(np.median(part)) for part in (told[-third:], told, told[:third])]
+    third = max(1, reported.size // 3)
+    fitted = [float(np.median(part)) for part in (reported[-third:], reported, reported[:third])]
     rounded = [float(f"{one:.{digits}e}") for digits in (0, 1, 2, 4, 6) for one in fitted]
 
     def missed(base: float) -> float:
-        return float(np.median(np.abs(np.log(told / base)) * exponents))
+        return float(np.median(np.abs(np.log(reported / base)) * exponents))
 
     tried = [one for one in dict.fromkeys((*_BASES, *rounded)) if one > 1]
     near = [one for one in tried if missed(one) <= max(_NEAR, 2 * min(map(missed, tried)))]

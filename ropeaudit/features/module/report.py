@@ -43,77 +43,77 @@ _SCREEN += ("drift_256", "drift_131072", "against")
 _DISPENSABLE = ("shape", "against", "how", "drift_131072")
 
 
-def row(found: Buffer) -> dict[str, Any]:
+def row(results: Buffer) -> dict[str, Any]:
     """Return the columns of `COLUMNS`."""
-    agrees = {True: "yes", False: "no", None: "unknown"}[found.agrees]
+    agrees = {True: "yes", False: "no", None: "unknown"}[results.agrees]
     return {
         "schema": SCHEMA,
-        "buffer": found.stored.name,
-        "what": found.what,
-        "dtype": found.stored.dtype,
-        "shape": "x".join(map(str, found.stored.shape)),
-        "against": found.against,
-        "cast": found.cast,
-        "how": found.how,
+        "buffer": results.stored.name,
+        "what": results.what,
+        "dtype": results.stored.dtype,
+        "shape": "x".join(map(str, results.stored.shape)),
+        "against": results.against,
+        "cast": results.cast,
+        "how": results.how,
         "agrees": agrees,
-        "largest_error": found.error,
-        f"drift_{NEAR}": found.drift_near,
-        f"drift_{FAR}": found.drift_far,
-        "finding": found.finding,
+        "largest_error": results.error,
+        f"drift_{NEAR}": results.drift_near,
+        f"drift_{FAR}": results.drift_far,
+        "finding": results.finding,
     }
 
 
 def module_report(
-    source: Source, found: Sequence[Buffer], columns: Sequence[str] | None, circumstances: Mapping[str, Any]
+    source: Source, results: Sequence[Buffer], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
     return Report(
-        rows=[row(one) for one in found],
+        rows=[row(one) for one in results],
         columns=list(columns or COLUMNS),
-        screen=list(columns or _SCREEN) if found else [],
+        screen=list(columns or _SCREEN) if results else [],
         dispensable=() if columns else _DISPENSABLE,
-        headline=headline(source, found),
-        notes=[*source.notes, *_notes(found)],
-        legend=LEGEND if found else "",
-        circumstances={"schema": SCHEMA, **circumstances},
+        headline=headline(source, results),
+        notes=[*source.notes, *_notes(results)],
+        legend=LEGEND if results else "",
+        metadata={"schema": SCHEMA, **metadata},
     )
 
 
-def headline(source: Source, found: Sequence[Buffer]) -> str:
+def headline(source: Source, results: Sequence[Buffer]) -> str:
     """Return the finding in a sentence: how many buffers were cast, to what, and what it does."""
-    if not found:
+    if not results:
         where = f"none of {source.tensors} tensors is a RoPE buffer"
-        if source.made:
+        if source.built:
             return f"There is nothing to be cast: {where} of the module."
         return (
             f"There is nothing to be cast: {where}, so that frequencies, if there are any, are "
             "recomputed when the model is loaded; what a .half() or .to() does after that only shows in "
             "the loaded module."
         )
-    cast = [one for one in found if one.cast != "none"]
+    cast = [one for one in results if one.cast != "none"]
     if cast:
         worst = max(cast, key=lambda one: one.drift_near or 0.0)
         how = "holds" if worst.how == "stored" else "was cast and cast back: every value is"
         kind = worst.cast if worst.how == "stored" else f"a {worst.cast} number"
-        begin = f"{len(cast)} of {len(found)} RoPE buffers {'was' if len(cast) == 1 else 'were'} cast"
+        begin = f"{len(cast)} of {len(results)} RoPE buffers {'was' if len(cast) == 1 else 'were'} cast"
         return f"{begin}: {worst.stored.name} {how} {kind}{_effect(worst)}."
-    off = [one for one in found if one.agrees is False]
+    off = [one for one in results if one.agrees is False]
     if off:
         is_off = "is off" if len(off) == 1 else "are off"
-        return f"No cast, but {len(off)} of {len(found)} RoPE buffers {is_off}: {off[0].finding}"
-    right = sum(one.agrees is True for one in found)
-    agree = f"{right} of {len(found)} agree{'s' if right == 1 else ''} with the exact values within"
-    told = f"No RoPE buffer was cast: {agree} float32 rounding." if right else ""
-    return " ".join(filter(None, (told, _unjudged(found))))
+        return f"No cast, but {len(off)} of {len(results)} RoPE buffers {is_off}: {off[0].finding}"
+    right = sum(one.agrees is True for one in results)
+    agree = f"{right} of {len(results)} agree{'s' if right == 1 else ''} with the exact values within"
+    reported = f"No RoPE buffer was cast: {agree} float32 rounding." if right else ""
+    return " ".join(filter(None, (reported, _unjudged(results))))
 
 
-def _unjudged(found: Sequence[Buffer]) -> str:
+def _unjudged(results: Sequence[Buffer]) -> str:
     """Return what is said of buffers that nothing says the right values of; nothing without any."""
-    unknown = [one for one in found if one.agrees is None]
+    unknown = [one for one in results if one.agrees is None]
     if not unknown:
         return ""
     guesses = list(dict.fromkeys(one.against for one in unknown if one.guessed))
-    count = f"{len(unknown)} of {len(found)} RoPE buffer{'s' if len(found) > 1 else ''}"
+    count = f"{len(unknown)} of {len(results)} RoPE buffer{'s' if len(results) > 1 else ''}"
     begin = f"No cast shows in {count}, but nothing says what the values should be"
     if not guesses:
         return f"{begin}, and no base explains them; give --config, --model or --base."
@@ -138,23 +138,25 @@ def _plural(what: str) -> str:
     return "frequencies" if what == "inv_freq" else what
 
 
-def _notes(found: Sequence[Buffer]) -> list[str]:
-    said = [f"{one.stored.name}: {one.finding}" for one in found if one.wrong]
-    said += [_positions(one) for one in found if one.what in FREQUENCIES and one.how == "stored"][:1]
-    guessed = [one for one in found if one.guessed]
+def _notes(results: Sequence[Buffer]) -> list[str]:
+    message = [f"{one.stored.name}: {one.finding}" for one in results if one.wrong]
+    message += [_positions(one) for one in results if one.what in FREQUENCIES and one.how == "stored"][:1]
+    guessed = [one for one in results if one.guessed]
     if guessed:
-        said.append(
+        message.append(
             f"{guessed[0].stored.name} was compared with {guessed[0].against} from its own values; "
             "--config, --model or --base says what it should be"
         )
-    long = [one for one in found if one.unseen]
+    long = [one for one in results if one.unseen]
     if long:
         total = long[0].unseen + ROWS
-        said.append(f"{long[0].stored.name}: the first {ROWS} of {total} rows were compared, the others not")
-    back = [one for one in found if one.how == "back"]
+        message.append(
+            f"{long[0].stored.name}: the first {ROWS} of {total} rows were compared, the others not"
+        )
+    back = [one for one in results if one.how == "back"]
     if back:
-        said.append("casting back does not heal: recompute the values in float32 after the last cast")
-    return list(dict.fromkeys(said))
+        message.append("casting back does not heal: recompute the values in float32 after the last cast")
+    return list(dict.fromkeys(message))
 
 
 def _positions(one: Buffer) -> str:

@@ -52,7 +52,7 @@ class Source:
     """
 
     spec: str
-    made: bool
+    built: bool
     buffers: list[Held]
     tensors: int
     expected: Expected
@@ -72,9 +72,9 @@ def load(spec: str, expected: Expected) -> Source:
     """
     factory = _factory(spec)
     if factory is not None:
-        return _made(spec, factory, expected)
+        return _built(spec, factory, expected)
     path = Path(spec)
-    stored, count = checkpoints.read(checkpoints.files(path), _wanted)
+    stored, count = checkpoints.read(checkpoints.files(path), _requested)
     notes: list[str] = []
     beside = (path if path.is_dir() else path.parent) / "config.json"
     if expected.model is None and beside.is_file():
@@ -96,14 +96,14 @@ def _read(data: Any, name: str, source: str, base: float | None, notes: list[str
         return None
 
 
-def _wanted(name: str, shape: tuple[int, ...], head: Callable[[], NDArray[Any]]) -> bool:
+def _requested(name: str, shape: tuple[int, ...], head: Callable[[], NDArray[Any]]) -> bool:
     """Whether a tensor may be a RoPE buffer, by its name or by its first rows."""
     return bool(_named(name, shape)) or (rope_values.may_hold(shape) and bool(rope_values.known(head())))
 
 
-def _held(found: Iterable[Stored]) -> list[Held]:
+def _held(results: Iterable[Stored]) -> list[Held]:
     """Tensors with what they hold: as their values say, else as their names do."""
-    held = [Held(one, rope_values.known(one.values) or _named(one.name, one.shape)) for one in found]
+    held = [Held(one, rope_values.known(one.values) or _named(one.name, one.shape)) for one in results]
     return [one for one in held if one.what and one.stored.values.size]
 
 
@@ -127,12 +127,12 @@ def _factory(spec: str) -> Callable[[], Any] | None:
     except RopeAuditError:
         raise
     except Exception as error:  # whatever other people's code raises
-        raise BadInput(f"{spec!r}: cannot be imported: {_said(error)}; {_GIVE}") from None
-    found = getattr(module, name, None)
-    if not callable(found):
+        raise BadInput(f"{spec!r}: cannot be imported: {_message(error)}; {_GIVE}") from None
+    result = getattr(module, name, None)
+    if not callable(result):
         raise BadInput(f"{spec!r}: {place} has no function {name}; {_GIVE}")
-    made: Callable[[], Any] = found
-    return made
+    built: Callable[[], Any] = result
+    return built
 
 
 def _from_file(place: str) -> Any:
@@ -149,7 +149,7 @@ def _from_file(place: str) -> Any:
     return module
 
 
-def _made(spec: str, factory: Callable[[], Any], expected: Expected) -> Source:
+def _built(spec: str, factory: Callable[[], Any], expected: Expected) -> Source:
     """Call the factory and walk what it returns."""
     import torch
 
@@ -159,7 +159,7 @@ def _made(spec: str, factory: Callable[[], Any], expected: Expected) -> Source:
         raise
     except Exception as error:
         raise BadInput(
-            f"{spec!r}: raised {_said(error)}; {_GIVE} when it is called without arguments"
+            f"{spec!r}: raised {_message(error)}; {_GIVE} when it is called without arguments"
         ) from None
     if not isinstance(module, torch.nn.Module):
         raise BadInput(f"{spec!r}: returned a {type(module).__name__}; {_GIVE}")
@@ -178,10 +178,10 @@ def _made(spec: str, factory: Callable[[], Any], expected: Expected) -> Source:
     if named_unreal:
         notes.append(f"{named_unreal[0]} is on the meta device and holds no values; load the weights first")
     real = {name: value for name, value in named.items() if not value.is_meta}
-    stored = [one for one in checkpoints.chosen(real, _wanted).values() if one is not None]
+    stored = [one for one in checkpoints.chosen(real, _requested).values() if one is not None]
     return Source(spec, True, _held(stored), len(named), expected, notes)
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """An exception in a line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -98,5 +98,5 @@ def _one(
     turners = Fresh(first, inputs, offset), Fresh(second, inputs, offset)
     compared = Comparison(inputs, setting, case.mask, turners, offset if setting.clipped else 0)
     formats, differ = (first.input, second.input), compared.formats[0] is not compared.formats[1]
-    found = compared.run(progress)
-    return Parity(case, setting, inputs, called, first.dtype, offset, formats, differ, found)
+    result = compared.run(progress)
+    return Parity(case, setting, inputs, called, first.dtype, offset, formats, differ, result)

@@ -37,8 +37,8 @@ def parity(**options: Any) -> int:
     stages = {f"{name} {fmt}": r.resolve(fmt).stages() for fmt in arguments["dtypes"] for name, r in named}
     _, code = work.done(
         options,
-        lambda hear: analysis.run(**arguments, progress=hear),
-        lambda found, about: parity_report(found, columns, about),
+        lambda on_progress: analysis.run(**arguments, progress=on_progress),
+        lambda results, about: parity_report(results, columns, about),
         stages,
     )
     return code

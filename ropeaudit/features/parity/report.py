@@ -64,18 +64,18 @@ _DISPENSABLE: tuple[str, ...] = (
 _DISPENSABLE += ("a_nearer", "parity_max")
 
 
-def row(found: Parity) -> dict[str, Any]:
+def row(results: Parity) -> dict[str, Any]:
     """Return the columns of `COLUMNS`."""
-    apart, (first, second) = found.apart, found.apart.drifts
+    apart, (first, second) = results.apart, results.apart.drifts
     head, query, key = apart.apart.place if apart.apart.place and not apart.apart.nonfinite else (None,) * 3
     winner, count = apart.winner(), apart.apart.count
     values = {
         "schema": SCHEMA,
-        "a": found.names[0],
-        "b": found.names[1],
-        "dtype": found.dtype.name,
-        "offset": found.offset,
-        **settings.row(found),
+        "a": results.names[0],
+        "b": results.names[1],
+        "dtype": results.dtype.name,
+        "offset": results.offset,
+        **settings.row(results),
         "scores": count,
         "a_nonfinite": first.nonfinite,
         "b_nonfinite": second.nonfinite,
@@ -89,7 +89,7 @@ def row(found: Parity) -> dict[str, Any]:
         "a_drift_rms": first.rms,
         "b_drift_max": second.max,
         "b_drift_rms": second.rms,
-        "nearer": None if winner is None else "equal" if winner < 0 else found.names[winner],
+        "nearer": None if winner is None else "equal" if winner < 0 else results.names[winner],
         "a_nearer": ratio(apart.nearer[0], count),
         "b_nearer": ratio(apart.nearer[1], count),
         "worst_head": head,
@@ -100,19 +100,19 @@ def row(found: Parity) -> dict[str, Any]:
 
 
 def parity_report(
-    found: Sequence[Parity], columns: Sequence[str] | None, circumstances: Mapping[str, Any]
+    results: Sequence[Parity], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
-    rows = [row(one) for one in found]
+    rows = [row(one) for one in results]
     return Report(
         rows=rows,
         columns=list(columns or COLUMNS),
         screen=list(columns or ["a", "b", "dtype", "offset", *settings.varying(rows), *_SCREEN]),
         dispensable=() if columns else _DISPENSABLE,
         headline=headline(rows),
-        notes=notes(found),
+        notes=notes(results),
         legend=LEGEND,
-        circumstances={"schema": SCHEMA, **circumstances},
+        metadata={"schema": SCHEMA, **metadata},
     )
 
 
@@ -120,12 +120,12 @@ def headline(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the finding in a sentence: where the two differ most, and who is nearer to the truth there."""
     if not rows:
         return "No case was compared."
-    worst = max(rows, key=_gravity)
+    worst = max(rows, key=_severity)
     names, where = f"{worst['a']} and {worst['b']}", f"in {worst['dtype']} at offset {worst['offset']}"
-    lost = [(worst[side], worst[f"{side}_nonfinite"]) for side in "ab" if worst[f"{side}_nonfinite"]]
-    if lost:
-        said = ", ".join(f"{count} of {worst['scores']} scores of {name}" for name, count in lost)
-        return f"{names} cannot be compared {where}: {said} are nan or infinite."
+    nonfinite = [(worst[side], worst[f"{side}_nonfinite"]) for side in "ab" if worst[f"{side}_nonfinite"]]
+    if nonfinite:
+        message = ", ".join(f"{count} of {worst['scores']} scores of {name}" for name, count in nonfinite)
+        return f"{names} cannot be compared {where}: {message} are nan or infinite."
     if worst["parity_max"] == 0:
         count = f", and in all {len(rows)} cases" if len(rows) > 1 else ""
         return f"{names} give the same scores {where}{count}: every one of {worst['scores']} is equal."
@@ -139,27 +139,27 @@ def headline(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _gravity(one: Mapping[str, Any]) -> tuple[int, float]:
+def _severity(one: Mapping[str, Any]) -> tuple[int, float]:
     relative = one["parity_relative"]
     return one["a_nonfinite"] + one["b_nonfinite"], relative if relative == relative else 0.0
 
 
-def notes(found: Sequence[Parity]) -> list[str]:
+def notes(results: Sequence[Parity]) -> list[str]:
     """Return what the reader must know: inputs that differ, scores that are lost, who wins where."""
-    said = []
-    for one in found:
+    message = []
+    for one in results:
         where = f"{one.dtype} at offset {one.offset}"
         if one.inputs_differ:
             (first, second), (a, b) = one.formats, one.names
-            said.append(
+            message.append(
                 f"{one.dtype}: {a} rounds q and k to {first}, {b} to {second}: each is compared with its own "
                 "reference, and parity holds that rounding too; --set input=FORMAT makes them alike."
             )
         for name, drift in zip(one.names, one.apart.drifts, strict=True):
             if drift.nonfinite:
                 share = percent(drift.nonfinite / drift.count)
-                said.append(
+                message.append(
                     f"{name} {where}: {share} of the scores are nan or infinite; `ropeaudit explain` names "
                     "the stage that overflows."
                 )
-    return list(dict.fromkeys(said))
+    return list(dict.fromkeys(message))

@@ -13,25 +13,25 @@ from ropeaudit.reports.numbers import part
 
 def draw(rows: Sequence[Mapping[str, Any]], length: int) -> Picture:
     """Return the picture of rows by pair. length: positions of the sequence, where fast pairs end."""
-    kept, notes = style.cases(rows, style.MOST_LINES)
-    title = _title(kept, length)
-    made, (axes,) = style.figure(title)
+    stored, notes = style.cases(rows, style.MOST_LINES)
+    title = _title(stored, length)
+    built, (axes,) = style.figure(title)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    lost, zero = [], []
-    for number, (name, some) in enumerate(kept.items()):
+    nonfinite, zero = [], []
+    for number, (name, some) in enumerate(stored.items()):
         look = style.line(number) | {"markersize": 3.5, "linewidth": 1.0}
         pairs = [(row["wavelength"], row["part_rms"]) for row in some if _finite(row["wavelength"])]
         pairs = sorted((x, math.nan if y is None else y) for x, y in pairs)
-        lost += [x for x, y in pairs if math.isnan(y)]
+        nonfinite += [x for x, y in pairs if math.isnan(y)]
         zero += [x for x, y in pairs if y == 0]
         axes.plot([x for x, _ in pairs], [y if y else math.nan for _, y in pairs], label=name, **look)
         for row in some:
             if isinstance(row["pair"], str) and row["part_rms"]:  # of no pair
                 dots = {"color": look["color"], "linestyle": (0, (1, 2)), "linewidth": 1.0}
                 axes.axhline(row["part_rms"], label=f"{name}: {row['pair']}", **dots)
-    if lost:
-        style.edge(axes, sorted(set(lost)), True, style.RED, "nan or infinite")
+    if nonfinite:
+        style.edge(axes, sorted(set(nonfinite)), True, style.RED, "nan or infinite")
     if zero:
         style.edge(axes, sorted(set(zero)), False, style.GREY, "no drift at all")
     if length:
@@ -43,7 +43,7 @@ def draw(rows: Sequence[Mapping[str, Any]], length: int) -> Picture:
     axes.set_xlabel("wavelength of the frequency pair (tokens of a full turn)")
     axes.set_ylabel("RMS drift of the pair (score units)")
     style.legend(axes)
-    return Picture(made, title, notes)
+    return Picture(built, title, notes)
 
 
 def _title(groups: Mapping[str, Sequence[Mapping[str, Any]]], length: int) -> str:

@@ -73,7 +73,7 @@ def plot(**options: Any) -> int:
         with _blaming(options["file"]):
             from ropeaudit.features.plot.style import encoded
 
-            picture = _drawn(kind, options)
+            picture = _plotted(kind, options)
             contents = [encoded(picture, file.form) for file in files]
         for file, content in zip(files, contents, strict=True):
             file.fill([content])
@@ -96,7 +96,7 @@ def _blaming(path: str | None) -> Iterator[None]:
         raise BadInput(f"{path!r} holds values that no report has: {error}") from None
 
 
-def _drawn(kind: str, options: dict[str, Any]) -> Picture:
+def _plotted(kind: str, options: dict[str, Any]) -> Picture:
     if kind != "heatmap":
         from ropeaudit.features.plot.pictures import picture
 
@@ -118,12 +118,13 @@ def _measured(options: dict[str, Any]) -> Heatmap:
     count = len(offsets) * len(resolved) * len(cases)
     if count != 1:
         raise UsageError(f"--kind heatmap draws one case and these options make {count}; give one value each")
-    found, interrupted = rows.gathered(
-        lambda hear: [heatmap_analysis.measure(cases[0], resolved[0], offsets[0], hear)], options["quiet"]
+    result, interrupted = rows.gathered(
+        lambda on_progress: [heatmap_analysis.measure(cases[0], resolved[0], offsets[0], on_progress)],
+        options["quiet"],
     )
     if interrupted:
         raise KeyboardInterrupt
-    return found[0]
+    return result[0]
 
 
 def _suffix(path: str) -> str:

@@ -29,28 +29,28 @@ def draw(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
         groups["rms_relative"].setdefault(" ".join([*where, str(row.get("source"))]), []).append(row)
         for name in ("bound", "men_sum"):
             groups[name].setdefault(where[0] if where else "exact", []).append(row)
-    made, panels = style.figure(headline, len(_PANELS), 8.0, sharex=True)
+    built, panels = style.figure(headline, len(_PANELS), 8.0, sharex=True)
     notes: list[str] = []
     for axes, (column, axis_label) in zip(panels, _PANELS.items(), strict=True):
-        kept, said = style.limited(groups[column], style.MOST_LINES, "lines")
-        notes += said
-        for number, (name, some) in enumerate(kept.items()):
+        stored, message = style.limited(groups[column], style.MOST_LINES, "lines")
+        notes += message
+        for number, (name, some) in enumerate(stored.items()):
             points = {row["distance"]: row.get(column) for row in some}
             values = [math.nan if y is None else y for y in points.values()]
             axes.plot(list(points), values, label=printable(name), **style.line(number))
-            lost = [x for x, y in zip(points, values, strict=True) if math.isnan(y)]
-            if lost:
-                style.edge(axes, lost, True, style.RED, "undefined")
+            nonfinite = [x for x, y in zip(points, values, strict=True) if math.isnan(y)]
+            if nonfinite:
+                style.edge(axes, nonfinite, True, style.RED, "undefined")
         style.offsets_axis(axes, [row["distance"] for row in rows])
         axes.axhline(0, color="black", linewidth=0.6)
         axes.set_ylabel(axis_label, fontsize=8)
-        if len(kept) > 1 or column == "rms_relative":
+        if len(stored) > 1 or column == "rms_relative":
             style.legend(axes)
     firsts = {str(row["setting"]): row["first_failing"] for row in rows if row.get("first_failing")}
     for number, (name, first) in enumerate(firsts.items()):
         _mark(panels[-1], first, f"{printable(name)}: " if several else "", number)
     panels[-1].set_xlabel("distance between query and key (tokens)")
-    return Picture(made, headline, list(dict.fromkeys(notes)))
+    return Picture(built, headline, list(dict.fromkeys(notes)))
 
 
 def _mark(axes: Axes, first: float, name: str, number: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.audits.summary import gravity
+from ropeaudit.audits.summary import severity
 from ropeaudit.features.plot import style
 from ropeaudit.features.plot.style import Picture
 from ropeaudit.reports import settings
@@ -33,18 +33,18 @@ def draw(rows: Sequence[Row]) -> Picture:
     groups: dict[str, list[Row]] = {}
     for row in sorted(seen, key=lambda row: row["offset"]):
         groups.setdefault(style.named(row, several), []).append(row)
-    kept, notes = style.limited(groups, style.MOST_LINES, "lines")
+    stored, notes = style.limited(groups, style.MOST_LINES, "lines")
     title = _title(seen)
-    made, (axes,) = style.figure(title)
+    built, (axes,) = style.figure(title)
     axes.set_yscale("log")
-    for number, (name, some) in enumerate(kept.items()):
+    for number, (name, some) in enumerate(stored.items()):
         _line(axes, some, name, style.line(number))
-    if len(kept) <= _MOST_EXPECTED:
-        _expected(axes, kept)
+    if len(stored) <= _MOST_EXPECTED:
+        _expected(axes, stored)
     else:
         notes.append(f"floors, predictions and bounds are drawn beside up to {_MOST_EXPECTED} lines")
-    _edges(axes, kept)
-    _out_of_tolerance(axes, kept)
+    _edges(axes, stored)
+    _out_of_tolerance(axes, stored)
     style.offsets_axis(axes, [row["offset"] for row in seen])
     _formats(axes, seen)
     axes.set_xlabel("offset added to every position (tokens)")
@@ -52,7 +52,7 @@ def draw(rows: Sequence[Row]) -> Picture:
     style.legend(axes)
     if len(seen) < len(rows):
         notes.append(f"{len(rows) - len(seen)} rows were refused and have nothing to draw")
-    return Picture(made, title, notes)
+    return Picture(built, title, notes)
 
 
 def _line(axes: Axes, some: Sequence[Row], name: str, look: Mapping[str, Any]) -> None:
@@ -66,16 +66,16 @@ def _line(axes: Axes, some: Sequence[Row], name: str, look: Mapping[str, Any]) -
 
 def _expected(axes: Axes, groups: Mapping[str, Sequence[Row]]) -> None:
     """Draw floors, predictions and bounds in the colour of their line; the legend names them once."""
-    told = set()
+    reported = set()
     for number, some in enumerate(groups.values()):
         for column, (dash, label) in _EXPECTED.items():
             points = [(row["offset"], row.get(column)) for row in some]
-            kept = [(x, y) for x, y in points if y is not None and 0 < y < math.inf]
-            if kept:
-                xs, ys = zip(*kept, strict=True)
+            stored = [(x, y) for x, y in points if y is not None and 0 < y < math.inf]
+            if stored:
+                xs, ys = zip(*stored, strict=True)
                 look = {"color": style.line(number)["color"], "linestyle": dash, "linewidth": 0.9}
-                axes.plot(xs, ys, alpha=0.65, label=None if label in told else label, **look)
-                told.add(label)
+                axes.plot(xs, ys, alpha=0.65, label=None if label in reported else label, **look)
+                reported.add(label)
 
 
 def _edges(axes: Axes, groups: Mapping[str, Sequence[Row]]) -> None:
@@ -85,11 +85,11 @@ def _edges(axes: Axes, groups: Mapping[str, Sequence[Row]]) -> None:
         (False, "no drift at all", lambda value: value == 0),
     )
     for top, label, holds in kinds:
-        told = False
+        reported = False
         for number, some in enumerate(groups.values()):
             if xs := [row["offset"] for row in some if holds(row["drift_rms"])]:
-                style.edge(axes, xs, top, style.line(number)["color"], "_" if told else label)
-                told = True
+                style.edge(axes, xs, top, style.line(number)["color"], "_" if reported else label)
+                reported = True
 
 
 def _out_of_tolerance(axes: Axes, groups: Mapping[str, Sequence[Row]]) -> None:
@@ -142,16 +142,16 @@ def _title(rows: Sequence[Row]) -> str:
     """The finding: what drifts most, how much more than at its floor, and what is lost."""
     if not rows:
         return "Nothing was measured."
-    lost = [row for row in rows if gravity(row, "drift_rms") == math.inf]
-    left = [row for row in rows if gravity(row, "drift_rms") < math.inf]
-    said = []
+    nonfinite = [row for row in rows if severity(row, "drift_rms") == math.inf]
+    left = [row for row in rows if severity(row, "drift_rms") < math.inf]
+    message = []
     if left:
-        worst = max(left, key=lambda row: gravity(row, "drift_rms"))
+        worst = max(left, key=lambda row: severity(row, "drift_rms"))
         times = f"{short(worst['drift_rms'])} RMS"
         if worst.get("floor_rms") and worst["drift_rms"] > 2 * worst["floor_rms"]:
             times += f", {worst['drift_rms'] / worst['floor_rms']:.3g} times its floor"
-        said.append(f"{style.named(worst, ())} drifts most: {times}, at offset {worst['offset']:,}")
-    if lost:
-        first = min(lost, key=lambda row: abs(row["offset"]))
-        said.append(f"{style.named(first, ())} has nan or infinite scores at offset {first['offset']:,}")
-    return "; ".join(said)
+        message.append(f"{style.named(worst, ())} drifts most: {times}, at offset {worst['offset']:,}")
+    if nonfinite:
+        first = min(nonfinite, key=lambda row: abs(row["offset"]))
+        message.append(f"{style.named(first, ())} has nan or infinite scores at offset {first['offset']:,}")
+    return "; ".join(message)

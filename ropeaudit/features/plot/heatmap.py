@@ -10,27 +10,29 @@ from ropeaudit.features.plot.style import Picture
 from ropeaudit.reports.numbers import short
 
 
-def draw(found: Heatmap) -> Picture:
+def draw(results: Heatmap) -> Picture:
     """Return the picture; hidden scores are white, those that are not finite red."""
     from matplotlib.colors import ListedColormap, LogNorm
     from matplotlib.patches import Patch
 
-    title = _title(found)
-    made, (axes,) = style.figure(title, height=6.4)
-    shown = found.drift[~found.hidden & (found.drift > 0)]
+    title = _title(results)
+    built, (axes,) = style.figure(title, height=6.4)
+    shown = results.drift[~results.hidden & (results.drift > 0)]
     low, high = (float(shown.min()), float(shown.max())) if shown.size else (1.0, 1.0)
     low = max(low, high * 1e-4, float(np.percentile(shown, 2)) if shown.size else 0.0)
-    visible = np.where(found.hidden | (found.drift <= low), low, found.drift)
+    visible = np.where(results.hidden | (results.drift <= low), low, results.drift)
     image = axes.imshow(
-        np.ma.masked_array(visible, found.hidden | np.isnan(found.drift)),
+        np.ma.masked_array(visible, results.hidden | np.isnan(results.drift)),
         norm=LogNorm(low, max(high, low * 1.001)),
         cmap="cividis",
         interpolation="nearest",
     )
-    lost = ~found.hidden & np.isnan(found.drift)
-    if lost.any():
+    nonfinite = ~results.hidden & np.isnan(results.drift)
+    if nonfinite.any():
         axes.imshow(
-            np.ma.masked_array(lost, ~lost), cmap=ListedColormap([style.RED]), interpolation="nearest"
+            np.ma.masked_array(nonfinite, ~nonfinite),
+            cmap=ListedColormap([style.RED]),
+            interpolation="nearest",
         )
         axes.legend(
             handles=[Patch(color=style.RED, label="nan or infinite scores")], loc="upper right", fontsize=8
@@ -39,16 +41,16 @@ def draw(found: Heatmap) -> Picture:
     axes.set_xlabel("key n (index before the shift)")
     axes.set_ylabel("query m (index before the shift)")
     if shown.size:
-        over = "|drift|" if found.heads == 1 else f"RMS drift over {found.heads} heads"
-        made.colorbar(image, ax=axes, label=f"{over} (score units)", extend="min", shrink=0.85)
-    return Picture(made, title)
+        over = "|drift|" if results.heads == 1 else f"RMS drift over {results.heads} heads"
+        built.colorbar(image, ax=axes, label=f"{over} (score units)", extend="min", shrink=0.85)
+    return Picture(built, title)
 
 
-def _title(found: Heatmap) -> str:
-    who = f"{found.recipe.recipe.name} {found.recipe.dtype} at offset {found.offset:,}"
-    if found.largest is None:
-        seen = ~found.hidden
-        lost = int((seen & np.isnan(found.drift)).sum())
-        return f"{who}: {lost} of {int(seen.sum())} scores by query and key are nan or infinite in some head"
-    value, head, query, key = found.largest
+def _title(results: Heatmap) -> str:
+    who = f"{results.recipe.recipe.name} {results.recipe.dtype} at offset {results.offset:,}"
+    if results.largest is None:
+        seen = ~results.hidden
+        nonfinite, scores = int((seen & np.isnan(results.drift)).sum()), int(seen.sum())
+        return f"{who}: {nonfinite} of {scores} scores by query and key are nan or infinite in some head"
+    value, head, query, key = results.largest
     return f"{who}: the largest |drift| is {short(value)}, of query {query} and key {key} in head {head}"

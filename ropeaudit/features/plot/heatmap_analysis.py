@@ -62,7 +62,7 @@ def measure(
         precision: Precision = "extended" if recipe.narrowest > FP32.precision else "double"
         bench = Bench(Scene(inputs, setting, case.mask, axes, offset, sample, precision), recipe)
         table = bench.table(recipe)
-        q, k = (bench.turned(name, head, table, recipe) for name in ("q", "k"))
+        q, k = (bench.rotated(name, head, table, recipe) for name in ("q", "k"))
         drift = bench.drift(head, bench.formed(q, k, recipe))
         with np.errstate(invalid="ignore", over="ignore"):
             squares += drift * drift
@@ -78,5 +78,5 @@ def measure(
 
 
 def _hidden(case: Case, size: int) -> NDArray[np.bool_]:
-    found = masks.hidden(case.mask, slice(0, size), slice(0, size))
-    return np.zeros((size, size), bool) if found is None else np.asarray(found, bool)
+    result = masks.hidden(case.mask, slice(0, size), slice(0, size))
+    return np.zeros((size, size), bool) if result is None else np.asarray(result, bool)

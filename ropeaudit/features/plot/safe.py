@@ -15,17 +15,19 @@ _MOST = 48
 
 def draw(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
     """Return the picture of rows of `ropeaudit limit`; positions in tokens."""
-    told = [name for name in settings.varying(rows) if name not in _IMPLIED or not _one_per_model(rows, name)]
+    reported = [
+        name for name in settings.varying(rows) if name not in _IMPLIED or not _one_per_model(rows, name)
+    ]
     several = len({(row["tolerance_column"], row["tolerance"]) for row in rows}) > 1
-    groups = {f"{_name(row, told, several)} #{number}": row for number, row in enumerate(rows)}
-    kept, notes = style.limited(groups, _MOST, "rows")
-    made, (axes,) = style.figure(headline, height=1.8 + 0.24 * len(kept))
-    dtypes = list(dict.fromkeys(row["dtype"] for row in kept.values()))
-    ends = [max(_seen(row) or 1, row["maximum"] or 1) for row in kept.values()]
+    groups = {f"{_name(row, reported, several)} #{number}": row for number, row in enumerate(rows)}
+    stored, notes = style.limited(groups, _MOST, "rows")
+    built, (axes,) = style.figure(headline, height=1.8 + 0.24 * len(stored))
+    dtypes = list(dict.fromkeys(row["dtype"] for row in stored.values()))
+    ends = [max(_seen(row) or 1, row["maximum"] or 1) for row in stored.values()]
     axes.set_xscale("log")
     axes.set_xlim(1, 6 * max(ends, default=10))
     shown: set[str] = set()
-    for place, row in enumerate(kept.values()):
+    for place, row in enumerate(stored.values()):
         number, proved, seen = dtypes.index(row["dtype"]), row["proved_position"], _seen(row)
         look = {"color": style.line(number)["color"], "hatch": style.HATCHES[number % len(style.HATCHES)]}
         first = _once(row["dtype"], f"{row['dtype']}: proved", shown)
@@ -43,14 +45,14 @@ def draw(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
             label = _once("maximum", "positions that the model is made for", shown)
             ends = [place - 0.45, place + 0.45]
             axes.plot([row["maximum"]] * 2, ends, color="black", linewidth=2, label=label)
-    axes.set_yticks(range(len(kept)), [name.rpartition(" #")[0] for name in kept], fontsize=7)
+    axes.set_yticks(range(len(stored)), [name.rpartition(" #")[0] for name in stored], fontsize=7)
     axes.invert_yaxis()
     axes.grid(False, axis="y")
     axes.set_xlabel(f"last position up to which {_tolerances(rows, several)} is met (tokens)")
-    made.legend(
+    built.legend(
         *axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False
     )
-    return Picture(made, headline, notes)
+    return Picture(built, headline, notes)
 
 
 _IMPLIED = ("scaling", "axes", "layout", "head_dim", "rotary_dim", "base", "scale")  # by a model
@@ -84,8 +86,8 @@ def _one_per_model(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
     return len({(row["model"], repr(row[name])) for row in rows}) == len({row["model"] for row in rows})
 
 
-def _name(row: Mapping[str, Any], told: Sequence[str], several: bool) -> str:
-    words = style.named(row, told)
+def _name(row: Mapping[str, Any], reported: Sequence[str], several: bool) -> str:
+    words = style.named(row, reported)
     return f"{words} {row['tolerance_column']}={setting(row['tolerance'])}" if several else words
 
 

@@ -19,10 +19,10 @@ _HATCHES = dict(zip(_CAUSES, style.HATCHES, strict=False))
 
 def draw(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
     """Return the picture of rows by stage; `headline` is the finding of their report."""
-    kept, notes = style.cases(rows, _MOST)
-    most = max((len(some) for some in kept.values()), default=1)
-    made, panels = style.figure(headline, len(kept), 1.3 + len(kept) * (0.6 + 0.2 * most), sharex=True)
-    for axes, (name, some) in zip(panels, kept.items(), strict=True):
+    stored, notes = style.cases(rows, _MOST)
+    most = max((len(some) for some in stored.values()), default=1)
+    built, panels = style.figure(headline, len(stored), 1.3 + len(stored) * (0.6 + 0.2 * most), sharex=True)
+    for axes, (name, some) in zip(panels, stored.items(), strict=True):
         order = sorted(some, key=lambda row: (*STAGES, row["stage"]).index(row["stage"]))
         for place, row in enumerate(order):
             cause, known = row.get("cause"), _known(row)
@@ -40,10 +40,10 @@ def draw(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
         axes.invert_yaxis()
         axes.set_title(name, fontsize=9, loc="left")
         axes.grid(False, axis="y")
-    shares = [100 * row["share"] for some in kept.values() for row in some if _known(row)]
+    shares = [100 * row["share"] for some in stored.values() for row in some if _known(row)]
     panels[-1].set_xlim(1.05 * min(0.0, *shares, 0.0), 1.25 * max(1.0, *shares, 1.0))
     panels[-1].set_xlabel("share of the mean square drift (%), over all orders of the stages (Shapley)")
-    return Picture(made, headline, notes)
+    return Picture(built, headline, notes)
 
 
 def _known(row: Mapping[str, Any]) -> bool:

@@ -65,15 +65,15 @@ def figure(title: str, panels: int = 1, height: float = 4.8, **axes: Any) -> tup
     """Return a figure with a title and panels under each other."""
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(8.6, height), layout="constrained", dpi=150)
-    found = made.subplots(panels, 1, squeeze=False, **axes)[:, 0]
+    built = Figure(figsize=(8.6, height), layout="constrained", dpi=150)
+    results = built.subplots(panels, 1, squeeze=False, **axes)[:, 0]
     text = textwrap.fill(printable(title).replace("$", r"\$"), _TITLE, max_lines=3, placeholder=" …")
-    made.suptitle(text, x=0.01, ha="left", fontsize=10, fontweight="bold")
-    for one in found:
+    built.suptitle(text, x=0.01, ha="left", fontsize=10, fontweight="bold")
+    for one in results:
         one.grid(True, which="major", color="#dddddd", linewidth=0.6)
         one.set_axisbelow(True)
         one.spines[["top", "right"]].set_visible(False)
-    return made, list(found)
+    return built, list(results)
 
 
 def legend(axes: Axes) -> None:
@@ -115,12 +115,12 @@ def edge(axes: Axes, xs: Sequence[float], top: bool, colour: str, label: str) ->
 
 def limited(groups: Mapping[str, Any], most: int, noun: str) -> tuple[dict[str, Any], list[str]]:
     """Return the first `most` groups, by names that fit into a picture, and what is left out, said aloud."""
-    kept: dict[str, Any] = {}
+    stored: dict[str, Any] = {}
     for name, group in list(groups.items())[:most]:
-        kept[_fitting(name, kept)] = group
-    left = len(groups) - len(kept)
+        stored[_fitting(name, stored)] = group
+    left = len(groups) - len(stored)
     note = f"{left} of {len(groups)} {noun} are not drawn, for {most} fit: give a file with fewer of them"
-    return kept, [note] if left else []
+    return stored, [note] if left else []
 
 
 def _fitting(name: str, taken: Iterable[str]) -> str:
@@ -161,9 +161,12 @@ def encoded(picture: Picture, suffix: str) -> bytes:
 
     file = io.BytesIO()
     nothing = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
-    with matplotlib.rc_context({"svg.hashsalt": "ropeaudit"}), warnings.catch_warnings(record=True) as said:
+    with (
+        matplotlib.rc_context({"svg.hashsalt": "ropeaudit"}),
+        warnings.catch_warnings(record=True) as message,
+    ):
         warnings.simplefilter("always")
         picture.figure.savefig(file, format=suffix, metadata=nothing[suffix])
-    if _BOXES not in picture.notes and any("Glyph" in str(one.message) for one in said):
+    if _BOXES not in picture.notes and any("Glyph" in str(one.message) for one in message):
         picture.notes.append(_BOXES)
     return file.getvalue()

@@ -32,14 +32,14 @@ def report(**options: Any) -> int:
     columns = rows.chosen_columns(options, COLUMNS, "(`ropeaudit list columns` explains them)")
     chosen = click.get_current_context().get_parameter_source("form") is not ParameterSource.DEFAULT
     with output.opened(options["outputs"]) as files:
-        made = merged(options["files"], columns, run_metadata.gather())
+        built = merged(options["files"], columns, run_metadata.gather())
         if chosen or not files:
-            output.deliver(made, files, options)
+            output.deliver(built, files, options)
             return 0
         for file in files:
-            file.write(made)
-    sys.stdout.write(f"{printable(made.headline)}\n")
+            file.write(built)
+    sys.stdout.write(f"{printable(built.headline)}\n")
     for file in files if not options["quiet"] else ():
         size = "" if file.stream else f", {os.path.getsize(file.path) / 1e6:.2g} MB"
-        output.say(f"wrote {file.path}: {len(made.rows)} rows{size}")
+        output.say(f"wrote {file.path}: {len(built.rows)} rows{size}")
     return 0

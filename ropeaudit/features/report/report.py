@@ -20,7 +20,7 @@ COLUMNS: dict[str, str] = {**records.COLUMNS, "file": "the report that the row i
 
 
 def merged(
-    paths: Sequence[str], columns: Sequence[str] | None, circumstances: Mapping[str, Any], header: bool = True
+    paths: Sequence[str], columns: Sequence[str] | None, metadata: Mapping[str, Any], header: bool = True
 ) -> Report:
     """Return the report of all rows of these files, in their order; a row that says all the same counts once.
 
@@ -36,23 +36,23 @@ def merged(
             whole = {name: row.get(name, reading.lacking(name)) for name in records.COLUMNS}
             rows.setdefault(tuple(map(_plain, whole.values())), whole | {"file": path})
         sources.append({"file": path, "rows": len(read), **carried(path)})
-    kept = list(rows.values())
-    found = _said(paths, kept, circumstances, header)
-    screen = list(columns or [*(["file"] if len(paths) > 1 else []), *found.screen])
-    repeated = sum(source["rows"] for source in sources) - len(kept)
+    stored = list(rows.values())
+    result = _message(paths, stored, metadata, header)
+    screen = list(columns or [*(["file"] if len(paths) > 1 else []), *result.screen])
+    repeated = sum(source["rows"] for source in sources) - len(stored)
     notes = [f"{repeated} rows stand in these files more than once and count once."] if repeated else []
     return replace(
-        found,
-        rows=kept,
+        result,
+        rows=stored,
         columns=list(columns or records.COLUMNS),
         screen=screen,
-        dispensable=() if columns else found.dispensable,
-        notes=[*notes, *found.notes],
-        circumstances={**found.circumstances, "sources": sources},
+        dispensable=() if columns else result.dispensable,
+        notes=[*notes, *result.notes],
+        metadata={**result.metadata, "sources": sources},
     )
 
 
-def _said(paths: Sequence[str], rows: Sequence[Row], about: Mapping[str, Any], header: bool) -> Report:
+def _message(paths: Sequence[str], rows: Sequence[Row], about: Mapping[str, Any], header: bool) -> Report:
     """What is said of the rows; by hand a file can be given values that nothing can be said of."""
     try:
         return drift_report([reading.record(row) for row in rows], None, about, header, frozen=False)
@@ -88,19 +88,19 @@ def _known(whole: Any) -> dict[str, Any]:
     """What is known of the making of a report, in the shape that it must have: anything else is left out."""
     if not isinstance(whole, dict):
         return {}
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         name: whole[name] for name in ("command", "time") if isinstance(whole.get(name), str)
     }
     environment, stages = whole.get("environment"), whole.get("stages")
     if isinstance(environment, dict):
-        found["environment"] = {name: str(value) for name, value in environment.items()}
+        results["environment"] = {name: str(value) for name, value in environment.items()}
     if isinstance(stages, dict):
-        found["stages"] = {
+        results["stages"] = {
             subject: {stage: str(fmt) for stage, fmt in formats.items()}
             for subject, formats in stages.items()
             if isinstance(formats, dict)
         }
-    return found
+    return results
 
 
 def _check(path: str, row: Row) -> None:

@@ -106,9 +106,9 @@ class Stored(Fresh):
         super().__init__(subject, inputs, offset)
         self.keys = keys
 
-    def turned(self, name: Name, head: int, panel: slice) -> FloatArray:
+    def rotated(self, name: Name, head: int, panel: slice) -> FloatArray:
         """Return a fresh q or a stored k of a head. Shapes: -> (panel, d)."""
-        return self.keys[head][panel] if name == "k" else super().turned(name, head, panel)
+        return self.keys[head][panel] if name == "k" else super().rotated(name, head, panel)
 
 
 def _recipe(
@@ -133,8 +133,8 @@ def _recipe(
                 progress(done / (max(steps) + 1))
             at = first + count * by
             turners = Stored(subject, inputs, at, keys), Fresh(subject, inputs, at)
-            hear = functools.partial(_hold, progress, done / (max(steps) + 1))
-            apart = Comparison(inputs, setting, case.mask, turners).run(hear)
+            on_progress = functools.partial(_hold, progress, done / (max(steps) + 1))
+            apart = Comparison(inputs, setting, case.mask, turners).run(on_progress)
             growth = _growth(keys, norms)
             yield Rerotated(case, setting, inputs, subject.name, recipe.dtype, count, by, at, apart, growth)
 
@@ -158,16 +158,16 @@ def _fresh_keys(subject: Emulated, inputs: Inputs, offset: int) -> list[FloatArr
     for i in range(0, size, plan.PANEL):
         panel = slice(i, min(i + plan.PANEL, size))
         fresh.prepare([panel])
-        for head, found in enumerate(parts):
-            found.append(fresh.turned("k", head, panel))
-    return [np.concatenate(found) for found in parts]
+        for head, results in enumerate(parts):
+            results.append(fresh.rotated("k", head, panel))
+    return [np.concatenate(results) for results in parts]
 
 
 def _norms(inputs: Inputs, setting: RopeSetting, fmt: Format) -> list[FloatArray]:
     """Exact norms of the keys, rounded inputs and the attention factor included. Shapes: per head (s,)."""
     table: Any = exact_scores.distance_table(np.zeros(1), setting)
     rounded = (round_to(k, fmt).astype(np.float64) for k in inputs.k)
-    return [np.linalg.norm(exact_scores.turned(k, table, setting, "double").whole, axis=1) for k in rounded]
+    return [np.linalg.norm(exact_scores.rotated(k, table, setting, "double").whole, axis=1) for k in rounded]
 
 
 def _growth(keys: Sequence[FloatArray], norms: Sequence[FloatArray]) -> float:

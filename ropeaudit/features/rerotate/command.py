@@ -36,8 +36,8 @@ def rerotate(**options: Any) -> int:
     by = -16 if options["by"] is None else values.integer(options["by"], "--by")
     _, code = work.done(
         options,
-        lambda hear: analysis.run(cases, recipes, steps, by, hear),
-        lambda found, about: rerotate_report(found, columns, about),
+        lambda on_progress: analysis.run(cases, recipes, steps, by, on_progress),
+        lambda results, about: rerotate_report(results, columns, about),
         work.stages(recipes),
     )
     return code

@@ -47,18 +47,18 @@ _DISPENSABLE = ("from_fresh_max", "drift_max", "position", "drift_relative", "fr
 _DECORRELATED, _NOTABLE = 0.5, 0.01  # shares of the RMS score, and of the norm of the keys
 
 
-def row(found: Rerotated) -> dict[str, Any]:
+def row(results: Rerotated) -> dict[str, Any]:
     """Return the columns of `COLUMNS`."""
-    apart, (drift, fresh) = found.apart, found.apart.drifts
+    apart, (drift, fresh) = results.apart, results.apart.drifts
     head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
     values = {
         "schema": SCHEMA,
-        "subject": found.subject,
-        "dtype": found.dtype.name,
-        "steps": found.steps,
-        "by": found.by,
-        "position": found.position,
-        **settings.row(found),
+        "subject": results.subject,
+        "dtype": results.dtype.name,
+        "steps": results.steps,
+        "by": results.by,
+        "position": results.position,
+        **settings.row(results),
         "scores": drift.count,
         "nonfinite": drift.nonfinite,
         "reference_rms": apart.truths[0].rms,
@@ -70,7 +70,7 @@ def row(found: Rerotated) -> dict[str, Any]:
         "fresh_drift_rms": fresh.rms,
         "from_fresh_max": apart.apart.max,
         "from_fresh_rms": apart.apart.rms,
-        "key_norm_growth": found.norm,
+        "key_norm_growth": results.norm,
         "worst_head": head,
         "worst_query": query,
         "worst_key": key,
@@ -79,10 +79,10 @@ def row(found: Rerotated) -> dict[str, Any]:
 
 
 def rerotate_report(
-    found: Sequence[Rerotated], columns: Sequence[str] | None, circumstances: Mapping[str, Any]
+    results: Sequence[Rerotated], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
-    rows = [row(one) for one in found]
+    rows = [row(one) for one in results]
     varying = settings.varying(rows)
     return Report(
         rows=rows,
@@ -92,7 +92,7 @@ def rerotate_report(
         headline=headline(rows),
         notes=notes(rows),
         legend=LEGEND,
-        circumstances={"schema": SCHEMA, **circumstances},
+        metadata={"schema": SCHEMA, **metadata},
     )
 
 
@@ -100,7 +100,7 @@ def headline(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the finding in a sentence: the worst number of steps against a fresh rotation."""
     if not rows:
         return "No case was measured."
-    worst = max(rows, key=_gravity)
+    worst = max(rows, key=_severity)
     who = f"{worst['steps']} steps of {worst['by']} with {worst['subject']} in {worst['dtype']}"
     if worst["nonfinite"]:
         return f"{who} give {worst['nonfinite']} of {worst['scores']} scores that are nan or infinite."
@@ -113,22 +113,24 @@ def headline(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a remedy for each recipe and dtype that changes key norms or loses the scores."""
-    said = {}
+    message = {}
     for one in rows:
         who = f"{one['subject']} {one['dtype']} after {one['steps']} steps"
         key = one["subject"], one["dtype"]
         if one["nonfinite"]:
-            said[key] = f"{who}: scores are nan or infinite; rotate keys afresh from their unrotated values."
+            message[key] = (
+                f"{who}: scores are nan or infinite; rotate keys afresh from their unrotated values."
+            )
         elif one["drift_relative"] >= _DECORRELATED:
             share = percent(one["drift_relative"])
-            said[key] = f"{who}: drift is {share} of the scores' RMS; rotate keys afresh."
+            message[key] = f"{who}: drift is {share} of the scores' RMS; rotate keys afresh."
         elif abs(one["key_norm_growth"]) >= _NOTABLE:
-            said[key] = (
+            message[key] = (
                 f"{who}: key norms change by {_signed(one['key_norm_growth'])}: each step multiplies a pair "
                 "by sqrt(cos² + sin²) as stored and rounds the products; take fewer, larger steps, or a "
                 "wider table and rotation."
             )
-    return list(said.values())
+    return list(message.values())
 
 
 def _signed(share: float) -> str:
@@ -136,6 +138,6 @@ def _signed(share: float) -> str:
     return f"{100 * share:+.2g} %" if abs(share) < 0.995 else f"{100 * share:+.0f} %"
 
 
-def _gravity(one: Mapping[str, Any]) -> tuple[int, float]:
+def _severity(one: Mapping[str, Any]) -> tuple[int, float]:
     relative = one["drift_relative"]
     return one["nonfinite"], relative if relative == relative else 0.0

@@ -34,13 +34,13 @@ class Baseline:
         from ropeaudit.reports.comparison import diff_report
 
         try:
-            found = comparison.compare(self.rows, report.rows)
+            result = comparison.compare(self.rows, report.rows)
         except BadInput as error:
             self.nothing = error
             return report
-        changes = diff_report(found, None, {})
-        changes = replace(changes, circumstances={}, headline=f"Since {self.path}: {changes.headline}")
-        self.pairs = found.pairs
+        changes = diff_report(result, None, {})
+        changes = replace(changes, metadata={}, headline=f"Since {self.path}: {changes.headline}")
+        self.pairs = result.pairs
         if self.options["form"] not in ("table", "markdown") and not self.options["quiet"]:
             output.say(changes.headline)
         return replace(report, further={**report.further, "changes": changes})

@@ -104,7 +104,7 @@ def shift(**options: Any) -> int:
     from ropeaudit.console import gates, output, rows, work
     from ropeaudit.errors import UsageError
     from ropeaudit.features.shift import baselines, sweeping
-    from ropeaudit.reports.drift import drawn, drift_report
+    from ropeaudit.reports.drift import drift_report, plotted
 
     columns = rows.chosen_columns(options, records.COLUMNS, "(`ropeaudit list columns` explains them)")
     if options["no_header"] and options["form"] not in ("csv", "table"):
@@ -117,28 +117,28 @@ def shift(**options: Any) -> int:
     sweep, jobs = sweeping.planned(audit, options)
     if options["dry_run"]:
         return sweeping.show_plan(sweep, options)
-    with output.opened(options["outputs"]) as files, sweeping.kept(sweep, options) as kept:
-        run = sweeping.Run(sweep, jobs, options, kept)
+    with output.opened(options["outputs"]) as files, sweeping.stored(sweep, options) as stored:
+        run = sweeping.Run(sweep, jobs, options, stored)
         _, interrupted = rows.gathered(run.rows, options["quiet"], len(sweep.cells) - run.before)
-        found = run.found()
-        about = output.circumstances(options) | {"stages": audit.stages()}
-        if found or not interrupted:
+        results = run.results()
+        about = output.metadata(options) | {"stages": audit.stages()}
+        if results or not interrupted:
             frozen = options["length"] != "shifted"
-            said = run.findings()
-            about |= {"findings": said} if said else {}
-            report = drift_report(found, columns, about, not options["no_header"], frozen, said)
+            message = run.findings()
+            about |= {"findings": message} if message else {}
+            report = drift_report(results, columns, about, not options["no_header"], frozen, message)
             report = baseline.beside(report) if baseline else report
-            draw = functools.partial(drawn, found if options["curve"] else ())
-            with sweeping.kept_rows_named(kept):
-                output.write_drawn(report, draw, output.replaceable(files, interrupted))
-            if kept and (not interrupted or sweeping.stand_in_report(kept, files, columns, found)):
-                kept.remove()
-            output.deliver_drawn(report, draw, (), options)
-        more = sweeping.how_to_go_on(kept)
+            draw = functools.partial(plotted, results if options["curve"] else ())
+            with sweeping.stored_rows_named(stored):
+                output.write_plotted(report, draw, output.replaceable(files, interrupted))
+            if stored and (not interrupted or sweeping.stand_in_report(stored, files, columns, results)):
+                stored.remove()
+            output.deliver_plotted(report, draw, (), options)
+        more = sweeping.how_to_go_on(stored)
     if interrupted:
-        output.say_interrupted(f"{len(found)} rows", files, more)
+        output.say_interrupted(f"{len(results)} rows", files, more)
         return 130
-    broken = baseline.broken(conditions) if baseline else gates.broken(conditions, found)
+    broken = baseline.broken(conditions) if baseline else gates.broken(conditions, results)
     return work.judged(broken)
 
 
@@ -168,7 +168,7 @@ def _audit(options: dict[str, Any]) -> Audit:
         dtypes=values.names(options["dtype"], "--dtype") or DTYPES,
         offsets=values.integers(options["offset"], "--offset") or _offsets(cases, bool(called)),
         changes=changes,
-        attention=AttentionOptions.asked(options["attention"], options["softmax"], anchor),
+        attention=AttentionOptions.requested(options["attention"], options["softmax"], anchor),
         **_tolerance(options["tolerance"]),
     )
 

@@ -19,7 +19,7 @@ LEGEND = (
 
 
 def plan_report(
-    cells: Sequence[tuple[Any, ...]], scores: int, seconds: float, done: int, circumstances: Mapping[str, Any]
+    cells: Sequence[tuple[Any, ...]], scores: int, seconds: float, done: int, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report of a plan.
 
@@ -30,19 +30,21 @@ def plan_report(
         values = list(dict.fromkeys(cell[place] for cell in cells))
         if name in _ALWAYS or (len(values) > 1 and name != "stages"):
             rows.append({"axis": name, "count": len(values), "values": _listed(values)})
-    told = f"{done} are done and {len(cells) - done} are to be measured" if done else "none is measured yet"
+    reported = (
+        f"{done} are done and {len(cells) - done} are to be measured" if done else "none is measured yet"
+    )
     return Report(
         rows=rows,
         columns=list(COLUMNS),
         screen=list(COLUMNS),
-        headline=f"{len(cells)} cells, {told}: {scores} scores, roughly {_rough(seconds)} of one core.",
+        headline=f"{len(cells)} cells, {reported}: {scores} scores, roughly {_rough(seconds)} of one core.",
         legend=LEGEND,
-        circumstances={
+        metadata={
             "cells": len(cells),
             "done": done,
             "scores": scores,
             "seconds": seconds,
-            **circumstances,
+            **metadata,
         },
     )
 

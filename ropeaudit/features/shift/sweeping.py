@@ -79,7 +79,7 @@ class Run:
         self.sweep, self.jobs, self.options, self.file = sweep, jobs, options, file
         self.done: dict[int, Record] = sweep.placed(file.rows)[0] if file else {}
         self.before = len(self.done)
-        self.told: dict[int, list[tuple[str, ...]]] = {}  # first cell of a unit -> findings of its worker
+        self.reported: dict[int, list[tuple[str, ...]]] = {}  # first cell of a unit -> findings of its worker
 
     def rows(self, progress: Callable[[float], None]) -> Iterator[Record]:
         """Measure what is left; yield each row once it is kept."""
@@ -91,13 +91,13 @@ class Run:
             self._keep(cell, row)
             yield row
 
-    def found(self) -> list[Record]:
+    def results(self) -> list[Record]:
         """Return all rows that are done, in the planned order."""
         return [self.done[cell] for cell in sorted(self.done)]
 
     def findings(self) -> list[str]:
         """Return what was found out about the code that was called; the order is not that of finishing."""
-        return self.sweep.audit.findings(self.told[cell] for cell in sorted(self.told))
+        return self.sweep.audit.findings(self.reported[cell] for cell in sorted(self.reported))
 
     def _keep(self, cell: int, row: Record) -> None:
         from ropeaudit.errors import BadInput
@@ -145,7 +145,7 @@ class Run:
             for unit, result in finished:
                 yield from workers.home(unit, result)
                 if isinstance(result, workers.Result):
-                    self.told[unit[0].cells[0]] = result.findings
+                    self.reported[unit[0].cells[0]] = result.findings
                 ready += sum(task.seconds for task in unit)
 
 
@@ -166,7 +166,7 @@ def forewarn(tasks: list[Task]) -> None:
 
 
 @contextlib.contextmanager
-def kept(sweep: Sweep, options: dict[str, Any]) -> Iterator[SweepFile | None]:
+def stored(sweep: Sweep, options: dict[str, Any]) -> Iterator[SweepFile | None]:
     """Open the file beside the first -o where rows are kept as they finish; None without a file.
 
     Raises: BadOutput; BadInput if it holds rows of another sweep.
@@ -211,7 +211,7 @@ def _refuse_other_shard(sweep: Sweep, name: str) -> None:
 
 
 @contextlib.contextmanager
-def kept_rows_named(file: SweepFile | None) -> Iterator[None]:
+def stored_rows_named(file: SweepFile | None) -> Iterator[None]:
     """Say where the rows are if the report cannot be written. Raises: BadOutput."""
     from ropeaudit.console import output
     from ropeaudit.errors import BadOutput
@@ -236,7 +236,7 @@ def stand_in_report(
 ) -> bool:
     """Tell whether what a broken-off run wrote under NAME holds its rows, so that NAME.part may go."""
     written = any(one.written for one in files if one.path == file.name)
-    return written and file.told_by(columns, rows)
+    return written and file.reported_by(columns, rows)
 
 
 def how_to_go_on(file: SweepFile | None) -> str:

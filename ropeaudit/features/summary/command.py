@@ -30,9 +30,13 @@ def summary(**options: Any) -> int:
     own = records.COLUMNS if options["worst"] else [*by, *(set(COLUMNS) - set(records.COLUMNS)), "schema"]
     columns = rows.chosen_columns(options, own)
     whole = [row for path in options["files"] for row in read(path)]
-    found = analysis.groups(whole, by, options["column"] or analysis.COLUMN)
+    result = analysis.groups(whole, by, options["column"] or analysis.COLUMN)
     make = worst_report if options["worst"] else summary_report
     _, code = work.done(
-        options, lambda hear: found, lambda groups, about: make(groups, by, columns, about), {}, "groups"
+        options,
+        lambda on_progress: result,
+        lambda groups, about: make(groups, by, columns, about),
+        {},
+        "groups",
     )
     return code

@@ -8,7 +8,7 @@ from typing import Any
 
 from ropeaudit.audits import records
 from ropeaudit.audits.records import EARLIER_VERDICTS, VERDICTS
-from ropeaudit.audits.summary import Group, gravity
+from ropeaudit.audits.summary import Group, severity
 from ropeaudit.reports import Report, settings
 from ropeaudit.reports.numbers import setting, short
 from ropeaudit.reports.verdicts import quality
@@ -34,7 +34,7 @@ _DISPENSABLE = ("median", "verdicts")
 def row(group: Group, by: Sequence[str]) -> dict[str, Any]:
     """Return the columns of a group."""
     verdicts, worst = group.verdicts, group.worst
-    found = [name for name in {**EARLIER_VERDICTS, **VERDICTS} if verdicts[name]]
+    results = [name for name in {**EARLIER_VERDICTS, **VERDICTS} if verdicts[name]]
     return {
         "schema": SCHEMA,
         **group.names,
@@ -45,7 +45,7 @@ def row(group: Group, by: Sequence[str]) -> dict[str, Any]:
         "median": group.median,
         "worst_at": _place(group, by) if worst else "none",
         "out_of_tolerance": _out_of_tolerance(group.rows),
-        "verdicts": ", ".join(f"{verdicts[name]} {name}" for name in reversed(found)),
+        "verdicts": ", ".join(f"{verdicts[name]} {name}" for name in reversed(results)),
         **{f"{name}_cases": verdicts[name] for name in VERDICTS},
     }
 
@@ -57,62 +57,62 @@ def _out_of_tolerance(rows: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def summary_report(
-    found: Sequence[Group],
+    results: Sequence[Group],
     by: Sequence[str],
     columns: Sequence[str] | None,
-    circumstances: Mapping[str, Any],
+    metadata: Mapping[str, Any],
 ) -> Report:
     """Return a line per group; `columns` chooses and orders what is shown and written."""
-    rows = [row(group, by) for group in found]
+    rows = [row(group, by) for group in results]
     known = list(rows[0]) if rows else ["schema", *by, *_OWN]
     return Report(
         rows=rows,
         columns=list(columns or known),
         screen=list(columns or [*by, *_SCREEN]),
         dispensable=() if columns else _DISPENSABLE,
-        headline=headline(found),
-        legend=_legend(found),
-        circumstances={"schema": SCHEMA, "by": list(by), **circumstances},
+        headline=headline(results),
+        legend=_legend(results),
+        metadata={"schema": SCHEMA, "by": list(by), **metadata},
     )
 
 
 def worst_report(
-    found: Sequence[Group],
+    results: Sequence[Group],
     by: Sequence[str],
     columns: Sequence[str] | None,
-    circumstances: Mapping[str, Any],
+    metadata: Mapping[str, Any],
 ) -> Report:
     """Return the worst row of each group, with the columns of a record that the files have."""
-    whole = [group.worst for group in found if group.worst]
+    whole = [group.worst for group in results if group.worst]
     known = [name for name in records.COLUMNS if any(name in one for one in whole)]
     rows = [{name: one.get(name) for name in (*known, *(columns or ()))} for one in whole]
-    column = [group.column for group in found[:1]]
+    column = [group.column for group in results[:1]]
     first = list(dict.fromkeys([*by, "subject", "dtype", "offset", *settings.independent(rows)]))
     return Report(
         rows=rows,
         columns=list(columns or known),
         screen=list(columns or [name for name in (*first, *column, "verdict") if name in known]),
-        headline=headline(found),
-        legend=_legend(found),
-        circumstances={"schema": records.SCHEMA, "by": list(by), **circumstances},
+        headline=headline(results),
+        legend=_legend(results),
+        metadata={"schema": records.SCHEMA, "by": list(by), **metadata},
     )
 
 
-def headline(found: Sequence[Group]) -> str:
+def headline(results: Sequence[Group]) -> str:
     """Return the finding in a sentence: cases that lost their scores, and the worst of the others."""
-    cases = sum(len(group.rows) for group in found)
-    said = [f"{cases} cases in {len(found)} group{'' if len(found) == 1 else 's'}"]
-    column = found[0].column if found else ""
-    rows = [row for group in found for row in group.rows if row.get("verdict") != "refused"]
-    lost = [row for row in rows if gravity(row, column) == math.inf]
-    if lost:
-        verb = "has" if len(lost) == 1 else "have"
-        said.append(f"{len(lost)} {verb} no {column} (nan), first {_who(lost[0])}")
-    if left := [row for row in rows if gravity(row, column) < math.inf]:
-        worst = max(left, key=lambda row: gravity(row, column))
-        others = " of the others" if lost else ""
-        said.append(f"the worst {column}{others} is {short(worst[column])}, of {_who(worst)}")
-    return f"{'; '.join(said)}."
+    cases = sum(len(group.rows) for group in results)
+    message = [f"{cases} cases in {len(results)} group{'' if len(results) == 1 else 's'}"]
+    column = results[0].column if results else ""
+    rows = [row for group in results for row in group.rows if row.get("verdict") != "refused"]
+    nonfinite = [row for row in rows if severity(row, column) == math.inf]
+    if nonfinite:
+        verb = "has" if len(nonfinite) == 1 else "have"
+        message.append(f"{len(nonfinite)} {verb} no {column} (nan), first {_who(nonfinite[0])}")
+    if left := [row for row in rows if severity(row, column) < math.inf]:
+        worst = max(left, key=lambda row: severity(row, column))
+        others = " of the others" if nonfinite else ""
+        message.append(f"the worst {column}{others} is {short(worst[column])}, of {_who(worst)}")
+    return f"{'; '.join(message)}."
 
 
 def _who(row: Mapping[str, Any]) -> str:
@@ -129,8 +129,8 @@ def _place(group: Group, by: Sequence[str]) -> str:
     return " ".join([*words, f"at offset {worst['offset']}"] if "offset" not in by else words) or "there"
 
 
-def _legend(found: Sequence[Group]) -> str:
-    if not found:
+def _legend(results: Sequence[Group]) -> str:
+    if not results:
         return ""
-    column = found[0].column
+    column = results[0].column
     return f"worst, median: of {column}: {records.COLUMNS[column]}."

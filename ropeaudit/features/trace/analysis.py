@@ -25,7 +25,7 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.rope.setting import LARGEST_BASE, RopeSetting
 from ropeaudit.runtime import run_metadata
 from ropeaudit.subjects import Subject
-from ropeaudit.subjects.calling.implementation import Called, Implementation, said
+from ropeaudit.subjects.calling.implementation import Called, Implementation, error_line
 from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import exact_rotation, likeness
@@ -78,10 +78,10 @@ def run(
     """
     total, done = len(cases) * len(implementations) * len(dtypes), 0
     for case in cases:
-        asked = case.setting(COMPARED)
+        requested = case.setting(COMPARED)
         for one in implementations:
-            own = one.fit(asked).layout if isinstance(one, Own) else one.layouts[0]
-            setting = replace(asked, layout=case.layout or own)
+            own = one.fit(requested).layout if isinstance(one, Own) else one.layouts[0]
+            setting = replace(requested, layout=case.layout or own)
             for dtype in dtypes:
                 yield _one(one, dtype, setting, case.seed or 0, offsets)
                 done += 1
@@ -92,7 +92,7 @@ def run(
 class _Known:
     """q and k, and what all recipes do to them: vectors by (group, offset), RMS drifts by offset."""
 
-    made: Inputs
+    built: Inputs
     exact: Mapping[int, FloatArray]
     subjects: Sequence[Emulated]
     vectors: Mapping[tuple[int, int], FloatArray]
@@ -102,16 +102,16 @@ class _Known:
 @functools.lru_cache(maxsize=4)
 def _known(dtype: Format, setting: RopeSetting, seed: int, offsets: tuple[int, ...]) -> _Known:
     """Return what is compared with, once for all implementations."""
-    made = qk.make("gaussian", _HEADS, _HEADS, COMPARED, setting, seed)
+    built = qk.make("gaussian", _HEADS, _HEADS, COMPARED, setting, seed)
     at = np.arange(COMPARED, dtype=np.int64)
     subjects = [Emulated(group.resolved, setting) for group in likeness.variants(dtype)]
     vectors = {
-        (number, offset): likeness.emulated(subject.recipe, setting, made.q, offset)
+        (number, offset): likeness.emulated(subject.recipe, setting, built.q, offset)
         for number, subject in enumerate(subjects)
         for offset in offsets
     }
-    exact = {offset: exact_rotation.rotated(made.q, at + offset, setting) for offset in offsets}
-    return _Known(made, exact, subjects, vectors, _drifts(subjects, made, setting, offsets))
+    exact = {offset: exact_rotation.rotated(built.q, at + offset, setting) for offset in offsets}
+    return _Known(built, exact, subjects, vectors, _drifts(subjects, built, setting, offsets))
 
 
 def _one(
@@ -121,26 +121,28 @@ def _one(
     reasons = {offset: subject.refusal(COMPARED, offset) for offset in some}
     if reasons[0]:
         return Traced(one.name, dtype, setting, refused=reasons[0])
-    kept = tuple(offset for offset in some if not reasons[offset])
-    known = _known(dtype, setting, seed, kept)
-    vectors = {offset: _turned(subject, known.made, offset) for offset in kept}
-    stages = _stages(one, dtype, setting, known.made)
-    (drifts,) = _drifts([subject], known.made, setting, kept)
-    found = [
+    stored = tuple(offset for offset in some if not reasons[offset])
+    known = _known(dtype, setting, seed, stored)
+    vectors = {offset: _rotated(subject, known.built, offset) for offset in stored}
+    stages = _stages(one, dtype, setting, known.built)
+    (drifts,) = _drifts([subject], known.built, setting, stored)
+    results = [
         _likeness(group, known, number, vectors, drifts, stages)
         for number, group in enumerate(likeness.variants(dtype))
     ]
-    found.sort(key=lambda like: (like.distance, like.profile))
-    found = [*_as_seen(found, known, dtype, vectors, drifts, stages), *found]
-    likely = tuple(like for like in found if like.distance <= _LISTED) if found[0].distance <= LIKE else ()
-    fault = "" if likely else _fault(subject, known.made, setting, dtype, vectors)
-    predicted = _predicted(nearest(likely)[0].group, known.made, setting, kept) if likely else {}
+    results.sort(key=lambda like: (like.distance, like.profile))
+    results = [*_as_seen(results, known, dtype, vectors, drifts, stages), *results]
+    likely = (
+        tuple(like for like in results if like.distance <= _LISTED) if results[0].distance <= LIKE else ()
+    )
+    fault = "" if likely else _fault(subject, known.built, setting, dtype, vectors)
+    predicted = _predicted(nearest(likely)[0].group, known.built, setting, stored) if likely else {}
     dropped = {offset: reason for offset, reason in reasons.items() if reason}
     return Traced(one.name, dtype, setting, stages, drifts, predicted, likely, fault, dropped)
 
 
 def _as_seen(
-    found: Sequence[Likeness],
+    results: Sequence[Likeness],
     known: _Known,
     dtype: Format,
     vectors: Mapping[int, FloatArray],
@@ -148,7 +150,7 @@ def _as_seen(
     stages: Sequence[Stage],
 ) -> list[Likeness]:
     """Return the nearest recipe with the dtypes that were seen, where its numbers are nearer then."""
-    best = nearest(found)[0]
+    best = nearest(results)[0]
     if not best.differing or best.distance > LIKE:
         return []
     seen = {stage.name: narrowest(stage) for stage in stages}
@@ -161,32 +163,32 @@ def _as_seen(
     except RopeAuditError:  # dtypes that no recipe can name
         return []
     changed = Group((), resolved)
-    setting, made = known.subjects[0].setting, known.made
-    others = {offset: likeness.emulated(resolved, setting, made.q, offset) for offset in vectors}
-    (other_drifts,) = _drifts([Emulated(resolved, setting)], made, setting, list(vectors))
+    setting, built = known.subjects[0].setting, known.built
+    others = {offset: likeness.emulated(resolved, setting, built.q, offset) for offset in vectors}
+    (other_drifts,) = _drifts([Emulated(resolved, setting)], built, setting, list(vectors))
     one = compared(changed, known.exact, vectors, others, drifts, other_drifts, stages)
     return [one] if one.distance < best.distance else []
 
 
 def _fault(
     subject: Called,
-    made: Inputs,
+    built: Inputs,
     setting: RopeSetting,
     dtype: Format,
     vectors: Mapping[int, FloatArray],
 ) -> str:
     """Return in words what rotated q into vectors that no recipe explains; nothing if unknown."""
-    x = np.stack([round_to(head, subject.input) for head in made.q]).astype(np.float64)
+    x = np.stack([round_to(head, subject.input) for head in built.q]).astype(np.float64)
     base = _base(vectors[0], x, setting)
-    found: dict[str, list[int]] = {}
+    results: dict[str, list[int]] = {}
     for offset, seen in vectors.items():
         text = likeness.named(seen, x, setting, dtype, offset)
         if not text and base and abs(likeness.base_of(seen, x, setting) / base - 1) < _SAME:
             text = f"base {base:.3g}"
-        found.setdefault(text or _UNKNOWN, []).append(offset)
-    if len(found) == 1:
-        return "".join(found).replace(_UNKNOWN, "")
-    places = {text: f"offset{'s' * (len(at) > 1)} {', '.join(map(str, at))}" for text, at in found.items()}
+        results.setdefault(text or _UNKNOWN, []).append(offset)
+    if len(results) == 1:
+        return "".join(results).replace(_UNKNOWN, "")
+    places = {text: f"offset{'s' * (len(at) > 1)} {', '.join(map(str, at))}" for text, at in results.items()}
     return "; ".join(f"{text} at {place}" for text, place in places.items())
 
 
@@ -202,26 +204,26 @@ def _base(seen: FloatArray, x: Array, setting: RopeSetting) -> float:
     return base if left < _EXPLAINS * missed else 0.0
 
 
-def _predicted(group: Group, made: Inputs, setting: RopeSetting, offsets: Sequence[int]) -> dict[int, float]:
+def _predicted(group: Group, built: Inputs, setting: RopeSetting, offsets: Sequence[int]) -> dict[int, float]:
     subject = Emulated(group.resolved, setting)
-    limits = bounds.bounds([(subject, offset) for offset in offsets], made, "causal", run_metadata.threads())
+    limits = bounds.bounds([(subject, offset) for offset in offsets], built, "causal", run_metadata.threads())
     return {offset: limit.rms for offset, limit in zip(offsets, limits, strict=True)}
 
 
-def _turned(subject: Called, made: Inputs, offset: int) -> FloatArray:
+def _rotated(subject: Called, built: Inputs, offset: int) -> FloatArray:
     """q as the implementation turns it. Shapes: -> (h, s, d)."""
     table = subject.table(np.arange(COMPARED, dtype=np.int64), offset)
-    return np.stack([subject.rotate(round_to(head, subject.input), table) for head in made.q])
+    return np.stack([subject.rotate(round_to(head, subject.input), table) for head in built.q])
 
 
 def _drifts(
-    subjects: Sequence[Subject], made: Inputs, setting: RopeSetting, offsets: Sequence[int]
+    subjects: Sequence[Subject], built: Inputs, setting: RopeSetting, offsets: Sequence[int]
 ) -> list[dict[int, float]]:
     """RMS drift of each subject at each offset, which begin with 0; scores are formed in float64."""
-    plan = Plan(subjects, [list(offsets)] * len(subjects), made, setting, "causal")
-    found = measure.measure(plan, run_metadata.threads(), lambda share: None)
+    plan = Plan(subjects, [list(offsets)] * len(subjects), built, setting, "causal")
+    result = measure.measure(plan, run_metadata.threads(), lambda share: None)
     return [
-        {offset: found[number, offset].drift.rms for offset in offsets} for number in range(len(subjects))
+        {offset: result[number, offset].drift.rms for offset in offsets} for number in range(len(subjects))
     ]
 
 
@@ -237,7 +239,7 @@ def _likeness(
     return compared(group, known.exact, vectors, others, drifts, known.drifts[number], stages)
 
 
-def _stages(one: Implementation, dtype: Format, setting: RopeSetting, made: Inputs) -> tuple[Stage, ...]:
+def _stages(one: Implementation, dtype: Format, setting: RopeSetting, built: Inputs) -> tuple[Stage, ...]:
     """Run it once under a log of torch's operations. Nothing is known of what is not torch."""
     if one.engine != "torch":
         return ()
@@ -246,21 +248,21 @@ def _stages(one: Implementation, dtype: Format, setting: RopeSetting, made: Inpu
     from ropeaudit.subjects.calling import timeout
 
     log = mode.Logger(1, COMPARED, setting.head_dim, setting.pairs)
-    x = np.ascontiguousarray(round_to(made.q[:1], dtype), dtype=dtype.carrier)
+    x = np.ascontiguousarray(round_to(built.q[:1], dtype), dtype=dtype.carrier)
 
     def traced() -> FloatArray:
         with log:
             return one.fresh(setting, dtype)(x, np.arange(COMPARED, dtype=np.int64))
 
-    torch_arrays.listeners.append(log.hear)
+    torch_arrays.listeners.append(log.on_progress)
     try:
         timeout.patiently(traced, one.name)
     except RopeAuditError:
         raise
     except Exception as error:  # a log that cannot be had is no reason to stop
-        return (Stage("input", (f"not traced: {said(error)}",), ()),)
+        return (Stage("input", (f"not traced: {error_line(error)}",), ()),)
     finally:
-        torch_arrays.listeners.remove(log.hear)
+        torch_arrays.listeners.remove(log.on_progress)
     return tuple(
         Stage(name, tuple(seen.dtypes), tuple(seen.operations)) for name, seen in mode.stages(log).items()
     )

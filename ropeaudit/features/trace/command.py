@@ -30,11 +30,11 @@ def trace(**options: Any) -> int:
     from ropeaudit.features.trace import analysis
     from ropeaudit.features.trace.report import COLUMNS, trace_report
     from ropeaudit.runtime import run_metadata
-    from ropeaudit.subjects import factory
+    from ropeaudit.subjects import factories
 
     columns = rows.chosen_columns(options, COLUMNS)
     called = values.names(options["implementations"], "IMPL")
-    some = [factory.implementation(name, options["order"]) for name in called]
+    some = [factories.implementation(name, options["order"]) for name in called]
     arguments: dict[str, Any] = {
         "cases": list(settings.cases(options)),
         "implementations": some,
@@ -42,13 +42,13 @@ def trace(**options: Any) -> int:
         "offsets": values.integers(options["offset"], "--offset") or analysis.OFFSETS,
     }
     with output.opened(options["outputs"]) as files:
-        found, interrupted = rows.gathered(
-            lambda hear: analysis.run(**arguments, progress=hear), options["quiet"]
+        results, interrupted = rows.gathered(
+            lambda on_progress: analysis.run(**arguments, progress=on_progress), options["quiet"]
         )
-        if found or not interrupted:
-            said = [text for one in some for text in getattr(one, "findings", ())]
-            about = run_metadata.gather() | ({"findings": said} if said else {})
-            output.deliver(trace_report(found, columns, about, said), files, options, interrupted)
+        if results or not interrupted:
+            message = [text for one in some for text in getattr(one, "findings", ())]
+            about = run_metadata.gather() | ({"findings": message} if message else {})
+            output.deliver(trace_report(results, columns, about, message), files, options, interrupted)
     if interrupted:
-        output.say_interrupted(f"{len(found)} implementations", files)
+        output.say_interrupted(f"{len(results)} implementations", files)
     return 130 if interrupted else 0

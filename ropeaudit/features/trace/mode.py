@@ -120,7 +120,7 @@ class Logger(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.seen[stage].operations.append("given")
         return stage
 
-    def hear(self, one: torch.Tensor) -> None:
+    def on_progress(self, one: torch.Tensor) -> None:
         """Note what leaves the rotation."""
         if self.tags.get(id(one), ("",))[0] in ("rotation", "output"):
             self.seen["output"].dtypes = [_name(one.dtype)]
@@ -140,9 +140,9 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _flat(found: Any) -> list[Any]:
-    if isinstance(found, dict):
-        found = list(found.values())
-    if isinstance(found, (list, tuple)):
-        return [leaf for one in found for leaf in _flat(one)]
-    return [found]
+def _flat(results: Any) -> list[Any]:
+    if isinstance(results, dict):
+        results = list(results.values())
+    if isinstance(results, (list, tuple)):
+        return [leaf for one in results for leaf in _flat(one)]
+    return [results]

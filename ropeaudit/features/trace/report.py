@@ -54,22 +54,22 @@ _RECIPES = (
 _SHOWN = 4  # recipes
 
 
-def rows(found: Traced) -> list[dict[str, Any]]:
+def rows(results: Traced) -> list[dict[str, Any]]:
     """Return the columns of `COLUMNS`, a row a stage."""
-    about = {"schema": SCHEMA, "implementation": found.name, "dtype": found.dtype.name}
-    about |= {name: getattr(found.setting, name) for name in ("layout", "head_dim", "rotary_dim", "base")}
-    best = found.nearest()[0] if found.likely else None
+    about = {"schema": SCHEMA, "implementation": results.name, "dtype": results.dtype.name}
+    about |= {name: getattr(results.setting, name) for name in ("layout", "head_dim", "rotary_dim", "base")}
+    best = results.nearest()[0] if results.likely else None
     right = expected(best.group.resolved) if best else {}
     tail = {
-        "nearest": " ".join(names(found)) or "none",
-        "behaviour": likeness.words(best.group.resolved) if best else found.fault or "none",
+        "nearest": " ".join(names(results)) or "none",
+        "behaviour": likeness.words(best.group.resolved) if best else results.fault or "none",
         "distance": best.distance if best else math.nan,
         "equal": best.equal if best else math.nan,
         "profile": best.profile if best else math.nan,
-        "refused": found.refused or "none",
+        "refused": results.refused or "none",
     }
-    made = []
-    for stage in found.stages:
+    built = []
+    for stage in results.stages:
         form = right.get(stage.name)
         seen = {
             "stage": stage.name,
@@ -77,93 +77,93 @@ def rows(found: Traced) -> list[dict[str, Any]]:
             "operations": " ".join(stage.operations) or "none",
         }
         agrees = None if form is None else "yes" if narrowest(stage) == form else "no"
-        made.append({**about, **seen, "recipe_format": form or "none", "agrees": agrees, **tail})
+        built.append({**about, **seen, "recipe_format": form or "none", "agrees": agrees, **tail})
     empty = {"stage": "none", "seen": "none", "operations": "none", "recipe_format": "none", "agrees": None}
-    return made or [{**about, **empty, **tail}]
+    return built or [{**about, **empty, **tail}]
 
 
-def names(found: Traced) -> list[str]:
+def names(results: Traced) -> list[str]:
     """Return the recipes that none is nearer than."""
-    return [name for like in found.nearest() for name in like.group.names] if found.likely else []
+    return [name for like in results.nearest() for name in like.group.names] if results.likely else []
 
 
 def trace_report(
-    found: Sequence[Traced],
+    results: Sequence[Traced],
     columns: Sequence[str] | None,
-    circumstances: Mapping[str, Any],
-    said: Sequence[str] = (),
+    metadata: Mapping[str, Any],
+    error_line: Sequence[str] = (),
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written. said: notes, the first."""
     return Report(
-        rows=[row for one in found for row in rows(one)],
+        rows=[row for one in results for row in rows(one)],
         columns=list(columns or COLUMNS),
         screen=list(columns or _SCREEN),
         dispensable=() if columns else _DISPENSABLE,
-        headline=" ".join(headline(one) for one in found) or "Nothing was traced.",
-        notes=[*said, *(text for one in found for text in notes(one))],
+        headline=" ".join(headline(one) for one in results) or "Nothing was traced.",
+        notes=[*error_line, *(text for one in results for text in notes(one))],
         legend=LEGEND,
-        circumstances={"schema": SCHEMA, **circumstances},
-        further={"profiles": _profiles(found), "recipes": _recipes(found)},
+        metadata={"schema": SCHEMA, **metadata},
+        further={"profiles": _profiles(results), "recipes": _recipes(results)},
     )
 
 
-def headline(found: Traced) -> str:
+def headline(results: Traced) -> str:
     """Return the finding on one implementation in a sentence."""
-    who = f"{found.name} in {found.dtype}"
-    if found.refused:
-        return f"{who} is refused: {found.refused}."
-    if not found.likely:
-        fault = f" what comes nearest: {found.fault}." if found.fault else " nothing known comes near it."
+    who = f"{results.name} in {results.dtype}"
+    if results.refused:
+        return f"{who} is refused: {results.refused}."
+    if not results.likely:
+        fault = f" what comes nearest: {results.fault}." if results.fault else " nothing known comes near it."
         return f"{who} behaves like no known recipe;{fault}"
-    best = found.nearest()
+    best = results.nearest()
     like = "; or ".join(str(one.group) for one in best)
-    places = len(found.drifts or {}) * COMPARED
+    places = len(results.drifts or {}) * COMPARED
     equal = f"{percent(best[0].equal)} of its numbers for q at {places} positions are theirs to the last bit"
     if best[0].differing:
-        return f"{who} behaves like no known recipe: {_otherwise(found, best[0])}, but {equal}."
+        return f"{who} behaves like no known recipe: {_otherwise(results, best[0])}, but {equal}."
     named = any(one.group.names for one in best)
     return f"{who} behaves like: {like}{'' if named else ', which no named recipe does'}; {equal}."
 
 
-def _otherwise(found: Traced, best: Likeness) -> str:
+def _otherwise(results: Traced, best: Likeness) -> str:
     """Return which stages were seen in another dtype than the nearest recipe has, and in which."""
-    seen, right = {stage.name: narrowest(stage) for stage in found.stages}, expected(best.group.resolved)
+    seen, right = {stage.name: narrowest(stage) for stage in results.stages}, expected(best.group.resolved)
     parts = [f"{name} was seen in {seen[name]} (there {right[name]})" for name in best.differing]
     who = ", ".join(best.group.names) or likeness.words(best.group.resolved)
     return f"nearest is {who}, yet {', '.join(parts)}"
 
 
-def notes(found: Traced) -> list[str]:
+def notes(results: Traced) -> list[str]:
     """Return what could not be seen, and at which offsets it was refused."""
-    who = f"{found.name} {found.dtype}"
-    said = [f"{who}: offset {offset} was left out: {reason}" for offset, reason in found.dropped.items()]
-    if not found.refused and not found.stages:
-        said.append(f"{who}: it does not run in torch; its numbers alone were compared.")
-    return said
+    who = f"{results.name} {results.dtype}"
+    message = [f"{who}: offset {offset} was left out: {reason}" for offset, reason in results.dropped.items()]
+    if not results.refused and not results.stages:
+        message.append(f"{who}: it does not run in torch; its numbers alone were compared.")
+    return message
 
 
-def _profiles(found: Sequence[Traced]) -> Report:
+def _profiles(results: Sequence[Traced]) -> Report:
     """Drift by offset, beside what the nearest recipe predicts."""
-    made = []
-    for one in found:
+    built = []
+    for one in results:
         for offset, drift in (one.drifts or {}).items():
             right = (one.predicted or {}).get(offset, math.nan)
             values = (one.name, one.dtype.name, offset, drift, right, drift / right if right else math.nan)
-            made.append(dict(zip(_PROFILE, values, strict=True)))
+            built.append(dict(zip(_PROFILE, values, strict=True)))
     title = "Drift of scores formed in float64, by offset, and what the nearest recipe predicts:"
-    return Report(made, _PROFILE, _PROFILE, headline=title if made else "")
+    return Report(built, _PROFILE, _PROFILE, headline=title if built else "")
 
 
-def _recipes(found: Sequence[Traced]) -> Report:
+def _recipes(results: Sequence[Traced]) -> Report:
     """The nearest recipes."""
-    made = []
-    for one in found:
+    built = []
+    for one in results:
         for like in one.likely[: max(_SHOWN, len(one.nearest()))]:
             recipes = " ".join(like.group.names) or "none"
             values = (
                 *(one.name, one.dtype.name, likeness.words(like.group.resolved), recipes),
                 *(like.distance, like.equal, like.profile, " ".join(like.differing) or "none"),
             )
-            made.append(dict(zip(_RECIPES, values, strict=True)))
+            built.append(dict(zip(_RECIPES, values, strict=True)))
     title = "Recipes, nearest first:"
-    return Report(made, _RECIPES, _RECIPES[:-1], ("profile", "recipes"), title if made else "")
+    return Report(built, _RECIPES, _RECIPES[:-1], ("profile", "recipes"), title if built else "")

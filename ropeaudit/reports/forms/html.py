@@ -30,9 +30,9 @@ _JUDGED = frozenset({"subject", "dtype", "offset", "verdict", "drift_rms", "drif
 def render(report: Report) -> str:
     """Return the page, in ASCII."""
     style, script = _asset("report.css"), _asset("report.js")
-    said = " ".join(report.headline.split()) or "ropeaudit"
+    message = " ".join(report.headline.split()) or "ropeaudit"
     body = [
-        _top(said),
+        _top(message),
         section("Verdicts", _verdicts(report.rows), "verdicts"),
         section("Worst cases", _worst(report.rows), "worst"),
         section("Notes", _notes(report.notes), "notes"),
@@ -40,7 +40,7 @@ def render(report: Report) -> str:
         section("All cases", _cases(report), "all"),
         *(_further(name, other) for name, other in report.further.items()),
         section("How to read it", _legend(report), "legend"),
-        section("How it was measured", metadata.made(report), "measured"),
+        section("How it was measured", metadata.built(report), "measured"),
         section("Markdown for a ticket", _ticket(report), "ticket"),
     ]
     main = element("main", "\n".join(part for part in body if part), id="top")
@@ -50,7 +50,7 @@ def render(report: Report) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="referrer" content="no-referrer">',
         '<link rel="icon" href="data:,">',
-        element("title", text(said if len(said) <= _TITLE else said[: _TITLE - 1] + "…")),
+        element("title", text(message if len(message) <= _TITLE else message[: _TITLE - 1] + "…")),
         f"<style>{style}</style>",
     ]
     page = (
@@ -73,14 +73,14 @@ def _policy(style: str, script: str) -> str:
     )
 
 
-def _top(said: str) -> str:
+def _top(error_line: str) -> str:
     buttons = (
         '<button type="button" id="copy" aria-describedby="said">Copy as Markdown</button>'
         '<button type="button" id="theme" aria-pressed="false">Dark</button>'
         '<span id="said" role="status"></span>'
     )
     note = "<noscript><p>Sorting, filtering and copying need JavaScript; all else is here.</p></noscript>"
-    return f'<header><h1>{text(said)}</h1>\n<div id="buttons" hidden>{buttons}</div>{note}</header>'
+    return f'<header><h1>{text(error_line)}</h1>\n<div id="buttons" hidden>{buttons}</div>{note}</header>'
 
 
 def _verdicts(rows: Sequence[Row]) -> str:
@@ -144,14 +144,14 @@ def _drawings(report: Report) -> str:
         for number, chart in enumerate(charts)
     ]
     left = whole - len(charts)
-    said = (
+    message = (
         "Ringed: out of tolerance. "
         "Dotted, level: the floor, drift at offset 0. Dashed, upright: the first position that the position "
         "stage cannot hold exactly. A pointer on a marker shows its value."
     )
     if left:
-        said += f" The {len(charts)} worst of {whole:,} are drawn; the table holds all."
-    return f'<div class="charts">{"".join(figures)}</div><p>{text(said)}</p>' if charts else ""
+        message += f" The {len(charts)} worst of {whole:,} are drawn; the table holds all."
+    return f'<div class="charts">{"".join(figures)}</div><p>{text(message)}</p>' if charts else ""
 
 
 def _cases(report: Report) -> str:
@@ -173,8 +173,8 @@ def _further(name: str, other: Report) -> str:
     )
 
 
-def _paragraphs(said: str) -> str:
-    return "".join(element("p", text(line)) for line in said.split("\n") if line)
+def _paragraphs(error_line: str) -> str:
+    return "".join(element("p", text(line)) for line in error_line.split("\n") if line)
 
 
 def _legend(report: Report) -> str:
@@ -186,9 +186,9 @@ def _ticket(report: Report) -> str:
     whole = len(report.rows)
     if whole > MOST_IN_TICKET:
         ranked = sorted(range(whole), key=lambda i: severity(report.rows[i]), reverse=True)[:MOST_IN_TICKET]
-        kept = [report.rows[i] for i in sorted(ranked)]
+        stored = [report.rows[i] for i in sorted(ranked)]
         notes = [f"The {MOST_IN_TICKET} worst of {whole:,} cases are shown.", *report.notes[:MOST_NOTES]]
-        report = replace(report, rows=kept, notes=notes)
-    said = "\n".join(text(line) for line in markdown.render(report).split("\n"))
-    shown = element("pre", said, id="markdown", tabindex="0")
+        report = replace(report, rows=stored, notes=notes)
+    message = "\n".join(text(line) for line in markdown.render(report).split("\n"))
+    shown = element("pre", message, id="markdown", tabindex="0")
     return f"<details><summary>Show</summary>{shown}</details>"

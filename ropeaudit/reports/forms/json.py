@@ -13,7 +13,7 @@ _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
 def render(report: Report) -> str:
     """Return one indented JSON object; strict JSON, without NaN."""
-    whole: dict[str, Any] = dict(report.circumstances)
+    whole: dict[str, Any] = dict(report.metadata)
     if report.headline:
         whole["headline"] = report.headline
     if report.notes:

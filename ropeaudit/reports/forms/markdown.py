@@ -15,7 +15,7 @@ def render(report: Report) -> str:
     parts = []
     if report.headline:
         parts.append(f"**{_escaped(report.headline)}**")
-    sources = report.circumstances.get("sources") or [report.circumstances]
+    sources = report.metadata.get("sources") or [report.metadata]
     if commands := [f"$ {printable(one['command'])}" for one in sources if one.get("command")]:
         parts.append("```console\n" + "\n".join(commands) + "\n```")
     parts += [_table(report)] if report.screen else []
@@ -41,15 +41,15 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _environment(circumstances: Mapping[str, Any]) -> list[str]:
-    environment = circumstances.get("environment")
+def _environment(metadata: Mapping[str, Any]) -> list[str]:
+    environment = metadata.get("environment")
     if not environment:
         return []
-    rows = {key: circumstances[key] for key in ("time",) if key in circumstances} | environment
+    rows = {key: metadata[key] for key in ("time",) if key in metadata} | environment
     lines = "\n".join(printable(f"{key}: {value}") for key, value in rows.items())
     stages = "\n".join(
         printable(f"{subject}: " + " ".join(f"{stage}={fmt}" for stage, fmt in formats.items()))
-        for subject, formats in circumstances.get("stages", {}).items()
+        for subject, formats in metadata.get("stages", {}).items()
     )
     blocks = [f"Environment:\n\n```text\n{lines}\n```"]
     return [*blocks, f"Number format per stage:\n\n```text\n{stages}\n```"] if stages else blocks

@@ -22,7 +22,7 @@ def encode(report: Report) -> bytes:
 
     columns = {name: [row[name] for row in report.rows] for name in report.columns}
     arrays = [_array(pyarrow, name, values) for name, values in columns.items()]
-    about = json.dumps(dict(report.circumstances), ensure_ascii=False).encode("utf-8", "backslashreplace")
+    about = json.dumps(dict(report.metadata), ensure_ascii=False).encode("utf-8", "backslashreplace")
     table = pyarrow.Table.from_arrays(arrays, names=list(columns)).replace_schema_metadata({_KEY: about})
     file = io.BytesIO()
     parquet.write_table(table, file)
@@ -34,8 +34,8 @@ def decode(content: bytes) -> Sequence[Mapping[str, Any]]:
     import pyarrow
     from pyarrow import parquet
 
-    found: Sequence[Mapping[str, Any]] = parquet.read_table(pyarrow.BufferReader(content)).to_pylist()
-    return found
+    result: Sequence[Mapping[str, Any]] = parquet.read_table(pyarrow.BufferReader(content)).to_pylist()
+    return result
 
 
 def _array(pyarrow: Any, name: str, values: Sequence[Any]) -> Any:
@@ -46,9 +46,9 @@ def _array(pyarrow: Any, name: str, values: Sequence[Any]) -> Any:
         return pyarrow.array(texts, pyarrow.string())
     known = name in records.WHOLE_COLUMNS
     if (seen or known) and all(isinstance(value, int) or (known and math.isnan(value)) for value in seen):
-        kept = [value if isinstance(value, int) else None for value in values]
-        wide = any(value > 2**63 - 1 for value in kept if value is not None)
-        return pyarrow.array(kept, pyarrow.uint64() if wide else pyarrow.int64())
+        stored = [value if isinstance(value, int) else None for value in values]
+        wide = any(value > 2**63 - 1 for value in stored if value is not None)
+        return pyarrow.array(stored, pyarrow.uint64() if wide else pyarrow.int64())
     return pyarrow.array([None if v is None else float(v) for v in values], pyarrow.float64())
 
 

@@ -13,9 +13,9 @@ from ropeaudit.reports.numbers import setting
 _SHARED = (*settings.NAMES, "sample", "softmax", "anchor", "backend", "version", "device")
 
 
-def made(report: Report) -> str:
+def built(report: Report) -> str:
     """Return, for every file that the rows are from, what it says of their making; then what rows share."""
-    about = report.circumstances
+    about = report.metadata
     sources = about.get("sources")
     if not sources:
         parts = [_source(about)]

@@ -16,7 +16,7 @@ from ropeaudit.reports.verdicts import bad, severity
 MOST_CHARTS = 12
 MOST_POINTS = 120  # of a line: more would lie on one another
 _NEEDED = frozenset({"subject", "dtype", "offset", "drift_rms", "floor_rms", "verdict"})
-_TOLD = ("backend", "version", "device", "sample", "file")  # they tell rows apart as settings do
+_REPORTED = ("backend", "version", "device", "sample", "file")  # they tell rows apart as settings do
 _MERGED = ("seed",)  # rows that differ in it alone are one line: the largest drift counts
 
 
@@ -27,12 +27,12 @@ def charts(rows: Sequence[Row]) -> tuple[list[Chart], int]:
     """
     rows = [row for row in rows if row.keys() >= _NEEDED and row["verdict"] != "refused"]
     names = [name for name in settings.varying(_whole(rows)) if name not in _MERGED]
-    names += [name for name in _TOLD if len({repr(row.get(name)) for row in rows}) > 1]
+    names += [name for name in _REPORTED if len({repr(row.get(name)) for row in rows}) > 1]
     grouped: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        grouped.setdefault((str(row["subject"]), *(_said(name, row.get(name)) for name in names)), []).append(
-            row
-        )
+        grouped.setdefault(
+            (str(row["subject"]), *(_message(name, row.get(name)) for name in names)), []
+        ).append(row)
     styles = {dtype: i % STYLES for i, dtype in enumerate(dict.fromkeys(str(row["dtype"]) for row in rows))}
     worst = sorted(grouped.items(), key=lambda item: max(map(severity, item[1])), reverse=True)
     return [_chart(", ".join(key), some, styles) for key, some in worst[:MOST_CHARTS]], len(grouped)
@@ -55,7 +55,7 @@ def _whole(rows: Iterable[Row]) -> list[Mapping[str, Any]]:
     return [dict.fromkeys(settings.NAMES) | dict(row) for row in rows]
 
 
-def _said(name: str, value: Any) -> str:
+def _message(name: str, value: Any) -> str:
     if name in ("model", "file"):
         return str(value)
     return f"{name} {f'{value:g}' if isinstance(value, float) else value}"
@@ -68,8 +68,8 @@ def _chart(title: str, rows: Sequence[Row], styles: Mapping[str, int]) -> Chart:
     lines = [_line(dtype, some, styles[dtype]) for dtype, some in by_dtype.items()]
     marks: dict[int, list[str]] = {}
     for row in (some[0] for some in by_dtype.values()):
-        if found := first_inexact(row):
-            marks.setdefault(found[0], []).append(found[1].name)
+        if result := first_inexact(row):
+            marks.setdefault(result[0], []).append(result[1].name)
     inexact = "; ".join(f"{at:,} in {', '.join(dict.fromkeys(names))}" for at, names in sorted(marks.items()))
     caption = f"First inexact position: {inexact}." if inexact else ""
     about = " ".join([*map(_words, lines), caption])
@@ -103,9 +103,9 @@ def _fewer(points: Sequence[Point]) -> list[Point]:
         return list(points)
     step = len(points) / (MOST_POINTS - 2)
     parts = [points[round(i * step) : round((i + 1) * step)] for i in range(MOST_POINTS - 2)]
-    kept = {points[0].offset: points[0], points[-1].offset: points[-1]}
-    kept |= {p.offset: p for p in (max(part, key=lambda p: _size(p.value)) for part in parts if part)}
-    return [kept[offset] for offset in sorted(kept)]
+    stored = {points[0].offset: points[0], points[-1].offset: points[-1]}
+    stored |= {p.offset: p for p in (max(part, key=lambda p: _size(p.value)) for part in parts if part)}
+    return [stored[offset] for offset in sorted(stored)]
 
 
 def _words(line: Line) -> str:

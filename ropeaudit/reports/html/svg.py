@@ -143,49 +143,49 @@ def draw(chart: Chart, scale: Axes, number: int) -> str:
 def _frame(scale: Axes) -> list[str]:
     """The grid, the ticks with their labels, the names of the axes."""
     box = tag("rect", class_="frame", x=_LEFT, y=_TOP, width=_RIGHT - _LEFT, height=_BOTTOM - _TOP)
-    drawn = [f"{box}</rect>"]
+    plotted = [f"{box}</rect>"]
     levels = [(scale.level(power), _power(power)) for power in _thinned(scale.low, scale.high)]
     levels += [(scale.y(math.nan), "nan, inf")] * scale.broken + [(scale.y(0), "0")] * scale.zeros
     for y, label in levels:
-        drawn.append(f'<path class="grid" d="M{_LEFT},{y:.1f}H{_RIGHT}"/>')
-        drawn.append(f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
+        plotted.append(f'<path class="grid" d="M{_LEFT},{y:.1f}H{_RIGHT}"/>')
+        plotted.append(f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
     for offset in _offsets(scale):
         x = scale.x(offset)
-        drawn.append(f'<path class="grid" d="M{x:.1f},{_TOP}V{_BOTTOM}"/>')
-        drawn.append(
+        plotted.append(f'<path class="grid" d="M{x:.1f},{_TOP}V{_BOTTOM}"/>')
+        plotted.append(
             f'<text class="tick" x="{x:.1f}" y="{_BOTTOM + 17}" text-anchor="middle">{_tick(offset)}</text>'
         )
     middle = (_LEFT + _RIGHT) / 2
-    drawn.append(
+    plotted.append(
         f'<text class="axis" x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">offset, tokens</text>'
     )
-    drawn.append(
+    plotted.append(
         f'<text class="axis" transform="translate(12,{(_TOP + _BOTTOM) / 2}) rotate(-90)" '
         'text-anchor="middle">drift, RMS</text>'
     )
-    return drawn
+    return plotted
 
 
 def _line(scale: Axes, line: Line) -> str:
     """The floor, the line between finite points, a marker at each of them."""
-    style, drawn = line.style % STYLES, []
+    style, plotted = line.style % STYLES, []
     if line.floor > 0 and math.isfinite(line.floor):
-        drawn.append(f'<path class="floor" d="M{_LEFT},{scale.y(line.floor):.1f}H{_RIGHT}"/>')
+        plotted.append(f'<path class="floor" d="M{_LEFT},{scale.y(line.floor):.1f}H{_RIGHT}"/>')
     path, joined = [], False
     for point in line.points:
         sound = math.isfinite(point.value) and point.value > 0
         if sound:
             path.append(f"{'L' if joined else 'M'}{scale.x(point.offset):.1f},{scale.y(point.value):.1f}")
         joined = sound
-    drawn += [f'<path class="line" d="{"".join(path)}"/>'] if len(path) > 1 else []
+    plotted += [f'<path class="line" d="{"".join(path)}"/>'] if len(path) > 1 else []
     for point in line.points:
         finite = math.isfinite(point.value)
         shape = f'<path class="{"dot" if finite else "cross"}" d="{_MARKERS[style] if finite else _CROSS}"'
         at = f' transform="translate({scale.x(point.offset):.1f},{scale.y(point.value):.1f})"'
-        drawn.append(f"{shape}{at}><title>{text(point.about)}</title></path>")
+        plotted.append(f"{shape}{at}><title>{text(point.about)}</title></path>")
         if point.bad:
-            drawn.append(f'<circle class="ring" r="7"{at}/>')
-    return element("g", "".join(drawn), class_=f"s{style}")
+            plotted.append(f'<circle class="ring" r="7"{at}/>')
+    return element("g", "".join(plotted), class_=f"s{style}")
 
 
 def _labels(scale: Axes, lines: Sequence[Line]) -> list[str]:
@@ -198,7 +198,7 @@ def _labels(scale: Axes, lines: Sequence[Line]) -> list[str]:
     for i in reversed(range(len(places))):  # too low: move up as far as the next one asks for
         limit = places[i + 1] - _LABEL if i + 1 < len(places) else _BOTTOM
         places[i] = min(places[i], limit) if over else places[i]
-    drawn = []
+    plotted = []
     for (y, i), place in zip(ends, places, strict=True):
         line, style = lines[i], lines[i].style % STYLES
         leader = f"M{scale.x(line.points[-1].offset) + 5:.1f},{y:.1f}L{_RIGHT + 6},{place:.1f}"
@@ -207,23 +207,25 @@ def _labels(scale: Axes, lines: Sequence[Line]) -> list[str]:
             f'<path class="dot" d="{_MARKERS[style]}" transform="translate({_RIGHT + 12},{place:.1f})"/>'
             f'<text class="name" x="{_RIGHT + 20}" y="{place + 4:.1f}">{text(_cut(line.name, 12))}</text>'
         )
-        drawn.append(element("g", inside, class_=f"s{style}"))
-    return drawn
+        plotted.append(element("g", inside, class_=f"s{style}"))
+    return plotted
 
 
 def _marks(scale: Axes, offsets: Sequence[int]) -> list[str]:
     """Upright lines, each with its offset above it as far as there is room."""
-    drawn, free = [], 0.0
+    plotted, free = [], 0.0
     for offset in sorted(offsets):
-        x, said = scale.x(offset), f"{offset:,}"
+        x, message = scale.x(offset), f"{offset:,}"
         if not _within(scale, offset):
             continue
-        drawn.append(f'<path class="mark" d="M{x:.1f},{_TOP}V{_BOTTOM}"/>')
-        half = 3.6 * len(said)
+        plotted.append(f'<path class="mark" d="M{x:.1f},{_TOP}V{_BOTTOM}"/>')
+        half = 3.6 * len(message)
         if x - half >= free:
-            drawn.append(f'<text class="said" x="{x:.1f}" y="{_TOP - 5}" text-anchor="middle">{said}</text>')
+            plotted.append(
+                f'<text class="said" x="{x:.1f}" y="{_TOP - 5}" text-anchor="middle">{message}</text>'
+            )
             free = x + half + 4
-    return drawn
+    return plotted
 
 
 def _within(scale: Axes, at: int) -> bool:
@@ -242,14 +244,14 @@ def _offsets(scale: Axes) -> list[int]:
     """The offsets with a label: 0 and powers of ten, or the ends where these are too few."""
     powers = range(int(max(abs(scale.first), abs(scale.last))) + 1)
     usual = [*(-(10**p) for p in reversed(powers)), 0, *(10**p for p in powers)]
-    found = [offset for offset in usual if _within(scale, offset)]
-    if len(found) < 2:
-        found = sorted({*found, _back(scale.first), _back(scale.last)})
-    kept: list[int] = []
-    for offset in found:
-        if not kept or scale.x(offset) - scale.x(kept[-1]) >= 36:
-            kept.append(offset)
-    return kept
+    results = [offset for offset in usual if _within(scale, offset)]
+    if len(results) < 2:
+        results = sorted({*results, _back(scale.first), _back(scale.last)})
+    stored: list[int] = []
+    for offset in results:
+        if not stored or scale.x(offset) - scale.x(stored[-1]) >= 36:
+            stored.append(offset)
+    return stored
 
 
 def _back(place: float) -> int:
@@ -267,5 +269,5 @@ def _power(power: int) -> str:
     return f"1e{power}" if power else "1"
 
 
-def _cut(said: str, most: int) -> str:
-    return said if len(said) <= most else said[: most - 1] + "…"
+def _cut(error_line: str, most: int) -> str:
+    return error_line if len(error_line) <= most else error_line[: most - 1] + "…"

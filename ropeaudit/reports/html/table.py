@@ -26,7 +26,7 @@ SYMBOLS = {
     "decorrelated": "✗",
     "floor": "⌊",
 }
-_KEPT = 4096  # texts of cells that are remembered: most cells say what another one said
+_STORED = 4096  # texts of cells that are remembered: most cells say what another one said
 
 
 def table(report: Report, name: str, sortable: bool = False) -> str:
@@ -52,13 +52,13 @@ def table(report: Report, name: str, sortable: bool = False) -> str:
 
 def controls(report: Report) -> str:
     """Return the filter of the sortable table; the script shows it, for it does nothing without."""
-    found = {str(row["verdict"]) for row in report.rows if "verdict" in row}
+    results = {str(row["verdict"]) for row in report.rows if "verdict" in row}
     boxes = "".join(
         f'<label><input type="checkbox" name="verdict" value="{text(name)}" checked> {verdict(name)}</label>'
-        for name in [*SYMBOLS, *sorted(found - SYMBOLS.keys())]
-        if name in found
+        for name in [*SYMBOLS, *sorted(results - SYMBOLS.keys())]
+        if name in results
     )
-    verdicts = f"<fieldset><legend>Verdicts</legend>{boxes}</fieldset>" if len(found) > 1 else ""
+    verdicts = f"<fieldset><legend>Verdicts</legend>{boxes}</fieldset>" if len(results) > 1 else ""
     search = '<label class="search">Filter <input type="search" id="filter" autocomplete="off"></label>'
     pages = (
         '<div class="pages"><span id="count" role="status"></span>'
@@ -83,8 +83,8 @@ def explained(name: str) -> str:
 
 
 def _header(column: str, number: bool, sortable: bool) -> str:
-    said = text(heading(column))
-    inside = f'<button type="button">{said}</button>' if sortable else said
+    message = text(heading(column))
+    inside = f'<button type="button">{message}</button>' if sortable else message
     return element(
         "th",
         inside,
@@ -105,18 +105,18 @@ def _row(row: Row, names: Sequence[str], numbers: set[str], sortable: bool) -> s
 def _cell(name: str, value: Any, number: bool, sortable: bool, within: str) -> str:
     if name == "verdict":
         return f"<td>{verdict(str(value), within)}</td>"
-    said = _said(name, value, type(value).__name__)
+    message = _message(name, value, type(value).__name__)
     if not number:
-        return f"<td>{said}</td>"
+        return f"<td>{message}</td>"
     full = exact(value)
     return (
-        f'<td class="n" data-v="{text(full)}">{said}</td>'
-        if sortable and full != said
-        else f'<td class="n">{said}</td>'
+        f'<td class="n" data-v="{text(full)}">{message}</td>'
+        if sortable and full != message
+        else f'<td class="n">{message}</td>'
     )
 
 
-@functools.lru_cache(_KEPT)
-def _said(name: str, value: Any, kind: str) -> str:
+@functools.lru_cache(_STORED)
+def _message(name: str, value: Any, kind: str) -> str:
     """The cell of a value; `kind` keeps 1 and 1.0 apart."""
     return text(shown(name, value))

@@ -28,7 +28,7 @@ def torch() -> Any:
     return module
 
 
-def made(x: FloatArray, dtype: Format, engine: Engine) -> Any:
+def built(x: FloatArray, dtype: Format, engine: Engine) -> Any:
     """Return a new array in a dtype; nothing is rounded."""
     if engine == "torch":
         return torch_arrays.to_torch(x, dtype).clone()
@@ -38,29 +38,29 @@ def made(x: FloatArray, dtype: Format, engine: Engine) -> Any:
     return x.astype(kind or np.dtype(dtype.name))
 
 
-def values(found: Any) -> tuple[FloatArray, str]:
+def values(results: Any) -> tuple[FloatArray, str]:
     """Return the numbers of a tensor or an array, as a copy, and the name of its dtype."""
-    if isinstance(found, np.ndarray):
-        if found.dtype.kind not in "fV" or found.dtype == object:
-            raise WrongShape(f"returns an array of {found.dtype}")
-        wide = np.float64 if found.dtype == np.float64 else np.float32
-        return np.array(found, dtype=wide), str(found.dtype)
-    if not isinstance(found, torch().Tensor):
-        raise WrongShape(f"returns {type(found).__name__} instead of an array")
-    if not found.is_floating_point():
-        raise WrongShape(f"returns a tensor of {str(found.dtype).removeprefix('torch.')}")
-    return torch_arrays.to_numpy(found).copy(), str(found.dtype).removeprefix("torch.")
+    if isinstance(results, np.ndarray):
+        if results.dtype.kind not in "fV" or results.dtype == object:
+            raise WrongShape(f"returns an array of {results.dtype}")
+        wide = np.float64 if results.dtype == np.float64 else np.float32
+        return np.array(results, dtype=wide), str(results.dtype)
+    if not isinstance(results, torch().Tensor):
+        raise WrongShape(f"returns {type(results).__name__} instead of an array")
+    if not results.is_floating_point():
+        raise WrongShape(f"returns a tensor of {str(results.dtype).removeprefix('torch.')}")
+    return torch_arrays.to_numpy(results).copy(), str(results.dtype).removeprefix("torch.")
 
 
-def parts(found: Any, both: bool) -> tuple[Any, Any]:
+def parts(results: Any, both: bool) -> tuple[Any, Any]:
     """Return the turned vector, and the turned keys where both were given."""
-    if not isinstance(found, (tuple, list)):
-        return found, None
-    if both and len(found) >= 2:
-        return found[0], found[1]
-    if len(found) == 1:
-        return found[0], None
-    raise WrongShape(f"returns {len(found)} things for one array")
+    if not isinstance(results, (tuple, list)):
+        return results, None
+    if both and len(results) >= 2:
+        return results[0], results[1]
+    if len(results) == 1:
+        return results[0], None
+    raise WrongShape(f"returns {len(results)} things for one array")
 
 
 def quietly(function: Any, plain: list[Any], named: dict[str, Any]) -> Any:

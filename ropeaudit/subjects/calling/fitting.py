@@ -20,7 +20,7 @@ from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects.calling import arrays, signatures
 from ropeaudit.subjects.calling.arrays import Engine
-from ropeaudit.subjects.calling.implementation import said
+from ropeaudit.subjects.calling.implementation import error_line
 from ropeaudit.subjects.calling.signatures import Form
 from ropeaudit.subjects.calling.ways import ORDERS, Way
 from ropeaudit.subjects.placement.exact_rotation import half_split, rotated
@@ -69,14 +69,16 @@ def fit(make: Callable[[], Any], name: str, setting: RopeSetting, order: str | N
     for engine in engines:
         for way in _ways(signatures.forms(function, name), orders, engine):
             try:
-                found = _tried(way, make(), setting)
+                result = _tried(way, make(), setting)
             except RopeAuditError:
                 raise
             except Exception as error:  # whatever other people's code raises is a finding
-                tried.append((way.form, str(error) if isinstance(error, arrays.WrongShape) else said(error)))
+                tried.append(
+                    (way.form, str(error) if isinstance(error, arrays.WrongShape) else error_line(error))
+                )
                 continue
-            if best is None or (bool(found.misfit), found.error) < (bool(best.misfit), best.error):
-                best = found
+            if best is None or (bool(result.misfit), result.error) < (bool(best.misfit), best.error):
+                best = result
             if best.error < _SURE:
                 break
         if best is not None and not best.misfit:
@@ -138,7 +140,7 @@ def _tried(way: Way, function: Any, setting: RopeSetting) -> Fit:
     positions = np.arange(_START, _START + _LENGTH, dtype=np.int64)
     x64 = x.astype(np.float64)
     values = way(_silent(function), x, positions, setting, FP32).values.astype(np.float64)
-    norm, found = float(np.sqrt(np.mean(x**2))), []
+    norm, results = float(np.sqrt(np.mean(x**2))), []
     layouts: tuple[Layout, ...] = get_args(Layout)
     for layout in layouts:
         right = rotated(x, positions, replace(setting, layout=layout))
@@ -148,11 +150,13 @@ def _tried(way: Way, function: Any, setting: RopeSetting) -> Fit:
             error = float(apart.min()) if np.isfinite(apart).all() else np.inf
             odd = np.argwhere(apart > max(2 * error, _NEAR)) if np.isfinite(error) else ()
             where = tuple((int(batch), int(head)) for batch, head in odd)
-            found.append(Fit(way, layout, permuted, error, where))
-    best = min(found, key=lambda one: one.error)
+            results.append(Fit(way, layout, permuted, error, where))
+    best = min(results, key=lambda one: one.error)
     if best.sure or not np.isfinite(best.error):
         return best
-    reasons = [(misfit(x64, values, replace(setting, layout=one.layout), one.permuted), one) for one in found]
+    reasons = [
+        (misfit(x64, values, replace(setting, layout=one.layout), one.permuted), one) for one in results
+    ]
     reason, best = min(reasons, key=lambda pair: (bool(pair[0]), pair[1].error))
     return replace(best, misfit=reason)
 
@@ -192,12 +196,11 @@ def misfit(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bo
         without.append(every & (np.arange(heads) != index))
     for index in range(batch):
         without.append(every & (np.arange(batch)[:, None] != index))
-    lost = min(_even(z[some], w[some]) for some in without)
-    if lost <= _STRAY or (heads > 1 and _apart(z, w)):
+    residual = min(_even(z[some], w[some]) for some in without)
+    if residual <= _STRAY or (heads > 1 and _apart(z, w)):
         return ""
-    return (
-        f"does not rotate pairs of dims by angles that grow with the position ({100 * lost:.0f} % is neither)"
-    )
+    neither = f"{100 * residual:.0f} % is neither"
+    return f"does not rotate pairs of dims by angles that grow with the position ({neither})"
 
 
 def _apart(z: Any, w: Any) -> bool:
@@ -207,8 +210,8 @@ def _apart(z: Any, w: Any) -> bool:
     """
     if max(_even(z[:, head], w[:, head]) for head in range(z.shape[1])) > _STRAY:
         return False
-    turned = (w * z.conj()).sum(axis=0) / (np.abs(z) ** 2).sum(axis=0)  # (h, s, p)
-    return bool((np.abs(turned[:, 1:] - turned[:, :-1]).mean(axis=(1, 2)) > _STRAY).all())
+    rotated = (w * z.conj()).sum(axis=0) / (np.abs(z) ** 2).sum(axis=0)  # (h, s, p)
+    return bool((np.abs(rotated[:, 1:] - rotated[:, :-1]).mean(axis=(1, 2)) > _STRAY).all())
 
 
 def _even(z: Any, w: Any) -> float:

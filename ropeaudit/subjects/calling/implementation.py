@@ -24,7 +24,7 @@ from ropeaudit.subjects import Positions
 Rotate: TypeAlias = Callable[[FloatArray, Positions], FloatArray]
 
 
-class Turning(Protocol):
+class Rotator(Protocol):
     """One instance of called code, which may keep state from call to call. Letters: b batch, g heads of k."""
 
     def one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
@@ -78,7 +78,7 @@ class Implementation(Protocol):
 class _Table:
     """One instance at some positions. Instances may keep state: one thread at a time calls them."""
 
-    turning: Turning
+    rotator: Rotator
     positions: Positions
     lock: threading.Lock
 
@@ -117,20 +117,20 @@ class Called:
             except RopeAuditError:
                 raise
             except Exception as error:  # whatever other people's code raises is a finding
-                return said(error)
+                return error_line(error)
         return ""
 
     def table(self, positions: Positions, offset: int) -> Any:
         """Return a new instance and the positions at which it is to rotate."""
-        return _Table(self.turning(), positions + offset, threading.Lock())
+        return _Table(self.rotator(), positions + offset, threading.Lock())
 
-    def turning(self) -> Turning:
+    def rotator(self) -> Rotator:
         """Return a new instance."""
         own = getattr(self.implementation, "turning", None)
         if own is None:
             return Alike(self.implementation.fresh(self.setting, self.dtype))
-        made: Turning = own(self.setting, self.dtype)
-        return made
+        built: Rotator = own(self.setting, self.dtype)
+        return built
 
     def by_batch(self) -> bool:
         """Whether it takes positions of each batch element."""
@@ -148,15 +148,15 @@ class Called:
     def _rotated(self, x: FloatArray, table: _Table, key: bool) -> FloatArray:
         given = np.ascontiguousarray(x, dtype=self.dtype.carrier)[None]
         with table.lock:
-            found = table.turning.one(given, table.positions, key)
-        if found.shape != given.shape:
-            raise ValueError(f"it returns the shape {found.shape[1:]} for {given.shape[1:]}")
-        return np.ascontiguousarray(found[0])
+            result = table.rotator.one(given, table.positions, key)
+        if result.shape != given.shape:
+            raise ValueError(f"it returns the shape {result.shape[1:]} for {given.shape[1:]}")
+        return np.ascontiguousarray(result[0])
 
     def distinct_positions(self, positions: Positions) -> int:
         """Count the positions that turn a vector of ones differently, and to finite numbers."""
-        turned = self.rotate(np.ones((positions.size, self.setting.head_dim)), self.table(positions, 0))
-        finite = turned[np.isfinite(turned).all(axis=1)]
+        rotated = self.rotate(np.ones((positions.size, self.setting.head_dim)), self.table(positions, 0))
+        finite = rotated[np.isfinite(rotated).all(axis=1)]
         return int(np.unique(finite, axis=0).shape[0])
 
 
@@ -181,7 +181,7 @@ def refusal(implementation: Implementation, setting: RopeSetting, dtype: Format)
     return implementation.refuses(setting, dtype)
 
 
-def said(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     """Return an exception in a line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -25,7 +25,7 @@ from ropeaudit.runtime import digests, process_state
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import arrays, fitting, signatures, ways
 from ropeaudit.subjects.calling.fitting import Fit
-from ropeaudit.subjects.calling.implementation import Rotate, said
+from ropeaudit.subjects.calling.implementation import Rotate, error_line
 from ropeaudit.subjects.calling.timeout import patiently
 from ropeaudit.subjects.calling.ways import NONE, Answer, Changes
 from ropeaudit.subjects.placement.exact_rotation import half_split
@@ -53,9 +53,9 @@ def load(spec: str, order: str | None = None, changes: Changes = NONE, alone: bo
             f"--impl {spec}: it is of type {type(thing).__name__} and cannot be called; {_EXAMPLE}"
         )
     name = spec if spec.isprintable() else repr(spec)[1:-1]
-    found = Own(name, thing, order, _version(module), changes, home)
-    found.alone = alone
-    return found
+    result = Own(name, thing, order, _version(module), changes, home)
+    result.alone = alone
+    return result
 
 
 def _module(where: str) -> tuple[Any, process_state.State]:
@@ -73,9 +73,9 @@ def _module(where: str) -> tuple[Any, process_state.State]:
             with contextlib.suppress(ImportError):
                 import torch  # noqa: F401
         process_state.seed()
-        found = _file(path) if by_path else importlib.import_module(where)
+        result = _file(path) if by_path else importlib.import_module(where)
         process_state.seed_if_chance()
-        return found, process_state.now()
+        return result, process_state.now()
 
     try:
         return patiently(imported, f"import of {where}")  # type: ignore[no-any-return]
@@ -87,9 +87,9 @@ def _module(where: str) -> tuple[Any, process_state.State]:
                 f"--impl {where}: there is no module {error.name!r} here; run from the folder that holds it, "
                 f"or {_EXAMPLE}"
             ) from None
-        raise BadInput(f"--impl {where} cannot be imported: {said(error)}") from None
+        raise BadInput(f"--impl {where} cannot be imported: {error_line(error)}") from None
     except Exception as error:  # whatever a module raises is said
-        raise BadInput(f"--impl {where} cannot be imported: {said(error)}") from None
+        raise BadInput(f"--impl {where} cannot be imported: {error_line(error)}") from None
 
 
 def _version(module: Any) -> str:
@@ -103,15 +103,15 @@ def _version(module: Any) -> str:
 def _file(path: Path) -> Any:
     """Execute a file as a module that sees its own folder."""
     name = f"ropeaudit_own_{path.stem}"
-    found = importlib.util.spec_from_file_location(name, path)
-    if found is None or found.loader is None:
+    result = importlib.util.spec_from_file_location(name, path)
+    if result is None or result.loader is None:
         raise ImportError("it is no Python file")
-    module = importlib.util.module_from_spec(found)
+    module = importlib.util.module_from_spec(result)
     sys.modules[name] = module  # dataclasses look themselves up there
     folder = str(path.resolve().parent)  # the module may go to another one
     sys.path.insert(0, folder)
     try:
-        found.loader.exec_module(module)
+        result.loader.exec_module(module)
     finally:
         if folder in sys.path:
             sys.path.remove(folder)
@@ -137,7 +137,7 @@ class Own:
         home: process_state.State | None = None,
     ) -> None:
         """Keep what is to be called; nothing is called here. home: the state in which its calls begin."""
-        self._asked, self.alone = changes, False
+        self._requested, self.alone = changes, False
         self.changes: Changes = {stage: fmt for stage, fmt in changes.items() if stage in ways.TABLES}
         self.name, self.thing, self.order, self.version = name, thing, order, version
         self.home = home
@@ -150,32 +150,34 @@ class Own:
         key = replace(setting, layout="half", scale=1.0)
         if key not in self._fits:
             with process_state.at_home(self.home):
-                found = fitting.fit(lambda: self.made(key), self.name, key, self.order)
-            self.engine, self._fits[key] = found.way.engine, found
-            self._check_changes(found)
-            self._note(f"called as {found.way}, layout {found.layout}{_sureness(found)}")
-            if found.permuted:
+                result = fitting.fit(lambda: self.built(key), self.name, key, self.order)
+            self.engine, self._fits[key] = result.way.engine, result
+            self._check_changes(result)
+            self._note(f"called as {result.way}, layout {result.layout}{_sureness(result)}")
+            if result.permuted:
                 self._note("takes interleaved pairs and returns them half-split, which leaves scores alone")
         return self._fits[key]
 
-    def _check_changes(self, found: Fit) -> None:
+    def _check_changes(self, results: Fit) -> None:
         """Raise UsageError for changes that reach nothing; note those that reach recipes alone."""
-        tables = {"cos", "freqs"} & set(found.way.form.roles)
+        tables = {"cos", "freqs"} & set(results.way.form.roles)
         if not tables:
             self.changes = {}
-        lost = [stage for stage in self._asked if stage not in self.changes]
-        what = f"takes no tables from here ({found.way.form})" if not tables else "computes the rest itself"
-        if lost and self.alone:
+        nonfinite = [stage for stage in self._requested if stage not in self.changes]
+        what = f"takes no tables from here ({results.way.form})" if not tables else "computes the rest itself"
+        if nonfinite and self.alone:
             reach = f"; {', '.join(ways.TABLES)} of the tables can be changed" if tables else ""
-            raise UsageError(f"--set {lost[0]}: {self.name} {what}{reach}; add --recipe, or leave it out")
-        if lost:
-            self._note(f"{what}: --set {', '.join(lost)} changes the recipes alone")
+            raise UsageError(
+                f"--set {nonfinite[0]}: {self.name} {what}{reach}; add --recipe, or leave it out"
+            )
+        if nonfinite:
+            self._note(f"{what}: --set {', '.join(nonfinite)} changes the recipes alone")
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
         """Nothing is refused before it is tried."""
         return ""
 
-    def made(self, setting: RopeSetting) -> Any:
+    def built(self, setting: RopeSetting) -> Any:
         """Return a new instance, or the function itself, which has but one."""
         thing, built = self.thing, None
         if inspect.isclass(thing) or (not is_module(thing) and signatures.is_factory(thing)):
@@ -192,7 +194,7 @@ class Own:
             except RopeAuditError:
                 raise
             except Exception as error:  # whatever it raises is said
-                raise UsageError(f"{self.name} cannot be built with {given}: {said(error)}") from None
+                raise UsageError(f"{self.name} cannot be built with {given}: {error_line(error)}") from None
             if not callable(thing):
                 raise UsageError(f"{self.name} makes a {type(thing).__name__}, which cannot be called")
             return thing
@@ -200,18 +202,18 @@ class Own:
 
     def fresh(self, setting: RopeSetting, dtype: Format) -> Rotate:
         """Return the rotation of a new instance, as of q; of a function, of itself."""
-        made = self.turning(setting, dtype)
-        return lambda x, positions: made.one(x, positions, key=False)
+        built = self.rotator(setting, dtype)
+        return lambda x, positions: built.one(x, positions, key=False)
 
-    def turning(self, setting: RopeSetting, dtype: Format, instance: Any = None) -> OwnTurning:
+    def rotator(self, setting: RopeSetting, dtype: Format, instance: Any = None) -> OwnTurning:
         """Return what calls an instance, a new one where it is None."""
-        found = self.fit(setting)
-        if found.layout != setting.layout and found.sure:
-            self._note(f"behaves like {found.layout} pairs; it is audited as {setting.layout}, as asked")
-        made = self.made(setting) if instance is None else instance
-        return OwnTurning(self, found, setting, dtype, made)
+        result = self.fit(setting)
+        if result.layout != setting.layout and result.sure:
+            self._note(f"behaves like {result.layout} pairs; it is audited as {setting.layout}, as asked")
+        built = self.built(setting) if instance is None else instance
+        return OwnTurning(self, result, setting, dtype, built)
 
-    def heard(self, answer: Answer, dtype: Format) -> None:
+    def reported(self, answer: Answer, dtype: Format) -> None:
         """Note what is worth knowing of an answer."""
         if answer.changed:
             self._note("changes its input where it lies; it was given copies")
@@ -236,13 +238,13 @@ class OwnTurning:
 
     def afresh(self) -> OwnTurning:
         """Return one of an instance without a past."""
-        return replace(self, instance=self.own.made(self.setting))
+        return replace(self, instance=self.own.built(self.setting))
 
     def one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
         """Return x rotated, as what is returned for q or for k, where both are given."""
         answer = self._answer(x[None], None, at)
-        found: FloatArray = (answer.keys if key and answer.keys is not None else answer.values)[0]
-        return found
+        result: FloatArray = (answer.keys if key and answer.keys is not None else answer.values)[0]
+        return result
 
     def both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return q and k rotated, by one call where it takes both, dims in the order they were given."""
@@ -262,7 +264,7 @@ class OwnTurning:
         way = self.fit.rows if at.ndim == 2 and self.fit.rows is not None else self.fit.way
         with process_state.at_home(self.own.home):
             answer = way(self.instance, q, at, self.setting, self.dtype, k, self.own.changes)
-        self.own.heard(answer, self.dtype)
+        self.own.reported(answer, self.dtype)
         return answer
 
 
@@ -272,9 +274,9 @@ def is_module(thing: Any) -> bool:
     return torch is not None and isinstance(thing, torch.nn.Module)
 
 
-def _sureness(found: Fit) -> str:
-    if found.sure:
+def _sureness(results: Fit) -> str:
+    if results.sure:
         return " (detected)"
-    if not np.isfinite(found.error):
+    if not np.isfinite(results.error):
         return " (a guess: it returns nan or inf)"
-    return f" (the nearest; at positions 3 to 9 it is {100 * found.error:.2g} % off that rotation)"
+    return f" (the nearest; at positions 3 to 9 it is {100 * results.error:.2g} % off that rotation)"

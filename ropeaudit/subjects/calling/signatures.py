@@ -66,20 +66,22 @@ def forms(function: Any, name: str) -> list[Form]:
         return [_by_number(roles) for count in _BY_NUMBER for roles in _BY_NUMBER[count]]
     fixed = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
     needed = [one for one in fixed if one.default is one.empty]
-    found = [form] if (form := _by_name(fixed)) else []
+    results = [form] if (form := _by_name(fixed)) else []
     if any(one.kind is one.VAR_POSITIONAL for one in parameters):
         counts = [count for count in _BY_NUMBER if count >= len(needed)]
     else:
         counts = [count for count in (len(needed), len(fixed)) if len(needed) <= count <= len(fixed)]
     if all(one.kind is not one.KEYWORD_ONLY for one in needed):
-        found += [_by_number(roles) for count in dict.fromkeys(counts) for roles in _BY_NUMBER.get(count, ())]
-    if not found:
+        results += [
+            _by_number(roles) for count in dict.fromkeys(counts) for roles in _BY_NUMBER.get(count, ())
+        ]
+    if not results:
         names = ", ".join(one.name for one in needed) or "none"
         raise UsageError(
             f"{name} needs the arguments {names}; what to give it is not known: audit a wrapper "
             "f(x, positions), f(q, k, positions), f(x, cos, sin) or f(q, k, cos, sin)"
         )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(results))
 
 
 def building(function: Any) -> dict[str, str] | None:
@@ -95,8 +97,8 @@ def building(function: Any) -> dict[str, str] | None:
     ]
     if any(roles[name] not in _BUILDING for name in needed):
         return None
-    wanted = {name: role for name, role in roles.items() if role in ("base", "dim") or name in needed}
-    return {name: role for name, role in wanted.items() if role is not None}
+    requested = {name: role for name, role in roles.items() if role in ("base", "dim") or name in needed}
+    return {name: role for name, role in requested.items() if role is not None}
 
 
 def is_factory(function: Any) -> bool:
@@ -112,10 +114,10 @@ def is_factory(function: Any) -> bool:
 def wants_numpy(function: Any) -> bool:
     """Tell whether annotations, or what its module imports, speak of NumPy and not of torch."""
     called = getattr(function, "forward", function)
-    said = " ".join(str(note) for note in getattr(called, "__annotations__", {}).values())
-    if "Tensor" in said or "torch" in said:
+    message = " ".join(str(note) for note in getattr(called, "__annotations__", {}).values())
+    if "Tensor" in message or "torch" in message:
         return False
-    if "ndarray" in said or "NDArray" in said or "numpy" in said:
+    if "ndarray" in message or "NDArray" in message or "numpy" in message:
         return True
     space = getattr(inspect.unwrap(called), "__globals__", {})
     modules = {getattr(value, "__name__", "") for value in space.values() if inspect.ismodule(value)}
@@ -147,10 +149,10 @@ def _by_name(parameters: list[inspect.Parameter]) -> Form | None:
     there = [role for role in roles.values() if role]
     if not {"q", "x"} & set(there):
         return None
-    kept = _where(roles, needed)
-    if kept is None:
+    stored = _where(roles, needed)
+    if stored is None:
         return None
-    taken = {"q", "k", "x", *kept, *_EXTRA} | {roles[name] for name in needed}
+    taken = {"q", "k", "x", *stored, *_EXTRA} | {roles[name] for name in needed}
     chosen: dict[str, tuple[str | None, str]] = {}
     for one in parameters:
         role = roles[one.name]
@@ -172,7 +174,7 @@ def _where(roles: dict[str, str | None], needed: set[str]) -> tuple[str, ...] | 
 
 def described(tried: Iterator[tuple[Form, str]]) -> str:
     """Return what was tried and what became of it, in a line."""
-    said: dict[str, str] = {}
+    message: dict[str, str] = {}
     for form, reason in tried:
-        said.setdefault(str(form), reason)
-    return "; ".join(f"{form}: {reason}" for form, reason in list(said.items())[:4])
+        message.setdefault(str(form), reason)
+    return "; ".join(f"{form}: {reason}" for form, reason in list(message.items())[:4])

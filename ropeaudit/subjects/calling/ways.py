@@ -120,19 +120,19 @@ class Way:
     def _one(self, call: _Call, x: FloatArray, k: FloatArray, at: Positions, letters: str) -> Answer:
         axes = [letters.index(axis) for axis in self.order]
         given, keyed = (np.ascontiguousarray(one.transpose(axes)) for one in (x, k))
-        made = {
+        built = {
             role: self._argument(role, keyed if role == "k" else given, at, call) for role in self.form.roles
         }
-        plain = [made[role] for name, role in self.form.arguments if name is None]
-        named = {name: made[role] for name, role in self.form.arguments if name is not None}
-        before = arrays.values(made["q" if "q" in made else "x"])[0]
-        found = patiently(lambda: arrays.quietly(call.function, plain, named), "a call")
-        vector = made["q" if "q" in made else "x"]
+        plain = [built[role] for name, role in self.form.arguments if name is None]
+        named = {name: built[role] for name, role in self.form.arguments if name is not None}
+        before = arrays.values(built["q" if "q" in built else "x"])[0]
+        result = patiently(lambda: arrays.quietly(call.function, plain, named), "a call")
+        vector = built["q" if "q" in built else "x"]
         after, name = arrays.values(vector)
         changed = not np.array_equal(before, after, equal_nan=True)
-        if found is None:  # it turned its input where it lay; at position 0 nothing shows
-            found = (vector, made["k"]) if "k" in made else vector
-        first, second = arrays.parts(found, "k" in made)
+        if result is None:  # it turned its input where it lay; at position 0 nothing shows
+            result = (vector, built["k"]) if "k" in built else vector
+        first, second = arrays.parts(result, "k" in built)
         values, name = arrays.values(first)
         others = None if second is None else arrays.values(second)[0]
         if values.shape != given.shape:
@@ -147,7 +147,7 @@ class Way:
     def _argument(self, role: str, x: FloatArray, at: Positions, call: _Call) -> Any:
         """What a role is filled with."""
         if role in ("q", "k", "x"):
-            return arrays.made(x, call.dtype, self.engine)
+            return arrays.built(x, call.dtype, self.engine)
         if role == "positions":
             batch = x.shape[self.order.index("b")] if "b" in self.order else 1
             rows = at.copy() if self.rank == at.ndim else np.repeat(at[None], batch, axis=0)
@@ -181,7 +181,7 @@ class Way:
         if self.rank == 3:
             table = table.reshape([*(len(at) if axis == "s" else 1 for axis in self.order[:-1]), -1])
         if role != "freqs" and "table" in call.changes and one.table and one.table.storage_bits <= 16:
-            return arrays.made(np.ascontiguousarray(table), one.table, self.engine)
+            return arrays.built(np.ascontiguousarray(table), one.table, self.engine)
         return table if self.engine == "numpy" else arrays.torch().from_numpy(np.ascontiguousarray(table))
 
 
@@ -205,7 +205,7 @@ def scored(
         raise UnknownName("order", order, [one for one in ORDERS if "h" in one])
     axes = ["bhsd".index(axis) - (4 - len(letters)) for axis in letters]
     x = [(one[None] if len(letters) == 4 else one).transpose(axes) for one in (q, k)]
-    plain = [*(arrays.made(np.ascontiguousarray(one), dtype, engine) for one in x), at.copy()]
+    plain = [*(arrays.built(np.ascontiguousarray(one), dtype, engine) for one in x), at.copy()]
     if engine == "torch":
         plain[2] = arrays.torch().from_numpy(plain[2])
     return arrays.values(patiently(lambda: arrays.quietly(function, plain, {}), "a call"))[0]

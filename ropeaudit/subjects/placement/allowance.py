@@ -46,8 +46,8 @@ def allowed(one: Resolved, setting: RopeSetting, at: Positions) -> Array:
     `moved` and `flips` are the phase, `stored` the rest.
     """
     phase = moved(one, setting, at) + flips(one, setting, at)
-    found: Array = attention_factor(setting.scaling) * np.minimum(2.0, phase) + stored(one, setting)
-    return found
+    result: Array = attention_factor(setting.scaling) * np.minimum(2.0, phase) + stored(one, setting)
+    return result
 
 
 def moved(one: Resolved, setting: RopeSetting, at: Positions) -> Array:
@@ -55,8 +55,8 @@ def moved(one: Resolved, setting: RopeSetting, at: Positions) -> Array:
     exact = at.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(round_to(exact, one.position).astype(np.float64) - exact)
-    found: Array = error[:, None] * frequencies(setting)
-    return found
+    result: Array = error[:, None] * frequencies(setting)
+    return result
 
 
 def flips(one: Resolved, setting: RopeSetting, at: Positions) -> Array:
@@ -71,13 +71,13 @@ def flips(one: Resolved, setting: RopeSetting, at: Positions) -> Array:
     log = math.log(effective_base(setting)) * 2 * i / max(setting.rotary_dim, 1)
     theta, kind = frequencies(setting), setting.scaling.kind
     steps = 3 * i if one.recipe.frequency_form in _STEPPED else 0
-    lost = (_LIBRARY + 4 * log + steps) * u + one.frequency[1].unit_roundoff
-    lost = lost + 2 * one.angle[0].unit_roundoff + one.angle[1].unit_roundoff + 2.0**-50
-    error = theta * lost
+    nonfinite = (_LIBRARY + 4 * log + steps) * u + one.frequency[1].unit_roundoff
+    nonfinite = nonfinite + 2 * one.angle[0].unit_roundoff + one.angle[1].unit_roundoff + 2.0**-50
+    error = theta * nonfinite
     if kind != "default":  # a handful of operations more
         error = error + _blended(setting) * 8 * u
-    found: Array = np.abs(at.astype(np.float64))[:, None] * error
-    return found
+    result: Array = np.abs(at.astype(np.float64))[:, None] * error
+    return result
 
 
 def stored(one: Resolved, setting: RopeSetting) -> float:
@@ -88,15 +88,15 @@ def stored(one: Resolved, setting: RopeSetting) -> float:
     factor = attention_factor(setting.scaling)
     table = (_LIBRARY + 2 * (factor != 1)) * one.trig.unit_roundoff
     table += one.table.unit_roundoff if one.table else 0.0
-    turned = (1 + table * math.sqrt(2)) * (1 + math.sqrt(5) * one.rotation.unit_roundoff)
-    return factor * 1.01 * (turned * (1 + one.output.unit_roundoff) - 1 + 2.0**-50)
+    rotated = (1 + table * math.sqrt(2)) * (1 + math.sqrt(5) * one.rotation.unit_roundoff)
+    return factor * 1.01 * (rotated * (1 + one.output.unit_roundoff) - 1 + 2.0**-50)
 
 
 @functools.lru_cache(maxsize=64)
 def frequencies(setting: RopeSetting) -> Array:
     """Return the frequencies in float64, scaled, radians per token. Shapes: -> (p,)."""
-    found: Array = np.abs(exact_rotation.exact(setting).angles(np.array([1], dtype=np.int64))[0])
-    return found
+    result: Array = np.abs(exact_rotation.exact(setting).angles(np.array([1], dtype=np.int64))[0])
+    return result
 
 
 def _blended(setting: RopeSetting) -> Array:
@@ -107,5 +107,5 @@ def _blended(setting: RopeSetting) -> Array:
     plain = unscaled(effective_base(setting), setting.rotary_dim, "inverse_power", FP64)
     low, high = setting.scaling.low or 1.0, setting.scaling.high or 1.0
     steep = high / (high - low) if high > low else 1.0
-    found: Array = np.maximum(theta, plain * steep)
-    return found
+    result: Array = np.maximum(theta, plain * steep)
+    return result

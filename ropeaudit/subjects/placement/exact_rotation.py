@@ -35,14 +35,14 @@ def half_split(rotary_dim: int, head_dim: int) -> NDArray[np.int64]:
     return np.concatenate([first, np.arange(rotary_dim, head_dim)])
 
 
-def turns(setting: RopeSetting, positions: Positions, dtype: Format) -> NDArray[np.complex128]:
+def rotations(setting: RopeSetting, positions: Positions, dtype: Format) -> NDArray[np.complex128]:
     """Return what pairs are multiplied by, the attention factor included, to hold a dtype against.
 
     Shapes: (s,) -> (s, p).
     """
     if dtype.precision <= FP32.precision:  # plain float64 is far better than that
-        found: NDArray[np.complex128] = np.exp(1j * exact(setting).angles(positions))
-        return found * attention_factor(setting.scaling)
+        result: NDArray[np.complex128] = np.exp(1j * exact(setting).angles(positions))
+        return result * attention_factor(setting.scaling)
     cos, sin = exact(setting).table(positions, 0)
     both: NDArray[np.complex128] = cos + 1j * sin
     return both
@@ -51,5 +51,5 @@ def turns(setting: RopeSetting, positions: Positions, dtype: Format) -> NDArray[
 def complex_pairs(x: FloatArray, setting: RopeSetting) -> NDArray[np.complex128]:
     """Return the pairs as complex numbers. Shapes: (..., d) -> (..., p)."""
     a, b = split_pairs(x, setting)
-    found: NDArray[np.complex128] = a.astype(np.float64) + 1j * b.astype(np.float64)
-    return found
+    result: NDArray[np.complex128] = a.astype(np.float64) + 1j * b.astype(np.float64)
+    return result

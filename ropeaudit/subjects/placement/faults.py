@@ -64,5 +64,5 @@ def _wrapped(size: int, at: Positions) -> Positions:
 
 
 def _restarted(size: int, at: Positions) -> Positions:
-    found: Positions = at[0] + (at - at[0]) % size
-    return found
+    result: Positions = at[0] + (at - at[0]) % size
+    return result

@@ -40,13 +40,13 @@ class Group:
 @functools.lru_cache(maxsize=16)
 def groups(dtype: Format) -> tuple[Group, ...]:
     """Return the named recipes by what they do to vectors of a dtype."""
-    found: dict[tuple[object, ...], list[Resolved]] = {}
+    results: dict[tuple[object, ...], list[Resolved]] = {}
     for recipe in recipes.all_recipes():
         if not recipe.refused:
             one = replace(recipe, stages=dict(recipe.stages) | {"accumulate": "fp64", "score": "fp64"})
             resolved = one.resolve(dtype)
-            found.setdefault(arithmetic(resolved), []).append(resolved)
-    return tuple(Group(tuple(one.recipe.name for one in some), some[0]) for some in found.values())
+            results.setdefault(arithmetic(resolved), []).append(resolved)
+    return tuple(Group(tuple(one.recipe.name for one in some), some[0]) for some in results.values())
 
 
 def variants(dtype: Format) -> Iterator[Group]:
@@ -76,22 +76,22 @@ def arithmetic(one: Resolved) -> tuple[object, ...]:
 
 def words(one: Resolved) -> str:
     """Return in words how a recipe rotates: what is rounded before and after cos and sin."""
-    said = []
+    message = []
     before = {"positions": one.position, "frequencies": one.frequency[1], "angles": one.angle[1]}
     for name, fmt in before.items():
         if fmt.precision != FP32.precision:
-            said.append(f"{fmt} {name}")
+            message.append(f"{fmt} {name}")
     computed, stored = one.frequency
     if stored is FP32 and computed is not FP32:
-        said.append(f"frequencies computed in {computed}")
+        message.append(f"frequencies computed in {computed}")
     form = one.recipe.frequency_form
     if form != "inverse_power":
-        said.append(_FORMS.get(form, f"frequencies by {form}"))
+        message.append(_FORMS.get(form, f"frequencies by {form}"))
     table = one.table or one.trig
     if table.precision < FP32.precision:
-        said.append("rounded table" if table is one.dtype else f"{table} table")
+        message.append("rounded table" if table is one.dtype else f"{table} table")
     once = " rounded once" if one.recipe.rotation_rounding == "once" else ""
-    return ", ".join([*said, f"{one.rotation} rotation{once}"])
+    return ", ".join([*message, f"{one.rotation} rotation{once}"])
 
 
 def emulated(one: Resolved, setting: RopeSetting, x: Array, offset: int) -> FloatArray:
@@ -101,20 +101,20 @@ def emulated(one: Resolved, setting: RopeSetting, x: Array, offset: int) -> Floa
     return np.stack([subject.rotate(round_to(head, subject.input), table) for head in x])
 
 
-def apart(found: FloatArray, other: FloatArray) -> float:
+def apart(results: FloatArray, other: FloatArray) -> float:
     """Return the RMS distance of two arrays; inf where either is not finite."""
     with np.errstate(invalid="ignore", over="ignore"):
-        value = float(np.sqrt(np.mean((found.astype(np.float64) - other) ** 2)))
+        value = float(np.sqrt(np.mean((results.astype(np.float64) - other) ** 2)))
     return value if np.isfinite(value) else float("inf")
 
 
 def named(
-    found: FloatArray,
+    results: FloatArray,
     x: Array,
     setting: RopeSetting,
     dtype: Format,
     offset: int,
-    seen: Callable[[FloatArray], FloatArray] = lambda turned: turned,
+    seen: Callable[[FloatArray], FloatArray] = lambda vectors: vectors,
     explains: Callable[[FloatArray], bool] | None = None,
 ) -> str:
     """Return in words what turned x into `found`; empty where nothing known is clearly nearer than the truth.
@@ -123,18 +123,20 @@ def named(
     is all of `found`; without it the nearest is returned. Shapes: x (h, s, d).
     """
     exact = rotated(x, np.arange(x.shape[1]) + offset, setting)
-    missed = apart(found, seen(exact))
+    missed = apart(results, seen(exact))
     if not np.isfinite(missed):
-        return _lost(found, x, setting, dtype, offset, seen)
+        return _nonfinite(results, x, setting, dtype, offset, seen)
     plain = [(str(group), emulated(group.resolved, setting, x, offset)) for group in variants(dtype)]
     nearest, distance = "", _CLEAR * missed
-    for text, turned in (*_turned(x, setting, offset), *plain):
-        if (size := apart(found, other := seen(turned))) < distance and (not explains or explains(other)):
+    for text, other_vectors in (*_rotated(x, setting, offset), *plain):
+        if (size := apart(results, other := seen(other_vectors))) < distance and (
+            not explains or explains(other)
+        ):
             nearest, distance = text, size
-    return nearest or _heads(found, seen(exact))
+    return nearest or _heads(results, seen(exact))
 
 
-def _turned(x: Array, setting: RopeSetting, offset: int) -> Iterator[tuple[str, FloatArray]]:
+def _rotated(x: Array, setting: RopeSetting, offset: int) -> Iterator[tuple[str, FloatArray]]:
     """Yield what usual faults turn x into, in float64. Shapes: x (h, s, d)."""
     at = np.arange(x.shape[1], dtype=np.int64) + offset
     for fault in faults(setting):
@@ -143,23 +145,23 @@ def _turned(x: Array, setting: RopeSetting, offset: int) -> Iterator[tuple[str, 
             yield fault.text, rotated(x, seen, fault.setting)
 
 
-def base_of(found: FloatArray, x: Array, setting: RopeSetting) -> float:
+def base_of(results: FloatArray, x: Array, setting: RopeSetting) -> float:
     """Return the base that vectors at neighbouring positions speak of; nan where they speak of none.
 
     From one position to the next pair i is turned by theta_i = base^(-2i/d). Shapes: found, x (h, s, d).
     """
-    (a, b), (c, d) = split_pairs(x, setting), split_pairs(found.astype(np.float64), setting)
+    (a, b), (c, d) = split_pairs(x, setting), split_pairs(results.astype(np.float64), setting)
     with np.errstate(invalid="ignore", divide="ignore"):
-        turns = (c + 1j * d) * np.conj(a + 1j * b)
-        angle = np.angle((turns[:, 1:] * np.conj(turns[:, :-1])).sum(axis=(0, 1)))
+        rotations = (c + 1j * d) * np.conj(a + 1j * b)
+        angle = np.angle((rotations[:, 1:] * np.conj(rotations[:, :-1])).sum(axis=(0, 1)))
         i = np.arange(setting.pairs)
         some = (i >= 1) & (angle > 0.02) & (angle < 1)
         logs = -np.log(angle[some]) * setting.rotary_dim / (2 * i[some])
     return float(np.exp(np.median(logs))) if logs.size else float("nan")
 
 
-def _lost(
-    found: FloatArray,
+def _nonfinite(
+    results: FloatArray,
     x: Array,
     setting: RopeSetting,
     dtype: Format,
@@ -172,16 +174,16 @@ def _lost(
             name
             for group in groups(dtype)
             if np.array_equal(
-                np.isfinite(found), np.isfinite(seen(emulated(group.resolved, setting, x, offset)))
+                np.isfinite(results), np.isfinite(seen(emulated(group.resolved, setting, x, offset)))
             )
             for name in group.names
         ]
     return f"nan or inf, as {', '.join(names)}" if names else "nan or inf"
 
 
-def _heads(found: FloatArray, exact: FloatArray) -> str:
+def _heads(results: FloatArray, exact: FloatArray) -> str:
     """Say which heads are off where most are not."""
-    sizes = np.sqrt(np.mean((found - exact) ** 2, axis=(1, 2)))
+    sizes = np.sqrt(np.mean((results - exact) ** 2, axis=(1, 2)))
     off = np.flatnonzero(sizes > max(10 * float(np.median(sizes)), 1e-12))
     if not off.size or off.size * 2 > sizes.size:
         return ""

@@ -18,7 +18,7 @@ from ropeaudit.arithmetic.formats import FloatArray, Format, round_to
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling.implementation import Turning
+from ropeaudit.subjects.calling.implementation import Rotator
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import allowance, exact_rotation, likeness, solving
 from ropeaudit.subjects.placement.faults import Fault, faults
@@ -39,7 +39,7 @@ class Block:
 
     at: Positions
     given: tuple[FloatArray, FloatArray]
-    found: tuple[FloatArray, FloatArray]
+    results: tuple[FloatArray, FloatArray]
     apart: int = 0
 
     def rows(self) -> Positions:
@@ -57,21 +57,21 @@ class Side:
     block: Block
 
 
-def named(sides: dict[str, Side], setting: RopeSetting, dtype: Format, turning: Turning) -> tuple[str, bool]:
+def named(sides: dict[str, Side], setting: RopeSetting, dtype: Format, rotator: Rotator) -> tuple[str, bool]:
     """Return in words what explains it, empty where nothing known does, and whether that is a recipe."""
     block = next(iter(sides.values())).block
-    if not any(np.isfinite(x).any() for x in block.found):
-        return _lost(block, setting, dtype)
+    if not any(np.isfinite(x).any() for x in block.results):
+        return _nonfinite(block, setting, dtype)
     if group := _recipe(block, setting, dtype):
         return str(group), True
-    texts = {name: _fault(name, side, setting, dtype, turning) for name, side in sides.items()}
+    texts = {name: _fault(name, side, setting, dtype, rotator) for name, side in sides.items()}
     if len(texts) == 2 and len(set(texts.values())) == 1:
         return texts["q"], False
     parts = [f"{name}{'' if len(texts) == 2 else ' alone'}: {text}" for name, text in texts.items() if text]
     return "; ".join(parts), False
 
 
-def _lost(block: Block, setting: RopeSetting, dtype: Format) -> tuple[str, bool]:
+def _nonfinite(block: Block, setting: RopeSetting, dtype: Format) -> tuple[str, bool]:
     """Return which recipes lose all numbers too: which of them it is cannot be told."""
     x = block.given[0][0, 0]
     names = [
@@ -89,7 +89,7 @@ def _recipe(block: Block, setting: RopeSetting, dtype: Format) -> Group | None:
         return None
     window = _window(block.at, 32, block.at.size - 1)
     near: list[tuple[float, Group]] = []
-    first = [(x[0, 0][window], y[0, 0][window]) for x, y in zip(block.given, block.found, strict=True)]
+    first = [(x[0, 0][window], y[0, 0][window]) for x, y in zip(block.given, block.results, strict=True)]
     missed = max(_apart(y, _exactly(x, block.at[window], setting)) for x, y in first)
     for group in likeness.variants(dtype):
         distance = max(_apart(y, _emulated(group, x, block.at[window], setting)) for x, y in first)
@@ -103,26 +103,28 @@ def _explains(group: Group, block: Block, setting: RopeSetting, dtype: Format) -
     """Whether a recipe gives what was found: to within a rounding or two of its own, everywhere."""
     one, at = group.resolved, block.at
     allowed = 2 * (allowance.flips(one, setting, at) + allowance.stored(one, setting))
-    for x, y in zip(block.given, block.found, strict=True):
-        for vector, found in zip(x.reshape(-1, *x.shape[2:]), y.reshape(-1, *y.shape[2:]), strict=True):
+    for x, y in zip(block.given, block.results, strict=True):
+        for vector, result in zip(x.reshape(-1, *x.shape[2:]), y.reshape(-1, *y.shape[2:]), strict=True):
             emulated = _emulated(group, vector, at, setting)
-            lost = ~np.isfinite(emulated)
-            if not np.array_equal(lost, ~np.isfinite(found)):
+            nonfinite = ~np.isfinite(emulated)
+            if not np.array_equal(nonfinite, ~np.isfinite(result)):
                 return False
-            z, w = (exact_rotation.complex_pairs(np.where(lost, 0, e), setting) for e in (emulated, found))
+            z, w = (
+                exact_rotation.complex_pairs(np.where(nonfinite, 0, e), setting) for e in (emulated, result)
+            )
             size = np.abs(exact_rotation.complex_pairs(vector, setting)) + 4 * dtype.smallest_subnormal
             if (np.abs(z - w) > allowed * size).any():
                 return False
     return True
 
 
-def _fault(name: str, side: Side, setting: RopeSetting, dtype: Format, turning: Turning) -> str:
+def _fault(name: str, side: Side, setting: RopeSetting, dtype: Format, rotator: Rotator) -> str:
     """Return which heads and positions of one side are out of place, and the faults that explain it."""
     where = [_heads(side.heads), _single(side, setting)]
-    what = _swapped(name, side, setting, dtype) or " or ".join(_known(name, side, setting, dtype, turning))
+    what = _swapped(name, side, setting, dtype) or " or ".join(_known(name, side, setting, dtype, rotator))
     if not what and not where[0]:
-        given, found = (one[0 if name == "q" else 1][0] for one in (side.block.given, side.block.found))
-        what = solving.base(side.block.at, given, found, setting, dtype)
+        given, result = (one[0 if name == "q" else 1][0] for one in (side.block.given, side.block.results))
+        what = solving.base(side.block.at, given, result, setting, dtype)
     if not what:
         what = _position(name, side, setting, dtype)
     return ": ".join(part for part in (", ".join(part for part in where if part), what) if part)
@@ -151,35 +153,35 @@ def _single(side: Side, setting: RopeSetting) -> str:
     return "dims that are not rotated" if (pairs >= setting.pairs).all() else ""
 
 
-def _known(name: str, side: Side, setting: RopeSetting, dtype: Format, turning: Turning) -> list[str]:
+def _known(name: str, side: Side, setting: RopeSetting, dtype: Format, rotator: Rotator) -> list[str]:
     """Return the faults that explain what was found, as few as other positions leave."""
     block, off = side.block, np.argwhere(side.heads)[:_VECTORS]
     first = int(np.argmax(np.isin(block.at, side.positions)))
-    kept = [
+    stored = [
         fault
         for fault in faults(setting, first)
         if (fault.setting != setting or not np.array_equal(fault.seen(block.at), block.at))
         and _holds(fault, name, block, off, setting, dtype)
     ]
-    here = kept
-    for start in _probes(int(block.at[0])) if kept else ():
-        if probe := _probed(block, start, turning):
-            kept = [fault for fault in kept if _holds(fault, name, probe, off, setting, dtype)]
-    texts = [fault.text for fault in kept] or [f"{fault.text}, though not in every call" for fault in here]
+    here = stored
+    for start in _probes(int(block.at[0])) if stored else ():
+        if probe := _probed(block, start, rotator):
+            stored = [fault for fault in stored if _holds(fault, name, probe, off, setting, dtype)]
+    texts = [fault.text for fault in stored] or [f"{fault.text}, though not in every call" for fault in here]
     more = len(texts) - _MOST
     return texts[:_MOST] if more <= 0 else [*texts[:_MOST], f"{more} fault{'s' * (more > 1)} more"]
 
 
-def _probed(block: Block, start: int, turning: Turning) -> Block | None:
+def _probed(block: Block, start: int, rotator: Rotator) -> Block | None:
     """Return a call like that of a block, from another first position; None where it raises."""
     moved = replace(block, at=block.at - block.at[0] + start)
     try:
-        found = turning.both(*block.given, moved.rows() if block.apart else moved.at)
+        result = rotator.both(*block.given, moved.rows() if block.apart else moved.at)
     except RopeAuditError:
         raise
     except Exception:  # whatever other people's code raises; then it tells nothing
         return None
-    return replace(moved, found=found)
+    return replace(moved, results=result)
 
 
 def _probes(first: int) -> Iterator[int]:
@@ -202,15 +204,17 @@ def _holds(
     many = np.unique(np.r_[few, np.linspace(0, size - 1, _SOME).astype(int), : min(_SOME, size)])
     rule, seen = allowance.careful(dtype), {b: fault.seen(row) for b, row in enumerate(block.rows())}
     for some in (few, many):
-        turns = {int(b): exact_rotation.turns(fault.setting, seen[b][some], dtype) for b in set(off[:, 0])}
+        rotations = {
+            int(b): exact_rotation.rotations(fault.setting, seen[b][some], dtype) for b in set(off[:, 0])
+        }
         for b, h in off:
             at = np.stack([block.rows()[b][some], seen[b][some]])
             allowed = np.maximum(*(allowance.allowed(rule, setting, row) for row in at))
-            given, found = (one[index][b, h][some] for one in (block.given, block.found))
-            z, w = (exact_rotation.complex_pairs(one, fault.setting) for one in (given, found))
+            given, result = (one[index][b, h][some] for one in (block.given, block.results))
+            z, w = (exact_rotation.complex_pairs(one, fault.setting) for one in (given, result))
             most = allowed.max(axis=1, keepdims=True) * np.abs(z) + 4 * dtype.smallest_subnormal
             with np.errstate(invalid="ignore", over="ignore"):
-                if not (np.abs(w - z * turns[int(b)]) <= most).all():
+                if not (np.abs(w - z * rotations[int(b)]) <= most).all():
                     return False
     return True
 
@@ -221,8 +225,8 @@ def _position(name: str, side: Side, setting: RopeSetting, dtype: Format) -> str
     texts = set()
     for b, h in dict.fromkeys((tuple(every[0]), tuple(every[-1]))):
         at = block.rows()[b]
-        given, found = (one[index][b, h] for one in (block.given, block.found))
-        texts.add(solving.position(at, given, found, np.isin(at, side.positions), setting, dtype))
+        given, result = (one[index][b, h] for one in (block.given, block.results))
+        texts.add(solving.position(at, given, result, np.isin(at, side.positions), setting, dtype))
     return texts.pop() if len(texts) == 1 else ""
 
 
@@ -243,8 +247,8 @@ def _window(at: Positions, size: int, last: int) -> slice:
 
 
 def _exactly(x: FloatArray, at: Positions, setting: RopeSetting) -> FloatArray:
-    found: FloatArray = exact_rotation.rotated(x[None], at, setting)[0]
-    return found
+    result: FloatArray = exact_rotation.rotated(x[None], at, setting)[0]
+    return result
 
 
 def _emulated(group: Group, x: FloatArray, at: Positions, setting: RopeSetting) -> FloatArray:
@@ -252,9 +256,9 @@ def _emulated(group: Group, x: FloatArray, at: Positions, setting: RopeSetting) 
     return subject.rotate(round_to(x, subject.input), subject.table(at, 0))
 
 
-def _apart(found: FloatArray, other: FloatArray) -> float:
+def _apart(results: FloatArray, other: FloatArray) -> float:
     """Return the RMS distance; numbers that are lost in both do not count, inf where they are in one."""
-    lost = ~np.isfinite(found)
-    if not np.array_equal(lost, ~np.isfinite(other)):
+    nonfinite = ~np.isfinite(results)
+    if not np.array_equal(nonfinite, ~np.isfinite(other)):
         return float("inf")
-    return likeness.apart(np.where(lost, 0, found), np.where(lost, 0, other))
+    return likeness.apart(np.where(nonfinite, 0, results), np.where(nonfinite, 0, other))

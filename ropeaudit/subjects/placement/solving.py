@@ -21,7 +21,7 @@ _FARTHEST = 2**18  # position that others are tried for
 _TRIED = 3  # positions that come nearest
 
 
-def base(at: Positions, x: FloatArray, found: FloatArray, setting: RopeSetting, dtype: Format) -> str:
+def base(at: Positions, x: FloatArray, results: FloatArray, setting: RopeSetting, dtype: Format) -> str:
     """Return the base whose powers all frequencies are; nothing where they are not, or where it is right.
 
     Shapes: at (s,), x, found (h, s, d).
@@ -29,14 +29,14 @@ def base(at: Positions, x: FloatArray, found: FloatArray, setting: RopeSetting, 
     d = setting.rotary_dim
     if setting.scaling.kind != "default" or setting.pairs < 4 or (np.diff(at) != 1).any() or at.size < 8:
         return ""
-    z, w = (exact_rotation.complex_pairs(one, setting) for one in (x, found))
-    turned, power = w * np.conj(z) / (np.abs(z) ** 2 + 1e-30), 2 * np.arange(setting.pairs) / d
+    z, w = (exact_rotation.complex_pairs(one, setting) for one in (x, results))
+    rotated, power = w * np.conj(z) / (np.abs(z) ** 2 + 1e-30), 2 * np.arange(setting.pairs) / d
     first = allowance.allowed(allowance.careful(dtype), setting, at)[:, 0]  # the same with every base
-    if not (np.abs(turned[..., 0] - np.exp(1j * at)) <= first).all():
+    if not (np.abs(rotated[..., 0] - np.exp(1j * at)) <= first).all():
         return ""
     log, lag = np.log(setting.base), 1
     while lag < min(at.size, _LONGEST):
-        steps = turned[:, lag:] * np.conj(turned[:, :-lag])
+        steps = rotated[:, lag:] * np.conj(rotated[:, :-lag])
         guess = np.exp(-power * log) if lag > 1 else np.zeros_like(power)
         theta = guess + np.angle(steps.mean(axis=(0, 1)) * np.exp(-1j * lag * guess)) / lag
         some = (power > 0) & (theta * lag > 0.05) & ((theta < 3) if lag == 1 else (theta > 0))
@@ -67,7 +67,7 @@ def _refined(log: float, power: Array, mean: Array, lag: int) -> float:
 def position(
     at: Positions,
     x: FloatArray,
-    found: FloatArray,
+    results: FloatArray,
     off: NDArray[np.bool_],
     setting: RopeSetting,
     dtype: Format,
@@ -82,7 +82,7 @@ def position(
         return ""
     seen = {}
     for i in dict.fromkeys(int(here[part]) for part in (-1, here.size // 2, 0)):
-        if (best := _position(int(at[i]), x[i], found[i], at.size, setting, dtype)) is None:
+        if (best := _position(int(at[i]), x[i], results[i], at.size, setting, dtype)) is None:
             return ""
         seen[i] = best
     first = int(here[0])
@@ -90,11 +90,11 @@ def position(
 
 
 def _position(
-    at: int, x: FloatArray, found: FloatArray, size: int, setting: RopeSetting, dtype: Format
+    at: int, x: FloatArray, results: FloatArray, size: int, setting: RopeSetting, dtype: Format
 ) -> int | None:
     """Return as which position a vector is rotated: its own where that may be. Shapes: x, found (d,)."""
     rule = allowance.careful(dtype)
-    z, w = (exact_rotation.complex_pairs(one, setting) for one in (x, found))
+    z, w = (exact_rotation.complex_pairs(one, setting) for one in (x, results))
     if not np.isfinite(w).all() or setting.pairs < 4 or abs(at) > _FARTHEST:
         return None
     theta, ratio = allowance.frequencies(setting), w * np.conj(z) / (np.abs(z) ** 2 + 1e-30)
@@ -105,7 +105,7 @@ def _position(
         score += (ratio[i] * np.exp(-1j * candidates * theta[i])).real
     for best in (at, *candidates[np.argsort(-score)[:_TRIED]]):
         allowed = allowance.allowed(rule, setting, np.array([best, at])).max(axis=0)
-        turned = z * exact_rotation.turns(setting, np.array([best]), dtype)[0]
-        if (np.abs(w - turned) <= allowed * np.abs(z) + 4 * dtype.smallest_subnormal).all():
+        rotated = z * exact_rotation.rotations(setting, np.array([best]), dtype)[0]
+        if (np.abs(w - rotated) <= allowed * np.abs(z) + 4 * dtype.smallest_subnormal).all():
             return int(best)
     return None

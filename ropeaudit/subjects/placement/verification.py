@@ -20,7 +20,7 @@ from ropeaudit.inputs import qk
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling.implementation import Turning
+from ropeaudit.subjects.calling.implementation import Rotator
 from ropeaudit.subjects.placement import allowance, exact_rotation, naming
 from ropeaudit.subjects.placement.naming import Block, Side
 from ropeaudit.subjects.placement.places import Places
@@ -51,18 +51,20 @@ class Vectors:
         size = max(_FEWEST, _AT_ONCE // each)
         for start in range(0, self.positions.size, size):
             some = slice(start, start + size)
-            made = []
+            built = []
             for side, x in enumerate((self.q[:, some], self.k[:, some])):
                 other = _noise(self.seed, start, side, x.shape)
-                made.append(round_to(np.stack([x, other]), dtype).astype(dtype.carrier))
-            yield made[0], made[1], self.positions[some]
+                built.append(round_to(np.stack([x, other]), dtype).astype(dtype.carrier))
+            yield built[0], built[1], self.positions[some]
 
 
 @functools.lru_cache(maxsize=2)
 def _noise(seed: int, start: int, side: int, shape: tuple[int, ...]) -> Array:
     """Return random numbers that 16-bit formats hold, none of them those of q and k with the same seed."""
-    drawn = np.random.default_rng([seed, start, side, 1]).standard_normal(shape)  # zeros at the end are lost
-    return qk.on_16_bit_grid(drawn)
+    sampled = np.random.default_rng([seed, start, side, 1]).standard_normal(
+        shape
+    )  # zeros at the end are lost
+    return qk.on_16_bit_grid(sampled)
 
 
 def sampled(positions: Positions, sizes: tuple[int, int, int], seq_len: int, seed: int) -> Vectors:
@@ -109,13 +111,13 @@ class _Seen:
 
 
 def check(
-    turning: Turning,
+    rotator: Rotator,
     setting: RopeSetting,
     dtype: Format,
     vectors: Vectors,
     offset: int,
     *,
-    afresh: Callable[[], Turning] | None = None,
+    afresh: Callable[[], Rotator] | None = None,
     warm: bool = False,
     rule: Resolved | None = None,
     apart: int = 0,
@@ -129,23 +131,23 @@ def check(
     seen, rule = {"q": _Seen(), "k": _Seen()}, rule or allowance.careful(dtype)
     for q, k, before in vectors.blocks(dtype):
         if warm and offset and before[0] == vectors.positions[0]:
-            _tried(turning, q, k, before)
+            _tried(rotator, q, k, before)
         at = before + offset
-        block = Block(at, (q, k), turning.both(q, k, np.stack([at, at + apart]) if apart else at), apart)
-        for part, x, found in zip(seen.values(), block.given, block.found, strict=True):
-            part.take(excess(x, found, block.rows(), setting, dtype, rule), at, block)
+        block = Block(at, (q, k), rotator.both(q, k, np.stack([at, at + apart]) if apart else at), apart)
+        for part, x, result in zip(seen.values(), block.given, block.results, strict=True):
+            part.take(excess(x, result, block.rows(), setting, dtype, rule), at, block)
     worst = max(seen, key=lambda name: seen[name].excess)
-    said: tuple[str, bool] = "", False
+    message: tuple[str, bool] = "", False
     sides = {name: side for name, one in seen.items() if (side := one.side()) is not None}
     if sides and afresh and _right_afresh(afresh(), sides[worst].block, setting, dtype, rule):
-        said = "state that an earlier call left: called afresh it is right", False
+        message = "state that an earlier call left: called afresh it is right", False
     elif sides:
-        said = naming.named(sides, setting, dtype, turning)
-    return Places(seen[worst].excess, worst, *seen[worst].place, *said)
+        message = naming.named(sides, setting, dtype, rotator)
+    return Places(seen[worst].excess, worst, *seen[worst].place, *message)
 
 
 def excess(
-    x: FloatArray, found: FloatArray, at: Positions, setting: RopeSetting, dtype: Format, rule: Resolved
+    x: FloatArray, results: FloatArray, at: Positions, setting: RopeSetting, dtype: Format, rule: Resolved
 ) -> Array:
     """Return the error of each pair over what is allowed.
 
@@ -153,21 +155,23 @@ def excess(
     Shapes: x, found (b, h, s, d), at (b, s) -> (b, h, s, p + r).
     """
     over = np.empty((*x.shape[:3], setting.head_dim // 2))
-    kept, tiny, p = allowance.stored(rule, setting), 4 * dtype.smallest_subnormal, setting.pairs
+    stored, tiny, p = allowance.stored(rule, setting), 4 * dtype.smallest_subnormal, setting.pairs
     known: dict[int, tuple[Any, Array]] = {}
     with np.errstate(invalid="ignore", over="ignore"):
         for b, row in enumerate(at):
             if (first := int(row[0])) not in known:  # batch elements differ by a constant, or not at all
                 known[first] = (
-                    exact_rotation.turns(setting, row, dtype),
+                    exact_rotation.rotations(setting, row, dtype),
                     allowance.allowed(rule, setting, row),
                 )
-            turns, allowed = known[first]
-            z, w = (exact_rotation.complex_pairs(one[b], setting) for one in (x, found))
-            over[b, ..., :p] = _judged(np.abs(w - z * turns), np.abs(z), allowed, tiny, dtype)
+            rotations, allowed = known[first]
+            z, w = (exact_rotation.complex_pairs(one[b], setting) for one in (x, results))
+            over[b, ..., :p] = _judged(np.abs(w - z * rotations), np.abs(z), allowed, tiny, dtype)
             if rest := setting.head_dim - setting.rotary_dim:
-                z, w = (exact_rotation.complex_pairs(one[b][..., -rest:], _plain(rest)) for one in (x, found))
-                over[b, ..., p:] = _judged(np.abs(w - z), np.abs(z), kept, tiny, dtype)
+                z, w = (
+                    exact_rotation.complex_pairs(one[b][..., -rest:], _plain(rest)) for one in (x, results)
+                )
+                over[b, ..., p:] = _judged(np.abs(w - z), np.abs(z), stored, tiny, dtype)
     return over
 
 
@@ -181,20 +185,20 @@ def _judged(missed: Array, size: Array, allowed: Any, tiny: float, dtype: Format
     return np.where(size > dtype.largest / 4, 0.0, over)
 
 
-def _tried(turning: Turning, q: FloatArray, k: FloatArray, at: Positions) -> None:
+def _tried(rotator: Rotator, q: FloatArray, k: FloatArray, at: Positions) -> None:
     """Call for the sake of what is kept of the call; what it raises is of no interest here."""
     try:
-        turning.both(q, k, at)
+        rotator.both(q, k, at)
     except Exception:  # whatever other people's code raises
         return
 
 
 def _right_afresh(
-    turning: Turning, block: Block, setting: RopeSetting, dtype: Format, rule: Resolved
+    rotator: Rotator, block: Block, setting: RopeSetting, dtype: Format, rule: Resolved
 ) -> bool:
     """Whether an instance without a past puts all pairs of a block where they belong."""
-    found = turning.both(*block.given, block.at if not block.apart else block.rows())
+    result = rotator.both(*block.given, block.at if not block.apart else block.rows())
     return all(
         bool((excess(x, y, block.rows(), setting, dtype, rule) <= 1).all())
-        for x, y in zip(block.given, found, strict=True)
+        for x, y in zip(block.given, result, strict=True)
     )

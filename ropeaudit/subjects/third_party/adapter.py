@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 # x (h, s, d), positions (s,) and the dtype in which x is handed over -> (h, s, d)
-Turn: TypeAlias = Callable[[FloatArray, Positions, Format], FloatArray]
+Rotation: TypeAlias = Callable[[FloatArray, Positions, Format], FloatArray]
 # x (1, h, s, d) and positions (s,), int64 -> (1, h, s, d)
 TensorTurn: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
 
@@ -55,11 +55,11 @@ class Adapter(ABC):
 
     def fresh(self, setting: RopeSetting, dtype: Format) -> Rotate:
         """Return the function of a new instance."""
-        turn = self.instance(setting, dtype)
-        return lambda x, positions: turn(x, positions, dtype)
+        rotate = self.instance(setting, dtype)
+        return lambda x, positions: rotate(x, positions, dtype)
 
     @abstractmethod
-    def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
+    def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
         """Return the function of a new instance, made for a dtype, which takes the others too."""
 
 
@@ -68,18 +68,18 @@ class TorchAdapter(Adapter):
 
     engine = "torch"
 
-    def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
+    def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
         """Return the function of a new module."""
         import torch
 
         from ropeaudit.subjects import torch_arrays
 
-        turn = self.module(setting, dtype)
+        rotation = self.module(setting, dtype)
 
         def rotate(x: FloatArray, positions: Positions, fmt: Format) -> FloatArray:
             with torch.no_grad():
-                turned = turn(torch_arrays.to_torch(x, fmt)[None], torch.from_numpy(positions))
-            return torch_arrays.to_numpy(turned[0])
+                rotated = rotation(torch_arrays.to_torch(x, fmt)[None], torch.from_numpy(positions))
+            return torch_arrays.to_numpy(rotated[0])
 
         return rotate
 

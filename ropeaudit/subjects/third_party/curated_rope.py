@@ -22,12 +22,12 @@ class Curated(TorchAdapter):
             base=int(setting.base), fraction=fraction, head_width=setting.head_dim
         )
 
-        def turn(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             table_end(int(positions.max()), int(positions.min()))
-            turned: torch.Tensor = module(query=x, key=x, positions=positions[None])[0]
-            return turned
+            rotated: torch.Tensor = module(query=x, key=x, positions=positions[None])[0]
+            return rotated
 
-        return turn
+        return rotate
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
         """Say why a setting or dtype is not taken: the base is a whole number there."""

@@ -19,18 +19,18 @@ class OneAxis(TorchAdapter):
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation."""
 
-        def turn(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-            turned: torch.Tensor = apply_rotary_emb(x, self.table(setting, positions))
-            return turned
+        def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+            rotated: torch.Tensor = apply_rotary_emb(x, self.table(setting, positions))
+            return rotated
 
-        return turn
+        return rotate
 
     def table(self, setting: RopeSetting, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cos and sin. Shapes: (s,) -> two of (s, d)."""
-        found: tuple[torch.Tensor, torch.Tensor] = get_1d_rotary_pos_embed(
+        result: tuple[torch.Tensor, torch.Tensor] = get_1d_rotary_pos_embed(
             setting.head_dim, positions, setting.base, use_real=True, linear_factor=factor(setting)
         )
-        return found
+        return result
 
 
 class Flux(OneAxis):
@@ -41,8 +41,8 @@ class Flux(OneAxis):
     def table(self, setting: RopeSetting, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cos and sin. Shapes: (s,) -> two of (s, d)."""
         embedding = FluxPosEmbed(setting.base, [setting.head_dim])
-        found: tuple[torch.Tensor, torch.Tensor] = embedding(positions[:, None])
-        return found
+        result: tuple[torch.Tensor, torch.Tensor] = embedding(positions[:, None])
+        return result
 
 
 IMPLEMENTATIONS = {"diffusers-1d": OneAxis, "diffusers-flux": Flux}

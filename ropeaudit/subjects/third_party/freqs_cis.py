@@ -21,15 +21,15 @@ class Mistral(TorchAdapter):
         """Return the rotation; the table is as long as the largest position needs, or it raises."""
         code = import_module(self.code)
 
-        def turn(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             end = table_end(int(positions.max()), int(positions.min()))
             table = _table(self.code, setting.head_dim, end, setting.base)[positions]
             rows = self.rows(x)
-            turned, _ = code.apply_rotary_emb(rows, rows, table)
-            back: torch.Tensor = turned.reshape(rows.shape[-3:]).transpose(0, 1)[None]
+            rotated, _ = code.apply_rotary_emb(rows, rows, table)
+            back: torch.Tensor = rotated.reshape(rows.shape[-3:]).transpose(0, 1)[None]
             return back
 
-        return turn
+        return rotate
 
     def rows(self, x: torch.Tensor) -> torch.Tensor:
         """Return x in the order that is asked for. Shapes: (1, h, s, d) -> (s, h, d)."""
@@ -49,8 +49,8 @@ class Llama(Mistral):
 @functools.lru_cache(maxsize=1)
 def _table(code: str, dim: int, end: int, base: float) -> torch.Tensor:
     """Return the table. Its values do not depend on its length. Shapes: -> (end, d/2), complex."""
-    found: torch.Tensor = import_module(code).precompute_freqs_cis(dim, end, base)
-    return found
+    result: torch.Tensor = import_module(code).precompute_freqs_cis(dim, end, base)
+    return result
 
 
 IMPLEMENTATIONS = {"mistral-inference": Mistral, "llama-models": Llama}

@@ -13,7 +13,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.third_party.adapter import Adapter, Turn, factor
+from ropeaudit.subjects.third_party.adapter import Adapter, Rotation, factor
 
 _TYPES: dict[str, tuple[int, type[Any]]] = {"float32": (0, np.float32), "float16": (1, np.float16)}
 _I32 = 26
@@ -34,7 +34,7 @@ class Ggml(Adapter):
     partial = True
     scalings = ("default", "linear")
 
-    def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
+    def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
         """Return the function; each call has a graph of its own."""
         library = _library()
 
@@ -69,11 +69,11 @@ def _rotated(
         library.ggml_build_forward_expand(graph, node)
         if library.cpu.ggml_graph_compute_with_ctx(context, graph, 1):
             raise RuntimeError("ggml could not compute the graph")
-        found = np.empty_like(given)
-        ctypes.memmove(found.ctypes.data, library.ggml_get_data(node), found.nbytes)
+        result = np.empty_like(given)
+        ctypes.memmove(result.ctypes.data, library.ggml_get_data(node), result.nbytes)
     finally:
         library.ggml_free(context)
-    return found.transpose(1, 0, 2).astype(np.float32)
+    return result.transpose(1, 0, 2).astype(np.float32)
 
 
 @functools.cache

@@ -18,20 +18,20 @@ class LitGpt(TorchAdapter):
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation; the table is as long as the largest position needs, or it raises."""
 
-        def turn(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             end = table_end(int(positions.max()), int(positions.min()))
             cos, sin = _table(end, setting.head_dim, setting.base)
-            turned: torch.Tensor = apply_rope(x, cos[positions][None], sin[positions][None])
-            return turned
+            rotated: torch.Tensor = apply_rope(x, cos[positions][None], sin[positions][None])
+            return rotated
 
-        return turn
+        return rotate
 
 
 @functools.lru_cache(maxsize=1)
 def _table(end: int, dim: int, base: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cos and sin. Their values do not depend on their length. Shapes: -> two of (end, d)."""
-    found: tuple[torch.Tensor, torch.Tensor] = build_rope_cache(end, dim, base=base)
-    return found
+    result: tuple[torch.Tensor, torch.Tensor] = build_rope_cache(end, dim, base=base)
+    return result
 
 
 IMPLEMENTATIONS = {"litgpt": LitGpt}

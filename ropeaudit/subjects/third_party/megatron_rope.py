@@ -31,7 +31,7 @@ class Megatron(TorchAdapter):
             use_cpu_initialization=True,
         )
 
-        def turn(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             parts = [
                 module.get_freqs_non_repeated(run.stop - run.start, first)
                 for run, first in runs(positions.numpy())
@@ -39,10 +39,10 @@ class Megatron(TorchAdapter):
             angles = torch.cat(parts)
             whole = angles.repeat_interleave(2, dim=-1) if adjacent else torch.cat((angles, angles), dim=-1)
             rows = x.permute(2, 0, 1, 3)  # (s, 1, h, d)
-            turned: torch.Tensor = _apply_rotary_pos_emb_bshd(rows, whole[:, None, None], adjacent)
-            return turned.permute(1, 2, 0, 3)
+            rotated: torch.Tensor = _apply_rotary_pos_emb_bshd(rows, whole[:, None, None], adjacent)
+            return rotated.permute(1, 2, 0, 3)
 
-        return turn
+        return rotate
 
 
 IMPLEMENTATIONS = {"megatron-core": Megatron}

@@ -8,7 +8,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.third_party.adapter import Adapter, Turn, factor, runs
+from ropeaudit.subjects.third_party.adapter import Adapter, Rotation, factor, runs
 
 
 class Mlx(Adapter):
@@ -18,7 +18,7 @@ class Mlx(Adapter):
     partial = True
     scalings = ("default", "linear")
 
-    def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
+    def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
         """Return the function."""
 
         def rotate(x: FloatArray, positions: Positions, fmt: Format) -> FloatArray:

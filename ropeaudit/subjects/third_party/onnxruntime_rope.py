@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.third_party.adapter import Adapter, Turn
+from ropeaudit.subjects.third_party.adapter import Adapter, Rotation
 
 _TYPES: dict[str, tuple[Any, type[Any]]] = {
     "float32": (TensorProto.FLOAT, np.float32),
@@ -29,7 +29,7 @@ class OnnxRuntime(Adapter):
     engine = "onnxruntime"
     partial = True
 
-    def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
+    def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
         """Return the function of new sessions, one a dtype."""
         sessions = {name: _session(setting, kind) for name, (kind, _) in _TYPES.items()}
         frequencies = setting.base ** (-2.0 * np.arange(setting.pairs) / setting.rotary_dim)
@@ -43,8 +43,8 @@ class OnnxRuntime(Adapter):
                 "sin": np.sin(angles).astype(kind),
                 "ids": np.arange(positions.size)[None],
             }
-            found: FloatArray = sessions[fmt.name].run(None, given)[0][0].astype(np.float32)
-            return found
+            result: FloatArray = sessions[fmt.name].run(None, given)[0][0].astype(np.float32)
+            return result
 
         return rotate
 

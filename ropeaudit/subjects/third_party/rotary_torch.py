@@ -20,14 +20,14 @@ class Lucid(TorchAdapter):
         """Return the rotation of a new module; it keeps angles up to position 8191 that start at 0."""
         module = RotaryEmbedding(setting.rotary_dim, theta=setting.base, interpolate_factor=factor(setting))
 
-        def turn(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             parts = [
                 module.rotate_queries_or_keys(x[:, :, run], offset=first)
                 for run, first in runs(positions.numpy())
             ]
             return torch.cat(parts, dim=2)
 
-        return turn
+        return rotate
 
 
 IMPLEMENTATIONS = {"rotary-embedding-torch": Lucid}

@@ -46,16 +46,16 @@ class Llama(TorchAdapter):
 
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation of a new module."""
-        embedding = self.made(setting, dtype)
+        embedding = self.built(setting, dtype)
 
-        def turn(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             cos, sin = embedding(x, positions[None])
-            turned: torch.Tensor = self.code.apply_rotary_pos_emb(x, x, cos, sin)[0]
-            return turned
+            rotated: torch.Tensor = self.code.apply_rotary_pos_emb(x, x, cos, sin)[0]
+            return rotated
 
-        return turn
+        return rotate
 
-    def made(self, setting: RopeSetting, dtype: Format) -> Any:
+    def built(self, setting: RopeSetting, dtype: Format) -> Any:
         """Return a new embedding, as it is loaded."""
         return getattr(self.code, self.embedding)(_config(self.kind, setting))
 
@@ -63,9 +63,9 @@ class Llama(TorchAdapter):
 class LlamaCast(Llama):
     """The same after .to(dtype) of the module, as model.half() does it: inv_freq is rounded."""
 
-    def made(self, setting: RopeSetting, dtype: Format) -> Any:
+    def built(self, setting: RopeSetting, dtype: Format) -> Any:
         """Return a new embedding, cast."""
-        return super().made(setting, dtype).to(torch_arrays.dtype(dtype))
+        return super().built(setting, dtype).to(torch_arrays.dtype(dtype))
 
 
 class Cohere(Llama):
@@ -81,14 +81,14 @@ class Llama4(Llama):
 
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation of a new module."""
-        embedding = self.made(setting, dtype)
+        embedding = self.built(setting, dtype)
 
-        def turn(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             rows = x.transpose(1, 2)  # (1, s, h, d)
-            turned: torch.Tensor = llama4.apply_rotary_emb(rows, rows, embedding(x, positions[None]))[0]
-            return turned.transpose(1, 2)
+            rotated: torch.Tensor = llama4.apply_rotary_emb(rows, rows, embedding(x, positions[None]))[0]
+            return rotated.transpose(1, 2)
 
-        return turn
+        return rotate
 
 
 IMPLEMENTATIONS = {

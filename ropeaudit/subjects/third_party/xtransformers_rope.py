@@ -19,29 +19,29 @@ class XTransformers(TorchAdapter):
 
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation of a new module."""
-        embedding = self.made(setting, dtype)
+        embedding = self.built(setting, dtype)
 
-        def turn(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             frequencies, scale = embedding(positions)
-            turned: torch.Tensor = apply_rotary_pos_emb(x, frequencies, scale)
-            return turned
+            rotated: torch.Tensor = apply_rotary_pos_emb(x, frequencies, scale)
+            return rotated
 
-        return turn
+        return rotate
 
-    def made(self, setting: RopeSetting, dtype: Format) -> torch.nn.Module:
+    def built(self, setting: RopeSetting, dtype: Format) -> torch.nn.Module:
         """Return a new embedding, as it is built."""
-        found: torch.nn.Module = RotaryEmbedding(
+        result: torch.nn.Module = RotaryEmbedding(
             setting.rotary_dim, base=setting.base, interpolation_factor=factor(setting)
         )
-        return found
+        return result
 
 
 class Cast(XTransformers):
     """The same after .to(dtype) of the module: inv_freq, positions and angles are rounded."""
 
-    def made(self, setting: RopeSetting, dtype: Format) -> torch.nn.Module:
+    def built(self, setting: RopeSetting, dtype: Format) -> torch.nn.Module:
         """Return a new embedding, cast."""
-        return super().made(setting, dtype).to(torch_arrays.dtype(dtype))
+        return super().built(setting, dtype).to(torch_arrays.dtype(dtype))
 
 
 IMPLEMENTATIONS = {"x-transformers": XTransformers, "x-transformers-cast": Cast}

@@ -21,7 +21,7 @@ BACKENDS = ("numpy", "torch")  # what executes recipes
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
+class SubjectFactory:
     """A subject in a dtype. make: from the RoPE setting and the position axes. stages: stage -> format.
 
     layout: the one in which its code is audited unless another is asked for; None where it has no preference.
@@ -64,7 +64,7 @@ def is_own(name: str) -> bool:
     return ":" in name or name.endswith(".py")
 
 
-def called(one: Implementation, dtype: Format) -> Maker:
+def called(one: Implementation, dtype: Format) -> SubjectFactory:
     """Return the maker of an implementation that is called."""
     from ropeaudit.subjects.calling.implementation import Called
 
@@ -78,22 +78,22 @@ def called(one: Implementation, dtype: Format) -> Maker:
     detect = getattr(one, "fit", None)
 
     def layout(setting: RopeSetting) -> Layout:
-        found: Layout = detect(setting).layout if detect else one.layouts[0]
-        return found
+        result: Layout = detect(setting).layout if detect else one.layouts[0]
+        return result
 
-    return Maker(one.name, dtype, make, {"input": dtype.name}, layout, getattr(one, "findings", ()))
+    return SubjectFactory(one.name, dtype, make, {"input": dtype.name}, layout, getattr(one, "findings", ()))
 
 
-def emulated(recipe: Resolved) -> Maker:
+def emulated(recipe: Resolved) -> SubjectFactory:
     """Return the maker of a recipe that NumPy executes."""
 
     def make(setting: RopeSetting, axes: Axes | None) -> Subject:
         return Emulated(recipe, setting, axes)
 
-    return Maker(recipe.recipe.name, recipe.dtype, make, recipe.stages())
+    return SubjectFactory(recipe.recipe.name, recipe.dtype, make, recipe.stages())
 
 
-def torch_native(recipe: Resolved, device: str) -> Maker:
+def torch_native(recipe: Resolved, device: str) -> SubjectFactory:
     """Return the maker of a recipe that torch executes on a device. Raises: UsageError if it is not there."""
     from ropeaudit.subjects import torch_numbers  # in-function: importing torch takes seconds
     from ropeaudit.subjects.torch_native import TorchNative
@@ -103,10 +103,10 @@ def torch_native(recipe: Resolved, device: str) -> Maker:
     def make(setting: RopeSetting, axes: Axes | None) -> Subject:
         return TorchNative(recipe, setting, axes, place)
 
-    return Maker(recipe.recipe.name, recipe.dtype, make, recipe.stages())
+    return SubjectFactory(recipe.recipe.name, recipe.dtype, make, recipe.stages())
 
 
-def of_recipe(recipe: Resolved, backend: str, device: str | None) -> Maker:
+def of_recipe(recipe: Resolved, backend: str, device: str | None) -> SubjectFactory:
     """Return the maker of a recipe on one of `BACKENDS`. Raises: UnknownName, UsageError."""
     if backend not in BACKENDS:
         raise UnknownName("backend", str(backend), BACKENDS)
