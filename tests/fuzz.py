@@ -357,14 +357,14 @@ def run(line: list[str]) -> str:
     return str(code)
 
 
-def wrong(line: list[str], code: int, report: str, error_line: str) -> str:
+def wrong(line: list[str], code: int, report: str, message: str) -> str:
     """Return what is wrong with an exit code and what was written; nothing where nothing is."""
     if code not in (0, 1, 2):
         return "exit code"
-    if "Traceback" in error_line or "Warning" in error_line or not error_line.replace("\n", "").isprintable():
+    if "Traceback" in message or "Warning" in message or not message.replace("\n", "").isprintable():
         return "stderr"
     if code == 2:
-        lines = [one for one in error_line.splitlines() if not one.startswith("ropeaudit: note: ")]
+        lines = [one for one in message.splitlines() if not one.startswith("ropeaudit: note: ")]
         ok = lines and lines[0].startswith("ropeaudit: error: ") and len(lines) <= 2
         reported = not report or "--baseline" in line  # what was measured is shown though nothing is like it
         return "" if ok and reported else "an error of other words"

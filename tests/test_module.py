@@ -236,8 +236,8 @@ def refused(capsys, *arguments):
         ("nothing", "has no function nothing"),
     ],
 )
-def test_factories_that_make_nothing(name, error_line, spec, capsys) -> None:
-    assert error_line in refused(capsys, spec(name))
+def test_factories_that_make_nothing(name, message, spec, capsys) -> None:
+    assert message in refused(capsys, spec(name))
 
 
 def test_factories_that_are_not_there(tmp_path, capsys) -> None:

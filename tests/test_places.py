@@ -74,7 +74,7 @@ def test_every_position_is_looked_at_of_a_sample(capsys) -> None:
         (lambda x, at: rotate(x, (at.float()[:, None] * inverse(64)).to(x.dtype).float()), "bfloat16 angles"),
     ],
 )
-def test_a_known_recipe_keeps_its_own_verdict(change, error_line) -> None:
+def test_a_known_recipe_keeps_its_own_verdict(change, message) -> None:
     own, setting = Own("own", lambda x, positions: change(x, positions)), RopeSetting.of(64)
     at = np.arange(96)
     x = np.random.default_rng(0).standard_normal((2, 96, 64))
@@ -84,7 +84,7 @@ def test_a_known_recipe_keeps_its_own_verdict(change, error_line) -> None:
     assert result.excess > 1
     assert result.recipe
     assert not result.misplaced
-    assert error_line in result.resembles
+    assert message in result.resembles
 
 
 def test_a_fault_behind_a_recipe_is_misplaced() -> None:
@@ -255,8 +255,8 @@ def test_the_helper_lets_right_kernels_pass(name) -> None:
         (lambda x, positions: right(x, positions.clamp(max=2000)), "position 60000 rotated as 2000"),
     ],
 )
-def test_the_helper_sees_positions_between_the_offsets(kernel, error_line) -> None:
-    with pytest.raises(AssertionError, match=error_line):
+def test_the_helper_sees_positions_between_the_offsets(kernel, message) -> None:
+    with pytest.raises(AssertionError, match=message):
         assert_shift_invariant(kernel, head_dim=64, offsets=(0, 1000, 60000))
 
 

@@ -353,10 +353,10 @@ def test_what_rotates_nothing_is_like_no_recipe(tmp_path, capsys) -> None:
         (["transformers-llama,"], "empty element"),
     ],
 )
-def test_bad_input(arguments, error_line, capsys) -> None:
+def test_bad_input(arguments, message, capsys) -> None:
     assert main(["trace", *arguments]) == 2
     seen = capsys.readouterr()
-    assert error_line in seen.err
+    assert message in seen.err
     assert seen.out == ""
 
 

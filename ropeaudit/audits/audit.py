@@ -94,7 +94,7 @@ class Audit:
         return list(dict.fromkeys(text for results in by_factory for some in results for text in some))
 
     def stages(self) -> dict[str, dict[str, str]]:
-        """Return "subject dtype" -> stage -> format: what was audited, for the circumstances."""
+        """Return "subject dtype" -> stage -> format: what was audited, for the metadata."""
         return {f"{factory.name} {factory.dtype}": dict(factory.stages) for factory in self.factories()}
 
     def run(
@@ -102,7 +102,7 @@ class Audit:
     ) -> Iterator[Record]:
         """Yield the records: case by case, recipe by recipe, dtype by dtype, offset by offset.
 
-        progress is called with the share that is done, from 0 to 1.
+        progress gets the share that is done, from 0 to 1.
         """
         offsets = self.check()
         parts, every = self.parts(), self.factories()
@@ -117,7 +117,7 @@ class Audit:
     def parts(self) -> list[tuple[Case, list[int]]]:
         """Return what is measured in a row: each case, in the layout that neighbouring makers have.
 
-        Makers are named by their place in `makers`.
+        Makers are named by their place in `factories`.
         """
         return [part for case in self.cases for part in _by_layout(case, self.factories())]
 
@@ -146,7 +146,7 @@ class Audit:
     ) -> Iterator[Record]:
         """Yield the records of one case, maker by maker, offset by offset; their bits depend on no other.
 
-        progress hears the share of the case that is done.
+        progress gets the share of the case that is done.
         """
         first = _SAMPLING if case.sample is not None else 0.0  # its share of the case
 

@@ -87,7 +87,7 @@ class CaseRun:
         """Measure all subjects at the offsets that share a setting and an origin of the reference."""
         subjects = [factory.make(at, self.axes) for factory in self.factories]
         cells = [(index, offset) for index in range(len(subjects)) for offset in offsets]
-        whole = isinstance(self.loaded, Inputs)  # a sample is turned block by block and fits always
+        whole = isinstance(self.loaded, Inputs)  # a sample is rotated block by block and fits always
         room = max(1, plan.cells_at_once(at, self.loaded.seq_len) - 1) if whole else len(cells)
         starts, passes = range(0, len(cells), room), 2 if self.requested else 1
         for number, start in enumerate(starts):

@@ -104,7 +104,7 @@ class Case:
         return inputs.make(self.qk, heads, kv_heads, seq_len, setting, seed), setting
 
     def draw(self, progress: Callable[[float], None] = lambda share: None) -> tuple[SampledQK, RopeSetting]:
-        """Return `sample` scores' rows of q and k and the RoPE setting; progress hears the share done.
+        """Return `sample` scores' rows of q and k and the RoPE setting; progress gets the share done.
 
         Raises: BadInput, BadShape, UnknownName, UsageError.
         """

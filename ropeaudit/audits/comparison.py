@@ -71,7 +71,7 @@ class Pair:
         return 0.0 if old == new else new - old
 
     def within_error(self, column: str) -> bool:
-        """Tell whether a drift changed by no more than the exact scores are certain to."""
+        """Return whether a drift changed by no more than the exact scores are certain to."""
         error = max(value(self.before, "reference_error"), value(self.after, "reference_error"))
         return "drift" in column and abs(self.change(column)) <= error
 

@@ -37,7 +37,7 @@ def parsed(path: str, content: bytes) -> tuple[list[Record], int]:
 
 
 def torn(tail: bytes, behind_rows: bool = False) -> bool:
-    """Tell whether the end of a file is the beginning of a row, as a dying machine leaves it.
+    """Return whether the end of a file is the beginning of a row, as a dying machine leaves it.
 
     behind_rows: rows stand before it, so that a few bytes of a row, or zero bytes, are enough.
     """

@@ -1,4 +1,4 @@
-"""The record: the flat row that a case yields, its columns, and the circumstances of a run."""
+"""The record: the flat row that a case yields, its columns, and the metadata of a run."""
 
 from __future__ import annotations
 

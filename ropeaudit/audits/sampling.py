@@ -29,7 +29,7 @@ class Sample:
     heads: tuple[int, ...]
 
     def covers(self, inputs: Inputs) -> bool:
-        """Tell whether nothing is left out."""
+        """Return whether nothing is left out."""
         return (len(self.heads), self.positions.size) == inputs.q.shape[:2]
 
 

@@ -31,7 +31,7 @@ _UNIT_SECONDS, _UNITS_PER_JOB = 0.25, 8  # small tasks go to a worker together
 class Cell(NamedTuple):
     """A case, a maker and an offset.
 
-    case, maker: places in `Audit.parts` and `Audit.makers`; scores: how many it forms.
+    case, maker: places in `Audit.parts` and `Audit.factories`; scores: how many it forms.
     """
 
     case: int
@@ -135,7 +135,7 @@ def measured(
     threads: int,
     progress: Callable[[float], None] = lambda seconds: None,
 ) -> Iterator[tuple[int, Record]]:
-    """Yield the cells of the tasks and their rows. progress hears how much of the guessed seconds is done."""
+    """Yield the cells of the tasks and their rows. progress gets how much of the guessed seconds is done."""
     factories, before = audit.factories(), 0.0
     for task in tasks:
 

@@ -1,7 +1,7 @@
 """Many variants of one recipe on the same q and k, sharing whatever they have in common.
 
 Variants that agree up to the table stage share its cos and sin, and so do those whose tables happen to have
-the same bits; below that, those with the same rotation and output share the turned q and k, and those with
+the same bits; below that, those with the same rotation and output share the rotated q and k, and those with
 the same accumulator their sums.
 Letters: h heads, g key-value heads, n sampled positions, d head_dim.
 """
@@ -74,7 +74,7 @@ class Bench:
         self.known: dict[Resolved, Spread] = {}
 
     def factors(self, head: int, scale: float) -> tuple[Factor, Factor]:
-        """Return the exactly turned q (times `scale`) and k of a query head."""
+        """Return the exactly rotated q (times `scale`) and k of a query head."""
         inputs, rows, setting = self.scene.inputs, self.scene.sample.positions, self.scene.setting
         q, k = inputs.q[head][rows], inputs.k[head // inputs.group][rows]
         x, y = (round_to(a, self.input).astype(np.float64) for a in (q, k))
@@ -99,7 +99,7 @@ class Bench:
     ) -> list[Spread]:
         """Return the drift of each variant; what was measured before is remembered.
 
-        progress hears the share that is done, from 0 to 1.
+        progress gets the share that is done, from 0 to 1.
         """
         requested = list(variants)
         new = [variant for variant in dict.fromkeys(requested) if variant not in self.known]
@@ -169,7 +169,7 @@ class Bench:
                     yield variant, out
 
     def formed(self, q: FloatArray, k: FloatArray, variant: Resolved) -> Array:
-        """Return the scores that the variant forms of turned q and k, masked ones too. (n, d) -> (n, n)."""
+        """Return the scores that the variant forms of rotated q and k, masked ones too. (n, d) -> (n, n)."""
         return next(iter(self._scores(q, k, [variant])))[1]
 
     def drift(self, head: int, out: Array) -> Array:

@@ -27,7 +27,7 @@ def last_exact_offset(fmt: Format, seq_len: int) -> int:
 
 
 def speaks_of(subject: Emulated, seq_len: int, offset: int) -> bool:
-    """Tell whether such errors are known: not with clipped angles, a recurrence, rounded positions."""
+    """Return whether such errors are known: not with clipped angles, a recurrence, rounded positions."""
     if subject.setting.clipped or subject.recipe.recipe.frequency_form == "recurrence":
         return False
     return 0 <= offset <= last_exact_offset(subject.recipe.position, seq_len)

@@ -58,13 +58,13 @@ class Blocks:
 class Weights:
     """The phase errors of a subject at an offset: what q and k are multiplied by, block by block.
 
-    finite: whether they all are. rate: |frequency errors| (p,). lost: the largest of the others in a block,
+    finite: whether they all are. rate: |frequency errors| (p,). largest: that of the others in a block,
     up to 2 (b, p). even: the largest of all (p,). small: pairs whose errors are small (p,). means, over other
     blocks: of what is known, of its square with the noise, of cosine and sine of large ones, of the noise
     (5, b, p).
     """
 
-    nonfinite: Array
+    largest: Array
     even: Array
     means: Array
 
@@ -88,9 +88,9 @@ class Weights:
             fine, coarse = blocks.fine, blocks.coarse
             starts = range(0, seq_len, PANEL)
             panels = [self._panel(start, min(start + PANEL, seq_len), fine, coarse) for start in starts]
-            nonfinite, sums = ([panel[place] for panel in panels] for place in (0, 1))
-            self.nonfinite = _joined(nonfinite, fine, np.maximum, 0)
-            self.even = self.nonfinite.max(axis=0)
+            largest, sums = ([panel[place] for panel in panels] for place in (0, 1))
+            self.largest = _joined(largest, fine, np.maximum, 0)
+            self.even = self.largest.max(axis=0)
             self.means = _joined(sums, coarse, np.add, 1) / blocks.sizes[:, None]
 
     def _panel(self, start: int, stop: int, fine: int, coarse: int) -> tuple[Array, Array]:
@@ -98,8 +98,8 @@ class Weights:
         steps = np.arange(start, stop, dtype=np.int64)
         result = self._phase(steps)
         bounded = result.known - steps[:, None] * self._rate - self._centre
-        nonfinite = np.minimum(2.0, np.abs(bounded) + result.worst)
-        weights, large = np.zeros((5, *nonfinite.shape)), ~self.small
+        largest = np.minimum(2.0, np.abs(bounded) + result.worst)
+        weights, large = np.zeros((5, *largest.shape)), ~self.small
         known = np.subtract(result.known, self._middle, out=weights[0])
         np.add(known**2, result.variance, out=weights[1])
         weights[4] = result.variance
@@ -107,7 +107,7 @@ class Weights:
             stored = np.exp(-result.variance[:, large] / 2)
             weights[2][:, large] = stored * np.cos(known[:, large])
             weights[3][:, large] = stored * np.sin(known[:, large])
-        return _blocks(nonfinite, min(fine, PANEL), np.maximum, 0), _blocks(
+        return _blocks(largest, min(fine, PANEL), np.maximum, 0), _blocks(
             weights, min(coarse, PANEL), np.add, 1
         )
 
@@ -119,7 +119,7 @@ class Gathered:
     pairs, rest: largest squared 2-norms of the rotated pairs and of the other dims (h + g, b).
     squares, rest_squares: sums over other blocks (h + g, b, p), (h + g, b, d - 2p).
     largest: the largest squared pair and other dim (2, h + g).
-    weighted: by cell, the largest squared norms of pairs times `Weights.lost`, times the roots of
+    weighted: by cell, the largest squared norms of pairs times `Weights.largest`, times the roots of
     `Weights.rate` and of `Weights.even` (3, h + g, b).
     """
 
@@ -177,8 +177,8 @@ class Gathering:
         weighted = {}
         for index in self.members[fmt]:
             cell = self.cells[index]
-            nonfinite = cell.nonfinite[blocks] ** 2
-            parts = [nonfinite, *(np.broadcast_to(part, nonfinite.shape) for part in (cell.rate, cell.even))]
+            largest = cell.largest[blocks] ** 2
+            parts = [largest, *(np.broadcast_to(part, largest.shape) for part in (cell.rate, cell.even))]
             most = (by_block @ np.stack(parts, axis=-1)).max(axis=2)  # (h + g, b, c, p) times (b, p, 3)
             weighted[index] = np.moveaxis(most, 2, 0)
         return Gathered(norms[0], norms[1], sums[0], sums[1], largest, weighted)

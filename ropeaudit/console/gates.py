@@ -49,14 +49,14 @@ class Gate:
         return "drift" in self.column or self.column in ("floor_rms", "excess")
 
     def broken_by(self, row: Row) -> bool:
-        """Tell whether a row makes the run fail."""
+        """Return whether a row makes the run fail."""
         value = row[self.column]
         if value is None or math.isnan(value) or (self.of_drift and row.get("verdict") == "misplaced"):
             return True
         return _OPERATORS[self.sign](value, self.bound)
 
     def broken_since(self, pair: Pair) -> bool:
-        """Tell whether a case makes the run fail, compared with what it was where the gate is relative.
+        """Return whether a case makes the run fail, compared with what it was where the gate is relative.
 
         One that is nan as it was has not changed, nor has one that is within the error of the reference.
         """

@@ -24,7 +24,7 @@ _CURVES = 48  # columns of a curve where no terminal says its width
 
 
 def metadata(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the circumstances of this run, none if no report asked for holds them: they take a while."""
+    """Return the metadata of this run, none if no report asked for holds them: they take a while."""
     if not options["outputs"] and options["form"] in ("table", "csv", "jsonl"):
         return {}
     from ropeaudit.runtime.run_metadata import gather

@@ -46,11 +46,11 @@ class OutputFile:
             raise
 
     def was_there(self) -> bool:
-        """Tell whether there is a report that this one would take the place of."""
+        """Return whether there is a report that this one would take the place of."""
         return not self.stream and self.targets[0].exists()
 
     def write(self, report: Report) -> None:
-        """Write the report; beside a CSV its circumstances go to NAME.meta.json. Raises: BadOutput."""
+        """Write the report; beside a CSV its metadata go to NAME.meta.json. Raises: BadOutput."""
         contents = [reports.encoded(self.form, report)]
         if len(self.targets) > 1:
             about = json.dumps(report.metadata, indent=2, ensure_ascii=False) + "\n"
@@ -88,7 +88,7 @@ class OutputFile:
 
 
 def targets(path: str, form: str) -> list[str]:
-    """Return the files that are replaced for a path: that behind it, and beside a CSV its circumstances."""
+    """Return the files that are replaced for a path: that behind it, and beside a CSV its metadata."""
     return [paths.behind(one) for one in (path, f"{path}.meta.json")][: 2 if form == "csv" else 1]
 
 
@@ -181,7 +181,7 @@ def _check(target: Path, about: bool) -> None:
 
 
 def _ours(path: Path) -> bool:
-    """Tell whether a NAME.meta.json holds circumstances as ropeaudit writes them."""
+    """Return whether a NAME.meta.json holds metadata as ropeaudit writes them."""
     try:
         result = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

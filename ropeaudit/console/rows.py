@@ -22,7 +22,7 @@ def gathered(
 ) -> tuple[list[T], bool]:
     """Return all that `run` yields, and whether the user broke it off.
 
-    run takes a function that hears the share that is done, from 0 to 1. total: how many rows will come.
+    run takes a function that gets the share that is done, from 0 to 1. total: how many rows will come.
     """
     progress, results = Progress(quiet, total), []
     try:

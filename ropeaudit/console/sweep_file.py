@@ -90,7 +90,7 @@ class SweepFile:
         self.number = -1
 
     def reported_by(self, columns: Sequence[str], rows: Sequence[Record]) -> bool:
-        """Tell whether NAME, with these columns of the rows, can be read back in the place of NAME.part."""
+        """Return whether NAME, with these columns of the rows, can be read back in the place of NAME.part."""
         form = reports.form_of(self.name)
         if columns or form not in ("csv", "json", "jsonl"):
             return False
@@ -205,7 +205,7 @@ def _lines(name: str, form: str) -> list[reports.Row]:
 
 
 def _begun(content: bytes, form: str) -> bool:
-    """Tell whether a file without a line's end is a report of which no more than that was written."""
+    """Return whether a file without a line's end is a report of which no more than that was written."""
     if form == "jsonl":
         return part_rows.torn(content)
     return ",".join(records.COLUMNS).encode().startswith(content)

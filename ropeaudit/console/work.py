@@ -25,8 +25,8 @@ def done(
 ) -> tuple[list[T], int]:
     """Run an analysis and deliver its report; return what was found and the exit code.
 
-    run: takes a function that hears the share done, from 0 to 1. report: from what was found and the
-    circumstances. stages: "subject dtype" -> stage -> format, for the circumstances.
+    run: takes a function that gets the share done, from 0 to 1. report: from what was found and the
+    metadata. stages: "subject dtype" -> stage -> format, for the metadata.
     """
     with output.opened(options["outputs"]) as files:
         results, interrupted = rows.gathered(run, options["quiet"])

@@ -79,7 +79,7 @@ def adapted(scores: Array, weights: Array, rounding: Rounding | None = None) -> 
 class Attention:
     """Sums and maxima over rows and heads; what they become in a record is `columns`.
 
-    lost: rows that hold a score or weight that is not finite. right_rows: rows with a right token.
+    nonfinite: rows that hold a score or weight that is not finite. right_rows: rows with a right token.
     """
 
     rows: int = 0

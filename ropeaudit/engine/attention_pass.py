@@ -1,9 +1,9 @@
 """Rows of attention of subjects and of the reference, a strip of queries at a time.
 
-A pass of its own, for a softmax needs all keys of a row at once. q and k are turned once per cell, a few
+A pass of its own, for a softmax needs all keys of a row at once. q and k are rotated once per cell, a few
 heads at a time; a strip of rows is then compared against all keys that it sees. The reference of a strip is
-computed once, for all subjects that see the same q and k and for all offsets. What is held: turned q and k in
-the cache, and for each thread a few arrays of a strip. Strips do not depend on the number of threads, and are
+computed once, for all subjects that see the same q and k and for all offsets. What is held: rotated q and k in the
+cache, and for each thread a few arrays of a strip. Strips do not depend on the number of threads, and are
 merged in order.
 
 Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and columns of a strip.
@@ -38,7 +38,7 @@ RotatedFactors: TypeAlias = dict["Job", FloatArray]
 
 
 class Job(NamedTuple):
-    """q or k of one head, turned by a cell or, where that is an input format, by the reference."""
+    """q or k of one head, rotated by a cell or, where that is an input format, by the reference."""
 
     side: Literal["q", "k"]
     head: int
@@ -61,7 +61,7 @@ def measure(
     threads: int,
     progress: Callable[[float], None],
 ) -> dict[Cell, Attention]:
-    """Return the attention of every cell of the plan; `progress` hears the share done.
+    """Return the attention of every cell of the plan; `progress` gets the share done.
 
     anchor: the offset of the weights with which D compares. behind: the distance of the token that a row
     should attend to. roundings: of each subject's softmax, None for float64.
@@ -94,7 +94,7 @@ def rows_of_strip(seq_len: int) -> int:
 
 
 def _cell_bytes(setting: RopeSetting, seq_len: int) -> int:
-    """The bytes of one cell: turned q and k of a head, in float64."""
+    """The bytes of one cell: rotated q and k of a head, in float64."""
     return 2 * seq_len * setting.head_dim * 8
 
 

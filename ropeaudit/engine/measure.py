@@ -1,7 +1,7 @@
 """Scores of subjects and of the reference, a tile at a time, into statistics.
 
 Nothing of the size seq_len² is ever held. Positions are cut into panels; for a pair of panels q and k are
-turned once per subject and offset, then tiles of scores are formed, compared and forgotten. The
+rotated once per subject and offset, then tiles of scores are formed, compared and forgotten. The
 reference of a tile does not depend on the offset: it is computed once and used for all offsets
 and for all subjects that round their inputs alike. Threads share strips of rows; the statistics are merged in
 the order of the strips, so that the result does not depend on how many threads there are.
@@ -31,7 +31,7 @@ from ropeaudit.subjects import key_rotation
 def measure(
     cases: Plan[Inputs], threads: int, progress: Callable[[float], None]
 ) -> dict[tuple[int, int], Measured]:
-    """Return what was measured, for every cell of the plan; `progress` hears the share done."""
+    """Return what was measured, for every cell of the plan; `progress` gets the share done."""
     results = {cell: Measured() for cell in cases.cells()}
     scores_in_all = masks.count(cases.mask, cases.seq_len) * cases.inputs.q.shape[0]
     first = next(iter(results.values()))
@@ -44,7 +44,7 @@ def measure(
 
 
 class _Job(NamedTuple):
-    """One head of q or k, to be turned over one panel of positions."""
+    """One head of q or k, to be rotated over one panel of positions."""
 
     side: Literal["q", "k"]
     x: FloatArray
@@ -69,7 +69,7 @@ class _Run:
                 yield from self._heads(heads, rows, cols)
 
     def _batches(self) -> Iterator[range]:
-        """Query heads whose turned q and k fit in the cache together."""
+        """Query heads whose rotated q and k fit in the cache together."""
         cells = sum(1 for _ in self.plan.cells()) + 3 * len(self.groups)  # a Factor is 3 arrays
         size = plan.CACHE_BYTES // (cells * plan.cell_bytes(self.plan.setting, self.plan.seq_len))
         heads = self.plan.inputs.q.shape[0]

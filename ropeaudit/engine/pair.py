@@ -77,11 +77,11 @@ class RotationFunction(Protocol):
         """Make ready to turn these panels of positions, and no others."""
 
     def rotated(self, name: Name, head: int, panel: slice) -> FloatArray:
-        """Return q or k of a head, turned and stored. Shapes: -> (panel, d)."""
+        """Return q or k of a head, rotated and stored. Shapes: -> (panel, d)."""
 
 
 class Fresh:
-    """q and k turned from scratch, at their positions + offset."""
+    """q and k rotated from scratch, at their positions + offset."""
 
     def __init__(self, subject: Subject, inputs: Inputs, offset: int) -> None:
         """Keep the subject and its offset; the tables come with `prepare`."""
@@ -96,7 +96,7 @@ class Fresh:
         return self.subject.table(np.arange(panel.start, panel.stop, dtype=np.int64), self.offset)
 
     def rotated(self, name: Name, head: int, panel: slice) -> FloatArray:
-        """Return q or k of a head, turned and stored. Shapes: -> (panel, d)."""
+        """Return q or k of a head, rotated and stored. Shapes: -> (panel, d)."""
         x = (self.inputs.q if name == "q" else self.inputs.k)[head][panel]
         rotate = self.subject.rotate if name == "q" else key_rotation(self.subject)
         return rotate(round_to(x, self.subject.input), self.tables[panel.start])
@@ -135,7 +135,7 @@ class Comparison:
         self.precision: Precision = "extended" if wide else "double"
 
     def run(self, progress: Callable[[float], None], threads: int | None = None) -> Apart:
-        """Return what was measured; progress hears the share that is done, from 0 to 1."""
+        """Return what was measured; progress gets the share that is done, from 0 to 1."""
         heads, size, _ = self.inputs.q.shape
         total, result = masks.count(self.mask, size) * heads, Apart()
         count = min(threads or run_metadata.threads(), heads)

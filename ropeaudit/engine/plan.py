@@ -19,8 +19,8 @@ from ropeaudit.reference.exact_scores import Precision
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject
 
-PANEL = 8192  # positions turned at once
-CACHE_BYTES = 384 * 2**20  # turned q and k held at once
+PANEL = 8192  # positions rotated at once
+CACHE_BYTES = 384 * 2**20  # rotated q and k held at once
 
 
 SOFTMAX = ("fp64", "recipe")  # arithmetic of the softmax
@@ -55,7 +55,7 @@ class Measured:
     """What was measured of one subject at one offset.
 
     drift: against the reference. own: against the same subject at offset 0.
-    truth: the reference's scores. error: the certificate of the reference.
+    reference: the reference's scores. error: the certificate of the reference.
     """
 
     drift: Differences = field(default_factory=Differences)
@@ -79,14 +79,14 @@ class Key(NamedTuple):
 
 
 class Vectors(Protocol):
-    """q and k: all of them (`inputs.Inputs`), or those of a sample (`drawn.Drawn`)."""
+    """q and k: all of them (`inputs.Inputs`), or those of a sample (`sampled_rows.SampledQK`)."""
 
     @property
     def seq_len(self) -> int:
         """s: positions."""
 
     def distinct(self, formats: Iterable[Format]) -> dict[Format, Format]:
-        """Tell whether rounding q and k to `fmt` leaves them as they are."""
+        """Return whether rounding q and k to `fmt` leaves them as they are."""
 
 
 V = TypeVar("V", bound=Vectors)
@@ -145,5 +145,5 @@ def bytes_needed(setting: RopeSetting, heads: int, kv_heads: int, seq_len: int) 
 
 
 def cell_bytes(setting: RopeSetting, seq_len: int) -> int:
-    """Return the bytes of one cell: turned q and k of a head, and their tables, in float64."""
+    """Return the bytes of one cell: rotated q and k of a head, and their tables, in float64."""
     return 2 * min(seq_len, PANEL) * (setting.head_dim + 2 * setting.pairs) * 8

@@ -1,6 +1,6 @@
-"""Scores of drawn pairs, of subjects and of the reference, into statistics.
+"""Scores of sampled pairs, of subjects and of the reference, into statistics.
 
-Each pair is turned at its own positions. A float32 or float64 sum of the d products may run in another
+Each pair is rotated at its own positions. A float32 or float64 sum of the d products may run in another
 order than in a tile's product (`scores.form_pairs`); narrower accumulators
 and the exact reference know no difference.
 Letters: n pairs of a block, d head_dim.
@@ -31,7 +31,7 @@ CellResult = dict[tuple[int, int], Measured]
 
 
 def measure(cases: Plan[SampledQK], threads: int, progress: Callable[[float], None]) -> CellResult:
-    """Return what was measured, for every cell of the plan; `progress` hears the share done."""
+    """Return what was measured, for every cell of the plan; `progress` gets the share done."""
     results, count, groups = _nothing(cases), len(cases.inputs), cases.keys()
     blocks = [slice(i, min(i + BLOCK, count)) for i in range(0, count, BLOCK)]
     with mapping(threads) as mapped:

@@ -29,10 +29,10 @@ _DOUBLE = np.dtype(np.float64)
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """q or k of one head and one panel: turned by every subject and by the reference.
+    """q or k of one head and one panel: rotated by every subject and by the reference.
 
-    Turned q are (s, d); turned k are (d, s), so that a tile's product runs over contiguous rows.
-    lost: cells in which every row of q or every column of k holds a nan, and so every score is one.
+    Rotated q are (s, d); rotated k are (d, s), so that a tile's product runs over contiguous rows.
+    nonfinite: cells in which every row of q or every column of k holds a nan, and so every score is one.
     """
 
     subjects: dict[tuple[int, int], FloatArray]

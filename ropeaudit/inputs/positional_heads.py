@@ -1,7 +1,7 @@
 """Heads that look at one distance: q and k the same at every token, so that RoPE alone decides.
 
 diagonal: q = k = psi; the score Σ |psi_i|² cos(t theta_i) is largest at distance t = 0.
-previous: k_i is psi_i turned by theta_i, one token; the score is largest at distance 1.
+previous: k_i is psi_i rotated by theta_i, one token; the score is largest at distance 1.
 psi lives on the fastest frequencies, for these tell neighbours apart, with the same size on each.
 Letters: g key-value heads, d head_dim, f fast pairs, t distances in tokens.
 Source: Round and Round We Go!, arXiv 2410.06205, which finds such heads in a trained model.

@@ -60,7 +60,7 @@ class Inputs:
         return int(self.q.shape[1])
 
     def unchanged_by(self, fmt: Format) -> bool:
-        """Tell whether rounding q and k to `fmt` leaves them as they are."""
+        """Return whether rounding q and k to `fmt` leaves them as they are."""
         if fmt not in self._unchanged:
             rows = (row for x in (self.q, self.k) for row in x)
             self._unchanged[fmt] = fmt is FP64 or all(np.array_equal(round_to(row, fmt), row) for row in rows)
@@ -105,7 +105,7 @@ def make(kind: str, heads: int, kv_heads: int, seq_len: int, setting: RopeSettin
 
 
 def seeded(kind: str) -> bool:
-    """Tell whether a kind of `make` depends on the seed."""
+    """Return whether a kind of `make` depends on the seed."""
     return kind == "gaussian" or kind in BEHIND
 
 
@@ -156,5 +156,5 @@ def from_file(spec: str) -> Inputs:
 
 
 def is_file(spec: str) -> bool:
-    """Tell whether a --qk value names a file rather than a synthetic kind."""
+    """Return whether a --qk value names a file rather than a synthetic kind."""
     return "." in spec or "/" in spec

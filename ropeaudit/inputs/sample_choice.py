@@ -5,7 +5,7 @@ a few scores, which an even choice rarely meets. So a score is drawn by |q|² |k
 evenly, for drift may also sit where the vectors are small. With a tenth instead the interval of 500 scores
 has a factor of 1.26 where the large norms lie in dims without error, with a third 1.14; where they make the
 drift, 1.06 to 1.08 become 1.08 to 1.09 (tests/coverage_of_sample.py).
-Letters: n drawn scores, h heads, g key-value heads, s positions.
+Letters: n sampled scores, h heads, g key-value heads, s positions.
 """
 
 from __future__ import annotations

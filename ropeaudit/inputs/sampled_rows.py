@@ -45,7 +45,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class SampledQK:
-    """The rows of q and k at the drawn pairs, and the sizes of what they were drawn from."""
+    """The rows of q and k at the sampled pairs, and the sizes of what they were drawn from."""
 
     pairs: Pairs
     q: Rows
@@ -61,7 +61,7 @@ class SampledQK:
         return int(self.pairs.query.size)
 
     def distinct(self, formats: Iterable[Format]) -> dict[Format, Format]:
-        """Return each format, or float64 in the place of one that leaves the drawn rows as they are."""
+        """Return each format, or float64 in the place of one that leaves the sampled rows as they are."""
         return {fmt: FP64 if self._unchanged_by(fmt) else fmt for fmt in formats}
 
     def _unchanged_by(self, fmt: Format) -> bool:
@@ -113,7 +113,7 @@ def synthetic(
 ) -> SampledQK:
     """Return the rows that `inputs.make` makes, without making the others.
 
-    sizes: h, g and s. progress hears the share done, from 0 to 1. Raises: UnknownName.
+    sizes: h, g and s. progress gets the share done, from 0 to 1. Raises: UnknownName.
     """
     check_kind(kind)
     (heads, kv_heads, seq_len), d = sizes, setting.head_dim
@@ -164,7 +164,7 @@ def _places(chosen: Pairs, group: int, seq_len: int) -> tuple[Ints, Ints]:
 def _streamed(
     generator: np.random.Generator, requested: Ints, rows: int, d: int, progress: Callable[[float], None]
 ) -> NDArray[np.float16]:
-    """Draw `rows` rows in a stream and keep those that are wanted. Shapes: wanted (n,) -> (n, d)."""
+    """Draw `rows` rows in a stream and keep those that are wanted. Shapes: requested (n,) -> (n, d)."""
     result = np.empty((requested.size, d), np.float16)  # exact: on the grid of `on_16_bit_grid`
     order = np.argsort(requested, kind="stable")
     step = _step(d)
@@ -186,14 +186,14 @@ def _stream(generator: np.random.Generator, rows: int, d: int) -> Iterator[tuple
 
 
 def _step(d: int) -> int:
-    """How many rows are drawn at once."""
+    """How many rows are sampled at once."""
     return max(1, _CHUNK // d)
 
 
 def _by_row(
     seed: int, side: int, requested: Ints, d: int, progress: Callable[[float], None]
 ) -> NDArray[np.float16]:
-    """Draw every wanted row from a generator that is its own. Shapes: wanted (n,) -> (n, d)."""
+    """Draw every wanted row from a generator that is its own. Shapes: requested (n,) -> (n, d)."""
     key = np.random.SeedSequence([seed, side]).generate_state(2, np.uint64)
     result, counter = np.empty((requested.size, d), np.float16), np.zeros(4, np.uint64)
     for start in range(0, requested.size, _BLOCK):

@@ -47,7 +47,7 @@ class Variant:
 
 
 def variants(setting: RopeSetting, exact: Array, results: Array) -> Iterator[Variant]:
-    """Yield wrong settings, some fitted to the frequencies found. Shapes: exact, found (p,)."""
+    """Yield wrong settings, some fitted to the frequencies found. Shapes: exact, results (p,)."""
     seen = {exact.astype(np.float32).tobytes()}
     with np.errstate(all="ignore"):
         for make in (_ramps, _lists, _scalings, _bases, _transforms, _computed):

@@ -2,8 +2,8 @@
 
     s(m, n) = scale * sum_i Re(q_i conj(k_i) e^{j (m-n) theta_i}) + scale * (dims without position)
 
-The offset never enters. q_m is turned by its distance from an origin token, k_n by its own, so
-that their product holds m - n; the turning is done in double-double arithmetic with frequencies
+The offset never enters. q_m is rotated by its distance from an origin token, k_n by its own, so
+that their product holds m - n; the rotating is done in double-double arithmetic with frequencies
 from 60-digit decimals, and the product is formed from slices whose leading part is exact. No code
 that computes or applies a rotation is shared with what is being judged.
 
@@ -31,14 +31,14 @@ from ropeaudit.rope.setting import RopeSetting
 Precision: TypeAlias = Literal["double", "extended"]
 
 _U = 2.0**-53
-_ROWS = 512  # rows turned at once in double-double: fewer hand-overs between threads, still in cache
+_ROWS = 512  # rows rotated at once in double-double: fewer hand-overs between threads, still in cache
 
 
 @functools.lru_cache(maxsize=64)
 def rotations_per_token(setting: RopeSetting) -> Words:
     """Return theta_i / (2 pi), each as three float64 words.
 
-    Shapes: -> three of (p,). Units: turns per token. Relative error 2^-158.
+    Shapes: -> three of (p,). Units: rotations per token. Relative error 2^-158.
     """
     result = np.empty((3, setting.pairs))
     thetas = exact_frequencies.frequencies(setting)
@@ -87,7 +87,7 @@ def _clipped(cos: Pair, sin: Pair, rotations: Array, clip: float) -> tuple[Pair,
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """One side of the product, turned: `head` is its leading slice, `rest` all that is left.
+    """One side of the product, rotated: `head` is its leading slice, `rest` all that is left.
 
     whole = head + rest to 2^-76 of the largest element of the row. norm and rest_norm: the largest
     2-norms of a row of `whole` and of `rest`.
@@ -183,9 +183,9 @@ def joined(high: Array, low: Array | None, out: Array | None = None) -> Array:
 def certificate(q: Factor, k: Factor) -> float:
     """Bound |product - exact score| over all rows of q and k. Units: score units.
 
-    Table: each turned vector is off by at most sqrt(2)·CIRCLE_ERROR of its norm, on both sides, and
+    Table: each rotated vector is off by at most sqrt(2)·CIRCLE_ERROR of its norm, on both sides, and
     double-double operations by far less. Product: gamma_n times the product of norms (Cauchy-Schwarz),
-    n = d for one float64 product, and 9 roundings more for turning and scaling in float64; n = 2d for the
+    n = d for one float64 product, and 9 roundings more for rotating and scaling in float64; n = 2d for the
     product of the rests, which is that of shorter vectors.
     """
     d: int = q.whole.shape[1]

@@ -72,11 +72,11 @@ def drift_report(
     metadata: Mapping[str, Any],
     header: bool = True,
     frozen: bool = True,
-    error_line: Sequence[str] = (),
+    extra_notes: Sequence[str] = (),
 ) -> Report:
     """Return the report of some records; `columns` chooses and orders what is shown and written.
 
-    frozen: whether frequencies that depend on the length were kept at every offset. said: notes on the
+    frozen: whether frequencies that depend on the length were kept at every offset. extra_notes: notes on the
     subjects, which come first.
     """
     rows = [record.as_dict() for record in results]
@@ -92,7 +92,7 @@ def drift_report(
         at = screen.index("drift_rms") + 1
         screen[at:at] = ["drift_rms_low", "drift_rms_high"]
     named = headlines.differing(results)
-    notes = [*error_line, *(text for one in results if (text := verdicts.note(one, named(one))))]
+    notes = [*extra_notes, *(text for one in results if (text := verdicts.note(one, named(one))))]
     notes += headlines.growth_notes(results) + headlines.format_notes(results)
     notes += headlines.structure_notes(results, frozen) + headlines.device_notes(results)
     notes += _temperature(_worst(results)) if measured else []

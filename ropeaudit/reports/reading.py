@@ -198,7 +198,7 @@ def _typed(row: Mapping[str, Any], number: int) -> Row:
 
 
 def _value(name: str, value: Any) -> Any:
-    """A value of a column; text that CSV made of it is turned back."""
+    """A value of a column; text that CSV made of it is rotated back."""
     undefined = value is None or (isinstance(value, str) and value.lower() in ("", "nan")) or value != value
     if name in records.TEXT_COLUMNS:
         return None if undefined and name in records.OPTIONAL_COLUMNS else str(value)

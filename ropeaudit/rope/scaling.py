@@ -91,7 +91,7 @@ class Scaling:
 
     @property
     def depends_on_length(self) -> bool:
-        """Tell whether the frequencies change with the number of positions."""
+        """Return whether the frequencies change with the number of positions."""
         return self.kind in ("dynamic", "longrope")
 
     @property

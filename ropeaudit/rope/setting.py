@@ -98,7 +98,7 @@ class RopeSetting:
 
     @property
     def clipped(self) -> bool:
-        """Tell whether angles are capped, so that scores depend on more than the distance."""
+        """Return whether angles are capped, so that scores depend on more than the distance."""
         return math.isfinite(self.clip)
 
 

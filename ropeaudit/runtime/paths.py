@@ -31,7 +31,7 @@ def descriptor(path: str) -> int | None:
 
 
 def is_stream(path: str) -> bool:
-    """Tell whether a path is written into rather than replaced: a pipe, a device, an open file's number."""
+    """Return whether a path is written into rather than replaced: a pipe, a device, an open file's number."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
@@ -42,7 +42,7 @@ def is_stream(path: str) -> bool:
 
 
 def same(one: str, other: str) -> bool:
-    """Tell whether two paths are one file: by name, links, hard links, or case where it does not count."""
+    """Return whether two paths are one file: by name, links, hard links, or case where it does not count."""
     try:
         if os.path.realpath(one) == os.path.realpath(other):
             return True
@@ -52,7 +52,7 @@ def same(one: str, other: str) -> bool:
 
 
 def held(number: int, path: str) -> bool:
-    """Tell whether an open file is still the one that stands under a path, itself and no link to it."""
+    """Return whether an open file is still the one that stands under a path, itself and no link to it."""
     try:
         return os.path.samestat(os.fstat(number), os.lstat(path))
     except OSError:

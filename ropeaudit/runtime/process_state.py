@@ -268,7 +268,7 @@ def _new_torch() -> State:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Tell whether two values of a state are equal."""
+    """Return whether two values of a state are equal."""
     if hasattr(one, "equal"):  # a tensor
         return bool(one.equal(other))
     if isinstance(one, tuple) and len(one) == 5:  # NumPy's random numbers

@@ -1,4 +1,4 @@
-"""The circumstances of a run: versions, platform, threads, command line, time."""
+"""The metadata of a run: versions, platform, threads, command line, time."""
 
 from __future__ import annotations
 
@@ -71,5 +71,5 @@ def now() -> str:
 
 
 def gather() -> dict[str, Any]:
-    """Return all circumstances of this run."""
+    """Return all metadata of this run."""
     return {"command": command_line(), "time": now(), "environment": environment()}

@@ -46,7 +46,7 @@ class Subject(Protocol):
         """
 
     def rotate(self, x: FloatArray, table: Any) -> FloatArray:
-        """Return x turned by its positions. Shapes: (s, d) -> (s, d)."""
+        """Return x rotated by its positions. Shapes: (s, d) -> (s, d)."""
 
     def distinct_positions(self, positions: Positions) -> int:
         """Count the positions that are still different finite numbers after the position stage."""
@@ -60,7 +60,7 @@ class RotatesKeys(Protocol):
     """A subject that may rotate k otherwise than q: code that is given both."""
 
     def rotate_key(self, x: FloatArray, table: Any) -> FloatArray:
-        """Return x turned by its positions, as k. Shapes: (s, d) -> (s, d)."""
+        """Return x rotated by its positions, as k. Shapes: (s, d) -> (s, d)."""
 
 
 def key_rotation(subject: Subject) -> Callable[[FloatArray, Any], FloatArray]:

@@ -40,7 +40,7 @@ class Exact:
         return exact_scores.distance_table((positions + offset).astype(np.float64), self.setting)
 
     def rotate(self, x: FloatArray, table: Any) -> FloatArray:
-        """Return x turned exactly, rounded to float64. Shapes: (s, d) -> (s, d)."""
+        """Return x rotated exactly, rounded to float64. Shapes: (s, d) -> (s, d)."""
         factor: Factor = exact_scores.rotated(x.astype(np.float64), table, self.setting, "double")
         return factor.whole
 

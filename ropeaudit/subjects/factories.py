@@ -60,7 +60,7 @@ def implementation(
 
 
 def is_own(name: str) -> bool:
-    """Tell whether a name is that of the user's code (module:name) rather than of an entry of a list."""
+    """Return whether a name is that of the user's code (module:name) rather than of an entry of a list."""
     return ":" in name or name.endswith(".py")
 
 

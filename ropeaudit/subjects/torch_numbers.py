@@ -128,7 +128,7 @@ def by_halves(rows: int, work: Callable[[slice], None]) -> None:
 
 
 def is_full(error: RuntimeError) -> bool:
-    """Tell whether torch ran out of memory."""
+    """Return whether torch ran out of memory."""
     return isinstance(error, torch.OutOfMemoryError) or any(text in str(error).lower() for text in _FULL)
 
 

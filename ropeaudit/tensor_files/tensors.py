@@ -86,7 +86,7 @@ def widened(tensor: NDArray[Any]) -> NDArray[Any]:
 
 
 def is_real(tensor: NDArray[Any]) -> bool:
-    """Tell whether a tensor holds real numbers."""
+    """Return whether a tensor holds real numbers."""
     return tensor.dtype.kind not in "VOcSUbMm" or "float" in tensor.dtype.name
 
 

@@ -132,7 +132,7 @@ def run(
 ) -> Iterator[Explanation]:
     """Yield an explanation per case, recipe and offset, in that order.
 
-    progress hears the share that is done, from 0 to 1. Raises: UsageError, UnknownName, BadShape, BadInput.
+    progress gets the share that is done, from 0 to 1. Raises: UsageError, UnknownName, BadShape, BadInput.
     """
     for offset in offsets:
         if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)) or abs(offset) >= LIMIT:

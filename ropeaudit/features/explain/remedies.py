@@ -44,7 +44,7 @@ class Tolerance:
         return rms / reference.rms if self.column == "drift_relative" and reference.rms else rms
 
     def met_by(self, drift: Spread, reference: Spread) -> bool:
-        """Tell whether a drift is within the bound; nan is not."""
+        """Return whether a drift is within the bound; nan is not."""
         if not self.column:
             return not drift.nonfinite
         return self.value(drift, reference) <= self.bound

@@ -1,6 +1,6 @@
 """The frequencies of a setting, pair by pair: how fast, how far, and from where formats cannot follow.
 
-Exact values are the judge's 60-digit decimals; what a recipe stores is computed as its code does.
+Exact values are the reference's 60-digit decimals; what a recipe stores is computed as its code does.
 Letters: p pairs, i a pair, P a position in tokens; theta in radians per token, angles in radians.
 """
 

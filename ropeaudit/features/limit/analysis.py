@@ -82,7 +82,7 @@ def run(
 ) -> Iterator[Limit]:
     """Yield the limits: case by case, recipe by recipe, dtype by dtype, tolerance by tolerance.
 
-    progress hears the share that is done, from 0 to 1. Raises: UsageError, UnknownName, BadShape, BadInput.
+    progress gets the share that is done, from 0 to 1. Raises: UsageError, UnknownName, BadShape, BadInput.
     """
     _check(cases, up_to, budget)
     rows, done = len(cases) * len(resolved) * len(tolerances), 0

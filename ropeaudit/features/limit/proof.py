@@ -89,7 +89,7 @@ class Proof:
         return proved
 
     def proves(self, one: Tolerance, regime: Regime, offset: int) -> bool:
-        """Tell whether the bound proves a tolerance at all offsets of a regime up to this one.
+        """Return whether the bound proves a tolerance at all offsets of a regime up to this one.
 
         Measured figures are off by what the reference is; that, and the size of the exact scores, is the same
         at every offset of a regime.

@@ -24,11 +24,11 @@ class Tolerance:
     value: float
 
     def holds(self, record: Record) -> bool:
-        """Tell whether a record meets it; nan does not, and drift_bias counts without its sign."""
+        """Return whether a record meets it; nan does not, and drift_bias counts without its sign."""
         return self.accepts(float(getattr(record, self.column)))
 
     def accepts(self, value: float) -> bool:
-        """Tell whether a value of the column meets it."""
+        """Return whether a value of the column meets it."""
         return value >= self.value if self.column in AT_LEAST else abs(value) <= self.value
 
     def __str__(self) -> str:

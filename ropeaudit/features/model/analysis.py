@@ -178,14 +178,14 @@ def judge(change: Change, offset: int) -> str:
 
 
 def _no_file(target: Path) -> bool:
-    """Tell whether there is something that a file cannot take the place of: a folder, a pipe."""
+    """Return whether there is something that a file cannot take the place of: a folder, a pipe."""
     return target.exists() and not target.is_file()
 
 
 def save(path: str, results: Pass, runner: Runner) -> None:
     """Write q and k of all layers, as they are before RoPE turns them, for `shift --qk`.
 
-    They are the float64 run's, turned back; q (layers, h, s, d), k (layers, g, s, d). Raises: BadInput.
+    They are the float64 run's, rotated back; q (layers, h, s, d), k (layers, g, s, d). Raises: BadInput.
     """
     import safetensors.numpy as safetensors
 

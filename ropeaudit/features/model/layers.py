@@ -46,7 +46,7 @@ class Pairs:
         return part[..., :p], part[..., p:]
 
     def unturned(self, x: Array) -> Array:
-        """Return x as it was before RoPE turned it at positions 0 ... s-1. Shapes: (h, s, d) -> (h, s, d)."""
+        """Return x as it was before RoPE at positions 0 ... s-1. Shapes: (h, s, d) -> (h, s, d)."""
         angles = np.arange(x.shape[-2])[:, None] * self.frequencies
         cos, sin = np.cos(angles) / self.factor, np.sin(angles) / self.factor
         result = x.copy()

@@ -99,7 +99,7 @@ class Runner:
                 handle.remove()
 
     def check_learned(self, results: Pass, ids: list[int], offsets: list[int]) -> None:
-        """Raise UsageError for an offset that learned positions do not reach; `found`: a pass at offset 0."""
+        """Raise UsageError for an offset that learned positions do not reach. results: at offset 0."""
         count = len(ids)
         for name, requested in results.lookups.items():
             steps = requested.reshape(-1) - torch.arange(requested.numel())

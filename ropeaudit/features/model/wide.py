@@ -1,4 +1,4 @@
-"""Run a torch model in float64 throughout, whatever its code says: the judge of a model's own arithmetic.
+"""Run a torch model in float64 throughout, whatever its code says: the reference of a model's own arithmetic.
 
 Code that asks for float64 weights still computes rotary tables, norms and softmax in float32, for it casts to
 float32 by name. Here each such request is answered with float64, below the code and at any depth.

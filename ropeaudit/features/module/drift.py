@@ -45,7 +45,7 @@ def _sequence(dump: Dump, setting: RopeSetting) -> float | None:
 def _at(dump: Dump, setting: RopeSetting, distance: int) -> float | None:
     """Expected RMS drift of scores at a distance, over the RMS of the exact scores.
 
-    For independent Gaussian q and k, a pair turned by D theta' instead of D theta adds |e^(iD theta') -
+    For independent Gaussian q and k, a pair rotated by D theta' instead of D theta adds |e^(iD theta') -
     e^(iD theta)|² to the mean square, and every other dim nothing. Without rounding of q, k, cos or sin.
     """
     if dump.frequencies is None:  # a table has no further rows

@@ -48,7 +48,7 @@ class Held:
 class Source:
     """RoPE buffers, how many tensors there are in all, and what their frequencies should be.
 
-    made: by a factory, so that buffers are those that would be used. notes: what the reader must know.
+    built: by a factory, so that buffers are those that would be used. notes: what the reader must know.
     """
 
     spec: str

@@ -65,7 +65,7 @@ def run(
 ) -> Iterator[Parity]:
     """Yield what was measured, case by case, dtype by dtype, offset by offset.
 
-    offsets: tokens, added to every position. progress hears the share that is done, from 0 to 1.
+    offsets: tokens, added to every position. progress gets the share that is done, from 0 to 1.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated.
     """
     resolved = [(recipe.resolve(fmt), other.resolve(fmt)) for fmt in dtypes for recipe, other in [pair]]

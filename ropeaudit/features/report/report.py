@@ -24,7 +24,7 @@ def merged(
 ) -> Report:
     """Return the report of all rows of these files, in their order; a row that says all the same counts once.
 
-    Its circumstances are those of merging, and under "sources" those that each file carries.
+    Its metadata are those of merging, and under "sources" those that each file carries.
     Raises: BadInput, UnknownName.
     """
     rows: dict[tuple[Any, ...], Row] = {}

@@ -77,7 +77,7 @@ def run(
 ) -> Iterator[Rerotated]:
     """Yield what was measured: case by case, recipe by recipe, by growing number of steps.
 
-    by: tokens of one step; negative ones move keys towards the start. progress hears the share done.
+    by: tokens of one step; negative ones move keys towards the start. progress gets the share done.
     Raises: UsageError, UnknownName, BadShape, BadInput.
     """
     check(cases, steps, by)
@@ -99,7 +99,7 @@ def run(
 
 
 class Stored(Fresh):
-    """Queries turned afresh at an offset, keys as they lie in a cache."""
+    """Queries rotated afresh at an offset, keys as they lie in a cache."""
 
     def __init__(self, subject: Emulated, inputs: Inputs, offset: int, keys: Sequence[FloatArray]) -> None:
         """Keep the keys: per head (s, d)."""

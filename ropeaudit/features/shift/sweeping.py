@@ -234,7 +234,7 @@ def stored_rows_named(file: SweepFile | None) -> Iterator[None]:
 def stand_in_report(
     file: SweepFile, files: Sequence[OutputFile], columns: Sequence[str], rows: Sequence[Record]
 ) -> bool:
-    """Tell whether what a broken-off run wrote under NAME holds its rows, so that NAME.part may go."""
+    """Return whether what a broken-off run wrote under NAME holds its rows, so that NAME.part may go."""
     written = any(one.written for one in files if one.path == file.name)
     return written and file.reported_by(columns, rows)
 

@@ -91,16 +91,16 @@ def trace_report(
     results: Sequence[Traced],
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
-    error_line: Sequence[str] = (),
+    extra_notes: Sequence[str] = (),
 ) -> Report:
-    """Return the report; `columns` chooses and orders what is shown and written. said: notes, the first."""
+    """Return the report. columns: what is shown and written, in this order. extra_notes: the first notes."""
     return Report(
         rows=[row for one in results for row in rows(one)],
         columns=list(columns or COLUMNS),
         screen=list(columns or _SCREEN),
         dispensable=() if columns else _DISPENSABLE,
         headline=" ".join(headline(one) for one in results) or "Nothing was traced.",
-        notes=[*error_line, *(text for one in results for text in notes(one))],
+        notes=[*extra_notes, *(text for one in results for text in notes(one))],
         legend=LEGEND,
         metadata={"schema": SCHEMA, **metadata},
         further={"profiles": _profiles(results), "recipes": _recipes(results)},

@@ -73,14 +73,14 @@ def _policy(style: str, script: str) -> str:
     )
 
 
-def _top(error_line: str) -> str:
+def _top(message: str) -> str:
     buttons = (
         '<button type="button" id="copy" aria-describedby="said">Copy as Markdown</button>'
         '<button type="button" id="theme" aria-pressed="false">Dark</button>'
         '<span id="said" role="status"></span>'
     )
     note = "<noscript><p>Sorting, filtering and copying need JavaScript; all else is here.</p></noscript>"
-    return f'<header><h1>{text(error_line)}</h1>\n<div id="buttons" hidden>{buttons}</div>{note}</header>'
+    return f'<header><h1>{text(message)}</h1>\n<div id="buttons" hidden>{buttons}</div>{note}</header>'
 
 
 def _verdicts(rows: Sequence[Row]) -> str:
@@ -173,8 +173,8 @@ def _further(name: str, other: Report) -> str:
     )
 
 
-def _paragraphs(error_line: str) -> str:
-    return "".join(element("p", text(line)) for line in error_line.split("\n") if line)
+def _paragraphs(message: str) -> str:
+    return "".join(element("p", text(line)) for line in message.split("\n") if line)
 
 
 def _legend(report: Report) -> str:

@@ -1,4 +1,4 @@
-"""JSON: one object with the circumstances and the records; what is undefined is null."""
+"""JSON: one object with the metadata and the records; what is undefined is null."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parquet: typed columns for data frames; the circumstances stand in the metadata of the schema."""
+"""Parquet: typed columns for data frames; the metadata stand in the metadata of the schema."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def shown(name: str, value: Any) -> str:
 
 
 def is_number(rows: Sequence[Row], name: str) -> bool:
-    """Tell whether a column holds numbers, which stand to the right."""
+    """Return whether a column holds numbers, which stand to the right."""
     return any(isinstance(row[name], (int, float)) for row in rows)
 
 

@@ -269,5 +269,5 @@ def _power(power: int) -> str:
     return f"1e{power}" if power else "1"
 
 
-def _cut(error_line: str, most: int) -> str:
-    return error_line if len(error_line) <= most else error_line[: most - 1] + "…"
+def _cut(label: str, most: int) -> str:
+    return label if len(label) <= most else label[: most - 1] + "…"

@@ -53,7 +53,7 @@ def values(results: Any) -> tuple[FloatArray, str]:
 
 
 def parts(results: Any, both: bool) -> tuple[Any, Any]:
-    """Return the turned vector, and the turned keys where both were given."""
+    """Return the rotated vector, and the rotated keys where both were given."""
     if not isinstance(results, (tuple, list)):
         return results, None
     if both and len(results) >= 2:

@@ -39,7 +39,7 @@ class Rotator(Protocol):
 
 @dataclass(slots=True)
 class Alike:
-    """Code that rotates an array without knowing whether it is q or k; implements `Turning`."""
+    """Code that rotates an array without knowing whether it is q or k; implements `Rotator`."""
 
     rotate: Rotate
 
@@ -138,11 +138,11 @@ class Called:
         return fit is not None and fit(self.setting).rows is not None
 
     def rotate(self, x: FloatArray, table: _Table) -> FloatArray:
-        """Return x turned by the implementation, as q. Shapes: (s, d) -> (s, d)."""
+        """Return x rotated by the implementation, as q. Shapes: (s, d) -> (s, d)."""
         return self._rotated(x, table, key=False)
 
     def rotate_key(self, x: FloatArray, table: _Table) -> FloatArray:
-        """Return x turned by the implementation, as k. Shapes: (s, d) -> (s, d)."""
+        """Return x rotated by the implementation, as k. Shapes: (s, d) -> (s, d)."""
         return self._rotated(x, table, key=True)
 
     def _rotated(self, x: FloatArray, table: _Table, key: bool) -> FloatArray:

@@ -228,7 +228,7 @@ class Own:
 
 @dataclass(slots=True)
 class OwnTurning:
-    """An instance of own code that is called; a `Turning`."""
+    """An instance of own code that is called; a `Rotator`."""
 
     own: Own
     fit: Fit
@@ -269,7 +269,7 @@ class OwnTurning:
 
 
 def is_module(thing: Any) -> bool:
-    """Tell whether it is an instance of torch.nn.Module; torch is not imported to find out."""
+    """Return whether it is an instance of torch.nn.Module; torch is not imported to find out."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(thing, torch.nn.Module)
 

@@ -102,7 +102,7 @@ def building(function: Any) -> dict[str, str] | None:
 
 
 def is_factory(function: Any) -> bool:
-    """Tell whether a function takes no vectors, so that it must be one that returns what does."""
+    """Return whether a function takes no vectors, so that it must be one that returns what does."""
     parameters = _parameters(function)
     if parameters is None or building(function) is None:
         return False
@@ -112,7 +112,7 @@ def is_factory(function: Any) -> bool:
 
 
 def wants_numpy(function: Any) -> bool:
-    """Tell whether annotations, or what its module imports, speak of NumPy and not of torch."""
+    """Return whether annotations, or what its module imports, speak of NumPy and not of torch."""
     called = getattr(function, "forward", function)
     message = " ".join(str(note) for note in getattr(called, "__annotations__", {}).values())
     if "Tensor" in message or "torch" in message:

@@ -81,7 +81,7 @@ class Way:
         k: FloatArray | None = None,
         changes: Changes = NONE,
     ) -> Answer:
-        """Return x turned by the function, called as often as its axes need; k is x where it is None.
+        """Return x rotated by the function, called as often as its axes need; k is x where it is None.
 
         changes: of the stages of tables that are made for it.
         Shapes: x (b, h, s, d), k (b, g, s, d), positions (s,), or (b, s) where it takes them.
@@ -130,7 +130,7 @@ class Way:
         vector = built["q" if "q" in built else "x"]
         after, name = arrays.values(vector)
         changed = not np.array_equal(before, after, equal_nan=True)
-        if result is None:  # it turned its input where it lay; at position 0 nothing shows
+        if result is None:  # it rotated its input where it lay; at position 0 nothing shows
             result = (vector, built["k"]) if "k" in built else vector
         first, second = arrays.parts(result, "k" in built)
         values, name = arrays.values(first)

@@ -23,7 +23,7 @@ def exact(setting: RopeSetting) -> Emulated:
 
 
 def rotated(x: FloatArray, positions: Positions, setting: RopeSetting) -> FloatArray:
-    """Return x turned in float64. Shapes: (..., s, d) -> (..., s, d)."""
+    """Return x rotated in float64. Shapes: (..., s, d) -> (..., s, d)."""
     subject, flat = exact(setting), x.astype(np.float64).reshape(-1, *x.shape[-2:])
     table = subject.table(positions, 0)
     return np.stack([subject.rotate(one, table) for one in flat]).reshape(x.shape)

@@ -117,10 +117,10 @@ def named(
     seen: Callable[[FloatArray], FloatArray] = lambda vectors: vectors,
     explains: Callable[[FloatArray], bool] | None = None,
 ) -> str:
-    """Return in words what turned x into `found`; empty where nothing known is clearly nearer than the truth.
+    """Return in words what rotated x into `results`; empty where nothing known is clearly nearer than exact.
 
-    seen: what is compared of turned vectors, such as their scores. explains: whether what is seen of others
-    is all of `found`; without it the nearest is returned. Shapes: x (h, s, d).
+    seen: what is compared of rotated vectors, such as their scores. explains: whether what is seen of others
+    is all of `results`; without it the nearest is returned. Shapes: x (h, s, d).
     """
     exact = rotated(x, np.arange(x.shape[1]) + offset, setting)
     missed = apart(results, seen(exact))
@@ -148,7 +148,7 @@ def _rotated(x: Array, setting: RopeSetting, offset: int) -> Iterator[tuple[str,
 def base_of(results: FloatArray, x: Array, setting: RopeSetting) -> float:
     """Return the base that vectors at neighbouring positions speak of; nan where they speak of none.
 
-    From one position to the next pair i is turned by theta_i = base^(-2i/d). Shapes: found, x (h, s, d).
+    From one position to the next pair i is rotated by theta_i = base^(-2i/d). Shapes: results, x (h, s, d).
     """
     (a, b), (c, d) = split_pairs(x, setting), split_pairs(results.astype(np.float64), setting)
     with np.errstate(invalid="ignore", divide="ignore"):

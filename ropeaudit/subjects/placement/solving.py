@@ -24,7 +24,7 @@ _TRIED = 3  # positions that come nearest
 def base(at: Positions, x: FloatArray, results: FloatArray, setting: RopeSetting, dtype: Format) -> str:
     """Return the base whose powers all frequencies are; nothing where they are not, or where it is right.
 
-    Shapes: at (s,), x, found (h, s, d).
+    Shapes: at (s,), x, results (h, s, d).
     """
     d = setting.rotary_dim
     if setting.scaling.kind != "default" or setting.pairs < 4 or (np.diff(at) != 1).any() or at.size < 8:
@@ -75,7 +75,7 @@ def position(
     """Return as which position the first misplaced one is rotated.
 
     Nothing where it, or one in the middle or at the end, is rotated as none that was looked for.
-    Shapes: at, off (s,), x, found (s, d).
+    Shapes: at, off (s,), x, results (s, d).
     """
     here = np.flatnonzero(off)
     if not here.size:
@@ -92,7 +92,7 @@ def position(
 def _position(
     at: int, x: FloatArray, results: FloatArray, size: int, setting: RopeSetting, dtype: Format
 ) -> int | None:
-    """Return as which position a vector is rotated: its own where that may be. Shapes: x, found (d,)."""
+    """Return as which position a vector is rotated: its own where that may be. Shapes: x, results (d,)."""
     rule = allowance.careful(dtype)
     z, w = (exact_rotation.complex_pairs(one, setting) for one in (x, results))
     if not np.isfinite(w).all() or setting.pairs < 4 or abs(at) > _FARTHEST:

@@ -152,7 +152,7 @@ def excess(
     """Return the error of each pair over what is allowed.
 
     The r last "pairs" are the dims that are not rotated, two by two. What may overflow is not judged.
-    Shapes: x, found (b, h, s, d), at (b, s) -> (b, h, s, p + r).
+    Shapes: x, results (b, h, s, d), at (b, s) -> (b, h, s, p + r).
     """
     over = np.empty((*x.shape[:3], setting.head_dim // 2))
     stored, tiny, p = allowance.stored(rule, setting), 4 * dtype.smallest_subnormal, setting.pairs
