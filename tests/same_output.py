@@ -124,6 +124,7 @@ plot IN/decay.json --kind decay -o a.svg
 """.strip().splitlines()
 # of a run, not of its results: when, on what, by which command line
 METADATA = re.compile(r"(?s)<(?:dl|details)[^>]*>.*?</(?:dl|details)>|\d{4}-\d\d-\d\dT[\d:.+Z-]+")
+PROGRESS = re.compile(r"(?m)^ropeaudit: +[0-9]+%.* to go\n?")
 DATED = re.compile(rb"(?m)^ *(?:<dc:date>|/CreationDate).*$|id=\"[a-z]+[0-9a-f]{10}\"|#[a-z]?[0-9a-f]{10,}")
 
 
@@ -212,8 +213,9 @@ def compared(number: int, line: str, old: Path, new: Path, scratch: Path) -> lis
             name for name in {*listed[0], *listed[1]} if listed[0].get(name) != listed[1].get(name)
         )
         wrong.append(f"files differ: {', '.join(names)}")
-    if before.stderr != after.stderr:
-        wrong.append(f"message: {before.stderr.strip()!r} -> {after.stderr.strip()!r}")
+    messages = [PROGRESS.sub("", one.stderr).strip() for one in results]
+    if messages[0] != messages[1]:
+        wrong.append(f"message: {messages[0]!r} -> {messages[1]!r}")
     return [f"{line}\n    {text}" for text in wrong]
 
 

@@ -132,7 +132,7 @@ class _Side:
         number = np.arange(len(inputs.q))
         heads = number if which == "q" else len(inputs.q) + number // inputs.group
         weight = terms.rotated(subject).weight
-        self.nonfinite, self.plotted, self.even = weight * np.sqrt(results.weighted[cell][:, heads])
+        self.ceiling, self.spread, self.even = weight * np.sqrt(results.weighted[cell][:, heads])
         self.pairs, self.rest = weight * np.sqrt(results.pairs[heads]), np.sqrt(results.rest[heads])
         self.squares, self.rest_squares = weight**2 * results.squares[heads], results.rest_squares[heads]
         self.largest, self.largest_rest = (
@@ -187,13 +187,11 @@ class _Cell:
         q, k, meeting = self.q, self.k, self.meeting
         pairs, rest, most = self._relative(self.rotated), self._relative(self.passed), 0.0
         for head in range(len(q.pairs)):
-            nonfinite = np.outer(q.nonfinite[head], k.pairs[head]) + np.outer(
-                q.pairs[head], k.nonfinite[head]
-            )
-            np.minimum(nonfinite, 2 * np.outer(q.even[head], k.even[head]), out=nonfinite)
-            nonfinite += meeting.distance * np.outer(q.plotted[head], k.plotted[head])
+            ceiling = np.outer(q.ceiling[head], k.pairs[head]) + np.outer(q.pairs[head], k.ceiling[head])
+            np.minimum(ceiling, 2 * np.outer(q.even[head], k.even[head]), out=ceiling)
+            ceiling += meeting.distance * np.outer(q.spread[head], k.spread[head])
             both = np.outer(q.pairs[head], k.pairs[head])
-            result = np.minimum(nonfinite, 2 * both) + pairs * both
+            result = np.minimum(ceiling, 2 * both) + pairs * both
             if self.setting.rotary_dim < self.setting.head_dim:
                 result += rest * np.outer(q.rest[head], k.rest[head])
             most = max(most, float(result.max(where=meeting.seen, initial=0.0)))

@@ -58,13 +58,13 @@ class Blocks:
 class Weights:
     """The phase errors of a subject at an offset: what q and k are multiplied by, block by block.
 
-    finite: whether they all are. rate: |frequency errors| (p,). largest: that of the others in a block,
+    finite: whether they all are. rate: |frequency errors| (p,). ceiling: that of the others in a block,
     up to 2 (b, p). even: the largest of all (p,). small: pairs whose errors are small (p,). means, over other
     blocks: of what is known, of its square with the noise, of cosine and sine of large ones, of the noise
     (5, b, p).
     """
 
-    largest: Array
+    ceiling: Array
     even: Array
     means: Array
 
@@ -76,38 +76,38 @@ class Weights:
         self._rate = terms.rate(subject)
         self.rate = np.abs(self._rate)
         ends = np.array([0, seq_len - 1])
-        result = self._phase(ends)
-        self._middle = result.known.mean(axis=0)
-        self._centre = (result.known - ends[:, None] * self._rate).mean(axis=0)
+        errors = self._phase(ends)
+        self._middle = errors.known.mean(axis=0)
+        self._centre = (errors.known - ends[:, None] * self._rate).mean(axis=0)
         aliasing = terms.aliasing(subject, seq_len, offset)
-        parts = aliasing, result.known, result.worst
+        parts = aliasing, errors.known, errors.worst
         self.finite = all(bool(np.isfinite(part).all()) for part in parts)
-        size = np.abs(result.known - self._middle).max(axis=0) + np.ptp(aliasing) * terms.thetas(subject)
-        self.small = np.sqrt(size**2 + result.variance.max(axis=0)) < _SMALL
+        size = np.abs(errors.known - self._middle).max(axis=0) + np.ptp(aliasing) * terms.thetas(subject)
+        self.small = np.sqrt(size**2 + errors.variance.max(axis=0)) < _SMALL
         if self.finite:
             fine, coarse = blocks.fine, blocks.coarse
             starts = range(0, seq_len, PANEL)
             panels = [self._panel(start, min(start + PANEL, seq_len), fine, coarse) for start in starts]
-            largest, sums = ([panel[place] for panel in panels] for place in (0, 1))
-            self.largest = _joined(largest, fine, np.maximum, 0)
-            self.even = self.largest.max(axis=0)
+            ceiling, sums = ([panel[place] for panel in panels] for place in (0, 1))
+            self.ceiling = _joined(ceiling, fine, np.maximum, 0)
+            self.even = self.ceiling.max(axis=0)
             self.means = _joined(sums, coarse, np.add, 1) / blocks.sizes[:, None]
 
     def _panel(self, start: int, stop: int, fine: int, coarse: int) -> tuple[Array, Array]:
-        """What is lost at most, and sums of the weights. Shapes: -> (b, p), (5, b, p)."""
+        """What is ceiling at most, and sums of the weights. Shapes: -> (b, p), (5, b, p)."""
         steps = np.arange(start, stop, dtype=np.int64)
-        result = self._phase(steps)
-        bounded = result.known - steps[:, None] * self._rate - self._centre
-        largest = np.minimum(2.0, np.abs(bounded) + result.worst)
-        weights, large = np.zeros((5, *largest.shape)), ~self.small
-        known = np.subtract(result.known, self._middle, out=weights[0])
-        np.add(known**2, result.variance, out=weights[1])
-        weights[4] = result.variance
+        errors = self._phase(steps)
+        bounded = errors.known - steps[:, None] * self._rate - self._centre
+        ceiling = np.minimum(2.0, np.abs(bounded) + errors.worst)
+        weights, large = np.zeros((5, *ceiling.shape)), ~self.small
+        known = np.subtract(errors.known, self._middle, out=weights[0])
+        np.add(known**2, errors.variance, out=weights[1])
+        weights[4] = errors.variance
         if large.any():
-            stored = np.exp(-result.variance[:, large] / 2)
-            weights[2][:, large] = stored * np.cos(known[:, large])
-            weights[3][:, large] = stored * np.sin(known[:, large])
-        return _blocks(largest, min(fine, PANEL), np.maximum, 0), _blocks(
+            damped = np.exp(-errors.variance[:, large] / 2)
+            weights[2][:, large] = damped * np.cos(known[:, large])
+            weights[3][:, large] = damped * np.sin(known[:, large])
+        return _blocks(ceiling, min(fine, PANEL), np.maximum, 0), _blocks(
             weights, min(coarse, PANEL), np.add, 1
         )
 
@@ -119,7 +119,7 @@ class Gathered:
     pairs, rest: largest squared 2-norms of the rotated pairs and of the other dims (h + g, b).
     squares, rest_squares: sums over other blocks (h + g, b, p), (h + g, b, d - 2p).
     largest: the largest squared pair and other dim (2, h + g).
-    weighted: by cell, the largest squared norms of pairs times `Weights.largest`, times the roots of
+    weighted: by cell, the largest squared norms of pairs times `Weights.ceiling`, times the roots of
     `Weights.rate` and of `Weights.even` (3, h + g, b).
     """
 
@@ -153,8 +153,8 @@ class Gathering:
 
     def joined(self, panels: Sequence[dict[Format, Gathered]]) -> dict[int, Gathered]:
         """Bring all panels together; return for every cell what was gathered in its input format."""
-        results = {fmt: self._joined([panel[fmt] for panel in panels]) for fmt in self.members}
-        return {index: results[fmt] for fmt, members in self.members.items() for index in members}
+        weights = {fmt: self._joined([panel[fmt] for panel in panels]) for fmt in self.members}
+        return {index: weights[fmt] for fmt, members in self.members.items() for index in members}
 
     def _format(self, fmt: Format, start: int, stop: int) -> Gathered:
         rows, pairs = stop - start, self.setting.pairs
@@ -177,8 +177,8 @@ class Gathering:
         weighted = {}
         for index in self.members[fmt]:
             cell = self.cells[index]
-            largest = cell.largest[blocks] ** 2
-            parts = [largest, *(np.broadcast_to(part, largest.shape) for part in (cell.rate, cell.even))]
+            ceiling = cell.ceiling[blocks] ** 2
+            parts = [ceiling, *(np.broadcast_to(part, ceiling.shape) for part in (cell.rate, cell.even))]
             most = (by_block @ np.stack(parts, axis=-1)).max(axis=2)  # (h + g, b, c, p) times (b, p, 3)
             weighted[index] = np.moveaxis(most, 2, 0)
         return Gathered(norms[0], norms[1], sums[0], sums[1], largest, weighted)
