@@ -164,7 +164,8 @@ def _known(name: str, side: Side, setting: RopeSetting, dtype: Format, turning: 
     for start in _probes(int(block.at[0])) if kept else ():
         if probe := _probed(block, start, turning):
             kept = [fault for fault in kept if _holds(fault, name, probe, off, setting, dtype)]
-    texts = [fault.text for fault in kept] or [f"{fault.text}, though not in every call" for fault in here]
+    said = [fault.text for fault in kept] or [f"{fault.text}, though not in every call" for fault in here]
+    texts = list(dict.fromkeys(said))  # a count from the first wrong position may be one of the usual ones
     more = len(texts) - _MOST
     return texts[:_MOST] if more <= 0 else [*texts[:_MOST], f"{more} fault{'s' * (more > 1)} more"]
 
