@@ -133,7 +133,8 @@ def built_up(draw: st.DrawFn) -> tuple[Limit, ReferenceTable]:
     near = [0, 1, 5, 40, 2**24] + ([maximum - seq_len + i for i in (-1, 0, 1)] if maximum else [])
     some = st.sampled_from([x for x in near if x >= 0]) | st.integers(0, 2**18)
     up_to = draw(some)
-    fails = draw(st.sets(st.integers(0, up_to) | st.just(0), max_size=3))
+    least = draw(st.sampled_from([0, min(1, up_to)]))
+    fails = draw(st.sets(st.integers(least, up_to), max_size=3))
     first = min(fails, default=up_to + 1)
     bound = draw(st.none() | st.integers(0, first - 1)) if first else None
     tested = {0, *draw(st.sets(some, max_size=6)), *range(draw(st.integers(0, 6)))}
@@ -141,6 +142,8 @@ def built_up(draw: st.DrawFn) -> tuple[Limit, ReferenceTable]:
     tested |= {
         x for edge in draw(st.sets(st.sampled_from([first, up_to, bound or 0]))) for x in (edge - 1, edge)
     }
+    if first and draw(st.booleans()):  # a later failure is seen, and the first one is not measured
+        tested = (tested | fails) - {first}
     tested = {offset for offset in tested if 0 <= offset <= up_to}
     one = Tolerance(draw(st.sampled_from(TOLERABLE)), draw(st.floats(1e-9, 1e9)))
     known = boundary({o: o not in fails for o in tested}, -1 if bound is None else bound, up_to)

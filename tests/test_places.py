@@ -260,6 +260,25 @@ def test_the_helper_sees_positions_between_the_offsets(kernel, message) -> None:
         assert_shift_invariant(kernel, head_dim=64, offsets=(0, 1000, 60000))
 
 
+def test_the_helper_sees_positions_that_restart_past_its_sequence() -> None:
+    """64 positions of a call never reach the 128th; whole rows between the offsets do."""
+
+    def restarting(x, positions):
+        return right(x, positions[0] + (positions - positions[0]) % 128)
+
+    with pytest.raises(AssertionError, match=r"behaves like: positions that restart every 128$"):
+        assert_shift_invariant(restarting, head_dim=64)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_the_helper_knows_rounded_positions_from_a_table_that_ends(dtype) -> None:
+    """All 64 positions from 131072 on are 131072 in bfloat16, as at the end of a table of 131073 rows."""
+    with pytest.raises(AssertionError, match="behaves like: bfloat16 positions"):
+        assert_shift_invariant(
+            lambda x, positions: right(x, positions.bfloat16()), dtype=dtype, offsets=(0, 131072), head_dim=64
+        )
+
+
 def test_the_helper_gives_each_batch_element_its_own_positions() -> None:
     def first_row(q, k, position_ids):
         assert position_ids.ndim == 2

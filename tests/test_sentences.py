@@ -56,6 +56,34 @@ def test_positions_are_no_remedy_where_scores_are_lost_at_offset_0() -> None:
     assert "softmax" not in note
 
 
+def test_wider_stages_are_no_remedy_where_all_are_float32(tmp_path) -> None:
+    """The scores are 1e60: float32 holds none of them, float64 all."""
+    np.savez(tmp_path / "x.npz", q=np.full((1, 16, 16), 1e30), k=np.full((1, 16, 16), 1e30))
+    case = {"recipe": "hf", "qk": str(tmp_path / "x.npz")}
+    (record,) = shift(0, "fp32", **case)
+    assert "every score is nan or infinite; float32 does not hold these numbers: try --dtype fp64." in (
+        verdicts.note(record) or ""
+    )
+    (cured,) = shift(0, "fp64", **case)
+    assert not cured.nonfinite
+
+
+def test_positions_are_no_remedy_for_code_that_clamps_them(tmp_path, capsys) -> None:
+    """Exact positions past the end of its table merge too: which format they have does not matter."""
+    (tmp_path / "k.py").write_text(
+        "import numpy as np\n"
+        "def f(x: np.ndarray, positions: np.ndarray) -> np.ndarray:\n"
+        "    a = np.minimum(positions, 1000)[:, None] * 1e4 ** (-np.arange(8) / 8)\n"
+        "    y = (x[..., :8] + 1j * x[..., 8:]) * np.exp(1j * a)\n"
+        "    return np.concatenate([y.real, y.imag], -1).astype(x.dtype)\n"
+    )
+    size = ["--heads", "1", "--seq-len", "16", "--head-dim", "16", "--offset", "5000", "--dtype", "bf16"]
+    assert main(["shift", "--impl", f"{tmp_path / 'k.py'}:f", *size]) == 0
+    seen = capsys.readouterr()
+    assert "keep positions" not in seen.out + seen.err
+    assert "it resembles position 5000 rotated as 1000" in seen.out
+
+
 def test_alike_notes_name_the_setting_in_which_they_differ() -> None:
     result = list(shift(70_000, "fp16", "uniform", **TINY)) + list(
         shift(70_000, "fp16", "uniform", **(TINY | {"seq_len": 8}))

@@ -164,6 +164,9 @@ def test_the_float64_subject_agrees_with_the_reference_for_every_scaling() -> No
         ({"mrope": "4,6,6:mixed"}, "unknown arrangement"),
         ({"clip": -1.0}, "not an angle from 1e-100"),
         ({"clip": float("nan")}, "not an angle from 1e-100"),
+        ({"clip": 1e308}, "not an angle from 1e-100 to 1e15"),  # the exact sine overflowed, with warnings
+        ({"clip": 1.1e15}, "not an angle from 1e-100 to 1e15"),
+        ({"clip": 9e-101}, "not an angle from 1e-100 to 1e15"),
         ({"length": "both"}, "unknown length"),
         ({"model": "lama"}, "unknown model"),
         ({"layer": "sliding"}, "unknown layer type|no layer types"),
@@ -172,6 +175,12 @@ def test_the_float64_subject_agrees_with_the_reference_for_every_scaling() -> No
 def test_bad_settings(case: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         rows(0, "fp32", **case)
+
+
+@pytest.mark.parametrize("clip", [1e-100, 1e15, float("inf")])
+def test_the_ends_of_clips_give_no_warnings(clip: float) -> None:
+    (record,) = rows(1000, "fp32", "hf", clip=clip)
+    assert record.drift_max < 1
 
 
 def test_a_negative_offset_shortens_the_length() -> None:

@@ -85,6 +85,7 @@ def f(x, positions):
     y = torch.cat([x1 * c - x2 * s, x2 * c + x1 * s], -1)
     return (y + 1e-6 * torch.rand(y.shape)).to(x.dtype)
 """
+SIZES = {"heads": 2, "seq_len": 4, "head_dim": 8}
 DOUBLE = "torch.set_default_dtype(torch.float64)"
 
 
@@ -106,6 +107,19 @@ def test_no_code_changes_the_rows_of_another(tmp_path) -> None:
     alone = {name: drift for path in paths for name, drift in rows([path]).items()}
     assert rows(paths) == rows(paths[::-1]) == alone
     assert alone["imports.py:f"] < alone["plain.py:f"] / 10  # its own state holds for its own calls
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_rows_do_not_depend_on_what_the_process_measured_before(tmp_path) -> None:
+    """Else another share of the work in a process, as --jobs 2 gives it, would give other rows."""
+    late = MODULE.format("", f"if positions.max() > 50_000: {DOUBLE}").replace("1e-6 *", "0 *")
+    (tmp_path / "late.py").write_text(late)
+    spec = f"{tmp_path / 'late.py'}:f"
+    first, again = (
+        [row.drift_rms for row in shift([7, 100_000], "fp32", implementations=spec, **SIZES)]
+        for _ in range(2)
+    )
+    assert first == again
     assert torch.get_default_dtype() == torch.float32
 
 

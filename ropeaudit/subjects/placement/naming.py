@@ -167,7 +167,8 @@ def _known(name: str, side: Side, setting: RopeSetting, dtype: Format, rotator: 
     for start in _probes(int(block.at[0])) if stored else ():
         if probe := _probed(block, start, rotator):
             stored = [fault for fault in stored if _holds(fault, name, probe, off, setting, dtype)]
-    texts = [fault.text for fault in stored] or [f"{fault.text}, though not in every call" for fault in here]
+    named = [fault.text for fault in stored] or [f"{fault.text}, though not in every call" for fault in here]
+    texts = list(dict.fromkeys(named))  # a count from the first wrong position may be one of the usual ones
     more = len(texts) - _MOST
     return texts[:_MOST] if more <= 0 else [*texts[:_MOST], f"{more} fault{'s' * (more > 1)} more"]
 
