@@ -472,7 +472,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(analysis.limit_search, "search", broken)
+    monkeypatch.setattr(analysis.search, "search", broken)
     assert main(["limit", *SMALL, "--dtype", "fp16,bf16", "--up-to", "20", "-f", "csv"]) == 130
     seen = capsys.readouterr()
     assert len(rows(seen.out)) == 1

@@ -334,8 +334,10 @@ def test_a_signal_leaves_a_finished_report_as_it_was(number, tmp_path) -> None:
         process.send_signal(number)
         message = process.communicate(timeout=60)[1]
     assert path.read_text() == "finished\n"
-    assert part.read_bytes().endswith(b"}\n")
-    if number != signal.SIGKILL:
+    written = part.read_bytes()
+    assert b"}\n" in written
+    if number != signal.SIGKILL:  # which may end a write between two pages of memory
+        assert written.endswith(b"}\n")
         assert process.returncode == 130
         assert message.count("\n") == 1
         assert f"{str(path)!r} is left as before; the rows are in {str(part)!r}; the same command" in message
