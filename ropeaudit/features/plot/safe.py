@@ -8,6 +8,7 @@ from typing import Any
 from ropeaudit.features.plot import style
 from ropeaudit.features.plot.style import Picture
 from ropeaudit.reports import settings
+from ropeaudit.reports.charts import series
 from ropeaudit.reports.numbers import setting
 
 _MOST = 48
@@ -87,7 +88,7 @@ def _one_per_model(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
 
 
 def _name(row: Mapping[str, Any], reported: Sequence[str], several: bool) -> str:
-    words = style.named(row, reported)
+    words = series.label(row, reported)
     return f"{words} {row['tolerance_column']}={setting(row['tolerance'])}" if several else words
 
 

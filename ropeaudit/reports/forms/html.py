@@ -16,8 +16,9 @@ from importlib import resources
 
 from ropeaudit.audits import records
 from ropeaudit.reports import Report, Row
+from ropeaudit.reports.charts import panels, svg
 from ropeaudit.reports.forms import markdown
-from ropeaudit.reports.html import metadata, series, svg, table
+from ropeaudit.reports.html import metadata, table
 from ropeaudit.reports.html.text import ascii_only, element, listed, section, tag, text
 from ropeaudit.reports.reading import record
 from ropeaudit.reports.verdicts import bad, quality, sentence, severity
@@ -133,24 +134,24 @@ def _notes(notes: Sequence[str]) -> str:
 
 
 def _drawings(report: Report) -> str:
-    charts, whole = series.charts(report.rows)
-    scale = svg.axes(charts)
+    charts, count = panels.charts(report.rows)
+    axes = svg.shared_axes(charts)
     figures = [
         element(
             "figure",
             f"<figcaption><strong>{text(chart.title)}</strong> {text(chart.caption)}</figcaption>"
-            f"{svg.draw(chart, scale, number)}",
+            f"{svg.draw(chart, axes, number)}",
         )
         for number, chart in enumerate(charts)
     ]
-    left = whole - len(charts)
     message = (
         "Ringed: out of tolerance. "
-        "Dotted, level: the floor, drift at offset 0. Dashed, upright: the first position that the position "
-        "stage cannot hold exactly. A pointer on a marker shows its value."
+        "Dotted, level: the floor, drift at offset 0. Dashed, upright: the offset at which the sequence "
+        "reaches the first position that the position stage (of code, its dtype) cannot hold exactly. "
+        "A pointer on a marker shows its value."
     )
-    if left:
-        message += f" The {len(charts)} worst of {whole:,} are drawn; the table holds all."
+    if count > len(charts):
+        message += f" The {len(charts)} worst of {count:,} are drawn; the table holds all."
     return f'<div class="charts">{"".join(figures)}</div><p>{text(message)}</p>' if charts else ""
 
 
