@@ -73,14 +73,14 @@ def _chart(title: str, rows: Sequence[Row], styles: Mapping[str, int]) -> Chart:
 
 
 def _caption(marks: Sequence[Mark]) -> str:
-    """Return which positions are the first that formats cannot hold, and from which offset on they occur."""
+    """Return which positions are the first that formats cannot hold, and the offsets that reach them."""
     formats: dict[tuple[int, int], list[str]] = {}
     for mark in marks:
         formats.setdefault((mark.position, mark.offset), []).append(mark.format)
-    parts = []
-    for (position, offset), names in formats.items():
-        reached = f"from offset {offset:,} on" if offset > 0 else "at offset 0 already"
-        parts.append(f"{position:,} in {', '.join(names)} ({reached})")
+    parts = [
+        f"{position:,} in {', '.join(names)} (offset {offset:,})"
+        for (position, offset), names in formats.items()
+    ]
     return f"First inexact position: {'; '.join(parts)}." if parts else ""
 
 
