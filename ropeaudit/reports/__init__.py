@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -18,12 +18,13 @@ Row = Mapping[str, Any]
 class Form:
     """How a report is written: `forms/NAME.py` has render(report), which returns text, or bytes if binary.
 
-    suffixes: of the files that hold it. binary: it goes into files alone. package: what has to be installed
-    for it, which the extra called NAME does.
+    suffixes: of the files that hold it. data: whether decode(bytes) there returns the rows of such a file.
+    binary: it goes into files alone. package: what it needs, which the extra called NAME installs.
     """
 
     name: str
     suffixes: tuple[str, ...]
+    data: bool = False
     binary: bool = False
     package: str = ""
 
@@ -33,10 +34,10 @@ REGISTRY = {
     form.name: form
     for form in (
         Form("table", (".txt",)),
-        Form("csv", (".csv",)),
-        Form("json", (".json",)),
-        Form("jsonl", (".jsonl", ".ndjson")),
-        Form("parquet", (".parquet",), binary=True, package="pyarrow"),
+        Form("csv", (".csv",), data=True),
+        Form("json", (".json",), data=True),
+        Form("jsonl", (".jsonl", ".ndjson"), data=True),
+        Form("parquet", (".parquet",), data=True, binary=True, package="pyarrow"),
         Form("markdown", (".md", ".markdown")),
         Form("html", (".html", ".htm")),
     )
@@ -46,11 +47,12 @@ FORMS = tuple(form.name for form in REGISTRY.values() if not form.binary)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Rows and the text around them.
+    """Rows and what is said around them.
 
-    columns: those that go into data files. screen: those that a reader sees; where room is short those of
-    `dispensable` are left out, the first one first. Without any, the rows are for data files alone.
-    headline: the result in a sentence. notes: findings with their remedies. legend: how to read it.
+    columns: those that go into data files. screen: those that a reader sees, most telling ones kept
+    longest where room is short (`dispensable` names the others, the first to go first); without any, the rows
+    are for data files alone.
+    headline: the finding in a sentence. notes: findings with their remedies. legend: how to read it.
     further: tables of other rows by name; JSON holds them all, and people see those that have a headline.
     """
 
@@ -83,6 +85,12 @@ def encoded(form: str, report: Report) -> bytes:
         content: bytes = _module(form).render(report)
         return content
     return render(form, report).encode("utf-8", "backslashreplace")
+
+
+def decoded(form: str, content: bytes) -> Iterable[Row]:
+    """Return the rows of a data file as they stand there. Damaged content raises errors of many kinds."""
+    rows: Iterable[Row] = _module(form).decode(content)
+    return rows
 
 
 def _module(form: str) -> ModuleType:

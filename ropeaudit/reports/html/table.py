@@ -13,7 +13,7 @@ from ropeaudit.reports.html.text import element, tag, text
 from ropeaudit.reports.numbers import exact
 from ropeaudit.reports.verdicts import quality
 
-# verdict -> a sign that tells it from the others without its colour
+# verdict -> a mark that tells it from the others without its colour
 SYMBOLS = {
     "overflow": "∞",
     "misplaced": "⤨",
@@ -26,7 +26,7 @@ SYMBOLS = {
     "decorrelated": "✗",
     "floor": "⌊",
 }
-_CACHED = 4096  # texts of cells: most cells show what another one shows
+_STORED = 4096  # texts of cells that are remembered: most cells say what another one said
 
 
 def table(report: Report, name: str, sortable: bool = False) -> str:
@@ -51,14 +51,14 @@ def table(report: Report, name: str, sortable: bool = False) -> str:
 
 
 def controls(report: Report) -> str:
-    """Return the filter of the sortable table, which the script shows."""
-    present = {str(row["verdict"]) for row in report.rows if "verdict" in row}
+    """Return the filter of the sortable table; the script shows it, for it does nothing without."""
+    results = {str(row["verdict"]) for row in report.rows if "verdict" in row}
     boxes = "".join(
         f'<label><input type="checkbox" name="verdict" value="{text(name)}" checked> {verdict(name)}</label>'
-        for name in [*SYMBOLS, *sorted(present - SYMBOLS.keys())]
-        if name in present
+        for name in [*SYMBOLS, *sorted(results - SYMBOLS.keys())]
+        if name in results
     )
-    verdicts = f"<fieldset><legend>Verdicts</legend>{boxes}</fieldset>" if len(present) > 1 else ""
+    verdicts = f"<fieldset><legend>Verdicts</legend>{boxes}</fieldset>" if len(results) > 1 else ""
     search = '<label class="search">Filter <input type="search" id="filter" autocomplete="off"></label>'
     pages = (
         '<div class="pages"><span id="count" role="status"></span>'
@@ -83,8 +83,8 @@ def explained(name: str) -> str:
 
 
 def _header(column: str, number: bool, sortable: bool) -> str:
-    name = text(heading(column))
-    inside = f'<button type="button">{name}</button>' if sortable else name
+    message = text(heading(column))
+    inside = f'<button type="button">{message}</button>' if sortable else message
     return element(
         "th",
         inside,
@@ -105,18 +105,18 @@ def _row(row: Row, names: Sequence[str], numbers: set[str], sortable: bool) -> s
 def _cell(name: str, value: Any, number: bool, sortable: bool, within: str) -> str:
     if name == "verdict":
         return f"<td>{verdict(str(value), within)}</td>"
-    content = _shown(name, value, type(value).__name__)
+    message = _message(name, value, type(value).__name__)
     if not number:
-        return f"<td>{content}</td>"
+        return f"<td>{message}</td>"
     full = exact(value)
     return (
-        f'<td class="n" data-v="{text(full)}">{content}</td>'
-        if sortable and full != content
-        else f'<td class="n">{content}</td>'
+        f'<td class="n" data-v="{text(full)}">{message}</td>'
+        if sortable and full != message
+        else f'<td class="n">{message}</td>'
     )
 
 
-@functools.lru_cache(_CACHED)
-def _shown(name: str, value: Any, kind: str) -> str:
-    """Return the text of a value; `kind` tells 1 from 1.0."""
+@functools.lru_cache(_STORED)
+def _message(name: str, value: Any, kind: str) -> str:
+    """The cell of a value; `kind` keeps 1 and 1.0 apart."""
     return text(shown(name, value))
