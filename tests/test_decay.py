@@ -18,7 +18,7 @@ from ropeaudit.features.decay.command import decay
 from ropeaudit.inputs import qk
 from ropeaudit.main import cli, main
 from ropeaudit.reports.charts import axes, terminal
-from ropeaudit.reports.charts.series import Point, Series
+from ropeaudit.reports.charts.series import DataPoint, Series
 from ropeaudit.rope import scaling
 from ropeaudit.rope.setting import RopeSetting
 
@@ -225,7 +225,7 @@ def test_readable_and_dense_distances() -> None:
 
 def test_a_curve_is_drawn() -> None:
     def line(xs, ys) -> Series:
-        return Series("", [Point(x, y) for x, y in zip(xs, ys, strict=True)])
+        return Series("", [DataPoint(x, y) for x, y in zip(xs, ys, strict=True)])
 
     falling = terminal.curve(line([0, 1, 2, 3], [3.0, 2.0, 1.0, 0.0]), width=4, height=2, plain=True)
     assert falling == ["    3.00 ':.", "       0   ':", "         0  3"]

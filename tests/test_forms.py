@@ -9,13 +9,13 @@ import pytest
 
 from ropeaudit import reports
 from ropeaudit.main import main
-from ropeaudit.reports import REGISTRY, Form
+from ropeaudit.reports import REGISTRY, ReportForm
 from ropeaudit.reports.forms import csv
 
 SMALL = ["--heads", "1", "--seq-len", "4", "--head-dim", "8", "--dtype", "bf16", "--recipe", "hf", "-q"]
 
 
-def registered(monkeypatch: pytest.MonkeyPatch, form: Form, render) -> None:
+def registered(monkeypatch: pytest.MonkeyPatch, form: ReportForm, render) -> None:
     module = ModuleType(form.name)
     module.render, module.decode = render, lambda content: csv.decode(content[4:])
     monkeypatch.setitem(sys.modules, f"ropeaudit.reports.forms.{form.name}", module)
@@ -23,7 +23,7 @@ def registered(monkeypatch: pytest.MonkeyPatch, form: Form, render) -> None:
 
 
 def test_a_binary_form_takes_a_file_and_a_line(monkeypatch, tmp_path: Path, capsys) -> None:
-    form = Form("toy", (".toy",), data=True, binary=True)
+    form = ReportForm("toy", (".toy",), data=True, binary=True)
     registered(monkeypatch, form, lambda report: b"\xff\x00\x01\xfe" + csv.render(report).encode())
     path = tmp_path / "x.toy"
     assert main(["shift", *SMALL, "-o", str(path)]) == 0
@@ -34,7 +34,7 @@ def test_a_binary_form_takes_a_file_and_a_line(monkeypatch, tmp_path: Path, caps
 
 
 def test_a_text_form_takes_a_file_and_a_line(monkeypatch, tmp_path: Path) -> None:
-    registered(monkeypatch, Form("toy", (".toy",)), lambda report: f"toy {len(report.rows)}\n")
+    registered(monkeypatch, ReportForm("toy", (".toy",)), lambda report: f"toy {len(report.rows)}\n")
     monkeypatch.setattr(reports, "FORMS", (*reports.FORMS, "toy"))
     path = tmp_path / "x.toy"
     assert main(["shift", *SMALL, "-o", str(path)]) == 0
@@ -42,7 +42,7 @@ def test_a_text_form_takes_a_file_and_a_line(monkeypatch, tmp_path: Path) -> Non
 
 
 def test_the_package_of_a_form_is_asked_for_before_the_work(monkeypatch, tmp_path: Path, capsys) -> None:
-    form = Form("toy", (".toy",), binary=True, package="no_such_package")
+    form = ReportForm("toy", (".toy",), binary=True, package="no_such_package")
     registered(monkeypatch, form, lambda report: b"")
     assert main(["shift", *SMALL, "-o", str(tmp_path / "x.toy")]) == 2
     assert "a .toy file needs no_such_package; type: pip install 'ropeaudit[toy]'" in capsys.readouterr().err

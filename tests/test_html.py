@@ -25,7 +25,7 @@ from ropeaudit.features.report.report import merged
 from ropeaudit.main import main
 from ropeaudit.reports import Report
 from ropeaudit.reports.charts import panels, svg
-from ropeaudit.reports.charts.series import Mark, Point, Series, position_format
+from ropeaudit.reports.charts.series import DataPoint, Mark, Series, position_format
 from ropeaudit.reports.drift import drift_report
 from ropeaudit.reports.numbers import printable
 from ropeaudit.reports.reading import read, record
@@ -356,7 +356,7 @@ def test_drawings(snapshot) -> None:
 
 
 def test_places_on_the_drawing() -> None:
-    points = [Point(offset, value) for offset, value in ((0, 1e-4), (99, 1e-2), (9999, 1.0))]
+    points = [DataPoint(offset, value) for offset, value in ((0, 1e-4), (99, 1e-2), (9999, 1.0))]
     scale = svg.shared_axes([panels.Chart("t", "", "", [Series("a", points)], [])])
     assert scale.x(99) - scale.x(0) == pytest.approx(scale.x(9999) - scale.x(99))  # log10(1 + offset)
     assert scale.y(1e-4) - scale.y(1e-2) == pytest.approx(scale.y(1e-2) - scale.y(1.0))

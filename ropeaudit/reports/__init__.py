@@ -15,7 +15,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ReportForm:
     """How a report is written: `forms/NAME.py` has render(report), which returns text, or bytes if binary.
 
     suffixes: of the files that hold it. data: whether decode(bytes) there returns the rows of such a file.
@@ -33,13 +33,13 @@ class Form:
 REGISTRY = {
     form.name: form
     for form in (
-        Form("table", (".txt",)),
-        Form("csv", (".csv",), data=True),
-        Form("json", (".json",), data=True),
-        Form("jsonl", (".jsonl", ".ndjson"), data=True),
-        Form("parquet", (".parquet",), data=True, binary=True, package="pyarrow"),
-        Form("markdown", (".md", ".markdown")),
-        Form("html", (".html", ".htm")),
+        ReportForm("table", (".txt",)),
+        ReportForm("csv", (".csv",), data=True),
+        ReportForm("json", (".json",), data=True),
+        ReportForm("jsonl", (".jsonl", ".ndjson"), data=True),
+        ReportForm("parquet", (".parquet",), data=True, binary=True, package="pyarrow"),
+        ReportForm("markdown", (".md", ".markdown")),
+        ReportForm("html", (".html", ".htm")),
     )
 }
 FORMS = tuple(form.name for form in REGISTRY.values() if not form.binary)

@@ -11,7 +11,7 @@ import numpy as np
 from ropeaudit.features.decay.analysis import Decay
 from ropeaudit.features.decay.men import searched
 from ropeaudit.reports import Report
-from ropeaudit.reports.charts.series import Point, Series
+from ropeaudit.reports.charts.series import DataPoint, Series
 from ropeaudit.reports.charts.terminal import curves
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.rope.setting import RopeSetting
@@ -236,4 +236,4 @@ def plotted(shapes: Sequence[Decay], width: int = 48, plain: bool = False) -> st
 
 
 def _curve(label: str, distances: Iterable[int], values: Iterable[float]) -> Series:
-    return Series(label, [Point(x, float(y)) for x, y in zip(distances, values, strict=True)])
+    return Series(label, [DataPoint(x, float(y)) for x, y in zip(distances, values, strict=True)])

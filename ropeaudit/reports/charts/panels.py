@@ -9,8 +9,8 @@ from typing import Any
 
 from ropeaudit.reports import Row
 from ropeaudit.reports.charts.series import (
+    DataPoint,
     Mark,
-    Point,
     Series,
     drift_series,
     inexact_marks,
@@ -84,20 +84,20 @@ def _caption(marks: Sequence[Mark]) -> str:
     return f"First inexact position: {'; '.join(parts)}." if parts else ""
 
 
-def _largest(points: Sequence[Point]) -> list[Point]:
+def _largest(points: Sequence[DataPoint]) -> list[DataPoint]:
     """Return the point of the largest drift at each offset."""
-    largest: dict[float, Point] = {}
+    largest: dict[float, DataPoint] = {}
     for point in points:
         if point.x not in largest or _size(point) > _size(largest[point.x]):
             largest[point.x] = point
     return list(largest.values())
 
 
-def _size(point: Point) -> float:
+def _size(point: DataPoint) -> float:
     return point.y if math.isfinite(point.y) else math.inf
 
 
-def thinned(points: Sequence[Point]) -> list[Point]:
+def thinned(points: Sequence[DataPoint]) -> list[DataPoint]:
     """Return at most `MOST_POINTS` points: of neighbours the largest drift stays, and so do both ends."""
     if len(points) <= MOST_POINTS:
         return list(points)

@@ -13,7 +13,7 @@ from ropeaudit.reports.numbers import printable, setting
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class DataPoint:
     """A value y at x: an offset, a distance or a wavelength, in tokens. row: what it was measured with."""
 
     x: float
@@ -29,7 +29,7 @@ class Series:
     """
 
     label: str
-    points: Sequence[Point]
+    points: Sequence[DataPoint]
     style: int = 0
     floor: float = math.nan
 
@@ -51,9 +51,9 @@ class Mark:
     format: str
 
 
-def points(rows: Iterable[Row], x: str, y: str) -> list[Point]:
+def points(rows: Iterable[Row], x: str, y: str) -> list[DataPoint]:
     """Return a point a row, from its columns `x` and `y`, x ascending; what is undefined is nan."""
-    return sorted((Point(row[x], number(row.get(y)), row) for row in rows), key=lambda point: point.x)
+    return sorted((DataPoint(row[x], number(row.get(y)), row) for row in rows), key=lambda point: point.x)
 
 
 def drift_series(rows: Iterable[Row], label_of: Callable[[Row], str]) -> list[Series]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ropeaudit.reports.charts.axes import Box, DriftAxes, drift_axes, spread
 from ropeaudit.reports.charts.panels import STYLES, Chart
-from ropeaudit.reports.charts.series import Mark, Point, Series
+from ropeaudit.reports.charts.series import DataPoint, Mark, Series
 from ropeaudit.reports.html.text import element, tag, text
 from ropeaudit.reports.numbers import short
 from ropeaudit.reports.verdicts import bad
@@ -99,7 +99,7 @@ def _line(axes: DriftAxes, line: Series) -> str:
     return element("g", "".join(parts), class_=f"s{style}")
 
 
-def _about(label: str, point: Point) -> str:
+def _about(label: str, point: DataPoint) -> str:
     """Return what a pointer on a marker shows."""
     return f"{label} at offset {point.x:,}: drift {short(point.y)} RMS, {point.row['verdict']}"
 
