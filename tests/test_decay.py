@@ -17,7 +17,8 @@ from ropeaudit.features.decay import report as reports_decay
 from ropeaudit.features.decay.command import decay
 from ropeaudit.inputs import qk
 from ropeaudit.main import cli, main
-from ropeaudit.reports import curves
+from ropeaudit.reports.charts import axes, terminal
+from ropeaudit.reports.charts.series import DataPoint, Series
 from ropeaudit.rope import scaling
 from ropeaudit.rope.setting import RopeSetting
 
@@ -212,22 +213,25 @@ def test_sampled_vectors_are_evenly_spaced() -> None:
 
 
 def test_readable_and_dense_distances() -> None:
-    assert curves.readable(0, 50000)[-3:] == [10000, 20000, 50000]
-    assert curves.readable(1000, 1032) == list(range(1000, 1033, 2))
-    assert curves.readable(7, 7) == [7]
+    assert axes.round_values(0, 50000)[-3:] == [10000, 20000, 50000]
+    assert axes.round_values(1000, 1032) == list(range(1000, 1033, 2))
+    assert axes.round_values(7, 7) == [7]
     for first, last in ((0, 50000), (1000, 1010), (5, 5), (0, 2**53 - 1)):
-        result = curves.dense(first, last)
+        result = terminal.dense(first, last)
         assert result[0] == first
         assert result[-1] == last
         assert result == sorted(set(result))
 
 
 def test_a_curve_is_drawn() -> None:
-    falling = curves.curve([0, 1, 2, 3], [3.0, 2.0, 1.0, 0.0], width=4, height=2, plain=True)
+    def line(xs, ys) -> Series:
+        return Series("", [DataPoint(x, y) for x, y in zip(xs, ys, strict=True)])
+
+    falling = terminal.curve(line([0, 1, 2, 3], [3.0, 2.0, 1.0, 0.0]), width=4, height=2, plain=True)
     assert falling == ["    3.00 ':.", "       0   ':", "         0  3"]
-    lines = curves.curve([0, 8], [1.0, 1.0], width=4, height=3)
+    lines = terminal.curve(line([0, 8], [1.0, 1.0]), width=4, height=3)
     assert lines == ["    1.00 ⠉⠉⠉⠉", "", "       0", "         0  8"]
-    crossing = curves.curve(range(9), [1.0, -1.0] * 4 + [1.0], width=9, height=2, plain=True)
+    crossing = terminal.curve(line(range(9), [1.0, -1.0] * 4 + [1.0]), width=9, height=2, plain=True)
     assert [line.split()[0] for line in crossing[:2]] == ["1.00", "-1.00"]
 
 
@@ -258,7 +262,7 @@ def test_the_headline_says_what_the_literature_says(capsys) -> None:
         assert message in report["headline"]
     distances = [row["distance"] for row in report["records"]]
     assert len(distances) == 4 * 16
-    assert distances[:16] == curves.readable(0, 50000)
+    assert distances[:16] == axes.round_values(0, 50000)
 
 
 def test_the_table_alone_has_curves(capsys) -> None:
@@ -312,7 +316,7 @@ def test_files_hold_what_was_asked_for(tmp_path, capsys) -> None:
     table, data = tmp_path / "a.txt", tmp_path / "b.csv"
     assert main(["decay", "--distance", "0-64", "-q", "-o", f"{table}", "-o", f"{data}"]) == 0
     assert table.read_text(encoding="utf-8") == capsys.readouterr().out
-    assert len(rows(data.read_text(encoding="utf-8"))) == 2 * len(curves.readable(0, 64))
+    assert len(rows(data.read_text(encoding="utf-8"))) == 2 * len(axes.round_values(0, 64))
     stages = json.loads((tmp_path / "b.csv.meta.json").read_text(encoding="utf-8"))
     assert stages["stages"] == {}
 

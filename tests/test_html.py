@@ -17,15 +17,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ropeaudit import reports
-from ropeaudit.arithmetic.formats import FORMATS
+from ropeaudit.arithmetic.formats import FORMATS, parse
 from ropeaudit.audits import records
 from ropeaudit.audits.audit import shift
 from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.features.report.report import merged
 from ropeaudit.main import main
 from ropeaudit.reports import Report
+from ropeaudit.reports.charts import panels, svg
+from ropeaudit.reports.charts.series import DataPoint, Mark, Series, position_format
 from ropeaudit.reports.drift import drift_report
-from ropeaudit.reports.html import series, svg
 from ropeaudit.reports.numbers import printable
 from ropeaudit.reports.reading import read, record
 
@@ -331,30 +332,32 @@ def test_every_command_makes_a_page(command: str, capsys) -> None:
 
 def test_first_inexact_positions() -> None:
     for fmt in FORMATS:
-        at, _ = series.first_inexact({"stages": f"position={fmt.name} angle=float32"})
-        assert at == min(2**fmt.precision, int(fmt.largest)) + 1
+        for stored in (fmt.name, f"float64/{fmt.name}"):
+            stage = position_format({"stages": f"position={stored} angle=float32", "dtype": "float32"})
+            assert stage is not None
+            assert stage.first_inexact_integer == min(2**fmt.precision, int(fmt.largest)) + 1
     for unknown in (None, "", "position=", "position=int7", "angle=float32", HOSTILE):
-        assert series.first_inexact({"stages": unknown}) is None
+        assert position_format({"stages": unknown}) is None
+    assert position_format({"stages": "input=float16", "dtype": "bfloat16"}) == parse("bfloat16")
 
 
 def test_drawings(snapshot) -> None:
     rows = [one.as_dict() for one in RESULTS]
-    charts, whole = series.charts(rows)
-    assert whole == len(charts) == 2
+    charts, count = panels.charts(rows)
+    assert count == len(charts) == 2
     assert charts[0].title.startswith("uniform")  # the worst first
-    assert list(charts[0].marks) == [257, 16777217]
-    assert [line.name for line in charts[0].lines] == ["float32", "bfloat16"]
+    assert charts[0].marks == [Mark(242, 257, "bfloat16"), Mark(16777202, 16777217, "float32")]
+    assert [line.label for line in charts[0].lines] == ["float32", "bfloat16"]
     for line in charts[0].lines:
-        stored = [one for one in RESULTS if (one.subject, one.dtype) == ("uniform", line.name)]
-        assert [(p.offset, p.value) for p in line.points] == [(one.offset, one.drift_rms) for one in stored]
+        stored = [one for one in RESULTS if (one.subject, one.dtype) == ("uniform", line.label)]
+        assert [(p.x, p.y) for p in line.points] == [(one.offset, one.drift_rms) for one in stored]
         assert line.floor == stored[0].floor_rms
-    assert svg.draw(charts[0], svg.axes(charts), 0) == snapshot
+    assert svg.draw(charts[0], svg.shared_axes(charts), 0) == snapshot
 
 
 def test_places_on_the_drawing() -> None:
-    points = [svg.Point(offset, value, "") for offset, value in ((0, 1e-4), (99, 1e-2), (9999, 1.0))]
-    chart = svg.Chart("t", "", "", [svg.Line("a", 0, points, math.nan)], [])
-    scale = svg.axes([chart])
+    points = [DataPoint(offset, value) for offset, value in ((0, 1e-4), (99, 1e-2), (9999, 1.0))]
+    scale = svg.shared_axes([panels.Chart("t", "", "", [Series("a", points)], [])])
     assert scale.x(99) - scale.x(0) == pytest.approx(scale.x(9999) - scale.x(99))  # log10(1 + offset)
     assert scale.y(1e-4) - scale.y(1e-2) == pytest.approx(scale.y(1e-2) - scale.y(1.0))
     assert scale.y(1e-4) == pytest.approx(scale.bottom)
@@ -368,25 +371,25 @@ WILD = st.floats() | st.sampled_from([0.0, 5e-324, 1.7e308, math.inf, math.nan])
 @settings(max_examples=60, deadline=None)
 def test_any_values_are_drawn_within_the_frame(values: list[tuple[int, float, float]]) -> None:
     rows = [RESULTS[0].as_dict() | {"offset": o, "drift_rms": d, "floor_rms": f} for o, d, f in values]
-    charts, _ = series.charts(rows)
-    scale = svg.axes(charts)
+    charts, _ = panels.charts(rows)
+    scale = svg.shared_axes(charts)
     plotted = svg.draw(charts[0], scale, 0)
     assert not re.search(r"[\"(,MLVH ](nan|inf)[\",) ]", re.sub("<(title|desc).*?</|nan, inf", "", plotted))
     for point in charts[0].lines[0].points:
-        assert 58 <= scale.x(point.offset) <= 370
-        assert 20 <= scale.y(point.value) <= 268
+        assert 58 <= scale.x(point.x) <= 370
+        assert 20 <= scale.y(point.y) <= 268
 
 
 def test_many_points_and_many_drawings_are_thinned_to_the_worst() -> None:
     one = RESULTS[0].as_dict()
     rows = [one | {"offset": i, "drift_rms": 1.0 + (i == 777)} for i in range(5000)]
-    (line,) = series.charts(rows)[0][0].lines
-    assert len(line.points) <= series.MOST_POINTS
-    assert (line.points[0].offset, line.points[-1].offset) == (0, 4999)
-    assert 777 in [point.offset for point in line.points]
+    (line,) = panels.charts(rows)[0][0].lines
+    assert len(line.points) <= panels.MOST_POINTS
+    assert (line.points[0].x, line.points[-1].x) == (0, 4999)
+    assert 777 in [point.x for point in line.points]
     rows = [one | {"model": f"m{i}", "verdict": "growing", "drift_relative": i / 40} for i in range(40)]
-    charts, whole = series.charts(rows)
-    assert (len(charts), whole) == (series.MOST_CHARTS, 40)
+    charts, count = panels.charts(rows)
+    assert (len(charts), count) == (panels.MOST_CHARTS, 40)
     assert charts[0].title.startswith("uniform, m39")
     text = reports.render("html", Report(rows, list(records.COLUMNS), ["model", "verdict"]))
     assert "The 12 worst of 40 are drawn" in text
@@ -408,9 +411,9 @@ def test_seeds_share_a_line_and_the_largest_counts() -> None:
         RESULTS[0].as_dict() | {"seed": seed, "drift_rms": value}
         for seed, value in ((0, 0.1), (1, 0.3), (2, 0.2))
     ]
-    ((chart,), whole) = series.charts(rows)
-    assert whole == 1
-    assert [point.value for point in chart.lines[0].points] == [0.3]
+    ((chart,), count) = panels.charts(rows)
+    assert count == 1
+    assert [point.y for point in chart.lines[0].points] == [0.3]
 
 
 def test_a_record_read_back_is_the_record(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from ropeaudit.features.plot import pictures as plots
 from ropeaudit.features.plot.heatmap import draw as draw_heatmap
 from ropeaudit.main import main
 from ropeaudit.recipes import named
+from ropeaudit.reports.charts import panels, svg
 
 SMALL = ["--heads", "2", "--seq-len", "40"]
 OFFSETS = (0, 1, 64, 4096, 131072)
@@ -116,6 +118,16 @@ def test_the_first_inexact_position_of_each_format_is_marked(sweep) -> None:
         "bfloat16: first inexact position 257": 257 - 39,
     }  # hf keeps positions in float32, whose first one is past these offsets
     assert parse("bf16").first_inexact_integer == 257
+
+
+def test_a_page_and_a_picture_mark_the_same_offsets(sweep) -> None:
+    rows = [row for row in sweep if row["subject"] == "uniform"]
+    (axes,) = drift.draw(rows).figure.axes
+    ((chart,), _) = panels.charts(rows)
+    plotted = svg.draw(chart, svg.shared_axes([chart]), 0)
+    labels = re.findall(r'class="said"[^>]*>([\d,]+)<', plotted)
+    assert sorted(text.xy[0] for text in axes.texts) == [mark.offset for mark in chart.marks] == [218, 2010]
+    assert [int(text.replace(",", "")) for text in labels] == [218, 2010]
 
 
 def test_many_lines_go_beside_the_axes_and_too_many_are_said(sweep) -> None:

@@ -8,17 +8,11 @@ from typing import Any, TypeVar
 import click
 
 from ropeaudit.console import overwriting
+from ropeaudit.reports import FORMS, REGISTRY
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FORMS = (
-    "table",
-    "csv",
-    "json",
-    "jsonl",
-    "markdown",
-    "html",
-)  # reports.FORMS, without importing it for --help
+_TABLE, *_OTHERS = (form.suffixes[0] for form in REGISTRY.values())
 
 
 def form(function: F) -> F:
@@ -54,7 +48,7 @@ def report_options(function: F) -> F:
             "outputs",
             multiple=True,
             metavar="FILE",
-            help="Write a file too: .csv, .json, .jsonl, .parquet, .md, .html or .txt. Repeatable.",
+            help=f"Write a file too: {', '.join(_OTHERS)} or {_TABLE}. Repeatable.",
         ),
     ):
         function = option(function)

@@ -1,29 +1,48 @@
-"""One report, many forms. Each form is a small file with render(report) -> text."""
+"""One report, many forms. Each form is a small file in `forms` and a line of `REGISTRY`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 from ropeaudit.errors import MissingPackage, UnknownName
 
 Row = Mapping[str, Any]
 
-# form -> module that renders it, suffixes of files that hold it
-_FORMS = {
-    "table": ("table", (".txt",)),
-    "csv": ("csv", (".csv",)),
-    "json": ("json", (".json",)),
-    "jsonl": ("jsonl", (".jsonl", ".ndjson")),
-    "markdown": ("markdown", (".md", ".markdown")),
-    "html": ("html", (".html", ".htm")),
+
+@dataclass(frozen=True, slots=True)
+class ReportForm:
+    """How a report is written: `forms/NAME.py` has render(report), which returns text, or bytes if binary.
+
+    suffixes: of the files that hold it. data: whether decode(bytes) there returns the rows of such a file.
+    binary: it goes into files alone. package: what it needs, which the extra called NAME installs.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    data: bool = False
+    binary: bool = False
+    package: str = ""
+
+
+# The one list of forms, a line each.
+REGISTRY = {
+    form.name: form
+    for form in (
+        ReportForm("table", (".txt",)),
+        ReportForm("csv", (".csv",), data=True),
+        ReportForm("json", (".json",), data=True),
+        ReportForm("jsonl", (".jsonl", ".ndjson"), data=True),
+        ReportForm("parquet", (".parquet",), data=True, binary=True, package="pyarrow"),
+        ReportForm("markdown", (".md", ".markdown")),
+        ReportForm("html", (".html", ".htm")),
+    )
 }
-# The same for forms that are no text and go into files alone; each has encode(report) -> bytes, and `needs`.
-_BINARY = {"parquet": ("parquet", (".parquet",))}
-FORMS = tuple(_FORMS)
+FORMS = tuple(form.name for form in REGISTRY.values() if not form.binary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +70,37 @@ class Report:
 
 def render(form: str, report: Report) -> str:
     """Return the report as text in the named form, with a newline at its end. Raises: UnknownName."""
-    if form not in _FORMS:
+    if form not in FORMS:
         raise UnknownName("report format", form, FORMS)
-    module = import_module(f"ropeaudit.reports.forms.{_FORMS[form][0]}")
-    text: str = module.render(report)
+    text: str = _module(form).render(report)
     return text
 
 
 def encoded(form: str, report: Report) -> bytes:
-    """Return the report as bytes of a file; bytes in names that are no text are written out."""
-    if form not in _BINARY:
-        return render(form, report).encode("utf-8", "backslashreplace")
-    module = import_module(f"ropeaudit.reports.forms.{_BINARY[form][0]}")
-    result: bytes = module.encode(report)
-    return result
+    """Return the report as bytes of a file; bytes in names that are no text are written out.
+
+    Raises: UnknownName.
+    """
+    if form in REGISTRY and REGISTRY[form].binary:
+        content: bytes = _module(form).render(report)
+        return content
+    return render(form, report).encode("utf-8", "backslashreplace")
+
+
+def decoded(form: str, content: bytes) -> Iterable[Row]:
+    """Return the rows of a data file as they stand there. Damaged content raises errors of many kinds."""
+    rows: Iterable[Row] = _module(form).decode(content)
+    return rows
+
+
+def _module(form: str) -> ModuleType:
+    return import_module(f"ropeaudit.reports.forms.{form}")
 
 
 def check_installed(form: str) -> None:
     """Raise MissingPackage if a form needs a package that is not there, before any work is done."""
-    if form in _BINARY:
-        needed(import_module(f"ropeaudit.reports.forms.{_BINARY[form][0]}").NEEDS, f"a .{form} file", form)
+    if form in REGISTRY and REGISTRY[form].package:
+        needed(REGISTRY[form].package, f"a .{form} file", form)
 
 
 def needed(package: str, what: str, extra: str) -> None:
@@ -81,9 +111,8 @@ def needed(package: str, what: str, extra: str) -> None:
 
 def form_of(path: str) -> str:
     """Return the form that a file's suffix asks for. Raises: UnknownName."""
-    every = _FORMS | _BINARY
-    for form, (_, suffixes) in every.items():
-        if path.lower().endswith(suffixes):
-            return form
-    known = [suffix for _, suffixes in every.values() for suffix in suffixes]
+    for form in REGISTRY.values():
+        if path.lower().endswith(form.suffixes):
+            return form.name
+    known = [suffix for form in REGISTRY.values() for suffix in form.suffixes]
     raise UnknownName("kind of file", path, known)

@@ -10,7 +10,8 @@ from ropeaudit.audits import records
 from ropeaudit.audits.records import Record
 from ropeaudit.inputs import masks
 from ropeaudit.reports import Report, headlines, settings, verdicts
-from ropeaudit.reports.numbers import percent, printable, short
+from ropeaudit.reports.charts.series import Series, points
+from ropeaudit.reports.numbers import percent, short
 
 LEGEND = (
     "drift: score at the offset minus the exact score; self drift: minus the subject's own score at "
@@ -114,29 +115,25 @@ def drift_report(
 
 def plotted(results: Sequence[Record], width: int = 48, plain: bool = False) -> str:
     """Return small curves as text: RMS drift over the offset, of every subject and dtype."""
-    from ropeaudit.reports.curves import curve  # loads numpy
+    from ropeaudit.reports.charts.terminal import curves  # loads numpy
 
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in results:
         same = (getattr(record, name) for name in records.IDENTITY if name not in ("offset", "length"))
         groups.setdefault(tuple(same), []).append(record)
-    parts = []
-    for some in groups.values():
-        points = sorted((one.offset, one.drift_rms) for one in some if one.offset >= 0)
-        finite = [(x, y) for x, y in points if math.isfinite(y)]
-        if len(finite) > 1:
-            nonfinite = [str(x) for x, y in points if math.isnan(y)]
-            left_out = (
-                f" (nan at {', '.join(nonfinite[:3])}{', ...' if len(nonfinite) > 3 else ''})"
-                if nonfinite
-                else ""
-            )
-            model = "" if some[0].model == "none" else f"{some[0].model} "
-            title = f"{model}{some[0].subject} {some[0].dtype}: drift rms over the offset{left_out}"
-            xs, ys = zip(*finite, strict=True)
-            parts.append("\n".join([printable(title), *curve(xs, ys, width, plain=plain)]))
-    left = len(parts) - _MOST_CURVES
-    return "\n\n".join([*parts[:_MOST_CURVES], *([f"{left} more curves are not drawn."] if left > 0 else [])])
+    lines = [_curve(group) for group in groups.values()]
+    return curves([line for line in lines if len(line.points) > 1], _MOST_CURVES, width, plain)
+
+
+def _curve(group: Sequence[Record]) -> Series:
+    """Return the finite drift of a subject at offsets from 0 on; the label names offsets where it is not."""
+    line = Series("", points((one.as_dict() for one in group if one.offset >= 0), "offset", "drift_rms"))
+    left_out = ""
+    if nonfinite := list(map(str, line.nonfinite())):
+        left_out = f" (nan at {', '.join(nonfinite[:3])}{', ...' if len(nonfinite) > 3 else ''})"
+    model = "" if group[0].model == "none" else f"{group[0].model} "
+    label = f"{model}{group[0].subject} {group[0].dtype}: drift rms over the offset{left_out}"
+    return Series(label, [point for point in line.points if math.isfinite(point.y)])
 
 
 def headline(results: Sequence[Record]) -> str:

@@ -6,10 +6,9 @@ Files of an older schema are read, and what they lack is None; a newer one is re
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +17,6 @@ from ropeaudit.audits import records
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import BadInput
 from ropeaudit.reports import Row
-from ropeaudit.reports.forms import csv as csv_form
 
 T = TypeVar("T")
 _LARGEST = 2**128  # whole number; beyond any that is written
@@ -31,7 +29,7 @@ def read(path: str) -> list[Row]:
     Raises: BadInput, MissingPackage.
     """
     form = reports.form_of(path)
-    if form not in _READERS:
+    if not reports.REGISTRY[form].data:
         raise BadInput(f"{path!r} is for readers; give the .csv, .json or .jsonl of the same report")
     reports.check_installed(form)
     return _checked(path, _parsed(path, lambda content: _rows(form, content)))
@@ -125,49 +123,6 @@ def check(path: str, row: Mapping[str, Any]) -> None:
         )
 
 
-def _csv(content: bytes) -> Iterator[Mapping[str, Any]]:
-    reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig")), strict=True)  # spreadsheets add a mark
-    _check_header(reader.fieldnames or ())
-    for row in reader:
-        if None in row or None in row.values():
-            raise ValueError(f"line {reader.line_num} has another number of cells than the header")
-        if any(row.values()):  # spreadsheets write lines of empty cells
-            yield {name: csv_form.restored(cell) for name, cell in row.items()}
-
-
-def _check_header(names: Sequence[str]) -> None:
-    """Raise ValueError unless the first line of a CSV names columns of a row."""
-    if "subject" in names and "offset" in names:
-        return
-    for mark in ";\t":
-        if "offset" in " ".join(names).split(mark):
-            raise ValueError(f"its cells are parted by {mark!r}; save it with commas and decimal points")
-    raise ValueError("its first line has no subject and offset" if names else "it is empty")
-
-
-def _json(content: bytes) -> Iterable[Mapping[str, Any]]:
-    result: list[Mapping[str, Any]] = json.loads(content)["records"]
-    return result
-
-
-def _lines(content: bytes) -> Iterator[Mapping[str, Any]]:
-    for line in content.decode("utf-8-sig").split("\n"):  # other line ends may stand in a name
-        if line.strip():
-            yield json.loads(line)
-
-
-def _parquet(content: bytes) -> Iterable[Mapping[str, Any]]:
-    from ropeaudit.reports.forms import parquet
-
-    return parquet.decode(content)
-
-
-_READERS: Mapping[str, Callable[[bytes], Iterable[Mapping[str, Any]]]] = {
-    "csv": _csv,
-    "json": _json,
-    "jsonl": _lines,
-    "parquet": _parquet,
-}
 _DAMAGED = (
     OSError,
     ValueError,
@@ -181,7 +136,7 @@ _DAMAGED = (
 
 
 def _rows(form: str, content: bytes) -> list[Row]:
-    return [_typed(row, number) for number, row in enumerate(_READERS[form](content), 1)]
+    return [_typed(row, number) for number, row in enumerate(reports.decoded(form, content), 1)]
 
 
 def _typed(row: Mapping[str, Any], number: int) -> Row:

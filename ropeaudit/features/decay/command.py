@@ -135,11 +135,11 @@ def _distances(items: Sequence[str], settings: Sequence[Chosen]) -> list[int]:
     from ropeaudit.console import values
     from ropeaudit.errors import UsageError
     from ropeaudit.features.decay.analysis import check
-    from ropeaudit.reports.curves import readable
+    from ropeaudit.reports.charts.axes import round_values
 
     if not items:
         known = [one.maximum for one in settings if one.maximum is not None]
-        return readable(0, max(known, default=_USUAL))
+        return round_values(0, max(known, default=_USUAL))
     results: list[int] = []
     for word in [part for text in items for part in text.split(",")]:
         match = _PLAIN_RANGE.fullmatch(word.strip())
@@ -150,7 +150,7 @@ def _distances(items: Sequence[str], settings: Sequence[Chosen]) -> list[int]:
         if first > last:
             raise UsageError(f"--distance {word.strip()!r} does not count upwards; try 0-50000")
         check([first, last])
-        results += readable(first, last)
+        results += round_values(first, last)
     check(results)
     return list(dict.fromkeys(results))
 
@@ -174,7 +174,7 @@ def _run(
     """Return every job's curves, the exact ones on dense distances, and whether the user broke it off."""
     from ropeaudit.console.progress import Progress
     from ropeaudit.features.decay import analysis
-    from ropeaudit.reports.curves import dense
+    from ropeaudit.reports.charts.terminal import dense
 
     progress = Progress(options["quiet"])
     results: list[Decay] = []

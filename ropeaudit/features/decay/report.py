@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ import numpy as np
 from ropeaudit.features.decay.analysis import Decay
 from ropeaudit.features.decay.men import searched
 from ropeaudit.reports import Report
-from ropeaudit.reports.curves import curve
-from ropeaudit.reports.numbers import percent, printable, short
+from ropeaudit.reports.charts.series import DataPoint, Series
+from ropeaudit.reports.charts.terminal import curves
+from ropeaudit.reports.numbers import percent, short
 from ropeaudit.rope.setting import RopeSetting
 
 SCHEMA = 1
@@ -220,18 +221,19 @@ def _or_none(distance: int | None) -> str:
 
 def plotted(shapes: Sequence[Decay], width: int = 48, plain: bool = False) -> str:
     """Return small curves as text: RMS score of every q and k, and RoFormer's bound, over distance 0."""
-    charts: list[tuple[str, Sequence[int], Any]] = []
-    for one in shapes:
-        if one.start:
-            title = f"{one.label} {one.inputs.source}: RMS score / that at distance 0"
-            charts.append((title, one.distances, one.scores.rms / one.start))
-    for one in {(shape.label, shape.setting): shape for shape in shapes}.values():
-        charts.append((f"{one.label}: RoFormer's bound", one.distances, one.exact.bound))
-    parts = [
-        "\n".join([printable(title), *curve(xs, ys, width, plain=plain)])
-        for title, xs, ys in charts[:_MOST_CURVES]
-        if len(xs) > 1 and np.isfinite(ys).all()
+    lines = [
+        _curve(
+            f"{one.label} {one.inputs.source}: RMS score / that at distance 0",
+            one.distances,
+            one.scores.rms / one.start,
+        )
+        for one in shapes
+        if one.start
     ]
-    if len(charts) > _MOST_CURVES:
-        parts.append(f"{len(charts) - _MOST_CURVES} more curves are not drawn.")
-    return "\n\n".join(parts)
+    for one in {(shape.label, shape.setting): shape for shape in shapes}.values():
+        lines.append(_curve(f"{one.label}: RoFormer's bound", one.distances, one.exact.bound))
+    return curves(lines, _MOST_CURVES, width, plain)
+
+
+def _curve(label: str, distances: Iterable[int], values: Iterable[float]) -> Series:
+    return Series(label, [DataPoint(x, float(y)) for x, y in zip(distances, values, strict=True)])

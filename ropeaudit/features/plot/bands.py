@@ -8,32 +8,35 @@ from typing import Any
 
 from ropeaudit.features.plot import style
 from ropeaudit.features.plot.style import Picture
+from ropeaudit.reports.charts.series import Series, points
 from ropeaudit.reports.numbers import part
 
 
 def draw(rows: Sequence[Mapping[str, Any]], length: int) -> Picture:
     """Return the picture of rows by pair. length: positions of the sequence, where fast pairs end."""
-    stored, notes = style.cases(rows, style.MOST_LINES)
-    title = _title(stored, length)
-    built, (axes,) = style.figure(title)
+    cases, notes = style.cases(rows, style.MOST_LINES)
+    title = _title(cases, length)
+    figure, (axes,) = style.figure(title)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    nonfinite, zero = [], []
-    for number, (name, some) in enumerate(stored.items()):
+    nonfinite: set[float] = set()
+    zeros: set[float] = set()
+    for number, (name, group) in enumerate(cases.items()):
         look = style.line(number) | {"markersize": 3.5, "linewidth": 1.0}
-        pairs = [(row["wavelength"], row["part_rms"]) for row in some if _finite(row["wavelength"])]
-        pairs = sorted((x, math.nan if y is None else y) for x, y in pairs)
-        nonfinite += [x for x, y in pairs if math.isnan(y)]
-        zero += [x for x, y in pairs if y == 0]
-        axes.plot([x for x, _ in pairs], [y if y else math.nan for _, y in pairs], label=name, **look)
-        for row in some:
+        pairs = [row for row in group if _finite(row["wavelength"])]
+        line = Series(name, points(pairs, "wavelength", "part_rms"), number)
+        nonfinite.update(line.nonfinite())
+        zeros.update(line.zeros())
+        values = [point.y if point.y else math.nan for point in line.points]
+        axes.plot([point.x for point in line.points], values, label=name, **look)
+        for row in group:
             if isinstance(row["pair"], str) and row["part_rms"]:  # of no pair
                 dots = {"color": look["color"], "linestyle": (0, (1, 2)), "linewidth": 1.0}
                 axes.axhline(row["part_rms"], label=f"{name}: {row['pair']}", **dots)
     if nonfinite:
-        style.edge(axes, sorted(set(nonfinite)), True, style.RED, "nan or infinite")
-    if zero:
-        style.edge(axes, sorted(set(zero)), False, style.GREY, "no drift at all")
+        style.edge(axes, sorted(nonfinite), True, style.RED, "nan or infinite")
+    if zeros:
+        style.edge(axes, sorted(zeros), False, style.GREY, "no drift at all")
     if length:
         axes.axvline(length, color=style.GREY, linewidth=0.8, linestyle=(0, (2, 2)))
         text = f"← fast   {length:,} positions   slow →"
@@ -43,11 +46,11 @@ def draw(rows: Sequence[Mapping[str, Any]], length: int) -> Picture:
     axes.set_xlabel("wavelength of the frequency pair (tokens of a full turn)")
     axes.set_ylabel("RMS drift of the pair (score units)")
     style.legend(axes)
-    return Picture(built, title, notes)
+    return Picture(figure, title, notes)
 
 
 def _title(groups: Mapping[str, Sequence[Mapping[str, Any]]], length: int) -> str:
-    """Say where the drift of the case that drifts most sits."""
+    """Return where the drift of the case that drifts most sits."""
 
     def drift(name: str) -> float:
         return math.fsum(row["part_rms"] ** 2 for row in groups[name] if row["part_rms"] is not None)

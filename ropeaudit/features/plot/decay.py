@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ropeaudit.features.plot import style
 from ropeaudit.features.plot.style import Picture
+from ropeaudit.reports.charts.series import Series, points
 from ropeaudit.reports.numbers import printable
 
 if TYPE_CHECKING:
@@ -23,34 +23,36 @@ _PANELS = {
 def draw(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
     """Return the picture of rows of `ropeaudit decay`; distances in tokens."""
     several = len({row.get("setting") for row in rows}) > 1
-    groups: dict[str, dict[str, list[Mapping[str, Any]]]] = {name: {} for name in _PANELS}
-    for row in sorted(rows, key=lambda row: row["distance"]):
-        where = [str(row["setting"])] if several else []
-        groups["rms_relative"].setdefault(" ".join([*where, str(row.get("source"))]), []).append(row)
-        for name in ("bound", "men_sum"):
-            groups[name].setdefault(where[0] if where else "exact", []).append(row)
-    built, panels = style.figure(headline, len(_PANELS), 8.0, sharex=True)
+    figure, panels = style.figure(headline, len(_PANELS), 8.0, sharex=True)
     notes: list[str] = []
     for axes, (column, axis_label) in zip(panels, _PANELS.items(), strict=True):
-        stored, message = style.limited(groups[column], style.MOST_LINES, "lines")
-        notes += message
-        for number, (name, some) in enumerate(stored.items()):
-            points = {row["distance"]: row.get(column) for row in some}
-            values = [math.nan if y is None else y for y in points.values()]
-            axes.plot(list(points), values, label=printable(name), **style.line(number))
-            nonfinite = [x for x, y in zip(points, values, strict=True) if math.isnan(y)]
-            if nonfinite:
+        lines, left_out = style.limited(_lines(rows, column, several), style.MOST_LINES, "lines")
+        notes += left_out
+        for number, (name, line) in enumerate(lines.items()):
+            values = [point.y for point in line.points]
+            axes.plot([point.x for point in line.points], values, label=printable(name), **style.line(number))
+            if nonfinite := line.nonfinite():
                 style.edge(axes, nonfinite, True, style.RED, "undefined")
         style.offsets_axis(axes, [row["distance"] for row in rows])
         axes.axhline(0, color="black", linewidth=0.6)
         axes.set_ylabel(axis_label, fontsize=8)
-        if len(stored) > 1 or column == "rms_relative":
+        if len(lines) > 1 or column == "rms_relative":
             style.legend(axes)
     firsts = {str(row["setting"]): row["first_failing"] for row in rows if row.get("first_failing")}
     for number, (name, first) in enumerate(firsts.items()):
         _mark(panels[-1], first, f"{printable(name)}: " if several else "", number)
     panels[-1].set_xlabel("distance between query and key (tokens)")
-    return Picture(built, headline, list(dict.fromkeys(notes)))
+    return Picture(figure, headline, list(dict.fromkeys(notes)))
+
+
+def _lines(rows: Sequence[Mapping[str, Any]], column: str, several: bool) -> dict[str, Series]:
+    """Return the lines of a panel by name: one a setting, of scores one a source of q and k too."""
+    groups: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: row["distance"]):
+        words = [str(row["setting"])] if several else []
+        words += [str(row.get("source"))] if column == "rms_relative" else []
+        groups.setdefault(" ".join(words) or "exact", {})[row["distance"]] = row
+    return {name: Series(name, points(group.values(), "distance", column)) for name, group in groups.items()}
 
 
 def _mark(axes: Axes, first: float, name: str, number: int) -> None:

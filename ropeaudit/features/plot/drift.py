@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits.summary import severity
 from ropeaudit.features.plot import style
 from ropeaudit.features.plot.style import Picture
-from ropeaudit.reports import settings
+from ropeaudit.reports import Row
+from ropeaudit.reports.charts.series import Mark, Series, drift_series, inexact_marks, label, varying_settings
 from ropeaudit.reports.numbers import short
 from ropeaudit.reports.verdicts import bad
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Row = Mapping[str, Any]
 _EXPECTED = {  # column -> how it is drawn, what it is called
     "predicted_rms": ((0, (1, 1.5)), "predicted RMS"),
     "bound_max": ((0, (6, 2)), "bound of the largest |drift|"),
@@ -28,97 +28,90 @@ _MOST_EXPECTED = 4  # lines beside which they can be told apart
 
 def draw(rows: Sequence[Row]) -> Picture:
     """Return the picture of rows of `ropeaudit shift`; drift in score units, offsets in tokens."""
-    seen = [row for row in rows if row.get("verdict") != "refused"]
-    several = settings.varying([{name: row.get(name) for name in settings.NAMES} for row in seen])
-    groups: dict[str, list[Row]] = {}
-    for row in sorted(seen, key=lambda row: row["offset"]):
-        groups.setdefault(style.named(row, several), []).append(row)
-    stored, notes = style.limited(groups, style.MOST_LINES, "lines")
-    title = _title(seen)
-    built, (axes,) = style.figure(title)
+    measured = [row for row in rows if row.get("verdict") != "refused"]
+    columns = varying_settings(measured)
+    by_offset = sorted(measured, key=lambda row: row["offset"])
+    named = {line.label: line for line in drift_series(by_offset, lambda row: label(row, columns))}
+    shown, notes = style.limited(named, style.MOST_LINES, "lines")
+    lines = [replace(line, label=name) for name, line in shown.items()]
+    title = _title(measured)
+    figure, (axes,) = style.figure(title)
     axes.set_yscale("log")
-    for number, (name, some) in enumerate(stored.items()):
-        _line(axes, some, name, style.line(number))
-    if len(stored) <= _MOST_EXPECTED:
-        _expected(axes, stored)
+    for line in lines:
+        _line(axes, line)
+    if len(lines) <= _MOST_EXPECTED:
+        _expected(axes, lines)
     else:
         notes.append(f"floors, predictions and bounds are drawn beside up to {_MOST_EXPECTED} lines")
-    _edges(axes, stored)
-    _out_of_tolerance(axes, stored)
-    style.offsets_axis(axes, [row["offset"] for row in seen])
-    _formats(axes, seen)
+    _edges(axes, lines)
+    _out_of_tolerance(axes, lines)
+    style.offsets_axis(axes, [row["offset"] for row in measured])
+    _marks(axes, inexact_marks(measured))
     axes.set_xlabel("offset added to every position (tokens)")
     axes.set_ylabel("RMS drift (score units)")
     style.legend(axes)
-    if len(seen) < len(rows):
-        notes.append(f"{len(rows) - len(seen)} rows were refused and have nothing to draw")
-    return Picture(built, title, notes)
+    if len(measured) < len(rows):
+        notes.append(f"{len(rows) - len(measured)} rows were refused and have nothing to draw")
+    return Picture(figure, title, notes)
 
 
-def _line(axes: Axes, some: Sequence[Row], name: str, look: Mapping[str, Any]) -> None:
-    values = [row["drift_rms"] if row["drift_rms"] > 0 else math.nan for row in some]  # nan breaks the line
-    axes.plot([row["offset"] for row in some], values, label=name, **look)
-    sampled = [row for row in some if row.get("drift_rms_low") is not None]
+def _line(axes: Axes, line: Series) -> None:
+    """Draw a line, broken where a value has no place on the axis, and the interval of sampled values."""
+    look = style.line(line.style)
+    values = [point.y if point.y > 0 else math.nan for point in line.points]
+    axes.plot([point.x for point in line.points], values, label=line.label, **look)
+    sampled = [point for point in line.points if point.row.get("drift_rms_low") is not None]
     if sampled:
-        low, high = ([float(row[f"drift_rms_{end}"]) for row in sampled] for end in ("low", "high"))
-        axes.fill_between([row["offset"] for row in sampled], low, high, color=look["color"], alpha=0.2, lw=0)
+        low, high = ([float(point.row[f"drift_rms_{end}"]) for point in sampled] for end in ("low", "high"))
+        axes.fill_between([point.x for point in sampled], low, high, color=look["color"], alpha=0.2, lw=0)
 
 
-def _expected(axes: Axes, groups: Mapping[str, Sequence[Row]]) -> None:
+def _expected(axes: Axes, lines: Sequence[Series]) -> None:
     """Draw floors, predictions and bounds in the colour of their line; the legend names them once."""
-    reported = set()
-    for number, some in enumerate(groups.values()):
-        for column, (dash, label) in _EXPECTED.items():
-            points = [(row["offset"], row.get(column)) for row in some]
-            stored = [(x, y) for x, y in points if y is not None and 0 < y < math.inf]
-            if stored:
-                xs, ys = zip(*stored, strict=True)
-                look = {"color": style.line(number)["color"], "linestyle": dash, "linewidth": 0.9}
-                axes.plot(xs, ys, alpha=0.65, label=None if label in reported else label, **look)
-                reported.add(label)
+    labels = set()
+    for line in lines:
+        for column, (dash, text) in _EXPECTED.items():
+            points = [(point.x, point.row.get(column)) for point in line.points]
+            on_scale = [(x, y) for x, y in points if y is not None and 0 < y < math.inf]
+            if on_scale:
+                xs, ys = zip(*on_scale, strict=True)
+                look = {"color": style.line(line.style)["color"], "linestyle": dash, "linewidth": 0.9}
+                axes.plot(xs, ys, alpha=0.65, label=None if text in labels else text, **look)
+                labels.add(text)
 
 
-def _edges(axes: Axes, groups: Mapping[str, Sequence[Row]]) -> None:
+def _edges(axes: Axes, lines: Sequence[Series]) -> None:
     """Mark what is not on the scale, in the colour of its line; the legend names each kind once."""
-    kinds: tuple[tuple[bool, str, Callable[[float], bool]], ...] = (
-        (True, "nan or infinite scores", math.isnan),
-        (False, "no drift at all", lambda value: value == 0),
-    )
-    for top, label, holds in kinds:
-        reported = False
-        for number, some in enumerate(groups.values()):
-            if xs := [row["offset"] for row in some if holds(row["drift_rms"])]:
-                style.edge(axes, xs, top, style.line(number)["color"], "_" if reported else label)
-                reported = True
+    for top, text in ((True, "nan or infinite scores"), (False, "no drift at all")):
+        for line in lines:
+            if xs := line.nonfinite() if top else line.zeros():
+                style.edge(axes, xs, top, style.line(line.style)["color"], text)
+                text = "_"
 
 
-def _out_of_tolerance(axes: Axes, groups: Mapping[str, Sequence[Row]]) -> None:
+def _out_of_tolerance(axes: Axes, lines: Sequence[Series]) -> None:
     """Ring the points that are not good enough; the legend says so once."""
-    rows = [row for some in groups.values() for row in some if bad(row) and 0 < row["drift_rms"] < math.inf]
-    if rows:
+    points = [point for line in lines for point in line.points if bad(point.row) and 0 < point.y < math.inf]
+    if points:
         look: dict[str, Any] = {
             "marker": "o",
             "markersize": 11,
             "markerfacecolor": "none",
             "markeredgecolor": style.RED,
         }
-        places = [row["offset"] for row in rows], [row["drift_rms"] for row in rows]
+        places = [point.x for point in points], [point.y for point in points]
         axes.plot(*places, linestyle="none", zorder=1, label="out of tolerance", **look)
 
 
-def _formats(axes: Axes, rows: Sequence[Row]) -> None:
-    """Mark the offset at which the sequence reaches a position that a format cannot hold."""
-    names = dict.fromkeys(name for row in rows if (name := _position_format(row)))
-    length = max((row.get("seq_len") or 1 for row in rows), default=1)
+def _marks(axes: Axes, marks: Sequence[Mark]) -> None:
+    """Mark the offsets at which the sequence reaches a position that a format cannot hold."""
     left, right = axes.get_xlim()
-    for name in names:
-        position = parse(name).first_inexact_integer
-        at = position - length + 1
-        if left <= at <= right:
-            axes.axvline(at, color=style.GREY, linewidth=0.8, linestyle=(0, (2, 2)))
+    for mark in marks:
+        if left <= mark.offset <= right:
+            axes.axvline(mark.offset, color=style.GREY, linewidth=0.8, linestyle=(0, (2, 2)))
             axes.annotate(
-                f"{name}: first inexact\nposition {position:,}",
-                (at, 0.02),
+                f"{mark.format}: first inexact\nposition {mark.position:,}",
+                (mark.offset, 0.02),
                 xycoords=axes.get_xaxis_transform(),
                 xytext=(3, 0),
                 textcoords="offset points",
@@ -131,27 +124,20 @@ def _formats(axes: Axes, rows: Sequence[Row]) -> None:
             )
 
 
-def _position_format(row: Row) -> str | None:
-    """The format in which a row's positions are stored, the model's where nothing else is known."""
-    stages = dict(word.partition("=")[::2] for word in (row.get("stages") or "").split())
-    name = stages.get("position", row.get("dtype"))
-    return str(name).rpartition("/")[2] if name else None
-
-
-def _title(rows: Sequence[Row]) -> str:
-    """The finding: what drifts most, how much more than at its floor, and what is lost."""
+def _title(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return what drifts most, how much more than at its floor, and where scores are not finite."""
     if not rows:
         return "Nothing was measured."
     nonfinite = [row for row in rows if severity(row, "drift_rms") == math.inf]
-    left = [row for row in rows if severity(row, "drift_rms") < math.inf]
-    message = []
-    if left:
-        worst = max(left, key=lambda row: severity(row, "drift_rms"))
-        times = f"{short(worst['drift_rms'])} RMS"
+    finite = [row for row in rows if severity(row, "drift_rms") < math.inf]
+    parts = []
+    if finite:
+        worst = max(finite, key=lambda row: severity(row, "drift_rms"))
+        size = f"{short(worst['drift_rms'])} RMS"
         if worst.get("floor_rms") and worst["drift_rms"] > 2 * worst["floor_rms"]:
-            times += f", {worst['drift_rms'] / worst['floor_rms']:.3g} times its floor"
-        message.append(f"{style.named(worst, ())} drifts most: {times}, at offset {worst['offset']:,}")
+            size += f", {worst['drift_rms'] / worst['floor_rms']:.3g} times its floor"
+        parts.append(f"{label(worst, ())} drifts most: {size}, at offset {worst['offset']:,}")
     if nonfinite:
         first = min(nonfinite, key=lambda row: abs(row["offset"]))
-        message.append(f"{style.named(first, ())} has nan or infinite scores at offset {first['offset']:,}")
-    return "; ".join(message)
+        parts.append(f"{label(first, ())} has nan or infinite scores at offset {first['offset']:,}")
+    return "; ".join(parts)

@@ -10,24 +10,24 @@ from ropeaudit.features.plot.style import Picture
 from ropeaudit.reports.numbers import short
 
 
-def draw(results: Heatmap) -> Picture:
+def draw(heatmap: Heatmap) -> Picture:
     """Return the picture; hidden scores are white, those that are not finite red."""
     from matplotlib.colors import ListedColormap, LogNorm
     from matplotlib.patches import Patch
 
-    title = _title(results)
-    built, (axes,) = style.figure(title, height=6.4)
-    shown = results.drift[~results.hidden & (results.drift > 0)]
+    title = _title(heatmap)
+    figure, (axes,) = style.figure(title, height=6.4)
+    shown = heatmap.drift[~heatmap.hidden & (heatmap.drift > 0)]
     low, high = (float(shown.min()), float(shown.max())) if shown.size else (1.0, 1.0)
     low = max(low, high * 1e-4, float(np.percentile(shown, 2)) if shown.size else 0.0)
-    visible = np.where(results.hidden | (results.drift <= low), low, results.drift)
+    visible = np.where(heatmap.hidden | (heatmap.drift <= low), low, heatmap.drift)
     image = axes.imshow(
-        np.ma.masked_array(visible, results.hidden | np.isnan(results.drift)),
+        np.ma.masked_array(visible, heatmap.hidden | np.isnan(heatmap.drift)),
         norm=LogNorm(low, max(high, low * 1.001)),
         cmap="cividis",
         interpolation="nearest",
     )
-    nonfinite = ~results.hidden & np.isnan(results.drift)
+    nonfinite = ~heatmap.hidden & np.isnan(heatmap.drift)
     if nonfinite.any():
         axes.imshow(
             np.ma.masked_array(nonfinite, ~nonfinite),
@@ -41,16 +41,16 @@ def draw(results: Heatmap) -> Picture:
     axes.set_xlabel("key n (index before the shift)")
     axes.set_ylabel("query m (index before the shift)")
     if shown.size:
-        over = "|drift|" if results.heads == 1 else f"RMS drift over {results.heads} heads"
-        built.colorbar(image, ax=axes, label=f"{over} (score units)", extend="min", shrink=0.85)
-    return Picture(built, title)
+        over = "|drift|" if heatmap.heads == 1 else f"RMS drift over {heatmap.heads} heads"
+        figure.colorbar(image, ax=axes, label=f"{over} (score units)", extend="min", shrink=0.85)
+    return Picture(figure, title)
 
 
-def _title(results: Heatmap) -> str:
-    who = f"{results.recipe.recipe.name} {results.recipe.dtype} at offset {results.offset:,}"
-    if results.largest is None:
-        seen = ~results.hidden
-        nonfinite, scores = int((seen & np.isnan(results.drift)).sum()), int(seen.sum())
+def _title(heatmap: Heatmap) -> str:
+    who = f"{heatmap.recipe.recipe.name} {heatmap.recipe.dtype} at offset {heatmap.offset:,}"
+    if heatmap.largest is None:
+        seen = ~heatmap.hidden
+        nonfinite, scores = int((seen & np.isnan(heatmap.drift)).sum()), int(seen.sum())
         return f"{who}: {nonfinite} of {scores} scores by query and key are nan or infinite in some head"
-    value, head, query, key = results.largest
+    value, head, query, key = heatmap.largest
     return f"{who}: the largest |drift| is {short(value)}, of query {query} and key {key} in head {head}"

@@ -19,11 +19,11 @@ _HATCHES = dict(zip(_CAUSES, style.HATCHES, strict=False))
 
 def draw(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
     """Return the picture of rows by stage; `headline` is the finding of their report."""
-    stored, notes = style.cases(rows, _MOST)
-    most = max((len(some) for some in stored.values()), default=1)
-    built, panels = style.figure(headline, len(stored), 1.3 + len(stored) * (0.6 + 0.2 * most), sharex=True)
-    for axes, (name, some) in zip(panels, stored.items(), strict=True):
-        order = sorted(some, key=lambda row: (*STAGES, row["stage"]).index(row["stage"]))
+    cases, notes = style.cases(rows, _MOST)
+    most = max(map(len, cases.values()), default=1)
+    figure, panels = style.figure(headline, len(cases), 1.3 + len(cases) * (0.6 + 0.2 * most), sharex=True)
+    for axes, (name, group) in zip(panels, cases.items(), strict=True):
+        order = sorted(group, key=lambda row: (*STAGES, row["stage"]).index(row["stage"]))
         for place, row in enumerate(order):
             cause, known = row.get("cause"), _known(row)
             share = row["share"] if known else 0.0
@@ -40,10 +40,10 @@ def draw(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
         axes.invert_yaxis()
         axes.set_title(name, fontsize=9, loc="left")
         axes.grid(False, axis="y")
-    shares = [100 * row["share"] for some in stored.values() for row in some if _known(row)]
+    shares = [100 * row["share"] for group in cases.values() for row in group if _known(row)]
     panels[-1].set_xlim(1.05 * min(0.0, *shares, 0.0), 1.25 * max(1.0, *shares, 1.0))
     panels[-1].set_xlabel("share of the mean square drift (%), over all orders of the stages (Shapley)")
-    return Picture(built, headline, notes)
+    return Picture(figure, headline, notes)
 
 
 def _known(row: Mapping[str, Any]) -> bool:

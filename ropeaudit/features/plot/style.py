@@ -10,15 +10,18 @@ import io
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ropeaudit.reports import settings
-from ropeaudit.reports.numbers import printable, setting
+from ropeaudit.reports import Row
+from ropeaudit.reports.charts import series
+from ropeaudit.reports.charts.axes import linear_part
+from ropeaudit.reports.numbers import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+T = TypeVar("T")
 BLACK, ORANGE, SKY, GREEN, RED, BLUE, PURPLE = (
     "#000000",
     "#E69F00",
@@ -43,7 +46,7 @@ SUFFIXES = ("svg", "png", "pdf")
 
 @dataclass(slots=True)
 class Picture:
-    """A figure, the finding that is its title, and what it does not show."""
+    """A figure, the result that is its title, and notes of what it does not show."""
 
     figure: Figure
     title: str
@@ -65,15 +68,15 @@ def figure(title: str, panels: int = 1, height: float = 4.8, **axes: Any) -> tup
     """Return a figure with a title and panels under each other."""
     from matplotlib.figure import Figure
 
-    built = Figure(figsize=(8.6, height), layout="constrained", dpi=150)
-    results = built.subplots(panels, 1, squeeze=False, **axes)[:, 0]
+    figure = Figure(figsize=(8.6, height), layout="constrained", dpi=150)
+    places = figure.subplots(panels, 1, squeeze=False, **axes)[:, 0]
     text = textwrap.fill(printable(title).replace("$", r"\$"), _TITLE, max_lines=3, placeholder=" …")
-    built.suptitle(text, x=0.01, ha="left", fontsize=10, fontweight="bold")
-    for one in results:
-        one.grid(True, which="major", color="#dddddd", linewidth=0.6)
-        one.set_axisbelow(True)
-        one.spines[["top", "right"]].set_visible(False)
-    return built, list(results)
+    figure.suptitle(text, x=0.01, ha="left", fontsize=10, fontweight="bold")
+    for place in places:
+        place.grid(True, which="major", color="#dddddd", linewidth=0.6)
+        place.set_axisbelow(True)
+        place.spines[["top", "right"]].set_visible(False)
+    return figure, list(places)
 
 
 def legend(axes: Axes) -> None:
@@ -89,9 +92,9 @@ def offsets_axis(axes: Axes, values: Sequence[float]) -> None:
     """Make the horizontal axis logarithmic, with a place for 0 and for what is below it."""
     from matplotlib.ticker import FuncFormatter
 
-    some = sorted({abs(value) for value in values if value})
-    if some and some[-1] > 20 * some[0]:
-        axes.set_xscale("symlog", linthresh=some[0], linscale=0.4)
+    linear = linear_part(values)
+    if linear is not None:
+        axes.set_xscale("symlog", linthresh=linear, linscale=0.4)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     axes.margins(x=0.03)
 
@@ -113,14 +116,14 @@ def edge(axes: Axes, xs: Sequence[float], top: bool, colour: str, label: str) ->
     )
 
 
-def limited(groups: Mapping[str, Any], most: int, noun: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the first `most` groups, by names that fit into a picture, and what is left out, said aloud."""
-    stored: dict[str, Any] = {}
+def limited(groups: Mapping[str, T], most: int, noun: str) -> tuple[dict[str, T], list[str]]:
+    """Return the first `most` groups by names that fit into a picture, and a note of those left out."""
+    shown: dict[str, T] = {}
     for name, group in list(groups.items())[:most]:
-        stored[_fitting(name, stored)] = group
-    left = len(groups) - len(stored)
+        shown[_fitting(name, shown)] = group
+    left = len(groups) - len(shown)
     note = f"{left} of {len(groups)} {noun} are not drawn, for {most} fit: give a file with fewer of them"
-    return stored, [note] if left else []
+    return shown, [note] if left else []
 
 
 def _fitting(name: str, taken: Iterable[str]) -> str:
@@ -132,22 +135,13 @@ def _fitting(name: str, taken: Iterable[str]) -> str:
     return next(one for n in range(len(known) + 1) if (one := f"[{n + 1}] {cut}" if n else cut) not in known)
 
 
-def cases(rows: Sequence[Mapping[str, Any]], most: int) -> tuple[dict[str, Any], list[str]]:
+def cases(rows: Sequence[Row], most: int) -> tuple[dict[str, list[Row]], list[str]]:
     """Return rows by subject, dtype, offset and the settings that differ, and what is left out of them."""
-    several = settings.varying([{name: row.get(name) for name in settings.NAMES} for row in rows])
-    groups: dict[str, list[Mapping[str, Any]]] = {}
+    columns = series.varying_settings(rows)
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault(f"{named(row, several)} at offset {row['offset']:,}", []).append(row)
+        groups.setdefault(f"{series.label(row, columns)} at offset {row['offset']:,}", []).append(row)
     return limited(groups, most, "cases")
-
-
-def named(row: Mapping[str, Any], several: Iterable[str]) -> str:
-    """Return what to call a line: subject, dtype and the settings that tell it apart."""
-    words = [str(row[name]) for name in ("subject", "dtype") if row.get(name) is not None]
-    for name in several:
-        value = setting(row.get(name))
-        words.append(value if name == "model" else f"{name}={value}")
-    return printable(" ".join(words)) or "exact"
 
 
 def encoded(picture: Picture, suffix: str) -> bytes:
@@ -160,13 +154,13 @@ def encoded(picture: Picture, suffix: str) -> bytes:
     import matplotlib
 
     file = io.BytesIO()
-    nothing = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
     with (
         matplotlib.rc_context({"svg.hashsalt": "ropeaudit"}),
-        warnings.catch_warnings(record=True) as message,
+        warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always")
-        picture.figure.savefig(file, format=suffix, metadata=nothing[suffix])
-    if _BOXES not in picture.notes and any("Glyph" in str(one.message) for one in message):
+        picture.figure.savefig(file, format=suffix, metadata=undated[suffix])
+    if _BOXES not in picture.notes and any("Glyph" in str(warning.message) for warning in caught):
         picture.notes.append(_BOXES)
     return file.getvalue()

@@ -8,9 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ropeaudit.reports import Report
+from ropeaudit.reports import Report, Row
 from ropeaudit.reports.numbers import exact
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
@@ -25,6 +26,27 @@ def render(report: Report) -> str:
     for row in report.rows:
         writer.writerow([_cell(row[name]) for name in report.columns])
     return lines.text.getvalue()
+
+
+def decode(content: bytes) -> Iterator[Row]:
+    """Yield the rows of a file. Raises: ValueError, csv.Error where it is damaged."""
+    reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig")), strict=True)  # spreadsheets add a mark
+    _check_header(reader.fieldnames or ())
+    for row in reader:
+        if None in row or None in row.values():
+            raise ValueError(f"line {reader.line_num} has another number of cells than the header")
+        if any(row.values()):  # spreadsheets write lines of empty cells
+            yield {name: restored(cell) for name, cell in row.items()}
+
+
+def _check_header(names: Sequence[str]) -> None:
+    """Raise ValueError unless the first line of a CSV names columns of a row."""
+    if "subject" in names and "offset" in names:
+        return
+    for mark in ";\t":
+        if "offset" in " ".join(names).split(mark):
+            raise ValueError(f"its cells are parted by {mark!r}; save it with commas and decimal points")
+    raise ValueError("its first line has no subject and offset" if names else "it is empty")
 
 
 def restored(text: str) -> str:

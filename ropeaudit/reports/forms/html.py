@@ -1,6 +1,6 @@
 """HTML: one page that needs no network, no server and no script to be read.
 
-Verdicts first, then the worst cases, the notes, drawings, the table, how it was measured, and the report as
+Verdicts first, then the worst cases, the notes, charts, the table, how it was measured, and the report as
 Markdown for a ticket. What comes from outside is text everywhere and never part of a script; a Content
 Security Policy lets nothing run or load but the page's own style and script, by their hashes.
 """
@@ -16,8 +16,9 @@ from importlib import resources
 
 from ropeaudit.audits import records
 from ropeaudit.reports import Report, Row
+from ropeaudit.reports.charts import panels, svg
 from ropeaudit.reports.forms import markdown
-from ropeaudit.reports.html import metadata, series, svg, table
+from ropeaudit.reports.html import metadata, table
 from ropeaudit.reports.html.text import ascii_only, element, listed, section, tag, text
 from ropeaudit.reports.reading import record
 from ropeaudit.reports.verdicts import bad, quality, sentence, severity
@@ -30,17 +31,17 @@ _JUDGED = frozenset({"subject", "dtype", "offset", "verdict", "drift_rms", "drif
 def render(report: Report) -> str:
     """Return the page, in ASCII."""
     style, script = _asset("report.css"), _asset("report.js")
-    message = " ".join(report.headline.split()) or "ropeaudit"
+    headline = " ".join(report.headline.split()) or "ropeaudit"
     body = [
-        _top(message),
+        _top(headline),
         section("Verdicts", _verdicts(report.rows), "verdicts"),
         section("Worst cases", _worst(report.rows), "worst"),
         section("Notes", _notes(report.notes), "notes"),
-        section("Drift against offset", _drawings(report), "drift"),
+        section("Drift against offset", _charts(report), "drift"),
         section("All cases", _cases(report), "all"),
         *(_further(name, other) for name, other in report.further.items()),
         section("How to read it", _legend(report), "legend"),
-        section("How it was measured", metadata.built(report), "measured"),
+        section("How it was measured", metadata.render(report), "measured"),
         section("Markdown for a ticket", _ticket(report), "ticket"),
     ]
     main = element("main", "\n".join(part for part in body if part), id="top")
@@ -50,7 +51,7 @@ def render(report: Report) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="referrer" content="no-referrer">',
         '<link rel="icon" href="data:,">',
-        element("title", text(message if len(message) <= _TITLE else message[: _TITLE - 1] + "…")),
+        element("title", text(headline if len(headline) <= _TITLE else headline[: _TITLE - 1] + "…")),
         f"<style>{style}</style>",
     ]
     page = (
@@ -73,18 +74,19 @@ def _policy(style: str, script: str) -> str:
     )
 
 
-def _top(message: str) -> str:
+def _top(headline: str) -> str:
+    """Return the headline and the buttons, which the script shows."""
     buttons = (
         '<button type="button" id="copy" aria-describedby="said">Copy as Markdown</button>'
         '<button type="button" id="theme" aria-pressed="false">Dark</button>'
         '<span id="said" role="status"></span>'
     )
     note = "<noscript><p>Sorting, filtering and copying need JavaScript; all else is here.</p></noscript>"
-    return f'<header><h1>{text(message)}</h1>\n<div id="buttons" hidden>{buttons}</div>{note}</header>'
+    return f'<header><h1>{text(headline)}</h1>\n<div id="buttons" hidden>{buttons}</div>{note}</header>'
 
 
 def _verdicts(rows: Sequence[Row]) -> str:
-    """How many cases have which verdict, the worst first, and what it means."""
+    """Return how many cases have which verdict, the worst first, and what it means."""
     counts = Counter(str(row["verdict"]) for row in rows if "verdict" in row)
     known = {**records.EARLIER_VERDICTS, **records.VERDICTS}
     ranked = sorted(counts, key=lambda name: [*known, name].index(name), reverse=True)
@@ -97,7 +99,7 @@ def _verdicts(rows: Sequence[Row]) -> str:
 
 
 def _qualities(rows: Sequence[Row]) -> list[str]:
-    """How many cases are good enough, and how many are not."""
+    """Return how many cases are good enough, and how many are not."""
     counts = Counter(quality(row) for row in rows)
     words = {"no": "out of tolerance", "undecided": "undecided", "yes": "within tolerance"}
     return [
@@ -108,7 +110,7 @@ def _qualities(rows: Sequence[Row]) -> list[str]:
 
 
 def _worst(rows: Sequence[Row]) -> str:
-    """The worst case of each of the worst subjects and dtypes, in words; none where all is well."""
+    """Return the worst case of each of the worst subjects and dtypes, in words; none where all is well."""
     worst: dict[tuple[str, str], Row] = {}
     for row in rows:
         if row.keys() >= _JUDGED and bad(row):
@@ -123,7 +125,7 @@ def _worst(rows: Sequence[Row]) -> str:
 
 
 def _notes(notes: Sequence[str]) -> str:
-    """The first notes in full, more of them folded away, and how many there are."""
+    """Return the first notes in full, more of them folded away, and how many there are."""
     items, more = [text(note) for note in notes[:MOST_NOTES]], len(notes) - MOST_NOTES
     hidden = items[FIRST_NOTES:] + ([f"{more:,} more like these."] if more > 0 else [])
     if not hidden:
@@ -132,26 +134,27 @@ def _notes(notes: Sequence[str]) -> str:
     return f"{listed(items[:FIRST_NOTES])}<details>{summary}{listed(hidden)}</details>"
 
 
-def _drawings(report: Report) -> str:
-    charts, whole = series.charts(report.rows)
-    scale = svg.axes(charts)
+def _charts(report: Report) -> str:
+    """Return the charts of the worst subjects, with what their marks mean."""
+    charts, count = panels.charts(report.rows)
+    axes = svg.shared_axes(charts)
     figures = [
         element(
             "figure",
             f"<figcaption><strong>{text(chart.title)}</strong> {text(chart.caption)}</figcaption>"
-            f"{svg.draw(chart, scale, number)}",
+            f"{svg.draw(chart, axes, number)}",
         )
         for number, chart in enumerate(charts)
     ]
-    left = whole - len(charts)
-    message = (
+    legend = (
         "Ringed: out of tolerance. "
-        "Dotted, level: the floor, drift at offset 0. Dashed, upright: the first position that the position "
-        "stage cannot hold exactly. A pointer on a marker shows its value."
+        "Dotted, level: the floor, drift at offset 0. Dashed, upright: the offset at which the sequence "
+        "reaches the first position that the position stage (of code, its dtype) cannot hold exactly. "
+        "A pointer on a marker shows its value."
     )
-    if left:
-        message += f" The {len(charts)} worst of {whole:,} are drawn; the table holds all."
-    return f'<div class="charts">{"".join(figures)}</div><p>{text(message)}</p>' if charts else ""
+    if count > len(charts):
+        legend += f" The {len(charts)} worst of {count:,} are drawn; the table holds all."
+    return f'<div class="charts">{"".join(figures)}</div><p>{text(legend)}</p>' if charts else ""
 
 
 def _cases(report: Report) -> str:
@@ -162,7 +165,7 @@ def _cases(report: Report) -> str:
 
 
 def _further(name: str, other: Report) -> str:
-    """Another table of the report, as people see it; none without a headline."""
+    """Return another table of the report, as people see it; none without a headline."""
     if not other.headline:
         return ""
     shown = table.table(other, name.replace("_", " ")) if other.rows and other.screen else ""
@@ -173,8 +176,8 @@ def _further(name: str, other: Report) -> str:
     )
 
 
-def _paragraphs(message: str) -> str:
-    return "".join(element("p", text(line)) for line in message.split("\n") if line)
+def _paragraphs(lines: str) -> str:
+    return "".join(element("p", text(line)) for line in lines.split("\n") if line)
 
 
 def _legend(report: Report) -> str:
@@ -182,13 +185,13 @@ def _legend(report: Report) -> str:
 
 
 def _ticket(report: Report) -> str:
-    """The report as Markdown; of many rows the worst, which is what a ticket has room for."""
-    whole = len(report.rows)
-    if whole > MOST_IN_TICKET:
-        ranked = sorted(range(whole), key=lambda i: severity(report.rows[i]), reverse=True)[:MOST_IN_TICKET]
-        stored = [report.rows[i] for i in sorted(ranked)]
-        notes = [f"The {MOST_IN_TICKET} worst of {whole:,} cases are shown.", *report.notes[:MOST_NOTES]]
-        report = replace(report, rows=stored, notes=notes)
-    message = "\n".join(text(line) for line in markdown.render(report).split("\n"))
-    shown = element("pre", message, id="markdown", tabindex="0")
+    """Return the report as Markdown; of many rows the worst, which is what a ticket has room for."""
+    count = len(report.rows)
+    if count > MOST_IN_TICKET:
+        ranked = sorted(range(count), key=lambda i: severity(report.rows[i]), reverse=True)[:MOST_IN_TICKET]
+        worst = [report.rows[i] for i in sorted(ranked)]
+        notes = [f"The {MOST_IN_TICKET} worst of {count:,} cases are shown.", *report.notes[:MOST_NOTES]]
+        report = replace(report, rows=worst, notes=notes)
+    lines = "\n".join(text(line) for line in markdown.render(report).split("\n"))
+    shown = element("pre", lines, id="markdown", tabindex="0")
     return f"<details><summary>Show</summary>{shown}</details>"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from ropeaudit.reports import Report
+from ropeaudit.reports import Report, Row
 
 _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
@@ -22,6 +23,12 @@ def render(report: Report) -> str:
     for name, other in report.further.items():
         whole[name] = [plain_row(other, row) for row in other.rows]
     return one_line(json.dumps(whole, indent=2, allow_nan=False, ensure_ascii=False)) + "\n"
+
+
+def decode(content: bytes) -> Sequence[Row]:
+    """Return the rows of a file. Raises: ValueError, KeyError, TypeError where it is damaged."""
+    rows: Sequence[Row] = json.loads(content)["records"]
+    return rows
 
 
 def one_line(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 from ropeaudit.reports import Report, Row
 from ropeaudit.reports.forms.json import one_line, plain_row
@@ -13,6 +14,13 @@ _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode  # it tak
 def render(report: Report) -> str:
     """Return one line of strict JSON per row."""
     return "".join(_line(report, row) for row in report.rows)
+
+
+def decode(content: bytes) -> Iterator[Row]:
+    """Yield the rows of a file. Raises: ValueError where it is damaged."""
+    for line in content.decode("utf-8-sig").split("\n"):  # other line ends may stand in a name
+        if line.strip():
+            yield json.loads(line)
 
 
 def _line(report: Report, row: Row) -> str:

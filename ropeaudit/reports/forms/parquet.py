@@ -11,11 +11,10 @@ from typing import Any
 from ropeaudit.audits import records
 from ropeaudit.reports import Report
 
-NEEDS = "pyarrow"
 _KEY = b"ropeaudit"  # of the metadata
 
 
-def encode(report: Report) -> bytes:
+def render(report: Report) -> bytes:
     """Return the file: text, whole numbers and float64 as they are; what is undefined is null, nan is nan."""
     import pyarrow
     from pyarrow import parquet

@@ -13,19 +13,20 @@ from ropeaudit.reports.numbers import setting
 _SHARED = (*settings.NAMES, "sample", "softmax", "anchor", "backend", "version", "device")
 
 
-def built(report: Report) -> str:
-    """Return, for every file that the rows are from, what it says of their making; then what rows share."""
+def render(report: Report) -> str:
+    """Return how the rows of each file were measured, as far as it says; then the settings that all share."""
     about = report.metadata
     sources = about.get("sources")
     if not sources:
         parts = [_source(about)]
     else:
-        parts = [f"<h3>{text(one['file'])}</h3>{_source(one)}" for one in sources]
+        parts = [f"<h3>{text(source['file'])}</h3>{_source(source)}" for source in sources]
         parts.append(f"<h3>This page</h3>{_source({k: v for k, v in about.items() if k != 'sources'})}")
     return "\n".join(part for part in [*parts, _shared(report.rows)] if part)
 
 
 def _source(about: Mapping[str, Any]) -> str:
+    """Return the command, the environment and the number formats of one run."""
     parts = []
     if lacking := about.get("lacking"):
         parts.append(element("p", text(lacking)))
@@ -43,7 +44,7 @@ def _source(about: Mapping[str, Any]) -> str:
 
 
 def _shared(rows: Sequence[Row]) -> str:
-    """The settings that are the same in every row, which the table does not repeat."""
+    """Return the settings that are the same in every row, which the table does not repeat."""
     same = {}
     for name in _SHARED:
         values = {repr(row.get(name)) for row in rows}
