@@ -28,7 +28,8 @@ EXAMPLES = ROOT / "examples"
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What stands right beneath a block of code is what it prints.
 PRINTED = re.compile(
-    r"^```(bash|python)\n((?:(?!```).*\n)+)```\n\n(?:<!-- exit code (\d) -->\n)?```text\n((?:(?!```).*\n)*)```$",
+    r"^```(bash|python)\n((?:(?!```).*\n)+)```\n\n"
+    r"(?:<!-- exit code (\d) -->\n)?```text\n((?:(?!```).*\n)*)```$",
     re.MULTILINE,
 )
 _INLINE = re.compile(r"`((?:ropeaudit|pip) [^`]+)`")

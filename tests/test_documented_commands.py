@@ -82,7 +82,9 @@ def test_shell(block: Block, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("block", marked([block for block in PYTHON if block not in PRINTING and not excepted(block.text)]))
+@pytest.mark.parametrize(
+    "block", marked([block for block in PYTHON if block not in PRINTING and not excepted(block.text)])
+)
 def test_python(block: Block, tmp_path: Path) -> None:
     prelude = "".join(text for name, text in PRELUDE.items() if name in block.text)
     furnish(tmp_path, "path/to/file.py")

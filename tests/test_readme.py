@@ -16,6 +16,7 @@ import pytest
 from documented import PAGES, PRINTED, ROOT, Block, blocks, furnish, shell
 
 from ropeaudit.main import main
+from ropeaudit.subjects.calling import signatures, ways
 
 README = ROOT / "README.md"
 SHOWN = [block for block in blocks() if block.output is not None]
@@ -93,13 +94,34 @@ def test_links_lead_somewhere() -> None:
             )
         for target, anchor in re.findall(r"\]\(([^)#]*)#([^)]*)\)", text):
             there = (path.parent / target).resolve() if target else path
-            assert there in pages and anchor in anchors(there), (path.name, target, anchor)
+            assert there in pages
+            assert anchor in anchors(there), (path.name, target, anchor)
 
 
 def anchors(path: Path) -> set[str]:
     """Return the names by which a page's headings are linked to."""
     headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_names_of_arguments_are_those_that_are_known() -> None:
+    text = (ROOT / "docs" / "own-kernel.md").read_text(encoding="utf-8")
+    named = {
+        name for row in re.findall(r"^\| [^|]*\| (`[^|]*) \|$", text, re.MULTILINE) for name in names(row)
+    }
+    built = {
+        name for row in re.findall(r"^\| (`[^|]*) \|[^|]*\|$", text, re.MULTILINE) for name in names(row)
+    }
+    building = {name for role in ("dim", "base", "length") for name in signatures.ROLES[role]}
+    assert built == building
+    assert named - {"--rotary-dim", "--base"} == {n for g in signatures.ROLES.values() for n in g} - building
+    assert all(f"`{order}`" in text for order in ways.ORDERS)
+    assert f"{signatures.LENGTH:,}" in text
+
+
+def names(row: str) -> list[str]:
+    """Return what stands in backticks."""
+    return re.findall(r"`([^`]+)`", row)
 
 
 def rewritten(match: re.Match[str]) -> str:
