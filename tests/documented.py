@@ -200,6 +200,12 @@ def cancelling(path: Path) -> None:
         runpy.run_path(example)
 
 
+def wrapper(path: Path) -> None:
+    """Write the wrapper that the page on kernels shows."""
+    (text,) = (block.text for block in blocks() if block.language == "python" and "def rotate(" in block.text)
+    path.write_text(text, encoding="utf-8")
+
+
 def frequencies(path: Path) -> None:
     np.savez(path, inv_freq=(1e6 ** -(np.arange(0, 128, 2) / 128)).astype(np.float32))
 
@@ -227,6 +233,7 @@ FACTORIES = {
     "older.jsonl": report,
     "path/to/file.py": write(HALF),
     "sweep.jsonl": report,
+    "wrapper.py": wrapper,
     "examples/": lambda path: shutil.copytree(EXAMPLES, path),
 }
 

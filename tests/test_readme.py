@@ -104,6 +104,23 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_no_sentence_stands_on_two_pages() -> None:
+    pages: dict[str, set[str]] = {}
+    for path in PAGES:
+        if path.name in {"architecture.md", "reference.md"}:  # the one is of the inside, the other generated
+            continue
+        text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        words = re.findall(r"[\w.]+", re.sub(r"\]\([^)]*\)", "", text).lower())
+        for start in range(len(words) - 9):
+            pages.setdefault(" ".join(words[start : start + 10]), set()).add(str(path.relative_to(ROOT)))
+    assert len(pages) > 5000
+    twice = {words: names for words, names in pages.items() if len(names) > 1}
+    index = {
+        words for words, names in twice.items() if names == {"README.md", "faq.md"}
+    }  # asks its questions
+    assert not set(twice) - index
+
+
 def test_the_names_of_arguments_are_those_that_are_known() -> None:
     text = (ROOT / "docs" / "own-kernel.md").read_text(encoding="utf-8")
     named = {
