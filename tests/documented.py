@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
+from unittest import mock
 
 import numpy as np
 import tiny_models
@@ -24,18 +26,29 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = ROOT / "examples"
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# What stands right beneath a block of code is what it prints.
+PRINTED = re.compile(
+    r"^```(bash|python)\n((?:(?!```).*\n)+)```\n\n"
+    r"(?:<!-- exit code (\d) -->\n)?```text\n((?:(?!```).*\n)*)```$",
+    re.MULTILINE,
+)
 _INLINE = re.compile(r"`((?:ropeaudit|pip) [^`]+)`")
 _ENDS = {";", ";;", "&", "&&", "|", "||", ">", ">>", "<", "(", ")"}
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of code: the page and the line where it begins, its language and what it holds."""
+    """A fenced block of code: the page and the line where it begins, its language and what it holds.
+
+    output: what stands beneath as its output, None where nothing does; exit_code: what it ends with.
+    """
 
     page: str
     line: int
     language: str
     text: str
+    output: str | None = None
+    exit_code: int = 0
 
     @property
     def commands(self) -> list[str]:
@@ -48,9 +61,11 @@ def blocks() -> Iterator[Block]:
     """Find every fenced block of every page."""
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
+        printed = {match.start(): match for match in PRINTED.finditer(text)}
         for match in _FENCE.finditer(text):
-            line = text.count("\n", 0, match.start()) + 1
-            yield Block(path.relative_to(ROOT).as_posix(), line, match[1], match[2])
+            line, shown = text.count("\n", 0, match.start()) + 1, printed.get(match.start())
+            output, code = (shown[4], int(shown[3] or 0)) if shown else (None, 0)
+            yield Block(path.relative_to(ROOT).as_posix(), line, match[1], match[2], output, code)
 
 
 def inline() -> Iterator[tuple[str, str]]:
@@ -178,6 +193,19 @@ def captured(path: Path) -> None:
     save_file({"q": q, "k": k}, path)
 
 
+def cancelling(path: Path) -> None:
+    """Write q and k whose terms cancel, with the example that makes them."""
+    example = str(EXAMPLES / "cancelling_terms.py")
+    with mock.patch.object(sys, "argv", [example, str(path)]):
+        runpy.run_path(example)
+
+
+def wrapper(path: Path) -> None:
+    """Write the wrapper that the page on kernels shows."""
+    (text,) = (block.text for block in blocks() if block.language == "python" and "def rotate(" in block.text)
+    path.write_text(text, encoding="utf-8")
+
+
 def frequencies(path: Path) -> None:
     np.savez(path, inv_freq=(1e6 ** -(np.arange(0, 128, 2) / 128)).astype(np.float32))
 
@@ -194,6 +222,7 @@ def write(text: str):
 FACTORIES = {
     "after.csv": report,
     "before.csv": report,
+    "cancelling.npz": cancelling,
     "captured.safetensors": captured,
     "dumped.npz": frequencies,
     "llama-dir": language_model,
@@ -204,6 +233,7 @@ FACTORIES = {
     "older.jsonl": report,
     "path/to/file.py": write(HALF),
     "sweep.jsonl": report,
+    "wrapper.py": wrapper,
     "examples/": lambda path: shutil.copytree(EXAMPLES, path),
 }
 

@@ -1,67 +1,81 @@
-"""The output shown in README and in docs/ is what the commands give."""
+"""The output shown in README and in docs/ is what the blocks above it print.
+
+`python tests/test_readme.py` writes the outputs anew; with words, those of pages whose names hold one.
+"""
 
 import contextlib
 import io
+import os
 import re
-import runpy
 import shlex
 import sys
+import tempfile
 from pathlib import Path
-from unittest import mock
 
 import pytest
+from documented import PAGES, PRINTED, ROOT, Block, blocks, furnish, shell
 
 from ropeaudit.main import main
+from ropeaudit.subjects.calling import signatures, ways
 
-ROOT = Path(__file__).parent.parent
-README, DOCS = ROOT / "README.md", sorted((ROOT / "docs").glob("*.md"))
-SHOWN = re.compile(r"<!-- output: (ropeaudit .*?) -->\n```text\n(.*?)```", re.DOTALL)
-
-
-def shown(*paths: Path) -> list[tuple[str, str]]:
-    return [block for path in paths for block in SHOWN.findall(path.read_text(encoding="utf-8"))]
+README = ROOT / "README.md"
+SHOWN = [block for block in blocks() if block.output is not None]
 
 
-def write_captured(folder: Path) -> None:
-    """Write the files that commands in docs/ read, with the examples that make them."""
-    path = ROOT / "examples" / "cancelling_terms.py"
-    with mock.patch.object(sys, "argv", [str(path), str(folder / "cancelling.npz")]):
-        runpy.run_path(str(path))
+def command(text: str) -> list[str]:
+    """Return the arguments of a block that is one call of ropeaudit; none of any other block.
+
+    Of the line that installs it, that is its last part.
+    """
+    line = text.replace("\\\n", "").strip()
+    line = line.rpartition("&& .venv/bin/")[2] if line.startswith("python3 -m venv ") else line
+    one = line.startswith("ropeaudit ") and not re.search(r"[;|&><$\n]", re.sub(r"'[^']*'", "", line))
+    return shlex.split(line)[1:] if one else []
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp("docs")
-    write_captured(built)
-    return built
+def printed(language: str, text: str, folder: Path) -> tuple[int, str]:
+    """Return the exit code of a block, and what it prints, in a folder with the files that it reads."""
+    furnish(folder, text)
+    if arguments := command(text):
+        out = io.StringIO()
+        with contextlib.chdir(folder), contextlib.redirect_stdout(out):
+            return main(arguments), out.getvalue()
+    if language == "python":
+        (folder / "block.py").write_text(text, encoding="utf-8")
+        text = "python block.py"
+    done = shell(text, folder)
+    return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize(("command", "output"), shown(README))
-def test_shown_output_is_real(command, output, capsys, monkeypatch) -> None:
-    monkeypatch.chdir(ROOT)
-    finding = " module " in command  # a cast is a finding, with an exit code of its own
-    assert main(shlex.split(command)[1:]) == (1 if finding else 0)
-    assert capsys.readouterr().out == output
-
-
-@pytest.mark.parametrize(("command", "output"), shown(*DOCS))
-def test_output_shown_in_docs_is_real(command, output, folder, capsys, monkeypatch) -> None:
-    monkeypatch.chdir(folder)
-    assert main(shlex.split(command)[1:]) == 0
-    assert capsys.readouterr().out == output
+@pytest.mark.parametrize("block", SHOWN, ids=lambda block: f"{block.page}:{block.line}")
+def test_shown_output_is_real(block: Block, tmp_path: Path) -> None:
+    assert printed(block.language, block.text, tmp_path) == (block.exit_code, block.output)
 
 
 def test_every_cause_has_a_section_and_an_example() -> None:
     text = (ROOT / "docs" / "causes.md").read_text(encoding="utf-8")
     for cause in ("aliasing", "sensitivity", "quantisation", "cancellation", "overflow"):
         _, _, section = text.partition(f"\n## {cause.capitalize()}\n")
-        ((_, output),) = SHOWN.findall(section.partition("\n## ")[0])
-        assert f"({cause}" in output.splitlines()[0]
+        (example,) = PRINTED.finditer(section.partition("\n## ")[0])
+        assert f"({cause}" in example[4].splitlines()[0]
 
 
-def test_the_run_command_is_the_one_whose_output_is_shown() -> None:
+def test_every_page_that_answers_a_question_begins_with_a_command_and_its_output() -> None:
+    for path in PAGES:
+        if path.name in {"README.md", "architecture.md", "benchmarks.md", "comparison.md", "reference.md"}:
+            continue
+        text = path.read_text(encoding="utf-8")
+        first = text.index("```")
+        assert first < 2000, path.name
+        assert PRINTED.search(text).start() == first, path.name
+
+
+def test_readme_is_short_and_shows_what_its_first_line_prints() -> None:
     text = README.read_text(encoding="utf-8")
-    assert f".venv/bin/{shown(README)[0][0]}\n" in text
+    assert len(text.encode()) <= 12_000
+    (shown,) = PRINTED.finditer(text)
+    assert shown[2].startswith("python3 -m venv .venv && ")
+    assert shown.start() == text.index("```")
 
 
 def test_both_commands_are_one_line_each() -> None:
@@ -69,18 +83,73 @@ def test_both_commands_are_one_line_each() -> None:
     assert sum(line.startswith("python3 -m venv .venv && ") for line in lines) == 2
 
 
-if __name__ == "__main__":  # write the outputs anew: python tests/test_readme.py
-    import os
-    import tempfile
+def test_links_lead_somewhere() -> None:
+    pages = [*PAGES, ROOT / "CONTRIBUTING.md"]
+    for path in PAGES:
+        text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\(([^)#]*)(?:#[^)]*)?\)", text):
+            assert target.startswith("http") or not target or (path.parent / target).exists(), (
+                path.name,
+                target,
+            )
+        for target, anchor in re.findall(r"\]\(([^)#]*)#([^)]*)\)", text):
+            there = (path.parent / target).resolve() if target else path
+            assert there in pages
+            assert anchor in anchors(there), (path.name, target, anchor)
 
-    def fresh(match: re.Match[str]) -> str:
-        text = io.StringIO()
-        with contextlib.redirect_stdout(text):
-            main(shlex.split(match[1])[1:])
-        return f"<!-- output: {match[1]} -->\n```text\n{text.getvalue()}```"
 
-    with tempfile.TemporaryDirectory() as place:
-        write_captured(Path(place))
-        for page in (README, *DOCS):
-            os.chdir(ROOT if page == README else place)
-            page.write_text(SHOWN.sub(fresh, page.read_text(encoding="utf-8")), encoding="utf-8")
+def anchors(path: Path) -> set[str]:
+    """Return the names by which a page's headings are linked to."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_no_sentence_stands_on_two_pages() -> None:
+    pages: dict[str, set[str]] = {}
+    for path in PAGES:
+        if path.name in {"architecture.md", "reference.md"}:  # the one is of the inside, the other generated
+            continue
+        text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        words = re.findall(r"[\w.]+", re.sub(r"\]\([^)]*\)", "", text).lower())
+        for start in range(len(words) - 9):
+            pages.setdefault(" ".join(words[start : start + 10]), set()).add(str(path.relative_to(ROOT)))
+    assert len(pages) > 5000
+    twice = {words: names for words, names in pages.items() if len(names) > 1}
+    index = {"docs/README.md", "docs/faq.md"}  # the one asks the other's questions
+    assert not {words: names for words, names in twice.items() if names != index}
+
+
+def test_the_names_of_arguments_are_those_that_are_known() -> None:
+    text = (ROOT / "docs" / "own-kernel.md").read_text(encoding="utf-8")
+    named = {
+        name for row in re.findall(r"^\| [^|]*\| (`[^|]*) \|$", text, re.MULTILINE) for name in names(row)
+    }
+    built = {
+        name for row in re.findall(r"^\| (`[^|]*) \|[^|]*\|$", text, re.MULTILINE) for name in names(row)
+    }
+    building = {name for role in ("dim", "base", "length") for name in signatures.ROLES[role]}
+    assert built == building
+    assert named - {"--rotary-dim", "--base"} == {n for g in signatures.ROLES.values() for n in g} - building
+    assert all(f"`{order}`" in text for order in ways.ORDERS)
+    assert f"{signatures.LENGTH:,}" in text
+
+
+def names(row: str) -> list[str]:
+    """Return what stands in backticks."""
+    return re.findall(r"`([^`]+)`", row)
+
+
+def rewritten(match: re.Match[str]) -> str:
+    """Return a block with the output that it has now."""
+    language, text = match[1], match[2]
+    with tempfile.TemporaryDirectory() as folder:
+        code, output = printed(language, text, Path(folder))
+    note = f"<!-- exit code {code} -->\n" if code else ""
+    return f"```{language}\n{text}```\n\n{note}```text\n{output}```"
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        if len(sys.argv) == 1 or any(word in page.name for word in sys.argv[1:]):
+            os.chdir(ROOT)
+            page.write_text(PRINTED.sub(rewritten, page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,60 +1,235 @@
-"""docs/reference.md is what --help and docstrings say; `python tests/test_reference_page.py` writes it."""
+"""docs/reference.md is what --help, docstrings and lists say; options that commands share are described once.
 
+`python tests/test_reference_page.py` writes it.
+"""
+
+import contextlib
+import csv
+import functools
 import inspect
+import re
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
 
 import ropeaudit
+import ropeaudit.testing
 from ropeaudit.main import cli
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
 WIDTH = 100
+_SIZE = {
+    "max_content_width": WIDTH,
+    "terminal_width": WIDTH,
+    "help_option_names": ["-h", "--help"],
+}
+# Options that several commands share: group -> their flags, in the order of --help.
+GROUPS = {
+    "RoPE setting": "--model --config --layer --head-dim --rotary-dim --base --scaling --clip --layout "
+    "--scale",
+    "Q and k": "--seq-len --heads --kv-heads --mask --qk --seed",
+    "Recipes": "--dtype --recipe --set --length --order",
+    "Report": "--format --color --output --columns --quiet",
+}
+# Terms of signatures that say nothing to a reader who calls the function.
+_NOISE = re.compile(r"ropeaudit\.(?:\w+\.)*|collections\.abc\.|typing\.")
+
+
+def commands() -> dict[str, click.Command]:
+    """Return name -> command, by name."""
+    return {name: cli.commands[name] for name in sorted(cli.commands)}
+
+
+def context(name: str) -> click.Context:
+    """Return the context in which a command's help is written."""
+    parent = click.Context(cli, info_name="ropeaudit", **_SIZE)
+    return click.Context(cli.commands[name], info_name=name, parent=parent, **_SIZE)
+
+
+def options(name: str) -> dict[tuple[str, str], str]:
+    """Return the options of a command, but for --help: what its --help says of each -> its long flag."""
+    here = context(name)
+    return {
+        record: max(param.opts, key=len)
+        for param in cli.commands[name].get_params(here)
+        if isinstance(param, click.Option) and "--help" not in param.opts
+        if (record := param.get_help_record(here))
+    }
+
+
+def shared() -> dict[str, dict[tuple[str, str], str]]:
+    """Return group -> record of --help -> flag, for the records that are those of two commands or more."""
+    counts: dict[tuple[str, str], int] = {}
+    flags: dict[tuple[str, str], str] = {}
+    for name in commands():
+        for record, flag in options(name).items():
+            counts[record] = counts.get(record, 0) + 1
+            flags[record] = flag
+    several = {record: flags[record] for record, count in counts.items() if count > 1}
+    results: dict[str, dict[tuple[str, str], str]] = {}
+    for group, text in GROUPS.items():
+        order = text.split()
+        members = [record for record, flag in several.items() if flag in order]
+        members.sort(key=lambda record: (order.index(flags[record]), -counts[record]))
+        results[group] = {record: flags[record] for record in members}
+    rest = {
+        record: flag for record, flag in several.items() if not any(record in g for g in results.values())
+    }
+    return results | {"Other": rest} if rest else results
 
 
 def page() -> str:
     """Return the page as it should be."""
+    groups = shared()
     parts = [
         "# Reference",
-        "Generated from `--help` and docstrings; a test compares it. Sizes in options: k = 1024, m = 1024².",
+        "Generated from `--help`, docstrings and `ropeaudit list`; a test compares it. Sizes in options: "
+        "k = 1024, m = 1024².",
         "## Commands",
-        shown_help(),
+        f"```text\n{click.Context(cli, info_name='ropeaudit', **_SIZE).get_help().rstrip()}\n```",
     ]
-    for name in sorted(cli.commands):
-        parts += [f"### ropeaudit {name}", shown_help(name)]
+    for name in commands():
+        parts += [f"### ropeaudit {name}", *command(name, groups)]
+    parts += ["## Shared options", "A command names those that it takes; every one takes `-h`."]
+    for group, records in groups.items():
+        parts += [f"### {group} options", f"```text\n{definitions(records)}\n```"]
+    parts += [
+        "## Columns",
+        "Of a report of `ropeaudit shift`, in every form (`ropeaudit list columns`).",
+        listed("columns"),
+    ]
     parts += ["## Python", "`import ropeaudit` loads nothing else; a name is loaded when it is first used."]
-    for name in ropeaudit.__all__:
-        thing = getattr(ropeaudit, name)
-        text = f"{signature(name, thing)}\n\n{inspect.getdoc(thing)}"
-        parts += [f"### ropeaudit.{name}", f"```text\n{text}\n```"]
+    for home in (ropeaudit, ropeaudit.testing):
+        for name in exported(home):
+            parts += [f"### {home.__name__}.{name}", documented(name, getattr(home, name))]
     return "\n\n".join(parts) + "\n"
 
 
-def shown_help(name: str = "") -> str:
-    size = {"max_content_width": WIDTH, "terminal_width": WIDTH}
-    size["help_option_names"] = ["-h", "--help"]
-    context, command = click.Context(cli, info_name="ropeaudit", **size), cli
-    if name:
-        command = cli.commands[name]
-        context = click.Context(command, info_name=name, parent=context, **size)
-    return f"```text\n{command.get_help(context).rstrip()}\n```"
+def command(name: str, groups: dict[str, dict[tuple[str, str], str]]) -> Iterator[str]:
+    """Yield usage, description and own options of a command, and which shared ones it takes."""
+    here, own = context(name), options(name)
+    text = click.HelpFormatter(width=WIDTH)
+    cli.commands[name].format_usage(here, text)
+    cli.commands[name].format_help_text(here, text)
+    alone = [record for record in own if not any(record in records for records in groups.values())]
+    if alone:
+        text.write_paragraph()
+        text.write(definitions(alone, "Options") + "\n")
+    cli.commands[name].format_epilog(here, text)
+    yield f"```text\n{text.getvalue().rstrip()}\n```"
+    yield f"Shared options: {'; '.join(taken(own, groups))}."
+
+
+def taken(own: dict[tuple[str, str], str], groups: dict[str, dict[tuple[str, str], str]]) -> Iterator[str]:
+    """Yield each group of which a command has options, with those that it has, or all but those it lacks."""
+    for group, records in groups.items():
+        here = [flag for record, flag in records.items() if record in own]
+        flags = list(dict.fromkeys(records.values()))
+        lacking = [flag for flag in flags if flag not in here]
+        link = f"[{group}](#{group.lower().replace(' ', '-')}-options)"
+        if here and not lacking:
+            yield link
+        elif here:
+            few = here if len(here) <= len(lacking) else lacking
+            listing = ", ".join(f"`{flag}`" for flag in few)
+            yield f"{link}: {listing}" if few is here else f"{link}, without {listing}"
+
+
+def definitions(records: Iterable[tuple[str, str]], title: str = "") -> str:
+    """Return options as --help writes them."""
+    text = click.HelpFormatter(width=WIDTH)
+    with text.section(title) if title else contextlib.nullcontext():
+        text.write_dl(list(records), col_max=22)
+    return text.getvalue().strip("\n")
+
+
+@functools.cache
+def rows(kind: str) -> list[list[str]]:
+    """Return the rows of `ropeaudit list`, its header first."""
+    line = [sys.executable, "-m", "ropeaudit", "list", kind, "-f", "csv"]
+    text = subprocess.run(line, check=True, capture_output=True, encoding="utf-8").stdout
+    return list(csv.reader(text.splitlines()))
+
+
+def listed(kind: str) -> str:
+    """Return them as a table in Markdown."""
+    header, *rest = ([cell.replace("|", "\\|") for cell in row] for row in rows(kind))
+    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rest])
+
+
+def exported(home: object) -> list[str]:
+    """Return the public names of a module."""
+    names = getattr(home, "__all__", None)
+    if names is not None:
+        return list(names)
+    return [
+        name
+        for name, thing in vars(home).items()
+        if not name.startswith("_") and getattr(thing, "__module__", "") == home.__name__
+    ]
+
+
+def documented(name: str, thing: object) -> str:
+    """Return the signature and docstring of a function or a class, and its source where it has any."""
+    return f"```text\n{signature(name, thing)}\n\n{inspect.getdoc(thing)}\n```"
 
 
 def signature(name: str, thing: object) -> str:
+    """Return how it is called, one argument a line where it has many; a record's fields are the columns."""
     try:
-        text = f"{name}{inspect.signature(thing)}"
+        result = inspect.signature(thing)
     except (TypeError, ValueError):  # a bare exception has none
         return name
-    return text.replace("ropeaudit.", "").replace("collections.abc.", "")
+    parameters = list(result.parameters.values())
+    if [one.name for one in parameters] == [row[0] for row in rows("columns")[1:]]:
+        return f"{name}: a field for each column"
+    arguments = [plain(str(one)) for one in parameters]
+    if any(one.kind is one.KEYWORD_ONLY for one in parameters):
+        arguments.insert([one.kind for one in parameters].index(inspect.Parameter.KEYWORD_ONLY), "*")
+    end = "" if result.return_annotation is result.empty else f" -> {plain(str(result.return_annotation))}"
+    text = f"{name}({', '.join(arguments)}){end}"
+    if len(text) <= WIDTH:
+        return text
+    lines = "".join(f"    {argument},\n" for argument in arguments)
+    return f"{name}(\n{lines}){end}"
+
+
+def plain(argument: str) -> str:
+    """Return an argument without quotes around its type, without modules, without a default that is long."""
+    argument = re.sub(r": '([^']*)'", r": \1", _NOISE.sub("", argument))
+    start, sign, default = argument.partition(" = ")
+    return f"{start}{sign}..." if len(default) > 70 else argument
 
 
 def test_the_reference_is_what_help_and_docstrings_say() -> None:
     # in a process of its own: click keeps the first help option that a command is asked for
-    command = [sys.executable, __file__, "print"]
-    fresh = subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout
+    line = [sys.executable, __file__, "print"]
+    fresh = subprocess.run(line, check=True, capture_output=True, encoding="utf-8").stdout
     assert PAGE.read_text(encoding="utf-8") == fresh, "run python tests/test_reference_page.py"
+
+
+def test_each_option_is_described_once_where_it_belongs() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    groups = shared()
+    members = [record for records in groups.values() for record in records]
+    assert len(members) == len(set(members))
+    for name in commands():
+        section = text.partition(f"### ropeaudit {name}\n")[2].partition("\n#")[0]
+        for record in options(name):
+            assert (f"\n  {record[0]} " in section) == (record not in members), (name, record)
+    described = text.partition("## Shared options")[2].partition("## Columns")[0]
+    for flags, _ in members:
+        assert described.count(f"\n{flags} ") == sum(flags == other for other, _ in members), flags
+
+
+def test_every_public_name_has_a_section() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for name in ropeaudit.__all__:
+        assert f"\n### ropeaudit.{name}\n" in text
+    assert "\n### ropeaudit.testing.assert_shift_invariant\n" in text
 
 
 if __name__ == "__main__":
