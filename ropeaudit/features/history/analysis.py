@@ -132,7 +132,7 @@ def _one(
                         _called(instance, setting, before)
                         difference = _difference(_called(instance, setting, call), fresh)
             except Exception as error:  # whatever other people's code raises is a finding
-                reason = implementation.error_line(error)
+                reason = implementation.one_line(error)
         yield History(one.name, one.version, setting, call, kind, before, float(difference), reason)
 
 

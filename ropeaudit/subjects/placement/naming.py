@@ -262,4 +262,4 @@ def _apart(results: FloatArray, other: FloatArray) -> float:
     nonfinite = ~np.isfinite(results)
     if not np.array_equal(nonfinite, ~np.isfinite(other)):
         return float("inf")
-    return likeness.apart(np.where(nonfinite, 0, results), np.where(nonfinite, 0, other))
+    return likeness.rms_difference(np.where(nonfinite, 0, results), np.where(nonfinite, 0, other))
