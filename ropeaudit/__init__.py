@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ropeaudit.errors import RopeAuditError
     from ropeaudit.features.explain.analysis import explain
     from ropeaudit.features.limit.analysis import limit
-    from ropeaudit.features.limit.known import Limit
+    from ropeaudit.features.limit.limit_result import Limit
     from ropeaudit.rope.setting import RopeSetting
 
 __version__ = "0.1.0"
@@ -24,7 +24,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Audit": "ropeaudit.audits.audit",
     "Case": "ropeaudit.audits.cases",
-    "Limit": "ropeaudit.features.limit.known",
+    "Limit": "ropeaudit.features.limit.limit_result",
     "limit": "ropeaudit.features.limit.analysis",
     "explain": "ropeaudit.features.explain.analysis",
     "shift": "ropeaudit.audits.audit",
