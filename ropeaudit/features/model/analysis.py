@@ -55,7 +55,7 @@ class Shifted:
 
 
 @dataclass(slots=True)
-class Audit:
+class ModelAudit:
     """What is audited. narrow: what the float64 run could not widen, filled while it runs."""
 
     folder: Folder

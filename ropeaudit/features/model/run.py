@@ -18,7 +18,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.features.model import load
 from ropeaudit.features.model import wide as model_wide
-from ropeaudit.features.model.layers import Capture, Pairs, Seen
+from ropeaudit.features.model.layers import Capture, RotatedPairs, LayerVectors
 from ropeaudit.features.model.load import error_line
 from ropeaudit.runtime import process_state, streams
 
@@ -28,7 +28,7 @@ class Pass:
     """What a forward pass gave. logits (s, v). lookups: what every embedding was asked for."""
 
     logits: Any
-    layers: dict[int, Seen]
+    layers: dict[int, LayerVectors]
     frequencies: dict[str, Any]
     lookups: dict[str, Any]
 
@@ -116,10 +116,10 @@ class Runner:
                         f"{count} tokens offsets go up to {most}"
                     )
 
-    def pairs(self, layer: int) -> Pairs:
+    def pairs(self, layer: int) -> RotatedPairs:
         """Return the pairs of a layer, none where it is not rotated."""
         config = self.model.config.get_text_config()
-        nothing = Pairs(0, self.layout, np.zeros(0))
+        nothing = RotatedPairs(0, self.layout, np.zeros(0))
         rotated = getattr(config, "no_rope_layers", None)
         if isinstance(rotated, (list, tuple)) and layer < len(rotated) and not rotated[layer]:
             return nothing
@@ -141,7 +141,7 @@ class Runner:
         factor = getattr(own[0], "attention_scaling", 1.0) if factor is None else factor
         frequencies: Array = values.detach().double().cpu().numpy().reshape(-1)
         latent = getattr(config, "qk_nope_head_dim", None)
-        return Pairs(
+        return RotatedPairs(
             int(latent or 0),
             self.layout,
             frequencies,

@@ -99,7 +99,7 @@ def run(
             done += 1
 
 
-class Stored(Fresh):
+class CachedKeys(Fresh):
     """Queries rotated afresh at an offset, keys as they lie in a cache."""
 
     def __init__(self, subject: Emulated, inputs: Inputs, offset: int, keys: Sequence[FloatArray]) -> None:
@@ -133,7 +133,7 @@ def _recipe(
                 done += 1
                 progress(done / (max(steps) + 1))
             at = first + count * by
-            turners = Stored(subject, inputs, at, keys), Fresh(subject, inputs, at)
+            turners = CachedKeys(subject, inputs, at, keys), Fresh(subject, inputs, at)
             on_progress = functools.partial(_hold, progress, done / (max(steps) + 1))
             apart = Comparison(inputs, setting, case.mask, turners).run(on_progress)
             growth = _growth(keys, norms)
