@@ -291,7 +291,9 @@ def test_layers_share_a_diagnosis_and_partners_are_found_by_their_values() -> No
     parts = {
         f"r.{name}{n}": part(a) for n, a in enumerate(angles) for name, part in (("b", np.sin), ("a", np.cos))
     }
-    held = [RopeBuffer(Stored(name, "float32", v.shape, v), rope_values.known(v)) for name, v in parts.items()]
+    held = [
+        RopeBuffer(Stored(name, "float32", v.shape, v), rope_values.known(v)) for name, v in parts.items()
+    ]
     results = list(run(Source("x", True, held, 4, Expected(), [])))
     assert {(one.stored.name, one.against) for one in results} == {
         ("r.a0", "base 10000 (guessed)"),

@@ -24,7 +24,7 @@ from ropeaudit.engine.statistics import Spread
 from ropeaudit.errors import UsageError
 from ropeaudit.features.explain import causes, parts, remedies, shares
 from ropeaudit.features.explain.parts import Parts
-from ropeaudit.features.explain.remedies import Remedy, RemedySearch, DriftTolerance
+from ropeaudit.features.explain.remedies import DriftTolerance, Remedy, RemedySearch
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting

@@ -137,7 +137,7 @@ def _one(
 
 
 def _called(rotate: Rotation, setting: RopeSetting, call: AuditCall) -> FloatArray:
-    """AuditCall an instance with the same numbers in every dtype. Shapes: -> (h, s, d)."""
+    """Call an instance with the same numbers in every dtype. Shapes: -> (h, s, d)."""
     shape = (_HEADS, call.length, setting.head_dim)
     x = round_to(np.random.default_rng(0).standard_normal(shape), call.dtype).astype(call.dtype.carrier)
     positions = np.arange(call.length, dtype=np.int64) + call.first

@@ -65,7 +65,7 @@ def _audit(options: dict[str, Any]) -> ModelAudit:
     from ropeaudit.arithmetic.formats import parse
     from ropeaudit.console import values
     from ropeaudit.errors import UsageError
-    from ropeaudit.features.model import load
+    from ropeaudit.features.model import load, tokens
     from ropeaudit.features.model.analysis import ModelAudit
 
     seed = 0 if options["seed"] is None else values.integer(options["seed"], "--seed")
@@ -73,6 +73,6 @@ def _audit(options: dict[str, Any]) -> ModelAudit:
         raise UsageError(f"--seed {seed} is negative; try --seed 0")
     dtypes = [parse(name) for name in values.names(options["dtype"], "--dtype") or ("fp32", "bf16")]
     offsets = values.integers(options["offset"], "--offset") or [1000, 32768]
-    folder = load.opened(options["folder"], options["trust_remote_code"])
-    tokens = load.tokens(folder, options["text"], options["tokens"], seed)
-    return ModelAudit(folder, tokens, list(dict.fromkeys(dtypes)), offsets, options["save_qk"])
+    folder = load.open_folder(options["folder"], options["trust_remote_code"])
+    chosen_tokens = tokens.read_tokens(folder, options["text"], options["tokens"], seed)
+    return ModelAudit(folder, chosen_tokens, list(dict.fromkeys(dtypes)), offsets, options["save_qk"])

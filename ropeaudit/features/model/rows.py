@@ -100,7 +100,9 @@ def rows(
             yield {name: whole[name] for name in COLUMNS[kind]}
 
 
-def _summary(audit: ModelAudit, one: Shifted, threshold: float, versions: Mapping[str, str]) -> dict[str, Any]:
+def _summary(
+    audit: ModelAudit, one: Shifted, threshold: float, versions: Mapping[str, str]
+) -> dict[str, Any]:
     change, scored = one.change, max(len(audit.tokens.ids) - 1, 1)
     loss, shifted = (change.defined(x / scored) for x in (change.loss_sum, change.shifted_loss_sum))
     results = {

@@ -16,11 +16,10 @@ import torch
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, UsageError
-from ropeaudit.features.model import load
-from ropeaudit.features.model import wide as model_wide
-from ropeaudit.features.model.layers import Capture, RotatedPairs, LayerVectors
-from ropeaudit.features.model.load import error_line
+from ropeaudit.features.model import float64_mode, load
+from ropeaudit.features.model.layers import Capture, LayerVectors, RotatedPairs
 from ropeaudit.runtime import process_state, streams
+from ropeaudit.subjects.calling.implementation import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +39,10 @@ class Runner:
     """
 
     def __init__(self, model: Any, layout: str, wide: bool) -> None:
-        """Keep the model; `wide` runs it in float64 throughout, see `model_wide`."""
+        """Keep the model; `wide` runs it in float64 throughout, see `float64_mode`."""
         self.model, self.layout, self.wide = model, layout, wide
-        self.narrow: set[str] = set(model_wide.widen(model)) if wide else set()
-        self.fresh = {name: copy.deepcopy(one) for name, one in model_wide.rotaries(model).items()}
+        self.narrow: set[str] = set(float64_mode.widen(model)) if wide else set()
+        self.fresh = {name: copy.deepcopy(one) for name, one in float64_mode.rotaries(model).items()}
 
     def run(self, ids: list[int], offset: int) -> Pass:
         """Read the tokens at positions offset ... offset + s - 1. Raises: BadInput."""
@@ -58,10 +57,12 @@ class Runner:
                 with streams.aside(), process_state.foreign():
                     logits = self.model(given, position_ids=positions, use_cache=False).logits[0]
             except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as error:
-                raise BadInput(f"the model cannot be run at offset {offset}: {error_line(error)}") from None
+                raise BadInput(
+                    f"the model cannot be run at offset {offset}: {one_line(error, 300)}"
+                ) from None
         frequencies = {
             f"{name}.{key}": value.clone()
-            for name, one in model_wide.rotaries(self.model).items()
+            for name, one in float64_mode.rotaries(self.model).items()
             for key, value in one._buffers.items()
             if key.endswith("inv_freq") and "original" not in key
         }
@@ -72,7 +73,7 @@ class Runner:
         if not self.wide:
             yield
             return
-        with model_wide.wide() as mode:
+        with float64_mode.wide() as mode:
             yield
         self.narrow |= mode.narrow
 
@@ -123,7 +124,7 @@ class Runner:
         rotated = getattr(config, "no_rope_layers", None)
         if isinstance(rotated, (list, tuple)) and layer < len(rotated) and not rotated[layer]:
             return nothing
-        results = model_wide.rotaries(self.model)
+        results = float64_mode.rotaries(self.model)
         own = [one for name, one in results.items() if f".{layer}." in f".{name}."] or list(results.values())
         if not own:
             return nothing

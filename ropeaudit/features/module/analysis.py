@@ -161,7 +161,9 @@ def _plane(values: Array) -> Array:
     return np.ascontiguousarray(values.reshape(-1, values.shape[-1])[:ROWS])
 
 
-def _judged(dump: Dump, expected: Expected, known: dict[bytes, _ComparedTable | None]) -> _ComparedTable | None:
+def _judged(
+    dump: Dump, expected: Expected, known: dict[bytes, _ComparedTable | None]
+) -> _ComparedTable | None:
     """Compare a table with the expected setting that fits best, else with a guess; layers share theirs."""
     parts = [part for part in (dump.frequencies, dump.cos, dump.sin) if part is not None]
     key = b"".join(str(part.shape).encode() + part.tobytes() for part in parts)
@@ -178,7 +180,9 @@ def _rank(diagnosis: Diagnosis) -> tuple[tuple[int, float, float], ...]:
     return () if diagnosis.best is None else (diagnosis.best.rank,)
 
 
-def _buffers(parts: Sequence[RopeBuffer], dump: Dump | None, judged: _ComparedTable | None) -> Iterator[Buffer]:
+def _buffers(
+    parts: Sequence[RopeBuffer], dump: Dump | None, judged: _ComparedTable | None
+) -> Iterator[Buffer]:
     """Yield a row for each buffer of a table."""
     agrees = judged.agrees if judged else None
     error, near, far = None, None, None

@@ -58,7 +58,9 @@ class MisplacedSide:
     block: CalledBlock
 
 
-def named(sides: dict[str, MisplacedSide], setting: RopeSetting, dtype: Format, rotator: Rotator) -> tuple[str, bool]:
+def named(
+    sides: dict[str, MisplacedSide], setting: RopeSetting, dtype: Format, rotator: Rotator
+) -> tuple[str, bool]:
     """Return in words what explains it, empty where nothing known does, and whether that is a recipe."""
     block = next(iter(sides.values())).block
     if not any(np.isfinite(x).any() for x in block.results):
@@ -154,7 +156,9 @@ def _single(side: MisplacedSide, setting: RopeSetting) -> str:
     return "dims that are not rotated" if (pairs >= setting.pairs).all() else ""
 
 
-def _known(name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format, rotator: Rotator) -> list[str]:
+def _known(
+    name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format, rotator: Rotator
+) -> list[str]:
     """Return the faults that explain what was found, as few as other positions leave."""
     block, off = side.block, np.argwhere(side.heads)[:_VECTORS]
     first = int(np.argmax(np.isin(block.at, side.positions)))

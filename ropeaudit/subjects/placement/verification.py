@@ -134,7 +134,9 @@ def check(
         if warm and offset and before[0] == vectors.positions[0]:
             _tried(rotator, q, k, before)
         at = before + offset
-        block = CalledBlock(at, (q, k), rotator.both(q, k, np.stack([at, at + apart]) if apart else at), apart)
+        block = CalledBlock(
+            at, (q, k), rotator.both(q, k, np.stack([at, at + apart]) if apart else at), apart
+        )
         for part, x, result in zip(seen.values(), block.given, block.results, strict=True):
             part.take(excess(x, result, block.rows(), setting, dtype, rule), at, block)
     worst = max(seen, key=lambda name: seen[name].excess)
