@@ -26,10 +26,24 @@ from ropeaudit.subjects.calling.signatures import Signature
 from ropeaudit.subjects.placement.exact_rotation import half_split, rotated
 
 _BATCH, _HEADS, _START, _LENGTH = 5, 3, 3, 7  # of the trial: positions 3 ... 9
-_CHANGES_OTHER_DIMS = "changes dims of the head that --rotary-dim leaves out"
-_LEAVES_DIMS = "leaves dims {} to {} as they are"
 _STRAY = 0.03  # relative: what float32 code may leave that is wrong, but rotates
 _SURE, _NEAR = 1e-3, 0.1  # relative RMS errors of a call that is right, and of a coarse one
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """Why a call does not fit at all, in words.
+
+    rotated_dims: the first dims of the head alone are rotated, so many; 0 where that is not the reason.
+    changes_rest: dims that are not to be rotated are changed.
+    """
+
+    text: str
+    rotated_dims: int = 0
+    changes_rest: bool = False
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +52,7 @@ class Fit:
 
     error: relative RMS distance of the best (batch, head) from the exact rotation: wrong code may do right by
     one of them. odd: those that it turns otherwise.
-    misfit: why the call does not fit at all, which says nothing of the code; empty where it does.
+    misfit: why the call does not fit at all, which says nothing of the code; None where it does.
     rows: how to give it a row of positions for each batch element; None where it takes none.
     """
 
@@ -47,13 +61,13 @@ class Fit:
     permuted: bool
     error: float
     odd: tuple[tuple[int, int], ...]
-    misfit: str = ""
+    misfit: Misfit | None = None
     rows: Convention | None = None
 
     @property
     def rank(self) -> tuple[bool, float]:
         """The order of fits, best first: what does not fit at all comes last, then by error."""
-        return bool(self.misfit), self.error
+        return self.misfit is not None, self.error
 
     @property
     def sure(self) -> bool:
@@ -85,13 +99,12 @@ def fit(make: Callable[[], Any], name: str, setting: RopeSetting, order: str | N
                 best = candidate
             if best.error < _SURE:
                 break
-        if best is not None and not best.misfit:
+        if best is not None and best.misfit is None:
             return replace(best, rows=_by_row(best, make, setting))
     if best is None:
         attempts = signatures.described(iter(failed))
         raise UsageError(f"{name} could not be called in any way that is known. Tried {attempts}")
-    if best.misfit.startswith(_LEAVES_DIMS.partition("{")[0]):
-        part = best.misfit.split()[2]
+    if best.misfit is not None and (part := best.misfit.rotated_dims):
         raise UsageError(
             f"{name}, called as {best.convention}, {best.misfit}, so it is not audited with --rotary-dim "
             f"{setting.rotary_dim}; if only the first {part} dims are to be rotated, try --rotary-dim {part}"
@@ -121,7 +134,7 @@ def _suggested_wrapper(name: str, setting: RopeSetting, best: Fit) -> str:
     """Return a wrapper to edit."""
     function = name.rpartition(":")[2]
     begin = "Wrap it and audit the wrapper: def rotate(x, positions): return"
-    if setting.rotary_dim < setting.head_dim and best.misfit == _CHANGES_OTHER_DIMS:
+    if setting.rotary_dim < setting.head_dim and best.misfit is not None and best.misfit.changes_rest:
         n = setting.rotary_dim
         return f"{begin} torch.cat([{function}(x[..., :{n}], positions), x[..., {n}:]], -1)"
     inverse = f"{setting.base:g} ** (-torch.arange(0, {setting.rotary_dim}, 2) / {setting.rotary_dim})"
@@ -186,8 +199,8 @@ def _silent(function: Any) -> Callable[..., Any]:
     return called
 
 
-def misfit(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bool) -> str:
-    """Return why a call cannot be one of code that rotates, however wrong; empty where it may be.
+def misfit(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bool) -> Misfit | None:
+    """Return why a call cannot be one of code that rotates, however wrong; None where it may be.
 
     Wrong code rotates by a wrong angle, base, direction or position, by none, forgets a sign or a pair: still
     each pair of dims goes into itself alone, by a matrix that is the same for all heads, and whose elements
@@ -199,10 +212,11 @@ def misfit(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bo
         values = values[..., np.argsort(half_split(setting.rotary_dim, setting.head_dim))]
     rest = values[..., setting.rotary_dim :] - x[..., setting.rotary_dim :]
     if rest.size and np.sqrt(np.mean(rest**2)) > _NEAR:
-        return _CHANGES_OTHER_DIMS
+        return Misfit("changes dims of the head that --rotary-dim leaves out", changes_rest=True)
     rotated_dims = int(np.flatnonzero(np.r_[True, (values != x).any(axis=(0, 1, 2))])[-1])
     if 0 < rotated_dims < setting.rotary_dim and rotated_dims % 2 == 0:
-        return _LEAVES_DIMS.format(rotated_dims, setting.rotary_dim - 1)
+        unchanged = f"leaves dims {rotated_dims} to {setting.rotary_dim - 1} as they are"
+        return Misfit(unchanged, rotated_dims=rotated_dims)
     z, w = (a + 1j * b for a, b in (split_pairs(x, setting), split_pairs(values, setting)))
     (batch, heads), everything = z.shape[:2], np.ones(z.shape[:2], bool)
     subsets = [everything]
@@ -212,9 +226,9 @@ def misfit(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bo
         subsets.append(everything & (np.arange(batch)[:, None] != index))
     residual = min(_sinusoid_residual(z[subset], w[subset]) for subset in subsets)
     if residual <= _STRAY or (heads > 1 and _heads_differ(z, w)):
-        return ""
+        return None
     neither = f"{100 * residual:.0f} % is neither"
-    return f"does not rotate pairs of dims by angles that grow with the position ({neither})"
+    return Misfit(f"does not rotate pairs of dims by angles that grow with the position ({neither})")
 
 
 def _heads_differ(z: Any, w: Any) -> bool:

@@ -103,7 +103,7 @@ def frequencies(setting: RopeSetting) -> Array:
 
 
 def _blended(setting: RopeSetting) -> Array:
-    """Return the size of what a scaling computes with: a blend adds up terms as large as the plain frequency."""
+    """Return the size of what a scaling computes with: a blend adds terms as large as the plain frequency."""
     theta = frequencies(setting)
     if setting.scaling.kind not in _SWITCHED:
         return theta

@@ -125,8 +125,9 @@ def check(
     """Return where the worst rotated pair stands of code that is called at positions + offset.
 
     afresh: makes an instance without a past. warm: the instance is called at the positions before the shift
-    first, so that what it keeps of a call shows. rule: the recipe whose errors are allowed, `allowance.careful` if
-    None. batch_step: added to the positions of the second batch element, where code takes a row for each.
+    first, so that what it keeps of a call shows. rule: the recipe whose errors are allowed, by default
+    `allowance.careful`. batch_step: added to the positions of the second batch element, where code takes a
+    row for each.
     """
     seen, rule = {"q": _SideExcess(), "k": _SideExcess()}, rule or allowance.careful(dtype)
     for q, k, before in vectors.blocks(dtype):
