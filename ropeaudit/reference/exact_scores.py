@@ -40,13 +40,13 @@ def rotations_per_token(setting: RopeSetting) -> Words:
 
     Shapes: -> three of (p,). Units: rotations per token. Relative error 2^-158.
     """
-    result = np.empty((3, setting.pairs))
+    words = np.empty((3, setting.pairs))
     thetas = exact_frequencies.frequencies(setting)
     with dd.precise():
         for i, theta in enumerate(thetas):
-            result[:, i] = dd.words(theta / (2 * dd.PI))
-    result.setflags(write=False)
-    return result[0], result[1], result[2]
+            words[:, i] = dd.words(theta / (2 * dd.PI))
+    words.setflags(write=False)
+    return words[0], words[1], words[2]
 
 
 def fastest(setting: RopeSetting) -> float:
@@ -121,7 +121,7 @@ def rotated(
     """
     (cos, sin), members = table, _members(setting)
     if precision == "double":
-        a, b = (x[:, some] for some in members)
+        a, b = (x[:, dims] for dims in members)
         whole = np.array(x)
         whole[:, members[0]] = a * cos[0] - b * sin[0]
         whole[:, members[1]] = b * cos[0] + a * sin[0]
@@ -141,7 +141,7 @@ def rotated(
 def _rotated_exactly(x: Array, cos: Pair, sin: Pair, members: tuple[slice, slice], scale: float) -> Pair:
     """Turn and scale rows of x in double-double arithmetic. Shapes: x (s, d), cos, sin (s, p)."""
     high, low = np.array(x), np.zeros_like(x)
-    a, b = (x[:, some] for some in members)
+    a, b = (x[:, dims] for dims in members)
     first = dd.subtract(dd.multiply(cos, a), dd.multiply(sin, b))
     second = dd.add(dd.multiply(cos, b), dd.multiply(sin, a))
     high[:, members[0]], low[:, members[0]] = first

@@ -46,13 +46,13 @@ def frequencies(setting: RopeSetting, form: FrequencyForm, fmt: Format) -> Float
     multiplied by its effect, scaled / unscaled, rounded to `fmt`.
     Shapes: -> (p,), see `unscaled`; for "recurrence" the starting ratio of the angles is in `effect`.
     """
-    stored = unscaled(scaled.effective_base(setting), setting.rotary_dim, form, fmt)
+    plain = unscaled(scaled.effective_base(setting), setting.rotary_dim, form, fmt)
     if setting.scaling.kind in ("default", "dynamic") or form == "recurrence":
-        return stored
+        return plain
     if form == "divide":
         with np.errstate(divide="ignore"):
-            return round_to(stored.astype(np.float64) / effect(setting, fmt), fmt)
-    return round_to(scaled.scaled(stored.astype(np.float64), setting, fmt), fmt)
+            return round_to(plain.astype(np.float64) / effect(setting, fmt), fmt)
+    return round_to(scaled.scaled(plain.astype(np.float64), setting, fmt), fmt)
 
 
 @functools.lru_cache(maxsize=256)

@@ -85,8 +85,8 @@ def rotator_pairs(setting: RopeSetting) -> int:
 
 
 def _proportional(theta: Array, setting: RopeSetting, rounded: Round) -> Array:
-    stored = np.where(np.arange(setting.pairs) < rotator_pairs(setting), theta, 0.0)
-    return _linear(stored, setting, rounded) if setting.scaling.factor else stored
+    rotated_theta = np.where(np.arange(setting.pairs) < rotator_pairs(setting), theta, 0.0)
+    return _linear(rotated_theta, setting, rounded) if setting.scaling.factor else rotated_theta
 
 
 def yarn_range(setting: RopeSetting) -> tuple[float, float]:

@@ -71,9 +71,9 @@ class Emulated(OfRecipe):
                 raw = position[:, None] / cached
         else:
             raw = position[:, None] * cached
-        result = round_to(round_to(raw, product), angle)
+        angle_values = round_to(round_to(raw, product), angle)
         clip = self.setting.clip
-        return np.clip(result, -clip, clip) if self.setting.clipped else result
+        return np.clip(angle_values, -clip, clip) if self.setting.clipped else angle_values
 
     def rotate(self, x: FloatArray, table: Table) -> FloatArray:
         """Turn x, which is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""

@@ -64,24 +64,26 @@ def is_own(name: str) -> bool:
     return ":" in name or name.endswith(".py")
 
 
-def called(one: Implementation, dtype: Format) -> SubjectFactory:
+def called(code: Implementation, dtype: Format) -> SubjectFactory:
     """Return the maker of an implementation that is called."""
     from ropeaudit.subjects.calling.implementation import Called
 
     def make(setting: RopeSetting, axes: Axes | None) -> Subject:
         if axes is not None:
-            raise UsageError(f"--impl {one.name} has one position axis; leave out --mrope")
+            raise UsageError(f"--impl {code.name} has one position axis; leave out --mrope")
         if detect:  # what computes is known then
             detect(setting)
-        return Called(one, setting, dtype)
+        return Called(code, setting, dtype)
 
-    detect = getattr(one, "fit", None)
+    detect = getattr(code, "fit", None)
 
     def layout(setting: RopeSetting) -> Layout:
-        result: Layout = detect(setting).layout if detect else one.layouts[0]
+        result: Layout = detect(setting).layout if detect else code.layouts[0]
         return result
 
-    return SubjectFactory(one.name, dtype, make, {"input": dtype.name}, layout, getattr(one, "findings", ()))
+    return SubjectFactory(
+        code.name, dtype, make, {"input": dtype.name}, layout, getattr(code, "findings", ())
+    )
 
 
 def emulated(recipe: Resolved) -> SubjectFactory:

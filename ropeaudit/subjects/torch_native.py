@@ -106,17 +106,17 @@ class TorchNative(OfRecipe):
         """Return the angles as stored. Shapes: positions (s,) -> (s, p). Units: radians."""
         recipe, form, apply = self.recipe, self.recipe.recipe.frequency_form, self.numbers.apply
         product, angle = recipe.angle
-        stored = self._frequencies(form)
+        cached = self._frequencies(form)
         position = self._position(positions)[:, None]
         if form == "recurrence":
-            result = self._recurrence(position, stored, product)
+            angle_values = self._recurrence(position, cached, product)
         elif form == "divide":
-            result = apply(torch.div, product, position, stored)
+            angle_values = apply(torch.div, product, position, cached)
         else:
-            result = apply(torch.mul, product, position, stored)
-        result = self.numbers.keep(result, angle)
+            angle_values = apply(torch.mul, product, position, cached)
+        angle_values = self.numbers.keep(angle_values, angle)
         clip = self.setting.clip
-        return torch.clamp(result, -clip, clip) if self.setting.clipped else result
+        return torch.clamp(angle_values, -clip, clip) if self.setting.clipped else angle_values
 
     def _position(self, positions: Positions) -> torch.Tensor:
         whole = positions.astype(np.int64)

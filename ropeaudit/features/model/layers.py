@@ -45,14 +45,14 @@ class RotatedPairs:
             return part[..., ::2], part[..., 1::2]
         return part[..., :p], part[..., p:]
 
-    def unturned(self, x: Array) -> Array:
+    def rotated_back(self, x: Array) -> Array:
         """Return x as it was before RoPE at positions 0 ... s-1. Shapes: (h, s, d) -> (h, s, d)."""
         angles = np.arange(x.shape[-2])[:, None] * self.frequencies
         cos, sin = np.cos(angles) / self.factor, np.sin(angles) / self.factor
-        result = x.copy()
-        (a, b), (first, second) = self.split(x), self.split(result)
+        x_before = x.copy()
+        (a, b), (first, second) = self.split(x), self.split(x_before)
         first[...], second[...] = a * cos + b * sin, b * cos - a * sin
-        return result
+        return x_before
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ class Capture:
 def _array(x: Any) -> Array:
     import torch
 
-    result: Array = x.detach().to("cpu", torch.float64).numpy().copy()
-    return result
+    array: Array = x.detach().to("cpu", torch.float64).numpy().copy()
+    return array
 
 
 def _visible(mask: Any, size: int) -> NDArray[np.bool_]:
@@ -120,8 +120,8 @@ def _visible(mask: Any, size: int) -> NDArray[np.bool_]:
     import torch
 
     plane = mask[0, 0, :, :size]
-    result: NDArray[np.bool_] = (plane if plane.dtype == torch.bool else plane > -1).cpu().numpy().copy()
-    return result
+    visible: NDArray[np.bool_] = (plane if plane.dtype == torch.bool else plane > -1).cpu().numpy().copy()
+    return visible
 
 
 def _attend(
@@ -139,7 +139,7 @@ def _attend(
 
 def drifts(layer: int, base: LayerVectors, shifted: LayerVectors, pairs: RotatedPairs) -> list[HeadDrift]:
     """Compare a layer's scores before and after a shift, head by head, in float64."""
-    results = []
+    head_drifts = []
     heads, groups = base.q.shape[0], base.k.shape[0]
     with np.errstate(invalid="ignore", over="ignore"):
         for head in range(heads):
@@ -150,7 +150,7 @@ def drifts(layer: int, base: LayerVectors, shifted: LayerVectors, pairs: Rotated
                 np.where(base.visible, (rotated_q - q) @ rotated_k.T + q @ (rotated_k - k).T, 0) * base.scale
             )
             norms = [np.hypot(*pairs.split(x)).mean(axis=0) for x in (q, k)]
-            results.append(
+            head_drifts.append(
                 HeadDrift(
                     layer,
                     head,
@@ -164,7 +164,7 @@ def drifts(layer: int, base: LayerVectors, shifted: LayerVectors, pairs: Rotated
                     _wavelength(pairs.frequencies),
                 )
             )
-    return results
+    return head_drifts
 
 
 def _by_pair(q: Array, k: Array, rotated_q: Array, rotated_k: Array, pairs: RotatedPairs) -> Array:

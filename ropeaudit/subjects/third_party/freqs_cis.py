@@ -49,8 +49,8 @@ class LlamaComplex(Mistral):
 @functools.lru_cache(maxsize=1)
 def _table(code: str, dim: int, end: int, base: float) -> torch.Tensor:
     """Return the table. Its values do not depend on its length. Shapes: -> (end, d/2), complex."""
-    result: torch.Tensor = import_module(code).precompute_freqs_cis(dim, end, base)
-    return result
+    table: torch.Tensor = import_module(code).precompute_freqs_cis(dim, end, base)
+    return table
 
 
 IMPLEMENTATIONS = {"mistral-inference": Mistral, "llama-models": LlamaComplex}
