@@ -37,7 +37,7 @@ def check(text: str) -> None:
 
 
 def _width(mask: Mask) -> int | None:
-    """How many keys a query sees at most, itself included; None for full."""
+    """Return how many keys a query sees at most, itself included; None for full."""
     if mask == "full":
         return None
     return int(mask.partition(":")[2] or _ALL)

@@ -104,7 +104,7 @@ def _rounded(values: list[float], fmt: Format) -> FloatArray:
 
 
 def _power(base: float, exponent: float, natural: bool = False) -> float:
-    """base^exponent (e^exponent if `natural`), rounded to float64 from 40 digits."""
+    """Return base^exponent (e^exponent if `natural`), rounded to float64 from 40 digits."""
     with localcontext(Context(prec=40, Emin=-99999, Emax=99999)):
         if natural:
             return float(Decimal(exponent).exp())

@@ -53,7 +53,7 @@ def load(path: str) -> Any:
 
 
 def _bytes(path: str) -> bytes:
-    """At most one byte more than the largest file that is read."""
+    """Return the bytes of a file, at most one byte more than the largest file that is read."""
     file = Path(path)
     if file.is_dir():
         file /= "config.json"

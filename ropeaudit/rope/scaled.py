@@ -48,7 +48,7 @@ def attention_factor(scaling: Scaling) -> float:
 
 
 def mscale(stretch: float, weight: float) -> float:
-    """YaRN's temperature, 0.1 * weight * ln(stretch) + 1. Source: arXiv 2309.00071, section 3.4."""
+    """Return YaRN's temperature, 0.1 * weight * ln(stretch) + 1. Source: arXiv 2309.00071, section 3.4."""
     return 0.1 * weight * math.log(stretch) + 1.0 if stretch > 1 else 1.0
 
 

@@ -60,7 +60,7 @@ class TorchNative(OfRecipe):
         return FP32 if self.recipe.rotation.precision < FP32.precision else FP64
 
     def refusal(self, seq_len: int, offset: int) -> str:
-        """Say why the scores cannot be summed as asked; empty where they can."""
+        """Return why the scores cannot be summed as asked; empty where they can."""
         if self.accumulate not in (FP32, FP64):
             return f"torch cannot be told to sum in {self.accumulate}; give --accumulate fp32 or fp64"
         if self.accumulate is FP32 and self.output is FP64:
@@ -78,7 +78,7 @@ class TorchNative(OfRecipe):
             torch.set_num_threads(before)
 
     def distinct_positions(self, positions: Positions) -> int:
-        """Count the positions that are still different finite numbers after the position stage."""
+        """Return how many positions are still different finite numbers after the position stage."""
         rounded = torch_arrays.to_numpy(self._position(positions))
         return int(np.unique(rounded[np.isfinite(rounded)]).size)
 
@@ -148,7 +148,7 @@ class TorchNative(OfRecipe):
         return apply(torch.mul, fmt, angles, change)
 
     def rotate(self, x: FloatArray, table: Table) -> FloatArray:
-        """Turn x, which is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""
+        """Return x rotated; it is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""
         out = np.empty(x.shape, self.output.carrier)
 
         def some(rows: slice) -> None:

@@ -55,7 +55,7 @@ def _check_archive(path: Path, archive: zipfile.ZipFile) -> None:
 
 
 def _check_array(path: Path, file: IO[bytes], size: int) -> None:
-    """Hold the header of an array against the bytes behind it. What is no array is left to NumPy."""
+    """Raise BadInput for an array whose header declares more than its bytes; NumPy refuses the rest."""
     form: Any = np.lib.format
     try:
         version = form.read_magic(file)

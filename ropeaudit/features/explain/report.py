@@ -167,7 +167,7 @@ def _search(results: Sequence[Explanation]) -> str:
 
 
 def frequencies(one: Explanation) -> str:
-    """Say whether the fast, positional frequencies suffer or the slow, semantic ones.
+    """Return whether the fast, positional frequencies suffer or the slow, semantic ones.
 
     Fast: a full turn takes fewer tokens than there are positions. Source: arXiv 2410.06205.
     """

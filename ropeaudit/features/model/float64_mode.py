@@ -47,7 +47,7 @@ def _wider(kwargs: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def wide() -> Iterator[Float64Mode]:
-    """Within the block float32 becomes float64; the mode that is returned knows what did not."""
+    """Yield a mode in which float32 becomes float64; it knows what did not."""
     before, mode = torch.get_default_dtype(), Float64Mode()
     torch.set_default_dtype(torch.float64)
     try:

@@ -114,7 +114,7 @@ def _array(x: Any) -> Array:
 
 
 def _visible(mask: Any, size: int) -> NDArray[np.bool_]:
-    """The scores that a query sees. mask: added to them, or true where it sees."""
+    """Return the scores that a query sees. mask: added to them, or true where it sees."""
     if mask is None:
         return np.tril(np.ones((size, size), np.bool_))
     import torch
@@ -127,7 +127,7 @@ def _visible(mask: Any, size: int) -> NDArray[np.bool_]:
 def _attend(
     module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, dropout: float = 0.0, **_: Any
 ) -> Any:
-    """Plain attention, for models that have no function of their own."""
+    """Return plain attention, for models that have no function of their own."""
     import torch
 
     groups = query.shape[1] // key.shape[1]
@@ -168,7 +168,7 @@ def drifts(layer: int, base: LayerVectors, shifted: LayerVectors, pairs: Rotated
 
 
 def _by_pair(q: Array, k: Array, rotated_q: Array, rotated_k: Array, pairs: RotatedPairs) -> Array:
-    """RMS, over all q and k, of every pair's part of the change of q·k. Shapes: (s, d) -> (p,).
+    """Return the RMS, over all q and k, of every pair's part of the change of q·k. Shapes: (s, d) -> (p,).
 
     The change (q' - q)·k' + q·(k' - k) is a product of 4 columns, whose norm their Gram matrices tell.
     """

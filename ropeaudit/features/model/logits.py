@@ -42,11 +42,11 @@ class Change:
     shifted_loss_sum: float = 0.0
 
     def rms(self, squares: float) -> float:
-        """The root of a mean over all logits."""
+        """Return the root of a mean over all logits."""
         return math.nan if self.nonfinite or not self.count else math.sqrt(squares / self.count)
 
     def defined(self, value: float) -> float:
-        """A value, or nan where some logit is not finite."""
+        """Return a value, or nan where some logit is not finite."""
         return math.nan if self.nonfinite else value
 
 

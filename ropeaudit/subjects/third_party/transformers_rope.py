@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _config(kind: type[Any], setting: RopeSetting) -> Any:
-    """A model's config with one head of this setting; scalings that depend on no length go into it."""
+    """Return a model's config with one head of this setting; scalings that depend on no length go into it."""
     given = setting.scaling.parameters()
     rope = {name: given[own] for name, own in HF_NAMES.items() if own in given and own != "maximum"}
     if rope:
