@@ -12,7 +12,7 @@ import pytest
 
 from ropeaudit import parse, recipes
 from ropeaudit.errors import BadShape, UsageError
-from ropeaudit.features.decay import analysis, men
+from ropeaudit.features.decay import analysis, cosine_sum
 from ropeaudit.features.decay import report as reports_decay
 from ropeaudit.features.decay.command import decay
 from ropeaudit.inputs import qk
@@ -93,7 +93,7 @@ def test_first_failing_is_that_of_a_brute_search(setting) -> None:
 def test_what_float64_cannot_decide_is_decided_exactly(monkeypatch) -> None:
     """With a doubt of everything, every distance goes to double-double, and the answer is the same."""
     cosine_sum.first_failing.cache_clear()
-    monkeypatch.setattr(men, "_U", 1.0)
+    monkeypatch.setattr(cosine_sum, "_U", 1.0)
     assert cosine_sum.first_failing(PLAIN, 2000) == MEN_FIRST
     cosine_sum.first_failing.cache_clear()
 
