@@ -238,11 +238,11 @@ def test_all_pairs_once_give_the_whole_audit(mask, origin) -> None:
     result = sampled_scores.measure(Plan(who, offsets, some, setting, mask, origin), 2, lambda _: None)
     for cell, want in whole.items():
         rel = 1e-9 if cell[0] == 0 else 0.05  # rounded rotations do not hang on the order of sums
-        for name in ("drift", "own", "truth"):
+        for name in ("drift", "own", "reference"):
             mine, others = getattr(result[cell], name), getattr(want, name)
             assert (mine.count, mine.nonfinite) == (others.count, others.nonfinite)
             assert mine.rms == pytest.approx(others.rms, rel=rel)
-            if name != "truth":
+            if name != "reference":
                 assert mine.max == pytest.approx(others.max, rel=rel if cell[0] == 0 else 0.5)
         if cell[0] == 0:
             assert result[cell].drift.place == want.drift.place
@@ -319,7 +319,7 @@ def test_every_column_is_estimated_without_bias(mask) -> None:
         samples.append(sampled_scores.measure(Plan(who, offsets, some, setting, mask), 1, lambda _: None))
     columns = [("drift", n) for n in ("squares", "total", "absolute")] + [
         ("own", "squares"),
-        ("truth", "squares"),
+        ("reference", "squares"),
     ]
     for cell, want in whole.items():
         for part, name in columns:
