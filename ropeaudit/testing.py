@@ -14,7 +14,8 @@ import numpy as np
 
 from ropeaudit import bounds, recipes
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FloatArray, Format, parse, round_to
+from ropeaudit.arithmetic.formats import FloatArray, Format, parse
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import scores as forming
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.inputs import masks
@@ -23,12 +24,12 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects.calling import arrays, own_code, signatures, ways
-from ropeaudit.subjects.calling.implementation import error_line
-from ropeaudit.subjects.calling.own_code import OwnTurning
+from ropeaudit.subjects.calling import arrays, conventions, own_code, signatures
+from ropeaudit.subjects.calling.implementation import one_line
+from ropeaudit.subjects.calling.own_code import OwnRotator
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import allowance, likeness, verification
-from ropeaudit.subjects.placement.verification import Vectors
+from ropeaudit.subjects.placement.verification import GivenVectors
 
 RMS_FACTOR = 1.5  # of the predicted RMS; see `assert_shift_invariant`
 _STEP, _EVERY = 2**14, 2**18 + 2**14  # positions of a call, and of all calls between the offsets
@@ -136,20 +137,20 @@ class _Test:
             return f"RMS score drift {rms:.3g}", right, place
         return None
 
-    def check_places(self, rotator: OwnTurning, vectors: Vectors, offset: int, apart: int = 0) -> None:
+    def check_places(self, rotator: OwnRotator, vectors: GivenVectors, offset: int, apart: int = 0) -> None:
         """Raise AssertionError if a rotated pair is not where its position says."""
         seen = verification.check(
             *(rotator, self.setting, self.dtype, vectors, offset),
             afresh=rotator.afresh,
             rule=self.resolved,
-            apart=apart,
+            batch_step=apart,
         )
         if not seen.excess <= 1:
             here = allowance.allowed(self.resolved, self.setting, np.array([seen.position]))[0]
             right = (
                 float(here[seen.pair])
                 if seen.pair < here.size
-                else allowance.stored(self.resolved, self.setting)
+                else allowance.rounding_error(self.resolved, self.setting)
             )
             place = (
                 f"worst at head {seen.head} of batch element {seen.batch}, position {seen.position}, "
@@ -176,8 +177,8 @@ def _test_rotation(
     subject, setting = own_code.Own(name, function, order), test.setting
     rotator = subject.rotator(setting, test.dtype, function if own_code.is_module(function) else None)
     q, k = test.vectors()
-    vectors = Vectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))
-    rows = verification.APART if subject.fit(setting).rows else 0
+    vectors = GivenVectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))
+    rows = verification.BATCH_STEP if subject.fit(setting).rows else 0
     for offset in offsets:
         with _raising(name, test.dtype, offset):
             test.check_places(rotator, vectors, offset)
@@ -192,7 +193,7 @@ def _test_rotation(
         at = np.arange(min(_STEP, last - start), dtype=np.int64)
         many = [np.resize(x[:1], (1, at.size, setting.head_dim)) for x in (q, k)]
         with _raising(name, test.dtype, start):
-            test.check_places(rotator, Vectors(many[0], many[1], at), start)
+            test.check_places(rotator, GivenVectors(many[0], many[1], at), start)
 
 
 @contextlib.contextmanager
@@ -203,7 +204,7 @@ def _raising(name: str, dtype: Format, offset: int) -> Iterator[None]:
     except (RopeAuditError, AssertionError):
         raise
     except Exception as error:  # whatever it raises is a failure
-        raise AssertionError(f"{name} raises in {dtype} at offset {offset}: {error_line(error)}") from error
+        raise AssertionError(f"{name} raises in {dtype} at offset {offset}: {one_line(error)}") from error
 
 
 def _test_scores(test: _Test, function: Callable[..., Any], order: str, offsets: Sequence[int]) -> None:
@@ -215,14 +216,14 @@ def _test_scores(test: _Test, function: Callable[..., Any], order: str, offsets:
     for offset in offsets:
         at = np.arange(length, dtype=np.int64) + offset
         try:
-            results = ways.scored(function, q, k, at, test.dtype, order, engine).reshape(
+            results = conventions.scored(function, q, k, at, test.dtype, order, engine).reshape(
                 heads, length, length
             )
         except RopeAuditError:
             raise
         except Exception as error:  # whatever it raises is a failure
             raise AssertionError(
-                f"{name} raises in {test.dtype} at offset {offset}: {error_line(error)}"
+                f"{name} raises in {test.dtype} at offset {offset}: {one_line(error)}"
             ) from error
 
         def like(offset: int = offset, results: FloatArray = results) -> str:
@@ -249,7 +250,7 @@ def _like_scores(test: _Test, results: FloatArray, offset: int) -> str:
         subject = Emulated(one, test.setting)
         rotated = zip(*(likeness.emulated(one, test.setting, x, offset) for x in (q, k)), strict=True)
         formed = np.stack([_formed(subject, a, b, test.setting.scale) for a, b in rotated])
-        sizes = [likeness.apart(other, test.exact[0]) for other in (results, formed)]
+        sizes = [likeness.rms_difference(other, test.exact[0]) for other in (results, formed)]
         if 0.5 < sizes[0] / sizes[1] < 2:
             return f"drift as large as that of a {fmt} accumulator"
     return "nothing known resembles it"

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from ropeaudit import RopeSetting, parse, recipes
-from ropeaudit.arithmetic.formats import FORMATS, Format, round_to
+from ropeaudit.arithmetic.formats import FORMATS, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.features.frequencies.analysis import (
     COLUMNS,

@@ -13,7 +13,7 @@ from ropeaudit import parse, shift
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
 from ropeaudit.main import main
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.calling import implementation, own_code, signatures, timeout
+from ropeaudit.subjects.calling import implementation, loading, signatures, timeout
 from ropeaudit.subjects.calling.own_code import Own
 
 SETTING = RopeSetting.of(64)
@@ -174,14 +174,14 @@ def run(path, name, *more, capsys):
     ],
 )
 def test_signature_order_and_layout_are_found_out(path, name, order, layout) -> None:
-    subject = own_code.load(f"{path}:{name}")
+    subject = loading.load(f"{path}:{name}")
     fit = subject.fit(SETTING)
-    assert (fit.way.order, fit.layout, fit.odd) == (order, layout, ())
+    assert (fit.convention.order, fit.layout, fit.odd) == (order, layout, ())
     assert fit.error < 1e-5
     assert fit.permuted == (name == "deepseek")
-    assert fit.way.engine == ("numpy" if name == "numpy_one" else "torch")
-    stored = own_code.load(f"{path}:{name}", order).fit(SETTING)
-    assert stored.way == fit.way
+    assert fit.convention.engine == ("numpy" if name == "numpy_one" else "torch")
+    stored = loading.load(f"{path}:{name}", order).fit(SETTING)
+    assert stored.convention == fit.convention
     for record in shift((0, 4096), ("fp32", "bf16"), implementations=f"{path}:{name}", heads=2, seq_len=32):
         assert record.layout == layout
         assert record.drift_rms < (1e-4 if record.dtype == "float32" else 4e-3)
@@ -204,7 +204,7 @@ def test_what_is_measured_is_a_plain_computation(path) -> None:
         1000, "bf16", implementations=f"{path}:bhsd", heads=1, seq_len=16, head_dim=64, mask="full"
     )
     from ropeaudit.inputs import qk
-    from ropeaudit.subjects.calling.own_code import load
+    from ropeaudit.subjects.calling.loading import load
 
     built = qk.make("gaussian", 1, 1, 16, SETTING, 0)
     rotate = load(f"{path}:bhsd").fresh(SETTING, parse("bf16"))
@@ -371,9 +371,9 @@ def test_orders_are_a_closed_list(path, capsys) -> None:
     assert main(["shift", "--impl", f"{path}:bhsd", "--order", "hbsd"]) == 2
     assert "unknown --order 'hbsd'" in capsys.readouterr().err
     with pytest.raises(RopeAuditError, match="could not be called"):
-        own_code.load(f"{path}:sd", "bhsd").fit(SETTING)
+        loading.load(f"{path}:sd", "bhsd").fit(SETTING)
     with pytest.raises(UnknownName):
-        own_code.load(f"{path}:nope")
+        loading.load(f"{path}:nope")
 
 
 def test_an_order_needs_code_of_ones_own(path, capsys) -> None:
@@ -398,9 +398,9 @@ def test_names_are_read_as_people_write_them() -> None:
     def three(*args):
         """Anything."""
 
-    assert str(signatures.forms(one, "one")[0]) == "f(xq, xk, freqs_cis)"
-    assert str(signatures.forms(two, "two")[0]) == "f(x, position_ids)"
-    assert {len(form.roles) for form in signatures.forms(three, "three")} == {2, 3, 4}
+    assert str(signatures.possible_signatures(one, "one")[0]) == "f(xq, xk, freqs_cis)"
+    assert str(signatures.possible_signatures(two, "two")[0]) == "f(x, position_ids)"
+    assert {len(form.roles) for form in signatures.possible_signatures(three, "three")} == {2, 3, 4}
 
 
 def test_a_module_under_audit_keeps_its_state(path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ropeaudit import parse, shift
-from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
 from ropeaudit.engine import pair
 from ropeaudit.errors import UnknownName, UsageError
@@ -226,7 +226,7 @@ def test_several_settings_and_files(tmp_path, capsys) -> None:
 
 
 def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
-    real, calls = analysis._one, []
+    real, calls = analysis._parity, []
 
     def broken(*arguments):
         calls.append(arguments)
@@ -234,7 +234,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(analysis, "_one", broken)
+    monkeypatch.setattr(analysis, "_parity", broken)
     assert main(["parity", "hf", "meta", *SMALL, "-f", "csv"]) == 130
     seen = capsys.readouterr()
     assert len(rows(seen.out)) == 1

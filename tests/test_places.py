@@ -15,7 +15,7 @@ from ropeaudit.audits.straddling import straddling
 from ropeaudit.errors import UsageError
 from ropeaudit.main import main
 from ropeaudit.rope.scaling import parse as scaling
-from ropeaudit.subjects.calling import own_code as own
+from ropeaudit.subjects.calling import loading
 from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import allowance, verification
@@ -78,7 +78,7 @@ def test_a_known_recipe_keeps_its_own_verdict(change, message) -> None:
     own, setting = Own("own", lambda x, positions: change(x, positions)), RopeSetting.of(64)
     at = np.arange(96)
     x = np.random.default_rng(0).standard_normal((2, 96, 64))
-    vectors = verification.Vectors(x, x[::-1], at)
+    vectors = verification.GivenVectors(x, x[::-1], at)
     rotator = own.rotator(setting, parse("bf16"))
     result = verification.check(rotator, setting, parse("bf16"), vectors, 4001)
     assert result.excess > 1
@@ -93,7 +93,7 @@ def test_a_fault_behind_a_recipe_is_misplaced() -> None:
     setting, at = RopeSetting.of(64), np.arange(96)
     x = np.random.default_rng(0).standard_normal((2, 96, 64))
     result = verification.check(
-        own.rotator(setting, parse("bf16")), setting, parse("bf16"), verification.Vectors(x, x, at), 4001
+        own.rotator(setting, parse("bf16")), setting, parse("bf16"), verification.GivenVectors(x, x, at), 4001
     )
     assert result.misplaced
     assert "k: no rotation" in result.resembles
@@ -127,7 +127,10 @@ def test_a_blend_of_frequencies_is_allowed_no_more_than_its_terms(kind) -> None:
     setting = RopeSetting.of(64, scaling=scaling(kind), length=8192)
     one = allowance.careful(parse("fp32"))
     more = 8 * 2.0**-24 * at[:, None] * allowance.frequencies(plain)  # a handful of roundings of a term
-    assert (allowance.flips(one, setting, at) <= (allowance.flips(one, plain, at) + more) * (1 + 1e-12)).all()
+    assert (
+        allowance.phase_error(one, setting, at)
+        <= (allowance.phase_error(one, plain, at) + more) * (1 + 1e-12)
+    ).all()
 
 
 def test_the_side_that_is_wrong_tells_as_what_it_is_rotated() -> None:
@@ -137,7 +140,7 @@ def test_the_side_that_is_wrong_tells_as_what_it_is_rotated() -> None:
     setting, at = RopeSetting.of(64), np.arange(96)
     x = np.random.default_rng(0).standard_normal((2, 2, 96, 64))
     rotator = Own("own", rotate).rotator(setting, parse("fp32"))
-    seen = verification.check(rotator, setting, parse("fp32"), verification.Vectors(*x, at), 0)
+    seen = verification.check(rotator, setting, parse("fp32"), verification.GivenVectors(*x, at), 0)
     assert seen.resembles == "q alone: position 50 alone: position 50 rotated as 77"
 
 
@@ -148,7 +151,7 @@ def test_one_position_of_two_is_not_called_the_only_one() -> None:
         at = np.arange(count)
         seen = verification.check(
             *(own.rotator(setting, parse("fp32")), setting, parse("fp32")),
-            *(verification.Vectors(x[:, :count], x[:, :count], at), 0),
+            *(verification.GivenVectors(x[:, :count], x[:, :count], at), 0),
         )
         assert ("alone" in seen.resembles) is alone, seen.resembles
 
@@ -310,8 +313,8 @@ def test_code_that_takes_positions_in_both_shapes_is_given_both(name, rows, tmp_
     (tmp_path / "rows.py").write_text(ROWS)
     kernel = f"{tmp_path / 'rows.py'}:{name}"
     (one,) = shift((1000,), "bf16", implementations=kernel, **SIZES)
-    function = own.load(kernel).thing
-    assert (own.load(kernel).fit(RopeSetting.of(64)).rows is not None) is rows
+    function = loading.load(kernel).thing
+    assert (loading.load(kernel).fit(RopeSetting.of(64)).rows is not None) is rows
     if name == "first_row":
         assert one.verdict == "misplaced"
         assert one.resembles.startswith("batch element 1 alone")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropeaudit import Audit, Case, bounds, parse, recipes, shift
-from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import recording
 from ropeaudit.bounds.sampled import predicted_rms
 from ropeaudit.engine import measure, sampled_scores, scores
@@ -93,7 +93,7 @@ def test_probabilities_add_up_whatever_the_norms_are(mask, seed, exponents) -> N
         generator.exponential(size=(1, 6)) * 10.0 ** np.array(exponents),
     )
     want = every_pair(mask, 2, 6)
-    sizes = sample_choice._Sizes(mask, q, k / k.max())
+    sizes = sample_choice._SizeSums(mask, q, k / k.max())
     chance = sizes.probability(want.head, want.query, want.key)
     if sizes.queries[-1] > 0:
         assert chance.sum() == pytest.approx(1, rel=1e-9)

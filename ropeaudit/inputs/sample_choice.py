@@ -38,12 +38,12 @@ class Pairs:
 
 def check(mask: Mask, heads: int, seq_len: int, count: int) -> int:
     """Return how many scores there are; raise BadShape if they are fewer than `count`, or too many."""
-    every = masks.count(mask, seq_len) * heads
-    if count > every:
-        raise BadShape(f"--sample {count} is more than the {every} scores there are; leave it out")
-    if every > _MOST:
+    total = masks.count(mask, seq_len) * heads
+    if count > total:
+        raise BadShape(f"--sample {count} is more than the {total} scores there are; leave it out")
+    if total > _MOST:
         raise BadShape(f"--sample draws from 2^62 scores at most; give a smaller --seq-len than {seq_len}")
-    return every
+    return total
 
 
 def evenly(mask: Mask, heads: int, seq_len: int, count: int, seed: int) -> Pairs:
@@ -52,8 +52,8 @@ def evenly(mask: Mask, heads: int, seq_len: int, count: int, seed: int) -> Pairs
     They depend on these arguments alone, and come in the order of heads, queries and keys.
     Raises: BadShape where there are fewer scores.
     """
-    every = check(mask, heads, seq_len, count)
-    number = np.sort(np.random.default_rng([seed, count]).integers(every, size=count))
+    total = check(mask, heads, seq_len, count)
+    number = np.sort(np.random.default_rng([seed, count]).integers(total, size=count))
     return Pairs(*_numbered(mask, heads, seq_len, number), np.ones(count))
 
 
@@ -79,19 +79,19 @@ def by_size(mask: Mask, q: Array, k: Array, count: int, seed: int) -> Pairs:
         BadShape: there are fewer scores than `count`.
     """
     heads, seq_len = q.shape
-    every, most = check(mask, heads, seq_len, count), (float(q.max()), float(k.max()))
+    total, most = check(mask, heads, seq_len, count), (float(q.max()), float(k.max()))
     if not (np.isfinite(most).all() and min(most) > 0):
         return evenly(mask, heads, seq_len, count, seed)
     generator = np.random.default_rng([seed, count])
     lucky = generator.random(count) >= EVEN
-    head, query, key = _numbered(mask, heads, seq_len, generator.integers(every, size=count))
-    sizes = _Sizes(mask, q / most[0], k / most[1])
-    result = sizes.draw(generator, int(lucky.sum()))
-    for mine, sampled in zip((head, query, key), result, strict=True):
-        mine[lucky] = sampled
+    head, query, key = _numbered(mask, heads, seq_len, generator.integers(total, size=count))
+    sizes = _SizeSums(mask, q / most[0], k / most[1])
+    places = sizes.draw(generator, int(lucky.sum()))
+    for side, chosen in zip((head, query, key), places, strict=True):
+        side[lucky] = chosen
     order = np.lexsort((key, query, head))
     head, query, key = head[order], query[order], key[order]
-    weight = 1 / (EVEN + (1 - EVEN) * every * sizes.probability(head, query, key))
+    weight = 1 / (EVEN + (1 - EVEN) * total * sizes.probability(head, query, key))
     return Pairs(head, query, key, weight)
 
 
@@ -101,7 +101,7 @@ def _numbered(mask: Mask, heads: int, seq_len: int, number: Ints) -> tuple[Ints,
     return head, *masks.seen(mask, seq_len, rest)
 
 
-class _Sizes:
+class _SizeSums:
     """Running sums of the sizes of keys (g, s + 1), and of queries times all keys they see (h s + 1,)."""
 
     def __init__(self, mask: Mask, q: Array, k: Array) -> None:
@@ -135,6 +135,6 @@ class _Sizes:
         return np.asarray(row * np.divide(size, seen, out=np.zeros(len(row)), where=seen > 0))
 
 
-def _within(sums: Array, requested: Array, first: Ints | int, last: Ints | int) -> Ints:
+def _within(sums: Array, numbers: Array, first: Ints | int, last: Ints | int) -> Ints:
     """Return between which neighbours of the running sums each number lies. Shapes: (n,) -> (n,)."""
-    return np.asarray(np.clip(np.searchsorted(sums, requested, side="right") - 1, first, last))
+    return np.asarray(np.clip(np.searchsorted(sums, numbers, side="right") - 1, first, last))

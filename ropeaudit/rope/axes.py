@@ -39,10 +39,10 @@ class Axes:
         t, h, w = self.sections
         if self.arrangement == "split":
             return np.repeat(np.arange(3), self.sections)
-        result = np.zeros(t + h + w, dtype=np.int64)
-        result[1 : 3 * h : 3] = 1
-        result[2 : 3 * w : 3] = 2
-        return result
+        axes = np.zeros(t + h + w, dtype=np.int64)
+        axes[1 : 3 * h : 3] = 1
+        axes[2 : 3 * w : 3] = 2
+        return axes
 
     def moved(self) -> NDArray[np.bool_]:
         """Return which pairs turn by a shifted axis. Shapes: -> (p,)."""

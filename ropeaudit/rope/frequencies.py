@@ -14,7 +14,8 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FP64, FloatArray, Format, round_to
+from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import UnknownName
 from ropeaudit.rope import scaled
 from ropeaudit.rope.setting import RopeSetting
@@ -45,13 +46,13 @@ def frequencies(setting: RopeSetting, form: FrequencyForm, fmt: Format) -> Float
     multiplied by its effect, scaled / unscaled, rounded to `fmt`.
     Shapes: -> (p,), see `unscaled`; for "recurrence" the starting ratio of the angles is in `effect`.
     """
-    stored = unscaled(scaled.effective_base(setting), setting.rotary_dim, form, fmt)
+    plain = unscaled(scaled.effective_base(setting), setting.rotary_dim, form, fmt)
     if setting.scaling.kind in ("default", "dynamic") or form == "recurrence":
-        return stored
+        return plain
     if form == "divide":
         with np.errstate(divide="ignore"):
-            return round_to(stored.astype(np.float64) / effect(setting, fmt), fmt)
-    return round_to(scaled.scaled(stored.astype(np.float64), setting, fmt), fmt)
+            return round_to(plain.astype(np.float64) / effect(setting, fmt), fmt)
+    return round_to(scaled.scaled(plain.astype(np.float64), setting, fmt), fmt)
 
 
 @functools.lru_cache(maxsize=256)
@@ -103,7 +104,7 @@ def _rounded(values: list[float], fmt: Format) -> FloatArray:
 
 
 def _power(base: float, exponent: float, natural: bool = False) -> float:
-    """base^exponent (e^exponent if `natural`), rounded to float64 from 40 digits."""
+    """Return base^exponent (e^exponent if `natural`), rounded to float64 from 40 digits."""
     with localcontext(Context(prec=40, Emin=-99999, Emax=99999)):
         if natural:
             return float(Decimal(exponent).exp())

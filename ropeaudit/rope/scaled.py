@@ -14,7 +14,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray as Array
-from ropeaudit.arithmetic.formats import Format, round_to
+from ropeaudit.arithmetic.formats import Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.setting import RopeSetting
 
@@ -47,7 +48,7 @@ def attention_factor(scaling: Scaling) -> float:
 
 
 def mscale(stretch: float, weight: float) -> float:
-    """YaRN's temperature, 0.1 * weight * ln(stretch) + 1. Source: arXiv 2309.00071, section 3.4."""
+    """Return YaRN's temperature, 0.1 * weight * ln(stretch) + 1. Source: arXiv 2309.00071, section 3.4."""
     return 0.1 * weight * math.log(stretch) + 1.0 if stretch > 1 else 1.0
 
 
@@ -84,8 +85,8 @@ def rotator_pairs(setting: RopeSetting) -> int:
 
 
 def _proportional(theta: Array, setting: RopeSetting, rounded: Round) -> Array:
-    stored = np.where(np.arange(setting.pairs) < rotator_pairs(setting), theta, 0.0)
-    return _linear(stored, setting, rounded) if setting.scaling.factor else stored
+    rotated_theta = np.where(np.arange(setting.pairs) < rotator_pairs(setting), theta, 0.0)
+    return _linear(rotated_theta, setting, rounded) if setting.scaling.factor else rotated_theta
 
 
 def yarn_range(setting: RopeSetting) -> tuple[float, float]:

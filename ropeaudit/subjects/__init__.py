@@ -37,7 +37,7 @@ class Subject(Protocol):
     version: str
 
     def refusal(self, seq_len: int, offset: int) -> str:
-        """Say why positions offset ... offset + seq_len - 1 cannot be audited; empty where they can."""
+        """Return why positions offset ... offset + seq_len - 1 cannot be audited; empty where they can."""
 
     def table(self, positions: Positions, offset: int) -> Any:
         """Return what rotating at positions + offset needs and all heads share.
@@ -49,7 +49,7 @@ class Subject(Protocol):
         """Return x rotated by its positions. Shapes: (s, d) -> (s, d)."""
 
     def distinct_positions(self, positions: Positions) -> int:
-        """Count the positions that are still different finite numbers after the position stage."""
+        """Return how many positions are still different finite numbers after the position stage."""
 
     def stages(self) -> dict[str, str]:
         """Return stage -> format name, as far as it is known."""

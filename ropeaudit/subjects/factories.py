@@ -46,9 +46,9 @@ def implementation(
     Raises: UsageError, BadInput, MissingPackage.
     """
     if is_own(name):
-        from ropeaudit.subjects.calling import own_code  # in-function: most audits need neither
+        from ropeaudit.subjects.calling import loading  # in-function: most audits need neither
 
-        return own_code.load(name, order, changes or {}, alone)
+        return loading.load(name, order, changes or {}, alone)
     if changes and alone:
         raise UsageError(
             f"--set {next(iter(changes))} changes recipes, and {name} computes as it does; "
@@ -64,24 +64,26 @@ def is_own(name: str) -> bool:
     return ":" in name or name.endswith(".py")
 
 
-def called(one: Implementation, dtype: Format) -> SubjectFactory:
+def called(code: Implementation, dtype: Format) -> SubjectFactory:
     """Return the maker of an implementation that is called."""
     from ropeaudit.subjects.calling.implementation import Called
 
     def make(setting: RopeSetting, axes: Axes | None) -> Subject:
         if axes is not None:
-            raise UsageError(f"--impl {one.name} has one position axis; leave out --mrope")
+            raise UsageError(f"--impl {code.name} has one position axis; leave out --mrope")
         if detect:  # what computes is known then
             detect(setting)
-        return Called(one, setting, dtype)
+        return Called(code, setting, dtype)
 
-    detect = getattr(one, "fit", None)
+    detect = getattr(code, "fit", None)
 
     def layout(setting: RopeSetting) -> Layout:
-        result: Layout = detect(setting).layout if detect else one.layouts[0]
+        result: Layout = detect(setting).layout if detect else code.layouts[0]
         return result
 
-    return SubjectFactory(one.name, dtype, make, {"input": dtype.name}, layout, getattr(one, "findings", ()))
+    return SubjectFactory(
+        code.name, dtype, make, {"input": dtype.name}, layout, getattr(code, "findings", ())
+    )
 
 
 def emulated(recipe: Resolved) -> SubjectFactory:

@@ -4,7 +4,7 @@ Each stage is torch's operation in the stage's own dtype; where its operands are
 dtype, as torch promotes, and cast. What differs from `subjects.emulated` is torch's: pow, cos and sin may be
 an ulp off, pow casts a Python base to the dtype of its exponent (10000 is 9984 in bfloat16), a cast of
 float64 to 16 bits rounds twice, and sums of products run in the order of the device's kernels.
-tf32 and float8 have no torch arithmetic on a CPU: their values are rounded by `formats.round_to` and carried
+tf32 and float8 have no torch arithmetic on a CPU: their values are rounded by `rounding.round_to` and carried
 in float32. rotation_rounding "once": products and sum in float32 for a rotation of 16 bits or less,
 in float64 above, then one cast.
 
@@ -60,7 +60,7 @@ class TorchNative(OfRecipe):
         return FP32 if self.recipe.rotation.precision < FP32.precision else FP64
 
     def refusal(self, seq_len: int, offset: int) -> str:
-        """Say why the scores cannot be summed as asked; empty where they can."""
+        """Return why the scores cannot be summed as asked; empty where they can."""
         if self.accumulate not in (FP32, FP64):
             return f"torch cannot be told to sum in {self.accumulate}; give --accumulate fp32 or fp64"
         if self.accumulate is FP32 and self.output is FP64:
@@ -78,7 +78,7 @@ class TorchNative(OfRecipe):
             torch.set_num_threads(before)
 
     def distinct_positions(self, positions: Positions) -> int:
-        """Count the positions that are still different finite numbers after the position stage."""
+        """Return how many positions are still different finite numbers after the position stage."""
         rounded = torch_arrays.to_numpy(self._position(positions))
         return int(np.unique(rounded[np.isfinite(rounded)]).size)
 
@@ -106,17 +106,17 @@ class TorchNative(OfRecipe):
         """Return the angles as stored. Shapes: positions (s,) -> (s, p). Units: radians."""
         recipe, form, apply = self.recipe, self.recipe.recipe.frequency_form, self.numbers.apply
         product, angle = recipe.angle
-        stored = self._frequencies(form)
+        cached = self._frequencies(form)
         position = self._position(positions)[:, None]
         if form == "recurrence":
-            result = self._recurrence(position, stored, product)
+            angle_values = self._recurrence(position, cached, product)
         elif form == "divide":
-            result = apply(torch.div, product, position, stored)
+            angle_values = apply(torch.div, product, position, cached)
         else:
-            result = apply(torch.mul, product, position, stored)
-        result = self.numbers.keep(result, angle)
+            angle_values = apply(torch.mul, product, position, cached)
+        angle_values = self.numbers.keep(angle_values, angle)
         clip = self.setting.clip
-        return torch.clamp(result, -clip, clip) if self.setting.clipped else result
+        return torch.clamp(angle_values, -clip, clip) if self.setting.clipped else angle_values
 
     def _position(self, positions: Positions) -> torch.Tensor:
         whole = positions.astype(np.int64)
@@ -148,7 +148,7 @@ class TorchNative(OfRecipe):
         return apply(torch.mul, fmt, angles, change)
 
     def rotate(self, x: FloatArray, table: Table) -> FloatArray:
-        """Turn x, which is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""
+        """Return x rotated; it is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""
         out = np.empty(x.shape, self.output.carrier)
 
         def some(rows: slice) -> None:

@@ -51,8 +51,8 @@ def both(values: Array) -> tuple[Array, Array] | None:
 
 def partners(cos: Array, sin: Array) -> bool:
     """Return whether two tables of the same shape are the cos and the sin of the same angles."""
-    one, other = (np.squeeze(part)[:HEAD] for part in (cos, sin))
-    radius = one**2 + other**2
+    c, s = (np.squeeze(part)[:HEAD] for part in (cos, sin))
+    radius = c**2 + s**2
     return bool(np.all(np.abs(radius - radius[0]) <= _CLOSE * radius[0]))
 
 
@@ -60,9 +60,9 @@ def folded(row: Array) -> Array:
     """Return one value a pair where each stands twice, in halves or side by side. Shapes: (c,) -> (p,)."""
     half = row.shape[0] // 2
     if row.shape[0] == 2 * half:
-        for one, other in ((row[:half], row[half:]), (row[::2], row[1::2])):
-            if np.array_equal(one, other):
-                return one
+        for first, second in ((row[:half], row[half:]), (row[::2], row[1::2])):
+            if np.array_equal(first, second):
+                return first
     return row
 
 
@@ -74,8 +74,8 @@ def _halves(values: Array) -> list[tuple[Array, Array]]:
     if values.ndim == 3 and values.shape[2] == 2:
         return [(values[..., 0], values[..., 1]), (values[..., 1], values[..., 0])]
     if values.ndim == 2 and values.shape[1] % 2 == 0:
-        one, other = np.split(values, 2, axis=1)
-        return [(one, other), (other, one)]
+        first, second = np.split(values, 2, axis=1)
+        return [(first, second), (second, first)]
     return []
 
 

@@ -16,7 +16,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LayerVectors:
     """q (h, s, d) and k (g, s, d) of a layer in float64, exactly as computed; visible (s, s) scores."""
 
     q: Array
@@ -26,7 +26,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class RotatedPairs:
     """Where a layer's pairs of dims stand, and their frequencies (p,), radians per token.
 
     factor: what cos and sin are multiplied by.
@@ -45,14 +45,14 @@ class Pairs:
             return part[..., ::2], part[..., 1::2]
         return part[..., :p], part[..., p:]
 
-    def unturned(self, x: Array) -> Array:
+    def rotated_back(self, x: Array) -> Array:
         """Return x as it was before RoPE at positions 0 ... s-1. Shapes: (h, s, d) -> (h, s, d)."""
         angles = np.arange(x.shape[-2])[:, None] * self.frequencies
         cos, sin = np.cos(angles) / self.factor, np.sin(angles) / self.factor
-        result = x.copy()
-        (a, b), (first, second) = self.split(x), self.split(result)
+        x_before = x.copy()
+        (a, b), (first, second) = self.split(x), self.split(x_before)
         first[...], second[...] = a * cos + b * sin, b * cos - a * sin
-        return result
+        return x_before
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Capture:
 
     def __init__(self) -> None:
         """Begin with nothing."""
-        self.layers: dict[int, Seen] = {}
+        self.layers: dict[int, LayerVectors] = {}
 
     def __call__(
         self,
@@ -101,7 +101,7 @@ class Capture:
         """Keep q and k of a layer and attend. Shapes: (b, h, s, d), (b, g, s, d)."""
         scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
         visible = _visible(attention_mask, query.shape[-2])
-        self.layers[int(module.layer_idx)] = Seen(_array(query[0]), _array(key[0]), scale, visible)
+        self.layers[int(module.layer_idx)] = LayerVectors(_array(query[0]), _array(key[0]), scale, visible)
         eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _attend)
         return eager(module, query, key, value, attention_mask, scaling=scale, dropout=dropout, **others)
 
@@ -109,25 +109,25 @@ class Capture:
 def _array(x: Any) -> Array:
     import torch
 
-    result: Array = x.detach().to("cpu", torch.float64).numpy().copy()
-    return result
+    array: Array = x.detach().to("cpu", torch.float64).numpy().copy()
+    return array
 
 
 def _visible(mask: Any, size: int) -> NDArray[np.bool_]:
-    """The scores that a query sees. mask: added to them, or true where it sees."""
+    """Return the scores that a query sees. mask: added to them, or true where it sees."""
     if mask is None:
         return np.tril(np.ones((size, size), np.bool_))
     import torch
 
     plane = mask[0, 0, :, :size]
-    result: NDArray[np.bool_] = (plane if plane.dtype == torch.bool else plane > -1).cpu().numpy().copy()
-    return result
+    visible: NDArray[np.bool_] = (plane if plane.dtype == torch.bool else plane > -1).cpu().numpy().copy()
+    return visible
 
 
 def _attend(
     module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, dropout: float = 0.0, **_: Any
 ) -> Any:
-    """Plain attention, for models that have no function of their own."""
+    """Return plain attention, for models that have no function of their own."""
     import torch
 
     groups = query.shape[1] // key.shape[1]
@@ -137,9 +137,9 @@ def _attend(
     return (weights @ value.repeat_interleave(groups, 1)).transpose(1, 2).contiguous(), weights
 
 
-def drifts(layer: int, base: Seen, shifted: Seen, pairs: Pairs) -> list[HeadDrift]:
+def drifts(layer: int, base: LayerVectors, shifted: LayerVectors, pairs: RotatedPairs) -> list[HeadDrift]:
     """Compare a layer's scores before and after a shift, head by head, in float64."""
-    results = []
+    head_drifts = []
     heads, groups = base.q.shape[0], base.k.shape[0]
     with np.errstate(invalid="ignore", over="ignore"):
         for head in range(heads):
@@ -150,7 +150,7 @@ def drifts(layer: int, base: Seen, shifted: Seen, pairs: Pairs) -> list[HeadDrif
                 np.where(base.visible, (rotated_q - q) @ rotated_k.T + q @ (rotated_k - k).T, 0) * base.scale
             )
             norms = [np.hypot(*pairs.split(x)).mean(axis=0) for x in (q, k)]
-            results.append(
+            head_drifts.append(
                 HeadDrift(
                     layer,
                     head,
@@ -164,11 +164,11 @@ def drifts(layer: int, base: Seen, shifted: Seen, pairs: Pairs) -> list[HeadDrif
                     _wavelength(pairs.frequencies),
                 )
             )
-    return results
+    return head_drifts
 
 
-def _by_pair(q: Array, k: Array, rotated_q: Array, rotated_k: Array, pairs: Pairs) -> Array:
-    """RMS, over all q and k, of every pair's part of the change of q·k. Shapes: (s, d) -> (p,).
+def _by_pair(q: Array, k: Array, rotated_q: Array, rotated_k: Array, pairs: RotatedPairs) -> Array:
+    """Return the RMS, over all q and k, of every pair's part of the change of q·k. Shapes: (s, d) -> (p,).
 
     The change (q' - q)·k' + q·(k' - k) is a product of 4 columns, whose norm their Gram matrices tell.
     """

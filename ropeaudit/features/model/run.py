@@ -16,11 +16,10 @@ import torch
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, UsageError
-from ropeaudit.features.model import load
-from ropeaudit.features.model import wide as model_wide
-from ropeaudit.features.model.layers import Capture, Pairs, Seen
-from ropeaudit.features.model.load import error_line
+from ropeaudit.features.model import float64_mode, load
+from ropeaudit.features.model.layers import Capture, LayerVectors, RotatedPairs
 from ropeaudit.runtime import process_state, streams
+from ropeaudit.subjects.calling.implementation import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class Pass:
     """What a forward pass gave. logits (s, v). lookups: what every embedding was asked for."""
 
     logits: Any
-    layers: dict[int, Seen]
+    layers: dict[int, LayerVectors]
     frequencies: dict[str, Any]
     lookups: dict[str, Any]
 
@@ -40,17 +39,17 @@ class Runner:
     """
 
     def __init__(self, model: Any, layout: str, wide: bool) -> None:
-        """Keep the model; `wide` runs it in float64 throughout, see `model_wide`."""
+        """Keep the model; `wide` runs it in float64 throughout, see `float64_mode`."""
         self.model, self.layout, self.wide = model, layout, wide
-        self.narrow: set[str] = set(model_wide.widen(model)) if wide else set()
-        self.fresh = {name: copy.deepcopy(one) for name, one in model_wide.rotaries(model).items()}
+        self.narrow: set[str] = set(float64_mode.widen(model)) if wide else set()
+        self.fresh = {name: copy.deepcopy(module) for name, module in float64_mode.rotaries(model).items()}
 
     def run(self, ids: list[int], offset: int) -> Pass:
         """Read the tokens at positions offset ... offset + s - 1. Raises: BadInput."""
         capture = Capture()
         load.listen(capture)
-        for name, one in self.fresh.items():
-            self.model.set_submodule(name, copy.deepcopy(one))
+        for name, module in self.fresh.items():
+            self.model.set_submodule(name, copy.deepcopy(module))
         given = torch.tensor([ids])
         positions = torch.arange(len(ids))[None] + offset
         with self._listening() as lookups, torch.no_grad(), self._arithmetic():
@@ -58,11 +57,13 @@ class Runner:
                 with streams.aside(), process_state.foreign():
                     logits = self.model(given, position_ids=positions, use_cache=False).logits[0]
             except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as error:
-                raise BadInput(f"the model cannot be run at offset {offset}: {error_line(error)}") from None
+                raise BadInput(
+                    f"the model cannot be run at offset {offset}: {one_line(error, 300)}"
+                ) from None
         frequencies = {
             f"{name}.{key}": value.clone()
-            for name, one in model_wide.rotaries(self.model).items()
-            for key, value in one._buffers.items()
+            for name, module in float64_mode.rotaries(self.model).items()
+            for key, value in module._buffers.items()
             if key.endswith("inv_freq") and "original" not in key
         }
         return Pass(logits.detach(), capture.layers, frequencies, lookups)
@@ -72,7 +73,7 @@ class Runner:
         if not self.wide:
             yield
             return
-        with model_wide.wide() as mode:
+        with float64_mode.wide() as mode:
             yield
         self.narrow |= mode.narrow
 
@@ -82,15 +83,15 @@ class Runner:
         lookups: dict[str, Any] = {}
 
         def listen(name: str) -> Any:
-            def on_progress(module: Any, inputs: Any) -> None:
+            def note(module: Any, inputs: Any) -> None:
                 lookups[name] = inputs[0].detach().clone()
 
-            return on_progress
+            return note
 
         handles = [
-            one.register_forward_pre_hook(listen(name))
-            for name, one in self.model.named_modules()
-            if isinstance(one, torch.nn.Embedding)
+            module.register_forward_pre_hook(listen(name))
+            for name, module in self.model.named_modules()
+            if isinstance(module, torch.nn.Embedding)
         ]
         try:
             yield lookups
@@ -98,15 +99,15 @@ class Runner:
             for handle in handles:
                 handle.remove()
 
-    def check_learned(self, results: Pass, ids: list[int], offsets: list[int]) -> None:
-        """Raise UsageError for an offset that learned positions do not reach. results: at offset 0."""
+    def check_learned(self, base: Pass, ids: list[int], offsets: list[int]) -> None:
+        """Raise UsageError for an offset that learned positions do not reach. base: the pass at offset 0."""
         count = len(ids)
-        for name, requested in results.lookups.items():
-            steps = requested.reshape(-1) - torch.arange(requested.numel())
+        for name, positions in base.lookups.items():
+            steps = positions.reshape(-1) - torch.arange(positions.numel())
             if (
-                requested.numel() == count > 2
+                positions.numel() == count > 2
                 and bool((steps == steps[0]).all())
-                and requested.reshape(-1).tolist() != ids
+                and positions.reshape(-1).tolist() != ids
             ):
                 most = self.model.get_submodule(name).num_embeddings - count - int(steps[0])
                 beyond = [offset for offset in offsets if offset > most]
@@ -116,15 +117,17 @@ class Runner:
                         f"{count} tokens offsets go up to {most}"
                     )
 
-    def pairs(self, layer: int) -> Pairs:
+    def pairs(self, layer: int) -> RotatedPairs:
         """Return the pairs of a layer, none where it is not rotated."""
         config = self.model.config.get_text_config()
-        nothing = Pairs(0, self.layout, np.zeros(0))
-        rotated = getattr(config, "no_rope_layers", None)
-        if isinstance(rotated, (list, tuple)) and layer < len(rotated) and not rotated[layer]:
+        nothing = RotatedPairs(0, self.layout, np.zeros(0))
+        rotates = getattr(config, "no_rope_layers", None)
+        if isinstance(rotates, (list, tuple)) and layer < len(rotates) and not rotates[layer]:
             return nothing
-        results = model_wide.rotaries(self.model)
-        own = [one for name, one in results.items() if f".{layer}." in f".{name}."] or list(results.values())
+        modules = float64_mode.rotaries(self.model)
+        own = [module for name, module in modules.items() if f".{layer}." in f".{name}."] or list(
+            modules.values()
+        )
         if not own:
             return nothing
         types = getattr(config, "layer_types", None)
@@ -141,7 +144,7 @@ class Runner:
         factor = getattr(own[0], "attention_scaling", 1.0) if factor is None else factor
         frequencies: Array = values.detach().double().cpu().numpy().reshape(-1)
         latent = getattr(config, "qk_nope_head_dim", None)
-        return Pairs(
+        return RotatedPairs(
             int(latent or 0),
             self.layout,
             frequencies,
@@ -149,6 +152,6 @@ class Runner:
         )
 
 
-def differ(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+def differ(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
     """Return the names under which two mappings of tensors hold different ones."""
-    return [name for name in one if name in other and not torch.equal(one[name], other[name])]
+    return [name for name in first if name in other and not torch.equal(first[name], other[name])]

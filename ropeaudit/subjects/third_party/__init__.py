@@ -216,9 +216,9 @@ def implementation(name: str) -> Implementation:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of theirs: about CUDA, about what else might be installed
-            built: type[Any] = import_module(f"{__name__}.{entry.module}").IMPLEMENTATIONS[name]
+            adapter: type[Any] = import_module(f"{__name__}.{entry.module}").IMPLEMENTATIONS[name]
     except Exception as error:  # whatever a half-installed package raises
         reason = " ".join(str(error).split())[:200]
         raise MissingPackage(f"--impl {name} cannot be imported: {reason}; {entry.install}") from error
-    result: Implementation = built(entry)
-    return result
+    loaded: Implementation = adapter(entry)
+    return loaded

@@ -44,7 +44,7 @@ class Adapter(ABC):
         self.dtypes = entry.dtypes
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Say why a setting or dtype is not taken; empty where it is."""
+        """Return why a setting or dtype is not taken; empty where it is."""
         if dtype.name not in self.dtypes:
             return f"it is audited in {', '.join(self.dtypes)}"
         if setting.rotary_dim != setting.head_dim and not (self.partial and setting.rotary_dim):

@@ -36,7 +36,7 @@ class Mistral(TorchAdapter):
         return x[0].transpose(0, 1)
 
 
-class Llama(Mistral):
+class LlamaComplex(Mistral):
     """The same functions of llama_models.llama3.model; x is (1, s, h, d)."""
 
     code = "llama_models.llama3.model"
@@ -49,8 +49,8 @@ class Llama(Mistral):
 @functools.lru_cache(maxsize=1)
 def _table(code: str, dim: int, end: int, base: float) -> torch.Tensor:
     """Return the table. Its values do not depend on its length. Shapes: -> (end, d/2), complex."""
-    result: torch.Tensor = import_module(code).precompute_freqs_cis(dim, end, base)
-    return result
+    table: torch.Tensor = import_module(code).precompute_freqs_cis(dim, end, base)
+    return table
 
 
-IMPLEMENTATIONS = {"mistral-inference": Mistral, "llama-models": Llama}
+IMPLEMENTATIONS = {"mistral-inference": Mistral, "llama-models": LlamaComplex}

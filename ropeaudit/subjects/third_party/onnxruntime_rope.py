@@ -43,8 +43,8 @@ class OnnxRuntime(Adapter):
                 "sin": np.sin(angles).astype(kind),
                 "ids": np.arange(positions.size)[None],
             }
-            result: FloatArray = sessions[fmt.name].run(None, given)[0][0].astype(np.float32)
-            return result
+            rotated: FloatArray = sessions[fmt.name].run(None, given)[0][0].astype(np.float32)
+            return rotated
 
         return rotate
 

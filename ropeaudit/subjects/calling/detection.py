@@ -1,0 +1,182 @@
+"""Finding out how code rotates: its signature, the order of its axes, its layout, torch or NumPy.
+
+It is called with a batch, heads and positions of different sizes in every way that its arguments allow,
+and what it returns is compared with the exact rotation at small positions; the nearest way is kept.
+Letters: b batch, h heads, s positions, d head_dim, p pairs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import FP32
+from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
+from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.subjects.calling import arrays, signatures
+from ropeaudit.subjects.calling.arrays import Engine
+from ropeaudit.subjects.calling.conventions import ORDERS, Convention
+from ropeaudit.subjects.calling.implementation import one_line
+from ropeaudit.subjects.calling.misfit import NEAR, Misfit, misfit
+from ropeaudit.subjects.calling.signatures import Signature
+from ropeaudit.subjects.placement.exact_rotation import half_split, rotated
+
+_BATCH, _HEADS, _START, _LENGTH = 5, 3, 3, 7  # of the trial: positions 3 ... 9
+_SURE = 1e-3  # relative RMS error of a call that is right
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How code is called and what it does. permuted: it takes interleaved pairs and returns them half-split.
+
+    error: relative RMS distance of the best (batch, head) from the exact rotation: wrong code may do right by
+    one of them. odd: those that it turns otherwise.
+    misfit: why the call does not fit at all, which says nothing of the code; None where it does.
+    rows: how to give it a row of positions for each batch element; None where it takes none.
+    """
+
+    convention: Convention
+    layout: Layout
+    permuted: bool
+    error: float
+    odd: tuple[tuple[int, int], ...]
+    misfit: Misfit | None = None
+    rows: Convention | None = None
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """The order of fits, best first: what does not fit at all comes last, then by error."""
+        return self.misfit is not None, self.error
+
+    @property
+    def sure(self) -> bool:
+        """Whether it is this rotation, up to coarse arithmetic."""
+        return self.error <= NEAR
+
+
+def fit(make: Callable[[], Any], name: str, setting: RopeSetting, order: str | None) -> Fit:
+    """Return how to call what `make` makes. Raises: UsageError, UnknownName, where no call works."""
+    if order is not None and order.lower() not in ORDERS:
+        raise UnknownName("--order", order, ORDERS, "(b batch, h heads, s positions, d head_dim)")
+    function = make()
+    orders = (order.lower(),) if order else ORDERS
+    engines: tuple[Engine, Engine] = ("torch", "numpy")
+    engines = engines[::-1] if signatures.wants_numpy(function) else engines
+    failed: list[tuple[Signature, str]] = []
+    best: Fit | None = None
+    for engine in engines:
+        for convention in _conventions(signatures.possible_signatures(function, name), orders, engine):
+            try:
+                candidate = _try(convention, make(), setting)
+            except RopeAuditError:
+                raise
+            except Exception as error:  # whatever other people's code raises is a finding
+                reason = str(error) if isinstance(error, arrays.WrongShape) else one_line(error)
+                failed.append((convention.signature, reason))
+                continue
+            if best is None or candidate.rank < best.rank:
+                best = candidate
+            if best.error < _SURE:
+                break
+        if best is not None and best.misfit is None:
+            return replace(best, rows=_by_row(best, make, setting))
+    if best is None:
+        attempts = signatures.described(iter(failed))
+        raise UsageError(f"{name} could not be called in any way that is known. Tried {attempts}")
+    if best.misfit is not None and (part := best.misfit.rotated_dims):
+        raise UsageError(
+            f"{name}, called as {best.convention}, {best.misfit}, so it is not audited with --rotary-dim "
+            f"{setting.rotary_dim}; if only the first {part} dims are to be rotated, try --rotary-dim {part}"
+        )
+    raise UsageError(
+        f"{name}, called as {best.convention}, {best.misfit}; what to give it is not known, so it is not "
+        f"audited. {_suggested_wrapper(name, setting, best)}"
+    )
+
+
+def _by_row(best: Fit, make: Callable[[], Any], setting: RopeSetting) -> Convention | None:
+    """Return how to give a row of positions for each batch element; None where code takes none.
+
+    Code that takes positions (s,) may take (b, s) too: it does where equal rows give what (s,) gives.
+    """
+    if best.convention.by_batch or not best.sure:
+        return best.convention if best.convention.by_batch else None
+    convention = replace(best.convention, rank=2)
+    try:
+        takes_rows = convention.by_batch and _try(convention, make(), setting).error <= 2 * best.error + _SURE
+    except Exception:  # whatever other people's code raises: it takes no such positions
+        return None
+    return convention if takes_rows else None
+
+
+def _suggested_wrapper(name: str, setting: RopeSetting, best: Fit) -> str:
+    """Return a wrapper to edit."""
+    function = name.rpartition(":")[2]
+    begin = "Wrap it and audit the wrapper: def rotate(x, positions): return"
+    if setting.rotary_dim < setting.head_dim and best.misfit is not None and best.misfit.changes_rest:
+        n = setting.rotary_dim
+        return f"{begin} torch.cat([{function}(x[..., :{n}], positions), x[..., {n}:]], -1)"
+    inverse = f"{setting.base:g} ** (-torch.arange(0, {setting.rotary_dim}, 2) / {setting.rotary_dim})"
+    return f"{begin} {function}(x, positions[:, None] * {inverse})"
+
+
+def _conventions(
+    signatures: list[Signature], orders: tuple[str, ...], engine: Engine
+) -> Iterator[Convention]:
+    """Yield every order of axes, rank and width of tables that the signatures leave open."""
+    for signature in signatures:
+        tables = {"cos", "freqs"} & set(signature.roles)
+        widths = ("half", "interleaved", "pairs") if "cos" in signature.roles else ("pairs",)
+        ranks = (1, 2, 3) if tables else (1, 2) if "positions" in signature.roles else (1,)
+        for order in orders:
+            for rank in ranks:
+                yield from (Convention(signature, order, engine, rank, width) for width in widths)
+
+
+def _try(convention: Convention, function: Any, setting: RopeSetting) -> Fit:
+    """Call once, compare with both layouts, and return the nearest fit.
+
+    Raises: whatever the code raises.
+    """
+    shape = (_BATCH, _HEADS, _LENGTH, setting.head_dim)
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    positions = np.arange(_START, _START + _LENGTH, dtype=np.int64)
+    x64 = x.astype(np.float64)
+    values = convention(_silent(function), x, positions, setting, FP32).values.astype(np.float64)
+    norm, fits = float(np.sqrt(np.mean(x**2))), []
+    layouts: tuple[Layout, ...] = get_args(Layout)
+    for layout in layouts:
+        exact = rotated(x, positions, replace(setting, layout=layout))
+        for permuted in (False, True)[: 2 if layout == "interleaved" else 1]:
+            expected = exact[..., half_split(setting.rotary_dim, setting.head_dim)] if permuted else exact
+            distances = np.sqrt(np.mean((values - expected) ** 2, axis=(2, 3))) / norm  # (b, h)
+            error = float(distances.min()) if np.isfinite(distances).all() else np.inf
+            odd = np.argwhere(distances > max(2 * error, NEAR)) if np.isfinite(error) else ()
+            where = tuple((int(batch), int(head)) for batch, head in odd)
+            fits.append(Fit(convention, layout, permuted, error, where))
+    best = min(fits, key=lambda candidate: candidate.error)
+    if best.sure or not np.isfinite(best.error):
+        return best
+    with_reasons = (
+        replace(
+            candidate,
+            misfit=misfit(x64, values, replace(setting, layout=candidate.layout), candidate.permuted),
+        )
+        for candidate in fits
+    )
+    return min(with_reasons, key=lambda candidate: candidate.rank)
+
+
+def _silent(function: Any) -> Callable[..., Any]:
+    """Return what calls a function without its warnings: what it is given here may make no sense to it."""
+
+    def called(*plain: Any, **named: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return function(*plain, **named)
+
+    return called
