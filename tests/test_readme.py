@@ -16,7 +16,7 @@ import pytest
 from documented import PAGES, PRINTED, ROOT, Block, blocks, furnish, shell
 
 from ropeaudit.main import main
-from ropeaudit.subjects.calling import signatures, ways
+from ropeaudit.subjects.calling import conventions, signatures
 
 README = ROOT / "README.md"
 SHOWN = [block for block in blocks() if block.output is not None]
@@ -130,7 +130,7 @@ def test_the_names_of_arguments_are_those_that_are_known() -> None:
     building = {name for role in ("dim", "base", "length") for name in signatures.ROLES[role]}
     assert built == building
     assert named - {"--rotary-dim", "--base"} == {n for g in signatures.ROLES.values() for n in g} - building
-    assert all(f"`{order}`" in text for order in ways.ORDERS)
+    assert all(f"`{order}`" in text for order in conventions.ORDERS)
     assert f"{signatures.LENGTH:,}" in text
 
 
