@@ -150,7 +150,7 @@ def test_a_wider_accumulator_is_had_by_widening() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "accumulate", "said"),
+    ("dtype", "accumulate", "message"),
     [
         ("bf16", "fp16", "torch cannot be told to sum in float16; give --accumulate fp32 or fp64"),
         ("bf16", "bf16", "torch cannot be told to sum in bfloat16; give --accumulate fp32 or fp64"),
@@ -159,12 +159,12 @@ def test_a_wider_accumulator_is_had_by_widening() -> None:
         ("fp32", "fp64", "none"),
     ],
 )
-def test_accumulators_that_torch_has_not_are_refused(dtype: str, accumulate: str, error_line: str) -> None:
+def test_accumulators_that_torch_has_not_are_refused(dtype: str, accumulate: str, message: str) -> None:
     (record,) = shift(
         0, dtype, "uniform", changes={"accumulate": accumulate}, backend="torch", heads=1, seq_len=4
     )
-    assert record.refused == error_line
-    assert (record.verdict == "refused") == (error_line != "none")
+    assert record.refused == message
+    assert (record.verdict == "refused") == (message != "none")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -350,7 +350,7 @@ def test_tables_and_rotations_are_halved_too(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("tpu", "--device 'tpu' is not cpu, cuda, cuda:N or mps; try --device cpu"),
         ("", "--device '' is not cpu"),
@@ -359,10 +359,10 @@ def test_tables_and_rotations_are_halved_too(monkeypatch: pytest.MonkeyPatch) ->
         ("meta", "--device 'meta' is not cpu"),
     ],
 )
-def test_unknown_devices(name: str, error_line: str) -> None:
+def test_unknown_devices(name: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
         torch_numbers.device(name)
-    assert str(error.value).startswith(error_line)
+    assert str(error.value).startswith(message)
 
 
 def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,7 +407,7 @@ def test_a_device_without_float64_is_named_in_a_note() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "said"),
+    ("given", "error", "message"),
     [
         ({"backend": "jax"}, UnknownName, "unknown backend 'jax'; known: numpy, torch"),
         ({"device": "cpu"}, UsageError, "--device cpu is where torch computes; add --backend torch"),
@@ -415,8 +415,8 @@ def test_a_device_without_float64_is_named_in_a_note() -> None:
         ({"backend": "torch", "implementations": "transformers-llama"}, UsageError, "add --recipe"),
     ],
 )
-def test_bad_choices(given: dict[str, str], error: type[Exception], error_line: str) -> None:
-    with pytest.raises(error, match=error_line):
+def test_bad_choices(given: dict[str, str], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         shift(0, "fp32", heads=1, seq_len=4, **given)
 
 
