@@ -177,8 +177,8 @@ class Gathering:
         weighted = {}
         for index in self.members[fmt]:
             cell = self.cells[index]
-            largest = cell.largest[blocks] ** 2
-            parts = [largest, *(np.broadcast_to(part, largest.shape) for part in (cell.rate, cell.even))]
+            others = cell.largest[blocks] ** 2
+            parts = [others, *(np.broadcast_to(part, others.shape) for part in (cell.rate, cell.even))]
             most = (by_block @ np.stack(parts, axis=-1)).max(axis=2)  # (h + g, b, c, p) times (b, p, 3)
             weighted[index] = np.moveaxis(most, 2, 0)
         return Gathered(norms[0], norms[1], sums[0], sums[1], largest, weighted)
