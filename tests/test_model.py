@@ -17,7 +17,6 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from tiny_models import CONFIGS, add_tokenizer, change_config, make, split
-from transformers import AutoModelForCausalLM
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.errors import BadInput, UsageError
@@ -30,6 +29,7 @@ from ropeaudit.features.model.logits import Change, compare
 from ropeaudit.features.model.rows import COLUMNS
 from ropeaudit.main import main
 
+transformers = pytest.importorskip("transformers")
 BIG = 2**20
 FAST = ["--tokens", "24", "--offset", "1000", "--dtype", "bf16", "-q"]
 
@@ -136,7 +136,7 @@ def test_numbers_are_those_of_a_plain_run(built, capsys) -> None:
     )["records"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = AutoModelForCausalLM.from_pretrained(
+        model = transformers.AutoModelForCausalLM.from_pretrained(
             built("llama"), dtype=torch.bfloat16, attn_implementation="eager"
         ).eval()
     at = torch.arange(len(ids))[None]
@@ -482,7 +482,7 @@ def test_the_captured_attention_is_the_eager_one(kind, built) -> None:
     ids = list(range(20))
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)):
         own = Runner(model_load.load(folder, parse(name)), "half", wide=False).run(ids, 0)
-        model = AutoModelForCausalLM.from_pretrained(
+        model = transformers.AutoModelForCausalLM.from_pretrained(
             folder.path, dtype=dtype, attn_implementation="eager"
         ).eval()
         with torch.no_grad():

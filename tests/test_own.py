@@ -264,9 +264,7 @@ def test_findings_are_said_and_recorded(path, name, message, capsys) -> None:
 @pytest.mark.parametrize(
     ("name", "side", "message"), [("skewed", "k", None), ("one_head", None, "head 1 of 2 alone: no rotation")]
 )
-def test_k_and_heads_that_are_rotated_otherwise_are_out_of_place(
-    name, side, message, path, capsys
-) -> None:
+def test_k_and_heads_that_are_rotated_otherwise_are_out_of_place(name, side, message, path, capsys) -> None:
     _, report, _ = run(path, name, "--dtype", "bf16", "--offset", "0", capsys=capsys)
     (row,) = report["records"]
     assert (row["verdict"], row["within_tolerance"]) == ("misplaced", "no")
