@@ -277,6 +277,38 @@ def test_the_judge_notices_narrow_numbers_and_widens_what_asks_for_float32() -> 
     assert torch.tensor(0.1).dtype == torch.float32  # the world outside is as before
 
 
+class Rotary(torch.nn.Module):
+    """Frequencies in float32, as rotary modules of transformers hold them; made from a config."""
+
+    def __init__(self, config: dict[str, float]) -> None:
+        super().__init__()
+        self.config = config
+        self.register_buffer("inv_freq", config["base"] ** -torch.arange(0, 1, 0.25, dtype=torch.float32))
+
+
+class RotaryOfTwo(Rotary):
+    """One whose constructor takes more than a config."""
+
+    def __init__(self, config: dict[str, float], layer: int) -> None:
+        super().__init__(config)
+
+
+def test_the_reference_computes_frequencies_anew_and_names_those_that_it_cannot() -> None:
+    config = {"base": 1e4}
+    model = torch.nn.ModuleDict({"near": Rotary(config), "far": RotaryOfTwo(config, 0)})
+    assert model_wide.widen(model) == ["far"]
+    exact = 1e4 ** -torch.arange(0, 1, 0.25, dtype=torch.float64)
+    assert torch.equal(model["near"].inv_freq, exact)
+    assert model["far"].inv_freq.dtype == torch.float64
+    assert not torch.equal(model["far"].inv_freq, exact)
+
+
+def test_frequencies_that_cannot_be_put_in_place_are_a_fault_and_no_float32_reference(monkeypatch) -> None:
+    monkeypatch.delattr(torch.nn.Module, "set_submodule")  # as in torch before 2.5
+    with pytest.raises(AttributeError, match="set_submodule"):
+        model_wide.widen(torch.nn.ModuleDict({"near": Rotary({"base": 1e4})}))
+
+
 def test_logits_that_are_not_finite_are_an_overflow() -> None:
     good, bad = torch.zeros(3, 4), torch.tensor([[math.inf, 0, 0, 0]] * 3)
     assert judge(compare(good, bad, good.double(), good.double(), [0, 1, 2]), 5) == "overflow"
