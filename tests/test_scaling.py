@@ -90,6 +90,14 @@ def test_random_settings_agree_with_transformers(rope_type: str, seed: int) -> N
     assert float(exact_frequencies.attention_factor(setting.scaling)) == pytest.approx(factor, rel=1e-15)
 
 
+def test_every_kind_has_its_formulas_and_an_example_that_is_read() -> None:
+    assert set(scaled.FORMULAS) == set(scaling.KINDS)
+    assert {*exact_frequencies.FORMULAS, "explicit"} == set(scaling.KINDS)
+    for name, rules in scaling.KINDS.items():
+        assert scaling.parse(rules.example).kind == name
+        assert str(scaling.parse(rules.example)).startswith(name)
+
+
 def test_every_registered_type_is_covered() -> None:
     registered = pytest.importorskip("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS
     assert set(registered) <= {*scaling.KINDS, "axial"}, sorted(registered)

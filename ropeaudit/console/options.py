@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from ropeaudit.console import overwriting
+from ropeaudit.rope.scaling import KINDS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -132,8 +133,7 @@ def rope_options(function: F) -> F:
                 "--scaling",
                 multiple=True,
                 metavar="SPEC",
-                help="yarn:factor=4,original=32768; default, linear, dynamic, proportional, yarn, longrope, "
-                "llama3 or explicit. Repeatable.",
+                help=f"{KINDS['yarn'].example}; {', '.join([*KINDS][:-1])} or {[*KINDS][-1]}. Repeatable.",
             ),
             axis("--clip", "Cap of the angles in radians, an experiment.", "inf"),
             axis(
