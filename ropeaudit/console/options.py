@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import click
 
 from ropeaudit.console import overwriting
-from ropeaudit.rope.scaling import KINDS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -133,7 +132,8 @@ def rope_options(function: F) -> F:
                 "--scaling",
                 multiple=True,
                 metavar="SPEC",
-                help=f"{KINDS['yarn'].example}; {', '.join([*KINDS][:-1])} or {[*KINDS][-1]}. Repeatable.",
+                help="yarn:factor=4,original=32768; default, linear, dynamic, proportional, yarn, longrope, "
+                "llama3 or explicit. Repeatable.",
             ),
             axis("--clip", "Cap of the angles in radians, an experiment.", "inf"),
             axis(
