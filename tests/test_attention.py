@@ -330,7 +330,7 @@ def test_progress_counts_both_passes(cache, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "said"),
     [
         ({"softmax": "fp64"}, "--softmax fp64 says how attention is measured; add --attention"),
         ({"anchor": 3}, "add --attention"),
@@ -339,8 +339,8 @@ def test_progress_counts_both_passes(cache, monkeypatch) -> None:
         ({"attention": True, "changes": {"softmax": "bf16"}}, "add --attention --softmax recipe"),
     ],
 )
-def test_bad_options(options, message) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_bad_options(options, error_line) -> None:
+    with pytest.raises(UsageError, match=error_line):
         shift(0, "bf16", "hf", **options)
     with pytest.raises(UnknownName, match="fp64, recipe"):
         shift(0, "bf16", "hf", attention=True, softmax="fast")
@@ -350,7 +350,7 @@ LINE = ["shift", "--heads", "2", "--seq-len", "64", "--recipe", "hf", "--dtype",
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "said"),
     [
         (["--softmax", "recipe"], "add --attention"),
         (["--attention", "--softmax", "fast"], "unknown softmax"),
@@ -359,10 +359,10 @@ LINE = ["shift", "--heads", "2", "--seq-len", "64", "--recipe", "hf", "--dtype",
         (["--fail-if", "attention_tv>1"], "unknown numeric column"),
     ],
 )
-def test_bad_input_gets_one_line(options, message, capsys) -> None:
+def test_bad_input_gets_one_line(options, error_line, capsys) -> None:
     assert main([*LINE, *options]) == 2
     seen = capsys.readouterr()
-    assert message in seen.err
+    assert error_line in seen.err
     assert (seen.err.count("\n"), seen.out) == (1, "")
 
 

@@ -346,7 +346,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "said"),
     [
         (["--distance", "50-1"], "does not count upwards"),
         (["--distance", "-5"], "is not a distance from 0"),
@@ -364,10 +364,10 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
         (["--distance", "0-65536+1", "--base", "1e4,2e4,3e4"], "200000 rows"),
     ],
 )
-def test_bad_input_gets_one_line(options, message, tmp_path, capsys) -> None:
+def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:
     assert main(["decay", *options, "-o", f"{tmp_path / 'x.csv'}"]) == 2
     seen = capsys.readouterr()
-    assert message in seen.err
+    assert error_line in seen.err
     assert seen.err.count("\n") == 1
     assert seen.out == ""
     assert list(tmp_path.iterdir()) == []

@@ -208,7 +208,7 @@ def test_a_baseline_of_other_cases_keeps_the_rows(reports, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "said"),
     [
         (["diff", "A", "none.csv"], "'none.csv' cannot be read"),
         (["diff", "A", "A", "--ratio", "much"], "--ratio 'much' is not a number"),
@@ -220,10 +220,10 @@ def test_a_baseline_of_other_cases_keeps_the_rows(reports, capsys) -> None:
         (["shift", "--baseline", "none.csv"], "'none.csv' cannot be read"),
     ],
 )
-def test_bad_input_gets_one_line(options, message, reports, capsys) -> None:
+def test_bad_input_gets_one_line(options, error_line, reports, capsys) -> None:
     assert main([f"{reports / 'a.csv'}" if word == "A" else word for word in options]) == 2
     seen = capsys.readouterr()
-    assert message in seen.err
+    assert error_line in seen.err
     assert seen.err.count("\n") == 1
     assert seen.out == ""
 

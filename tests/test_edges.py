@@ -217,13 +217,13 @@ def test_against_scores_of_zero_a_relative_drift_is_the_drift() -> None:
     [("", False), ("import numpy as np", True), ("import torch", False), ("import torch, numpy", False)],
 )
 @pytest.mark.parametrize(
-    ("note", "message"),
+    ("note", "error_line"),
     [("", None), (": 'np.ndarray'", True), (": 'torch.Tensor'", False), (": 'float'", None)],
 )
-def test_own_code_gets_numpy_where_it_speaks_of_nothing_else(modules, numpy, note, message) -> None:
+def test_own_code_gets_numpy_where_it_speaks_of_nothing_else(modules, numpy, note, error_line) -> None:
     space: dict[str, Any] = {}
     exec(f"{modules}\ndef rope(x{note}, positions):\n    return x", space)  # noqa: S102
-    assert signatures.wants_numpy(space["rope"]) is (numpy if message is None else message)
+    assert signatures.wants_numpy(space["rope"]) is (numpy if error_line is None else error_line)
 
 
 @pytest.mark.parametrize(

@@ -481,7 +481,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "said"),
     [
         (["--by", "layer"], "unknown --by 'layer'"),
         (["--tolerance", "1e-3"], "is not COLUMN=NUMBER"),
@@ -498,10 +498,10 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
         (["--heads", "3", "--kv-heads", "2"], "does not divide"),
     ],
 )
-def test_bad_input_gets_one_line(options, message, tmp_path, capsys) -> None:
+def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:
     assert main(["explain", *options, "-o", f"{tmp_path / 'x.csv'}"]) == 2
     seen = capsys.readouterr()
-    assert message in seen.err
+    assert error_line in seen.err
     assert seen.err.count("\n") == 1
     assert seen.out == ""
     assert list(tmp_path.iterdir()) == []

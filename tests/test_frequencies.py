@@ -181,7 +181,7 @@ def test_every_way_to_compute_in_float32_agrees(form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "values", "message"),
+    ("setting", "values", "said"),
     [
         (PLAIN, cast(inv(PLAIN), "bf16"), "inv_freq was cast to bfloat16 (63 of 64 pairs are off"),
         (PLAIN, cast(inv(PLAIN), "fp16"), "inv_freq was cast to float16 ("),
@@ -247,9 +247,9 @@ def test_every_way_to_compute_in_float32_agrees(form: str) -> None:
         (RopeSetting.of(2), np.array([0.5]), "scaling linear:factor=2 explains it"),
     ],
 )
-def test_a_wrong_inv_freq_is_explained(setting: RopeSetting, values: np.ndarray, message: str) -> None:
+def test_a_wrong_inv_freq_is_explained(setting: RopeSetting, values: np.ndarray, error_line: str) -> None:
     result = against(values, setting)
-    assert result.startswith(message), result
+    assert result.startswith(error_line), result
 
 
 def test_longrope_short_for_long() -> None:
@@ -296,7 +296,7 @@ BASE = inv(RopeSetting.of(128, base=5e5))
 
 
 @pytest.mark.parametrize(
-    ("setting", "points", "message"),
+    ("setting", "points", "said"),
     [
         (PLAIN, table(RIGHT), "the cos/sin table agrees within float32 rounding"),
         (PLAIN, table(RIGHT, 2), "the cos/sin table agrees within float32 rounding"),
@@ -342,11 +342,11 @@ BASE = inv(RopeSetting.of(128, base=5e5))
     ],
 )
 def test_a_wrong_table_is_explained(
-    setting: RopeSetting, points: tuple[np.ndarray, np.ndarray], message: str
+    setting: RopeSetting, points: tuple[np.ndarray, np.ndarray], error_line: str
 ) -> None:
     result = check(Dump("x", "the cos/sin table", cos=points[0], sin=points[1]), setting)
-    assert result.headline.startswith(message), result.headline
-    assert result.agrees is ("agrees" in message)
+    assert result.headline.startswith(error_line), result.headline
+    assert result.agrees is ("agrees" in error_line)
 
 
 def test_a_single_wrong_value_is_found_and_not_explained_away() -> None:

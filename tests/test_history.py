@@ -162,7 +162,7 @@ def test_every_form_and_file(form, tmp_path, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "said"),
     [
         (["no-such"], "unknown implementation"),
         (["mlx", "--dtype", "fp17"], "unknown number format"),
@@ -173,9 +173,9 @@ def test_every_form_and_file(form, tmp_path, capsys) -> None:
         ([","], "empty element"),
     ],
 )
-def test_bad_input_gets_one_line(arguments, message, capsys) -> None:
+def test_bad_input_gets_one_line(arguments, error_line, capsys) -> None:
     assert main(["history", *arguments]) == 2
     seen = capsys.readouterr()
-    assert message in seen.err
+    assert error_line in seen.err
     assert seen.err.count("\n") == 1
     assert seen.out == ""

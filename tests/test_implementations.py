@@ -179,13 +179,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "dtype", "case", "message"), REFUSED)
-def test_what_is_not_taken_is_a_row_with_the_reason(name, dtype, case, message) -> None:
+@pytest.mark.parametrize(("name", "dtype", "case", "said"), REFUSED)
+def test_what_is_not_taken_is_a_row_with_the_reason(name, dtype, case, error_line) -> None:
     given = {"heads": 1, "seq_len": 8} | case
     offset = given.pop("offset", 0)
     (result,) = shift(offset, dtype, implementations=name, **given)
     assert result.verdict == "refused"
-    assert message in result.refused
+    assert error_line in result.refused
     assert np.isnan(result.drift_max)
 
 

@@ -344,7 +344,7 @@ def out_of(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "said"),
     [
         (
             ["--dtype", "fp64", "--recipe", "uniform", "--tolerance", "drift_max=1e-9"],
@@ -370,9 +370,9 @@ def out_of(capsys, monkeypatch):
         (["--set", "angle=fp8_e4m3", "--tolerance", "drift_max=9"], "scores are nan or infinite."),
     ],
 )
-def test_the_headline_says_it(options, message, out_of) -> None:
+def test_the_headline_says_it(options, error_line, out_of) -> None:
     text = out_of("limit", *SMALL, "--up-to", "500" if "angle" in options[1] else "300", *options)
-    assert message in text.splitlines()[0]
+    assert error_line in text.splitlines()[0]
 
 
 def test_data_is_whole_and_undefined_values_are_nan(out_of, capsys, tmp_path) -> None:
@@ -416,7 +416,7 @@ def test_nothing_turns_or_nothing_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "said"),
     [
         (["--tolerance", "drift_rms"], "is not COLUMN=NUMBER"),
         (["--tolerance", "drift_rsm=1"], "did you mean drift_rms"),
@@ -437,10 +437,10 @@ def test_nothing_turns_or_nothing_is_there() -> None:
         (["-f", "xml"], "unknown report format"),
     ],
 )
-def test_bad_input_gets_one_line(options, message, tmp_path, capsys) -> None:
+def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:
     assert main(["limit", *options, "-o", f"{tmp_path / 'x.csv'}"]) == 2
     seen = capsys.readouterr()
-    assert message in seen.err
+    assert error_line in seen.err
     assert seen.err.count("\n") == 1
     assert seen.out == ""
     assert list(tmp_path.iterdir()) == []

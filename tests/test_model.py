@@ -435,7 +435,7 @@ def test_custom_code_is_not_executed(copied, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "said"),
     [
         (["--text", "{text}"], "there is no tokenizer"),
         (["--text", "{empty}"], "the file is empty"),
@@ -456,11 +456,11 @@ def test_custom_code_is_not_executed(copied, capsys) -> None:
         (["-f", "xml"], "unknown report format"),
     ],
 )
-def test_bad_options_get_one_line(options, message, built, tmp_path, capsys) -> None:
+def test_bad_options_get_one_line(options, error_line, built, tmp_path, capsys) -> None:
     (tmp_path / "text").write_text("some words")
     (tmp_path / "empty").write_text(" \n")
     names = {name: tmp_path / name for name in ("text", "empty", "none")}
-    assert message in refused(capsys, built("llama"), *(one.format(**names) for one in options))
+    assert error_line in refused(capsys, built("llama"), *(one.format(**names) for one in options))
 
 
 def test_positions_end_where_they_are_learned(built, capsys) -> None:

@@ -246,7 +246,7 @@ def test_the_base_reaches_functions_and_modules(path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "error_line"),
     [
         ("in_place", "changes its input where it lies"),
         ("wide", "returns float32 for bfloat16"),
@@ -254,22 +254,25 @@ def test_the_base_reaches_functions_and_modules(path) -> None:
         ("bhsd", "called as f(x, positions) with torch tensors bhsd, layout half (detected)"),
     ],
 )
-def test_findings_are_said_and_recorded(path, name, message, capsys) -> None:
+def test_findings_are_said_and_recorded(path, name, error_line, capsys) -> None:
     code, report, err = run(path, name, "--dtype", "bf16", capsys=capsys)
     assert code == 0
-    assert message in err
-    assert any(message in text for text in report["findings"])
+    assert error_line in err
+    assert any(error_line in text for text in report["findings"])
 
 
 @pytest.mark.parametrize(
-    ("name", "side", "message"), [("skewed", "k", None), ("one_head", None, "head 1 of 2 alone: no rotation")]
+    ("name", "side", "error_line"),
+    [("skewed", "k", None), ("one_head", None, "head 1 of 2 alone: no rotation")],
 )
-def test_k_and_heads_that_are_rotated_otherwise_are_out_of_place(name, side, message, path, capsys) -> None:
+def test_k_and_heads_that_are_rotated_otherwise_are_out_of_place(
+    name, side, error_line, path, capsys
+) -> None:
     _, report, _ = run(path, name, "--dtype", "bf16", "--offset", "0", capsys=capsys)
     (row,) = report["records"]
     assert (row["verdict"], row["within_tolerance"]) == ("misplaced", "no")
     assert side in (None, row["place_side"])
-    assert message in (None, row["resembles"])
+    assert error_line in (None, row["resembles"])
 
 
 def test_nan_is_a_verdict(path, capsys) -> None:
@@ -292,7 +295,7 @@ def test_prints_stay_out_of_the_report(path, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "error_line"),
     [
         ("raises", "ValueError: boom and more"),
         ("wrong_shape", "returns the shape"),
@@ -303,17 +306,17 @@ def test_prints_stay_out_of_the_report(path, capsys) -> None:
         ("hsdd", "did you mean hsd"),
     ],
 )
-def test_what_cannot_be_called_is_one_line(path, name, message, capsys) -> None:
+def test_what_cannot_be_called_is_one_line(path, name, error_line, capsys) -> None:
     assert main(["shift", "--impl", f"{path}:{name}", *SMALL]) == 2
     seen = capsys.readouterr()
-    assert message in seen.err
+    assert error_line in seen.err
     assert seen.out == ""
     assert len([line for line in seen.err.splitlines() if line.startswith("ropeaudit: error")]) == 1
     assert "Traceback" not in seen.err
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"),
+    ("spec", "error_line"),
     [
         ("nope_nope:f", "there is no module 'nope_nope' here"),
         ("nope.py:f", "there is no such file"),
@@ -323,9 +326,9 @@ def test_what_cannot_be_called_is_one_line(path, name, message, capsys) -> None:
         ("a:b c", "does not say which function"),
     ],
 )
-def test_what_is_not_there(spec, message, capsys) -> None:
+def test_what_is_not_there(spec, error_line, capsys) -> None:
     assert main(["shift", "--impl", spec, *SMALL]) == 2
-    assert message in capsys.readouterr().err
+    assert error_line in capsys.readouterr().err
 
 
 def test_a_first_position_is_a_plain_integer() -> None:
@@ -339,7 +342,7 @@ def test_a_file_that_is_no_python_file_is_one_line(tmp_path, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "message"),
+    ("source", "error_line"),
     [
         ("import nope_nope_nope", "ModuleNotFoundError: No module named 'nope_nope_nope'"),
         ("def f(:", "SyntaxError"),
@@ -347,12 +350,12 @@ def test_a_file_that_is_no_python_file_is_one_line(tmp_path, capsys) -> None:
         ("1 / 0", "ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_module_that_fails_to_import_is_one_line(source, message, tmp_path, capsys) -> None:
+def test_a_module_that_fails_to_import_is_one_line(source, error_line, tmp_path, capsys) -> None:
     path = tmp_path / "broken.py"
     path.write_text(source)
     assert main(["shift", "--impl", f"{path}:f"]) == 2
     seen = capsys.readouterr().err
-    assert message in seen
+    assert error_line in seen
     assert "Traceback" not in seen
 
 

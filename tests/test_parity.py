@@ -242,7 +242,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "said"),
     [
         (["hf", "none-such"], "unknown recipe"),
         (["hf", "hf[angle=fp65]"], "unknown number format"),
@@ -258,10 +258,10 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
         (["hf", "meta", "-f", "xml"], "unknown report format"),
     ],
 )
-def test_bad_input_gets_one_line(options, message, tmp_path, capsys) -> None:
+def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:
     assert main(["parity", *options, "-o", f"{tmp_path / 'x.csv'}"]) == 2
     seen = capsys.readouterr()
-    assert message in seen.err
+    assert error_line in seen.err
     assert seen.err.count("\n") == 1
     assert seen.out == ""
     assert list(tmp_path.iterdir()) == []

@@ -123,7 +123,7 @@ def _refused_or_stored(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("name", "value", "said"),
     [
         ("offset", "7", "offset '7' is no whole number"),
         ("offset", 7.0, "offset 7.0 is no whole number"),
@@ -138,13 +138,13 @@ def _refused_or_stored(name: str, value: object) -> None:
         ("verdict", "good", "verdict 'good' is no verdict"),
     ],
 )
-def test_rows_are_checked_before_they_are_believed(name, value, message, tmp_path, capsys) -> None:
+def test_rows_are_checked_before_they_are_believed(name, value, error_line, tmp_path, capsys) -> None:
     part = tmp_path / "x.csv.part"
     content = LINES[1] + (json.dumps(ROWS[0].as_dict() | {name: value}) + "\n").encode()
     part.write_bytes(content)
     assert main([*REQUESTED, "-o", str(tmp_path / "x.csv"), "--resume"]) == 2
     seen = capsys.readouterr().err
-    assert f"line 2: {message}" in seen or message.endswith("range")
+    assert f"line 2: {error_line}" in seen or error_line.endswith("range")
     assert "remove the line and --resume" in seen
     assert part.read_bytes() == content
 

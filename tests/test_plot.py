@@ -302,7 +302,7 @@ def test_words_of_the_command_are_those_of_the_drawing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "said"),
     [
         ([], "a picture needs a file; add -o drift.svg"),
         (["-o", "x.svg"], "draws a report that another command has written; name it"),
@@ -318,12 +318,12 @@ def test_words_of_the_command_are_those_of_the_drawing() -> None:
         (["-o", "x.svg", "--kind", "heatmap", "--seq-len", "4096"], "at most 2048 positions"),
     ],
 )
-def test_bad_input_gets_one_line(options, message, folder, tmp_path, monkeypatch, capsys) -> None:
+def test_bad_input_gets_one_line(options, error_line, folder, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     names = {"DRIFT": f"{folder / 'drift.json'}", "SAFE": f"{folder / 'safe.json'}"}
     assert main(["plot", *(names.get(word, word) for word in options)]) == 2
     seen = capsys.readouterr()
-    assert message in seen.err
+    assert error_line in seen.err
     assert seen.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 

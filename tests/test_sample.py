@@ -545,7 +545,7 @@ def test_a_gate_sees_the_interval() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "said"),
     [
         (["--sample", "0"], "--sample 0 is not a whole number from 1 up"),
         (["--sample", "-1"], "--sample -1 is not a whole number from 1 up"),
@@ -557,10 +557,10 @@ def test_a_gate_sees_the_interval() -> None:
         (["--sample", "10g", "--seq-len", "1m"], "of memory"),
     ],
 )
-def test_bad_input_gets_one_line(options, message, capsys) -> None:
+def test_bad_input_gets_one_line(options, error_line, capsys) -> None:
     assert main(["shift", *options]) == 2
     seen = capsys.readouterr()
-    assert message in seen.err
+    assert error_line in seen.err
     assert seen.err.count("\n") == 1
     assert seen.out == ""
 

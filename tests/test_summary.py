@@ -122,7 +122,7 @@ def test_refused_cases_are_counted_and_not_the_worst() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "said"),
     [
         ([], "Missing argument"),
         (["none.csv"], "cannot be read"),
@@ -132,8 +132,8 @@ def test_refused_cases_are_counted_and_not_the_worst() -> None:
         (["A", "-f", "xml"], "unknown report format"),
     ],
 )
-def test_bad_input_gets_one_line(options, message, sweep, capsys) -> None:
+def test_bad_input_gets_one_line(options, error_line, sweep, capsys) -> None:
     assert main(["summary", *(f"{sweep}" if word == "A" else word for word in options)]) == 2
     seen = capsys.readouterr()
-    assert message in seen.err
+    assert error_line in seen.err
     assert seen.out == ""

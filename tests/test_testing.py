@@ -137,21 +137,21 @@ class Caching(torch.nn.Module):
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize(
-    ("kernel", "message"),
+    ("kernel", "said"),
     [
         (positions_in_dtype, "rotary-embedding-torch"),
         (frequencies_cast, "frequencies"),
         (angle_in_dtype, "gpt-neox-te"),
     ],
 )
-def test_a_narrow_stage_fails_and_is_named(kernel, message, dtype) -> None:
-    with pytest.raises(AssertionError, match=f"behaves like: .*{message}"):
+def test_a_narrow_stage_fails_and_is_named(kernel, error_line, dtype) -> None:
+    with pytest.raises(AssertionError, match=f"behaves like: .*{error_line}"):
         assert_shift_invariant(kernel, dtype=dtype, **SMALL)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("kernel", "message"),
+    ("kernel", "said"),
     [
         (interleaved_complex, "behaves like: interleaved pairs"),
         (off_by_one, "positions one too high"),
@@ -162,8 +162,8 @@ def test_a_narrow_stage_fails_and_is_named(kernel, message, dtype) -> None:
         (Caching(), "at offset 1000.*the offset is left out"),
     ],
 )
-def test_a_wrong_rotation_fails_and_is_named(kernel, message, dtype) -> None:
-    with pytest.raises(AssertionError, match=message):
+def test_a_wrong_rotation_fails_and_is_named(kernel, error_line, dtype) -> None:
+    with pytest.raises(AssertionError, match=error_line):
         assert_shift_invariant(kernel, dtype=dtype, **SMALL)
 
 

@@ -151,7 +151,7 @@ def test_a_wider_accumulator_is_had_by_widening() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "accumulate", "message"),
+    ("dtype", "accumulate", "said"),
     [
         ("bf16", "fp16", "torch cannot be told to sum in float16; give --accumulate fp32 or fp64"),
         ("bf16", "bf16", "torch cannot be told to sum in bfloat16; give --accumulate fp32 or fp64"),
@@ -160,12 +160,12 @@ def test_a_wider_accumulator_is_had_by_widening() -> None:
         ("fp32", "fp64", "none"),
     ],
 )
-def test_accumulators_that_torch_has_not_are_refused(dtype: str, accumulate: str, message: str) -> None:
+def test_accumulators_that_torch_has_not_are_refused(dtype: str, accumulate: str, error_line: str) -> None:
     (record,) = shift(
         0, dtype, "uniform", changes={"accumulate": accumulate}, backend="torch", heads=1, seq_len=4
     )
-    assert record.refused == message
-    assert (record.verdict == "refused") == (message != "none")
+    assert record.refused == error_line
+    assert (record.verdict == "refused") == (error_line != "none")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -351,7 +351,7 @@ def test_tables_and_rotations_are_halved_too(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "said"),
     [
         ("tpu", "--device 'tpu' is not cpu, cuda, cuda:N or mps; try --device cpu"),
         ("", "--device '' is not cpu"),
@@ -360,10 +360,10 @@ def test_tables_and_rotations_are_halved_too(monkeypatch: pytest.MonkeyPatch) ->
         ("meta", "--device 'meta' is not cpu"),
     ],
 )
-def test_unknown_devices(name: str, message: str) -> None:
+def test_unknown_devices(name: str, error_line: str) -> None:
     with pytest.raises(UsageError) as error:
         torch_numbers.device(name)
-    assert str(error.value).startswith(message)
+    assert str(error.value).startswith(error_line)
 
 
 def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,7 +408,7 @@ def test_a_device_without_float64_is_named_in_a_note() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "message"),
+    ("given", "error", "said"),
     [
         ({"backend": "jax"}, UnknownName, "unknown backend 'jax'; known: numpy, torch"),
         ({"device": "cpu"}, UsageError, "--device cpu is where torch computes; add --backend torch"),
@@ -416,8 +416,8 @@ def test_a_device_without_float64_is_named_in_a_note() -> None:
         ({"backend": "torch", "implementations": "transformers-llama"}, UsageError, "add --recipe"),
     ],
 )
-def test_bad_choices(given: dict[str, str], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_bad_choices(given: dict[str, str], error: type[Exception], error_line: str) -> None:
+    with pytest.raises(error, match=error_line):
         shift(0, "fp32", heads=1, seq_len=4, **given)
 
 
