@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ropeaudit.arithmetic.formats import parse, round_to
+    from ropeaudit.arithmetic.formats import parse
+    from ropeaudit.arithmetic.rounding import round_to
     from ropeaudit.audits.audit import Audit, shift, to_frame
     from ropeaudit.audits.cases import Case
     from ropeaudit.audits.records import Record
@@ -30,7 +31,7 @@ _HOMES = {
     "to_frame": "ropeaudit.audits.audit",
     "RopeAuditError": "ropeaudit.errors",
     "parse": "ropeaudit.arithmetic.formats",
-    "round_to": "ropeaudit.arithmetic.formats",
+    "round_to": "ropeaudit.arithmetic.rounding",
     "Record": "ropeaudit.audits.records",
     "RopeSetting": "ropeaudit.rope.setting",
 }

@@ -14,7 +14,8 @@ import numpy as np
 
 from ropeaudit import bounds, recipes
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FloatArray, Format, parse, round_to
+from ropeaudit.arithmetic.formats import FloatArray, Format, parse
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import scores as forming
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.inputs import masks

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropeaudit import RopeSetting, parse, shift
-from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import records
 from ropeaudit.engine import attention, attention_pass, plan
 from ropeaudit.engine.attention import Rounding, Rows
@@ -330,7 +330,7 @@ def test_progress_counts_both_passes(cache, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         ({"softmax": "fp64"}, "--softmax fp64 says how attention is measured; add --attention"),
         ({"anchor": 3}, "add --attention"),
@@ -350,7 +350,7 @@ LINE = ["shift", "--heads", "2", "--seq-len", "64", "--recipe", "hf", "--dtype",
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         (["--softmax", "recipe"], "add --attention"),
         (["--attention", "--softmax", "fast"], "unknown softmax"),

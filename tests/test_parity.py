@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ropeaudit import parse, shift
-from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
 from ropeaudit.engine import pair
 from ropeaudit.errors import UnknownName, UsageError
@@ -242,7 +242,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         (["hf", "none-such"], "unknown recipe"),
         (["hf", "hf[angle=fp65]"], "unknown number format"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ropeaudit import parse
-from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
 from ropeaudit.errors import UsageError
 from ropeaudit.features.rerotate import analysis
@@ -193,7 +193,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         (["--steps", "-1"], "--steps -1 is not a number from 0"),
         (["--steps", "1e9"], "--steps 1000000000"),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropeaudit import Audit, Case, bounds, parse, recipes, shift
-from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import recording
 from ropeaudit.bounds.sampled import predicted_rms
 from ropeaudit.engine import measure, sampled_scores, scores
@@ -545,7 +545,7 @@ def test_a_gate_sees_the_interval() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         (["--sample", "0"], "--sample 0 is not a whole number from 1 up"),
         (["--sample", "-1"], "--sample -1 is not a whole number from 1 up"),

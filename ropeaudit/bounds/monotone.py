@@ -12,7 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP64, Format, round_to
+from ropeaudit.arithmetic.formats import FP64, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.bounds import terms
 from ropeaudit.bounds.terms import Phase
 from ropeaudit.subjects import Positions

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.bounds import terms
 from ropeaudit.bounds.terms import Phase
 from ropeaudit.inputs.sampled_rows import SampledQK

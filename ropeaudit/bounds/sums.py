@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import Format, round_to
+from ropeaudit.arithmetic.formats import Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.bounds import terms
 from ropeaudit.bounds.terms import Phase
 from ropeaudit.inputs import masks

@@ -17,7 +17,8 @@ import numpy as np
 
 from ropeaudit.arithmetic import doubledouble as dd
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, FP64, Format, round_to
+from ropeaudit.arithmetic.formats import FP32, FP64, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope.frequencies import FrequencyForm, effect, frequencies
 from ropeaudit.rope.scaled import attention_factor

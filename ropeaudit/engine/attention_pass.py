@@ -17,7 +17,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FloatArray, Format, round_to
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import plan, scores
 from ropeaudit.engine.attention import Attention, Rounding, Rows
 from ropeaudit.engine.plan import Plan

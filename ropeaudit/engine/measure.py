@@ -17,7 +17,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FloatArray, Format, round_to
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import plan, scores, tile
 from ropeaudit.engine.plan import Key, Measured, Plan
 from ropeaudit.engine.tile import Side, Tile

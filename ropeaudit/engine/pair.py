@@ -14,7 +14,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, FloatArray, Format, round_to
+from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import plan, scores, tile
 from ropeaudit.engine.statistics import Differences, Place, Size, hide
 from ropeaudit.inputs import masks

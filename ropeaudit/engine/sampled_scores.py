@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import scores
 from ropeaudit.engine.estimates import Estimated
 from ropeaudit.engine.plan import Key, Measured, Plan

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ropeaudit.arithmetic import doubledouble as dd
-from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format, round_in_place, round_to
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_in_place, round_to
 from ropeaudit.subjects import FormsScores, Subject
 
 _SQUARE = 64  # rows of q and k that pairs are multiplied in

@@ -14,7 +14,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FloatArray, Format, round_to
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case, positions_fit
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import third_party

@@ -14,7 +14,8 @@ import numpy as np
 
 from ropeaudit import bounds
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FloatArray, Format, round_to
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
 from ropeaudit.engine import measure
 from ropeaudit.engine.plan import Plan

@@ -126,7 +126,7 @@ class Called:
 
     def rotator(self) -> Rotator:
         """Return a new instance."""
-        own = getattr(self.implementation, "turning", None)
+        own = getattr(self.implementation, "rotator", None)
         if own is None:
             return Alike(self.implementation.fresh(self.setting, self.dtype))
         built: Rotator = own(self.setting, self.dtype)

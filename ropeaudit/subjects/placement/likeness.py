@@ -14,7 +14,8 @@ import numpy as np
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, FloatArray, Format, round_to
+from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.arithmetic.formats import FloatArray, Format, round_to
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
