@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import sys
 import types
 
@@ -113,7 +114,9 @@ def test_a_heavy_one_measures_like_its_family(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LIGHT)
-def test_the_light_ones_are_installed_wherever_tests_run(name: str) -> None:
+def test_the_light_ones_are_installed_in_ci(name: str) -> None:
+    if not ENTRIES[name].installed and "CI" not in os.environ:
+        pytest.skip(f"{name} is not installed: {ENTRIES[name].install}")
     assert ENTRIES[name].installed
     assert ENTRIES[name].version != "none"
 
