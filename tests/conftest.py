@@ -1,11 +1,12 @@
 """What holds for every test."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import settings
+from optional import skipping
 
 # How long an example takes depends on what else the machine does.
 settings.register_profile("ropeaudit", deadline=None)
@@ -13,6 +14,20 @@ settings.load_profile("ropeaudit")
 
 # Started in the background, a shell script's children ignore Ctrl-C, and theirs would too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, object, object]:
+    """Skip a test whose fixtures need a package that is not installed."""
+    with skipping():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Skip a test that fails for want of a package that is not installed."""
+    with skipping():
+        return (yield)
 
 
 @pytest.fixture

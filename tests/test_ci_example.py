@@ -4,9 +4,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 from documented import EXAMPLES, INTERLEAVED, in_comments, shell
 
+yaml = pytest.importorskip("yaml")
 JOB = yaml.safe_load((EXAMPLES / "github-actions.yml").read_text(encoding="utf-8"))["jobs"]["drift"]
 NETWORK = "Install"  # the step that is not run
 UNLESS_CANCELLED = "${{ !cancelled() }}"

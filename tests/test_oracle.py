@@ -8,11 +8,9 @@ from fractions import Fraction
 from importlib import resources
 from typing import Any
 
-import gfloat
 import numpy as np
 import oracle
 import pytest
-from gfloat import formats as gfloat_formats
 
 import ropeaudit
 
@@ -364,15 +362,17 @@ def test_every_stage_counts(stage: str, tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "theirs"),
     [
-        ("float64", gfloat_formats.format_info_binary64),
-        ("float32", gfloat_formats.format_info_binary32),
-        ("float16", gfloat_formats.format_info_binary16),
-        ("bfloat16", gfloat_formats.format_info_bfloat16),
-        ("float8_e4m3", gfloat_formats.format_info_ocp_e4m3),
-        ("float8_e5m2", gfloat_formats.format_info_ocp_e5m2),
+        ("float64", "binary64"),
+        ("float32", "binary32"),
+        ("float16", "binary16"),
+        ("bfloat16", "bfloat16"),
+        ("float8_e4m3", "ocp_e4m3"),
+        ("float8_e5m2", "ocp_e5m2"),
     ],
 )
-def test_the_oracle_rounds_as_gfloat(name: str, theirs: Any) -> None:
+def test_the_oracle_rounds_as_gfloat(name: str, theirs: str) -> None:
+    gfloat = pytest.importorskip("gfloat")
+    info = getattr(pytest.importorskip("gfloat.formats"), f"format_info_{theirs}")
     fmt, draw = oracle.FORMATS[name], random.Random(1)
     top, low = float(fmt.largest), fmt.emin - fmt.precision
     values = [0.0, top, top / 2**fmt.precision, math.ldexp(1.0, max(low, -1074)), math.inf, -math.inf]
@@ -385,5 +385,5 @@ def test_the_oracle_rounds_as_gfloat(name: str, theirs: Any) -> None:
             tie = near + math.ldexp(1.0, max(math.frexp(near)[1] - 1, fmt.emin) - fmt.precision)
             values += [tie, math.nextafter(tie, 0.0), math.nextafter(tie, math.inf)]
     for value in values:
-        expected = gfloat.round_float(theirs, value)
+        expected = gfloat.round_float(info, value)
         assert oracle.rounded(value, fmt) == pytest.approx(expected, rel=0, abs=0, nan_ok=True), value

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
 
 from ropeaudit import parse
 from ropeaudit.audits.audit import shift
@@ -19,6 +18,7 @@ from ropeaudit.main import main
 from ropeaudit.recipes import named
 from ropeaudit.reports.charts import panels, svg
 
+to_hex = pytest.importorskip("matplotlib.colors").to_hex
 SMALL = ["--heads", "2", "--seq-len", "40"]
 OFFSETS = (0, 1, 64, 4096, 131072)
 SIGNATURES = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}

@@ -7,9 +7,6 @@ from importlib import resources
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from ropeaudit import RopeSetting, parse
 from ropeaudit.errors import UnknownName
@@ -27,18 +24,21 @@ HF = {short: name for name, short in HF_NAMES.items()}
 
 def theirs(setting: RopeSetting, maximum: int, length: int) -> tuple[np.ndarray, float]:
     """Inverse frequencies and attention factor of transformers; the rotary dims are a whole head there."""
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
     values = {HF[k]: list(v) if isinstance(v, tuple) else v for k, v in setting.scaling.parameters().items()}
     values.pop("max_position_embeddings", None)
     values |= {"rope_type": setting.scaling.kind, "rope_theta": setting.base}
     if setting.scaling.kind == "yarn":
         values["original_max_position_embeddings"] = int(values["original_max_position_embeddings"])
-    config = LlamaConfig(hidden_size=setting.rotary_dim, num_attention_heads=1, head_dim=setting.rotary_dim)
+    config = llama.LlamaConfig(
+        hidden_size=setting.rotary_dim, num_attention_heads=1, head_dim=setting.rotary_dim
+    )
     config.max_position_embeddings = maximum
     config.rope_parameters = values
     if setting.scaling.kind == "default":
-        result, factor = LlamaRotaryEmbedding.compute_default_rope_parameters(config)
+        result, factor = llama.LlamaRotaryEmbedding.compute_default_rope_parameters(config)
     else:
-        result, factor = ROPE_INIT_FUNCTIONS[setting.scaling.kind](
+        result, factor = llama.ROPE_INIT_FUNCTIONS[setting.scaling.kind](
             config, torch.device("cpu"), seq_len=length
         )
     return result.double().numpy(), float(factor)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from pyarrow import parquet
+from optional import needs
 
 from ropeaudit import reports
 from ropeaudit.audits import records
@@ -21,7 +21,9 @@ from ropeaudit.reports.drift import drift_report
 from ropeaudit.reports.reading import read
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".json", ".jsonl", ".parquet"])
+@pytest.mark.parametrize(
+    "suffix", [".csv", ".json", ".jsonl", pytest.param(".parquet", marks=needs("pyarrow"))]
+)
 @pytest.mark.parametrize("attention", [False, True])
 def test_what_is_written_is_read_back(suffix: str, attention: bool, tmp_path: Path) -> None:
     offsets = (0, 131072)
@@ -86,6 +88,7 @@ def test_an_older_file_lacks_columns_and_is_read(tmp_path: Path) -> None:
 
 
 def test_parquet_is_typed_for_data_frames(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "x.parquet"
     command = [
         "shift",
@@ -117,6 +120,7 @@ def test_parquet_is_typed_for_data_frames(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_every_command_writes_parquet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
     path, small = (
         tmp_path / "x.parquet",
         ["--heads", "1", "--seq-len", "9", "-o", f"{tmp_path / 'x.parquet'}"],
@@ -148,6 +152,7 @@ def _written(tmp_path: Path, **options) -> Path:
     return path
 
 
+@needs("pyarrow")
 def test_spreadsheets_and_data_frames_do_not_spoil_a_report(tmp_path: Path) -> None:
     path = _written(tmp_path)
     rows, text = repr(read(str(path))), path.read_text()
@@ -182,7 +187,7 @@ def test_spreadsheets_and_data_frames_do_not_spoil_a_report(tmp_path: Path) -> N
         (",9,1,1,causal,", ",,1,1,causal,", "has a row without seq_len"),
     ],
 )
-@pytest.mark.parametrize("command", ["merge", "plot"])
+@pytest.mark.parametrize("command", ["merge", pytest.param("plot", marks=needs("matplotlib"))])
 def test_what_a_hand_spoils_is_said_in_a_line(old, new, fragment, command, tmp_path, capsys) -> None:
     path = _written(tmp_path)
     text = path.read_text()

@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from ropeaudit import RopeSetting, parse
 from ropeaudit.errors import UnknownName, UsageError
@@ -17,7 +15,7 @@ from ropeaudit.rope.scaling import HF_NAMES, Scaling
 
 FP32, FP64 = parse("fp32"), parse("fp64")
 U = 2.0**-24
-TYPES = sorted(set(ROPE_INIT_FUNCTIONS) - {"axial"})
+TYPES = sorted(set(scaling.KINDS) - {"explicit"})
 
 
 def draw(rope_type: str, rng: np.random.Generator) -> tuple[dict, int, float, int, int]:
@@ -52,15 +50,15 @@ def draw(rope_type: str, rng: np.random.Generator) -> tuple[dict, int, float, in
 
 
 def theirs(values: dict, dim: int, maximum: int, length: int) -> tuple[np.ndarray, float]:
-    config = LlamaConfig(hidden_size=dim, num_attention_heads=1, head_dim=dim)
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    config = llama.LlamaConfig(hidden_size=dim, num_attention_heads=1, head_dim=dim)
     config.max_position_embeddings = maximum
     config.rope_parameters = dict(values)
     if values["rope_type"] == "default":
-        from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-        result, factor = LlamaRotaryEmbedding.compute_default_rope_parameters(config)
+        result, factor = llama.LlamaRotaryEmbedding.compute_default_rope_parameters(config)
     else:
-        result, factor = ROPE_INIT_FUNCTIONS[values["rope_type"]](config, torch.device("cpu"), seq_len=length)
+        compute = llama.ROPE_INIT_FUNCTIONS[values["rope_type"]]
+        result, factor = compute(config, torch.device("cpu"), seq_len=length)
     return result.double().numpy(), float(factor)
 
 
@@ -74,7 +72,7 @@ def ours(values: dict, dim: int, base: float, maximum: int, length: int) -> Rope
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("seed", range(40))
-@pytest.mark.parametrize("rope_type", [*TYPES, "default"] if "default" not in TYPES else TYPES)
+@pytest.mark.parametrize("rope_type", TYPES)
 def test_random_settings_agree_with_transformers(rope_type: str, seed: int) -> None:
     values, dim, base, maximum, length = draw(rope_type, np.random.default_rng(seed))
     setting = ours(values, dim, base, maximum, length)
@@ -92,8 +90,18 @@ def test_random_settings_agree_with_transformers(rope_type: str, seed: int) -> N
     assert float(exact_frequencies.attention_factor(setting.scaling)) == pytest.approx(factor, rel=1e-15)
 
 
+def test_every_kind_has_its_formulas_and_an_example_that_is_read() -> None:
+    assert set(scaled.FORMULAS) == set(scaling.KINDS)
+    assert {*exact_frequencies.FORMULAS, "explicit"} == set(scaling.KINDS)
+    for name, rules in scaling.KINDS.items():
+        assert scaling.parse(rules.example).kind == name
+        assert str(scaling.parse(rules.example)).startswith(name)
+
+
 def test_every_registered_type_is_covered() -> None:
-    assert set(ROPE_INIT_FUNCTIONS) - {"default"} <= {*scaling.KINDS, "axial"}, sorted(ROPE_INIT_FUNCTIONS)
+    registered = pytest.importorskip("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS
+    assert set(registered) <= {*scaling.KINDS, "axial"}, sorted(registered)
+    assert set(TYPES) <= {*registered, "default"}
 
 
 def test_published_attention_factors() -> None:

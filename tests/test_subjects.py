@@ -6,8 +6,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from ropeaudit import RopeSetting, parse, recipes, round_to
 from ropeaudit.inputs import qk
@@ -51,12 +49,13 @@ def test_hugging_face_bit_for_bit(dtype: str) -> None:
     A float32 pow or cos of the library may be an ulp off the correctly rounded one: a few table entries
     may then be the neighbouring number; all others are equal.
     """
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
     torch_dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
-    config = LlamaConfig(hidden_size=1024, num_attention_heads=8, head_dim=128, rope_theta=10000.0)
+    config = llama.LlamaConfig(hidden_size=1024, num_attention_heads=8, head_dim=128, rope_theta=10000.0)
     built = qk.make("gaussian", 2, 2, POSITIONS.size, RopeSetting.of(128))
     q = torch.from_numpy(built.q).to(torch_dtype)[None]
-    cos, sin = LlamaRotaryEmbedding(config)(q, torch.from_numpy(POSITIONS)[None])
-    rotated, _ = apply_rotary_pos_emb(q, q, cos, sin)
+    cos, sin = llama.LlamaRotaryEmbedding(config)(q, torch.from_numpy(POSITIONS)[None])
+    rotated, _ = llama.apply_rotary_pos_emb(q, q, cos, sin)
     subject = emulated("hf", dtype)
     table = subject.table(POSITIONS, 0)
     ours = np.stack([subject.rotate(round_to(x, subject.input), table) for x in built.q])

@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from ropeaudit import RopeSetting, parse, recipes, round_to, shift
 from ropeaudit.arithmetic.formats import FP32, FP64
@@ -82,11 +80,14 @@ def test_every_recipe_drifts_in_torch_as_the_emulation_says(seed: int) -> None:
 def test_hugging_face_bit_for_bit(dtype: str) -> None:
     """The recipe hf in torch is what transformers' Llama computes, to the last bit."""
     fmt = parse(dtype)
-    module = LlamaRotaryEmbedding(LlamaConfig(hidden_size=1024, num_attention_heads=8, head_dim=128))
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    module = llama.LlamaRotaryEmbedding(
+        llama.LlamaConfig(hidden_size=1024, num_attention_heads=8, head_dim=128)
+    )
     x = plotted(POSITIONS.size, dtype)
     q = torch_arrays.to_torch(x, fmt)[None, None]
     cos, sin = module(q, torch.from_numpy(POSITIONS + 5)[None])
-    expected, _ = apply_rotary_pos_emb(q, q, cos, sin)
+    expected, _ = llama.apply_rotary_pos_emb(q, q, cos, sin)
     subject = native("hf", dtype)
     table = subject.table(POSITIONS, 5)
     assert torch.equal(table[0], cos[0, :, :64])

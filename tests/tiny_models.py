@@ -1,30 +1,43 @@
-"""Tiny language models, trained for a moment and written to disk as transformers writes them."""
+"""Tiny language models, trained for a moment and written to disk as transformers writes them.
+
+A test that makes one is skipped where transformers is not installed.
+"""
 
 import contextlib
 import io
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
-from transformers import AutoModelForCausalLM, GemmaConfig, GPT2Config, GPTNeoXConfig, LlamaConfig, Phi3Config
 
 VOCABULARY, LETTERS = 64, "abcdefghijklmnopqrstuvwxyz .,"
 _SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": VOCABULARY}
 _SIZES |= {"intermediate_size": 96, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 
 
-def _llama(rope_type: str = "default", maximum: int = 2**21, **rope: object) -> LlamaConfig:
+def _config(name: str, **values: object) -> Any:
+    return getattr(pytest.importorskip("transformers"), name)(**values)
+
+
+def _llama(rope_type: str = "default", maximum: int = 2**21, **rope: object) -> Any:
     parameters = {"rope_type": rope_type, "rope_theta": 1e4, **rope}
-    return LlamaConfig(
-        **_SIZES, num_key_value_heads=2, max_position_embeddings=maximum, rope_parameters=parameters
+    return _config(
+        "LlamaConfig",
+        **_SIZES,
+        num_key_value_heads=2,
+        max_position_embeddings=maximum,
+        rope_parameters=parameters,
     )
 
 
-def _longrope() -> Phi3Config:
+def _longrope() -> Any:
     rope = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 128}
     rope |= {"short_factor": [1.0] * 8, "long_factor": [1.0 + i for i in range(8)]}
-    return Phi3Config(
+    return _config(
+        "Phi3Config",
         **_SIZES,
         num_key_value_heads=2,
         max_position_embeddings=512,
@@ -35,12 +48,19 @@ def _longrope() -> Phi3Config:
 
 CONFIGS = {
     "llama": _llama,
-    "gemma": lambda: GemmaConfig(**_SIZES, num_key_value_heads=1, head_dim=16),
-    "neox": lambda: GPTNeoXConfig(**_SIZES, rotary_pct=0.25),
+    "gemma": lambda: _config("GemmaConfig", **_SIZES, num_key_value_heads=1, head_dim=16),
+    "neox": lambda: _config("GPTNeoXConfig", **_SIZES, rotary_pct=0.25),
     "dynamic": lambda: _llama("dynamic", 128, factor=2.0),
     "longrope": _longrope,
-    "gpt2": lambda: GPT2Config(
-        n_embd=64, n_layer=2, n_head=4, vocab_size=VOCABULARY, n_positions=256, bos_token_id=1, eos_token_id=2
+    "gpt2": lambda: _config(
+        "GPT2Config",
+        n_embd=64,
+        n_layer=2,
+        n_head=4,
+        vocab_size=VOCABULARY,
+        n_positions=256,
+        bos_token_id=1,
+        eos_token_id=2,
     ),
 }
 
@@ -50,7 +70,7 @@ def make(kind: str, folder: Path, steps: int = 30) -> Path:
     torch.manual_seed(0)
     with contextlib.redirect_stderr(io.StringIO()):
         logging.getLogger("transformers").setLevel(logging.CRITICAL)
-        model = AutoModelForCausalLM.from_config(CONFIGS[kind]())
+        model = pytest.importorskip("transformers").AutoModelForCausalLM.from_config(CONFIGS[kind]())
         optimizer = torch.optim.Adam(model.parameters(), 3e-3)
         for _ in range(steps):
             period = torch.randint(3, VOCABULARY, (8, 12))

@@ -72,7 +72,7 @@ def tolerance(setting: RopeSetting) -> Array:
     quotients and products add a few u, the ramps of yarn and llama3 up to 32, and (base^(-2/d))^i one
     more a pair. Shapes: -> (p,).
     """
-    ramps = 32 if setting.scaling.kind in ("yarn", "llama3") else 0
+    ramps = 32 if setting.scaling.rules.blends else 0
     steps = 2 * math.log(effective_base(setting)) + 8 + ramps + np.arange(setting.pairs)
     return np.asarray(steps * FP32.unit_roundoff)
 

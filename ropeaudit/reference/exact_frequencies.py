@@ -9,6 +9,7 @@ longrope: arXiv 2402.13753; llama3: Llama 3.1's reference code; proportional: ar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from ropeaudit.arithmetic.doubledouble import PI, precise
@@ -26,7 +27,8 @@ def frequencies(setting: RopeSetting) -> list[Decimal]:
             return [Decimal(value) for value in scaling.frequencies or ()]
         log_base = _log_base(setting)
         thetas = [(-log_base * 2 * i / d).exp() for i in range(setting.pairs)]
-        return [+_scaled(theta, i, setting) for i, theta in enumerate(thetas)]
+        formula = FORMULAS[scaling.kind]
+        return [+formula(theta, i, setting) for i, theta in enumerate(thetas)]
 
 
 def attention_factor(scaling: Scaling) -> Decimal:
@@ -69,25 +71,29 @@ def _log_base(setting: RopeSetting) -> Decimal:
     return log + exponent * (factor * length / maximum - (factor - 1)).ln()
 
 
-def _scaled(theta: Decimal, pair: int, setting: RopeSetting) -> Decimal:
-    scaling = setting.scaling
-    match scaling.kind:
-        case "linear":
-            return theta / _stretch(scaling)
-        case "proportional":
-            # A count, not a number to be exact about: this floating-point formula is its definition.
-            rotator = int((scaling.fraction or 0.0) * setting.rotary_dim // 2)
-            return theta / _stretch(scaling) if pair < rotator else Decimal(0)
-        case "longrope":
-            past = setting.length > (scaling.original or 0)
-            divisors = scaling.long if past else scaling.short
-            return theta / Decimal((divisors or ())[pair])
-        case "yarn":
-            weight = _yarn_ramp(pair, setting)
-            return weight * theta / _stretch(scaling) + (1 - weight) * theta
-        case "llama3":
-            return _llama3(theta, scaling)
+def _unchanged(theta: Decimal, pair: int, setting: RopeSetting) -> Decimal:
     return theta
+
+
+def _linear(theta: Decimal, pair: int, setting: RopeSetting) -> Decimal:
+    return theta / _stretch(setting.scaling)
+
+
+def _proportional(theta: Decimal, pair: int, setting: RopeSetting) -> Decimal:
+    # A count, not a number to be exact about: this floating-point formula is its definition.
+    rotator = int((setting.scaling.fraction or 0.0) * setting.rotary_dim // 2)
+    return theta / _stretch(setting.scaling) if pair < rotator else Decimal(0)
+
+
+def _longrope(theta: Decimal, pair: int, setting: RopeSetting) -> Decimal:
+    scaling = setting.scaling
+    divisors = scaling.long if setting.length > (scaling.original or 0) else scaling.short
+    return theta / Decimal((divisors or ())[pair])
+
+
+def _yarn(theta: Decimal, pair: int, setting: RopeSetting) -> Decimal:
+    weight = _yarn_ramp(pair, setting)
+    return weight * theta / _stretch(setting.scaling) + (1 - weight) * theta
 
 
 def _yarn_ramp(pair: int, setting: RopeSetting) -> Decimal:
@@ -108,7 +114,8 @@ def _yarn_ramp(pair: int, setting: RopeSetting) -> Decimal:
     return min(max((pair - low) / (high - low), Decimal(0)), _ONE)
 
 
-def _llama3(theta: Decimal, scaling: Scaling) -> Decimal:
+def _llama3(theta: Decimal, pair: int, setting: RopeSetting) -> Decimal:
+    scaling = setting.scaling
     factor, original = Decimal(scaling.factor or 1), Decimal(scaling.original or 1)
     low, high = Decimal(scaling.low or 1), Decimal(scaling.high or 1)
     rotations = original * theta / (2 * PI)  # of this pair over the original length
@@ -118,3 +125,15 @@ def _llama3(theta: Decimal, scaling: Scaling) -> Decimal:
         return theta
     smooth = (rotations - low) / (high - low)
     return (1 - smooth) * theta / factor + smooth * theta
+
+
+# kind -> frequency of a pair before scaling, radians per token, to that after; explicit ones are given
+FORMULAS: dict[str, Callable[[Decimal, int, RopeSetting], Decimal]] = {
+    "default": _unchanged,
+    "linear": _linear,
+    "dynamic": _unchanged,  # through the base
+    "proportional": _proportional,
+    "yarn": _yarn,
+    "longrope": _longrope,
+    "llama3": _llama3,
+}

@@ -47,7 +47,7 @@ def frequencies(setting: RopeSetting, form: FrequencyForm, fmt: Format) -> Float
     Shapes: -> (p,), see `unscaled`; for "recurrence" the starting ratio of the angles is in `effect`.
     """
     plain = unscaled(scaled.effective_base(setting), setting.rotary_dim, form, fmt)
-    if setting.scaling.kind in ("default", "dynamic") or form == "recurrence":
+    if not setting.scaling.rules.rescales or form == "recurrence":
         return plain
     if form == "divide":
         with np.errstate(divide="ignore"):

@@ -24,7 +24,7 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 _HEADS, _HIDDEN = ("num_attention_heads", "n_head"), ("hidden_size", "n_embd")
 _KV_HEADS, _POSITIONS = ("num_key_value_heads", "num_kv_heads"), ("max_position_embeddings", "n_positions")
 _FULL, _SLIDING = hf_json.LAYER_TYPES[:2]
-_KINDS = tuple(kind for kind in scaling.KINDS if kind != "explicit")
+_KINDS = tuple(name for name, rules in scaling.KINDS.items() if rules.in_config)
 _LEGACY = {"su": "longrope", "mrope": "default"}
 _ORIGINAL = "original_max_position_embeddings"
 _MISSING = "is missing, and its default is not in the file; add it there"
@@ -173,19 +173,19 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
 
 
 def _scaling(config: Config, rope: Config, kind: str, fraction: float | None) -> Scaling:
-    values: dict[str, Any] = {}
+    rules, values = scaling.KINDS[kind], dict[str, Any]()
     for key, name in HF_NAMES.items():
         if rope.get(key) is not None and name != "fraction":
             values[name] = flag(rope, key) if name == "truncate" else hf_json.numbers(key, rope[key])
     if kind == "proportional":
         values["fraction"] = 1.0 if fraction is None else fraction
     outside, maximum = config.get(_ORIGINAL), count(config, _POSITIONS, 2**53)
-    if kind in ("yarn", "longrope", "llama3") and outside is not None:  # Phi-3; it has the last word there
+    if rules.original_outside and outside is not None:  # Phi-3; it has the last word there
         values["original"] = number(_ORIGINAL, outside)
     if kind == "yarn" and maximum is not None:
         values.setdefault("original", maximum)
     if maximum is not None and (
-        kind == "dynamic" or (kind in ("yarn", "longrope") and "factor" not in values)
+        "maximum" in rules.needs or ("maximum" in rules.takes and "factor" not in values)
     ):
         values["maximum"] = maximum
     return scaling.from_mapping(kind, values)

@@ -62,7 +62,7 @@ def scaled(theta: Array, setting: RopeSetting, fmt: Format) -> Array:
         return round_to(np.asarray(value, dtype=np.float64), fmt).astype(np.float64)
 
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        return _APPLY[setting.scaling.kind](theta, setting, rounded)
+        return FORMULAS[setting.scaling.kind](theta, setting, rounded)
 
 
 Round = Callable[[Array], Array]
@@ -142,7 +142,8 @@ def _explicit(theta: Array, setting: RopeSetting, rounded: Round) -> Array:
     return rounded(np.array(setting.scaling.frequencies, dtype=np.float64))
 
 
-_APPLY: dict[str, Callable[[Array, RopeSetting, Round], Array]] = {
+# kind -> frequencies before scaling (p,), radians per token, to those after
+FORMULAS: dict[str, Callable[[Array, RopeSetting, Round], Array]] = {
     "default": _unchanged,
     "linear": _linear,
     "dynamic": _unchanged,  # through the base

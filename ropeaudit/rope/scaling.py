@@ -1,7 +1,7 @@
 """Scaling: how a model changes its frequencies to reach beyond its training length, as data.
 
 The keys are those of a Hugging Face config under shorter names (`HF_NAMES`). Which kinds take which keys
-stands in `KEYS`; nothing is ignored: a key that a kind does not take is refused.
+stands in `KINDS`; nothing is ignored: a key that a kind does not take is refused.
 """
 
 from __future__ import annotations
@@ -13,24 +13,66 @@ from typing import Any
 
 from ropeaudit.errors import UnknownName, UsageError
 
-# kind -> keys that it needs, keys that it may have
-KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "default": ((), ()),
-    "linear": (("factor",), ()),
-    "dynamic": (("factor", "maximum"), ("original",)),
-    "proportional": (("fraction",), ("factor",)),
-    "yarn": (
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a kind of scaling takes, and what else must know of it beside its formulas.
+
+    The formulas are `rope.scaled.FORMULAS` (as code computes them) and those of
+    `reference.exact_frequencies`.
+    example: what to type. needs, takes: parameters that it has to have and that it may have.
+    rescales: whether frequencies are changed after the power; dynamic changes the base instead.
+    blends: whether a pair may get a mixture of its frequency and a smaller one.
+    by_length: whether frequencies depend on the number of positions.
+    in_config: whether a Hugging Face config can name it.
+    original_outside: whether an original_max_position_embeddings outside the RoPE parameters has the last
+    word there.
+    """
+
+    example: str
+    needs: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+    rescales: bool = True
+    blends: bool = False
+    by_length: bool = False
+    in_config: bool = True
+    original_outside: bool = False
+
+
+KINDS: dict[str, Kind] = {
+    "default": Kind("default", rescales=False),
+    "linear": Kind("linear:factor=4", ("factor",)),
+    "dynamic": Kind(
+        "dynamic:factor=2,maximum=4096", ("factor", "maximum"), ("original",), rescales=False, by_length=True
+    ),
+    "proportional": Kind("proportional:fraction=0.25", ("fraction",), ("factor",)),
+    "yarn": Kind(
+        "yarn:factor=4,original=32768",
         ("original",),
         (
             *("factor", "maximum", "attention_factor", "beta_fast", "beta_slow"),
             *("truncate", "mscale", "mscale_all_dim"),
         ),
+        blends=True,
+        original_outside=True,
     ),
-    "longrope": (("short", "long", "original"), ("factor", "maximum", "attention_factor")),
-    "llama3": (("factor", "low", "high", "original"), ()),
-    "explicit": (("frequencies",), ("attention_factor",)),
+    "longrope": Kind(
+        "longrope:short=1;1,long=2;4,original=4096,factor=32",
+        ("short", "long", "original"),
+        ("factor", "maximum", "attention_factor"),
+        by_length=True,
+        original_outside=True,
+    ),
+    "llama3": Kind(
+        "llama3:factor=8,low=1,high=4,original=8192",
+        ("factor", "low", "high", "original"),
+        blends=True,
+        original_outside=True,
+    ),
+    "explicit": Kind(
+        "explicit:frequencies=1;0.1;0.01", ("frequencies",), ("attention_factor",), in_config=False
+    ),
 }
-KINDS = tuple(KEYS)
 
 HF_NAMES = {
     "factor": "factor",
@@ -75,24 +117,28 @@ class Scaling:
     frequencies: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KEYS:
+        if self.kind not in KINDS:
             raise UnknownName("scaling", self.kind, KINDS)
-        needed, optional = KEYS[self.kind]
-        given = self.parameters()
-        for name in needed:
+        rules, given = self.rules, self.parameters()
+        for name in rules.needs:
             if name not in given:
-                raise UsageError(f"scaling {self.kind} needs {name}; try {_example(self.kind)}")
+                raise UsageError(f"scaling {self.kind} needs {name}; try {rules.example}")
         for name, value in given.items():
-            if name not in (*needed, *optional):
+            if name not in (*rules.needs, *rules.takes):
                 raise UsageError(f"scaling {self.kind} takes no {name}; it takes {_taken(self.kind)}")
             _check(self.kind, name, value)
         if self.kind == "yarn" and self.factor is None and self.maximum is None:
-            raise UsageError(f"scaling yarn needs factor; try {_example('yarn')}")
+            raise UsageError(f"scaling yarn needs factor; try {rules.example}")
+
+    @property
+    def rules(self) -> Kind:
+        """The rules of its kind."""
+        return KINDS[self.kind]
 
     @property
     def depends_on_length(self) -> bool:
         """Return whether the frequencies change with the number of positions."""
-        return self.kind in ("dynamic", "longrope")
+        return self.rules.by_length
 
     @property
     def stretch(self) -> float:
@@ -135,7 +181,7 @@ def parse(text: str) -> Scaling:
     Raises: UsageError, UnknownName. >>> parse("linear:factor=4").factor  ->  4.0
     """
     kind, _, inner = text.strip().partition(":")
-    if kind not in KEYS:
+    if kind not in KINDS:
         raise UnknownName("scaling", kind, KINDS)
     values: dict[str, Any] = {}
     for item in filter(None, inner.split(",")):
@@ -197,20 +243,7 @@ def _check(kind: str, name: str, value: Any) -> None:
 
 
 def _taken(kind: str) -> str:
-    needed, optional = KEYS[kind]
-    return ", ".join((*needed, *optional)) or "nothing"
-
-
-def _example(kind: str) -> str:
-    return {
-        "linear": "linear:factor=4",
-        "dynamic": "dynamic:factor=2,maximum=4096",
-        "proportional": "proportional:fraction=0.25",
-        "yarn": "yarn:factor=4,original=32768",
-        "longrope": "longrope:short=1;1,long=2;4,original=4096,factor=32",
-        "llama3": "llama3:factor=8,low=1,high=4,original=8192",
-        "explicit": "explicit:frequencies=1;0.1;0.01",
-    }.get(kind, kind)
+    return ", ".join((*KINDS[kind].needs, *KINDS[kind].takes)) or "nothing"
 
 
 def _text(value: Any) -> str:

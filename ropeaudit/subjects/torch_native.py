@@ -127,7 +127,7 @@ class TorchNative(OfRecipe):
     def _frequencies(self, form: FrequencyForm) -> torch.Tensor:
         """Return the numbers that the form keeps, scaled if the setting says so. Shapes: -> (p,)."""
         computed, stored = self.recipe.frequency
-        if self.setting.scaling.kind in ("default", "dynamic") or form == "recurrence":
+        if not self.setting.scaling.rules.rescales or form == "recurrence":
             cached = plain(
                 effective_base(self.setting), self.setting.rotary_dim, form, computed, self.numbers
             )
@@ -141,7 +141,7 @@ class TorchNative(OfRecipe):
         for i in range(1, len(step)):
             columns.append(apply(torch.mul, fmt, columns[-1], step[i]))
         angles = torch.cat(columns[: len(step)], dim=1) if len(step) else position[:, :0]
-        if self.setting.scaling.kind in ("default", "dynamic"):
+        if not self.setting.scaling.rules.rescales:
             return angles
         stored = self.recipe.frequency[1]
         change = self.numbers.of(effect(self.setting, stored).astype(stored.carrier), stored)

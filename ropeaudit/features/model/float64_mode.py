@@ -67,16 +67,18 @@ def rotaries(model: Any) -> dict[str, Any]:
 
 
 def widen(model: Any) -> list[str]:
-    """Make everything float64, and rotary frequencies anew; return the names of those that could not be.
+    """Convert a model to float64, its rotary frequencies anew; return the names of those that are not.
 
-    Their float32 values are kept: shift-invariant, but not the exact ones.
+    They keep their float32 values: shift-invariant, but not the exact ones.
     """
     model.double()
-    narrow_names = []
+    unchanged = []
     for name, module in rotaries(model).items():
         try:
             with wide():
-                model.set_submodule(name, type(module)(module.config))
-        except Exception:  # whatever another constructor needs
-            narrow_names.append(name)
-    return narrow_names
+                rebuilt = type(module)(module.config)
+        except Exception:  # a constructor of the model's own that takes something else
+            unchanged.append(name)
+        else:
+            model.set_submodule(name, rebuilt)
+    return unchanged

@@ -29,7 +29,6 @@ _COARSE = dict.fromkeys(("position", "frequency", "angle", "trig"), "model32") |
     "frequency_form": "recurrence"
 }
 _STEPPED = ("recurrence", "step_power")
-_SWITCHED = ("yarn", "llama3")  # scalings that blend two frequencies
 
 
 @functools.lru_cache(maxsize=16)
@@ -105,7 +104,7 @@ def frequencies(setting: RopeSetting) -> Array:
 def _blended(setting: RopeSetting) -> Array:
     """Return the size of what a scaling computes with: a blend adds terms as large as the plain frequency."""
     theta = frequencies(setting)
-    if setting.scaling.kind not in _SWITCHED:
+    if not setting.scaling.rules.blends:
         return theta
     plain = unscaled(effective_base(setting), setting.rotary_dim, "inverse_power", FP64)
     low, high = setting.scaling.low or 1.0, setting.scaling.high or 1.0

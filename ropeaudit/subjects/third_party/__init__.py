@@ -1,44 +1,84 @@
-"""Other people's implementations, one small file each; nothing of theirs is imported until it is audited."""
+"""Other people's implementations, one small file each; nothing of theirs is imported until it is audited.
+
+Each file describes what it calls in a literal, `ENTRIES`, which is read without running the file, and holds
+the classes that call it in `IMPLEMENTATIONS`, by name.
+"""
 
 from __future__ import annotations
 
+import ast
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module, metadata, util
-from typing import Any
+from importlib import import_module, metadata, resources, util
+from typing import Any, NotRequired, TypedDict
 
 from ropeaudit.errors import MissingPackage, UnknownName
 from ropeaudit.rope.setting import Layout
 from ropeaudit.subjects.calling.implementation import Implementation
 
-_HALF: tuple[Layout, ...] = ("half",)
-_INTERLEAVED: tuple[Layout, ...] = ("interleaved",)
-_BOTH: tuple[Layout, ...] = ("half", "interleaved")
-_FOUR = ("float64", "float32", "float16", "bfloat16")
+_DTYPES = ("float64", "float32", "float16", "bfloat16")
+# the first files that are listed; others follow by name
+_FIRST = (
+    *("transformers_rope", "rotary_torch", "xtransformers_rope", "curated_rope", "diffusers_rope"),
+    *("freqs_cis", "litgpt_rope", "megatron_rope", "onnxruntime_rope", "mlx_rope", "ggml_rope"),
+)
+
+
+class EntryFields(TypedDict):
+    """What a file says of an implementation: the fields of `Entry`, some of which may be left out.
+
+    package: `name` unless given. needs: the package's name with underscores. extra: the package's name.
+    dtypes: float64, float32, float16 and bfloat16.
+    """
+
+    name: str
+    layouts: tuple[Layout, ...]
+    calls: str
+    package: NotRequired[str]
+    needs: NotRequired[tuple[str, ...]]
+    extra: NotRequired[str]
+    dtypes: NotRequired[tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """An implementation that can be asked for by name.
 
-    module: the file here that calls it, whose `IMPLEMENTATIONS[name]` makes it of this entry. needs: what it
-    imports. package: whose version is recorded. extra: what installs it. layouts, dtypes: those that it can
-    be asked for, the layout that it is asked for by default first. calls: what is called.
+    module: the file here that calls it, whose `IMPLEMENTATIONS[name]` is constructed with this entry.
+    needs: the modules that it imports. package: whose version is recorded. extra: what installs it.
+    layouts, dtypes: those that it can be asked for, the layout that it is asked for by default first.
+    calls: what is called.
     """
 
     name: str
     module: str
-    needs: str
+    needs: tuple[str, ...]
     package: str
     extra: str
     layouts: tuple[Layout, ...]
     dtypes: tuple[str, ...]
     calls: str
 
+    @classmethod
+    def of(cls, module: str, given: EntryFields) -> Entry:
+        """Return the entry of what a file says, with what it leaves out."""
+        package = given.get("package", given["name"])
+        return cls(
+            given["name"],
+            module,
+            given.get("needs", (package.replace("-", "_"),)),
+            package,
+            given.get("extra", package),
+            given["layouts"],
+            given.get("dtypes", _DTYPES),
+            given["calls"],
+        )
+
     @property
     def installed(self) -> bool:
         """Whether it can be called."""
-        return all(util.find_spec(name) is not None for name in self.needs.split())
+        return all(util.find_spec(name) is not None for name in self.needs)
 
     @property
     def version(self) -> str:
@@ -54,156 +94,25 @@ class Entry:
         return f"pip install 'ropeaudit[{self.extra}]'"
 
 
-def _transformers(name: str, layouts: tuple[Layout, ...], calls: str) -> Entry:
-    return Entry(
-        f"transformers-{name}",
-        "transformers_rope",
-        "transformers",
-        "transformers",
-        "model",
-        layouts,
-        _FOUR,
-        calls,
-    )
+def _declared(source: str) -> tuple[EntryFields, ...]:
+    """Return the value of ENTRIES in the text of a file, a literal; nothing where there is none."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.AnnAssign) and node.value and ast.unparse(node.target) == "ENTRIES":
+            entries: tuple[EntryFields, ...] = ast.literal_eval(node.value)
+            return entries
+    return ()
 
 
-_ENTRIES = (
-    _transformers("llama", _HALF, "LlamaRotaryEmbedding and apply_rotary_pos_emb"),
-    _transformers("llama-cast", _HALF, "the same after .to(dtype) of the module, which rounds inv_freq"),
-    _transformers("cohere", _INTERLEAVED, "CohereRotaryEmbedding and its apply_rotary_pos_emb"),
-    _transformers("llama4", _INTERLEAVED, "Llama4TextRotaryEmbedding and apply_rotary_emb"),
-    Entry(
-        "rotary-embedding-torch",
-        "rotary_torch",
-        "rotary_embedding_torch",
-        "rotary-embedding-torch",
-        "rotary-embedding-torch",
-        _INTERLEAVED,
-        _FOUR,
-        "RotaryEmbedding.rotate_queries_or_keys, a run of positions a call",
-    ),
-    Entry(
-        "x-transformers",
-        "xtransformers_rope",
-        "x_transformers",
-        "x-transformers",
-        "x-transformers",
-        _INTERLEAVED,
-        _FOUR,
-        "RotaryEmbedding and apply_rotary_pos_emb",
-    ),
-    Entry(
-        "x-transformers-cast",
-        "xtransformers_rope",
-        "x_transformers",
-        "x-transformers",
-        "x-transformers",
-        _INTERLEAVED,
-        _FOUR,
-        "the same after .to(dtype) of the module, which rounds positions and angles",
-    ),
-    Entry(
-        "curated-transformers",
-        "curated_rope",
-        "curated_transformers catalogue",
-        "curated-transformers",
-        "curated-transformers",
-        _HALF,
-        _FOUR,
-        "QueryKeyRotaryEmbeddings, which returns float32 for narrower q and k",
-    ),
-    Entry(
-        "diffusers-flux",
-        "diffusers_rope",
-        "diffusers",
-        "diffusers",
-        "diffusers",
-        _INTERLEAVED,
-        _FOUR,
-        "FluxPosEmbed and apply_rotary_emb",
-    ),
-    Entry(
-        "diffusers-1d",
-        "diffusers_rope",
-        "diffusers",
-        "diffusers",
-        "diffusers",
-        _INTERLEAVED,
-        _FOUR,
-        "get_1d_rotary_pos_embed and apply_rotary_emb",
-    ),
-    Entry(
-        "mistral-inference",
-        "freqs_cis",
-        "mistral_inference",
-        "mistral_inference",
-        "mistral-inference",
-        _INTERLEAVED,
-        _FOUR,
-        "precompute_freqs_cis and apply_rotary_emb of mistral_inference.rope",
-    ),
-    Entry(
-        "llama-models",
-        "freqs_cis",
-        "llama_models fairscale",
-        "llama_models",
-        "llama-models",
-        _INTERLEAVED,
-        _FOUR,
-        "precompute_freqs_cis and apply_rotary_emb of llama_models.llama3.model",
-    ),
-    Entry(
-        "litgpt",
-        "litgpt_rope",
-        "litgpt",
-        "litgpt",
-        "litgpt",
-        _HALF,
-        _FOUR,
-        "build_rope_cache and apply_rope",
-    ),
-    Entry(
-        "megatron-core",
-        "megatron_rope",
-        "megatron",
-        "megatron-core",
-        "megatron-core",
-        _BOTH,
-        _FOUR,
-        "RotaryEmbedding.get_freqs_non_repeated and _apply_rotary_pos_emb_bshd, a run of positions a call",
-    ),
-    Entry(
-        "onnxruntime",
-        "onnxruntime_rope",
-        "onnxruntime onnx",
-        "onnxruntime",
-        "onnxruntime",
-        _BOTH,
-        ("float32", "float16"),
-        "RotaryEmbedding of opset 23, with tables of the caller: float64 cos and sin, rounded once",
-    ),
-    Entry(
-        "mlx",
-        "mlx_rope",
-        "mlx",
-        "mlx",
-        "mlx",
-        _BOTH,
-        ("float32", "float16", "bfloat16"),
-        "mx.fast.rope on the CPU, a run of positions a call",
-    ),
-    Entry(
-        "ggml",
-        "ggml_rope",
-        "pywhispercpp",
-        "pywhispercpp",
-        "ggml",
-        _BOTH,
-        ("float32", "float16"),
-        "ggml_rope_ext of the library in pywhispercpp's wheel, modes 2 (half) and 0 (interleaved)",
-    ),
-)
-ENTRIES = {entry.name: entry for entry in _ENTRIES}
+def _entries() -> Iterator[Entry]:
+    """Yield what the files of this folder describe, those of `_FIRST` before the others."""
+    folder = resources.files(__name__)
+    files = {file.name.removesuffix(".py"): file for file in folder.iterdir() if file.name.endswith(".py")}
+    for name in [*_FIRST, *sorted(files.keys() - {*_FIRST})]:
+        for given in _declared(files[name].read_text(encoding="utf-8")):
+            yield Entry.of(name, given)
+
+
+ENTRIES = {entry.name: entry for entry in _entries()}
 
 
 def implementation(name: str) -> Implementation:
@@ -212,7 +121,7 @@ def implementation(name: str) -> Implementation:
         raise UnknownName("implementation", name, ENTRIES, "(`ropeaudit list impls` shows them)")
     entry = ENTRIES[name]
     if not entry.installed:
-        raise MissingPackage(f"--impl {name} needs {' and '.join(entry.needs.split())}; {entry.install}")
+        raise MissingPackage(f"--impl {name} needs {' and '.join(entry.needs)}; {entry.install}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of theirs: about CUDA, about what else might be installed

@@ -7,7 +7,17 @@ from curated_transformers.layers.embeddings import QueryKeyRotaryEmbeddings
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.third_party import EntryFields
 from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, table_end
+
+ENTRIES: tuple[EntryFields, ...] = (
+    {
+        "name": "curated-transformers",
+        "needs": ("curated_transformers", "catalogue"),
+        "layouts": ("half",),
+        "calls": "QueryKeyRotaryEmbeddings, which returns float32 for narrower q and k",
+    },
+)
 
 
 class Curated(TorchAdapter):

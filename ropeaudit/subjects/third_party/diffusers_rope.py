@@ -8,7 +8,23 @@ from diffusers.models.transformers.transformer_flux import FluxPosEmbed
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.third_party import EntryFields
 from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, factor
+
+ENTRIES: tuple[EntryFields, ...] = (
+    {
+        "name": "diffusers-flux",
+        "package": "diffusers",
+        "layouts": ("interleaved",),
+        "calls": "FluxPosEmbed and apply_rotary_emb",
+    },
+    {
+        "name": "diffusers-1d",
+        "package": "diffusers",
+        "layouts": ("interleaved",),
+        "calls": "get_1d_rotary_pos_embed and apply_rotary_emb",
+    },
+)
 
 
 class OneAxis(TorchAdapter):

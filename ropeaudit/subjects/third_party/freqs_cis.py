@@ -9,7 +9,26 @@ import torch
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.third_party import EntryFields
 from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, table_end
+
+ENTRIES: tuple[EntryFields, ...] = (
+    {
+        "name": "mistral-inference",
+        "package": "mistral_inference",
+        "extra": "mistral-inference",
+        "layouts": ("interleaved",),
+        "calls": "precompute_freqs_cis and apply_rotary_emb of mistral_inference.rope",
+    },
+    {
+        "name": "llama-models",
+        "package": "llama_models",
+        "needs": ("llama_models", "fairscale"),
+        "extra": "llama-models",
+        "layouts": ("interleaved",),
+        "calls": "precompute_freqs_cis and apply_rotary_emb of llama_models.llama3.model",
+    },
+)
 
 
 class Mistral(TorchAdapter):

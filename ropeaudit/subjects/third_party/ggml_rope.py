@@ -13,7 +13,19 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
+from ropeaudit.subjects.third_party import EntryFields
 from ropeaudit.subjects.third_party.adapter import Adapter, Rotation, factor
+
+ENTRIES: tuple[EntryFields, ...] = (
+    {
+        "name": "ggml",
+        "package": "pywhispercpp",
+        "extra": "ggml",
+        "layouts": ("half", "interleaved"),
+        "dtypes": ("float32", "float16"),
+        "calls": "ggml_rope_ext of the library in pywhispercpp's wheel, modes 2 (half) and 0 (interleaved)",
+    },
+)
 
 _TYPES: dict[str, tuple[int, type[Any]]] = {"float32": (0, np.float32), "float16": (1, np.float16)}
 _I32 = 26

@@ -9,7 +9,16 @@ from litgpt.model import apply_rope, build_rope_cache
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.third_party import EntryFields
 from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, table_end
+
+ENTRIES: tuple[EntryFields, ...] = (
+    {
+        "name": "litgpt",
+        "layouts": ("half",),
+        "calls": "build_rope_cache and apply_rope",
+    },
+)
 
 
 class LitGpt(TorchAdapter):

@@ -10,7 +10,18 @@ from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEm
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.third_party import EntryFields
 from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, factor, runs
+
+ENTRIES: tuple[EntryFields, ...] = (
+    {
+        "name": "megatron-core",
+        "needs": ("megatron",),
+        "layouts": ("half", "interleaved"),
+        "calls": "RotaryEmbedding.get_freqs_non_repeated and _apply_rotary_pos_emb_bshd, "
+        "a run of positions a call",
+    },
+)
 
 
 class Megatron(TorchAdapter):

@@ -8,7 +8,17 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
+from ropeaudit.subjects.third_party import EntryFields
 from ropeaudit.subjects.third_party.adapter import Adapter, Rotation, factor, runs
+
+ENTRIES: tuple[EntryFields, ...] = (
+    {
+        "name": "mlx",
+        "layouts": ("half", "interleaved"),
+        "dtypes": ("float32", "float16", "bfloat16"),
+        "calls": "mx.fast.rope on the CPU, a run of positions a call",
+    },
+)
 
 
 class Mlx(Adapter):

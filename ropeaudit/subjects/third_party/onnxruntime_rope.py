@@ -15,7 +15,18 @@ from onnx import TensorProto, helper
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
+from ropeaudit.subjects.third_party import EntryFields
 from ropeaudit.subjects.third_party.adapter import Adapter, Rotation
+
+ENTRIES: tuple[EntryFields, ...] = (
+    {
+        "name": "onnxruntime",
+        "needs": ("onnxruntime", "onnx"),
+        "layouts": ("half", "interleaved"),
+        "dtypes": ("float32", "float16"),
+        "calls": "RotaryEmbedding of opset 23, with tables of the caller: float64 cos and sin, rounded once",
+    },
+)
 
 _TYPES: dict[str, tuple[Any, type[Any]]] = {
     "float32": (TensorProto.FLOAT, np.float32),

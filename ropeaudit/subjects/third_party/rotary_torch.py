@@ -7,7 +7,16 @@ from rotary_embedding_torch import RotaryEmbedding
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.third_party import EntryFields
 from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, factor, runs
+
+ENTRIES: tuple[EntryFields, ...] = (
+    {
+        "name": "rotary-embedding-torch",
+        "layouts": ("interleaved",),
+        "calls": "RotaryEmbedding.rotate_queries_or_keys, a run of positions a call",
+    },
+)
 
 
 class Lucid(TorchAdapter):

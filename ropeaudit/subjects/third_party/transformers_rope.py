@@ -13,10 +13,42 @@ from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.scaling import HF_NAMES
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import torch_arrays
+from ropeaudit.subjects.third_party import EntryFields
 from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, factor
 
 if TYPE_CHECKING:
     import torch
+
+ENTRIES: tuple[EntryFields, ...] = (
+    {
+        "name": "transformers-llama",
+        "package": "transformers",
+        "extra": "model",
+        "layouts": ("half",),
+        "calls": "LlamaRotaryEmbedding and apply_rotary_pos_emb",
+    },
+    {
+        "name": "transformers-llama-cast",
+        "package": "transformers",
+        "extra": "model",
+        "layouts": ("half",),
+        "calls": "the same after .to(dtype) of the module, which rounds inv_freq",
+    },
+    {
+        "name": "transformers-cohere",
+        "package": "transformers",
+        "extra": "model",
+        "layouts": ("interleaved",),
+        "calls": "CohereRotaryEmbedding and its apply_rotary_pos_emb",
+    },
+    {
+        "name": "transformers-llama4",
+        "package": "transformers",
+        "extra": "model",
+        "layouts": ("interleaved",),
+        "calls": "Llama4TextRotaryEmbedding and apply_rotary_emb",
+    },
+)
 
 
 def _config(kind: type[Any], setting: RopeSetting) -> Any:

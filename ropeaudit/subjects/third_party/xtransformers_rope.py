@@ -8,7 +8,22 @@ from x_transformers.x_transformers import RotaryEmbedding, apply_rotary_pos_emb
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import torch_arrays
+from ropeaudit.subjects.third_party import EntryFields
 from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, factor
+
+ENTRIES: tuple[EntryFields, ...] = (
+    {
+        "name": "x-transformers",
+        "layouts": ("interleaved",),
+        "calls": "RotaryEmbedding and apply_rotary_pos_emb",
+    },
+    {
+        "name": "x-transformers-cast",
+        "package": "x-transformers",
+        "layouts": ("interleaved",),
+        "calls": "the same after .to(dtype) of the module, which rounds positions and angles",
+    },
+)
 
 
 class XTransformers(TorchAdapter):

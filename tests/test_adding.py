@@ -1,0 +1,260 @@
+"""What one touches to add something: a toy of each kind is added to a copy of the package, and works.
+
+`ADDED` holds every place that is touched; CONTRIBUTING.md's table has the same numbers and files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SMALL = "--heads 1 --seq-len 8 --head-dim 8 --dtype fp32 --offset 0,7 -q"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place that is touched: the lines that go before an anchor; a file that is new, or grows, has none.
+
+    A folder is one place: further files of it come in `beside`.
+    """
+
+    file: str
+    text: str
+    anchor: str = ""
+    beside: tuple[tuple[str, str], ...] = ()
+
+    def touch(self, package: Path) -> None:
+        """Make the change in a copy of the package."""
+        path = package / self.file
+        path.parent.mkdir(exist_ok=True)
+        for name, text in self.beside:
+            (path.parent / name).write_text(text, encoding="utf-8")
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        assert before.count(self.anchor) == 1 or not self.anchor, (self.file, self.anchor)
+        at = before.index(self.anchor) if self.anchor else len(before)
+        path.write_text(before[:at] + self.text + before[at:], encoding="utf-8")
+
+
+RECIPE = """
+[toy]
+summary = "a toy"
+position = "fp32"
+frequency = "fp32"
+angle = "fp32"
+trig = "fp32"
+table = "model"
+input = "model"
+rotation = "model"
+output = "model"
+accumulate = "auto"
+score = "model"
+softmax = "model"
+frequency_form = "inverse_power"
+rotation_rounding = "each"
+scale_after_store = true
+source = "nobody"
+verified = "ours"
+"""
+
+MODEL = """
+["toy-1b"]
+base = 12345
+head_dim = 8
+rotary_dim = 8
+layout = "half"
+heads = 2
+kv_heads = 1
+maximum = 4096
+source = "nobody"
+verified = "source"
+"""
+
+IMPLEMENTATION = '''"""NumPy, which everybody has: RoPE in float32."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Positions
+from ropeaudit.subjects.third_party import EntryFields
+from ropeaudit.subjects.third_party.adapter import Adapter, Rotation
+
+ENTRIES: tuple[EntryFields, ...] = (
+    {"name": "toy", "package": "numpy", "layouts": ("half",), "dtypes": ("float32",), "calls": "numpy.cos"},
+)
+
+
+class Toy(Adapter):
+    """Halves of a head are rotated."""
+
+    engine = "numpy"
+
+    def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
+        """Return the rotation."""
+
+        def rotate(x: FloatArray, positions: Positions, fmt: Format) -> FloatArray:
+            powers = np.arange(setting.pairs, dtype=np.float32) / setting.pairs
+            frequencies = np.float32(setting.base) ** -powers
+            angles = positions[:, None].astype(np.float32) * frequencies
+            cos, sin, (a, b) = np.cos(angles), np.sin(angles), np.split(x, 2, axis=-1)
+            return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+        return rotate
+
+    def refuses(self, setting: RopeSetting, dtype: Format) -> str:
+        """Say why a setting is not taken: a whole base alone."""
+        return "its base is whole" if setting.base % 1 else super().refuses(setting, dtype)
+
+
+IMPLEMENTATIONS = {"toy": Toy}
+'''
+
+FORM = '''"""Counts."""
+
+from ropeaudit.reports import Report
+
+
+def render(report: Report) -> str:
+    """Return how many rows there are."""
+    return f"{len(report.rows)} rows\\n"
+'''
+
+COMMAND = '''"""ropeaudit toy: the number of recipes."""
+
+import click
+
+
+@click.command()
+def toy() -> None:
+    """Count recipes."""
+    from ropeaudit.recipes import all_recipes
+
+    click.echo(len(all_recipes()))
+'''
+
+CODE = """
+FORMULAS["toy"] = lambda theta, setting, rounded: rounded(theta / (2 * setting.scaling.stretch))
+"""
+EXACT = """
+FORMULAS["toy"] = lambda theta, pair, setting: theta / (2 * _stretch(setting.scaling))
+"""
+
+# kind -> the places of the package that are touched, how the toy is called, and what shows that it works
+ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
+    "recipe": (
+        (Place("data/recipes.toml", RECIPE),),
+        {"list recipes -f csv": "\ntoy,a toy,", f"shift --recipe toy {SMALL} -f csv": ",sound,none"},
+    ),
+    "model preset": (
+        (Place("data/models.toml", MODEL),),
+        {
+            "list models -f csv": "\ntoy-1b,",
+            "shift --model toy-1b --recipe hf --seq-len 8 --dtype fp32 -q -f csv": ",toy-1b,",
+        },
+    ),
+    "third-party implementation": (
+        (Place("subjects/third_party/toy_rope.py", IMPLEMENTATION),),
+        {
+            "list impls -f csv": "\ntoy,numpy,",
+            f"shift --impl toy {SMALL} -f csv": ",sound,none",
+            f"shift --impl toy --base 1000.5 {SMALL} -f csv": ",refused,its base is whole",
+        },
+    ),
+    "report form": (
+        (
+            Place("reports/forms/toy.py", FORM),
+            Place("reports/__init__.py", '    "toy": ("toy", (".toy",)),\n', '    "html": ("html",'),
+            Place("console/options.py", '    "toy",\n', '    "html",\n)'),
+        ),
+        {f"shift --recipe hf {SMALL} -f toy": "2 rows\n", f"shift --recipe hf {SMALL} -o x.toy": ""},
+    ),
+    "command": (
+        (
+            Place("features/toy/command.py", COMMAND, beside=(("__init__.py", '"""ropeaudit toy."""\n'),)),
+            Place(
+                "main.py",
+                "from ropeaudit.features.toy.command import toy\n",
+                "from ropeaudit.features.trace.command",
+            ),
+            Place("main.py", "cli.add_command(toy)\n", "cli.add_command(env)"),
+        ),
+        {"toy": "", "--help": "\n  toy  "},
+    ),
+    "column of a record": (
+        (
+            Place("audits/records.py", "    toy: int\n", "    within_tolerance: str\n"),
+            Place(
+                "audits/records.py", '    "toy": "three times the scores",\n', '    "within_tolerance": "yes'
+            ),
+            Place("audits/recording.py", "        toy=3 * drift.count,\n", "        drift_mean_abs="),
+        ),
+        {
+            "list columns -f csv": "\ntoy,three times the scores",
+            f"shift --recipe hf {SMALL} --columns offset,toy -f csv": "offset,toy\n0,108\n7,108\n",
+            f"shift --recipe hf {SMALL} --fail-if toy>1000 -f csv": ",sound,none",
+        },
+    ),
+    "scaling": (
+        (
+            Place(
+                "rope/scaling.py", '    "toy": Kind("toy:factor=4", ("factor",)),\n', '    "linear": Kind('
+            ),
+            Place("rope/scaled.py", CODE),
+            Place("reference/exact_frequencies.py", EXACT),
+        ),
+        {
+            f"shift --scaling toy:factor=4 --recipe hf {SMALL} -f csv": ",toy:factor=4,",
+            f"shift --scaling toy:factor=3 --recipe hf {SMALL} -f csv": ",sound,none",
+        },
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def table() -> dict[str, tuple[int, str]]:
+    """Kind -> the number of places and the text that names them, from CONTRIBUTING.md."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([a-z -]+) \| (\d+) \| (.+) \|$", text, re.MULTILINE)
+    return {kind: (int(number), where) for kind, number, where in rows}
+
+
+def test_the_table_of_contributing_has_every_kind(table) -> None:
+    assert list(table) == list(ADDED)
+
+
+@pytest.mark.parametrize("kind", ADDED)
+def test_a_toy_is_added_in_the_places_of_the_table_and_works(kind, table, tmp_path) -> None:
+    places, calls = ADDED[kind]
+    package = tmp_path / "ropeaudit"
+    copytree(ROOT / "ropeaudit", package, ignore=ignore_patterns("__pycache__"))
+    for place in places:
+        place.touch(package)
+    number, where = table[kind]
+    assert len(places) == number
+    for named in {place.file for place in places}:
+        parents = (f"`ropeaudit/{named}`", *(f"`ropeaudit/{parent}/`" for parent in Path(named).parents))
+        assert any(one in where for one in parents), named
+    for command, expected in calls.items():
+        call = [sys.executable, "-P", "-m", "ropeaudit", *command.split()]
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NO_COLOR": "1", "PYTHONWARNINGS": ""}
+        done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8")
+        assert done.returncode == 0, (command, done.stderr)
+        assert expected in done.stdout, (command, done.stdout)
+
+
+def test_what_is_not_added_is_not_there(tmp_path) -> None:
+    """Without its places none of the toys is known: what the test above sees is what was added."""
+    for command in ("shift --recipe toy", "shift --impl toy", "shift --scaling toy:factor=4", "toy"):
+        call = [sys.executable, "-m", "ropeaudit", *command.split()]
+        done = subprocess.run(call, cwd=ROOT, capture_output=True, encoding="utf-8")
+        assert (done.returncode, done.stdout) == (2, ""), command
