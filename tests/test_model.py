@@ -297,7 +297,7 @@ class RotaryOfTwo(Rotary):
 def test_the_reference_computes_frequencies_anew_and_names_those_that_it_cannot() -> None:
     config = {"base": 1e4}
     model = torch.nn.ModuleDict({"near": Rotary(config), "far": RotaryOfTwo(config, 0)})
-    assert model_wide.widen(model) == ["far"]
+    assert float64_mode.widen(model) == ["far"]
     exact = 1e4 ** -torch.arange(0, 1, 0.25, dtype=torch.float64)
     assert torch.equal(model["near"].inv_freq, exact)
     assert model["far"].inv_freq.dtype == torch.float64
@@ -307,7 +307,7 @@ def test_the_reference_computes_frequencies_anew_and_names_those_that_it_cannot(
 def test_frequencies_that_cannot_be_put_in_place_are_a_fault_and_no_float32_reference(monkeypatch) -> None:
     monkeypatch.delattr(torch.nn.Module, "set_submodule")  # as in torch before 2.5
     with pytest.raises(AttributeError, match="set_submodule"):
-        model_wide.widen(torch.nn.ModuleDict({"near": Rotary({"base": 1e4})}))
+        float64_mode.widen(torch.nn.ModuleDict({"near": Rotary({"base": 1e4})}))
 
 
 def test_logits_that_are_not_finite_are_an_overflow() -> None:
