@@ -108,7 +108,7 @@ def test_neither_tiles_nor_panels_nor_threads_change_the_result(monkeypatch) -> 
     monkeypatch.setattr(pair.plan, "PANEL", 128)
     monkeypatch.setattr(pair.tile, "TILE_ROWS", 50)
     monkeypatch.setattr(pair.tile, "TILE_COLUMNS", 70)
-    monkeypatch.setattr(pair.metadata, "threads", lambda: 1)
+    monkeypatch.setattr(pair.run_metadata, "threads", lambda: 1)
     (cut,) = compare("hf", "meta", offsets=(5,), seq_len=300)
     for name in COLUMNS:
         if name in ("reference_error", "a_drift_max", "b_drift_max") or name.endswith(("rms", "bias")):
@@ -242,7 +242,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         (["hf", "none-such"], "unknown recipe"),
         (["hf", "hf[angle=fp65]"], "unknown number format"),

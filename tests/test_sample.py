@@ -319,7 +319,7 @@ def test_every_column_is_estimated_without_bias(mask) -> None:
         samples.append(sampled_scores.measure(Plan(who, offsets, some, setting, mask), 1, lambda _: None))
     columns = [("drift", n) for n in ("squares", "total", "absolute")] + [
         ("own", "squares"),
-        ("truth", "squares"),
+        ("reference", "squares"),
     ]
     for cell, want in whole.items():
         for part, name in columns:
@@ -545,7 +545,7 @@ def test_a_gate_sees_the_interval() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         (["--sample", "0"], "--sample 0 is not a whole number from 1 up"),
         (["--sample", "-1"], "--sample -1 is not a whole number from 1 up"),
