@@ -16,6 +16,7 @@ from ropeaudit import bounds, recipes
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse, round_to
 from ropeaudit.engine import scores as forming
+from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.inputs import masks
 from ropeaudit.inputs import qk as inputs
@@ -258,9 +259,7 @@ def _like_scores(test: _Test, results: FloatArray, offset: int) -> str:
 def _formed(subject: Emulated, q: FloatArray, k: FloatArray, scale: float) -> FloatArray:
     """Scores of a head as a recipe forms them. Shapes: (s, d) twice -> (s, s)."""
     left, right = forming.operand(q, subject), np.ascontiguousarray(forming.operand(k, subject).T)
-    out = np.empty((len(q), len(k)), forming.tile_dtype(subject))
-    forming.form(left, right, subject, scale, out)
-    return out
+    return forming.formed(NUMPY, left, right, subject, scale)
 
 
 def _exact(built: Inputs, setting: RopeSetting, fmt: Format) -> tuple[Array, float]:

@@ -20,7 +20,8 @@ from ropeaudit.audits.audit import Audit, shift
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.comparison import Pair
 from ropeaudit.console import gates, sweep_file
-from ropeaudit.engine.statistics import Spread
+from ropeaudit.engine.array_library import NUMPY
+from ropeaudit.engine.statistics import Block, Moments, Statistics
 from ropeaudit.errors import BadInput, BadShape, RopeAuditError, UsageError
 from ropeaudit.features.explain.remedies import parse
 from ropeaudit.features.model import load as model_load
@@ -187,10 +188,10 @@ def test_a_table_without_subjects_or_offsets_is_no_report(missing, form, command
 # ---------------------------------------------------------------------------- remedies
 
 
-def spread(*values: float) -> Spread:
-    results = Spread()
-    results.add(np.array([values]), len(values), (0, 0, 0))
-    return results
+def spread(*values: float) -> Statistics:
+    result = Statistics(Moments.LARGEST)
+    result.add(np.array([values]), Block(NUMPY, (1, len(values)), len(values)))
+    return result
 
 
 def test_a_tolerance_is_on_the_column_that_it_names() -> None:
@@ -217,7 +218,8 @@ def test_against_scores_of_zero_a_relative_drift_is_the_drift() -> None:
     [("", False), ("import numpy as np", True), ("import torch", False), ("import torch, numpy", False)],
 )
 @pytest.mark.parametrize(
-    ("note", "error_line"), [("", None), (": 'np.ndarray'", True), (": 'torch.Tensor'", False), (": 'float'", None)]
+    ("note", "error_line"),
+    [("", None), (": 'np.ndarray'", True), (": 'torch.Tensor'", False), (": 'float'", None)],
 )
 def test_own_code_gets_numpy_where_it_speaks_of_nothing_else(modules, numpy, note, error_line) -> None:
     space: dict[str, Any] = {}
@@ -309,7 +311,7 @@ def test_a_worker_may_die_twice_with_the_same_work(deaths, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("suffix", "offset", "kept"),
+    ("suffix", "offset", "stored"),
     [("json", 131072, True), ("jsonl", 131072, True), ("csv", 131072, False), ("json", 7, False)],
 )
 def test_rows_that_json_cannot_hold_stay_in_the_part(

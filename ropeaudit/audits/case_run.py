@@ -20,7 +20,7 @@ from ropeaudit.bounds.attainable import careful
 from ropeaudit.bounds.sampled import predicted_rms
 from ropeaudit.engine import measure, plan, sampled_scores, tile
 from ropeaudit.engine.plan import AttentionOptions, Measured, Plan
-from ropeaudit.engine.statistics import Spread
+from ropeaudit.engine.statistics import Statistics
 from ropeaudit.inputs import qk
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledQK
@@ -59,7 +59,7 @@ class CaseRun:
         self.requested, self.tolerance, self.progress = requested, tolerance, progress
         self.threads = _of_use(threads, loaded)
         self.axes = case.position_axes(setting)
-        self.structural: dict[tuple[RopeSetting, int, Format], Spread] = {}
+        self.structural: dict[tuple[RopeSetting, int, Format], Statistics] = {}
         self.careful: dict[tuple[RopeSetting, Format], float] = {}
         self.vectors: Vectors | None = None
 
@@ -111,7 +111,7 @@ class CaseRun:
             rows = self._attention(together, self.requested, part)
         for (subject, offset), reason in zip(batch, reasons, strict=True):
             if reason:
-                yield CellResult(subject, offset, at, Measured(), Measured(), Spread(), refused=reason)
+                yield CellResult(subject, offset, at, Measured(), Measured(), Statistics(), refused=reason)
                 continue
             cell = some.index(subject), offset
             structural = self._structural(at, offset, subject.input)
@@ -218,12 +218,12 @@ class CaseRun:
                 together, requested.anchor, behind, roundings, self.threads, on_progress
             )
 
-    def _structural(self, at: RopeSetting, offset: int, input_format: Format) -> Spread:
+    def _structural(self, at: RopeSetting, offset: int, input_format: Format) -> Statistics:
         """Return what the shift does to exact scores; nothing, unless the setting depends on the position."""
         farthest = abs(offset) + self.loaded.seq_len
         clips = at.clipped and offset and farthest * exact_scores.fastest(at) >= at.clip
         if at == self.setting and not clips:
-            return Spread(count=1)
+            return Statistics(count=1)
         key = at, offset if at.clipped else 0, input_format
         if key not in self.structural:
             result = self._measure([Exact(at, input_format)], [[key[1]]], self.setting, 0)

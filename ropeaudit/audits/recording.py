@@ -13,9 +13,8 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import attainable_rms
-from ropeaudit.engine import sampled_scores
 from ropeaudit.engine.plan import AttentionOptions, Measured
-from ropeaudit.engine.statistics import Spread
+from ropeaudit.engine.statistics import Statistics
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledQK
 from ropeaudit.rope.setting import RopeSetting
@@ -40,7 +39,7 @@ class CellResult:
     setting: RopeSetting
     measured: Measured
     floor: Measured
-    structural: Spread
+    structural: Statistics
     careful: float = math.nan
     bound: Bound | None = None
     attention: Attention | None = None
@@ -145,7 +144,7 @@ def record(
     subject, setting, measured = results.subject, results.setting, results.measured
     drift = measured.drift
     head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
-    low, high = sampled_scores.interval(drift)
+    low, high = drift.interval()
     return Record(
         **identity(case, loaded, setting, subject, results.offset, requested, tolerance),
         scores=drift.count,

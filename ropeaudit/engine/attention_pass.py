@@ -12,35 +12,35 @@ Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format, round_to
-from ropeaudit.engine import plan, scores
+from ropeaudit.engine import kernel, plan, scores
+from ropeaudit.engine.array_library import NUMPY, NumPyArray
 from ropeaudit.engine.attention import Attention, Rounding, Rows
-from ropeaudit.engine.plan import Plan
+from ropeaudit.engine.kernel import Side
+from ropeaudit.engine.plan import Cell, Plan
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.threads import Map, mapping
-from ropeaudit.subjects import key_rotation
 
 STRIP = 2**17  # scores of a strip, where that leaves FEW rows
 LARGEST_STRIP = 2**21  # scores that it may have else
 FEW = 32  # rows
 ARRAYS = 16  # of a strip, held at once by a thread
 
-Cell: TypeAlias = tuple[int, int]  # index of the subject, offset
 RotatedFactors: TypeAlias = dict["Job", FloatArray]
 
 
 class Job(NamedTuple):
     """q or k of one head, rotated by a cell or, where that is an input format, by the reference."""
 
-    side: Literal["q", "k"]
+    side: Side
     head: int
     cell: Cell | Format
 
@@ -184,14 +184,13 @@ class _Chunk:
     def _rotate(self, job: Job, panel: slice, table: Any) -> FloatArray:
         source = self.plan.inputs.q if job.side == "q" else self.plan.inputs.k
         x, cell = source[job.head][panel], job.cell
+        if isinstance(cell, Format):
+            scale = self.plan.setting.scale if job.side == "q" else 1.0
+            return kernel.rotate_exactly(round_to(x, cell), table, self.plan.setting, "double", scale).whole
+        subject = self.plan.subjects[cell[0]]
         with np.errstate(invalid="ignore"):  # inputs may have overflowed in their format
-            if isinstance(cell, Format):
-                scale = self.plan.setting.scale if job.side == "q" else 1.0
-                exact = round_to(x, cell).astype(np.float64)
-                return exact_scores.rotated(exact, table, self.plan.setting, "double", scale).whole
-            subject = self.plan.subjects[cell[0]]
-            rotate = subject.rotate if job.side == "q" else key_rotation(subject)
-            return scores.operand(rotate(round_to(x, subject.input), table), subject)
+            rotated = kernel.rotate(subject, job.side, round_to(x, subject.input), table)
+        return scores.operand(rotated, subject)
 
     def _strip(self, task: Task, rotated: RotatedFactors) -> dict[Cell, Attention]:
         """Judge every cell over one strip of rows of a head."""
@@ -241,15 +240,13 @@ class _Chunk:
         subject, key_head = self.plan.subjects[index], task.head // self.plan.inputs.group
         q = rotated[Job("q", task.head, (index, offset))][task.rows]
         k = rotated[Job("k", key_head, (index, offset))][task.cols]
-        out = np.empty((len(q), len(k)), scores.tile_dtype(subject))
-        scores.form(q, k.T, subject, self.plan.setting.scale, out)
-        return _masked(out.astype(np.float64, copy=False), hidden)
+        own: NumPyArray = scores.formed(NUMPY, q, k.T, subject, self.plan.setting.scale)
+        return _masked(own, hidden)
 
 
-def _masked(tile: Array, hidden: Any) -> Array:
-    if hidden is not None:
-        np.copyto(tile, -np.inf, where=hidden)
-    return tile
+def _masked(strip: Array, hidden: Any) -> Array:
+    NUMPY.hide(strip, hidden, -np.inf)
+    return strip
 
 
 def _certificate(q: FloatArray, k: FloatArray) -> float:

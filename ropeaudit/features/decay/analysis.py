@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import round_to
-from ropeaudit.engine import scores
+from ropeaudit.engine import kernel, scores
+from ropeaudit.engine.array_library import NUMPY, NumPyArray
 from ropeaudit.errors import BadShape, UsageError
 from ropeaudit.features.decay import men
 from ropeaudit.inputs.qk import Inputs
@@ -207,10 +208,9 @@ def _own_keys(subject: Emulated, keys: Array) -> Any:
 def _own_scores(subject: Emulated, query: Array, table: Table, keys: Any) -> Array:
     """A recipe's scores of one query at every distance. Shapes: (d,), (s, p), (d, n) -> (s, n)."""
     typed = _repeated(query.astype(subject.input.carrier), len(table[0]))
-    out = np.empty((len(typed), keys.shape[1]), scores.tile_dtype(subject))
-    rotated = scores.operand(subject.rotate(typed, table), subject)
-    scores.form(rotated, keys, subject, subject.setting.scale, out)
-    return out.astype(np.float64)
+    rotated = scores.operand(kernel.rotate(subject, "q", typed, table), subject)
+    own: NumPyArray = scores.formed(NUMPY, rotated, keys, subject, subject.setting.scale)
+    return own
 
 
 def _blocks(distances: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], slice]]:

@@ -20,7 +20,7 @@ from ropeaudit.audits import sampling
 from ropeaudit.audits.cases import LIMIT, Case, fits, positions_fit
 from ropeaudit.audits.sampling import Sample
 from ropeaudit.audits.variants import Bench, Scene
-from ropeaudit.engine.statistics import Spread
+from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import UsageError
 from ropeaudit.features.explain import causes, parts, remedies, shares
 from ropeaudit.features.explain.parts import Parts
@@ -76,8 +76,8 @@ class Explanation:
     recipe: Resolved
     offset: int
     sample: Sample
-    drift: Spread
-    reference: Spread
+    drift: Statistics
+    reference: Statistics
     error: float
     blames: tuple[Blame, ...]
     nonfinite: NonFinite | None

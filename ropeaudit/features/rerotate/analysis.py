@@ -19,7 +19,8 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray, Format, round_to
 from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.engine import plan
-from ropeaudit.engine.pair import Apart, Comparison, Fresh, Name
+from ropeaudit.engine.kernel import Side
+from ropeaudit.engine.pair import Comparison, FreshRotation, PairStatistics
 from ropeaudit.errors import UsageError
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
@@ -49,7 +50,7 @@ class Rerotated:
     steps: int
     by: int
     position: int
-    apart: Apart
+    apart: PairStatistics
     norm: float
 
 
@@ -98,7 +99,7 @@ def run(
             done += 1
 
 
-class Stored(Fresh):
+class StoredKeys(FreshRotation):
     """Queries rotated afresh at an offset, keys as they lie in a cache."""
 
     def __init__(self, subject: Emulated, inputs: Inputs, offset: int, keys: Sequence[FloatArray]) -> None:
@@ -106,9 +107,9 @@ class Stored(Fresh):
         super().__init__(subject, inputs, offset)
         self.keys = keys
 
-    def rotated(self, name: Name, head: int, panel: slice) -> FloatArray:
+    def rotated(self, side: Side, head: int, panel: slice) -> FloatArray:
         """Return a fresh q or a stored k of a head. Shapes: -> (panel, d)."""
-        return self.keys[head][panel] if name == "k" else super().rotated(name, head, panel)
+        return self.keys[head][panel] if side == "k" else super().rotated(side, head, panel)
 
 
 def _recipe(
@@ -132,9 +133,9 @@ def _recipe(
                 done += 1
                 progress(done / (max(steps) + 1))
             at = first + count * by
-            turners = Stored(subject, inputs, at, keys), Fresh(subject, inputs, at)
+            rotations = StoredKeys(subject, inputs, at, keys), FreshRotation(subject, inputs, at)
             on_progress = functools.partial(_hold, progress, done / (max(steps) + 1))
-            apart = Comparison(inputs, setting, case.mask, turners).run(on_progress)
+            apart = Comparison(inputs, setting, case.mask, rotations).run(on_progress)
             growth = _growth(keys, norms)
             yield Rerotated(case, setting, inputs, subject.name, recipe.dtype, count, by, at, apart, growth)
 
@@ -153,7 +154,7 @@ def _step_setting(setting: RopeSetting) -> RopeSetting:
 
 def _fresh_keys(subject: Emulated, inputs: Inputs, offset: int) -> list[FloatArray]:
     """All keys as first stored. Shapes: -> per head (s, d)."""
-    fresh, size = Fresh(subject, inputs, offset), inputs.k.shape[1]
+    fresh, size = FreshRotation(subject, inputs, offset), inputs.k.shape[1]
     parts: list[list[FloatArray]] = [[] for _ in inputs.k]
     for i in range(0, size, plan.PANEL):
         panel = slice(i, min(i + plan.PANEL, size))
