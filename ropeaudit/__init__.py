@@ -8,14 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ropeaudit.arithmetic.formats import parse, round_to
+    from ropeaudit.arithmetic.formats import parse
+    from ropeaudit.arithmetic.rounding import round_to
     from ropeaudit.audits.audit import Audit, shift, to_frame
     from ropeaudit.audits.cases import Case
     from ropeaudit.audits.records import Record
     from ropeaudit.errors import RopeAuditError
     from ropeaudit.features.explain.analysis import explain
     from ropeaudit.features.limit.analysis import limit
-    from ropeaudit.features.limit.known import Limit
+    from ropeaudit.features.limit.limit_result import Limit
     from ropeaudit.rope.setting import RopeSetting
 
 __version__ = "0.1.0"
@@ -23,14 +24,14 @@ __version__ = "0.1.0"
 _HOMES = {
     "Audit": "ropeaudit.audits.audit",
     "Case": "ropeaudit.audits.cases",
-    "Limit": "ropeaudit.features.limit.known",
+    "Limit": "ropeaudit.features.limit.limit_result",
     "limit": "ropeaudit.features.limit.analysis",
     "explain": "ropeaudit.features.explain.analysis",
     "shift": "ropeaudit.audits.audit",
     "to_frame": "ropeaudit.audits.audit",
     "RopeAuditError": "ropeaudit.errors",
     "parse": "ropeaudit.arithmetic.formats",
-    "round_to": "ropeaudit.arithmetic.formats",
+    "round_to": "ropeaudit.arithmetic.rounding",
     "Record": "ropeaudit.audits.records",
     "RopeSetting": "ropeaudit.rope.setting",
 }

@@ -14,7 +14,8 @@ import numpy as np
 
 from ropeaudit import bounds, recipes
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FloatArray, Format, parse, round_to
+from ropeaudit.arithmetic.formats import FloatArray, Format, parse
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import scores as forming
 from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.errors import RopeAuditError, UsageError
@@ -24,9 +25,9 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects.calling import arrays, own_code, signatures, ways
-from ropeaudit.subjects.calling.implementation import error_line
-from ropeaudit.subjects.calling.own_code import OwnTurning
+from ropeaudit.subjects.calling import arrays, conventions, own_code, signatures
+from ropeaudit.subjects.calling.implementation import one_line
+from ropeaudit.subjects.calling.own_code import OwnRotator
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import allowance, likeness, verification
 from ropeaudit.subjects.placement.verification import Vectors
@@ -137,7 +138,7 @@ class _Test:
             return f"RMS score drift {rms:.3g}", right, place
         return None
 
-    def check_places(self, rotator: OwnTurning, vectors: Vectors, offset: int, apart: int = 0) -> None:
+    def check_places(self, rotator: OwnRotator, vectors: Vectors, offset: int, apart: int = 0) -> None:
         """Raise AssertionError if a rotated pair is not where its position says."""
         seen = verification.check(
             *(rotator, self.setting, self.dtype, vectors, offset),
@@ -204,7 +205,7 @@ def _raising(name: str, dtype: Format, offset: int) -> Iterator[None]:
     except (RopeAuditError, AssertionError):
         raise
     except Exception as error:  # whatever it raises is a failure
-        raise AssertionError(f"{name} raises in {dtype} at offset {offset}: {error_line(error)}") from error
+        raise AssertionError(f"{name} raises in {dtype} at offset {offset}: {one_line(error)}") from error
 
 
 def _test_scores(test: _Test, function: Callable[..., Any], order: str, offsets: Sequence[int]) -> None:
@@ -216,14 +217,14 @@ def _test_scores(test: _Test, function: Callable[..., Any], order: str, offsets:
     for offset in offsets:
         at = np.arange(length, dtype=np.int64) + offset
         try:
-            results = ways.scored(function, q, k, at, test.dtype, order, engine).reshape(
+            results = conventions.scored(function, q, k, at, test.dtype, order, engine).reshape(
                 heads, length, length
             )
         except RopeAuditError:
             raise
         except Exception as error:  # whatever it raises is a failure
             raise AssertionError(
-                f"{name} raises in {test.dtype} at offset {offset}: {error_line(error)}"
+                f"{name} raises in {test.dtype} at offset {offset}: {one_line(error)}"
             ) from error
 
         def like(offset: int = offset, results: FloatArray = results) -> str:
@@ -250,7 +251,7 @@ def _like_scores(test: _Test, results: FloatArray, offset: int) -> str:
         subject = Emulated(one, test.setting)
         rotated = zip(*(likeness.emulated(one, test.setting, x, offset) for x in (q, k)), strict=True)
         formed = np.stack([_formed(subject, a, b, test.setting.scale) for a, b in rotated])
-        sizes = [likeness.apart(other, test.exact[0]) for other in (results, formed)]
+        sizes = [likeness.rms_difference(other, test.exact[0]) for other in (results, formed)]
         if 0.5 < sizes[0] / sizes[1] < 2:
             return f"drift as large as that of a {fmt} accumulator"
     return "nothing known resembles it"

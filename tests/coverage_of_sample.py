@@ -15,7 +15,7 @@ import numpy as np
 
 from ropeaudit import parse, recipes
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import scores
 from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.engine.statistics import Block, Statistics

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropeaudit import RopeSetting, parse, shift
-from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import records
 from ropeaudit.engine import attention, attention_pass, plan
 from ropeaudit.engine.attention import Rounding, Rows

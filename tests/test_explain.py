@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import ropeaudit
 from ropeaudit import parse, shift
-from ropeaudit.arithmetic.formats import FP32, FP64, round_to
+from ropeaudit.arithmetic.formats import FP32, FP64
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import sampling, variants
 from ropeaudit.audits.cases import Case
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError

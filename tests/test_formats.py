@@ -11,7 +11,8 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ropeaudit.arithmetic.formats import FORMATS, Format, parse, round_in_place, round_to
+from ropeaudit.arithmetic.formats import FORMATS, Format, parse
+from ropeaudit.arithmetic.rounding import round_in_place, round_to
 from ropeaudit.errors import UnknownName
 
 FP16, BF16 = parse("fp16"), parse("bf16")

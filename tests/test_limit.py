@@ -16,11 +16,9 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.bounds import bound, bound_up_to
 from ropeaudit.bounds.monotone import last_exact_offset
 from ropeaudit.errors import NotEmulated, UnknownName, UsageError
-from ropeaudit.features.limit import analysis
-from ropeaudit.features.limit import guess as limit_guess
-from ropeaudit.features.limit import search as limit_search
+from ropeaudit.features.limit import analysis, boundary_search, likely_failures
+from ropeaudit.features.limit.boundary_search import Question, search
 from ropeaudit.features.limit.report import COLUMNS, row
-from ropeaudit.features.limit.search import Question, search
 from ropeaudit.features.limit.tolerance import tolerance
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
@@ -240,13 +238,13 @@ def test_positions_that_are_held_at_offset_0_alone_are_proved_there() -> None:
 
 def test_a_guess_of_one_offset_names_it_and_of_none_names_none() -> None:
     subject = Emulated(recipes.named("hf").resolve(parse("bf16")), RopeSetting.of(8))
-    assert limit_guess.likeliest(subject, 16, 100, 100, 4) == [100]
-    assert limit_guess.likeliest(subject, 16, 101, 100, 4) == []
+    assert likely_failures.likeliest(subject, 16, 100, 100, 4) == [100]
+    assert likely_failures.likeliest(subject, 16, 101, 100, 4) == []
 
 
 @pytest.mark.parametrize("count", [2, 3, 24, 99])
 def test_what_is_spread_is_no_more_than_asked_for(count) -> None:
-    results = limit_search.spread(10, 10**6, count)
+    results = boundary_search.spread(10, 10**6, count)
     assert count // 2 < len(results) <= count
     assert results == sorted(results)
     assert 10 <= results[0] < results[-1] <= 10**6
@@ -258,12 +256,12 @@ def test_the_guess_ranks_offsets_as_drift_does() -> None:
     subject = Emulated(recipes.named("hf").resolve(parse("fp32")), RopeSetting.of(64))
     offsets = range(300_000, 302_000, 50)
     drift = [r.drift_rms for r in shift(offsets, "fp32", "hf", head_dim=64, seq_len=64, heads=4)]
-    guessed = np.sqrt(limit_guess._spread(subject, 64, 300_000, 302_000)[::50])
+    guessed = np.sqrt(likely_failures._spread(subject, 64, 300_000, 302_000)[::50])
     assert np.corrcoef(drift, guessed)[0, 1] > 0.95
-    (worst,) = limit_guess.likeliest(subject, 64, 300_000, 300_031, 1)
-    spread = limit_guess._spread(subject, 64, 300_000, 300_032)
+    (worst,) = likely_failures.likeliest(subject, 64, 300_000, 300_031, 1)
+    spread = likely_failures._spread(subject, 64, 300_000, 300_032)
     assert worst == 300_000 + spread.argmax()
-    assert limit_guess.likeliest(subject, 64, 5, 4, 3) == []
+    assert likely_failures.likeliest(subject, 64, 5, 4, 3) == []
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])
@@ -306,7 +304,7 @@ def test_budgets_count_work() -> None:
     assert most(8, 256, wide) == 208
     assert most(1, 16, narrow) > 3001
     assert most(8, 2048, wide) == analysis.FEWEST
-    assert most(8, 2048, wide, model="llama-3.1-8b") == analysis.FEWEST + limit_search.WITHIN
+    assert most(8, 2048, wide, model="llama-3.1-8b") == analysis.FEWEST + boundary_search.WITHIN
     dynamic = RopeSetting.of(32, scaling=scaling.parse("dynamic:factor=2,maximum=64"))
     assert most(1, 16, dynamic, length="shifted") < most(1, 16, dynamic) / 7
     (result,) = limit("drift_rms=1e-3", "fp16", "hf", heads=1, seq_len=64, head_dim=32, budget=100)
@@ -344,7 +342,7 @@ def out_of(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         (
             ["--dtype", "fp64", "--recipe", "uniform", "--tolerance", "drift_max=1e-9"],
@@ -416,7 +414,7 @@ def test_nothing_turns_or_nothing_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         (["--tolerance", "drift_rms"], "is not COLUMN=NUMBER"),
         (["--tolerance", "drift_rsm=1"], "did you mean drift_rms"),
@@ -464,7 +462,7 @@ def test_bad_arguments_in_python() -> None:
 
 
 def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
-    real, calls = limit_search.search, []
+    real, calls = boundary_search.search, []
 
     def broken(*arguments):
         calls.append(arguments)
@@ -472,7 +470,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(analysis.limit_search, "search", broken)
+    monkeypatch.setattr(analysis.boundary_search, "search", broken)
     assert main(["limit", *SMALL, "--dtype", "fp16,bf16", "--up-to", "20", "-f", "csv"]) == 130
     seen = capsys.readouterr()
     assert len(rows(seen.out)) == 1
@@ -574,5 +572,5 @@ def test_the_end_of_a_models_positions_is_measured() -> None:
         lambda low, high, count: range(high - count, high),
     )
     assert result.within == within in requested
-    assert set(range(within - limit_search.WITHIN + 1, within)) <= set(requested)
+    assert set(range(within - boundary_search.WITHIN + 1, within)) <= set(requested)
     assert len(requested) <= 65

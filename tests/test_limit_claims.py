@@ -16,10 +16,10 @@ from limit_claims import ReferenceTable, check
 
 from ropeaudit import limit, shift
 from ropeaudit.audits.cases import Case
-from ropeaudit.features.limit import words as limit_words
-from ropeaudit.features.limit.known import Limit
+from ropeaudit.features.limit import sentences as limit_sentences
+from ropeaudit.features.limit.boundary_search import boundary
+from ropeaudit.features.limit.limit_result import Limit
 from ropeaudit.features.limit.report import limit_report, row
-from ropeaudit.features.limit.search import boundary
 from ropeaudit.features.limit.tolerance import AT_LEAST, TOLERABLE, Tolerance, tolerance
 
 COLUMNS = ("drift_rms", "drift_max", "drift_relative", "drift_bias", "self_drift_max")
@@ -66,7 +66,7 @@ def checked(one: Limit, fails: set[int], values: list[float]) -> dict[str, objec
             place = {"measured_up_to": "measured", "first_failure_seen": "failure"}[name]
             assert abs(built[f"value_at_{place}"]) == values[built[name]]
     assert built["value_at_zero"] is not None
-    sentence = limit_words.sentence(one)
+    sentence = limit_sentences.sentence(one)
     zero = one.at_zero
     who = f"{zero.subject} in {zero.dtype} on {zero.seq_len} tokens"
     check(sentence, who, ReferenceTable(fails, one.up_to, zero.seq_len, None, None, one.bound_up_to))
@@ -169,14 +169,14 @@ def test_no_sentence_is_false_whatever_fails(built) -> None:
     zero = result.at_zero
     model = "" if zero.model == "none" else f" ({zero.model})"
     who = f"hf in bfloat16{model} on {zero.seq_len:,} token{'' if zero.seq_len == 1 else 's'}"
-    check(limit_words.sentence(result), who, reference)
+    check(limit_sentences.sentence(result), who, reference)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(built_up(), min_size=2, max_size=4))
 def test_no_headline_counts_wrongly(some) -> None:
     results = [one for one, _ in some]
-    text = limit_words.headline(results)
+    text = limit_sentences.headline(results)
     judged = [
         (one, reference)
         for one, reference in some
@@ -215,12 +215,12 @@ def test_a_failure_above_offsets_that_nobody_measured_is_not_called_the_first() 
 
 def test_digits_show_that_a_value_breaks_its_tolerance() -> None:
     one = tolerance("drift_rms=0.01")
-    assert limit_words.apart(0.0101234, one) == "0.01012"
-    assert limit_words.apart(0.010000012, one) == "0.01000001"
+    assert limit_sentences.telling_digits(0.0101234, one) == "0.01012"
+    assert limit_sentences.telling_digits(0.010000012, one) == "0.01000001"
     assert str(tolerance("drift_rms=0.0123456789")) == "drift_rms ≤ 0.0123456789"
     assert str(tolerance("drift_bias=0.5")) == "|drift_bias| ≤ 0.5"
-    assert limit_words.apart(-0.51, tolerance("drift_bias=0.5")) == "-0.51"
-    assert limit_words.apart(15.0, tolerance("distinct_positions=16")) == "15"
+    assert limit_sentences.telling_digits(-0.51, tolerance("drift_bias=0.5")) == "-0.51"
+    assert limit_sentences.telling_digits(15.0, tolerance("distinct_positions=16")) == "15"
 
 
 def test_what_another_tolerance_measured_counts() -> None:
@@ -241,7 +241,7 @@ def test_undefined_values_are_named() -> None:
     )
     zero = replace(result.at_zero, drift_relative=math.nan)
     nonfinite = replace(result, boundary=boundary({0: False}, -1, 70), at_zero=zero, at_failure=zero)
-    assert "at offset 0 already: drift_relative is not defined." in limit_words.sentence(nonfinite)
+    assert "at offset 0 already: drift_relative is not defined." in limit_sentences.sentence(nonfinite)
     report = limit_report([nonfinite], None, {})
     assert report.rows[0]["margin"] is None
 

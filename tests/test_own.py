@@ -13,7 +13,7 @@ from ropeaudit import parse, shift
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
 from ropeaudit.main import main
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.calling import implementation, own_code, signatures, timeout
+from ropeaudit.subjects.calling import implementation, loading, signatures, timeout
 from ropeaudit.subjects.calling.own_code import Own
 
 SETTING = RopeSetting.of(64)
@@ -174,14 +174,14 @@ def run(path, name, *more, capsys):
     ],
 )
 def test_signature_order_and_layout_are_found_out(path, name, order, layout) -> None:
-    subject = own_code.load(f"{path}:{name}")
+    subject = loading.load(f"{path}:{name}")
     fit = subject.fit(SETTING)
-    assert (fit.way.order, fit.layout, fit.odd) == (order, layout, ())
+    assert (fit.convention.order, fit.layout, fit.odd) == (order, layout, ())
     assert fit.error < 1e-5
     assert fit.permuted == (name == "deepseek")
-    assert fit.way.engine == ("numpy" if name == "numpy_one" else "torch")
-    stored = own_code.load(f"{path}:{name}", order).fit(SETTING)
-    assert stored.way == fit.way
+    assert fit.convention.engine == ("numpy" if name == "numpy_one" else "torch")
+    stored = loading.load(f"{path}:{name}", order).fit(SETTING)
+    assert stored.convention == fit.convention
     for record in shift((0, 4096), ("fp32", "bf16"), implementations=f"{path}:{name}", heads=2, seq_len=32):
         assert record.layout == layout
         assert record.drift_rms < (1e-4 if record.dtype == "float32" else 4e-3)
@@ -204,7 +204,7 @@ def test_what_is_measured_is_a_plain_computation(path) -> None:
         1000, "bf16", implementations=f"{path}:bhsd", heads=1, seq_len=16, head_dim=64, mask="full"
     )
     from ropeaudit.inputs import qk
-    from ropeaudit.subjects.calling.own_code import load
+    from ropeaudit.subjects.calling.loading import load
 
     built = qk.make("gaussian", 1, 1, 16, SETTING, 0)
     rotate = load(f"{path}:bhsd").fresh(SETTING, parse("bf16"))
@@ -246,7 +246,7 @@ def test_the_base_reaches_functions_and_modules(path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "error_line"),
     [
         ("in_place", "changes its input where it lies"),
         ("wide", "returns float32 for bfloat16"),
@@ -262,7 +262,8 @@ def test_findings_are_said_and_recorded(path, name, error_line, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "side", "said"), [("skewed", "k", None), ("one_head", None, "head 1 of 2 alone: no rotation")]
+    ("name", "side", "error_line"),
+    [("skewed", "k", None), ("one_head", None, "head 1 of 2 alone: no rotation")],
 )
 def test_k_and_heads_that_are_rotated_otherwise_are_out_of_place(
     name, side, error_line, path, capsys
@@ -294,7 +295,7 @@ def test_prints_stay_out_of_the_report(path, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "error_line"),
     [
         ("raises", "ValueError: boom and more"),
         ("wrong_shape", "returns the shape"),
@@ -315,7 +316,7 @@ def test_what_cannot_be_called_is_one_line(path, name, error_line, capsys) -> No
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "error_line"),
     [
         ("nope_nope:f", "there is no module 'nope_nope' here"),
         ("nope.py:f", "there is no such file"),
@@ -341,7 +342,7 @@ def test_a_file_that_is_no_python_file_is_one_line(tmp_path, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "error_line"),
     [
         ("import nope_nope_nope", "ModuleNotFoundError: No module named 'nope_nope_nope'"),
         ("def f(:", "SyntaxError"),
@@ -370,9 +371,9 @@ def test_orders_are_a_closed_list(path, capsys) -> None:
     assert main(["shift", "--impl", f"{path}:bhsd", "--order", "hbsd"]) == 2
     assert "unknown --order 'hbsd'" in capsys.readouterr().err
     with pytest.raises(RopeAuditError, match="could not be called"):
-        own_code.load(f"{path}:sd", "bhsd").fit(SETTING)
+        loading.load(f"{path}:sd", "bhsd").fit(SETTING)
     with pytest.raises(UnknownName):
-        own_code.load(f"{path}:nope")
+        loading.load(f"{path}:nope")
 
 
 def test_an_order_needs_code_of_ones_own(path, capsys) -> None:
@@ -397,9 +398,9 @@ def test_names_are_read_as_people_write_them() -> None:
     def three(*args):
         """Anything."""
 
-    assert str(signatures.forms(one, "one")[0]) == "f(xq, xk, freqs_cis)"
-    assert str(signatures.forms(two, "two")[0]) == "f(x, position_ids)"
-    assert {len(form.roles) for form in signatures.forms(three, "three")} == {2, 3, 4}
+    assert str(signatures.possible_signatures(one, "one")[0]) == "f(xq, xk, freqs_cis)"
+    assert str(signatures.possible_signatures(two, "two")[0]) == "f(x, position_ids)"
+    assert {len(form.roles) for form in signatures.possible_signatures(three, "three")} == {2, 3, 4}
 
 
 def test_a_module_under_audit_keeps_its_state(path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ropeaudit import parse, shift
-from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
 from ropeaudit.engine import pair
 from ropeaudit.errors import UnknownName, UsageError

@@ -15,7 +15,7 @@ from ropeaudit.audits.straddling import straddling
 from ropeaudit.errors import UsageError
 from ropeaudit.main import main
 from ropeaudit.rope.scaling import parse as scaling
-from ropeaudit.subjects.calling import own_code as own
+from ropeaudit.subjects.calling import loading
 from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import allowance, verification
@@ -64,7 +64,7 @@ def test_every_position_is_looked_at_of_a_sample(capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda x, at: right(x, at.to(x.dtype)), "bfloat16 positions"),
         (
@@ -246,7 +246,7 @@ def test_the_helper_lets_right_kernels_pass(name) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "said"),
+    ("kernel", "message"),
     [
         (
             lambda x, positions: right(x, torch.where(positions == 54321, positions - 1, positions)),
@@ -291,8 +291,8 @@ def test_code_that_takes_positions_in_both_shapes_is_given_both(name, rows, tmp_
     (tmp_path / "rows.py").write_text(ROWS)
     kernel = f"{tmp_path / 'rows.py'}:{name}"
     (one,) = shift((1000,), "bf16", implementations=kernel, **SIZES)
-    function = own.load(kernel).thing
-    assert (own.load(kernel).fit(RopeSetting.of(64)).rows is not None) is rows
+    function = loading.load(kernel).thing
+    assert (loading.load(kernel).fit(RopeSetting.of(64)).rows is not None) is rows
     if name == "first_row":
         assert one.verdict == "misplaced"
         assert one.resembles.startswith("batch element 1 alone")

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from ropeaudit import RopeSetting, shift
-from ropeaudit.arithmetic.formats import parse, round_to
+from ropeaudit.arithmetic.formats import parse
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
 from ropeaudit.errors import UsageError
 from ropeaudit.inputs import positional_heads, qk

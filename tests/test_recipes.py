@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from ropeaudit import RopeSetting, recipes, shift
-from ropeaudit.arithmetic.formats import FORMATS, parse, round_to
+from ropeaudit.arithmetic.formats import FORMATS, parse
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput, NotEmulated, UnknownName, UsageError
 from ropeaudit.subjects.emulated import Emulated
 

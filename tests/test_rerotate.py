@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ropeaudit import parse
-from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
 from ropeaudit.errors import UsageError
 from ropeaudit.features.rerotate import analysis

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropeaudit import Audit, Case, bounds, parse, recipes, shift
-from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import recording
 from ropeaudit.bounds.sampled import predicted_rms
 from ropeaudit.engine import measure, sampled_scores, scores

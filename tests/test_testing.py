@@ -16,7 +16,7 @@ def inverse(d, base=10000.0):
     return 1.0 / base ** (torch.arange(0, d, 2, dtype=torch.float32) / d)
 
 
-def rotate(x, cos, sin):
+def rotated_by(x, cos, sin):
     """Half-split, in float32, rounded once; cos and sin (s, p)."""
     a, b = x.float().chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
@@ -24,7 +24,7 @@ def rotate(x, cos, sin):
 
 def half_torch(x, positions):
     angles = positions.float()[:, None] * inverse(x.shape[-1])
-    return rotate(x, angles.cos(), angles.sin())
+    return rotated_by(x, angles.cos(), angles.sin())
 
 
 def interleaved_complex(q, k, positions):
@@ -91,7 +91,7 @@ def positions_in_dtype(x, positions):
 
 def frequencies_cast(x, positions):
     angles = positions.float()[:, None] * inverse(x.shape[-1]).to(x.dtype).float()
-    return rotate(x, angles.cos(), angles.sin())
+    return rotated_by(x, angles.cos(), angles.sin())
 
 
 def off_by_one(x, positions):
@@ -100,13 +100,13 @@ def off_by_one(x, positions):
 
 def angle_in_dtype(x, positions):
     angles = (positions.float()[:, None] * inverse(x.shape[-1])).to(x.dtype).float()
-    return rotate(x, angles.cos(), angles.sin())
+    return rotated_by(x, angles.cos(), angles.sin())
 
 
 def other_base(base):
     def rotate(x, positions):
         angles = positions.float()[:, None] * inverse(x.shape[-1], base)
-        return rotate(x, angles.cos(), angles.sin())
+        return rotated_by(x, angles.cos(), angles.sin())
 
     return rotate
 
@@ -132,7 +132,7 @@ class Caching(torch.nn.Module):
         if self.length != x.shape[-2]:
             angles = positions.float()[:, None] * inverse(x.shape[-1])
             self.table, self.length = (angles.cos(), angles.sin()), x.shape[-2]
-        return rotate(x, *self.table)
+        return rotated_by(x, *self.table)
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, round_to
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.sampling import ROTATION, TABLE, Sample
 from ropeaudit.engine import kernel, scores
 from ropeaudit.engine.array_library import NUMPY, NumPyArray

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.bounds import monotone, terms
-from ropeaudit.bounds.sums import Blocks, Gathered, Gathering, Meeting, PhaseAt, Weights
-from ropeaudit.bounds.terms import Pair
+from ropeaudit.bounds import monotone, phases, terms
+from ropeaudit.bounds.blocks import BlockPairs, Blocks
+from ropeaudit.bounds.sums import InputSummation, InputSums, PhaseAt, PhaseWeights
+from ropeaudit.bounds.terms import PairError
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
@@ -87,36 +88,35 @@ def bounds(
     inputs: Inputs,
     mask: Mask,
     threads: int = 1,
-    phase: PhaseAt = terms.phase,
+    phase: PhaseAt = phases.phase,
 ) -> list[Bound]:
     """Return the bound of every (subject, offset); see `bound`. q and k are looked at once for all of them.
 
     The subjects share their setting. phase: the errors of their angles at some positions and an offset.
     """
-    result = [Bound(math.inf, math.inf)] * len(cells)
+    limits = [Bound(math.inf, math.inf)] * len(cells)
     if not cells:
-        return result
+        return limits
     seq_len, heads = int(inputs.q.shape[1]), int(inputs.q.shape[0])
     setting, blocks = cells[0][0].setting, Blocks(mask, seq_len)
-    meeting = Meeting(mask, blocks)
+    pairs = BlockPairs(mask, blocks)
     count = masks.count(mask, seq_len) * heads
     with mapping(threads) as mapped:
-        weights = list(mapped(lambda cell: _quiet(Weights, cell[0], cell[1], blocks, phase), cells))
+        weights = list(mapped(lambda cell: _quiet(PhaseWeights, cell[0], cell[1], blocks, phase), cells))
         finite = [index for index, weight in enumerate(weights) if weight.finite]
-        gathering = Gathering(inputs, setting, [weights[index] for index in finite], blocks)
-        gathered = gathering.joined(
-            list(mapped(lambda start: _quiet(gathering.panel, start), gathering.starts))
-        )
+        summation = InputSummation(inputs, setting, [weights[index] for index in finite], blocks)
+        sums = summation.join(list(mapped(lambda start: _quiet(summation.panel, start), summation.starts)))
 
-        def one(place: int) -> Bound:
+        def bound_of(place: int) -> Bound:
             index = finite[place]
             subject = cells[index][0]
-            q, k = (_Side(gathered[place], place, which, subject, inputs) for which in "qk")
-            return _Cell(subject, weights[index], q, k, meeting).bound(count)
+            q, k = (_Norms(sums[place], place, which, subject, inputs) for which in "qk")
+            return _CellBound(subject, weights[index], q, k, pairs).bound(count)
 
-        for index, value in zip(finite, mapped(lambda p: _quiet(one, p), range(len(finite))), strict=True):
-            result[index] = value
-    return result
+        places = range(len(finite))
+        for index, limit in zip(finite, mapped(lambda p: _quiet(bound_of, p), places), strict=True):
+            limits[index] = limit
+    return limits
 
 
 def _quiet(function: Callable[..., T], *arguments: Any) -> T:
@@ -125,30 +125,33 @@ def _quiet(function: Callable[..., T], *arguments: Any) -> T:
         return function(*arguments)
 
 
-class _Side:
+class _Norms:
     """q or k of all query heads, the attention factor included: norms by block (h, b), squares (h, b, p)."""
 
-    def __init__(self, results: Gathered, cell: int, which: str, subject: Emulated, inputs: Inputs) -> None:
+    def __init__(self, sums: InputSums, cell: int, which: str, subject: Emulated, inputs: Inputs) -> None:
         number = np.arange(len(inputs.q))
         heads = number if which == "q" else len(inputs.q) + number // inputs.group
-        weight = terms.rotated(subject).weight
-        self.nonfinite, self.plotted, self.even = weight * np.sqrt(results.weighted[cell][:, heads])
-        self.pairs, self.rest = weight * np.sqrt(results.pairs[heads]), np.sqrt(results.rest[heads])
-        self.squares, self.rest_squares = weight**2 * results.squares[heads], results.rest_squares[heads]
+        weight = terms.rotated_pair(subject).weight
+        # norms of pairs weighted by their largest phase errors, by the roots of their rates and of the former
+        self.by_phase, self.by_rate, self.by_even = weight * np.sqrt(sums.weighted[cell][:, heads])
+        self.pairs, self.rest = weight * np.sqrt(sums.pairs[heads]), np.sqrt(sums.rest[heads])
+        self.squares, self.rest_squares = weight**2 * sums.squares[heads], sums.rest_squares[heads]
         self.largest, self.largest_rest = (
-            weight * np.sqrt(results.largest[0, heads]),
-            np.sqrt(results.largest[1, heads]),
+            weight * np.sqrt(sums.largest[0, heads]),
+            np.sqrt(sums.largest[1, heads]),
         )
 
 
-class _Cell:
-    """One subject at one offset."""
+class _CellBound:
+    """The bound of one subject at one offset."""
 
-    def __init__(self, subject: Emulated, weights: Weights, q: _Side, k: _Side, meeting: Meeting) -> None:
-        self.subject, self.setting, self.meeting = subject, subject.setting, meeting
+    def __init__(
+        self, subject: Emulated, weights: PhaseWeights, q: _Norms, k: _Norms, blocks: BlockPairs
+    ) -> None:
+        self.subject, self.setting, self.blocks = subject, subject.setting, blocks
         self.weights, self.q, self.k = weights, q, k
-        self.rotated: Pair = terms.rotated(subject)
-        self.passed: Pair = terms.passed(subject)
+        self.rotated: PairError = terms.rotated_pair(subject)
+        self.unrotated: PairError = terms.unrotated_dim(subject)
         self.score = terms.score(subject)
         u, d = subject.accumulate.unit_roundoff, self.setting.head_dim
         self.sum_worst = math.expm1(d * math.log1p(u))
@@ -167,72 +170,72 @@ class _Cell:
         for side in both:
             if not (side.largest * (1 + self.rotated.worst) + self.rotated.small <= room).all():
                 return True
-            if not (side.largest_rest * (1 + self.passed.worst) <= recipe.output.largest).all():
+            if not (side.largest_rest * (1 + self.unrotated.worst) <= recipe.output.largest).all():
                 return True
-        grown = (1 + max(self.rotated.worst, self.passed.worst)) ** 2 * (1 + self.sum_worst)
+        grown = (1 + max(self.rotated.worst, self.unrotated.worst)) ** 2 * (1 + self.sum_worst)
         norms = [np.sqrt((side.pairs**2 + side.rest**2).max(axis=1)) for side in both]
-        stored = norms[0] * norms[1] * grown * (1 + self.subject.score.unit_roundoff) ** 2
-        return not (stored <= self.score.largest).all()
+        largest = norms[0] * norms[1] * grown * (1 + self.subject.score.unit_roundoff) ** 2
+        return not (largest <= self.score.largest).all()
 
-    def _relative(self, pair: Pair) -> float:
-        """What multiplies |q_i| |k_i|: roundings of both sides, of the sum, and of the score."""
+    def _relative(self, pair: PairError) -> float:
+        """Return what multiplies |q_i| |k_i|: roundings of both sides, of the sum, and of the score."""
         both = (1 + pair.worst) ** 2
         return both - 1 + self.sum_worst * both + self.score.adds / self.score.grows
 
     def _largest(self) -> float:
-        """The largest bound of the error of an unscaled score.
+        """Return the largest bound of the error of an unscaled score.
 
-        sum of |q_i| |k_i| min(2, lost_q + lost_k + distance |rate|) + relative errors, by norms.
+        sum of |q_i| |k_i| min(2, phase_q + phase_k + distance |rate|) + relative errors, by norms.
         """
-        q, k, meeting = self.q, self.k, self.meeting
-        pairs, rest, most = self._relative(self.rotated), self._relative(self.passed), 0.0
+        q, k, blocks = self.q, self.k, self.blocks
+        pairs, rest, largest = self._relative(self.rotated), self._relative(self.unrotated), 0.0
         for head in range(len(q.pairs)):
-            nonfinite = np.outer(q.nonfinite[head], k.pairs[head]) + np.outer(
-                q.pairs[head], k.nonfinite[head]
-            )
-            np.minimum(nonfinite, 2 * np.outer(q.even[head], k.even[head]), out=nonfinite)
-            nonfinite += meeting.distance * np.outer(q.plotted[head], k.plotted[head])
+            phase = np.outer(q.by_phase[head], k.pairs[head]) + np.outer(q.pairs[head], k.by_phase[head])
+            np.minimum(phase, 2 * np.outer(q.by_even[head], k.by_even[head]), out=phase)
+            phase += blocks.distance * np.outer(q.by_rate[head], k.by_rate[head])
             both = np.outer(q.pairs[head], k.pairs[head])
-            result = np.minimum(nonfinite, 2 * both) + pairs * both
+            error = np.minimum(phase, 2 * both) + pairs * both
             if self.setting.rotary_dim < self.setting.head_dim:
-                result += rest * np.outer(q.rest[head], k.rest[head])
-            most = max(most, float(result.max(where=meeting.seen, initial=0.0)))
-        return most + (1 + self.sum_worst) * self._underflow()
+                error += rest * np.outer(q.rest[head], k.rest[head])
+            largest = max(largest, float(error.max(where=blocks.seen, initial=0.0)))
+        return largest + (1 + self.sum_worst) * self._underflow()
 
     def _underflow(self) -> float:
-        rotated, passed, setting = self.rotated, self.passed, self.setting
+        rotated, unrotated, setting = self.rotated, self.unrotated, self.setting
         parts = math.sqrt(setting.pairs), math.sqrt(setting.head_dim - setting.rotary_dim)  # 1- from 2-norms
         small = sum(
             rotated.small * (1 + rotated.worst) * parts[0] * float(side.pairs.max())
-            + passed.small * (1 + passed.worst) * parts[1] * float(side.rest.max())
+            + unrotated.small * (1 + unrotated.worst) * parts[1] * float(side.rest.max())
             for side in (self.q, self.k)
         )
         low = self.subject.accumulate.smallest_subnormal
-        return small + setting.head_dim * (max(rotated.small, passed.small) ** 2 + low)
+        return small + setting.head_dim * (max(rotated.small, unrotated.small) ** 2 + low)
 
     def _squares(self) -> float:
-        """Sum of the expected squares of all errors of all scores, unscaled.
+        """Return the sum of the expected squares of all errors of all scores, unscaled.
 
         On the diagonal q and k make the same phase error: that part is taken out again.
         """
-        q, k, summed = self.q, self.k, self.meeting.sum
-        later = terms.later(self.subject)
-        rotated = 2 * self.rotated.variance + (2 * self.rotated.bias) ** 2 + later
+        q, k, summed = self.q, self.k, self.blocks.sum
+        later = terms.after_rotation(self.subject)
+        relative = 2 * self.rotated.variance + (2 * self.rotated.bias) ** 2 + later
         both, rest = summed(q.squares, k.squares), summed(q.rest_squares, k.rest_squares)
-        phases = np.where(self.weights.small, self._small_phases(), self._large_phases(both))
-        return float((2 * self.passed.variance + later) * rest.sum() + (0.5 * rotated * both + phases).sum())
+        from_phases = np.where(self.weights.small, self._small_phases(), self._large_phases(both))
+        return float(
+            (2 * self.unrotated.variance + later) * rest.sum() + (0.5 * relative * both + from_phases).sum()
+        )
 
     def _small_phases(self) -> Array:
-        """Half of x y ((known(m) - known(n))^2 + noise(m) + noise(n)), summed. Shapes: -> (p,)."""
-        q, k, summed = self.q, self.k, self.meeting.sum
+        """Return half of x y ((known(m) - known(n))^2 + noise(m) + noise(n)), summed. Shapes: -> (p,)."""
+        q, k, summed = self.q, self.k, self.blocks.sum
         known, own = self.weights.means[:2]
         squares = summed(q.squares * own, k.squares) + summed(q.squares, k.squares * own)
-        alike = self.meeting.diagonal(q.squares, k.squares * self.weights.means[4])
+        alike = self.blocks.diagonal(q.squares, k.squares * self.weights.means[4])
         return squares / 2 - summed(q.squares * known, k.squares * known) - alike
 
     def _large_phases(self, both: Array) -> Array:
-        """x y (1 - mean cosine of the phase error), summed: what |1 - e^(i error)|^2 / 2 is in the mean."""
+        """Return x y (1 - mean cosine of the phase error), summed: the mean of |1 - e^(i error)|^2 / 2."""
         q, k = self.q, self.k
         for weight in self.weights.means[2:4]:
-            both = both - self.meeting.sum(q.squares * weight, k.squares * weight)
-        return both + self.meeting.diagonal(q.squares, k.squares * np.expm1(-self.weights.means[4]))
+            both = both - self.blocks.sum(q.squares * weight, k.squares * weight)
+        return both + self.blocks.diagonal(q.squares, k.squares * np.expm1(-self.weights.means[4]))

@@ -23,12 +23,12 @@ def careful(dtype: Format) -> Resolved:
 
 
 def storing(dtype: Format, rotated: float) -> float:
-    """Return which share of its RMS careful code loses to storing q, k and scores of independent numbers.
+    """Return the share of its RMS that careful code loses to storing q, k and scores of independent numbers.
 
     rotated: share of the dims of a head that are rotated; the others are stored as they came.
     """
-    stored = 2 * rotated + (dtype.storage_bits <= _NARROW)
-    return _MEAN_ROUNDING * dtype.unit_roundoff * math.sqrt(stored)
+    roundings = 2 * rotated + (dtype.storage_bits <= _NARROW)
+    return _MEAN_ROUNDING * dtype.unit_roundoff * math.sqrt(roundings)
 
 
 def attainable_rms(predicted: float, dtype: Format, reference_rms: float) -> float:

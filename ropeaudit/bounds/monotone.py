@@ -12,9 +12,10 @@ from __future__ import annotations
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP64, Format, round_to
-from ropeaudit.bounds import terms
-from ropeaudit.bounds.terms import Phase
+from ropeaudit.arithmetic.formats import FP64, Format
+from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.bounds import phases
+from ropeaudit.bounds.phases import Phase
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.emulated import Emulated
 
@@ -40,7 +41,7 @@ def phase_up_to(subject: Emulated, steps: Positions, offset: int) -> Phase:
     They hold where `speaks_of` says so. Shapes: steps (s,) -> three of (s, p).
     """
     form = subject.recipe.recipe.frequency_form
-    _, _, error = terms.stored_frequencies(subject.setting, form, *subject.recipe.frequency)
+    _, _, error = phases.stored_frequencies(subject.setting, form, *subject.recipe.frequency)
     place = steps.astype(np.float64)
     known = place[:, None] * error
     worst = _worst(subject, place + offset)
@@ -50,24 +51,24 @@ def phase_up_to(subject: Emulated, steps: Positions, offset: int) -> Phase:
 
 
 def _worst(subject: Emulated, position: Array) -> Array:
-    """Half an ulp of every rounding of the angles that is not always exact. Shapes: (s,) -> (s, p)."""
+    """Return half an ulp of every rounding of the angles that is not always exact. Shapes: (s,) -> (s, p)."""
     recipe, form = subject.recipe, subject.recipe.recipe.frequency_form
-    stored, _, _ = terms.stored_frequencies(subject.setting, form, *recipe.frequency)
+    cached, _, _ = phases.stored_frequencies(subject.setting, form, *recipe.frequency)
     product, angle = recipe.angle
     divided = form == "divide"
-    raw = position[:, None] / stored if divided else position[:, None] * stored
-    step = np.abs(1 / stored if divided else stored)
+    raw = position[:, None] / cached if divided else position[:, None] * cached
+    step = np.abs(1 / cached if divided else cached)
     first = round_to(raw, product).astype(np.float64)
     second = round_to(first, angle).astype(np.float64)
-    result = np.where(_exact(position, step, product), 0.0, terms.half_ulp(raw, product))
-    result += (0.0 if product is FP64 else 2.0**-53) * np.abs(raw)
+    worst = np.where(_exact(position, step, product), 0.0, phases.half_ulp(raw, product))
+    worst += (0.0 if product is FP64 else 2.0**-53) * np.abs(raw)
     if angle.precision < product.precision or angle.emin > product.emin:
-        result += np.where(_exact(position, step, angle), 0.0, terms.half_ulp(first, angle))
-    return np.where(np.isfinite(second), result, np.inf)
+        worst += np.where(_exact(position, step, angle), 0.0, phases.half_ulp(first, angle))
+    return np.where(np.isfinite(second), worst, np.inf)
 
 
 def _exact(position: Array, step: Array, fmt: Format) -> Array:
-    """Whether `fmt` holds position * step, and that of all smaller positions: step is a power of two."""
+    """Return whether `fmt` holds position * step, there and at smaller positions. (s,), (p,) -> (s, p)."""
     mantissa, _ = np.frexp(step)
     power = (mantissa == 0.5) & (step >= fmt.smallest_subnormal)
     return np.asarray(power & (position[:, None] <= 2.0**fmt.precision))

@@ -10,9 +10,9 @@ import math
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import round_to
-from ropeaudit.bounds import terms
-from ropeaudit.bounds.terms import Phase
+from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.bounds import phases, terms
+from ropeaudit.bounds.phases import Phase
 from ropeaudit.inputs.sampled_rows import SampledQK
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.subjects.emulated import Emulated
@@ -20,7 +20,7 @@ from ropeaudit.subjects.emulated import Emulated
 _BLOCK = 2048  # scores at once
 
 
-def predicted_rms(subject: Emulated, plotted: SampledQK, offset: int) -> float:
+def predicted_rms(subject: Emulated, sample: SampledQK, offset: int) -> float:
     """Predict the RMS drift of all scores from those that were sampled, each with its weight.
 
     What `bounds.bound(...).rms` predicts, with the phase errors of every single score instead of those of
@@ -28,27 +28,28 @@ def predicted_rms(subject: Emulated, plotted: SampledQK, offset: int) -> float:
     """
     total = 0.0
     with np.errstate(all="ignore"):
-        for start in range(0, len(plotted), _BLOCK):
-            some = slice(start, start + _BLOCK)
-            total += float(plotted.pairs.weight[some] @ _squares(subject, plotted, some, offset))
-    mean = total / len(plotted)
+        for start in range(0, len(sample), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            total += float(sample.pairs.weight[block] @ _squares(subject, sample, block, offset))
+    mean = total / len(sample)
     return subject.setting.scale * math.sqrt(max(mean, 0.0)) if math.isfinite(mean) else math.inf
 
 
-def _squares(subject: Emulated, plotted: SampledQK, some: slice, offset: int) -> Array:
+def _squares(subject: Emulated, sample: SampledQK, block: slice, offset: int) -> Array:
     """Return the expected squared error of each score, unscaled. Shapes: -> (n,)."""
-    setting, rotated, passed = subject.setting, terms.rotated(subject), terms.passed(subject)
-    later = terms.later(subject)
-    exact = [round_to(rows[some], subject.input).astype(np.float64) for rows in (plotted.q, plotted.k)]
+    setting, later = subject.setting, terms.after_rotation(subject)
+    rotated, unrotated = terms.rotated_pair(subject), terms.unrotated_dim(subject)
+    exact = [round_to(rows[block], subject.input).astype(np.float64) for rows in (sample.q, sample.k)]
     sides = [split_pairs(x, setting) for x in exact]
     both = rotated.weight**4 * np.prod([a * a + b * b for a, b in sides], axis=0)
     rest = np.prod([x[:, setting.rotary_dim :] ** 2 for x in exact], axis=0)
-    rotated_x = 2 * rotated.variance + (2 * rotated.bias) ** 2 + later
-    where = plotted.pairs.query[some], plotted.pairs.key[some]
-    q, k = (terms.phase(subject, at, offset) for at in where)
-    phases = np.where((where[0] == where[1])[:, None], 0.0, _moved(q, k))
+    relative = 2 * rotated.variance + (2 * rotated.bias) ** 2 + later
+    where = sample.pairs.query[block], sample.pairs.key[block]
+    q, k = (phases.phase(subject, at, offset) for at in where)
+    from_phases = np.where((where[0] == where[1])[:, None], 0.0, _moved(q, k))
     return np.asarray(
-        (both * (rotated_x / 2 + phases)).sum(axis=1) + (2 * passed.variance + later) * rest.sum(axis=1)
+        (both * (relative / 2 + from_phases)).sum(axis=1)
+        + (2 * unrotated.variance + later) * rest.sum(axis=1)
     )
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic import doubledouble as dd
-from ropeaudit.arithmetic.formats import FP32, Format, round_in_place, round_to
+from ropeaudit.arithmetic.formats import FP32, Format
+from ropeaudit.arithmetic.rounding import round_in_place, round_to
 
 NumPyArray: TypeAlias = NDArray[Any]
 

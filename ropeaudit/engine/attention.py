@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import Format, round_to
+from ropeaudit.arithmetic.formats import Format
+from ropeaudit.arithmetic.rounding import round_to
 
 # beta(entropy), highest power first. Source: softmax is not enough, arXiv 2410.01104.
 TEMPERATURE = (-0.037, 0.481, -2.3, 4.917, -1.791)

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FloatArray, Format, round_to
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel, plan, scores
 from ropeaudit.engine.array_library import NUMPY, NumPyArray
 from ropeaudit.engine.attention import Attention, Rounding, Rows

@@ -17,7 +17,8 @@ from typing import Any, Generic, Literal, TypeAlias
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FP64, FloatArray, Format, round_to
+from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import scores
 from ropeaudit.engine.array_library import A, ArrayLibrary
 from ropeaudit.engine.plan import Measured

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FloatArray, Format, round_to
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel, plan, scores, tile
 from ropeaudit.engine.array_library import NUMPY, NumPyArray
 from ropeaudit.engine.kernel import Side, Workspace

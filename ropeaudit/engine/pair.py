@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FP32, FloatArray, Format, round_to
+from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel, plan, scores, tile
 from ropeaudit.engine.array_library import NUMPY, NumPyArray
 from ropeaudit.engine.kernel import Side

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel, scores
 from ropeaudit.engine.array_library import NUMPY, NumPyArray
 from ropeaudit.engine.kernel import Workspace

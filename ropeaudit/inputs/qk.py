@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse, round_to
+from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadShape, UnknownName
 from ropeaudit.inputs import captured, positional_heads
 from ropeaudit.rope.setting import RopeSetting

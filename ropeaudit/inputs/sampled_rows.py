@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP64, Format, round_to
+from ropeaudit.arithmetic.formats import FP64, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.inputs import sample_choice as pairs
 from ropeaudit.inputs.masks import Ints, Mask
 from ropeaudit.inputs.qk import Inputs, check_kind, constant, on_16_bit_grid

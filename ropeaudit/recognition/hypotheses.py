@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, Format, round_to
+from ropeaudit.arithmetic.formats import FP32, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recognition.variants import CASTS
 from ropeaudit.rope.scaled import effective_base
 from ropeaudit.rope.setting import RopeSetting

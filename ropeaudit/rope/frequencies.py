@@ -14,7 +14,8 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FP64, FloatArray, Format, round_to
+from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import UnknownName
 from ropeaudit.rope import scaled
 from ropeaudit.rope.setting import RopeSetting

@@ -14,7 +14,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray as Array
-from ropeaudit.arithmetic.formats import Format, round_to
+from ropeaudit.arithmetic.formats import Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.setting import RopeSetting
 

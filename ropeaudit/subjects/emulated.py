@@ -17,7 +17,8 @@ import numpy as np
 
 from ropeaudit import __version__
 from ropeaudit.arithmetic import doubledouble as dd
-from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format, round_own, round_to
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_own, round_to
 from ropeaudit.rope.frequencies import effect, frequencies
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.scaled import attention_factor

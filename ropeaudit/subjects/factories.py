@@ -46,9 +46,9 @@ def implementation(
     Raises: UsageError, BadInput, MissingPackage.
     """
     if is_own(name):
-        from ropeaudit.subjects.calling import own_code  # in-function: most audits need neither
+        from ropeaudit.subjects.calling import loading  # in-function: most audits need neither
 
-        return own_code.load(name, order, changes or {}, alone)
+        return loading.load(name, order, changes or {}, alone)
     if changes and alone:
         raise UsageError(
             f"--set {next(iter(changes))} changes recipes, and {name} computes as it does; "

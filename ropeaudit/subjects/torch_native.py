@@ -4,7 +4,7 @@ Each stage is torch's operation in the stage's own dtype; where its operands are
 dtype, as torch promotes, and cast. What differs from `subjects.emulated` is torch's: pow, cos and sin may be
 an ulp off, pow casts a Python base to the dtype of its exponent (10000 is 9984 in bfloat16), a cast of
 float64 to 16 bits rounds twice, and sums of products run in the order of the device's kernels.
-tf32 and float8 have no torch arithmetic on a CPU: their values are rounded by `formats.round_to` and carried
+tf32 and float8 have no torch arithmetic on a CPU: their values are rounded by `rounding.round_to` and carried
 in float32. rotation_rounding "once": products and sum in float32 for a rotation of 16 bits or less,
 in float64 above, then one cast.
 

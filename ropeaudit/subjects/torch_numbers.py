@@ -2,7 +2,7 @@
 
 Native are float64, float32, float16 and bfloat16, in which torch does arithmetic: an operation is torch's
 own, and so is each cast. tf32 and the float8 formats have no torch arithmetic on a CPU: their values
-are carried in float32, operations are float32's, and each result is rounded by `formats.round_to`.
+are carried in float32, operations are float32's, and each result is rounded by `rounding.round_to`.
 Values cross between NumPy and torch exactly.
 """
 
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ropeaudit.arithmetic.formats import FloatArray, Format, round_to
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import OutOfMemory, UsageError
 from ropeaudit.subjects import torch_arrays
 

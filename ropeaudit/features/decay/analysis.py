@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import round_to
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel, scores
 from ropeaudit.engine.array_library import NUMPY, NumPyArray
 from ropeaudit.errors import BadShape, UsageError

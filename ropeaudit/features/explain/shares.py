@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FP64, Format, round_to
+from ropeaudit.arithmetic.formats import FP64, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import STAGES, Resolved
 from ropeaudit.subjects import Positions
 

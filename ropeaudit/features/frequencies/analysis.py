@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import PI, Array, precise
-from ropeaudit.arithmetic.formats import Format, round_to
+from ropeaudit.arithmetic.formats import Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Recipe, Resolved
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope.frequencies import effect, frequencies

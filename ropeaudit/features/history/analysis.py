@@ -14,7 +14,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FloatArray, Format, round_to
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case, positions_fit
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import third_party
@@ -131,7 +132,7 @@ def _one(
                         _called(instance, setting, before)
                         difference = _difference(_called(instance, setting, call), fresh)
             except Exception as error:  # whatever other people's code raises is a finding
-                reason = implementation.error_line(error)
+                reason = implementation.one_line(error)
         yield History(one.name, one.version, setting, call, kind, before, float(difference), reason)
 
 

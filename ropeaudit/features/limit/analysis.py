@@ -21,10 +21,10 @@ from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import UsageError
-from ropeaudit.features.limit import guess, proof, search
-from ropeaudit.features.limit.known import Limit
-from ropeaudit.features.limit.proof import Proof
-from ropeaudit.features.limit.search import Question
+from ropeaudit.features.limit import bound_proof, boundary_search, likely_failures
+from ropeaudit.features.limit.bound_proof import Proof
+from ropeaudit.features.limit.boundary_search import Question
+from ropeaudit.features.limit.limit_result import Limit
 from ropeaudit.features.limit.tolerance import AT_LEAST, TOLERANCE, Tolerance, tolerance
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
@@ -49,15 +49,15 @@ def limit(
     changes: Mapping[str, str] | None = None,
     **case: Any,
 ) -> Iterator[Limit]:
-    """Find how far scores meet a tolerance, for each recipe, dtype and tolerance.
+    """Yield how far scores meet a tolerance, for each recipe, dtype and tolerance.
 
     tolerances: "column=number", such as "drift_rms=1e-3". up_to: the largest offset, tokens. budget: how many
     offsets may be measured per result; by default it goes by the size of the case.
     dtypes, recipe, changes, case: as in `ropeaudit.shift`.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated: children of RopeAuditError.
 
-    >>> [found] = limit("distinct_positions=16", "fp16", "uniform", seq_len=16, heads=1)
-    >>> found.first_failure, found.proved_up_to, found.proof
+    >>> [first] = limit("distinct_positions=16", "fp16", "uniform", seq_len=16, heads=1)
+    >>> first.first_failure, first.proved_up_to, first.proof
     (2034, 2033, 'bound')
     """
     named = [recipe] if isinstance(recipe, str) else list(recipe)
@@ -65,7 +65,7 @@ def limit(
     chosen = [recipes.load(name).changed(changes or {}) for name in dict.fromkeys(named)]
     return run(
         [Case(**case)],
-        [one.resolve(fmt) for one in chosen for fmt in dict.fromkeys(formats)],
+        [chosen_recipe.resolve(fmt) for chosen_recipe in chosen for fmt in dict.fromkeys(formats)],
         [tolerance(text) for text in ([tolerances] if isinstance(tolerances, str) else tolerances)],
         up_to,
         budget,
@@ -89,16 +89,18 @@ def run(
     for case in cases:
         inputs, setting = case.load()
         positions_fit([up_to], inputs.q.shape[1])
-        for one in tolerances:
-            if one.column in AT_LEAST and one.value > inputs.q.shape[1]:
-                raise UsageError(f"--tolerance {one.column}={one.value:g}: {inputs.q.shape[1]} are all")
+        for accepted in tolerances:
+            if accepted.column in AT_LEAST and accepted.value > inputs.q.shape[1]:
+                raise UsageError(
+                    f"--tolerance {accepted.column}={accepted.value:g}: {inputs.q.shape[1]} are all"
+                )
         for recipe in resolved:
-            measured = _Measured(case, inputs, setting, recipe, up_to)
+            case_limits = _CaseLimits(case, inputs, setting, recipe, up_to)
 
             def part(share: float, start: int = done) -> None:
                 progress((start + share) / rows)
 
-            yield from measured.limits(tolerances, budget or most(case, inputs, setting), part)
+            yield from case_limits.limits(tolerances, budget or most(case, inputs, setting), part)
             done += len(tolerances)
 
 
@@ -108,7 +110,7 @@ def most(case: Case, inputs: Inputs, setting: RopeSetting) -> int:
     each = setting.clipped or (setting.scaling.kind == "dynamic" and case.length == "shifted")
     work = (heads * seq_len**2 * head_dim + _OVERHEAD) * (_EACH if each else 1)
     usual = int(max(FEWEST, _MOST * (_TYPICAL + _OVERHEAD) // work))
-    return usual + (search.WITHIN if case.maximum else 0)
+    return usual + (boundary_search.WITHIN if case.maximum else 0)
 
 
 def _check(cases: Sequence[Case], up_to: int, budget: int | None) -> None:
@@ -120,15 +122,15 @@ def _check(cases: Sequence[Case], up_to: int, budget: int | None) -> None:
     fits(max(case.check([up_to]) for case in cases))
 
 
-class _Measured:
+class _CaseLimits:
     """One subject in one case: its records so far, and what is proved of it."""
 
     def __init__(
         self, case: Case, inputs: Inputs, setting: RopeSetting, recipe: Resolved, up_to: int
     ) -> None:
         self.case, self.inputs, self.seq_len, self.recipe = case, inputs, inputs.q.shape[1], recipe
-        self.up_to, self.ranges = up_to, proof.regimes(case, setting, self.seq_len, up_to)
-        self.frozen = self.ranges != proof.regimes(
+        self.up_to, self.ranges = up_to, bound_proof.regimes(case, setting, self.seq_len, up_to)
+        self.frozen = self.ranges != bound_proof.regimes(
             replace(case, length="shifted"), setting, self.seq_len, up_to
         )
         self.on_progress: Callable[[], None] = lambda: None
@@ -141,24 +143,24 @@ class _Measured:
             run_metadata.threads(),
             lambda share: self.on_progress(),
         )
-        self.results: dict[int, Record] = {}
+        self.records: dict[int, Record] = {}
         self.proof = Proof(case, inputs, recipe, self.ranges, self.at, lambda: self.on_progress())
 
     def limits(
         self, tolerances: Sequence[Tolerance], most: int, progress: Callable[[float], None]
     ) -> list[Limit]:
-        """Search for each tolerance with up to `most` offsets; then each is judged by all of them."""
+        """Return the limits: each is searched with up to `most` offsets and judged by all that were measured."""
         bounds: list[int | None] = []
-        for one in tolerances:
+        for accepted in tolerances:
 
             def part(share: float, start: int = len(bounds)) -> None:
                 progress(start + share)
 
-            bounds.append(self.search(one, most, part))
-        return [self.limit(one, bound) for one, bound in zip(tolerances, bounds, strict=True)]
+            bounds.append(self.search(accepted, most, part))
+        return [self.limit(accepted, bound) for accepted, bound in zip(tolerances, bounds, strict=True)]
 
-    def search(self, one: Tolerance, most: int, progress: Callable[[float], None]) -> int | None:
-        """Measure what tells most of a tolerance; return up to where the bound proves it."""
+    def search(self, accepted: Tolerance, most: int, progress: Callable[[float], None]) -> int | None:
+        """Measure the offsets that decide a tolerance; return up to where the bound proves it."""
         tested = 0
         self.on_progress = lambda: progress(min(1.0, tested / most))
 
@@ -166,12 +168,12 @@ class _Measured:
             nonlocal tested
             self.measure(offsets)
             tested += len(offsets)
-            return [one.holds(self.results[offset]) for offset in offsets]
+            return [accepted.holds(self.records[offset]) for offset in offsets]
 
         test([0])
-        proved = self.proof.up_to(one)
+        proved = self.proof.up_to(accepted)
         within = -1 if self.frozen or not self.case.maximum else self.case.maximum - self.seq_len
-        search.search(
+        boundary_search.search(
             Question(
                 self.seq_len,
                 self.up_to,
@@ -185,22 +187,22 @@ class _Measured:
         )
         return proved
 
-    def limit(self, one: Tolerance, bound: int | None) -> Limit:
-        """Say what is known of a tolerance: whatever was measured counts, for other tolerances as well."""
-        held = {offset: one.holds(record) for offset, record in self.results.items()}
-        known = search.boundary(held, -1 if bound is None else bound, self.up_to)
-        at_failure = None if known.failing is None else self.results[known.failing]
-        at_measured = self.results.get(known.held_up_to)
+    def limit(self, accepted: Tolerance, bound: int | None) -> Limit:
+        """Return what is known of a tolerance; what was measured for other tolerances counts too."""
+        held = {offset: accepted.holds(record) for offset, record in self.records.items()}
+        known = boundary_search.boundary(held, -1 if bound is None else bound, self.up_to)
+        at_failure = None if known.failing is None else self.records[known.failing]
+        at_measured = self.records.get(known.held_up_to)
         changing = len(self.ranges) > 1
         return Limit(
             self.case,
-            one,
+            accepted,
             self.up_to,
             bound,
             known,
             self.frozen,
             changing,
-            self.results[0],
+            self.records[0],
             at_measured,
             at_failure,
         )
@@ -208,36 +210,36 @@ class _Measured:
     def at(self, offset: int) -> Record:
         """Return the record of an offset."""
         self.measure([offset])
-        return self.results[offset]
+        return self.records[offset]
 
     def measure(self, offsets: Sequence[int]) -> None:
-        """Have the records of these offsets."""
-        missing = [offset for offset in offsets if offset not in self.results]
+        """Measure those of these offsets that have no record yet."""
+        missing = [offset for offset in offsets if offset not in self.records]
         if missing:
-            self.results.update((record.offset, record) for record in self.run.records(missing))
+            self.records.update((record.offset, record) for record in self.run.records(missing))
 
     def guess(self, low: int, high: int, count: int) -> list[int]:
         """Return offsets of a range that are likely to fail, of each regime some."""
-        parts = [(max(low, one.first), min(high, one.last), one.setting) for one in self.ranges]
+        parts = [(max(low, regime.first), min(high, regime.last), regime.setting) for regime in self.ranges]
         parts = [part for part in parts if part[0] <= part[1]]
         axes = self.case.position_axes(self.ranges[0].setting)
         return [
             offset
             for first, last, setting in parts
-            for offset in guess.likeliest(
+            for offset in likely_failures.likeliest(
                 Emulated(self.recipe, setting, axes), self.seq_len, first, last, count // len(parts)
             )
         ]
 
     def landmarks(self) -> list[int]:
-        """Positions where something may change.
+        """Return positions where something may change.
 
         The first that a format of the angles does not hold, or that overflows it; the first with other
         frequencies; the first that the model is not made for.
         """
-        results = {one.last + self.seq_len for one in self.ranges[:-1]} | {self.case.maximum or 1}
+        positions = {regime.last + self.seq_len for regime in self.ranges[:-1]} | {self.case.maximum or 1}
         for fmt in (self.recipe.position, *self.recipe.angle):
-            results |= {fmt.first_inexact_integer}
+            positions |= {fmt.first_inexact_integer}
             if fmt.largest < UP_TO**2:
-                results |= {int(fmt.largest), int(fmt.largest * (1 + fmt.unit_roundoff / 2))}
-        return sorted(results)
+                positions |= {int(fmt.largest), int(fmt.largest * (1 + fmt.unit_roundoff / 2))}
+        return sorted(positions)

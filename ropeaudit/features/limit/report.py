@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropeaudit.audits import records
-from ropeaudit.features.limit import words
-from ropeaudit.features.limit.known import Limit
+from ropeaudit.features.limit import sentences
+from ropeaudit.features.limit.limit_result import Limit
 from ropeaudit.reports import Report, settings
 
 SCHEMA = 2
@@ -114,8 +114,8 @@ def limit_report(
         columns=list(columns or COLUMNS),
         screen=list(columns or screen),
         dispensable=() if columns else _DISPENSABLE,
-        headline=words.headline(results),
-        notes=words.notes(results),
+        headline=sentences.headline(results),
+        notes=sentences.notes(results),
         legend=f"{LEGEND}\n{_MARGIN}" if judged else LEGEND,
         metadata={"schema": SCHEMA, **metadata},
     )

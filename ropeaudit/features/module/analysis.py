@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import parse, round_to
+from ropeaudit.arithmetic.formats import parse
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput
 from ropeaudit.features.module import drift
 from ropeaudit.features.module.expected import Expected, fits, guessed, pairs_of

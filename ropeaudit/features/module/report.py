@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import parse, round_to
+from ropeaudit.arithmetic.formats import parse
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.features.module.analysis import FREQUENCIES, ROWS, Buffer
 from ropeaudit.features.module.drift import FAR, NEAR

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FloatArray, Format, round_to
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.engine import plan
 from ropeaudit.engine.kernel import Side

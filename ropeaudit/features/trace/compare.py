@@ -48,9 +48,9 @@ class Likeness:
 
 def nearest(likely: Sequence[Likeness]) -> list[Likeness]:
     """Return those that none is nearer than: of ties those whose dtypes differ least from the seen ones."""
-    near = [one for one in likely if one.distance <= likely[0].distance * (1 + _TIE) + 1e-12]
-    fewest = min((len(one.differing) for one in near), default=0)
-    return [one for one in near if len(one.differing) == fewest]
+    near = [like for like in likely if like.distance <= likely[0].distance * (1 + _TIE) + 1e-12]
+    fewest = min((len(like.differing) for like in near), default=0)
+    return [like for like in near if len(like.differing) == fewest]
 
 
 def compared(
@@ -68,10 +68,10 @@ def compared(
         other = others[offset]
         both = np.isfinite(seen).all(axis=2) & np.isfinite(other).all(axis=2)
         alike = np.array_equal(np.isfinite(seen), np.isfinite(other))
-        own = likeness.apart(seen[both], exact[offset][both]) if both.any() else 0.0
-        missed = likeness.apart(seen[both], other[both]) if both.any() else 0.0
-        missed /= max(own, _FINEST * (COMPARED + abs(offset)))
-        distance = max(distance, missed if alike else math.inf)
+        own_error = likeness.rms_difference(seen[both], exact[offset][both]) if both.any() else 0.0
+        difference = likeness.rms_difference(seen[both], other[both]) if both.any() else 0.0
+        difference /= max(own_error, _FINEST * (COMPARED + abs(offset)))
+        distance = max(distance, difference if alike else math.inf)
         equal.append(float(np.mean((seen == other) | (np.isnan(seen) & np.isnan(other)))))
     profile = max(_factor(drifts[offset], other_drifts[offset]) for offset in vectors)
     return Likeness(group, distance, float(np.mean(equal)), profile, _differing(group.resolved, stages))
@@ -85,11 +85,11 @@ def _factor(first: float, second: float) -> float:
     return high / low if low else (1.0 if not high else math.inf)
 
 
-def expected(one: Resolved) -> dict[str, str]:
+def expected(resolved: Resolved) -> dict[str, str]:
     """Return stage -> dtype that a recipe rounds to there."""
-    before = {"position": one.position, "frequency": one.frequency[1], "angle": one.angle[1]}
-    table = min(one.trig, one.table or one.trig, key=lambda fmt: fmt.precision)
-    after = {"trig": one.trig, "table": table, "rotation": one.rotation, "output": one.output}
+    before = {"position": resolved.position, "frequency": resolved.frequency[1], "angle": resolved.angle[1]}
+    table = min(resolved.trig, resolved.table or resolved.trig, key=lambda fmt: fmt.precision)
+    after = {"trig": resolved.trig, "table": table, "rotation": resolved.rotation, "output": resolved.output}
     return {stage: fmt.name for stage, fmt in (before | after).items()}
 
 
@@ -101,10 +101,10 @@ def narrowest(stage: Stage) -> str:
     return min(names, key=lambda name: widths.index(name) if name in widths else -1)
 
 
-def _differing(one: Resolved, stages: Sequence[Stage]) -> tuple[str, ...]:
+def _differing(resolved: Resolved, stages: Sequence[Stage]) -> tuple[str, ...]:
     """The stages that were seen in a dtype other than the recipe's; trig is judged as the table."""
-    right, there = expected(one), {stage.name for stage in stages}
-    judged = [
+    right, there = expected(resolved), {stage.name for stage in stages}
+    comparable = [
         stage for stage in stages if stage.name in right and (stage.name, "table" in there) != ("trig", True)
     ]
-    return tuple(stage.name for stage in judged if narrowest(stage) != right[stage.name])
+    return tuple(stage.name for stage in comparable if narrowest(stage) != right[stage.name])

@@ -28,7 +28,7 @@ def torch() -> Any:
     return module
 
 
-def built(x: FloatArray, dtype: Format, engine: Engine) -> Any:
+def new_array(x: FloatArray, dtype: Format, engine: Engine) -> Any:
     """Return a new array in a dtype; nothing is rounded."""
     if engine == "torch":
         return torch_arrays.to_torch(x, dtype).clone()
@@ -38,35 +38,35 @@ def built(x: FloatArray, dtype: Format, engine: Engine) -> Any:
     return x.astype(kind or np.dtype(dtype.name))
 
 
-def values(results: Any) -> tuple[FloatArray, str]:
-    """Return the numbers of a tensor or an array, as a copy, and the name of its dtype."""
-    if isinstance(results, np.ndarray):
-        if results.dtype.kind not in "fV" or results.dtype == object:
-            raise WrongShape(f"returns an array of {results.dtype}")
-        wide = np.float64 if results.dtype == np.float64 else np.float32
-        return np.array(results, dtype=wide), str(results.dtype)
-    if not isinstance(results, torch().Tensor):
-        raise WrongShape(f"returns {type(results).__name__} instead of an array")
-    if not results.is_floating_point():
-        raise WrongShape(f"returns a tensor of {str(results.dtype).removeprefix('torch.')}")
-    return torch_arrays.to_numpy(results).copy(), str(results.dtype).removeprefix("torch.")
+def values(array: Any) -> tuple[FloatArray, str]:
+    """Return a copy of the numbers of a tensor or an array, and the name of its dtype. Raises: WrongShape."""
+    if isinstance(array, np.ndarray):
+        if array.dtype.kind not in "fV" or array.dtype == object:
+            raise WrongShape(f"returns an array of {array.dtype}")
+        wide = np.float64 if array.dtype == np.float64 else np.float32
+        return np.array(array, dtype=wide), str(array.dtype)
+    if not isinstance(array, torch().Tensor):
+        raise WrongShape(f"returns {type(array).__name__} instead of an array")
+    if not array.is_floating_point():
+        raise WrongShape(f"returns a tensor of {str(array.dtype).removeprefix('torch.')}")
+    return torch_arrays.to_numpy(array).copy(), str(array.dtype).removeprefix("torch.")
 
 
-def parts(results: Any, both: bool) -> tuple[Any, Any]:
-    """Return the rotated vector, and the rotated keys where both were given."""
-    if not isinstance(results, (tuple, list)):
-        return results, None
-    if both and len(results) >= 2:
-        return results[0], results[1]
-    if len(results) == 1:
-        return results[0], None
-    raise WrongShape(f"returns {len(results)} things for one array")
+def parts(returned: Any, both: bool) -> tuple[Any, Any]:
+    """Return the rotated vector, and the rotated keys where both were given. Raises: WrongShape."""
+    if not isinstance(returned, (tuple, list)):
+        return returned, None
+    if both and len(returned) >= 2:
+        return returned[0], returned[1]
+    if len(returned) == 1:
+        return returned[0], None
+    raise WrongShape(f"returns {len(returned)} things for one array")
 
 
-def quietly(function: Any, plain: list[Any], named: dict[str, Any]) -> Any:
+def quietly(function: Any, positional: list[Any], named: dict[str, Any]) -> Any:
     """Call without gradients; overflows and nans are findings, and no warnings."""
     with np.errstate(all="ignore"):
-        if any(type(value).__module__.startswith("torch") for value in (*plain, *named.values())):
+        if any(type(value).__module__.startswith("torch") for value in (*positional, *named.values())):
             with torch().no_grad():
-                return function(*plain, **named)
-        return function(*plain, **named)
+                return function(*positional, **named)
+        return function(*positional, **named)

@@ -51,7 +51,8 @@ class Alike:
         """Return q and k rotated, a batch element at a time."""
         rows = at if at.ndim == 2 else [at] * len(q)
         first, second = (
-            np.stack([self.rotate(some, row) for some, row in zip(x, rows, strict=True)]) for x in (q, k)
+            np.stack([self.rotate(element, row) for element, row in zip(x, rows, strict=True)])
+            for x in (q, k)
         )
         return first, second
 
@@ -68,14 +69,14 @@ class Implementation(Protocol):
     layouts: tuple[Layout, ...]
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Say why a setting or dtype is not taken; empty where it is."""
+        """Return why a setting or dtype is not taken; empty where it is."""
 
     def fresh(self, setting: RopeSetting, dtype: Format) -> Rotate:
         """Return the function of a new instance, which has seen no other dtype and no other positions."""
 
 
 @dataclass(slots=True)
-class _Table:
+class _Instance:
     """One instance at some positions. Instances may keep state: one thread at a time calls them."""
 
     rotator: Rotator
@@ -101,13 +102,13 @@ class Called:
 
     def stages(self) -> dict[str, str]:
         """Return what is known: how q, k and the scores are held; the order of axes that was asked for."""
-        held = {"input": self.input.name, "accumulate": self.accumulate.name, "score": self.score.name}
+        formats = {"input": self.input.name, "accumulate": self.accumulate.name, "score": self.score.name}
         order = getattr(self.implementation, "order", None)
         changed: Mapping[str, str] = getattr(self.implementation, "changes", {})
-        return {**held, **changed} | ({"order": order.lower()} if order else {})
+        return {**formats, **changed} | ({"order": order.lower()} if order else {})
 
     def refusal(self, seq_len: int, offset: int) -> str:
-        """Say why positions offset ... offset + seq_len - 1 cannot be audited: try the first and the last."""
+        """Return why positions from `offset` on are refused; the first and the last of them are tried."""
         if reason := refusal(self.implementation, self.setting, self.dtype):
             return reason
         ends = np.unique(np.array([0, seq_len - 1]))
@@ -117,44 +118,44 @@ class Called:
             except RopeAuditError:
                 raise
             except Exception as error:  # whatever other people's code raises is a finding
-                return error_line(error)
+                return one_line(error)
         return ""
 
     def table(self, positions: Positions, offset: int) -> Any:
         """Return a new instance and the positions at which it is to rotate."""
-        return _Table(self.rotator(), positions + offset, threading.Lock())
+        return _Instance(self.rotator(), positions + offset, threading.Lock())
 
     def rotator(self) -> Rotator:
         """Return a new instance."""
-        own = getattr(self.implementation, "turning", None)
-        if own is None:
+        make = getattr(self.implementation, "rotator", None)
+        if make is None:
             return Alike(self.implementation.fresh(self.setting, self.dtype))
-        built: Rotator = own(self.setting, self.dtype)
-        return built
+        rotator: Rotator = make(self.setting, self.dtype)
+        return rotator
 
     def by_batch(self) -> bool:
-        """Whether it takes positions of each batch element."""
+        """Return whether it takes positions of each batch element."""
         fit = getattr(self.implementation, "fit", None)
         return fit is not None and fit(self.setting).rows is not None
 
-    def rotate(self, x: FloatArray, table: _Table) -> FloatArray:
+    def rotate(self, x: FloatArray, table: _Instance) -> FloatArray:
         """Return x rotated by the implementation, as q. Shapes: (s, d) -> (s, d)."""
-        return self._rotated(x, table, key=False)
+        return self._rotate(x, table, key=False)
 
-    def rotate_key(self, x: FloatArray, table: _Table) -> FloatArray:
+    def rotate_key(self, x: FloatArray, table: _Instance) -> FloatArray:
         """Return x rotated by the implementation, as k. Shapes: (s, d) -> (s, d)."""
-        return self._rotated(x, table, key=True)
+        return self._rotate(x, table, key=True)
 
-    def _rotated(self, x: FloatArray, table: _Table, key: bool) -> FloatArray:
+    def _rotate(self, x: FloatArray, table: _Instance, key: bool) -> FloatArray:
         given = np.ascontiguousarray(x, dtype=self.dtype.carrier)[None]
         with table.lock:
-            result = table.rotator.one(given, table.positions, key)
-        if result.shape != given.shape:
-            raise ValueError(f"it returns the shape {result.shape[1:]} for {given.shape[1:]}")
-        return np.ascontiguousarray(result[0])
+            rotated = table.rotator.one(given, table.positions, key)
+        if rotated.shape != given.shape:
+            raise ValueError(f"it returns the shape {rotated.shape[1:]} for {given.shape[1:]}")
+        return np.ascontiguousarray(rotated[0])
 
     def distinct_positions(self, positions: Positions) -> int:
-        """Count the positions that turn a vector of ones differently, and to finite numbers."""
+        """Return how many positions rotate a vector of ones differently, and to finite numbers."""
         rotated = self.rotate(np.ones((positions.size, self.setting.head_dim)), self.table(positions, 0))
         finite = rotated[np.isfinite(rotated).all(axis=1)]
         return int(np.unique(finite, axis=0).shape[0])
@@ -172,16 +173,16 @@ def runs(positions: Positions) -> Iterator[tuple[slice, int]]:
 
 
 def refusal(implementation: Implementation, setting: RopeSetting, dtype: Format) -> str:
-    """Say why an implementation does not take a setting or dtype; empty where it does."""
+    """Return why an implementation does not take a setting or dtype; empty where it does."""
     if setting.layout not in implementation.layouts:
-        own = " or ".join(implementation.layouts)
-        return f"it pairs dims in the layout {own} alone; type --layout {own}"
+        layouts = " or ".join(implementation.layouts)
+        return f"it pairs dims in the layout {layouts} alone; type --layout {layouts}"
     if setting.clipped:
         return "it has no clipped angles; leave out --clip"
     return implementation.refuses(setting, dtype)
 
 
-def error_line(error: Exception) -> str:
-    """Return an exception in a line."""
+def one_line(error: Exception) -> str:
+    """Return the type and the message of an exception on one line, 200 characters at most."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -45,7 +45,7 @@ LENGTH = 2**18  # positions of a module that wants to know how many; grown where
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class Signature:
     """One way to call: the role of each argument, with its keyword where it is passed by one."""
 
     arguments: tuple[tuple[str | None, str], ...]
@@ -59,29 +59,37 @@ class Form:
         return f"f({', '.join(name or role for name, role in self.arguments)})"
 
 
-def forms(function: Any, name: str) -> list[Form]:
+@dataclass(frozen=True, slots=True)
+class _Parameters:
+    """The parameters of a function, without *args and **kwargs; `variadic`: it takes *args."""
+
+    fixed: tuple[inspect.Parameter, ...]
+    variadic: bool
+
+    @property
+    def needed(self) -> list[inspect.Parameter]:
+        """Those without a default."""
+        return [parameter for parameter in self.fixed if parameter.default is parameter.empty]
+
+    @property
+    def roles(self) -> dict[str, str | None]:
+        """Name -> role; None where the name says nothing."""
+        return {parameter.name: _ROLE.get(parameter.name.lower()) for parameter in self.fixed}
+
+
+def possible_signatures(function: Any, name: str) -> list[Signature]:
     """Return the ways in which a function may be called, likeliest first. Raises: UsageError."""
     parameters = _parameters(function)
     if parameters is None:
-        return [_by_number(roles) for count in _BY_NUMBER for roles in _BY_NUMBER[count]]
-    fixed = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-    needed = [one for one in fixed if one.default is one.empty]
-    results = [form] if (form := _by_name(fixed)) else []
-    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
-        counts = [count for count in _BY_NUMBER if count >= len(needed)]
-    else:
-        counts = [count for count in (len(needed), len(fixed)) if len(needed) <= count <= len(fixed)]
-    if all(one.kind is not one.KEYWORD_ONLY for one in needed):
-        results += [
-            _by_number(roles) for count in dict.fromkeys(counts) for roles in _BY_NUMBER.get(count, ())
-        ]
-    if not results:
-        names = ", ".join(one.name for one in needed) or "none"
+        return _positional_signatures(list(_BY_NUMBER))
+    likely = [*_named_signature(parameters), *_positional_signatures(_argument_counts(parameters))]
+    if not likely:
+        names = ", ".join(parameter.name for parameter in parameters.needed) or "none"
         raise UsageError(
             f"{name} needs the arguments {names}; what to give it is not known: audit a wrapper "
             "f(x, positions), f(q, k, positions), f(x, cos, sin) or f(q, k, cos, sin)"
         )
-    return list(dict.fromkeys(results))
+    return list(dict.fromkeys(likely))
 
 
 def building(function: Any) -> dict[str, str] | None:
@@ -89,92 +97,100 @@ def building(function: Any) -> dict[str, str] | None:
     parameters = _parameters(function)
     if parameters is None:
         return {}
-    roles = {one.name: _ROLE.get(one.name.lower()) for one in parameters}
-    needed = [
-        one.name
-        for one in parameters
-        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-    ]
+    roles, needed = parameters.roles, {parameter.name for parameter in parameters.needed}
     if any(roles[name] not in _BUILDING for name in needed):
         return None
-    requested = {name: role for name, role in roles.items() if role in ("base", "dim") or name in needed}
-    return {name: role for name, role in requested.items() if role is not None}
+    return {
+        name: role for name, role in roles.items() if role and (role in ("base", "dim") or name in needed)
+    }
 
 
 def is_factory(function: Any) -> bool:
     """Return whether a function takes no vectors, so that it must be one that returns what does."""
     parameters = _parameters(function)
-    if parameters is None or building(function) is None:
+    if parameters is None or parameters.variadic or building(function) is None:
         return False
-    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
-        return False
-    return not any(_ROLE.get(one.name.lower()) in ("q", "k", "x") for one in parameters)
+    return not {"q", "k", "x"} & set(parameters.roles.values())
 
 
 def wants_numpy(function: Any) -> bool:
     """Return whether annotations, or what its module imports, speak of NumPy and not of torch."""
     called = getattr(function, "forward", function)
-    message = " ".join(str(note) for note in getattr(called, "__annotations__", {}).values())
-    if "Tensor" in message or "torch" in message:
+    annotations = " ".join(str(note) for note in getattr(called, "__annotations__", {}).values())
+    if "Tensor" in annotations or "torch" in annotations:
         return False
-    if "ndarray" in message or "NDArray" in message or "numpy" in message:
+    if "ndarray" in annotations or "NDArray" in annotations or "numpy" in annotations:
         return True
-    space = getattr(inspect.unwrap(called), "__globals__", {})
-    modules = {getattr(value, "__name__", "") for value in space.values() if inspect.ismodule(value)}
+    names = getattr(inspect.unwrap(called), "__globals__", {})
+    modules = {getattr(value, "__name__", "") for value in names.values() if inspect.ismodule(value)}
     roots = {module.partition(".")[0] for module in modules}
     return "numpy" in roots and "torch" not in roots
 
 
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter] | None:
-    """The parameters of a function, of a module's forward, of a class's __init__; None if nobody knows."""
+def _parameters(function: Callable[..., Any]) -> _Parameters | None:
+    """Return those of a function, of a module's forward, of a class's __init__; None if nobody knows."""
     forward = getattr(function, "forward", None)
     if forward is not None and not inspect.isclass(function):
         function = forward
     try:
-        return list(inspect.signature(function).parameters.values())
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return None
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    fixed = tuple(parameter for parameter in parameters if parameter.kind not in variadic)
+    return _Parameters(fixed, any(parameter.kind is variadic[0] for parameter in parameters))
 
 
-def _by_number(roles: tuple[str, ...]) -> Form:
-    return Form(tuple((None, role) for role in roles))
+def _argument_counts(parameters: _Parameters) -> list[int]:
+    """Return with how many arguments a function may be called by position, the likeliest number first."""
+    needed, fixed = parameters.needed, parameters.fixed
+    if any(parameter.kind is parameter.KEYWORD_ONLY for parameter in needed):
+        return []
+    if parameters.variadic:
+        return [count for count in _BY_NUMBER if count >= len(needed)]
+    return list(dict.fromkeys((len(needed), len(fixed))))
 
 
-def _by_name(parameters: list[inspect.Parameter]) -> Form | None:
-    """The form that the names of the arguments speak of; None if a needed one is not known."""
-    roles = {one.name: _ROLE.get(one.name.lower()) for one in parameters}
-    needed = {one.name for one in parameters if one.default is one.empty}
-    if any(roles[name] is None for name in needed):
-        return None
-    there = [role for role in roles.values() if role]
-    if not {"q", "x"} & set(there):
-        return None
-    stored = _where(roles, needed)
-    if stored is None:
-        return None
-    taken = {"q", "k", "x", *stored, *_EXTRA} | {roles[name] for name in needed}
-    chosen: dict[str, tuple[str | None, str]] = {}
-    for one in parameters:
-        role = roles[one.name]
-        if role is None or role not in taken:
-            continue
-        chosen.setdefault(role, (None if one.kind is one.POSITIONAL_ONLY else one.name, role))
-    return Form(tuple(chosen.values()))
+def _positional_signatures(counts: list[int]) -> list[Signature]:
+    """Return the signatures with these numbers of arguments, all of them positional."""
+    return [
+        Signature(tuple((None, role) for role in roles))
+        for count in counts
+        for roles in _BY_NUMBER.get(count, ())
+    ]
 
 
-def _where(roles: dict[str, str | None], needed: set[str]) -> tuple[str, ...] | None:
-    """Which arguments say where tokens stand; those that are needed first, so that none shifts twice."""
+def _named_signature(parameters: _Parameters) -> list[Signature]:
+    """Return the signature that the names of the arguments speak of; none if a needed one is not known."""
+    roles, needed = parameters.roles, {parameter.name for parameter in parameters.needed}
+    if any(roles[name] is None for name in needed) or not {"q", "x"} & set(roles.values()):
+        return []
+    placing = _position_arguments(roles, needed)
+    if placing is None:
+        return []
+    taken = {"q", "k", "x", *placing, *_EXTRA} | {roles[name] for name in needed}
+    arguments: dict[str, tuple[str | None, str]] = {}
+    for parameter in parameters.fixed:
+        role = roles[parameter.name]
+        if role is not None and role in taken:
+            keyword = None if parameter.kind is parameter.POSITIONAL_ONLY else parameter.name
+            arguments.setdefault(role, (keyword, role))
+    return [Signature(tuple(arguments.values()))]
+
+
+def _position_arguments(roles: dict[str, str | None], needed: set[str]) -> tuple[str, ...] | None:
+    """Return the arguments that say where tokens stand, needed ones first, so that none shifts twice."""
     for names in (needed, set(roles)):
-        there = {roles[name] for name in names}
+        present = {roles[name] for name in names}
         for role in _POSITIONAL:
-            if role in there:
+            if role in present:
                 return (role, "sin") if role == "cos" else (role,)
     return None
 
 
-def described(tried: Iterator[tuple[Form, str]]) -> str:
+def described(attempts: Iterator[tuple[Signature, str]]) -> str:
     """Return what was tried and what became of it, in a line."""
-    message: dict[str, str] = {}
-    for form, reason in tried:
-        message.setdefault(str(form), reason)
-    return "; ".join(f"{form}: {reason}" for form, reason in list(message.items())[:4])
+    reasons: dict[str, str] = {}
+    for signature, reason in attempts:
+        reasons.setdefault(str(signature), reason)
+    return "; ".join(f"{signature}: {reason}" for signature, reason in list(reasons.items())[:4])

@@ -15,7 +15,8 @@ import numpy as np
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP64, Format, round_to
+from ropeaudit.arithmetic.formats import FP64, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.frequencies import unscaled
 from ropeaudit.rope.scaled import attention_factor, effective_base

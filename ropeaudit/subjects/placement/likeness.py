@@ -14,7 +14,8 @@ import numpy as np
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, FloatArray, Format, round_to
+from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
@@ -101,7 +102,7 @@ def emulated(one: Resolved, setting: RopeSetting, x: Array, offset: int) -> Floa
     return np.stack([subject.rotate(round_to(head, subject.input), table) for head in x])
 
 
-def apart(results: FloatArray, other: FloatArray) -> float:
+def rms_difference(results: FloatArray, other: FloatArray) -> float:
     """Return the RMS distance of two arrays; inf where either is not finite."""
     with np.errstate(invalid="ignore", over="ignore"):
         value = float(np.sqrt(np.mean((results.astype(np.float64) - other) ** 2)))
@@ -123,20 +124,20 @@ def named(
     is all of `results`; without it the nearest is returned. Shapes: x (h, s, d).
     """
     exact = rotated(x, np.arange(x.shape[1]) + offset, setting)
-    missed = apart(results, seen(exact))
+    missed = rms_difference(results, seen(exact))
     if not np.isfinite(missed):
-        return _nonfinite(results, x, setting, dtype, offset, seen)
+        return _named_nonfinite(results, x, setting, dtype, offset, seen)
     plain = [(str(group), emulated(group.resolved, setting, x, offset)) for group in variants(dtype)]
     nearest, distance = "", _CLEAR * missed
-    for text, other_vectors in (*_rotated(x, setting, offset), *plain):
-        if (size := apart(results, other := seen(other_vectors))) < distance and (
+    for text, other_vectors in (*_faulty(x, setting, offset), *plain):
+        if (size := rms_difference(results, other := seen(other_vectors))) < distance and (
             not explains or explains(other)
         ):
             nearest, distance = text, size
     return nearest or _heads(results, seen(exact))
 
 
-def _rotated(x: Array, setting: RopeSetting, offset: int) -> Iterator[tuple[str, FloatArray]]:
+def _faulty(x: Array, setting: RopeSetting, offset: int) -> Iterator[tuple[str, FloatArray]]:
     """Yield what usual faults turn x into, in float64. Shapes: x (h, s, d)."""
     at = np.arange(x.shape[1], dtype=np.int64) + offset
     for fault in faults(setting):
@@ -160,7 +161,7 @@ def base_of(results: FloatArray, x: Array, setting: RopeSetting) -> float:
     return float(np.exp(np.median(logs))) if logs.size else float("nan")
 
 
-def _nonfinite(
+def _named_nonfinite(
     results: FloatArray,
     x: Array,
     setting: RopeSetting,

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.arithmetic.formats import FloatArray, Format, round_to
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
@@ -261,4 +262,4 @@ def _apart(results: FloatArray, other: FloatArray) -> float:
     nonfinite = ~np.isfinite(results)
     if not np.array_equal(nonfinite, ~np.isfinite(other)):
         return float("inf")
-    return likeness.apart(np.where(nonfinite, 0, results), np.where(nonfinite, 0, other))
+    return likeness.rms_difference(np.where(nonfinite, 0, results), np.where(nonfinite, 0, other))

@@ -44,7 +44,7 @@ def likeliest(subject: Emulated, seq_len: int, low: int, high: int, count: int) 
 
 
 def _spread(subject: Emulated, seq_len: int, first: int, last: int) -> Array:
-    """Variance of the angles' errors over a sequence, summed over pairs. Shapes: -> (last - first,)."""
+    """Return the variance of angle errors over a sequence, summed over pairs. Shapes: -> (last - first,)."""
     positions = np.arange(first, last + seq_len - 1, dtype=np.int64)
     theta = 2 * np.pi * exact_scores.rotations_per_token(subject.setting)[0]
     with np.errstate(all="ignore"):
@@ -54,12 +54,12 @@ def _spread(subject: Emulated, seq_len: int, first: int, last: int) -> Array:
             errors *= subject.axes.moved()
         errors -= errors.mean(axis=0)
         mean = _windows(errors, seq_len) / seq_len
-        result = (_windows(errors**2, seq_len) / seq_len - mean**2).sum(axis=1)
-    return np.where(np.isfinite(result), result, np.inf)
+        variance = (_windows(errors**2, seq_len) / seq_len - mean**2).sum(axis=1)
+    return np.where(np.isfinite(variance), variance, np.inf)
 
 
 def _windows(x: Array, size: int) -> Array:
-    """Sums of `size` rows after one another. Shapes: (n, p) -> (n - size + 1, p)."""
+    """Return sums of `size` rows after one another. Shapes: (n, p) -> (n - size + 1, p)."""
     sums = np.cumsum(x, axis=0)
     sums[size:] -= sums[:-size].copy()
     return sums[size - 1 :]

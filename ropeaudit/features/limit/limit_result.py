@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
-from ropeaudit.features.limit.search import Boundary
+from ropeaudit.features.limit.boundary_search import Boundary
 from ropeaudit.features.limit.tolerance import Tolerance
 
 Proved: TypeAlias = Literal["bound", "exhaustive", "none"]

@@ -20,9 +20,9 @@ _CHUNK, _LARGEST_CHUNK = 16, 128  # offsets tested at once, of a list that is wa
 _SECTIONS = 3  # offsets tested at once between one that holds and one that fails
 _BESIDE = 16  # offsets tested beside a boundary
 _GUESSED = 32  # offsets that a guess names at once
-_SPREAD = 24  # offsets tested all over what holds: kept back for that
+_SPREAD = 24  # offsets tested all over what holds: reserved for that
 WITHIN = 16  # offsets tested for the sake of those that matter most
-_LAST = 36  # tests kept back for a failure that the spread ones find
+_LAST = 36  # tests reserved for a failure that the spread ones find
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,18 @@ class Boundary:
     exhaustive: bool
 
 
-def boundary(results: Mapping[int, bool], proved: int, up_to: int) -> Boundary:
-    """Sum up tests: offset -> whether it holds. proved: offsets up to this one hold without a test."""
-    failing = min((offset for offset, good in results.items() if not good), default=None)
+def boundary(tested: Mapping[int, bool], proved: int, up_to: int) -> Boundary:
+    """Return what tests say together.
+
+    tested: offset -> whether it holds. proved: offsets up to this one hold without a test.
+    """
+    failing = min((offset for offset, good in tested.items() if not good), default=None)
     top = up_to if failing is None else failing - 1
-    held = {offset for offset, good in results.items() if good and offset <= top}
+    held = {offset for offset, good in tested.items() if good and offset <= top}
     known = min(proved, top)
     while known + 1 in held:
         known += 1
-    return Boundary(known, max(held, default=-1), len(held), failing, len(results), known == top)
+    return Boundary(known, max(held, default=-1), len(held), failing, len(tested), known == top)
 
 
 def search(question: Question, test: Test, guess: Guess = lambda *_: ()) -> Boundary:
@@ -76,22 +79,44 @@ def search(question: Question, test: Test, guess: Guess = lambda *_: ()) -> Boun
 
     test: offsets -> whether each holds. guess: offsets of a range that are the likeliest to fail.
     """
-    return _Search(question, test, guess).run()
+    return _BoundarySearch(question, test, guess).run()
 
 
-class _Search:
+class _Budget:
+    """How many offsets may still be tested; some may be reserved for later."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.spent = most, 0
+
+    def left(self, reserved: int = 0) -> int:
+        """Return how many tests are left beside the reserved ones; below 0 where these are spent too."""
+        return self.most - self.spent - reserved
+
+    def affordable(self, offsets: list[int], reserved: int = 0) -> list[int]:
+        """Return the first of the offsets, as many as may be tested."""
+        return offsets[: max(0, self.left(reserved))]
+
+    def spend(self, count: int) -> None:
+        """Count tests that are done."""
+        self.spent += count
+
+
+class _BoundarySearch:
+    """The offsets tested so far, and which of them hold."""
+
     def __init__(self, question: Question, test: Test, guess: Guess) -> None:
         self.question, self.test, self.guess = question, test, guess
-        self.results: dict[int, bool] = {}
+        self.budget = _Budget(question.most)
+        self.tested: dict[int, bool] = {}
         self.held: set[int] = set()
         self.failing: int | None = None  # the lowest known
         self.guessed = False
 
     def run(self) -> Boundary:
-        """Search, and make sure that the last offset of which nothing bad is known was tested itself."""
+        """Return the boundary; the last offset of which no failure is known is always tested itself."""
         q = self.question
         self.ask([0])
-        if self.failing is None and q.up_to - max(q.proved, 0) <= self.left():  # 0 is tested already
+        if self.failing is None and q.up_to - max(q.proved, 0) <= self.budget.left():  # 0 is tested already
             self.walk(range(q.proved + 1, q.up_to + 1))
         elif self.failing is None:
             inner = WITHIN if q.within > q.proved else 0
@@ -101,60 +126,56 @@ class _Search:
         top = self.top()
         if 0 <= top <= q.proved and top not in self.held:
             self.record([top])
-        return boundary(self.results, q.proved, q.up_to)
+        return boundary(self.tested, q.proved, q.up_to)
 
     def innermost(self, count: int) -> Sequence[int]:
-        """Name the last offset that matters most, and those below it that are the likeliest to fail."""
+        """Return the last offset that matters most, and those below it that are the likeliest to fail."""
         last = min(self.question.within, self.top())
         return [last, *self.guess(self.question.proved + 1, last, count - 1)] if count else []
 
-    def left(self, stored: int = 0) -> int:
-        """How many tests are left, some being kept back."""
-        return self.question.most - len(self.results) - stored
-
-    def ask(self, offsets: Iterable[int], stored: int = 0) -> None:
-        """Test offsets below the lowest failing one, as far as the tests go."""
-        top = self.top() + 1
+    def ask(self, offsets: Iterable[int], reserved: int = 0) -> None:
+        """Test offsets below the lowest failing one, as far as the budget goes."""
         low = self.question.proved if self.held else -1  # 0 is always tested, and first
-        some = sorted({offset for offset in offsets if low < offset < top} - self.held)
-        self.record(some[: max(0, self.left(stored))])
+        open_offsets = sorted({offset for offset in offsets if low < offset <= self.top()} - self.held)
+        self.record(self.budget.affordable(open_offsets, reserved))
 
-    def record(self, some: Sequence[int]) -> None:
-        """Test these offsets."""
-        results = dict(zip(some, self.test(some) if some else (), strict=True))
-        self.results |= results
-        self.held.update(offset for offset, good in results.items() if good)
-        self.failing = min((o for o, good in results.items() if not good), default=self.failing)
+    def record(self, offsets: Sequence[int]) -> None:
+        """Test these offsets, whatever the budget says."""
+        holds = dict(zip(offsets, self.test(offsets) if offsets else (), strict=True))
+        self.budget.spend(len(holds))
+        self.tested |= holds
+        self.held.update(offset for offset, good in holds.items() if good)
+        self.failing = min((offset for offset, good in holds.items() if not good), default=self.failing)
 
     def walk(self, offsets: Sequence[int]) -> None:
         """Test upwards, some at a time, until one fails."""
         before, start, size = self.failing, 0, _CHUNK
-        while start < len(offsets) and self.failing == before and self.left() > 0:
+        while start < len(offsets) and self.failing == before and self.budget.left() > 0:
             self.ask(offsets[start : start + size])
             start, size = start + size, min(2 * size, _LARGEST_CHUNK)
 
     def refine(self) -> None:
         """Look for failures below the lowest one, until there is no news or no test is left."""
-        low, stored, known = self.question.proved + 1, _SPREAD + _LAST, -2
-        while known != self.top() and self.left(stored) > 0:
-            if self.failing is not None and self.failing - low <= self.left():
+        low, reserved, known = self.question.proved + 1, _SPREAD + _LAST, -2
+        while known != self.top() and self.budget.left(reserved) > 0:
+            if self.failing is not None and self.failing - low <= self.budget.left():
                 self.walk(range(low, self.failing))
                 return
-            self.cut(stored)
+            self.cut(reserved)
             known = self.top()
-            self.ask(range(known - _BESIDE, known + 1), stored)
-            self.ask(self.guess(low, known, _GUESSED), stored)
+            self.ask(range(known - _BESIDE, known + 1), reserved)
+            self.ask(self.guess(low, known, _GUESSED), reserved)
             self.guessed = True
-        self.ask(spread(low, self.top(), self.left(_LAST)), _LAST)
+        self.ask(spread(low, self.top(), self.budget.left(_LAST)), _LAST)
         self.cut(0)
 
     def top(self) -> int:
-        """The highest offset below the lowest failing one."""
+        """Return the highest offset below the lowest failing one."""
         return self.question.up_to if self.failing is None else self.failing - 1
 
-    def cut(self, stored: int) -> None:
+    def cut(self, reserved: int) -> None:
         """Narrow the gap between the lowest failure and what holds below it, until they are neighbours."""
-        while self.failing is not None and self.left(stored) > 0:
+        while self.failing is not None and self.budget.left(reserved) > 0:
             low = max(self.question.proved, max((x for x in self.held if x < self.failing), default=-1))
             gap = self.failing - low
             if gap <= 1:
@@ -162,7 +183,7 @@ class _Search:
             parts = {low + max(1, gap * i // (_SECTIONS + 1)) for i in range(1, _SECTIONS + 1)}
             if self.guessed and gap > 4 * self.question.seq_len:  # a guess is about right: stay beside it
                 parts = {low + gap // 2, *(self.failing - self.question.seq_len // i for i in (1, 4))}
-            self.ask(parts, stored)
+            self.ask(parts, reserved)
 
 
 def grid(question: Question) -> list[int]:
@@ -171,10 +192,8 @@ def grid(question: Question) -> list[int]:
     At a power of two and at a landmark: the last sequence before it, the first with it, and with one beyond.
     """
     s, up_to = question.seq_len, question.up_to
-    results = {*question.landmarks}
-    for e in range((up_to + s).bit_length() + 1):
-        results.add(2**e)
-    places = {p - s + i for p in results for i in (0, 1, 2)}
+    powers = {2**e for e in range((up_to + s).bit_length() + 1)}
+    places = {position - s + i for position in powers | {*question.landmarks} for i in (0, 1, 2)}
     places |= {offset for e in range(up_to.bit_length()) for offset in (2**e, *_between(2**e))} | {up_to}
     return sorted(offset for offset in places if question.proved < offset <= up_to)
 

@@ -36,24 +36,24 @@ class Regime:
 
 def regimes(case: Case, setting: RopeSetting, seq_len: int, up_to: int) -> list[Regime]:
     """Return the first two regimes of the offsets 0 ... up_to; one where the offset changes no frequency."""
-    results: list[Regime] = []
+    ranges: list[Regime] = []
     first = 0
-    while first <= up_to and len(results) < _REGIMES:
+    while first <= up_to and len(ranges) < _REGIMES:
         at = case.setting_at(setting, seq_len, first)
         low, high = first, up_to
         while low < high:
             middle = low + (high - low + 1) // 2
             same = case.setting_at(setting, seq_len, middle) == at
             low, high = (middle, high) if same else (low, middle - 1)
-        results.append(Regime(first, low, at))
+        ranges.append(Regime(first, low, at))
         first = low + 1
-    return results
+    return ranges
 
 
 class Proof:
     """The bounds of one recipe in one case.
 
-    measured: an offset -> its record. hear is called before a bound is computed.
+    measured: an offset -> its record. on_progress is called before a bound is computed.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class Proof:
         self.measured, self.on_progress = measured, on_progress
         self.bounds: dict[tuple[int, int], float] = {}
 
-    def up_to(self, one: Tolerance) -> int | None:
+    def up_to(self, accepted: Tolerance) -> int | None:
         """Return the largest offset up to which the tolerance is proved, None if it is not at 0.
 
         The bound of a regime grows with the offset, so that bisection finds it.
         """
-        if one.column in AT_LEAST:
+        if accepted.column in AT_LEAST:
             last = last_exact_offset(self.recipe.position, int(self.inputs.q.shape[1]))
             return min(last, self.ranges[-1].last) if last >= 0 else None
         proved: int | None = None
@@ -82,30 +82,30 @@ class Proof:
             low, high = regime.first - 1, regime.last
             while low < high:
                 middle = low + (high - low + 1) // 2
-                low, high = (middle, high) if self.proves(one, regime, middle) else (low, middle - 1)
+                low, high = (middle, high) if self.proves(accepted, regime, middle) else (low, middle - 1)
             proved = low if low >= 0 else None
             if low < regime.last:
                 break
         return proved
 
-    def proves(self, one: Tolerance, regime: Regime, offset: int) -> bool:
+    def proves(self, accepted: Tolerance, regime: Regime, offset: int) -> bool:
         """Return whether the bound proves a tolerance at all offsets of a regime up to this one.
 
         Measured figures are off by what the reference is; that, and the size of the exact scores, is the same
         at every offset of a regime.
         """
         bound, record = self.bound(regime, offset), self.measured(regime.first)
-        if one.column == "nonfinite":
+        if accepted.column == "nonfinite":
             return math.isfinite(bound)
-        allowed, error = one.value, bound + record.reference_error
-        if one.column in SELF:
+        largest, error = accepted.value, bound + record.reference_error
+        if accepted.column in SELF:
             error += self.bound(regime, 0) + record.reference_error
-        if one.column == "drift_relative":
-            allowed *= record.reference_rms
-        return error <= allowed * _SURE
+        if accepted.column == "drift_relative":
+            largest *= record.reference_rms
+        return error <= largest * _SURE
 
     def bound(self, regime: Regime, offset: int) -> float:
-        """The bound of drift at all offsets from 0 to this one, with the frequencies of a regime."""
+        """Return the bound of drift at all offsets from 0 to this one, with the frequencies of a regime."""
         key = regime.first, offset
         if key not in self.bounds:
             self.on_progress()

@@ -1,0 +1,92 @@
+"""One correct rounding into any number format.
+
+`round_to` rounds a float64 or float32 array ONCE, to nearest, ties to even, subnormals included;
+it never goes through a third format on the way, which is where library casts go wrong
+(float64 -> bfloat16 by way of float32 rounds twice).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
+
+_BLOCK = 131072  # elements rounded at once: they stay in a core's cache
+
+
+def round_to(values: FloatArray, fmt: Format) -> FloatArray:
+    """Round every value once to `fmt`: to nearest, ties to even; the result is a new array.
+
+    Takes float64 or float32 (exact as given) and returns `fmt.carrier`. nan stays nan; an
+    infinity stays one unless the format has none.
+    Source: IEEE 754-2019, section 4.3.1; OCP 8-bit floating point specification 1.0.
+
+    >>> round_to(np.array([1 + 2**-11 + 2**-40]), parse("fp16")).tolist()
+    [1.0009765625]
+    """
+    return round_own(np.array(values, order="C"), fmt)
+
+
+def round_own(values: FloatArray, fmt: Format) -> FloatArray:
+    """Round as `round_to` does an array that nobody else holds: it may be overwritten and returned."""
+    if fmt.precision >= FP32.precision:
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # signalling nans
+            return values.astype(fmt.carrier, copy=False)  # one IEEE conversion
+    if values.size and np.isnan(values.max()):
+        values[np.isnan(values)] = np.nan
+    round_in_place(values, fmt)
+    return values.astype(np.float32, copy=False)  # exact: every value of these formats is a float32
+
+
+def round_in_place(x: FloatArray, fmt: Format, scratch: FloatArray | None = None) -> None:
+    """Round a contiguous float64 or float32 array to `fmt` where it lies.
+
+    nans are those that arithmetic makes (payload 0). `scratch`: an array like x, overwritten.
+    """
+    if fmt.precision > np.finfo(x.dtype).nmant:
+        return
+    flat = x.reshape(-1)
+    spare = np.empty_like(flat[:_BLOCK]) if scratch is None else scratch.reshape(-1)
+    for start in range(0, flat.size, _BLOCK):
+        block = flat[start : start + _BLOCK]
+        _round_block(block, fmt, spare[: block.size])
+
+
+def _round_block(x: FloatArray, fmt: Format, spare: FloatArray) -> None:
+    """Round on the bit pattern: a carry into the exponent is rounding up to a power of two.
+
+    Where the array's own dtype has the exponent range of the format, its subnormals and its overflow to
+    infinity are the format's. Elsewhere what lies below the smallest normal number is rounded on
+    a fixed grid instead, and what lies beyond the largest one is replaced.
+    """
+    info = np.finfo(x.dtype)
+    narrow = fmt.emin > info.minexp or fmt.emax < info.maxexp - 1 or fmt.overflow != "inf"
+    if narrow:
+        sizes = np.abs(x, out=spare)
+        over = not float(sizes.max()) <= fmt.largest  # nan hides larger ones; the largest itself stays
+        small = np.flatnonzero(sizes < fmt.smallest_normal)
+        below = x[small]
+    unsigned, drop = (np.uint64 if x.itemsize == 8 else np.uint32), info.nmant + 1 - fmt.precision
+    bits, last = x.view(unsigned), spare.view(unsigned)
+    np.right_shift(bits, unsigned(drop), out=last)
+    np.bitwise_and(last, unsigned(1), out=last)
+    np.add(last, unsigned((1 << (drop - 1)) - 1), out=last)
+    np.add(bits, last, out=bits)
+    np.bitwise_and(bits, unsigned(~((1 << drop) - 1) & np.iinfo(unsigned).max), out=bits)
+    if narrow:
+        x[small] = _on_grid(below, fmt.smallest_subnormal, info.nmant + 1)
+        if over:
+            _overflow(x, fmt)
+
+
+def _on_grid(values: FloatArray, spacing: float, carried: int) -> FloatArray:
+    """Round to multiples of `spacing`, ties to even; the sign of a zero is kept."""
+    magic = values.dtype.type(1.5 * 2.0 ** (carried - 1) * spacing)
+    return np.copysign((values + magic) - magic, values)
+
+
+def _overflow(flat: FloatArray, fmt: Format) -> None:
+    """Replace what lies beyond the largest number of `fmt` by what the format says."""
+    become = {"inf": np.inf, "nan": np.nan, "saturate": fmt.largest}[fmt.overflow]
+    over = np.abs(flat) > fmt.largest
+    np.copyto(flat, np.copysign(flat.dtype.type(become), flat), where=over)

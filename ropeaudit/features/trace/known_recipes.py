@@ -1,0 +1,121 @@
+"""What the known recipes do to the same q and k, and how near each of them is to what was observed.
+
+Letters: h heads, s positions, d head_dim.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.engine import measure
+from ropeaudit.engine.plan import Plan
+from ropeaudit.errors import RopeAuditError
+from ropeaudit.features.trace.compare import COMPARED, LIKE, Likeness, Stage, compared, narrowest, nearest
+from ropeaudit.inputs import qk
+from ropeaudit.inputs.qk import Inputs
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import run_metadata
+from ropeaudit.subjects import Subject
+from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects.placement import exact_rotation, likeness
+from ropeaudit.subjects.placement.likeness import Group
+
+_HEADS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRecipes:
+    """q and k, and what all recipes do to them: vectors by (group, offset), RMS drifts by offset."""
+
+    inputs: Inputs
+    exact: Mapping[int, FloatArray]
+    subjects: Sequence[Emulated]
+    vectors: Mapping[tuple[int, int], FloatArray]
+    drifts: Sequence[Mapping[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What an implementation does: rotated q (h, s, d) and RMS drift by offset, and the stages seen."""
+
+    vectors: Mapping[int, FloatArray]
+    drifts: Mapping[int, float]
+    stages: Sequence[Stage]
+
+
+@functools.lru_cache(maxsize=4)
+def known_recipes(dtype: Format, setting: RopeSetting, seed: int, offsets: tuple[int, ...]) -> KnownRecipes:
+    """Return what implementations are compared with, computed once for all of them."""
+    inputs = qk.make("gaussian", _HEADS, _HEADS, COMPARED, setting, seed)
+    at = np.arange(COMPARED, dtype=np.int64)
+    subjects = [Emulated(group.resolved, setting) for group in likeness.variants(dtype)]
+    vectors = {
+        (number, offset): likeness.emulated(subject.recipe, setting, inputs.q, offset)
+        for number, subject in enumerate(subjects)
+        for offset in offsets
+    }
+    exact = {offset: exact_rotation.rotated(inputs.q, at + offset, setting) for offset in offsets}
+    return KnownRecipes(inputs, exact, subjects, vectors, rms_drifts(subjects, inputs, setting, offsets))
+
+
+def rms_drifts(
+    subjects: Sequence[Subject], inputs: Inputs, setting: RopeSetting, offsets: Sequence[int]
+) -> list[dict[int, float]]:
+    """Return the RMS drift of each subject at each offset, which begin with 0; scores are float64's."""
+    plan = Plan(subjects, [list(offsets)] * len(subjects), inputs, setting, "causal")
+    cells = measure.measure(plan, run_metadata.threads(), lambda share: None)
+    return [
+        {offset: cells[number, offset].drift.rms for offset in offsets} for number in range(len(subjects))
+    ]
+
+
+def likenesses(observed: Observed, known: KnownRecipes, dtype: Format) -> list[Likeness]:
+    """Return how near every known recipe is, nearest first.
+
+    The nearest one with the dtypes that were seen stands before all others where that comes nearer.
+    """
+    ranked = []
+    for number, group in enumerate(likeness.variants(dtype)):
+        vectors = {offset: known.vectors[number, offset] for offset in observed.vectors}
+        ranked.append(_likeness(group, known, observed, vectors, known.drifts[number]))
+    ranked.sort(key=lambda like: (like.distance, like.profile))
+    return [*_with_seen_dtypes(ranked, known, observed, dtype), *ranked]
+
+
+def _likeness(
+    group: Group,
+    known: KnownRecipes,
+    observed: Observed,
+    vectors: Mapping[int, FloatArray],
+    drifts: Mapping[int, float],
+) -> Likeness:
+    return compared(group, known.exact, observed.vectors, vectors, observed.drifts, drifts, observed.stages)
+
+
+def _with_seen_dtypes(
+    ranked: Sequence[Likeness], known: KnownRecipes, observed: Observed, dtype: Format
+) -> list[Likeness]:
+    """Return the nearest recipe with the dtypes that were seen, where its numbers are nearer then."""
+    best = nearest(ranked)[0]
+    if not best.differing or best.distance > LIKE:
+        return []
+    seen = {stage.name: narrowest(stage) for stage in observed.stages}
+    changes = {
+        name: f"fp32/{seen[name]}" if name in ("frequency", "angle") else seen[name]
+        for name in best.differing
+    }
+    try:
+        resolved = best.group.resolved.recipe.changed(changes).resolve(dtype)
+    except RopeAuditError:  # dtypes that no recipe can name
+        return []
+    setting, inputs = known.subjects[0].setting, known.inputs
+    offsets = list(observed.vectors)
+    vectors = {offset: likeness.emulated(resolved, setting, inputs.q, offset) for offset in offsets}
+    (drifts,) = rms_drifts([Emulated(resolved, setting)], inputs, setting, offsets)
+    changed = _likeness(Group((), resolved), known, observed, vectors, drifts)
+    return [changed] if changed.distance < best.distance else []
