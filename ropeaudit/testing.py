@@ -16,6 +16,7 @@ from ropeaudit import bounds, recipes
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.engine import kernel
 from ropeaudit.engine import scores as forming
 from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.errors import RopeAuditError, UsageError
@@ -267,14 +268,10 @@ def _exact(built: Inputs, setting: RopeSetting, fmt: Format) -> tuple[Array, flo
     """Exact scores of q and k rounded to `fmt`, and their certified error. Shapes: -> (h, s, s)."""
     table = exact_scores.distance_table(np.arange(built.seq_len, dtype=np.float64), setting)
     results, error = [], 0.0
-    for head in range(built.heads):
-        q, k = (round_to(x[head], fmt).astype(np.float64) for x in (built.q, built.k))
-        left = exact_scores.rotated(q, table, setting, "extended", setting.scale)
-        right = exact_scores.rotated(k, table, setting, "extended")
-        shape = built.seq_len, built.seq_len
-        high, low = exact_scores.product(left, right, np.empty(shape), np.empty(shape))
-        results.append(high if low is None else high + low)
-        error = max(error, exact_scores.certificate(left, right))
+    for sides in zip(built.q, built.k, strict=True):
+        q, k = kernel.exact_factors(sides, fmt, (table, table), setting, "extended")
+        results.append(exact_scores.joined(*exact_scores.product(q, k)))
+        error = max(error, exact_scores.certificate(q, k))
     largest = max(float(np.abs(one).max()) for one in results)
     return np.stack(results), error + built.q.shape[2] * 2.0**-52 * largest * 8
 

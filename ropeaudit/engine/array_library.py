@@ -1,7 +1,7 @@
 """What the kernel needs of an array library, and NumPy as one.
 
-Arrays have one or two dimensions, are float32 or float64, and stay where they are: results go to `out` where it
-is given. Only numbers that statistics are made of leave the library.
+Arrays have one or two dimensions, are float32 or float64, and stay where they are: results go to `out` where
+it is given. Only the numbers that statistics are made of leave the library.
 Letters: r and c rows and columns, d head_dim, n pairs.
 """
 
@@ -29,7 +29,7 @@ class AnyArray(Protocol):
         """The length of each dimension."""
 
     @property
-    def T(self) -> Any:  # noqa: N802  (the name in every library)
+    def T(self) -> Any:
         """The transposed array, a view."""
 
     def __getitem__(self, index: Any, /) -> Any:

@@ -2,8 +2,8 @@
 
 A pass of its own, for a softmax needs all keys of a row at once. q and k are rotated once per cell, a few
 heads at a time; a strip of rows is then compared against all keys that it sees. The reference of a strip is
-computed once, for all subjects that see the same q and k and for all offsets. What is held: rotated q and
-k in the cache, and for each thread a few arrays of a strip. Strips do not depend on the number of threads, and are
+computed once, for all subjects that see the same q and k and for all offsets. What is held: rotated q and k
+in the cache, and for each thread a few arrays of a strip. Strips do not depend on the number of threads, and are
 merged in order.
 
 Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and columns of a strip.
@@ -21,12 +21,13 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel, plan, scores
 from ropeaudit.engine.array_library import NUMPY, NumPyArray
-from ropeaudit.engine.attention import Attention, Rounding, Rows
+from ropeaudit.engine.attention import Attention, ReferenceRows, Rounding
 from ropeaudit.engine.kernel import Side
 from ropeaudit.engine.plan import Cell, Plan
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.reference import exact_scores
+from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.threads import Map, mapping
 
@@ -157,7 +158,7 @@ class _Chunk:
         return [(rows, masks.columns(self.plan.mask, rows, size)) for rows in strips]
 
     def _rotated(self, heads: range) -> RotatedFactors:
-        """Turn q and k of some heads by every cell and by the reference, panel after panel."""
+        """Rotate q and k of some heads for every cell and for the reference, panel after panel."""
         inputs, size = self.plan.inputs, self.plan.seq_len
         kv_heads = sorted({head // inputs.group for head in heads})
         jobs = [Job("q", head, cell) for cell in self.cells for head in heads]
@@ -194,7 +195,7 @@ class _Chunk:
         return scores.operand(rotated, subject)
 
     def _strip(self, task: Task, rotated: RotatedFactors) -> dict[Cell, Attention]:
-        """Judge every cell over one strip of rows of a head."""
+        """Compare every cell with its reference over one strip of rows of a head."""
         results: dict[Cell, Attention] = {}
         cols = task.cols
         hidden = masks.hidden(self.plan.mask, task.rows, cols)
@@ -203,38 +204,41 @@ class _Chunk:
         key_head = task.head // self.plan.inputs.group
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for fmt, members in self.groups.items():
-                q, k = rotated[Job("q", task.head, fmt)][task.rows], rotated[Job("k", key_head, fmt)][cols]
-                reference = Rows(_masked(q @ k.T, hidden), 2 * _certificate(q, k), right)
+                q = _factor(rotated[Job("q", task.head, fmt)][task.rows])
+                k = _factor(rotated[Job("k", key_head, fmt)][cols])
+                exact, _ = exact_scores.product(q, k)
+                slack = 2 * exact_scores.certificate(q, k)
+                reference = ReferenceRows(_masked(exact, hidden), slack, right)
                 for index in members:
-                    self._judge(index, task, rotated, reference, hidden, results)
+                    self._compare(index, task, rotated, reference, hidden, results)
         return results
 
-    def _judge(
+    def _compare(
         self,
         index: int,
         task: Task,
         rotated: RotatedFactors,
-        reference: Rows,
+        reference: ReferenceRows,
         hidden: Any,
         results: dict[Cell, Attention],
     ) -> None:
-        """Judge one subject at its anchor and at every offset that was asked for."""
+        """Compare one subject with the reference, at its anchor and at every requested offset."""
         share = 1.0 / masks.watchers(self.plan.mask, task.cols, self.plan.seq_len)  # of a query of a key
         base = self._form(index, self.anchor, task, rotated, hidden)
-        at_anchor, weights = reference.judge(base, self.roundings[index])
+        at_anchor, weights = reference.compare(base, self.roundings[index])
         for offset in self.requested[index]:
             if offset == self.anchor:
                 results[index, offset] = at_anchor
                 continue
             own = self._form(index, offset, task, rotated, hidden)
-            judged, moved = reference.judge(own, self.roundings[index])
-            results[index, offset] = judged
-            judged.d = float(np.abs(moved - weights).sum(axis=0) @ share)
+            compared, weights_here = reference.compare(own, self.roundings[index])
+            results[index, offset] = compared
+            compared.d = float(np.abs(weights_here - weights).sum(axis=0) @ share)
             if task.cols.start == 0:
                 seen = slice(None) if hidden is None else ~hidden[:, 0]
-                judged.d_logit = float(np.abs(own[seen, 0] - base[seen, 0]).sum() * share[0])
+                compared.d_logit = float(np.abs(own[seen, 0] - base[seen, 0]).sum() * share[0])
             if at_anchor.nonfinite:
-                judged.d = judged.d_logit = np.nan
+                compared.d = compared.d_logit = np.nan
 
     def _form(self, index: int, offset: int, task: Task, rotated: RotatedFactors, hidden: Any) -> Array:
         """Return the subject's own scores of a strip in float64, hidden ones -inf. Shapes: -> (r, c)."""
@@ -250,8 +254,7 @@ def _masked(strip: Array, hidden: Any) -> Array:
     return strip
 
 
-def _certificate(q: FloatArray, k: FloatArray) -> float:
-    """Bound the error of exact scores in float64; see `reference.certificate`."""
-    norms = (float(np.sqrt(np.einsum("sd,sd->s", x, x).max())) for x in (q, k))
-    left, right = (exact_scores.Factor(q[:0].astype(np.float64), None, None, norm) for norm in norms)
-    return exact_scores.certificate(left, right)
+def _factor(rotated: FloatArray) -> Factor:
+    """Return exactly rotated vectors as one side of the product. Shapes: (r, d)."""
+    norm = float(np.sqrt(np.einsum("sd,sd->s", rotated, rotated).max()))
+    return Factor(rotated.astype(np.float64, copy=False), None, None, norm)

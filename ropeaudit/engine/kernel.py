@@ -1,9 +1,9 @@
 """The kernel: rotate, form scores, subtract the exact ones, gather statistics.
 
-Every measurement is a shape of it: whole tiles (`measure`), sampled pairs (`sampled_scores`), rows of attention
-(`attention_pass`), two rotations against each other (`pair`), variants of a recipe, scores by distance.
-Rotations come as arrays of any library (`array_library`); from the scores on, all that is computed with them is
-an operation of it.
+Every measurement is a shape of it: whole tiles (`measure`), sampled pairs (`sampled_scores`), rows of
+attention (`attention_pass`), two rotations against each other (`pair`), variants of a recipe, scores by
+distance. Rotated q and k come as arrays of any library (`array_library`); what is computed from there on is an
+operation of it.
 
 Letters: s positions, d head_dim, r and c rows and columns of a tile, n pairs.
 """
@@ -61,7 +61,10 @@ def rotate(subject: Subject, side: Side, x: FloatArray, table: Any) -> FloatArra
 def rotate_exactly(
     x: FloatArray, table: Any, setting: RopeSetting, precision: Precision, scale: float = 1.0
 ) -> Factor:
-    """Return q or k, rounded to an input format already, rotated exactly. Shapes: (s, d) -> Factor of (s, d)."""
+    """Return q or k, rounded to an input format already, rotated exactly.
+
+    Shapes: (s, d) -> Factor of (s, d).
+    """
     with np.errstate(invalid="ignore", over="ignore"):  # inputs may have overflowed in their format
         return exact_scores.rotated(x.astype(np.float64), table, setting, precision, scale)
 

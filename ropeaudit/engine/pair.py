@@ -137,7 +137,10 @@ class Comparison:
         pair: tuple[RotationFunction, RotationFunction],
         origin: int = 0,
     ) -> None:
-        """Remember what is compared. origin: added to the positions of the reference (it matters with --clip)."""
+        """Remember what is compared.
+
+        origin: added to the positions of the reference; it matters where angles are clipped.
+        """
         self.inputs, self.setting, self.mask, self.pair, self.origin = inputs, setting, mask, pair, origin
         subjects = [rotator.subject for rotator in pair]
         self.formats = input_formats(inputs, subjects)

@@ -26,7 +26,8 @@ class Block(Generic[A]):
     """Some scores of a head: a tile of them, or a list of pairs.
 
     corner: where the first one stands. visible: how many count; the others are `hidden`, and 0 in what is
-    gathered. weights: of each score, where scores were sampled: 1 in the mean. Shapes: hidden (r, c), weights (n,).
+    gathered. weights: of each score, where scores were sampled: 1 in the mean.
+    Shapes: hidden (r, c), weights (n,).
     """
 
     library: ArrayLibrary[A]
@@ -45,7 +46,7 @@ class Block(Generic[A]):
 
     @classmethod
     def pairs(cls, first: int, weights: NumPyArray) -> Block[NumPyArray]:
-        """Return the block of sampled pairs; `first` is the number of the first one, which stands for its key."""
+        """Return the block of sampled pairs; `first`, the number of the first one, stands for its key."""
         return Block(NUMPY, weights.shape, weights.size, (0, 0, first), None, weights)
 
     def place(self, number: int) -> Place:
@@ -67,11 +68,11 @@ class Statistics:
     """Count, mean square, largest absolute value and means, as far as they are asked for.
 
     One value that is not finite makes every statistic nan: a gate on them must not hold.
-    weighted: a value counts by its weight in sums. A score sampled with probability p, one of N draws with
-    replacement, has the weight 1/(N p) times the number of all: sums are without bias, whatever the
-    probabilities were (Hansen and Hurwitz, Ann. Math. Stat. 14, 1943). Counts and the largest are the sample's.
-    total, absolute, squares: sums of values, |values| and squares. fourths: sum of the squares of the weighted
-    squares, of weighted statistics alone.
+    weighted: of sampled scores, of which each counts by its weight: 1/(N p) where it was drawn with
+    probability p, N draws with replacement. So every sum is without bias, whatever the probabilities were (Hansen and
+    Hurwitz, Ann. Math. Stat. 14, 1943). The largest value is that of the sample, and so are the counts.
+    squares, total, absolute: sums of squares, of values and of |values|. fourths: of the squares of the
+    weighted squares, which says how sure their mean is; of weighted statistics alone.
     """
 
     moments: Moments = Moments.MEANS
@@ -165,7 +166,7 @@ class Statistics:
 
         nan if undefined, 0 if all values are 0. The draws are independent, so their mean of squares is nearly
         normal; its standard error goes to the logarithm of the RMS by the delta method:
-        rms * exp(+-1.96 * se / (2 * mean square)). How often it holds is measured: tests/coverage_of_sample.py.
+        rms * exp(+-1.96 * se / (2 * mean square)). How often it holds: tests/coverage_of_sample.py.
         """
         if not self.weighted:
             return None, None

@@ -157,7 +157,7 @@ def product(
     The product of the leading slices is exact, for they have too few bits to need rounding; the rest is
     2^22 times smaller, and its one float64 product small enough an error. Subtract the first
     array, then the second: the difference to a float64 score loses nothing that matters.
-    Shapes: q (r, d), k (c, d), out and scratch (r, c), both overwritten where they are given -> two of (r, c).
+    Shapes: q (r, d), k (c, d), out and scratch (r, c), overwritten where they are given -> two of (r, c).
     """
     if q.head is None or k.head is None or q.rest is None or k.rest is None:
         return np.matmul(q.whole, k.whole.T, out=out), None
