@@ -31,7 +31,7 @@ from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.own_code import OwnRotator
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import allowance, likeness, verification
-from ropeaudit.subjects.placement.verification import Vectors
+from ropeaudit.subjects.placement.verification import GivenVectors
 
 RMS_FACTOR = 1.5  # of the predicted RMS; see `assert_shift_invariant`
 _STEP, _EVERY = 2**14, 2**18 + 2**14  # positions of a call, and of all calls between the offsets
@@ -139,7 +139,7 @@ class _Test:
             return f"RMS score drift {rms:.3g}", right, place
         return None
 
-    def check_places(self, rotator: OwnRotator, vectors: Vectors, offset: int, apart: int = 0) -> None:
+    def check_places(self, rotator: OwnRotator, vectors: GivenVectors, offset: int, apart: int = 0) -> None:
         """Raise AssertionError if a rotated pair is not where its position says."""
         seen = verification.check(
             *(rotator, self.setting, self.dtype, vectors, offset),
@@ -179,7 +179,7 @@ def _test_rotation(
     subject, setting = own_code.Own(name, function, order), test.setting
     rotator = subject.rotator(setting, test.dtype, function if own_code.is_module(function) else None)
     q, k = test.vectors()
-    vectors = Vectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))
+    vectors = GivenVectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))
     rows = verification.APART if subject.fit(setting).rows else 0
     for offset in offsets:
         with _raising(name, test.dtype, offset):
@@ -195,7 +195,7 @@ def _test_rotation(
         at = np.arange(min(_STEP, last - start), dtype=np.int64)
         many = [np.resize(x[:1], (1, at.size, setting.head_dim)) for x in (q, k)]
         with _raising(name, test.dtype, start):
-            test.check_places(rotator, Vectors(many[0], many[1], at), start)
+            test.check_places(rotator, GivenVectors(many[0], many[1], at), start)
 
 
 @contextlib.contextmanager

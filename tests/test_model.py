@@ -21,9 +21,10 @@ from transformers import AutoModelForCausalLM
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.errors import BadInput, UsageError
+from ropeaudit.features.model import float64_mode
 from ropeaudit.features.model import layers as model_layers
 from ropeaudit.features.model import load as model_load
-from ropeaudit.features.model import wide as model_wide
+from ropeaudit.features.model import tokens as model_tokens
 from ropeaudit.features.model.analysis import Audit, judge, save
 from ropeaudit.features.model.layers import Pairs
 from ropeaudit.features.model.logits import Change, compare
@@ -105,7 +106,7 @@ def test_the_judge_has_frequencies_of_its_own(built) -> None:
     from ropeaudit.features.model.run import Runner
 
     for kind, dims in (("llama", 16), ("neox", 4)):
-        folder = model_load.opened(str(built(kind)), False)
+        folder = model_load.open_folder(str(built(kind)), False)
         judge_ = Runner(model_load.load(folder, parse("fp64")), "half", wide=True)
         exact = 1e4 ** (-np.arange(0, dims, 2) / dims)
         np.testing.assert_allclose(judge_.pairs(1).frequencies, exact, rtol=1e-15)
@@ -261,7 +262,7 @@ def test_a_drift_is_the_change_of_the_score_though_it_is_summed_from_its_causes(
 
 def test_the_judge_notices_narrow_numbers_and_widens_what_asks_for_float32() -> None:
     x = torch.ones(3, dtype=torch.float64) / 3
-    with model_wide.wide() as mode:
+    with float64_mode.wide() as mode:
         for y in (
             x.float(),
             x.to(torch.float32),
@@ -287,7 +288,7 @@ def test_logits_that_are_not_finite_are_an_overflow() -> None:
 
 def test_the_library_stays_offline_and_gives_no_advice(monkeypatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    with warnings.catch_warnings(record=True) as reported, model_load._quiet():
+    with warnings.catch_warnings(record=True) as reported, model_load.quiet():
         assert os.environ["HF_HUB_OFFLINE"] == "1"
         warnings.warn("advice", stacklevel=1)
     assert not reported
@@ -319,7 +320,11 @@ def test_a_text_has_two_tokens_at_least(text, tokens, built, tmp_path) -> None:
     add_tokenizer(folder)
     (tmp_path / "short.txt").write_text(text)
     read = functools.partial(
-        model_load.tokens, model_load.opened(str(folder), False), str(tmp_path / "short.txt"), None, 0
+        model_tokens.read_tokens,
+        model_load.open_folder(str(folder), False),
+        str(tmp_path / "short.txt"),
+        None,
+        0,
     )
     if tokens > 1:
         assert len(read().ids) == tokens
@@ -329,8 +334,8 @@ def test_a_text_has_two_tokens_at_least(text, tokens, built, tmp_path) -> None:
 
 
 def test_tokens_follow_the_seed(built) -> None:
-    folder = model_load.opened(str(built("llama")), False)
-    one, same, other = (model_load.tokens(folder, None, "50", seed).ids for seed in (0, 0, 1))
+    folder = model_load.open_folder(str(built("llama")), False)
+    one, same, other = (model_tokens.read_tokens(folder, None, "50", seed).ids for seed in (0, 0, 1))
     assert one == same != other
     assert len(one) == 50
 
@@ -478,7 +483,7 @@ def test_the_captured_attention_is_the_eager_one(kind, built) -> None:
     """Bit for bit: what is audited is the model that everybody runs."""
     from ropeaudit.features.model.run import Runner
 
-    folder = model_load.opened(str(built(kind)), False)
+    folder = model_load.open_folder(str(built(kind)), False)
     ids = list(range(20))
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)):
         own = Runner(model_load.load(folder, parse(name)), "half", wide=False).run(ids, 0)

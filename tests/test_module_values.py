@@ -15,7 +15,7 @@ from ropeaudit import RopeSetting, parse
 from ropeaudit.features.module.analysis import run
 from ropeaudit.features.module.drift import drifts
 from ropeaudit.features.module.expected import Expected, guessed
-from ropeaudit.features.module.source import Held, Source
+from ropeaudit.features.module.source import RopeBuffer, Source
 from ropeaudit.rope import scaling
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.tensor_files import rope_values
@@ -291,7 +291,9 @@ def test_layers_share_a_diagnosis_and_partners_are_found_by_their_values() -> No
     parts = {
         f"r.{name}{n}": part(a) for n, a in enumerate(angles) for name, part in (("b", np.sin), ("a", np.cos))
     }
-    held = [Held(Stored(name, "float32", v.shape, v), rope_values.known(v)) for name, v in parts.items()]
+    held = [
+        RopeBuffer(Stored(name, "float32", v.shape, v), rope_values.known(v)) for name, v in parts.items()
+    ]
     results = list(run(Source("x", True, held, 4, Expected(), [])))
     assert {(one.stored.name, one.against) for one in results} == {
         ("r.a0", "base 10000 (guessed)"),

@@ -78,7 +78,7 @@ def test_a_known_recipe_keeps_its_own_verdict(change, message) -> None:
     own, setting = Own("own", lambda x, positions: change(x, positions)), RopeSetting.of(64)
     at = np.arange(96)
     x = np.random.default_rng(0).standard_normal((2, 96, 64))
-    vectors = verification.Vectors(x, x[::-1], at)
+    vectors = verification.GivenVectors(x, x[::-1], at)
     rotator = own.rotator(setting, parse("bf16"))
     result = verification.check(rotator, setting, parse("bf16"), vectors, 4001)
     assert result.excess > 1
@@ -93,7 +93,7 @@ def test_a_fault_behind_a_recipe_is_misplaced() -> None:
     setting, at = RopeSetting.of(64), np.arange(96)
     x = np.random.default_rng(0).standard_normal((2, 96, 64))
     result = verification.check(
-        own.rotator(setting, parse("bf16")), setting, parse("bf16"), verification.Vectors(x, x, at), 4001
+        own.rotator(setting, parse("bf16")), setting, parse("bf16"), verification.GivenVectors(x, x, at), 4001
     )
     assert result.misplaced
     assert "k: no rotation" in result.resembles
@@ -137,7 +137,7 @@ def test_the_side_that_is_wrong_tells_as_what_it_is_rotated() -> None:
     setting, at = RopeSetting.of(64), np.arange(96)
     x = np.random.default_rng(0).standard_normal((2, 2, 96, 64))
     rotator = Own("own", rotate).rotator(setting, parse("fp32"))
-    seen = verification.check(rotator, setting, parse("fp32"), verification.Vectors(*x, at), 0)
+    seen = verification.check(rotator, setting, parse("fp32"), verification.GivenVectors(*x, at), 0)
     assert seen.resembles == "q alone: position 50 alone: position 50 rotated as 77"
 
 
@@ -148,7 +148,7 @@ def test_one_position_of_two_is_not_called_the_only_one() -> None:
         at = np.arange(count)
         seen = verification.check(
             *(own.rotator(setting, parse("fp32")), setting, parse("fp32")),
-            *(verification.Vectors(x[:, :count], x[:, :count], at), 0),
+            *(verification.GivenVectors(x[:, :count], x[:, :count], at), 0),
         )
         assert ("alone" in seen.resembles) is alone, seen.resembles
 

@@ -36,7 +36,7 @@ from ropeaudit.subjects.placement.places import Places
 
 if TYPE_CHECKING:
     from ropeaudit.engine.attention import Attention
-    from ropeaudit.subjects.placement.verification import Vectors
+    from ropeaudit.subjects.placement.verification import GivenVectors
 
 _SHORT = 128  # positions: up to here handing over takes threads longer than the work
 
@@ -61,7 +61,7 @@ class CaseRun:
         self.axes = case.position_axes(setting)
         self.structural: dict[tuple[RopeSetting, int, Format], Statistics] = {}
         self.careful: dict[tuple[RopeSetting, Format], float] = {}
-        self.vectors: Vectors | None = None
+        self.vectors: GivenVectors | None = None
 
     def records(self, offsets: Sequence[int]) -> Iterator[Record]:
         """Yield the records, subject by subject, offset by offset."""
@@ -131,7 +131,7 @@ class CaseRun:
             loaded = self.loaded
             if isinstance(loaded, Inputs):
                 every = np.arange(loaded.seq_len, dtype=np.int64)
-                self.vectors = verification.Vectors(loaded.q, loaded.k, every)
+                self.vectors = verification.GivenVectors(loaded.q, loaded.k, every)
             else:
                 at = np.concatenate([loaded.pairs.query, loaded.pairs.key])
                 sizes = loaded.heads, loaded.kv_heads, self.setting.head_dim

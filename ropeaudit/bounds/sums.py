@@ -151,8 +151,8 @@ class InputSummation:
         weighted = {}
         for index in self.members[fmt]:
             cell = self.cells[index]
-            largest = cell.largest[blocks] ** 2
-            parts = [largest, *(np.broadcast_to(part, largest.shape) for part in (cell.rate, cell.even))]
+            phase = cell.largest[blocks] ** 2
+            parts = [phase, *(np.broadcast_to(part, phase.shape) for part in (cell.rate, cell.even))]
             most = (by_block @ np.stack(parts, axis=-1)).max(axis=2)  # (h + g, b, c, p) times (b, p, 3)
             weighted[index] = np.moveaxis(most, 2, 0)
         return InputSums(norms[0], norms[1], sums[0], sums[1], largest, weighted)

@@ -2,8 +2,8 @@
 
 Every measurement is a shape of it: whole tiles (`measure`), sampled pairs (`sampled_scores`), rows of
 attention (`attention_pass`), two rotations against each other (`pair`), variants of a recipe, scores by
-distance. Rotated q and k come as arrays of any library (`array_library`); what is computed from there on is an
-operation of it.
+distance. Rotated q and k come as arrays of any library (`array_library`); what is computed from there on is
+an operation of it.
 
 Letters: s positions, d head_dim, r and c rows and columns of a tile, n pairs.
 """

@@ -69,8 +69,8 @@ class Statistics:
 
     One value that is not finite makes every statistic nan: a gate on them must not hold.
     weighted: of sampled scores, of which each counts by its weight: 1/(N p) where it was drawn with
-    probability p, N draws with replacement. So every sum is without bias, whatever the probabilities were (Hansen and
-    Hurwitz, Ann. Math. Stat. 14, 1943). The largest value is that of the sample, and so are the counts.
+    probability p, N draws with replacement. So every sum is without bias, whatever the probabilities were
+    (Hansen and Hurwitz, Ann. Math. Stat. 14, 1943). The largest value and the counts are those of the sample.
     squares, total, absolute: sums of squares, of values and of |values|. fourths: of the squares of the
     weighted squares, which says how sure their mean is; of weighted statistics alone.
     """

@@ -85,7 +85,7 @@ def by_size(mask: Mask, q: Array, k: Array, count: int, seed: int) -> Pairs:
     generator = np.random.default_rng([seed, count])
     lucky = generator.random(count) >= EVEN
     head, query, key = _numbered(mask, heads, seq_len, generator.integers(every, size=count))
-    sizes = _Sizes(mask, q / most[0], k / most[1])
+    sizes = _SizeSums(mask, q / most[0], k / most[1])
     result = sizes.draw(generator, int(lucky.sum()))
     for mine, sampled in zip((head, query, key), result, strict=True):
         mine[lucky] = sampled
@@ -101,7 +101,7 @@ def _numbered(mask: Mask, heads: int, seq_len: int, number: Ints) -> tuple[Ints,
     return head, *masks.seen(mask, seq_len, rest)
 
 
-class _Sizes:
+class _SizeSums:
     """Running sums of the sizes of keys (g, s + 1), and of queries times all keys they see (h s + 1,)."""
 
     def __init__(self, mask: Mask, q: Array, k: Array) -> None:

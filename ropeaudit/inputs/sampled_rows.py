@@ -33,7 +33,7 @@ _BLOCK = 4096  # rows at once
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SideRows:
     """One side of the pairs: `store` (r, d) holds rows, `index` (n,) says which one is whose."""
 
     store: NDArray[Any]
@@ -49,8 +49,8 @@ class SampledQK:
     """The rows of q and k at the sampled pairs, and the sizes of what they were drawn from."""
 
     pairs: Pairs
-    q: Rows
-    k: Rows
+    q: SideRows
+    k: SideRows
     heads: int
     kv_heads: int
     seq_len: int
@@ -82,7 +82,7 @@ def of(whole: Inputs, chosen: Pairs, seed: int) -> SampledQK:
     q, k = (x.reshape(-1, x.shape[2]) for x in (whole.q, whole.k))
     in_q, in_k = _places(chosen, whole.group, whole.seq_len)
     sizes = whole.heads, whole.kv_heads, whole.seq_len
-    return SampledQK(chosen, Rows(q, in_q), Rows(k, in_k), *sizes, whole.source, seed, whole.digest)
+    return SampledQK(chosen, SideRows(q, in_q), SideRows(k, in_k), *sizes, whole.source, seed, whole.digest)
 
 
 def choose(kind: str, sizes: tuple[int, int, int], d: int, mask: Mask, count: int, seed: int) -> Pairs:
@@ -121,7 +121,7 @@ def synthetic(
     in_q, in_k = _places(chosen, heads // kv_heads, seq_len)
     if kind != "gaussian":
         q, k = (
-            Rows(rows, chosen.head // (heads // kv_heads))
+            SideRows(rows, chosen.head // (heads // kv_heads))
             for rows in constant(kind, kv_heads, seq_len, setting, seed)
         )
         return SampledQK(chosen, q, k, heads, kv_heads, seq_len, kind, seed)
@@ -137,7 +137,7 @@ def synthetic(
         ]
     every = np.arange(in_q.size)
     return SampledQK(
-        chosen, Rows(store[0], every), Rows(store[1], every), heads, kv_heads, seq_len, kind, seed
+        chosen, SideRows(store[0], every), SideRows(store[1], every), heads, kv_heads, seq_len, kind, seed
     )
 
 

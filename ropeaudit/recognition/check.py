@@ -18,7 +18,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.recognition import hypotheses as judging
 from ropeaudit.recognition.hypotheses import Hypothesis
-from ropeaudit.recognition.stored_table import Table
+from ropeaudit.recognition.stored_table import CosSinTable
 from ropeaudit.recognition.variants import Variant, variants
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope.setting import RopeSetting
@@ -52,7 +52,7 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> Diagnosis:
     """
     dump = dump.folded(setting.pairs)
     exact = np.array([float(theta) for theta in exact_frequencies.frequencies(setting)])
-    work = _Frequencies(dump, setting, exact) if dump.cos is None else Table(dump, setting, exact)
+    work = FrequencyList(dump, setting, exact) if dump.cos is None else CosSinTable(dump, setting, exact)
     with np.errstate(all="ignore"):
         rows = [{"setting": label, **row} for row in work.rows()]
         off = sum(row["off"] == "yes" for row in rows)
@@ -66,7 +66,7 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> Diagnosis:
 
 def _headline(
     name: str,
-    work: _Frequencies | Table,
+    work: FrequencyList | CosSinTable,
     rows: list[dict[str, Any]],
     ranked: Sequence[Hypothesis],
     nothing: float,
@@ -92,7 +92,7 @@ def _headline(
     return f"{left}, nor comes near."
 
 
-def _strays(work: _Frequencies | Table, rows: list[dict[str, Any]], best: Hypothesis) -> str:
+def _strays(work: FrequencyList | CosSinTable, rows: list[dict[str, Any]], best: Hypothesis) -> str:
     """Return which pairs are off where the rest is explained."""
     count, total = len(best.strays), len(rows)
     listed = ", ".join(_stray(work, rows[pair]) for pair in best.strays[:_LISTED])
@@ -104,13 +104,13 @@ def _strays(work: _Frequencies | Table, rows: list[dict[str, Any]], best: Hypoth
     return f"{begin}; nothing that was tried explains {'it' if count == 1 else 'them'}; {rest}."
 
 
-def _stray(work: _Frequencies | Table, row: dict[str, Any]) -> str:
+def _stray(work: FrequencyList | CosSinTable, row: dict[str, Any]) -> str:
     first = row.get("first_position_off")
     where = "" if first is None else f", first at position {first}"
     return f"pair {row['pair']} by {abs(row[work.size]):.2g} {work.unit}{where}"
 
 
-class _Frequencies:
+class FrequencyList:
     """A dumped inv_freq, or its inverses."""
 
     size, unit, things = "relative_error", "relative", "frequencies"

@@ -43,7 +43,7 @@ _FORMS = ("inverse_power", "power", "step_power", "exp", "exp2")
 
 
 @dataclass(frozen=True, slots=True)
-class _Angles:
+class _AngleTable:
     """Angles (s, p) that a table may hold the cos and sin of, and the frequencies to judge them by (p,).
 
     text: in words, with the cast of the table and without knowing whether it explains anything.
@@ -58,7 +58,7 @@ class _Angles:
     meant: str = ""
 
 
-class Table:
+class CosSinTable:
     """A dumped table of cos and sin, for the positions 0 ... n-1."""
 
     size, unit, things = "largest_error", "radians", "pairs"
@@ -122,7 +122,7 @@ class Table:
         self,
         points: NDArray[np.complex128],
         positions: Array,
-        one: _Angles,
+        one: _AngleTable,
         fmt: Format | None,
         factor: float,
         words: str,
@@ -152,7 +152,7 @@ class Table:
                 results.setdefault(factor, (words, 1.0 + 0.1 * len(results)))
         return [(factor, *rest) for factor, rest in results.items()]
 
-    def _angles(self, positions: Array, table: str) -> Iterator[_Angles]:
+    def _angles(self, positions: Array, table: str) -> Iterator[_AngleTable]:
         """Yield what the table may have been made of. table: the format that it was cast to, if any."""
         at, exact = positions[:, None], self.exact
         stored = f"the cos/sin table was cast to {table}" if table else ""
@@ -160,20 +160,20 @@ class Table:
         def both(text: str) -> tuple[str, str]:
             return (" and ".join(filter(None, (text, stored))),) * 2
 
-        yield _Angles(both(""), at * exact, exact, 0.0)
+        yield _AngleTable(both(""), at * exact, exact, 0.0)
         for text, angles in (
             ("the table begins at position 1 instead of 0", (at + 1) * exact),
             ("sin has the opposite sign", -at * exact),
             ("cos and sin are swapped", math.pi / 2 - at * exact),
         ):
-            yield _Angles(both(text), angles, exact, 1.0, meant=text)
+            yield _AngleTable(both(text), angles, exact, 1.0, meant=text)
         for fmt in CASTS[:3]:
             for text, angles, cost in self._rounded(at, fmt):
-                yield _Angles(both(text), angles, exact, cost, rounded="angle" in text)
+                yield _AngleTable(both(text), angles, exact, cost, rounded="angle" in text)
         for one in variants(self.setting, exact, self.recovered):
             words = one.text("", table, explains=True), one.text("", table, explains=False)
             meant = "" if one.computed else one.seen
-            yield _Angles(words, at * one.theta, one.theta, one.cost, meant=meant)
+            yield _AngleTable(words, at * one.theta, one.theta, one.cost, meant=meant)
 
     def _rounded(self, at: Array, fmt: Format) -> Iterator[tuple[str, Array, float]]:
         """Yield (text, angles (s, p), cost) of every set of stages before cos and sin that a format rounds.

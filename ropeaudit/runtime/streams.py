@@ -35,14 +35,14 @@ _ASCII = {ord(odd): plain for plain, odds in _ALIKE.items() for odd in odds} | s
 )
 
 
-class _Stored:
+class _Reserved:
     """What `reserve` made. report: where the report goes. errors: stderr as it was."""
 
     def __init__(self, report: TextIO, errors: int) -> None:
         self.report, self.errors = report, errors
 
 
-_stored: _Stored | None = None
+_reserved: _Reserved | None = None
 _foreign = False  # whether other people's code has run
 
 
@@ -51,7 +51,7 @@ def reserve() -> None:
 
     A terminal shows both, and stays as it is; so does a stdout that is closed, or no file.
     """
-    global _stored
+    global _reserved
     out = sys.stdout
     try:
         if out is None or sys.stderr is None or out.fileno() != 1 or out.isatty():
@@ -60,7 +60,7 @@ def reserve() -> None:
     except (OSError, ValueError):
         return
     report = open(number, "w", encoding=out.encoding, errors=out.errors)  # noqa: SIM115 until the end
-    _stored = _Stored(report, errors)
+    _reserved = _Reserved(report, errors)
     os.dup2(2, 1)
     sys.stdout = report
     if hasattr(os, "register_at_fork"):  # a child that lives on must not hold the reader of the report up
@@ -69,20 +69,20 @@ def reserve() -> None:
 
 def guard() -> None:
     """Remember stderr in a worker process, which has no report: other people's code may close descriptors."""
-    global _stored
-    if _stored is None and sys.stdout is not None:
+    global _reserved
+    if _reserved is None and sys.stdout is not None:
         with contextlib.suppress(OSError):
-            _stored = _Stored(sys.stdout, os.dup(2))
+            _reserved = _Reserved(sys.stdout, os.dup(2))
 
 
 def report() -> TextIO:
     """Return the stream of the report."""
-    return sys.stdout if _stored is None else _stored.report
+    return sys.stdout if _reserved is None else _reserved.report
 
 
 def descriptor(number: int) -> int:
     """Return the number under which an open file is found now: that of the report for 1."""
-    return number if _stored is None or number != 1 else _stored.report.fileno()
+    return number if _reserved is None or number != 1 else _reserved.report.fileno()
 
 
 @contextlib.contextmanager
@@ -97,7 +97,7 @@ def aside() -> Iterator[None]:
         yield
     finally:
         # threads that other people's code leaves behind may print whenever they like
-        sys.stdout = out if _stored is None else _Lent(errors)
+        sys.stdout = out if _reserved is None else _Lent(errors)
         sys.stderr = _mended(errors)
 
 
@@ -115,16 +115,16 @@ def ended(code: int) -> int:
 
 def _mended(errors: TextIO) -> TextIO:
     """Put descriptors back that were closed; return stderr, opened again if need be."""
-    if _stored is None:
+    if _reserved is None:
         return errors
     for number in (2, 1):
         try:
             os.fstat(number)
         except OSError:
-            os.dup2(_stored.errors, number)
+            os.dup2(_reserved.errors, number)
     if not errors.closed:
         return errors
-    return open(os.dup(_stored.errors), "w", encoding="utf-8", errors="backslashreplace")
+    return open(os.dup(_reserved.errors), "w", encoding="utf-8", errors="backslashreplace")
 
 
 class _Lent(io.TextIOBase):

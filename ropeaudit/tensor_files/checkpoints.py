@@ -32,7 +32,7 @@ WantedNames: TypeAlias = Callable[[str, tuple[int, ...], Callable[[], NDArray[An
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredTensor:
     """A tensor as it is stored: its dtype's name, its shape, and its values in float64 (complex128)."""
 
     name: str
@@ -89,9 +89,9 @@ def _unindexed(folder: Path) -> list[Path]:
     return [folder / f"{stem}-{n:05}-of-{count}{suffix}" for n in range(1, int(count) + 1)]
 
 
-def read(paths: list[Path], requested: WantedNames) -> tuple[list[Stored], int]:
+def read(paths: list[Path], requested: WantedNames) -> tuple[list[StoredTensor], int]:
     """Return the tensors that are wanted, and how many there are in all. Raises: BadInput."""
-    results: list[Stored] = []
+    results: list[StoredTensor] = []
     count = 0
     for path in paths:
         stored: dict[str, Any] = {}
@@ -108,12 +108,12 @@ def read(paths: list[Path], requested: WantedNames) -> tuple[list[Stored], int]:
     return results, count
 
 
-def _safetensors(path: Path, requested: WantedNames) -> dict[str, Stored | None]:
+def _safetensors(path: Path, requested: WantedNames) -> dict[str, StoredTensor | None]:
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
     from safetensors import safe_open
 
     with safe_open(path, framework="numpy") as archive:
-        results: dict[str, Stored | None] = {}
+        results: dict[str, StoredTensor | None] = {}
         for name in archive.keys():  # noqa: SIM118  (no dictionary)
             part = archive.get_slice(name)
             shape = tuple(part.get_shape())
@@ -128,7 +128,7 @@ def _safetensors(path: Path, requested: WantedNames) -> dict[str, Stored | None]
         return results
 
 
-def _pickled(path: Path, requested: WantedNames) -> dict[str, Stored | None]:
+def _pickled(path: Path, requested: WantedNames) -> dict[str, StoredTensor | None]:
     import torch
 
     loaded = torch.load(path, map_location="cpu", weights_only=True)
@@ -142,13 +142,13 @@ def _pickled(path: Path, requested: WantedNames) -> dict[str, Stored | None]:
 
 def chosen(
     tensors: Mapping[str, Any], requested: WantedNames, path: Path | None = None
-) -> dict[str, Stored | None]:
+) -> dict[str, StoredTensor | None]:
     """Return torch tensors by their names, with nothing for those that are not wanted.
 
     path: the file that they are from, whose tensors may declare more than there is room for.
     """
 
-    def one(name: str, tensor: Any) -> Stored | None:
+    def one(name: str, tensor: Any) -> StoredTensor | None:
         shape = tuple(tensor.shape)
         real = tensor.is_floating_point() or tensor.is_complex()
         head = lambda: of_tensor(name, tensor[first_rows(shape)]).values  # noqa: E731
@@ -177,17 +177,17 @@ def _flat(prefix: str, loaded: dict[Any, Any], depth: int = 0) -> Iterator[tuple
             yield f"{prefix}{name}", value
 
 
-def of_array(name: str, array: NDArray[Any]) -> Stored:
+def of_array(name: str, array: NDArray[Any]) -> StoredTensor:
     """Return a NumPy array as a stored tensor; no value is rounded."""
     wide = np.complex128 if array.dtype.kind == "c" else np.float64
-    return Stored(name, array.dtype.name, array.shape, array.astype(wide))
+    return StoredTensor(name, array.dtype.name, array.shape, array.astype(wide))
 
 
-def of_tensor(name: str, tensor: Any) -> Stored:
+def of_tensor(name: str, tensor: Any) -> StoredTensor:
     """Return a torch tensor as a stored tensor; no value is rounded."""
     import torch
 
     stored = tensor.detach().cpu()
     wide = torch.complex128 if stored.is_complex() else torch.float64
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return Stored(name, dtype, tuple(tensor.shape), stored.to(wide).numpy())
+    return StoredTensor(name, dtype, tuple(tensor.shape), stored.to(wide).numpy())

@@ -24,7 +24,7 @@ from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import UsageError
 from ropeaudit.features.explain import causes, parts, remedies, shares
 from ropeaudit.features.explain.parts import Parts
-from ropeaudit.features.explain.remedies import Remedy, Search, Tolerance
+from ropeaudit.features.explain.remedies import DriftTolerance, Remedy, RemedySearch
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
@@ -55,7 +55,7 @@ class Blame:
 
 
 @dataclass(frozen=True, slots=True)
-class NonFinite:
+class NonfiniteScores:
     """Scores that are not finite: the stage that makes them, and those any of which repairs them all."""
 
     first: str
@@ -80,8 +80,8 @@ class Explanation:
     reference: Statistics
     error: float
     blames: tuple[Blame, ...]
-    nonfinite: NonFinite | None
-    tolerance: Tolerance
+    nonfinite: NonfiniteScores | None
+    tolerance: DriftTolerance
     remedies: tuple[Remedy, ...]
     parts: Parts
     wavelengths: Array
@@ -127,7 +127,7 @@ def run(
     cases: Sequence[Case],
     chosen: Sequence[Resolved],
     offsets: Sequence[int],
-    tolerance: Tolerance | None = None,
+    tolerance: DriftTolerance | None = None,
     progress: Progress = lambda share: None,
 ) -> Iterator[Explanation]:
     """Yield an explanation per case, recipe and offset, in that order.
@@ -148,11 +148,11 @@ def run(
                 def part(share: float, start: int = done) -> None:
                     progress((start + share) / total)
 
-                yield _One(case, inputs, setting, recipe, int(offset), part).explained(tolerance)
+                yield _Explainer(case, inputs, setting, recipe, int(offset), part).explained(tolerance)
                 done += 1
 
 
-class _One:
+class _Explainer:
     """One recipe at one offset."""
 
     def __init__(
@@ -185,7 +185,7 @@ class _One:
         self.bench = Bench(scene, recipe)
         (self.drift,) = self.bench.drifts([recipe])
 
-    def explained(self, tolerance: Tolerance | None) -> Explanation:
+    def explained(self, tolerance: DriftTolerance | None) -> Explanation:
         """Measure everything there is to say."""
         nonfinite = self._nonfinite() if self.drift.nonfinite else None
         values = self._values() if nonfinite is None else {}
@@ -195,7 +195,7 @@ class _One:
         requested = tolerance or remedies.usual(self.drift)
         table = self.inputs.q.shape[1] + max(0, self.offset)
         names = [] if self.bench.reference.nonfinite else self.names
-        search = Search(self.bench, self.recipe, names, requested, table)
+        search = RemedySearch(self.bench, self.recipe, names, requested, table)
         result = search.run(lambda share: self.progress(_SHARE_OF_WORK))
         self.progress(1.0)
         return Explanation(
@@ -223,7 +223,7 @@ class _One:
         drifts = self.bench.drifts(some, lambda share: self.progress(_SHARE_OF_WORK * share))
         return {c: drift.rms**2 for c, drift in zip(self.coalitions, drifts, strict=True)}
 
-    def _nonfinite(self) -> NonFinite:
+    def _nonfinite(self) -> NonfiniteScores:
         """Let stage after stage round: the first with which a score is not finite is to blame."""
         order = [stage for stage in recipes.STAGES if stage in self.names]
         prefixes = [order[:count] for count in range(len(order) + 1)]
@@ -231,10 +231,10 @@ class _One:
         first = next(count for count, drift in enumerate(drifts) if drift.nonfinite)
         repaired = self.bench.drifts(shares.without(self.recipe, [stage]) for stage in order)
         good = (stage for stage, drift in zip(order, repaired, strict=True) if not drift.nonfinite)
-        return NonFinite(order[first - 1] if first else "input", tuple(good))
+        return NonfiniteScores(order[first - 1] if first else "input", tuple(good))
 
     def _blames(
-        self, values: Mapping[shares.Coalition, float], nonfinite: NonFinite | None, cancelling: float
+        self, values: Mapping[shares.Coalition, float], nonfinite: NonfiniteScores | None, cancelling: float
     ) -> tuple[Blame, ...]:
         whole, results, nobody = self.drift.rms, dict[str, float](), frozenset[str]()
         if values and whole:
@@ -264,7 +264,7 @@ class _One:
         return tuple(blames)
 
 
-def _badness(one: Blame, nonfinite: NonFinite | None) -> tuple[bool, float]:
+def _badness(one: Blame, nonfinite: NonfiniteScores | None) -> tuple[bool, float]:
     """Sort key: the stage that loses scores first, then by share; equals stay in the order of stages."""
     share = 0.0 if math.isnan(one.share) else round(one.share, _DIGITS)
     return not (nonfinite and nonfinite.first == one.stage), -share

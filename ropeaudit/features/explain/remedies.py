@@ -26,7 +26,7 @@ _MULTIPLIES = ("angle", "rotation", "accumulate")
 
 
 @dataclass(frozen=True, slots=True)
-class Tolerance:
+class DriftTolerance:
     """A bound on a column; without a column it is that every score be finite."""
 
     column: str
@@ -50,7 +50,7 @@ class Tolerance:
         return self.value(drift, reference) <= self.bound
 
 
-def parse(text: str) -> Tolerance:
+def parse(text: str) -> DriftTolerance:
     """Read COLUMN=NUMBER. Raises: UsageError, UnknownName."""
     column, equals, number = text.partition("=")
     if not equals:
@@ -62,20 +62,20 @@ def parse(text: str) -> Tolerance:
     return tolerance(column.strip(), bound)
 
 
-def tolerance(column: str, bound: float) -> Tolerance:
+def tolerance(column: str, bound: float) -> DriftTolerance:
     """Return a tolerance that somebody chose. Raises: UsageError, UnknownName."""
     if column not in TOLERABLE:
         raise UnknownName("column of --tolerance", column, TOLERABLE)
     if not (math.isfinite(bound) and bound >= 0):
         raise UsageError(f"--tolerance {column}={bound:g}: give a finite number that is not negative")
-    return Tolerance(column, float(bound), True)
+    return DriftTolerance(column, float(bound), True)
 
 
-def usual(drift: Statistics) -> Tolerance:
+def usual(drift: Statistics) -> DriftTolerance:
     """Return the tolerance where none is given: a tenth of the RMS drift, or scores that are finite."""
     if drift.nonfinite:
-        return Tolerance("", math.nan, False)
-    return Tolerance("drift_rms", USUAL_SHARE * drift.rms, False)
+        return DriftTolerance("", math.nan, False)
+    return DriftTolerance("drift_rms", USUAL_SHARE * drift.rms, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,11 @@ class Remedy:
     multiply_bits: int
 
 
-class Search:
+class RemedySearch:
     """The search for one recipe. positions: how many a table holds."""
 
     def __init__(
-        self, bench: Bench, recipe: Resolved, names: Sequence[str], requested: Tolerance, positions: int
+        self, bench: Bench, recipe: Resolved, names: Sequence[str], requested: DriftTolerance, positions: int
     ) -> None:
         """Keep what is searched: `names` are the stages that can be widened."""
         self.bench, self.recipe, self.names = bench, recipe, names

@@ -34,7 +34,7 @@ class Reusable(Protocol):
         """Return the function of a new instance, made for a dtype, which takes the others too."""
 
 
-class Call(NamedTuple):
+class AuditCall(NamedTuple):
     """A call at positions first ... first + length - 1."""
 
     dtype: Format
@@ -53,9 +53,9 @@ class History:
     name: str
     version: str
     setting: RopeSetting
-    call: Call
+    call: AuditCall
     kind: str
-    before: Call
+    before: AuditCall
     difference: float
     refused: str = ""
 
@@ -65,23 +65,23 @@ class History:
         return self.difference > 0
 
 
-def histories(call: Call, dtypes: Sequence[Format]) -> list[tuple[str, Call]]:
+def histories(call: AuditCall, dtypes: Sequence[Format]) -> list[tuple[str, AuditCall]]:
     """Return what is called before: how it differs, and the call."""
     dtype, first, length = call
     whole = max(first, 0) + length  # positions from 0
     results = [("the same call", call)]
     for other in dtypes:
         if other is not dtype:
-            results.append(("another dtype", Call(other, first, length)))
+            results.append(("another dtype", AuditCall(other, first, length)))
             if first > 0 and whole <= _LONGEST:
-                results.append(("another dtype from 0", Call(other, 0, whole)))
+                results.append(("another dtype from 0", AuditCall(other, 0, whole)))
     results += [
-        ("longer", Call(dtype, first, 2 * length)),
-        ("shorter", Call(dtype, first, max(1, length // 2))),
+        ("longer", AuditCall(dtype, first, 2 * length)),
+        ("shorter", AuditCall(dtype, first, max(1, length // 2))),
     ]
-    results.append(("another offset", Call(dtype, first + _FURTHER, length)))
+    results.append(("another offset", AuditCall(dtype, first + _FURTHER, length)))
     if first > 0 and whole <= _LONGEST:
-        results.append(("from 0", Call(dtype, 0, whole)))
+        results.append(("from 0", AuditCall(dtype, 0, whole)))
     return results
 
 
@@ -107,11 +107,11 @@ def run(
         if case.layout is None and case.model is None and case.config is None:
             setting = replace(setting, layout=one.layouts[0])
         progress(done / len(work))
-        yield from _one(one, setting, Call(dtype, offset, length), dtypes)
+        yield from _one(one, setting, AuditCall(dtype, offset, length), dtypes)
 
 
 def _one(
-    one: Implementation, setting: RopeSetting, call: Call, dtypes: Sequence[Format]
+    one: Implementation, setting: RopeSetting, call: AuditCall, dtypes: Sequence[Format]
 ) -> Iterator[History]:
     """Make one call on a fresh instance, and after each history."""
     refused = implementation.refusal(one, setting, call.dtype)
@@ -136,7 +136,7 @@ def _one(
         yield History(one.name, one.version, setting, call, kind, before, float(difference), reason)
 
 
-def _called(rotate: Rotation, setting: RopeSetting, call: Call) -> FloatArray:
+def _called(rotate: Rotation, setting: RopeSetting, call: AuditCall) -> FloatArray:
     """Call an instance with the same numbers in every dtype. Shapes: -> (h, s, d)."""
     shape = (_HEADS, call.length, setting.head_dim)
     x = round_to(np.random.default_rng(0).standard_normal(shape), call.dtype).astype(call.dtype.carrier)

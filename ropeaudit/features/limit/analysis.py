@@ -149,7 +149,7 @@ class _CaseLimits:
     def limits(
         self, tolerances: Sequence[Tolerance], most: int, progress: Callable[[float], None]
     ) -> list[Limit]:
-        """Return the limits: each is searched with up to `most` offsets and judged by all that were measured."""
+        """Return the limits: each is searched with up to `most` offsets, and judged by all that are measured."""
         bounds: list[int | None] = []
         for accepted in tolerances:
 

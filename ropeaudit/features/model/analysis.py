@@ -18,7 +18,8 @@ from ropeaudit.audits.cases import fits
 from ropeaudit.errors import BadInput, BadShape, UsageError
 from ropeaudit.features.model import layers, load
 from ropeaudit.features.model.layers import HeadDrift
-from ropeaudit.features.model.load import Folder, Tokens
+from ropeaudit.features.model.load import Folder
+from ropeaudit.features.model.tokens import Tokens
 from ropeaudit.rope import hf_models
 from ropeaudit.runtime import atomic_files, paths
 
@@ -55,7 +56,7 @@ class Shifted:
 
 
 @dataclass(slots=True)
-class Audit:
+class ModelAudit:
     """What is audited. narrow: what the float64 run could not widen, filled while it runs."""
 
     folder: Folder

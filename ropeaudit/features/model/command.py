@@ -9,7 +9,7 @@ import click
 from ropeaudit.console.options import axis, report_options
 
 if TYPE_CHECKING:
-    from ropeaudit.features.model.analysis import Audit
+    from ropeaudit.features.model.analysis import ModelAudit
 
 
 @click.command(
@@ -60,19 +60,19 @@ def model(**options: Any) -> int:
     return 130 if interrupted else 0
 
 
-def _audit(options: dict[str, Any]) -> Audit:
+def _audit(options: dict[str, Any]) -> ModelAudit:
     """Turn options into what is audited. Raises: RopeAuditError."""
     from ropeaudit.arithmetic.formats import parse
     from ropeaudit.console import values
     from ropeaudit.errors import UsageError
-    from ropeaudit.features.model import load
-    from ropeaudit.features.model.analysis import Audit
+    from ropeaudit.features.model import load, tokens
+    from ropeaudit.features.model.analysis import ModelAudit
 
     seed = 0 if options["seed"] is None else values.integer(options["seed"], "--seed")
     if seed < 0:
         raise UsageError(f"--seed {seed} is negative; try --seed 0")
     dtypes = [parse(name) for name in values.names(options["dtype"], "--dtype") or ("fp32", "bf16")]
     offsets = values.integers(options["offset"], "--offset") or [1000, 32768]
-    folder = load.opened(options["folder"], options["trust_remote_code"])
-    tokens = load.tokens(folder, options["text"], options["tokens"], seed)
-    return Audit(folder, tokens, list(dict.fromkeys(dtypes)), offsets, options["save_qk"])
+    folder = load.open_folder(options["folder"], options["trust_remote_code"])
+    chosen_tokens = tokens.read_tokens(folder, options["text"], options["tokens"], seed)
+    return ModelAudit(folder, chosen_tokens, list(dict.fromkeys(dtypes)), offsets, options["save_qk"])

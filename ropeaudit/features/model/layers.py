@@ -16,7 +16,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LayerVectors:
     """q (h, s, d) and k (g, s, d) of a layer in float64, exactly as computed; visible (s, s) scores."""
 
     q: Array
@@ -26,7 +26,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class RotatedPairs:
     """Where a layer's pairs of dims stand, and their frequencies (p,), radians per token.
 
     factor: what cos and sin are multiplied by.
@@ -85,7 +85,7 @@ class Capture:
 
     def __init__(self) -> None:
         """Begin with nothing."""
-        self.layers: dict[int, Seen] = {}
+        self.layers: dict[int, LayerVectors] = {}
 
     def __call__(
         self,
@@ -101,7 +101,7 @@ class Capture:
         """Keep q and k of a layer and attend. Shapes: (b, h, s, d), (b, g, s, d)."""
         scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
         visible = _visible(attention_mask, query.shape[-2])
-        self.layers[int(module.layer_idx)] = Seen(_array(query[0]), _array(key[0]), scale, visible)
+        self.layers[int(module.layer_idx)] = LayerVectors(_array(query[0]), _array(key[0]), scale, visible)
         eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _attend)
         return eager(module, query, key, value, attention_mask, scaling=scale, dropout=dropout, **others)
 
@@ -137,7 +137,7 @@ def _attend(
     return (weights @ value.repeat_interleave(groups, 1)).transpose(1, 2).contiguous(), weights
 
 
-def drifts(layer: int, base: Seen, shifted: Seen, pairs: Pairs) -> list[HeadDrift]:
+def drifts(layer: int, base: LayerVectors, shifted: LayerVectors, pairs: RotatedPairs) -> list[HeadDrift]:
     """Compare a layer's scores before and after a shift, head by head, in float64."""
     results = []
     heads, groups = base.q.shape[0], base.k.shape[0]
@@ -167,7 +167,7 @@ def drifts(layer: int, base: Seen, shifted: Seen, pairs: Pairs) -> list[HeadDrif
     return results
 
 
-def _by_pair(q: Array, k: Array, rotated_q: Array, rotated_k: Array, pairs: Pairs) -> Array:
+def _by_pair(q: Array, k: Array, rotated_q: Array, rotated_k: Array, pairs: RotatedPairs) -> Array:
     """RMS, over all q and k, of every pair's part of the change of q·k. Shapes: (s, d) -> (p,).
 
     The change (q' - q)·k' + q·(k' - k) is a product of 4 columns, whose norm their Gram matrices tell.

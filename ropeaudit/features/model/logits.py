@@ -71,7 +71,7 @@ def _gather(results: Change, a: Any, b: Any, exact_a: Any, exact_b: Any) -> None
         ("", change),
         ("structural_", structural),
         ("precision_", change - structural),
-        ("truth_", exact_a),
+        ("reference_", exact_a),
     ):
         setattr(results, f"{name}largest", max(getattr(results, f"{name}largest"), float(values.abs().max())))
         setattr(results, f"{name}squares", getattr(results, f"{name}squares") + float((values**2).sum()))

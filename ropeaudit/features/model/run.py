@@ -16,11 +16,10 @@ import torch
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, UsageError
-from ropeaudit.features.model import load
-from ropeaudit.features.model import wide as model_wide
-from ropeaudit.features.model.layers import Capture, Pairs, Seen
-from ropeaudit.features.model.load import error_line
+from ropeaudit.features.model import float64_mode, load
+from ropeaudit.features.model.layers import Capture, LayerVectors, RotatedPairs
 from ropeaudit.runtime import process_state, streams
+from ropeaudit.subjects.calling.implementation import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class Pass:
     """What a forward pass gave. logits (s, v). lookups: what every embedding was asked for."""
 
     logits: Any
-    layers: dict[int, Seen]
+    layers: dict[int, LayerVectors]
     frequencies: dict[str, Any]
     lookups: dict[str, Any]
 
@@ -40,10 +39,10 @@ class Runner:
     """
 
     def __init__(self, model: Any, layout: str, wide: bool) -> None:
-        """Keep the model; `wide` runs it in float64 throughout, see `model_wide`."""
+        """Keep the model; `wide` runs it in float64 throughout, see `float64_mode`."""
         self.model, self.layout, self.wide = model, layout, wide
-        self.narrow: set[str] = set(model_wide.widen(model)) if wide else set()
-        self.fresh = {name: copy.deepcopy(one) for name, one in model_wide.rotaries(model).items()}
+        self.narrow: set[str] = set(float64_mode.widen(model)) if wide else set()
+        self.fresh = {name: copy.deepcopy(one) for name, one in float64_mode.rotaries(model).items()}
 
     def run(self, ids: list[int], offset: int) -> Pass:
         """Read the tokens at positions offset ... offset + s - 1. Raises: BadInput."""
@@ -58,10 +57,12 @@ class Runner:
                 with streams.aside(), process_state.foreign():
                     logits = self.model(given, position_ids=positions, use_cache=False).logits[0]
             except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as error:
-                raise BadInput(f"the model cannot be run at offset {offset}: {error_line(error)}") from None
+                raise BadInput(
+                    f"the model cannot be run at offset {offset}: {one_line(error, 300)}"
+                ) from None
         frequencies = {
             f"{name}.{key}": value.clone()
-            for name, one in model_wide.rotaries(self.model).items()
+            for name, one in float64_mode.rotaries(self.model).items()
             for key, value in one._buffers.items()
             if key.endswith("inv_freq") and "original" not in key
         }
@@ -72,7 +73,7 @@ class Runner:
         if not self.wide:
             yield
             return
-        with model_wide.wide() as mode:
+        with float64_mode.wide() as mode:
             yield
         self.narrow |= mode.narrow
 
@@ -116,14 +117,14 @@ class Runner:
                         f"{count} tokens offsets go up to {most}"
                     )
 
-    def pairs(self, layer: int) -> Pairs:
+    def pairs(self, layer: int) -> RotatedPairs:
         """Return the pairs of a layer, none where it is not rotated."""
         config = self.model.config.get_text_config()
-        nothing = Pairs(0, self.layout, np.zeros(0))
+        nothing = RotatedPairs(0, self.layout, np.zeros(0))
         rotated = getattr(config, "no_rope_layers", None)
         if isinstance(rotated, (list, tuple)) and layer < len(rotated) and not rotated[layer]:
             return nothing
-        results = model_wide.rotaries(self.model)
+        results = float64_mode.rotaries(self.model)
         own = [one for name, one in results.items() if f".{layer}." in f".{name}."] or list(results.values())
         if not own:
             return nothing
@@ -141,7 +142,7 @@ class Runner:
         factor = getattr(own[0], "attention_scaling", 1.0) if factor is None else factor
         frequencies: Array = values.detach().double().cpu().numpy().reshape(-1)
         latent = getattr(config, "qk_nope_head_dim", None)
-        return Pairs(
+        return RotatedPairs(
             int(latent or 0),
             self.layout,
             frequencies,

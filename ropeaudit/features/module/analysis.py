@@ -19,11 +19,11 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput
 from ropeaudit.features.module import drift
 from ropeaudit.features.module.expected import Expected, fits, guessed, pairs_of
-from ropeaudit.features.module.source import Held, Source
+from ropeaudit.features.module.source import RopeBuffer, Source
 from ropeaudit.recognition.check import Diagnosis, check
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files import rope_values
-from ropeaudit.tensor_files.checkpoints import Stored
+from ropeaudit.tensor_files.checkpoints import StoredTensor
 from ropeaudit.tensor_files.tables import Dump
 
 ROWS = 8192  # of a table that are compared
@@ -46,7 +46,7 @@ class Buffer:
     unseen: rows of a table that were not compared.
     """
 
-    stored: Stored
+    stored: StoredTensor
     what: str
     against: str
     guessed: bool
@@ -66,7 +66,7 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class _ComparedTable:
     """A diagnosis, what it was made against, and whether that was guessed."""
 
     diagnosis: Diagnosis
@@ -94,12 +94,12 @@ def run(source: Source) -> Iterator[Buffer]:
             f"{source.spec!r}: {held.name} has shape {_shape(held.shape)} and {label} has {pairs} pairs; "
             "give what belongs to these tensors with --config, --model, --head-dim or --rotary-dim"
         )
-    known: dict[bytes, _Judged | None] = {}
+    known: dict[bytes, _ComparedTable | None] = {}
     for parts, dump in zip(groups, dumps, strict=True):
         yield from _buffers(parts, dump, None if dump is None else _judged(dump, source.expected, known))
 
 
-def _groups(held: Sequence[Held]) -> Iterator[list[Held]]:
+def _groups(held: Sequence[RopeBuffer]) -> Iterator[list[RopeBuffer]]:
     """Buffers that make one table: cos and its sin, or one alone."""
     sines = {one.stored.name: one for one in held if one.what == "sin"}
     taken: set[str] = set()
@@ -115,7 +115,7 @@ def _groups(held: Sequence[Held]) -> Iterator[list[Held]]:
             yield [one]
 
 
-def _partner(cos: Held, sines: Sequence[Held]) -> Held | None:
+def _partner(cos: RopeBuffer, sines: Sequence[RopeBuffer]) -> RopeBuffer | None:
     """The sin of a cos: beside it, by its name or else by its values."""
     head, _, last = cos.stored.name.rpartition(".")
     beside = [
@@ -128,7 +128,7 @@ def _partner(cos: Held, sines: Sequence[Held]) -> Held | None:
     return next(iter(named or alike), None)
 
 
-def _dump(parts: Sequence[Held]) -> Dump | None:
+def _dump(parts: Sequence[RopeBuffer]) -> Dump | None:
     """The table that buffers make; None for cos or sin alone. Periods become frequencies, angles points."""
     what, values, name = parts[0].what, parts[0].stored.values, parts[0].stored.name
     if what in FREQUENCIES:
@@ -161,16 +161,18 @@ def _plane(values: Array) -> Array:
     return np.ascontiguousarray(values.reshape(-1, values.shape[-1])[:ROWS])
 
 
-def _judged(dump: Dump, expected: Expected, known: dict[bytes, _Judged | None]) -> _Judged | None:
+def _judged(
+    dump: Dump, expected: Expected, known: dict[bytes, _ComparedTable | None]
+) -> _ComparedTable | None:
     """Compare a table with the expected setting that fits best, else with a guess; layers share theirs."""
     parts = [part for part in (dump.frequencies, dump.cos, dump.sin) if part is not None]
     key = b"".join(str(part.shape).encode() + part.tobytes() for part in parts)
     if key not in known:
         settings = [one for one in expected.settings(pairs_of(dump)) if fits(dump, one[1].pairs)]
-        tried = [_Judged(check(dump, one, label), label, one, False) for label, one in settings]
+        tried = [_ComparedTable(check(dump, one, label), label, one, False) for label, one in settings]
         best = min(tried, key=lambda it: (not it.diagnosis.agrees, _rank(it.diagnosis)), default=None)
         guess = guessed(dump, expected) if best is None else None
-        known[key] = best or (guess and _Judged(*guess, True)) or None
+        known[key] = best or (guess and _ComparedTable(*guess, True)) or None
     return known[key]
 
 
@@ -178,7 +180,9 @@ def _rank(diagnosis: Diagnosis) -> tuple[tuple[int, float, float], ...]:
     return () if diagnosis.best is None else (diagnosis.best.rank,)
 
 
-def _buffers(parts: Sequence[Held], dump: Dump | None, judged: _Judged | None) -> Iterator[Buffer]:
+def _buffers(
+    parts: Sequence[RopeBuffer], dump: Dump | None, judged: _ComparedTable | None
+) -> Iterator[Buffer]:
     """Yield a row for each buffer of a table."""
     agrees = judged.agrees if judged else None
     error, near, far = None, None, None
@@ -207,7 +211,7 @@ def _alone(dump: Dump | None, cast: str) -> str:
     return f"{missing}, so that it was compared with nothing; {reported}."
 
 
-def _cast(stored: Stored, agrees: bool) -> tuple[str, str]:
+def _cast(stored: StoredTensor, agrees: bool) -> tuple[str, str]:
     """Return the format that a buffer was cast to, and how that shows; none, none where nothing does."""
     if stored.dtype not in _WIDE:
         return stored.dtype, "stored"

@@ -21,7 +21,7 @@ from ropeaudit.rope import hf_config, hf_json
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.subjects.calling.timeout import patiently
 from ropeaudit.tensor_files import checkpoints, rope_values
-from ropeaudit.tensor_files.checkpoints import Stored
+from ropeaudit.tensor_files.checkpoints import StoredTensor
 
 _GIVE = "give file.py:function or package.module:function, which returns a torch.nn.Module"
 _FREQUENCIES = ("inv_freq", "inv_freqs", "freqs", "frequencies")
@@ -37,10 +37,10 @@ KINDS: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RopeBuffer:
     """A tensor and what it holds: inv_freq, periods, angles, cos, sin, or both."""
 
-    stored: Stored
+    stored: StoredTensor
     what: str
 
 
@@ -53,7 +53,7 @@ class Source:
 
     spec: str
     built: bool
-    buffers: list[Held]
+    buffers: list[RopeBuffer]
     tensors: int
     expected: Expected
     notes: list[str]
@@ -101,9 +101,9 @@ def _requested(name: str, shape: tuple[int, ...], head: Callable[[], NDArray[Any
     return bool(_named(name, shape)) or (rope_values.may_hold(shape) and bool(rope_values.known(head())))
 
 
-def _held(results: Iterable[Stored]) -> list[Held]:
+def _held(results: Iterable[StoredTensor]) -> list[RopeBuffer]:
     """Tensors with what they hold: as their values say, else as their names do."""
-    held = [Held(one, rope_values.known(one.values) or _named(one.name, one.shape)) for one in results]
+    held = [RopeBuffer(one, rope_values.known(one.values) or _named(one.name, one.shape)) for one in results]
     return [one for one in held if one.what and one.stored.values.size]
 
 

@@ -100,7 +100,7 @@ def run(
             done += 1
 
 
-class StoredKeys(FreshRotation):
+class CachedKeys(FreshRotation):
     """Queries rotated afresh at an offset, keys as they lie in a cache."""
 
     def __init__(self, subject: Emulated, inputs: Inputs, offset: int, keys: Sequence[FloatArray]) -> None:
@@ -134,7 +134,7 @@ def _recipe(
                 done += 1
                 progress(done / (max(steps) + 1))
             at = first + count * by
-            rotations = StoredKeys(subject, inputs, at, keys), FreshRotation(subject, inputs, at)
+            rotations = CachedKeys(subject, inputs, at, keys), FreshRotation(subject, inputs, at)
             on_progress = functools.partial(_hold, progress, done / (max(steps) + 1))
             apart = Comparison(inputs, setting, case.mask, rotations).run(on_progress)
             growth = _growth(keys, norms)

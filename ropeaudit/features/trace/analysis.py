@@ -26,7 +26,7 @@ from ropeaudit.subjects.calling.implementation import Called, Implementation, on
 from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import exact_rotation, likeness
-from ropeaudit.subjects.placement.likeness import Group
+from ropeaudit.subjects.placement.likeness import RecipeGroup
 
 OFFSETS = (0, 1024, 32768, 131072)
 _LISTED = 0.9  # recipes further away explain nothing, and are not listed beside a nearer one
@@ -149,7 +149,7 @@ def _base(seen: FloatArray, x: Array, setting: RopeSetting) -> float:
 
 
 def _predicted(
-    group: Group, inputs: Inputs, setting: RopeSetting, offsets: Sequence[int]
+    group: RecipeGroup, inputs: Inputs, setting: RopeSetting, offsets: Sequence[int]
 ) -> dict[int, float]:
     subject = Emulated(group.resolved, setting)
     limits = bounds.bounds(

@@ -14,7 +14,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.recipes import Resolved
 from ropeaudit.subjects.placement import likeness
-from ropeaudit.subjects.placement.likeness import Group
+from ropeaudit.subjects.placement.likeness import RecipeGroup
 
 LIKE = 0.5  # the largest distance of a likeness
 COMPARED = 48  # positions at an offset
@@ -39,7 +39,7 @@ class Likeness:
     equal: share of the numbers that are the same. differing: stages whose dtype is another, of those seen.
     """
 
-    group: Group
+    group: RecipeGroup
     distance: float
     equal: float
     profile: float
@@ -54,7 +54,7 @@ def nearest(likely: Sequence[Likeness]) -> list[Likeness]:
 
 
 def compared(
-    group: Group,
+    group: RecipeGroup,
     exact: Mapping[int, FloatArray],
     vectors: Mapping[int, FloatArray],
     others: Mapping[int, FloatArray],

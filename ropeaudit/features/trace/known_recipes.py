@@ -23,7 +23,7 @@ from ropeaudit.runtime import run_metadata
 from ropeaudit.subjects import Subject
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import exact_rotation, likeness
-from ropeaudit.subjects.placement.likeness import Group
+from ropeaudit.subjects.placement.likeness import RecipeGroup
 
 _HEADS = 2
 
@@ -88,7 +88,7 @@ def likenesses(observed: Observed, known: KnownRecipes, dtype: Format) -> list[L
 
 
 def _likeness(
-    group: Group,
+    group: RecipeGroup,
     known: KnownRecipes,
     observed: Observed,
     vectors: Mapping[int, FloatArray],
@@ -117,5 +117,5 @@ def _with_seen_dtypes(
     offsets = list(observed.vectors)
     vectors = {offset: likeness.emulated(resolved, setting, inputs.q, offset) for offset in offsets}
     (drifts,) = rms_drifts([Emulated(resolved, setting)], inputs, setting, offsets)
-    changed = _likeness(Group((), resolved), known, observed, vectors, drifts)
+    changed = _likeness(RecipeGroup((), resolved), known, observed, vectors, drifts)
     return [changed] if changed.distance < best.distance else []

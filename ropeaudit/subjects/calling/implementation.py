@@ -182,7 +182,7 @@ def refusal(implementation: Implementation, setting: RopeSetting, dtype: Format)
     return implementation.refuses(setting, dtype)
 
 
-def one_line(error: Exception) -> str:
-    """Return the type and the message of an exception on one line, 200 characters at most."""
+def one_line(error: BaseException, longest: int = 200) -> str:
+    """Return the type and the message of an exception on one line; `longest`: characters of the message."""
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
+    return f"{type(error).__name__}: {text[:longest]}" if text else type(error).__name__

@@ -28,7 +28,7 @@ _FORMS = {"recurrence": "angles by recurrence", "divide": "positions divided"}
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RecipeGroup:
     """Recipes that rotate with the same arithmetic in a dtype; scores are formed in float64 for all."""
 
     names: tuple[str, ...]
@@ -39,7 +39,7 @@ class Group:
 
 
 @functools.lru_cache(maxsize=16)
-def groups(dtype: Format) -> tuple[Group, ...]:
+def groups(dtype: Format) -> tuple[RecipeGroup, ...]:
     """Return the named recipes by what they do to vectors of a dtype."""
     results: dict[tuple[object, ...], list[Resolved]] = {}
     for recipe in recipes.all_recipes():
@@ -47,10 +47,10 @@ def groups(dtype: Format) -> tuple[Group, ...]:
             one = replace(recipe, stages=dict(recipe.stages) | {"accumulate": "fp64", "score": "fp64"})
             resolved = one.resolve(dtype)
             results.setdefault(arithmetic(resolved), []).append(resolved)
-    return tuple(Group(tuple(one.recipe.name for one in some), some[0]) for some in results.values())
+    return tuple(RecipeGroup(tuple(one.recipe.name for one in some), some[0]) for some in results.values())
 
 
-def variants(dtype: Format) -> Iterator[Group]:
+def variants(dtype: Format) -> Iterator[RecipeGroup]:
     """Yield `groups`, then what has no name: float32 but for one stage, in the dtype or in a 16-bit one.
 
     The rest is as in `meta` or as in `hf`.
@@ -63,7 +63,7 @@ def variants(dtype: Format) -> Iterator[Group]:
         resolved = recipes.named(start).changed({stage: stored}).resolve(dtype)
         if arithmetic(resolved) not in known:
             known.add(arithmetic(resolved))
-            yield Group((), resolved)
+            yield RecipeGroup((), resolved)
 
 
 def arithmetic(one: Resolved) -> tuple[object, ...]:

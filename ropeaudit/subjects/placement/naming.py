@@ -23,7 +23,7 @@ from ropeaudit.subjects.calling.implementation import Rotator
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import allowance, exact_rotation, likeness, solving
 from ropeaudit.subjects.placement.faults import Fault, faults
-from ropeaudit.subjects.placement.likeness import Group
+from ropeaudit.subjects.placement.likeness import RecipeGroup
 
 _CLEAR = 0.3  # a recipe is at most this share as far away as the exact rotation
 _SOME = 128  # positions that are compared, around the worst
@@ -32,7 +32,7 @@ _MOST = 3  # faults that are named where several explain what was seen
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class CalledBlock:
     """One call: positions (s,) as shifted, q and k as given and as rotated (b, h, s, d).
 
     apart: by how much the positions of later batch elements are higher.
@@ -49,16 +49,18 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class MisplacedSide:
     """What is out of place of q or k: heads (b, h), pairs (p,), positions; and the call where it is worst."""
 
     heads: NDArray[np.bool_]
     pairs: NDArray[np.bool_]
     positions: Positions
-    block: Block
+    block: CalledBlock
 
 
-def named(sides: dict[str, Side], setting: RopeSetting, dtype: Format, rotator: Rotator) -> tuple[str, bool]:
+def named(
+    sides: dict[str, MisplacedSide], setting: RopeSetting, dtype: Format, rotator: Rotator
+) -> tuple[str, bool]:
     """Return in words what explains it, empty where nothing known does, and whether that is a recipe."""
     block = next(iter(sides.values())).block
     if not any(np.isfinite(x).any() for x in block.results):
@@ -72,7 +74,7 @@ def named(sides: dict[str, Side], setting: RopeSetting, dtype: Format, rotator: 
     return "; ".join(parts), False
 
 
-def _nonfinite(block: Block, setting: RopeSetting, dtype: Format) -> tuple[str, bool]:
+def _nonfinite(block: CalledBlock, setting: RopeSetting, dtype: Format) -> tuple[str, bool]:
     """Return which recipes lose all numbers too: which of them it is cannot be told."""
     x = block.given[0][0, 0]
     names = [
@@ -84,12 +86,12 @@ def _nonfinite(block: Block, setting: RopeSetting, dtype: Format) -> tuple[str, 
     return f"nan or inf, as {', '.join(names)}" if names else "nan or inf", bool(names)
 
 
-def _recipe(block: Block, setting: RopeSetting, dtype: Format) -> Group | None:
+def _recipe(block: CalledBlock, setting: RopeSetting, dtype: Format) -> RecipeGroup | None:
     """Return the recipe that rotates all of q and k as they were found."""
     if block.apart:
         return None
     window = _window(block.at, 32, block.at.size - 1)
-    near: list[tuple[float, Group]] = []
+    near: list[tuple[float, RecipeGroup]] = []
     first = [(x[0, 0][window], y[0, 0][window]) for x, y in zip(block.given, block.results, strict=True)]
     missed = max(_apart(y, _exactly(x, block.at[window], setting)) for x, y in first)
     for group in likeness.variants(dtype):
@@ -100,7 +102,7 @@ def _recipe(block: Block, setting: RopeSetting, dtype: Format) -> Group | None:
     return next((group for _, group in near[:_MOST] if _explains(group, block, setting, dtype)), None)
 
 
-def _explains(group: Group, block: Block, setting: RopeSetting, dtype: Format) -> bool:
+def _explains(group: RecipeGroup, block: CalledBlock, setting: RopeSetting, dtype: Format) -> bool:
     """Whether a recipe gives what was found: to within a rounding or two of its own, everywhere."""
     one, at = group.resolved, block.at
     allowed = 2 * (allowance.flips(one, setting, at) + allowance.stored(one, setting))
@@ -119,7 +121,7 @@ def _explains(group: Group, block: Block, setting: RopeSetting, dtype: Format) -
     return True
 
 
-def _fault(name: str, side: Side, setting: RopeSetting, dtype: Format, rotator: Rotator) -> str:
+def _fault(name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format, rotator: Rotator) -> str:
     """Return which heads and positions of one side are out of place, and the faults that explain it."""
     where = [_heads(side.heads), _single(side, setting)]
     what = _swapped(name, side, setting, dtype) or " or ".join(_known(name, side, setting, dtype, rotator))
@@ -144,7 +146,7 @@ def _heads(off: NDArray[np.bool_]) -> str:
     return ""
 
 
-def _single(side: Side, setting: RopeSetting) -> str:
+def _single(side: MisplacedSide, setting: RopeSetting) -> str:
     """Return the one position or the one pair that is out of place, where it is but one."""
     if side.positions.size == 1 and side.block.at.size > 2:
         return f"position {side.positions[0]} alone"
@@ -154,7 +156,9 @@ def _single(side: Side, setting: RopeSetting) -> str:
     return "dims that are not rotated" if (pairs >= setting.pairs).all() else ""
 
 
-def _known(name: str, side: Side, setting: RopeSetting, dtype: Format, rotator: Rotator) -> list[str]:
+def _known(
+    name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format, rotator: Rotator
+) -> list[str]:
     """Return the faults that explain what was found, as few as other positions leave."""
     block, off = side.block, np.argwhere(side.heads)[:_VECTORS]
     first = int(np.argmax(np.isin(block.at, side.positions)))
@@ -173,7 +177,7 @@ def _known(name: str, side: Side, setting: RopeSetting, dtype: Format, rotator: 
     return texts[:_MOST] if more <= 0 else [*texts[:_MOST], f"{more} fault{'s' * (more > 1)} more"]
 
 
-def _probed(block: Block, start: int, rotator: Rotator) -> Block | None:
+def _probed(block: CalledBlock, start: int, rotator: Rotator) -> CalledBlock | None:
     """Return a call like that of a block, from another first position; None where it raises."""
     moved = replace(block, at=block.at - block.at[0] + start)
     try:
@@ -197,7 +201,7 @@ def _probes(first: int) -> Iterator[int]:
 
 
 def _holds(
-    fault: Fault, name: str, block: Block, off: NDArray[np.intp], setting: RopeSetting, dtype: Format
+    fault: Fault, name: str, block: CalledBlock, off: NDArray[np.intp], setting: RopeSetting, dtype: Format
 ) -> bool:
     """Whether a fault puts the pairs of some vectors where they were found: first at few positions."""
     index, size = 0 if name == "q" else 1, block.at.size
@@ -220,7 +224,7 @@ def _holds(
     return True
 
 
-def _position(name: str, side: Side, setting: RopeSetting, dtype: Format) -> str:
+def _position(name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format) -> str:
     """Return as which position the first is rotated, where the first and the last head agree on it."""
     block, index, every = side.block, 0 if name == "q" else 1, np.argwhere(side.heads)
     texts = set()
@@ -231,7 +235,7 @@ def _position(name: str, side: Side, setting: RopeSetting, dtype: Format) -> str
     return texts.pop() if len(texts) == 1 else ""
 
 
-def _swapped(name: str, side: Side, setting: RopeSetting, dtype: Format) -> str:
+def _swapped(name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format) -> str:
     """Return that what came back as q is k, or the other way round."""
     q, k = side.block.given
     if q.shape != k.shape:
@@ -252,7 +256,7 @@ def _exactly(x: FloatArray, at: Positions, setting: RopeSetting) -> FloatArray:
     return result
 
 
-def _emulated(group: Group, x: FloatArray, at: Positions, setting: RopeSetting) -> FloatArray:
+def _emulated(group: RecipeGroup, x: FloatArray, at: Positions, setting: RopeSetting) -> FloatArray:
     subject = Emulated(group.resolved, setting)
     return subject.rotate(round_to(x, subject.input), subject.table(at, 0))
 

@@ -23,7 +23,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.implementation import Rotator
 from ropeaudit.subjects.placement import allowance, exact_rotation, naming
-from ropeaudit.subjects.placement.naming import Block, Side
+from ropeaudit.subjects.placement.naming import CalledBlock, MisplacedSide
 from ropeaudit.subjects.placement.places import Places
 
 APART = 7  # tokens between the positions of two batch elements, where code takes a row of them for each
@@ -34,7 +34,7 @@ Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Vectors:
+class GivenVectors:
     """What code is given: q (h, s, d) and k (g, s, d) at positions (s,) before the shift, in its dtype.
 
     A second batch element with random numbers of its own is added, so that pairs that are 0 or alike in q and
@@ -68,18 +68,18 @@ def _noise(seed: int, start: int, side: int, shape: tuple[int, ...]) -> Array:
     return qk.on_16_bit_grid(sampled)
 
 
-def sampled(positions: Positions, sizes: tuple[int, int, int], seq_len: int, seed: int) -> Vectors:
+def sampled(positions: Positions, sizes: tuple[int, int, int], seq_len: int, seed: int) -> GivenVectors:
     """Return random vectors at the positions of a sample and at both ends; sizes: h, g and d."""
     heads, kv_heads, d = sizes
     ends = np.array([0, 1, seq_len - 2, seq_len - 1])
     at = np.unique(np.concatenate([positions, ends[(ends >= 0) & (ends < seq_len)]])).astype(np.int64)
     generator = np.random.default_rng([seed, 1])
     q, k = (qk.on_16_bit_grid(generator.standard_normal((some, at.size, d))) for some in (heads, kv_heads))
-    return Vectors(q, k, at, seed)
+    return GivenVectors(q, k, at, seed)
 
 
 @dataclass(slots=True)
-class _Seen:
+class _SideExcess:
     """What was seen of one side over all blocks: the largest excess, and which parts are out of place."""
 
     excess: float = -1.0
@@ -87,9 +87,9 @@ class _Seen:
     heads: Bool | None = None
     pairs: Bool | None = None
     positions: list[Positions] = field(default_factory=list)
-    block: Block | None = None
+    block: CalledBlock | None = None
 
-    def take(self, over: Array, at: Positions, block: Block) -> None:
+    def take(self, over: Array, at: Positions, block: CalledBlock) -> None:
         """Take in the excess of a block. Shapes: over (b, h, s, p)."""
         worst = np.unravel_index(int(over.argmax()), over.shape)
         off = over > 1
@@ -104,18 +104,18 @@ class _Seen:
             if self.excess > 1:
                 self.block = block
 
-    def side(self) -> Side | None:
+    def side(self) -> MisplacedSide | None:
         """Return what is out of place; None where nothing is."""
         if self.block is None or self.heads is None or self.pairs is None:
             return None
-        return Side(self.heads, self.pairs, np.concatenate(self.positions), self.block)
+        return MisplacedSide(self.heads, self.pairs, np.concatenate(self.positions), self.block)
 
 
 def check(
     rotator: Rotator,
     setting: RopeSetting,
     dtype: Format,
-    vectors: Vectors,
+    vectors: GivenVectors,
     offset: int,
     *,
     afresh: Callable[[], Rotator] | None = None,
@@ -129,12 +129,14 @@ def check(
     first, so that what it keeps of a call shows. rule: what the allowance is that of, `allowance.careful` if
     None. apart: added to the positions of the second batch element, where code takes a row of them for each.
     """
-    seen, rule = {"q": _Seen(), "k": _Seen()}, rule or allowance.careful(dtype)
+    seen, rule = {"q": _SideExcess(), "k": _SideExcess()}, rule or allowance.careful(dtype)
     for q, k, before in vectors.blocks(dtype):
         if warm and offset and before[0] == vectors.positions[0]:
             _tried(rotator, q, k, before)
         at = before + offset
-        block = Block(at, (q, k), rotator.both(q, k, np.stack([at, at + apart]) if apart else at), apart)
+        block = CalledBlock(
+            at, (q, k), rotator.both(q, k, np.stack([at, at + apart]) if apart else at), apart
+        )
         for part, x, result in zip(seen.values(), block.given, block.results, strict=True):
             part.take(excess(x, result, block.rows(), setting, dtype, rule), at, block)
     worst = max(seen, key=lambda name: seen[name].excess)
@@ -195,7 +197,7 @@ def _tried(rotator: Rotator, q: FloatArray, k: FloatArray, at: Positions) -> Non
 
 
 def _right_afresh(
-    rotator: Rotator, block: Block, setting: RopeSetting, dtype: Format, rule: Resolved
+    rotator: Rotator, block: CalledBlock, setting: RopeSetting, dtype: Format, rule: Resolved
 ) -> bool:
     """Whether an instance without a past puts all pairs of a block where they belong."""
     result = rotator.both(*block.given, block.at if not block.apart else block.rows())

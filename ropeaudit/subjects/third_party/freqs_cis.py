@@ -36,7 +36,7 @@ class Mistral(TorchAdapter):
         return x[0].transpose(0, 1)
 
 
-class Llama(Mistral):
+class LlamaComplex(Mistral):
     """The same functions of llama_models.llama3.model; x is (1, s, h, d)."""
 
     code = "llama_models.llama3.model"
@@ -53,4 +53,4 @@ def _table(code: str, dim: int, end: int, base: float) -> torch.Tensor:
     return result
 
 
-IMPLEMENTATIONS = {"mistral-inference": Mistral, "llama-models": Llama}
+IMPLEMENTATIONS = {"mistral-inference": Mistral, "llama-models": LlamaComplex}
