@@ -3,8 +3,8 @@
 A pass of its own, for a softmax needs all keys of a row at once. q and k are rotated once per cell, a few
 heads at a time; a strip of rows is then compared against all keys that it sees. The reference of a strip is
 computed once, for all subjects that see the same q and k and for all offsets. What is held: rotated q and k
-in the cache, and for each thread a few arrays of a strip. Strips do not depend on the number of threads, and are
-merged in order.
+in the cache, and for each thread a few arrays of a strip. Strips do not depend on the number of threads, and
+are merged in order.
 
 Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and columns of a strip.
 """
