@@ -11,7 +11,7 @@ from ropeaudit.arithmetic.formats import Format
 from ropeaudit.engine import kernel
 from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.engine.kernel import Workspace
-from ropeaudit.engine.plan import Measured
+from ropeaudit.engine.plan import CellStatistics
 from ropeaudit.engine.statistics import Block
 from ropeaudit.subjects.emulated import Emulated
 
@@ -88,13 +88,13 @@ class Torch:
         return float((a * b).sum())
 
 
-def measured(library, convert, subject, operands, exact, block) -> list[Measured]:
+def measured(library, convert, subject, operands, exact, block) -> list[CellStatistics]:
     """Measure a block whose arrays `convert` makes those of the library."""
     weights = None if block.weights is None else convert(block.weights)
     hidden = None if block.hidden is None else convert(block.hidden)
     own = Block(library, block.shape, block.visible, block.corner, hidden, weights)
     scores = convert(exact[0]), None if exact[1] is None else convert(exact[1])
-    results = [Measured.sampled() if weights is not None else Measured() for _ in operands]
+    results = [CellStatistics.sampled() if weights is not None else CellStatistics() for _ in operands]
     sides = [None if pair is None else tuple(map(convert, pair)) for pair in operands]
     kernel.gather_reference(scores, 1e-9, own, results)
     kernel.measure(subject, sides, subject.setting.scale, scores, own, results, Workspace(library))
@@ -133,7 +133,7 @@ def test_tensors_give_the_statistics_of_arrays(shape, dtype, accumulate, nonfini
     assert [one.drift.nonfinite > 0 for one in wanted] == [False, nonfinite, nonfinite]
     for result, want in zip(results, wanted, strict=True):
         assert result.error == want.error == 1e-9
-        for name in ("drift", "own", "reference"):
+        for name in ("drift", "self_drift", "reference"):
             mine, other = getattr(result, name), getattr(want, name)
             assert (mine.count, mine.nonfinite, mine.place) == (other.count, other.nonfinite, other.place)
             assert mine.largest == other.largest
@@ -141,5 +141,5 @@ def test_tensors_give_the_statistics_of_arrays(shape, dtype, accumulate, nonfini
                 near = pytest.approx(getattr(other, moment), rel=1e-12, abs=1e-12 * other.absolute)
                 assert getattr(mine, moment) == near
     assert 0 < wanted[0].drift.rms < 1
-    assert wanted[0].own.rms == 0
-    assert nonfinite or wanted[1].own.rms > 1
+    assert wanted[0].self_drift.rms == 0
+    assert nonfinite or wanted[1].self_drift.rms > 1

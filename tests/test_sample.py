@@ -239,7 +239,7 @@ def test_all_pairs_once_give_the_whole_audit(mask, origin) -> None:
     result = sampled_scores.measure(Plan(who, offsets, some, setting, mask, origin), 2, lambda _: None)
     for cell, want in whole.items():
         rel = 1e-9 if cell[0] == 0 else 0.05  # rounded rotations do not hang on the order of sums
-        for name in ("drift", "own", "reference"):
+        for name in ("drift", "self_drift", "reference"):
             mine, others = getattr(result[cell], name), getattr(want, name)
             assert (mine.count, mine.nonfinite) == (others.count, others.nonfinite)
             assert mine.rms == pytest.approx(others.rms, rel=rel)
@@ -319,7 +319,7 @@ def test_every_column_is_estimated_without_bias(mask) -> None:
         some = sampled_rows.of(built, sampled_rows.by_norms(built, mask, 90, seed), seed)
         samples.append(sampled_scores.measure(Plan(who, offsets, some, setting, mask), 1, lambda _: None))
     columns = [("drift", n) for n in ("squares", "total", "absolute")] + [
-        ("own", "squares"),
+        ("self_drift", "squares"),
         ("reference", "squares"),
     ]
     for cell, want in whole.items():

@@ -19,7 +19,7 @@ from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import careful
 from ropeaudit.bounds.sampled import predicted_rms
 from ropeaudit.engine import measure, plan, sampled_scores, tile
-from ropeaudit.engine.plan import AttentionOptions, Cell, Measured, Plan
+from ropeaudit.engine.plan import AttentionOptions, CellIndex, CellStatistics, Plan
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.inputs import qk
 from ropeaudit.inputs.qk import Inputs
@@ -76,7 +76,7 @@ class CaseRun:
             yield from (self._record(result) for result in runs[0])
             return
         places = range(len(self.factories))
-        by_cell: dict[Cell, CellResult] = {}
+        by_cell: dict[CellIndex, CellResult] = {}
         for run, some in zip(runs, groups.values(), strict=True):
             by_cell |= dict(zip(itertools.product(places, some), run, strict=True))
         for cell in itertools.product(places, offsets):
@@ -112,7 +112,9 @@ class CaseRun:
         for cell in batch:
             subject, offset = cell
             if reasons[cell]:
-                yield CellResult(*cell, at, Measured(), Measured(), Statistics(), refused=reasons[cell])
+                yield CellResult(
+                    *cell, at, CellStatistics(), CellStatistics(), Statistics(), refused=reasons[cell]
+                )
                 continue
             yield CellResult(
                 subject,
@@ -185,7 +187,7 @@ class CaseRun:
         at: RopeSetting,
         origin: int,
         part: tuple[int, int] = (0, 0),
-    ) -> dict[SubjectCell, Measured]:
+    ) -> dict[SubjectCell, CellStatistics]:
         """Measure each subject at its offsets, and at 0 before them. part: which of how many this is."""
         if not offsets:
             return {}

@@ -13,7 +13,7 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import attainable_rms
-from ropeaudit.engine.plan import AttentionOptions, Measured
+from ropeaudit.engine.plan import AttentionOptions, CellStatistics
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledQK
@@ -37,8 +37,8 @@ class CellResult:
     subject: Subject
     offset: int
     setting: RopeSetting
-    measured: Measured
-    floor: Measured
+    measured: CellStatistics
+    floor: CellStatistics
     structural: Statistics
     careful: float = math.nan
     bound: Bound | None = None
@@ -153,8 +153,8 @@ def record(
         drift_rms_low=low,
         drift_rms_high=high,
         drift_bias=drift.mean,
-        self_drift_max=measured.own.max,
-        self_drift_rms=measured.own.rms,
+        self_drift_max=measured.self_drift.max,
+        self_drift_rms=measured.self_drift.rms,
         structural_max=results.structural.max,
         structural_rms=results.structural.rms,
         predicted_rms=_predicted(results.bound),

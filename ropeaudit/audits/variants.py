@@ -21,7 +21,7 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.sampling import ROTATION, TABLE, Sample
 from ropeaudit.engine import kernel, scores
 from ropeaudit.engine.array_library import NUMPY, NumPyArray
-from ropeaudit.engine.kernel import Exact, Side
+from ropeaudit.engine.kernel import ExactScores, Side
 from ropeaudit.engine.statistics import Block, Moments, Statistics
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
@@ -41,7 +41,7 @@ class ExactHead(NamedTuple):
     q: FloatArray
     k: FloatArray
     block: Block[NumPyArray]
-    scores: Exact[NumPyArray]
+    scores: ExactScores[NumPyArray]
 
 
 @dataclass(frozen=True, slots=True)

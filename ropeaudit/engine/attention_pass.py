@@ -23,7 +23,7 @@ from ropeaudit.engine import kernel, plan, scores
 from ropeaudit.engine.array_library import NUMPY, NumPyArray
 from ropeaudit.engine.attention import Attention, ReferenceRows, Rounding
 from ropeaudit.engine.kernel import Side
-from ropeaudit.engine.plan import Cell, Plan
+from ropeaudit.engine.plan import CellIndex, Plan
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.reference import exact_scores
@@ -44,10 +44,10 @@ class Job(NamedTuple):
 
     side: Side
     head: int
-    cell: Cell | Format
+    cell: CellIndex | Format
 
 
-class Task(NamedTuple):
+class QueryStrip(NamedTuple):
     """One strip of rows of a query head."""
 
     head: int
@@ -62,7 +62,7 @@ def measure(
     roundings: Sequence[Rounding | None],
     threads: int,
     progress: Callable[[float], None],
-) -> dict[Cell, Attention]:
+) -> dict[CellIndex, Attention]:
     """Return the attention of every cell of the plan; `progress` gets the share done.
 
     anchor: the offset of the weights with which D compares. behind: the distance of the token that a row
@@ -100,10 +100,10 @@ def _cell_bytes(setting: RopeSetting, seq_len: int) -> int:
     return 2 * seq_len * setting.head_dim * 8
 
 
-def _chunks(cases: Plan[Inputs], cells: Sequence[Cell]) -> Iterator[list[Cell]]:
+def _chunks(cases: Plan[Inputs], cells: Sequence[CellIndex]) -> Iterator[list[CellIndex]]:
     """Cut the cells into lists that, with their anchors and references, fit the cache one head at a time."""
     room = plan.CACHE_BYTES // _cell_bytes(cases.setting, cases.seq_len)
-    chunk: list[Cell] = []
+    chunk: list[CellIndex] = []
     for cell in cells:
         subjects = {index for index, _ in (*chunk, cell)}
         formats = {cases.subjects[index].input for index in subjects}
@@ -120,7 +120,7 @@ class _Chunk:
     def __init__(
         self,
         cases: Plan[Inputs],
-        cells: Sequence[Cell],
+        cells: Sequence[CellIndex],
         anchor: int,
         behind: int | None,
         roundings: Sequence[Rounding | None],
@@ -136,9 +136,9 @@ class _Chunk:
             if some := [index for index in members if index in self.requested]:
                 self.groups.setdefault(key.input, []).extend(some)
         anchors = [(index, anchor) for index in self.requested]
-        self.cells: list[Cell | Format] = [*self.groups, *dict.fromkeys((*anchors, *cells))]
+        self.cells: list[CellIndex | Format] = [*self.groups, *dict.fromkeys((*anchors, *cells))]
 
-    def strips(self) -> Iterator[tuple[float, dict[Cell, Attention]]]:
+    def strips(self) -> Iterator[tuple[float, dict[CellIndex, Attention]]]:
         """Yield the share done and the statistics of one strip of rows after the other."""
         tasks, heads, done = self._tasks(), self.plan.inputs.q.shape[0], 0
         one = len(self.cells) * _cell_bytes(self.plan.setting, self.plan.seq_len)
@@ -146,7 +146,7 @@ class _Chunk:
         for start in range(0, heads, step):
             batch = range(start, min(start + step, heads))
             rotated = self._rotated(batch)
-            jobs = [Task(head, *task) for head in batch for task in tasks]
+            jobs = [QueryStrip(head, *task) for head in batch for task in tasks]
             for part in self.map(lambda task, at=rotated: self._strip(task, at), jobs):
                 done += 1
                 yield done / (heads * len(tasks)), part
@@ -176,7 +176,7 @@ class _Chunk:
                 whole[job][panel] = part
         return whole
 
-    def _table(self, cell: Cell | Format, positions: Any) -> Any:
+    def _table(self, cell: CellIndex | Format, positions: Any) -> Any:
         if isinstance(cell, Format):
             return exact_scores.distance_table(
                 (positions + self.plan.origin).astype(np.float64), self.plan.setting
@@ -194,9 +194,9 @@ class _Chunk:
             rotated = kernel.rotate(subject, job.side, round_to(x, subject.input), table)
         return scores.operand(rotated, subject)
 
-    def _strip(self, task: Task, rotated: RotatedFactors) -> dict[Cell, Attention]:
+    def _strip(self, task: QueryStrip, rotated: RotatedFactors) -> dict[CellIndex, Attention]:
         """Compare every cell with its reference over one strip of rows of a head."""
-        results: dict[Cell, Attention] = {}
+        results: dict[CellIndex, Attention] = {}
         cols = task.cols
         hidden = masks.hidden(self.plan.mask, task.rows, cols)
         places = np.arange(task.rows.start, task.rows.stop)
@@ -216,11 +216,11 @@ class _Chunk:
     def _compare(
         self,
         index: int,
-        task: Task,
+        task: QueryStrip,
         rotated: RotatedFactors,
         reference: ReferenceRows,
         hidden: Any,
-        results: dict[Cell, Attention],
+        results: dict[CellIndex, Attention],
     ) -> None:
         """Compare one subject with the reference, at its anchor and at every requested offset."""
         share = 1.0 / masks.watchers(self.plan.mask, task.cols, self.plan.seq_len)  # of a query of a key
@@ -240,7 +240,7 @@ class _Chunk:
             if at_anchor.nonfinite:
                 compared.d = compared.d_logit = np.nan
 
-    def _form(self, index: int, offset: int, task: Task, rotated: RotatedFactors, hidden: Any) -> Array:
+    def _form(self, index: int, offset: int, task: QueryStrip, rotated: RotatedFactors, hidden: Any) -> Array:
         """Return the subject's own scores of a strip in float64, hidden ones -inf. Shapes: -> (r, c)."""
         subject, key_head = self.plan.subjects[index], task.head // self.plan.inputs.group
         q = rotated[Job("q", task.head, (index, offset))][task.rows]

@@ -21,7 +21,7 @@ from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import scores
 from ropeaudit.engine.array_library import A, ArrayLibrary
-from ropeaudit.engine.plan import Measured
+from ropeaudit.engine.plan import CellStatistics
 from ropeaudit.engine.statistics import Block, Moments, Statistics
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor, Precision
@@ -29,7 +29,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject, key_rotation
 
 Side = Literal["q", "k"]
-Exact: TypeAlias = tuple[A, A | None]  # exact scores: high + low
+ExactScores: TypeAlias = tuple[A, A | None]  # exact scores: high + low
 
 
 class Workspace(Generic[A]):
@@ -87,7 +87,7 @@ def exact_factors(
 
 
 def minus_exact(
-    library: ArrayLibrary[A], formed: A, exact: Exact[A], hidden: A | None = None, out: A | None = None
+    library: ArrayLibrary[A], formed: A, exact: ExactScores[A], hidden: A | None = None, out: A | None = None
 ) -> A:
     """Return float64 scores minus the exact ones, 0 where they are hidden; `out` may be `formed`."""
     high, low = exact
@@ -98,7 +98,9 @@ def minus_exact(
     return difference
 
 
-def gather_exact(statistics: Statistics, exact: Exact[A], block: Block[A], out: A | None = None) -> None:
+def gather_exact(
+    statistics: Statistics, exact: ExactScores[A], block: Block[A], out: A | None = None
+) -> None:
     """Take in the exact scores of a block, which are overwritten if they are one array."""
     library, (high, low) = block.library, exact
     joined = high if low is None else library.add(high, low, out)
@@ -107,7 +109,11 @@ def gather_exact(statistics: Statistics, exact: Exact[A], block: Block[A], out: 
 
 
 def gather_reference(
-    exact: Exact[A], error: float, block: Block[A], results: Iterable[Measured], out: A | None = None
+    exact: ExactScores[A],
+    error: float,
+    block: Block[A],
+    results: Iterable[CellStatistics],
+    out: A | None = None,
 ) -> None:
     """Note the statistics of the exact scores of a block. error: their certificate. See `gather_exact`."""
     gathered = Statistics(Moments.SQUARES, weighted=block.weights is not None)
@@ -121,9 +127,9 @@ def measure(
     subject: Subject,
     operands: Iterable[tuple[A, A] | None],
     scale: float,
-    exact: Exact[A],
+    exact: ExactScores[A],
     block: Block[A],
-    results: Sequence[Measured],
+    results: Sequence[CellStatistics],
     workspace: Workspace[A],
 ) -> None:
     """Form a subject's scores of a block at every offset, the first one 0; gather drift and self-drift.
@@ -141,16 +147,16 @@ def measure(
         out = formed if number else base
         if factors is None:
             result.drift.add_nonfinite(block.visible)
-            result.own.add_nonfinite(block.visible)
+            result.self_drift.add_nonfinite(block.visible)
             library.fill(out, math.nan)
             continue
         form(library, *factors, subject, scale, out, spare)
         if number:
             own = library.subtract(formed, base, spare)
             library.hide(own, block.hidden)
-            result.own.add(own, block, scratch)
+            result.self_drift.add(own, block, scratch)
         if fmt is not FP64:
             out = library.copy(out, wide)
         result.drift.add(minus_exact(library, out, exact, block.hidden, wide), block, scratch)
         if number == 0:  # the difference of a score to itself: 0, or nan where it is not finite
-            result.own.count, result.own.nonfinite = result.drift.count, result.drift.nonfinite
+            result.self_drift.count, result.self_drift.nonfinite = result.drift.count, result.drift.nonfinite

@@ -22,7 +22,7 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel, plan, scores, tile
 from ropeaudit.engine.array_library import NUMPY, NumPyArray
 from ropeaudit.engine.kernel import Side, Workspace
-from ropeaudit.engine.plan import Cell, Key, Measured, Plan
+from ropeaudit.engine.plan import CellIndex, CellStatistics, Key, Plan
 from ropeaudit.engine.statistics import Block
 from ropeaudit.engine.tile import RotatedPanel, Tile
 from ropeaudit.inputs import masks
@@ -32,9 +32,11 @@ from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.runtime.threads import Map, mapping
 
 
-def measure(cases: Plan[Inputs], threads: int, progress: Callable[[float], None]) -> dict[Cell, Measured]:
+def measure(
+    cases: Plan[Inputs], threads: int, progress: Callable[[float], None]
+) -> dict[CellIndex, CellStatistics]:
     """Return what was measured, for every cell of the plan; `progress` gets the share done."""
-    results = {cell: Measured() for cell in cases.cells()}
+    results = {cell: CellStatistics() for cell in cases.cells()}
     scores_in_all = masks.count(cases.mask, cases.seq_len) * cases.inputs.q.shape[0]
     first = next(iter(results.values()))
     with mapping(threads) as mapped:
@@ -57,7 +59,7 @@ class _Tables(NamedTuple):
     """What rotating a panel of positions needs: of the reference, and of each cell."""
 
     reference: Any
-    cells: dict[Cell, Any]
+    cells: dict[CellIndex, Any]
 
 
 class _Strip(NamedTuple):
@@ -78,7 +80,7 @@ class _Run:
         self.workspace: Workspace[NumPyArray] = Workspace(NUMPY)
         self.tables: dict[int, _Tables] = {}
 
-    def strips(self) -> Iterator[dict[Cell, Measured]]:
+    def strips(self) -> Iterator[dict[CellIndex, CellStatistics]]:
         """Yield the statistics of one strip of rows after the other."""
         for rows, cols in masks.panels(self.plan.mask, self.plan.seq_len, plan.PANEL):
             known, self.tables = self.tables, {}
@@ -103,7 +105,7 @@ class _Run:
         positions = np.arange(panel.start, panel.stop, dtype=np.int64)
         numbers, cells = (positions + self.plan.origin).astype(np.float64), list(self.plan.cells())
 
-        def table(cell: Cell | None) -> Any:
+        def table(cell: CellIndex | None) -> Any:
             if cell is None:
                 return exact_scores.distance_table(numbers, self.plan.setting)
             return self.plan.subjects[cell[0]].table(positions, cell[1])
@@ -111,7 +113,7 @@ class _Run:
         *subjects, reference = self.map(table, [*cells, None])
         return _Tables(reference, dict(zip(cells, subjects, strict=True)))
 
-    def _heads(self, heads: range, rows: slice, cols: slice) -> Iterator[dict[Cell, Measured]]:
+    def _heads(self, heads: range, rows: slice, cols: slice) -> Iterator[dict[CellIndex, CellStatistics]]:
         inputs = self.plan.inputs
         kv_heads = sorted({head // inputs.group for head in heads})
         jobs = [_Job("q", inputs.q[head], rows) for head in heads]
@@ -131,7 +133,7 @@ class _Run:
         held = {fmt: fmt.carrier if self.plan.inputs.unchanged_by(fmt) else fmt for fmt in formats}
         rounding = [(job, how) for job in range(len(jobs)) for how in set(held.values())]
 
-        def rounded(task: tuple[int, Any]) -> FloatArray:
+        def rounded(task: tuple[int, Format | np.dtype[Any]]) -> FloatArray:
             number, how = task
             x = jobs[number].x[jobs[number].panel]
             return round_to(x, how) if isinstance(how, Format) else x.astype(how)
@@ -143,7 +145,7 @@ class _Run:
             number, key = task
             return self._rotate_exactly(jobs[number], inputs[number, held[key.input]], key)
 
-        def rotated(task: tuple[int, Cell]) -> tuple[FloatArray, bool]:
+        def rotated(task: tuple[int, CellIndex]) -> tuple[FloatArray, bool]:
             number, cell = task
             fmt = self.plan.subjects[cell[0]].input
             return self._rotate(jobs[number], inputs[number, held[fmt]], cell)
@@ -163,7 +165,7 @@ class _Run:
         scale = setting.scale if job.side == "q" else 1.0
         return kernel.rotate_exactly(x, table, setting, key.precision, scale)
 
-    def _rotate(self, job: _Job, x: FloatArray, cell: Cell) -> tuple[FloatArray, bool]:
+    def _rotate(self, job: _Job, x: FloatArray, cell: CellIndex) -> tuple[FloatArray, bool]:
         """Return q (s, d) or k (d, s) as it is multiplied, and whether every row or column holds a nan."""
         subject, table = self.plan.subjects[cell[0]], self.tables[job.panel.start].cells[cell]
         rotated = kernel.rotate(subject, job.side, x, table)
@@ -171,9 +173,9 @@ class _Run:
         operand = scores.operand(rotated, subject)
         return np.ascontiguousarray(operand.T if job.side == "k" else operand), nonfinite
 
-    def _strip(self, strip: _Strip, first_row: int, cols: slice) -> dict[Cell, Measured]:
+    def _strip(self, strip: _Strip, first_row: int, cols: slice) -> dict[CellIndex, CellStatistics]:
         """Measure all tiles of some rows of a head against one panel of keys."""
-        results = {cell: Measured() for cell in self.plan.cells()}
+        results = {cell: CellStatistics() for cell in self.plan.cells()}
         head, q, k, rows = strip
         in_q = slice(rows.start - first_row, rows.stop - first_row)
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):

@@ -27,7 +27,7 @@ SOFTMAX = ("fp64", "recipe")  # arithmetic of the softmax
 ANCHOR = 16  # tokens: the offset with which AnchorAttention compares, arXiv 2411.13476
 
 
-Cell: TypeAlias = tuple[int, int]  # index of the subject, offset
+CellIndex: TypeAlias = tuple[int, int]  # index of the subject, offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +54,28 @@ class AttentionOptions:
 
 
 @dataclass(slots=True)
-class Measured:
+class CellStatistics:
     """What was measured of one subject at one offset.
 
-    drift: against the reference. own: against the same subject at offset 0.
+    drift: against the reference. self_drift: against the same subject at offset 0.
     reference: the reference's scores. error: the certificate of the reference.
     """
 
     drift: Statistics = field(default_factory=Statistics)
-    own: Statistics = field(default_factory=lambda: Statistics(Moments.LARGEST))
+    self_drift: Statistics = field(default_factory=lambda: Statistics(Moments.LARGEST))
     reference: Statistics = field(default_factory=lambda: Statistics(Moments.SQUARES))
     error: float = 0.0
 
     @classmethod
-    def sampled(cls) -> Measured:
+    def sampled(cls) -> CellStatistics:
         """Return what weighted scores are gathered in."""
-        drift, own, reference = (Statistics(moments, weighted=True) for moments in reversed(Moments))
-        return cls(drift, own, reference)
+        drift, self_drift, reference = (Statistics(moments, weighted=True) for moments in reversed(Moments))
+        return cls(drift, self_drift, reference)
 
-    def merge(self, later: Measured) -> None:
+    def merge(self, later: CellStatistics) -> None:
         """Take in what was measured over later tiles."""
         self.drift.merge(later.drift)
-        self.own.merge(later.own)
+        self.self_drift.merge(later.self_drift)
         self.reference.merge(later.reference)
         self.error = float(np.maximum(self.error, later.error))  # nan stays nan
 
@@ -121,7 +121,7 @@ class Plan(Generic[V]):
         """s: the number of positions."""
         return self.inputs.seq_len
 
-    def cells(self) -> Iterator[Cell]:
+    def cells(self) -> Iterator[CellIndex]:
         """Yield the cells in order."""
         for index, offsets in enumerate(self.offsets):
             for offset in offsets:

@@ -17,7 +17,7 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel, scores
 from ropeaudit.engine.array_library import NUMPY, NumPyArray
 from ropeaudit.engine.kernel import Workspace
-from ropeaudit.engine.plan import Cell, Key, Measured, Plan
+from ropeaudit.engine.plan import CellIndex, CellStatistics, Key, Plan
 from ropeaudit.engine.statistics import Block
 from ropeaudit.inputs.sampled_rows import SampledQK
 from ropeaudit.reference import exact_scores
@@ -26,9 +26,11 @@ from ropeaudit.runtime.threads import mapping
 BLOCK = 2048  # pairs at once
 
 
-def measure(cases: Plan[SampledQK], threads: int, progress: Callable[[float], None]) -> dict[Cell, Measured]:
+def measure(
+    cases: Plan[SampledQK], threads: int, progress: Callable[[float], None]
+) -> dict[CellIndex, CellStatistics]:
     """Return what was measured, for every cell of the plan; `progress` gets the share done."""
-    results, count = {cell: Measured.sampled() for cell in cases.cells()}, len(cases.inputs)
+    results, count = {cell: CellStatistics.sampled() for cell in cases.cells()}, len(cases.inputs)
     pairs = _Pairs(cases)
     blocks = [slice(i, min(i + BLOCK, count)) for i in range(0, count, BLOCK)]
     with mapping(threads) as mapped:
@@ -48,9 +50,9 @@ class _Pairs:
         self.plan, self.groups = cases, cases.keys()
         self.workspace: Workspace[NumPyArray] = Workspace(NUMPY)
 
-    def measure(self, rows: slice) -> dict[Cell, Measured]:
+    def measure(self, rows: slice) -> dict[CellIndex, CellStatistics]:
         """Measure all cells over some of the pairs."""
-        results = {cell: Measured.sampled() for cell in self.plan.cells()}
+        results = {cell: CellStatistics.sampled() for cell in self.plan.cells()}
         pairs, origin, setting = self.plan.inputs.pairs, self.plan.origin, self.plan.setting
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             tables = (
@@ -67,7 +69,7 @@ class _Pairs:
         members: list[int],
         rows: slice,
         tables: tuple[Any, Any],
-        results: dict[Cell, Measured],
+        results: dict[CellIndex, CellStatistics],
     ) -> None:
         """Compute the reference of a key, and compare its subjects, the `members`, with it."""
         setting, sampled = self.plan.setting, self.plan.inputs
@@ -94,9 +96,9 @@ class _Pairs:
             yield scores.operand(q, subject), scores.operand(k, subject)
 
 
-def _place(measured: Measured, sampled: SampledQK) -> None:
+def _place(measured: CellStatistics, sampled: SampledQK) -> None:
     """Say where the largest values stand: until here their number among the pairs was noted."""
-    for statistics in (measured.drift, measured.own):
+    for statistics in (measured.drift, measured.self_drift):
         if statistics.place is not None:
             number = statistics.place[2]
             where = sampled.pairs.head, sampled.pairs.query, sampled.pairs.key

@@ -12,7 +12,7 @@ from ropeaudit.arithmetic.formats import FP64, FloatArray
 from ropeaudit.engine import kernel
 from ropeaudit.engine.array_library import NumPyArray
 from ropeaudit.engine.kernel import Workspace
-from ropeaudit.engine.plan import Cell, Key, Measured, Plan
+from ropeaudit.engine.plan import CellIndex, CellStatistics, Key, Plan
 from ropeaudit.engine.statistics import Block
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.reference import exact_scores
@@ -29,9 +29,9 @@ class RotatedPanel:
     nonfinite: cells in which every row of q or every column of k holds a nan, and so every score is one.
     """
 
-    subjects: dict[Cell, FloatArray] = field(default_factory=dict)
+    subjects: dict[CellIndex, FloatArray] = field(default_factory=dict)
     reference: dict[Key, Factor] = field(default_factory=dict)
-    nonfinite: set[Cell] = field(default_factory=set)
+    nonfinite: set[CellIndex] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Tile:
     in_k: slice
     workspace: Workspace[NumPyArray]
 
-    def measure(self, key: Key, members: Sequence[int], results: Mapping[Cell, Measured]) -> None:
+    def measure(self, key: Key, members: Sequence[int], results: Mapping[CellIndex, CellStatistics]) -> None:
         """Compute the reference of a key, and compare its subjects, the `members`, with it."""
         q, k = self.q.reference[key], self.k.reference[key]
         joined, high, low = (self.workspace.array(number, FP64, self.block.shape) for number in (0, 3, 4))
@@ -65,7 +65,7 @@ class Tile:
                 self.workspace,
             )
 
-    def _operands(self, cell: Cell) -> tuple[NumPyArray, NumPyArray] | None:
+    def _operands(self, cell: CellIndex) -> tuple[NumPyArray, NumPyArray] | None:
         """Return rotated q and k of the tile; None if every score is nan. Shapes: (r, d), (d, c)."""
         if cell in self.q.nonfinite or cell in self.k.nonfinite:
             return None
