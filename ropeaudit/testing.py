@@ -16,7 +16,9 @@ from ropeaudit import bounds, recipes
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.engine import kernel
 from ropeaudit.engine import scores as forming
+from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.inputs import masks
 from ropeaudit.inputs import qk as inputs
@@ -259,23 +261,17 @@ def _like_scores(test: _Test, results: FloatArray, offset: int) -> str:
 def _formed(subject: Emulated, q: FloatArray, k: FloatArray, scale: float) -> FloatArray:
     """Scores of a head as a recipe forms them. Shapes: (s, d) twice -> (s, s)."""
     left, right = forming.operand(q, subject), np.ascontiguousarray(forming.operand(k, subject).T)
-    out = np.empty((len(q), len(k)), forming.tile_dtype(subject))
-    forming.form(left, right, subject, scale, out)
-    return out
+    return forming.formed(NUMPY, left, right, subject, scale)
 
 
 def _exact(built: Inputs, setting: RopeSetting, fmt: Format) -> tuple[Array, float]:
     """Exact scores of q and k rounded to `fmt`, and their certified error. Shapes: -> (h, s, s)."""
     table = exact_scores.distance_table(np.arange(built.seq_len, dtype=np.float64), setting)
     results, error = [], 0.0
-    for head in range(built.heads):
-        q, k = (round_to(x[head], fmt).astype(np.float64) for x in (built.q, built.k))
-        left = exact_scores.rotated(q, table, setting, "extended", setting.scale)
-        right = exact_scores.rotated(k, table, setting, "extended")
-        shape = built.seq_len, built.seq_len
-        high, low = exact_scores.product(left, right, np.empty(shape), np.empty(shape))
-        results.append(high if low is None else high + low)
-        error = max(error, exact_scores.certificate(left, right))
+    for sides in zip(built.q, built.k, strict=True):
+        q, k = kernel.exact_factors(sides, fmt, (table, table), setting, "extended")
+        results.append(exact_scores.joined(*exact_scores.product(q, k)))
+        error = max(error, exact_scores.certificate(q, k))
     largest = max(float(np.abs(one).max()) for one in results)
     return np.stack(results), error + built.q.shape[2] * 2.0**-52 * largest * 8
 

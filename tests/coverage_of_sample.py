@@ -17,7 +17,8 @@ from ropeaudit import parse, recipes
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import scores
-from ropeaudit.engine.estimates import Estimated
+from ropeaudit.engine.array_library import NUMPY
+from ropeaudit.engine.statistics import Block, Statistics
 from ropeaudit.inputs import masks, qk, sampled_rows
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.reference import exact_scores
@@ -97,15 +98,12 @@ def all_drifts(who: Emulated, given: Inputs, offset: int = 0) -> Array:
     for head in range(given.heads):
         x = [round_to(part, who.input) for part in (given.q[head], given.k[head // given.group])]
         q, k = (scores.operand(who.rotate(part, table), who) for part in x)
-        out = np.empty((size, size), scores.tile_dtype(who))
-        scores.form(q, np.ascontiguousarray(k.T), who, who.setting.scale, out)
+        out = scores.formed(NUMPY, q, np.ascontiguousarray(k.T), who, who.setting.scale)
         exact = [
             exact_scores.rotated(part.astype(float), rotations, who.setting, "double", scale)
             for part, scale in zip(x, (who.setting.scale, 1.0), strict=True)
         ]
-        results.append(
-            out - exact_scores.product(*exact, np.empty_like(out, float), np.empty_like(out, float))[0]
-        )
+        results.append(out - exact_scores.product(*exact)[0])
     return np.stack(results)
 
 
@@ -121,8 +119,8 @@ def cell(given: Inputs, drifts: Array, mask: str, count: int, seeds: range) -> C
     """Sample `count` scores with one seed after the other."""
     reference, held, factors = true_rms(drifts, mask), 0, []
     for seed in seeds:
-        some, result = sampled_rows.by_norms(given, mask, count, seed), Estimated()
-        result.take(drifts[some.head, some.query, some.key], some.weight, 0)
+        some, result = sampled_rows.by_norms(given, mask, count, seed), Statistics(weighted=True)
+        result.add(drifts[some.head, some.query, some.key], Block.pairs(0, some.weight))
         low, high = result.interval()
         held += low <= reference <= high
         factors.append(high / result.rms)

@@ -14,7 +14,7 @@ from ropeaudit import RopeSetting, parse, shift
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import records
 from ropeaudit.engine import attention, attention_pass, plan
-from ropeaudit.engine.attention import Rounding, Rows
+from ropeaudit.engine.attention import ReferenceRows, Rounding
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
@@ -147,8 +147,8 @@ def test_what_holds_of_any_rows(data, rows, columns, size) -> None:
     shape = st.lists(numbers, min_size=rows * columns, max_size=rows * columns)
     exact = np.array(data.draw(shape)).reshape(rows, columns)
     drift = np.array(data.draw(shape)).reshape(rows, columns) / 30 * size
-    reference = Rows(exact.copy())
-    result, weights = reference.judge(exact + drift)
+    reference = ReferenceRows(exact.copy())
+    result, weights = reference.compare(exact + drift)
     largest = float(np.abs(exact + drift - exact).max())
     assert 0 <= result.tv_max <= 1 + 1e-12
     assert result.tv_max <= math.tanh(largest / 2) + 1e-12  # half of numerics.md's 1-norm
@@ -156,23 +156,23 @@ def test_what_holds_of_any_rows(data, rows, columns, size) -> None:
     assert result.tv_max <= math.sqrt(result.kl_max / 2) + 1e-7  # Pinsker
     assert 0 <= result.flips <= rows
     assert weights.sum(axis=1) == pytest.approx(np.ones(rows))
-    assert reference.judge(exact.copy())[0].tv_max == reference.judge(exact.copy())[0].flips == 0
+    assert reference.compare(exact.copy())[0].tv_max == reference.compare(exact.copy())[0].flips == 0
 
 
 def test_the_bound_on_the_moved_weight_is_attained() -> None:
     e = 0.01
-    result, _ = Rows(np.array([[-e / 2, e / 2]])).judge(np.array([[e / 2, -e / 2]]))
+    result, _ = ReferenceRows(np.array([[-e / 2, e / 2]])).compare(np.array([[e / 2, -e / 2]]))
     assert result.tv_max == pytest.approx(math.tanh(e / 2), rel=1e-12)
 
 
 def test_divergence_of_weights_far_apart_and_near() -> None:
-    exact = Rows(np.array([[0.0, -800.0, 0.0]]))
-    result, _ = exact.judge(np.array([[0.0, 0.0, 0.0]]))
+    exact = ReferenceRows(np.array([[0.0, -800.0, 0.0]]))
+    result, _ = exact.compare(np.array([[0.0, 0.0, 0.0]]))
     assert result.kl_max == pytest.approx(math.log(3) - math.log(2), rel=1e-12)
     near = 1e-7
-    result, _ = Rows(np.zeros((1, 2))).judge(np.array([[near, -near]]))
+    result, _ = ReferenceRows(np.zeros((1, 2))).compare(np.array([[near, -near]]))
     assert result.kl_max == pytest.approx(near**2 / 2, rel=1e-6)  # log cosh
-    nonfinite, _ = Rows(np.array([[0.0, -12.0]])).judge(
+    nonfinite, _ = ReferenceRows(np.array([[0.0, -12.0]])).compare(
         np.array([[0.0, -12.0]]), Rounding(parse("fp32"), parse("fp8_e4m3"))
     )
     assert nonfinite.kl_max == math.inf
@@ -180,16 +180,18 @@ def test_divergence_of_weights_far_apart_and_near() -> None:
 
 def test_ties_are_not_flips() -> None:
     tied = np.array([[1.0, 1.0, 0.0]])
-    assert Rows(tied.copy()).judge(np.array([[1.0, 1.1, 0.0]]))[0].flips == 0  # the exact ones tie
-    assert Rows(np.array([[1.0, 0.9, 0.0]])).judge(tied.copy())[0].flips == 0  # its own do
-    assert Rows(np.array([[1.0, 0.9, 0.0]])).judge(np.array([[1.0, 1.1, 0.0]]))[0].flips == 1
+    assert ReferenceRows(tied.copy()).compare(np.array([[1.0, 1.1, 0.0]]))[0].flips == 0  # the exact ones tie
+    assert ReferenceRows(np.array([[1.0, 0.9, 0.0]])).compare(tied.copy())[0].flips == 0  # its own do
+    assert ReferenceRows(np.array([[1.0, 0.9, 0.0]])).compare(np.array([[1.0, 1.1, 0.0]]))[0].flips == 1
     near = np.array([[1.0, 1.0 - 1e-14, 0.0]])
-    assert Rows(near.copy(), slack=1e-13).judge(np.array([[0.0, 1.0, 0.0]]))[0].flips == 0
+    assert ReferenceRows(near.copy(), slack=1e-13).compare(np.array([[0.0, 1.0, 0.0]]))[0].flips == 0
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_row_that_is_not_finite_is_lost(bad) -> None:
-    result, _ = Rows(np.array([[1.0, -np.inf], [1.0, 2.0]])).judge(np.array([[1.0, -np.inf], [1.0, bad]]))
+    result, _ = ReferenceRows(np.array([[1.0, -np.inf], [1.0, 2.0]])).compare(
+        np.array([[1.0, -np.inf], [1.0, bad]])
+    )
     assert result.nonfinite == 1
     assert all(math.isnan(value) for value in result.columns().values())
 

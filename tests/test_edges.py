@@ -20,7 +20,8 @@ from ropeaudit.audits.audit import Audit, shift
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.comparison import Pair
 from ropeaudit.console import gates, sweep_file
-from ropeaudit.engine.statistics import Spread
+from ropeaudit.engine.array_library import NUMPY
+from ropeaudit.engine.statistics import Block, Moments, Statistics
 from ropeaudit.errors import BadInput, BadShape, RopeAuditError, UsageError
 from ropeaudit.features.explain.remedies import parse
 from ropeaudit.features.model import load as model_load
@@ -187,10 +188,10 @@ def test_a_table_without_subjects_or_offsets_is_no_report(missing, form, command
 # ---------------------------------------------------------------------------- remedies
 
 
-def spread(*values: float) -> Spread:
-    results = Spread()
-    results.add(np.array([values]), len(values), (0, 0, 0))
-    return results
+def spread(*values: float) -> Statistics:
+    result = Statistics(Moments.LARGEST)
+    result.add(np.array([values]), Block(NUMPY, (1, len(values)), len(values)))
+    return result
 
 
 def test_a_tolerance_is_on_the_column_that_it_names() -> None:

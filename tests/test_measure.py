@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from ropeaudit import Case, Record, RopeSetting, parse, recipes, shift
 from ropeaudit.audits import case_run
 from ropeaudit.engine import plan, tile
-from ropeaudit.engine.statistics import Differences, Size, Spread
+from ropeaudit.engine.array_library import NUMPY
+from ropeaudit.engine.statistics import Block, Moments, Statistics
 from ropeaudit.features.explain import analysis as explain
 from ropeaudit.features.parity import analysis as parity
 from ropeaudit.inputs import qk
@@ -59,10 +60,11 @@ def test_sums_are_those_of_exact_arithmetic(seed, exponent, kind) -> None:
     x += {"noise": 0.0, "outlier": 0.0, "constant": 1e4, "bias": 1.0}[kind]
     x[3, 4] *= 1e6 if kind == "outlier" else 1.0
     values = np.ldexp(x.astype(np.float32), exponent).astype(np.float32).astype(np.float64)
-    size, spread, all_of_it = Size(), Spread(), Differences()
-    size.weigh(values, values.size)
-    spread.add(values.astype(np.float32), values.size, (2, 10, 20), np.empty_like(values))
-    all_of_it.gather(values, np.empty_like(values), values.size, (2, 10, 20))
+    size, spread, all_of_it = (Statistics(moments) for moments in Moments)
+    block = Block(NUMPY, values.shape, values.size, (2, 10, 20))
+    size.add(values, block)
+    spread.add(values.astype(np.float32), block, np.empty_like(values))
+    all_of_it.add(values, block, np.empty_like(values))
     exact = [Fraction(v) for v in values.reshape(-1).tolist()]
     shift_by = Fraction(2) ** (2 * exponent)
     rms = math.sqrt(sum(v * v for v in exact) / len(exact) / shift_by) * 2.0**exponent
@@ -96,7 +98,7 @@ def test_the_size_of_the_reference_has_all_digits(mask, sample, tmp_path) -> Non
     assert result.reference_error < 1e-17
     if mask == "causal":
         (same,) = parity.run([Case(**case)], (recipes.named("hf"),) * 2, ("a", "b"), [parse("fp64")], [0])
-        assert [one.rms for one in same.apart.truths] == pytest.approx([rms] * 2, rel=1e-15, abs=0)
+        assert [one.rms for one in same.apart.references] == pytest.approx([rms] * 2, rel=1e-15, abs=0)
         (explained,) = explain.run([Case(**case)], [recipes.named("hf").resolve(parse("fp64"))], [0], None)
         assert explained.reference.rms == pytest.approx(rms, rel=1e-15, abs=0)
     if sample:
@@ -118,7 +120,7 @@ def test_shift_parity_and_explain_agree(recipe, dtype) -> None:
     for drift in pair.apart.drifts:
         assert drift.mean == pytest.approx(row.drift_bias, abs=1e-12 * row.drift_rms)
         assert drift.mean_abs == pytest.approx(row.drift_mean_abs, rel=1e-12, abs=0)
-    for reference in (*pair.apart.truths, why.reference):
+    for reference in (*pair.apart.references, why.reference):
         assert reference.rms == pytest.approx(row.reference_rms, rel=1e-15, abs=0)
     assert pair.apart.error == why.error == row.reference_error
 

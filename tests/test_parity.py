@@ -119,10 +119,13 @@ def test_neither_tiles_nor_panels_nor_threads_change_the_result(monkeypatch) -> 
 
 def test_only_tiles_are_held(monkeypatch) -> None:
     shapes = []
-    real = pair._note
-    monkeypatch.setattr(
-        pair, "_note", lambda results, apart, *rest: shapes.append(apart.shape) or real(results, apart, *rest)
-    )
+    real = pair._gather
+
+    def gather(result, difference, *rest):
+        shapes.append(difference.shape)
+        real(result, difference, *rest)
+
+    monkeypatch.setattr(pair, "_gather", gather)
     compare("hf", "meta", heads=1, seq_len=1100)
     assert max(shapes) == (512, 512)
     assert len(shapes) == 6

@@ -15,8 +15,9 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import recording
 from ropeaudit.bounds.sampled import predicted_rms
 from ropeaudit.engine import measure, sampled_scores, scores
-from ropeaudit.engine.estimates import Estimated
+from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.engine.plan import Plan
+from ropeaudit.engine.statistics import Block, Statistics
 from ropeaudit.errors import BadShape, UsageError
 from ropeaudit.inputs import masks, qk, sample_choice, sampled_rows
 from ropeaudit.main import main
@@ -194,10 +195,10 @@ def test_a_score_of_a_pair_is_that_of_a_tile(dtype, changes, bits) -> None:
         scores.operand(who.rotate(round_to(x[0], who.input), who.table(np.arange(40), 1000)), who)
         for x in (built.q, built.k)
     )
-    tile = np.empty((40, 40), scores.tile_dtype(who))
-    scores.form(q, np.ascontiguousarray(k.T), who, setting.scale, tile)
+    tile = np.empty((40, 40), scores.tile_format(who).carrier)
+    scores.form(NUMPY, q, np.ascontiguousarray(k.T), who, setting.scale, tile)
     m, n = np.divmod(np.arange(1600), 40)
-    result = scores.form_pairs(q[m], k[n], who, setting.scale)
+    scores.form_pairs(NUMPY, q[m], k[n], who, setting.scale, result := np.empty(len(m)))
     if bits:
         assert np.array_equal(result, tile.reshape(-1))
     else:
@@ -238,7 +239,7 @@ def test_all_pairs_once_give_the_whole_audit(mask, origin) -> None:
     result = sampled_scores.measure(Plan(who, offsets, some, setting, mask, origin), 2, lambda _: None)
     for cell, want in whole.items():
         rel = 1e-9 if cell[0] == 0 else 0.05  # rounded rotations do not hang on the order of sums
-        for name in ("drift", "own", "reference"):
+        for name in ("drift", "self_drift", "reference"):
             mine, others = getattr(result[cell], name), getattr(want, name)
             assert (mine.count, mine.nonfinite) == (others.count, others.nonfinite)
             assert mine.rms == pytest.approx(others.rms, rel=rel)
@@ -318,7 +319,7 @@ def test_every_column_is_estimated_without_bias(mask) -> None:
         some = sampled_rows.of(built, sampled_rows.by_norms(built, mask, 90, seed), seed)
         samples.append(sampled_scores.measure(Plan(who, offsets, some, setting, mask), 1, lambda _: None))
     columns = [("drift", n) for n in ("squares", "total", "absolute")] + [
-        ("own", "squares"),
+        ("self_drift", "squares"),
         ("reference", "squares"),
     ]
     for cell, want in whole.items():
@@ -330,8 +331,8 @@ def test_every_column_is_estimated_without_bias(mask) -> None:
 
 def test_an_interval_where_powers_leave_float64() -> None:
     for size in (1e-37, 1e60):
-        result = Estimated()
-        result.take(size * np.array([1.0, -2.0, 1.5]), np.array([0.5, 1.5, 1.0]), 0)
+        result = Statistics(weighted=True)
+        result.add(size * np.array([1.0, -2.0, 1.5]), Block.pairs(0, np.array([0.5, 1.5, 1.0])))
         low, high = result.interval()
         assert 0.3 * size < low < result.rms < high < 8 * size
 

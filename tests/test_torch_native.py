@@ -9,6 +9,7 @@ import torch
 from ropeaudit import RopeSetting, parse, recipes, round_to, shift
 from ropeaudit.arithmetic.formats import FP32, FP64
 from ropeaudit.engine import scores
+from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.errors import NotEmulated, OutOfMemory, UnknownName, UsageError
 from ropeaudit.main import main
 from ropeaudit.reports.drift import drift_report
@@ -122,7 +123,7 @@ def test_scores_are_stored_before_and_after_the_scale() -> None:
     ours, theirs = np.empty((2, 40, 30), np.float32)
     subject = native("hf", "fp32", score="bf16")
     subject.form(q, k.T, 0.3, ours)
-    scores.form(q, k.T, Emulated(subject.recipe, subject.setting), 0.3, theirs)
+    scores.form(NUMPY, q, k.T, Emulated(subject.recipe, subject.setting), 0.3, theirs)
     assert np.mean(ours != theirs) < 0.01
 
 

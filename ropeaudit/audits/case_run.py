@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -19,8 +19,8 @@ from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import careful
 from ropeaudit.bounds.sampled import predicted_rms
 from ropeaudit.engine import measure, plan, sampled_scores, tile
-from ropeaudit.engine.plan import AttentionOptions, Measured, Plan
-from ropeaudit.engine.statistics import Spread
+from ropeaudit.engine.plan import AttentionOptions, CellIndex, CellStatistics, Plan
+from ropeaudit.engine.statistics import Statistics
 from ropeaudit.inputs import qk
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledQK
@@ -37,6 +37,8 @@ from ropeaudit.subjects.placement.places import Places
 if TYPE_CHECKING:
     from ropeaudit.engine.attention import Attention
     from ropeaudit.subjects.placement.verification import GivenVectors
+
+SubjectCell: TypeAlias = tuple[Subject, int]  # a subject at an offset
 
 _SHORT = 128  # positions: up to here handing over takes threads longer than the work
 
@@ -59,7 +61,7 @@ class CaseRun:
         self.requested, self.tolerance, self.progress = requested, tolerance, progress
         self.threads = _of_use(threads, loaded)
         self.axes = case.position_axes(setting)
-        self.structural: dict[tuple[RopeSetting, int, Format], Spread] = {}
+        self.structural: dict[tuple[RopeSetting, int, Format], Statistics] = {}
         self.careful: dict[tuple[RopeSetting, Format], float] = {}
         self.vectors: GivenVectors | None = None
 
@@ -74,14 +76,14 @@ class CaseRun:
             yield from (self._record(result) for result in runs[0])
             return
         places = range(len(self.factories))
-        stored: dict[tuple[int, int], CellResult] = {}
+        by_cell: dict[CellIndex, CellResult] = {}
         for run, some in zip(runs, groups.values(), strict=True):
-            stored |= dict(zip(itertools.product(places, some), run, strict=True))
+            by_cell |= dict(zip(itertools.product(places, some), run, strict=True))
         for cell in itertools.product(places, offsets):
-            yield self._record(stored[cell])
+            yield self._record(by_cell[cell])
 
-    def _record(self, results: CellResult) -> Record:
-        return record(self.case, self.loaded, results, self.requested, self.tolerance)
+    def _record(self, result: CellResult) -> Record:
+        return record(self.case, self.loaded, result, self.requested, self.tolerance)
 
     def _group(self, at: RopeSetting, origin: int, offsets: Sequence[int]) -> Iterator[CellResult]:
         """Measure all subjects at the offsets that share a setting and an origin of the reference."""
@@ -95,31 +97,37 @@ class CaseRun:
             yield from self._batch(batch, at, origin, (passes * number, passes * len(starts)))
 
     def _batch(
-        self, batch: Sequence[tuple[Subject, int]], at: RopeSetting, origin: int, part: tuple[int, int]
+        self, batch: Sequence[SubjectCell], at: RopeSetting, origin: int, part: tuple[int, int]
     ) -> Iterator[CellResult]:
         """Measure some subjects at some offsets, together."""
-        reasons = [self._refusal(subject, offset) for subject, offset in batch]
-        cells = [cell for cell, reason in zip(batch, reasons, strict=True) if not reason]
-        some = list(dict.fromkeys(subject for subject, _ in cells))
-        requested = [[offset for subject, offset in cells if subject is one] for one in some]
-        result = self._measure(some, requested, at, origin, part) if cells else {}
-        floors = self._measure(some, [[0]] * len(some), at, 0) if origin and cells else result
+        reasons = {cell: self._refusal(*cell) for cell in batch}
+        cells = [cell for cell in batch if not reasons[cell]]
+        offsets: dict[Subject, list[int]] = {}
+        for subject, offset in cells:
+            offsets.setdefault(subject, []).append(offset)
+        measured = self._measure(offsets, at, origin, part)
+        floors = self._measure({subject: [0] for subject in offsets}, at, 0) if origin else measured
         limits, attained = self._bounds(cells, at)
-        rows: dict[tuple[int, int], Attention] = {}
-        if self.requested and cells and isinstance(self.loaded, Inputs):
-            together = Plan(some, requested, self.loaded, at, self.case.mask, origin)
-            rows = self._attention(together, self.requested, part)
-        for (subject, offset), reason in zip(batch, reasons, strict=True):
-            if reason:
-                yield CellResult(subject, offset, at, Measured(), Measured(), Spread(), refused=reason)
+        attention = self._attention(offsets, at, origin, part)
+        for cell in batch:
+            subject, offset = cell
+            if reasons[cell]:
+                yield CellResult(
+                    *cell, at, CellStatistics(), CellStatistics(), Statistics(), refused=reasons[cell]
+                )
                 continue
-            cell = some.index(subject), offset
-            structural = self._structural(at, offset, subject.input)
-            softened, limit = rows.get(cell), limits.get((subject, offset))
-            floor = floors[cell[0], 0]
-            placed = self._places(subject, offset)
-            rest = structural, attained[subject.dtype], limit, softened, placed
-            yield CellResult(subject, offset, at, result[cell], floor, *rest)
+            yield CellResult(
+                subject,
+                offset,
+                at,
+                measured[cell],
+                floors[subject, 0],
+                self._structural(at, offset, subject.input),
+                careful=attained[subject.dtype],
+                bound=limits.get(cell),
+                attention=attention.get(cell),
+                places=self._places(subject, offset),
+            )
 
     def _places(self, subject: Subject, offset: int) -> Places | None:
         """Check where code puts the rotated pairs; a recipe puts them where it says."""
@@ -150,8 +158,8 @@ class CaseRun:
         return ""
 
     def _bounds(
-        self, cells: Sequence[tuple[Subject, int]], at: RopeSetting
-    ) -> tuple[dict[tuple[Subject, int], Bound], dict[Format, float]]:
+        self, cells: Sequence[SubjectCell], at: RopeSetting
+    ) -> tuple[dict[SubjectCell, Bound], dict[Format, float]]:
         """Return the a-priori bound of each cell that is a recipe's, and what careful code attains by dtype.
 
         The latter is a predicted RMS drift at offset 0. All are computed in one pass over q and k.
@@ -175,15 +183,17 @@ class CaseRun:
 
     def _measure(
         self,
-        subjects: Sequence[Subject],
-        offsets: Sequence[Sequence[int]],
+        offsets: Mapping[Subject, Sequence[int]],
         at: RopeSetting,
         origin: int,
         part: tuple[int, int] = (0, 0),
-    ) -> dict[tuple[int, int], Measured]:
+    ) -> dict[SubjectCell, CellStatistics]:
         """Measure each subject at its offsets, and at 0 before them. part: which of how many this is."""
+        if not offsets:
+            return {}
         number, count = part
-        measured_at = [[0, *(offset for offset in some if offset)] for some in offsets]
+        subjects = list(offsets)
+        measured_at = [[0, *(offset for offset in some if offset)] for some in offsets.values()]
 
         def on_progress(share: float) -> None:
             if count:
@@ -192,42 +202,50 @@ class CaseRun:
         rest, loaded = (at, self.case.mask, origin), self.loaded
         with _alone(subjects):
             if isinstance(loaded, SampledQK):
-                return sampled_scores.measure(
-                    Plan(subjects, measured_at, loaded, *rest), self.threads, on_progress
-                )
-            return measure.measure(Plan(subjects, measured_at, loaded, *rest), self.threads, on_progress)
+                pairs = Plan(subjects, measured_at, loaded, *rest)
+                results = sampled_scores.measure(pairs, self.threads, on_progress)
+            else:
+                tiles = Plan(subjects, measured_at, loaded, *rest)
+                results = measure.measure(tiles, self.threads, on_progress)
+        return {(subjects[index], offset): measured for (index, offset), measured in results.items()}
 
     def _attention(
-        self, together: Plan[Inputs], requested: AttentionOptions, part: tuple[int, int]
-    ) -> dict[tuple[int, int], Attention]:
-        """Measure the rows after softmax, in a pass of its own behind that of the drift."""
+        self, offsets: Mapping[Subject, Sequence[int]], at: RopeSetting, origin: int, part: tuple[int, int]
+    ) -> dict[SubjectCell, Attention]:
+        """Measure the rows after softmax, if they are requested, in a pass of its own behind the drift's."""
+        requested, loaded = self.requested, self.loaded
+        if not (requested and offsets and isinstance(loaded, Inputs)):
+            return {}
         from ropeaudit.engine import attention_pass  # in-function: most audits need neither
         from ropeaudit.engine.attention import Rounding
 
-        fits(attention_pass.bytes_needed(together.setting, together.seq_len, self.threads))
+        subjects = list(offsets)
+        fits(attention_pass.bytes_needed(at, loaded.seq_len, self.threads))
         own = requested.softmax == "recipe"
-        roundings = [Rounding(one.softmax, one.output) if own else None for one in together.subjects]
-        behind = qk.BEHIND.get(self.loaded.source)
+        roundings = [Rounding(one.softmax, one.output) if own else None for one in subjects]
+        behind = qk.BEHIND.get(loaded.source)
         number, count = part
 
         def on_progress(share: float) -> None:
             self.progress((number + 1 + share) / count)
 
-        with _alone(together.subjects):
-            return attention_pass.measure(
-                together, requested.anchor, behind, roundings, self.threads, on_progress
+        rows = Plan(subjects, list(offsets.values()), loaded, at, self.case.mask, origin)
+        with _alone(subjects):
+            results = attention_pass.measure(
+                rows, requested.anchor, behind, roundings, self.threads, on_progress
             )
+        return {(subjects[index], offset): attention for (index, offset), attention in results.items()}
 
-    def _structural(self, at: RopeSetting, offset: int, input_format: Format) -> Spread:
+    def _structural(self, at: RopeSetting, offset: int, input_format: Format) -> Statistics:
         """Return what the shift does to exact scores; nothing, unless the setting depends on the position."""
         farthest = abs(offset) + self.loaded.seq_len
         clips = at.clipped and offset and farthest * exact_scores.fastest(at) >= at.clip
         if at == self.setting and not clips:
-            return Spread(count=1)
+            return Statistics(count=1)
         key = at, offset if at.clipped else 0, input_format
         if key not in self.structural:
-            result = self._measure([Exact(at, input_format)], [[key[1]]], self.setting, 0)
-            self.structural[key] = result[0, key[1]].drift
+            exact = Exact(at, input_format)
+            self.structural[key] = self._measure({exact: [key[1]]}, self.setting, 0)[exact, key[1]].drift
         return self.structural[key]
 
 

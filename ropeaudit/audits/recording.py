@@ -13,9 +13,8 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import attainable_rms
-from ropeaudit.engine import sampled_scores
-from ropeaudit.engine.plan import AttentionOptions, Measured
-from ropeaudit.engine.statistics import Spread
+from ropeaudit.engine.plan import AttentionOptions, CellStatistics
+from ropeaudit.engine.statistics import Statistics
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledQK
 from ropeaudit.rope.setting import RopeSetting
@@ -38,9 +37,9 @@ class CellResult:
     subject: Subject
     offset: int
     setting: RopeSetting
-    measured: Measured
-    floor: Measured
-    structural: Spread
+    measured: CellStatistics
+    floor: CellStatistics
+    structural: Statistics
     careful: float = math.nan
     bound: Bound | None = None
     attention: Attention | None = None
@@ -145,7 +144,7 @@ def record(
     subject, setting, measured = results.subject, results.setting, results.measured
     drift = measured.drift
     head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
-    low, high = sampled_scores.interval(drift)
+    low, high = drift.interval()
     return Record(
         **identity(case, loaded, setting, subject, results.offset, requested, tolerance),
         scores=drift.count,
@@ -154,8 +153,8 @@ def record(
         drift_rms_low=low,
         drift_rms_high=high,
         drift_bias=drift.mean,
-        self_drift_max=measured.own.max,
-        self_drift_rms=measured.own.rms,
+        self_drift_max=measured.self_drift.max,
+        self_drift_rms=measured.self_drift.rms,
         structural_max=results.structural.max,
         structural_rms=results.structural.rms,
         predicted_rms=_predicted(results.bound),

@@ -19,9 +19,10 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.sampling import ROTATION, TABLE, Sample
-from ropeaudit.engine import scores
-from ropeaudit.engine.statistics import Spread, hide
-from ropeaudit.inputs import masks
+from ropeaudit.engine import kernel, scores
+from ropeaudit.engine.array_library import NUMPY, NumPyArray
+from ropeaudit.engine.kernel import ExactScores, Side
+from ropeaudit.engine.statistics import Block, Moments, Statistics
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
@@ -34,13 +35,13 @@ from ropeaudit.runtime.threads import Map, mapping
 from ropeaudit.subjects.emulated import Emulated, Table
 
 
-class ReferenceTable(NamedTuple):
-    """A head of q and k, rounded to the input format, and its exact scores: high + low. (n, n) each."""
+class ExactHead(NamedTuple):
+    """A head of q and k, rounded to the input format, (n, d), and its exact scores, (n, n)."""
 
     q: FloatArray
     k: FloatArray
-    high: Array
-    low: Array | None
+    block: Block[NumPyArray]
+    scores: ExactScores[NumPyArray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,42 +63,41 @@ class Bench:
     def __init__(self, scene: Scene, recipe: Resolved) -> None:
         """Compute the exact scores of the sampled heads, which no variant changes."""
         self.scene, self.input = scene, recipe.input
-        size = scene.sample.positions.size
-        self.hidden = masks.hidden(scene.mask, slice(0, size), slice(0, size))
-        self.visible = masks.count(scene.mask, size)
         origin = scene.offset if scene.setting.clipped else 0
         self.distances = exact_scores.distance_table(
             scene.sample.positions.astype(np.float64) + origin, scene.setting
         )
-        self.reference, self.error = Spread(), 0.0
+        self.reference, self.error = _statistics(), 0.0
         with mapping(1):
-            self.exact = {head: self._reference(head) for head in scene.sample.heads}
-        self.known: dict[Resolved, Spread] = {}
+            self.exact = {head: self._exact(head) for head in scene.sample.heads}
+        self.known: dict[Resolved, Statistics] = {}
 
-    def factors(self, head: int, scale: float) -> tuple[Factor, Factor]:
-        """Return the exactly rotated q (times `scale`) and k of a query head."""
-        inputs, rows, setting = self.scene.inputs, self.scene.sample.positions, self.scene.setting
-        q, k = inputs.q[head][rows], inputs.k[head // inputs.group][rows]
-        x, y = (round_to(a, self.input).astype(np.float64) for a in (q, k))
-        with np.errstate(invalid="ignore", over="ignore"):  # inputs may have overflowed in their format
-            left = exact_scores.rotated(x, self.distances, setting, self.scene.precision, scale)
-            return left, exact_scores.rotated(y, self.distances, setting, self.scene.precision)
-
-    def _reference(self, head: int) -> ReferenceTable:
+    def _given(self, head: int) -> tuple[FloatArray, FloatArray]:
+        """Return q and k of a query head as they are given. Shapes: -> two of (n, d)."""
         inputs, rows = self.scene.inputs, self.scene.sample.positions
-        q, k = self.factors(head, self.scene.setting.scale)
-        shape = (rows.size, rows.size)
+        return inputs.q[head][rows], inputs.k[head // inputs.group][rows]
+
+    def factors(self, head: int, scale: float | None = None) -> tuple[Factor, Factor]:
+        """Return the exactly rotated q (times `scale`, by default the setting's) and k of a query head."""
+        tables, scene = (self.distances, self.distances), self.scene
+        sides = self._given(head)
+        return kernel.exact_factors(sides, self.input, tables, scene.setting, scene.precision, scale)
+
+    def _exact(self, head: int) -> ExactHead:
+        """Compute the exact scores of a head and note their statistics."""
+        every = slice(0, self.scene.sample.positions.size)
+        block = Block.tile(self.scene.mask, head, every, every)
+        q, k = self.factors(head)
         with np.errstate(invalid="ignore", over="ignore"):
-            high, low = exact_scores.product(q, k, np.empty(shape), np.empty(shape))
+            exact = exact_scores.product(q, k)
             self.error = float(np.maximum(self.error, exact_scores.certificate(q, k)))
-        hide(seen := exact_scores.joined(high.copy(), low), self.hidden)
-        self.reference.add(seen, self.visible, (head, 0, 0))
-        x, y = inputs.q[head][rows], inputs.k[head // inputs.group][rows]
-        return ReferenceTable(round_to(x, self.input), round_to(y, self.input), high, low)
+        kernel.gather_exact(self.reference, exact, block)
+        x, y = (round_to(side, self.input) for side in self._given(head))
+        return ExactHead(x, y, block, exact)
 
     def drifts(
         self, variants: Iterable[Resolved], progress: Callable[[float], None] = lambda share: None
-    ) -> list[Spread]:
+    ) -> list[Statistics]:
         """Return the drift of each variant; what was measured before is remembered.
 
         progress gets the share that is done, from 0 to 1.
@@ -112,10 +112,10 @@ class Bench:
     def _measure(self, new: Sequence[Resolved], mapped: Map, progress: Callable[[float], None]) -> None:
         tables = self._by_table(new, mapped)
         jobs = [(heads, table, some) for table, some in tables for heads in self._by_kv_head()]
-        results = {variant: Spread() for variant in new}
+        results = {variant: _statistics() for variant in new}
         for done, part in enumerate(mapped(lambda job: self._job(*job), jobs)):
-            for variant, spread in part.items():
-                results[variant].merge(spread)
+            for variant, statistics in part.items():
+                results[variant].merge(statistics)
             progress((done + 1) / len(jobs))
         self.known |= results
 
@@ -140,33 +140,33 @@ class Bench:
 
     def _job(
         self, heads: Sequence[int], table: Table, variants: Sequence[Resolved]
-    ) -> dict[Resolved, Spread]:
+    ) -> dict[Resolved, Statistics]:
         """Measure variants of one table on the query heads of one key-value head."""
-        results = {variant: Spread() for variant in variants}
+        results = {variant: _statistics() for variant in variants}
         for alike in _grouped(variants, ROTATION):
             k = self.rotated("k", heads[0], table, alike[0])
             for head in heads:
                 q = self.rotated("q", head, table, alike[0])
                 for variant, out in self._scores(q, k, alike):
-                    results[variant].add(self.drift(head, out), self.visible, (head, 0, 0))
+                    results[variant].add(self.drift(head, out), self.exact[head].block)
         return results
 
-    def rotated(self, name: str, head: int, table: Table, variant: Resolved) -> FloatArray:
+    def rotated(self, side: Side, head: int, table: Table, variant: Resolved) -> FloatArray:
         """Return q or k of a query head as the variant stores it. Shapes: -> (n, d)."""
-        x = self.exact[head].q if name == "q" else self.exact[head].k
-        return Emulated(variant, self.scene.setting, self.scene.axes).rotate(x, table)
+        x = self.exact[head].q if side == "q" else self.exact[head].k
+        return kernel.rotate(Emulated(variant, self.scene.setting, self.scene.axes), side, x, table)
 
     def _scores(
         self, q: FloatArray, k: FloatArray, variants: Sequence[Resolved]
     ) -> Iterator[tuple[Resolved, Array]]:
-        """Yield the scores of variants that turn q and k alike. Shapes: q, k (n, d) -> (n, n) each."""
+        """Yield the scores of variants that rotate q and k alike. Shapes: q, k (n, d) -> (n, n) each."""
         setting = self.scene.setting
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for alike in _grouped(variants, ("accumulate",)):
                 total = summed(q, k, Emulated(alike[0], setting))
                 for variant in alike:
                     out = total.copy()
-                    scores.stored(out, Emulated(variant, setting), setting.scale)
+                    scores.store(NUMPY, out, Emulated(variant, setting), setting.scale)
                     yield variant, out
 
     def formed(self, q: FloatArray, k: FloatArray, variant: Resolved) -> Array:
@@ -175,13 +175,13 @@ class Bench:
 
     def drift(self, head: int, out: Array) -> Array:
         """Return the scores `out` of a head, which are overwritten, minus the exact ones; 0 if masked."""
-        reference = self.exact[head]
+        exact = self.exact[head]
         with np.errstate(invalid="ignore"):
-            np.subtract(out, reference.high, out=out)
-            if reference.low is not None:
-                np.subtract(out, reference.low, out=out)
-        hide(out, self.hidden)
-        return out
+            return kernel.minus_exact(NUMPY, out, exact.scores, exact.block.hidden, out)
+
+
+def _statistics() -> Statistics:
+    return Statistics(Moments.LARGEST)
 
 
 def summed(q: FloatArray, k: FloatArray, subject: Emulated) -> Array:
@@ -194,7 +194,7 @@ def summed(q: FloatArray, k: FloatArray, subject: Emulated) -> Array:
         q, k = q.astype(np.float64, copy=False), k.astype(np.float64, copy=False)
     out = np.empty((len(q), len(k)))
     if subject.accumulate is not FP32 or q.dtype == np.float32:
-        scores.summed(q, np.ascontiguousarray(k.T), subject, out)
+        scores.accumulate(NUMPY, q, np.ascontiguousarray(k.T), subject, out)
         return out
     single, other = q.astype(np.float32), k.astype(np.float32).T
     np.copyto(out, single @ other)

@@ -125,7 +125,7 @@ class Attention:
         return dict.fromkeys(results, math.nan) if self.nonfinite else results
 
 
-class Rows:
+class ReferenceRows:
     """The exact scores of some rows, their weights, and what is needed of them again and again.
 
     slack: scores nearer than that to the largest of a row tie with it.
@@ -143,7 +143,7 @@ class Rows:
         self.weight = float(self.weights.max(axis=1).sum())
 
     @np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore")
-    def judge(self, scores: Array, rounding: Rounding | None = None) -> tuple[Attention, Array]:
+    def compare(self, scores: Array, rounding: Rounding | None = None) -> tuple[Attention, Array]:
         """Compare a subject's scores with the exact ones; return the statistics and its weights."""
         result = Attention(rows=len(scores), entropy_reference=self.entropy, weight_reference=self.weight)
         weights, logs = softmax(scores, rounding)
@@ -152,9 +152,9 @@ class Rows:
         result.nonfinite = int(fine.size - fine.sum())
         if result.nonfinite:
             return result, weights
-        moved = _apart(weights, self.weights)
-        result.tv_max, result.tv = float(moved.max()), float(moved.sum())
-        result.adaptive_tv = float(_apart(adapted(scores, weights, rounding), self.adapted).sum())
+        distances = _total_variation(weights, self.weights)
+        result.tv_max, result.tv = float(distances.max()), float(distances.sum())
+        result.adaptive_tv = float(_total_variation(adapted(scores, weights, rounding), self.adapted).sum())
         result.kl_max = float(divergences(self.weights, self.logs, weights, logs).max())
         largest = weights.max(axis=1)
         result.flips = int((np.where(self.first, weights, -1.0).max(axis=1) < largest).sum())
@@ -183,7 +183,7 @@ def divergences(exact: Array, exact_logs: Array, weights: Array, logs: Array) ->
     return result
 
 
-def _apart(weights: Array, others: Array) -> Array:
+def _total_variation(weights: Array, others: Array) -> Array:
     """Return the total variation Σ|p - p'|/2 of every row. Shapes: two of (r, c) -> (r,)."""
     difference = weights - others
     result: Array = np.abs(difference, out=difference).sum(axis=1) / 2

@@ -12,41 +12,42 @@ Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.engine import plan, scores
-from ropeaudit.engine.attention import Attention, Rounding, Rows
-from ropeaudit.engine.plan import Plan
+from ropeaudit.engine import kernel, plan, scores
+from ropeaudit.engine.array_library import NUMPY, NumPyArray
+from ropeaudit.engine.attention import Attention, ReferenceRows, Rounding
+from ropeaudit.engine.kernel import Side
+from ropeaudit.engine.plan import CellIndex, Plan
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.reference import exact_scores
+from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.threads import Map, mapping
-from ropeaudit.subjects import key_rotation
 
 STRIP = 2**17  # scores of a strip, where that leaves FEW rows
 LARGEST_STRIP = 2**21  # scores that it may have else
 FEW = 32  # rows
 ARRAYS = 16  # of a strip, held at once by a thread
 
-Cell: TypeAlias = tuple[int, int]  # index of the subject, offset
 RotatedFactors: TypeAlias = dict["Job", FloatArray]
 
 
 class Job(NamedTuple):
     """q or k of one head, rotated by a cell or, where that is an input format, by the reference."""
 
-    side: Literal["q", "k"]
+    side: Side
     head: int
-    cell: Cell | Format
+    cell: CellIndex | Format
 
 
-class Task(NamedTuple):
+class QueryStrip(NamedTuple):
     """One strip of rows of a query head."""
 
     head: int
@@ -61,7 +62,7 @@ def measure(
     roundings: Sequence[Rounding | None],
     threads: int,
     progress: Callable[[float], None],
-) -> dict[Cell, Attention]:
+) -> dict[CellIndex, Attention]:
     """Return the attention of every cell of the plan; `progress` gets the share done.
 
     anchor: the offset of the weights with which D compares. behind: the distance of the token that a row
@@ -99,10 +100,10 @@ def _cell_bytes(setting: RopeSetting, seq_len: int) -> int:
     return 2 * seq_len * setting.head_dim * 8
 
 
-def _chunks(cases: Plan[Inputs], cells: Sequence[Cell]) -> Iterator[list[Cell]]:
+def _chunks(cases: Plan[Inputs], cells: Sequence[CellIndex]) -> Iterator[list[CellIndex]]:
     """Cut the cells into lists that, with their anchors and references, fit the cache one head at a time."""
     room = plan.CACHE_BYTES // _cell_bytes(cases.setting, cases.seq_len)
-    chunk: list[Cell] = []
+    chunk: list[CellIndex] = []
     for cell in cells:
         subjects = {index for index, _ in (*chunk, cell)}
         formats = {cases.subjects[index].input for index in subjects}
@@ -119,7 +120,7 @@ class _Chunk:
     def __init__(
         self,
         cases: Plan[Inputs],
-        cells: Sequence[Cell],
+        cells: Sequence[CellIndex],
         anchor: int,
         behind: int | None,
         roundings: Sequence[Rounding | None],
@@ -135,9 +136,9 @@ class _Chunk:
             if some := [index for index in members if index in self.requested]:
                 self.groups.setdefault(key.input, []).extend(some)
         anchors = [(index, anchor) for index in self.requested]
-        self.cells: list[Cell | Format] = [*self.groups, *dict.fromkeys((*anchors, *cells))]
+        self.cells: list[CellIndex | Format] = [*self.groups, *dict.fromkeys((*anchors, *cells))]
 
-    def strips(self) -> Iterator[tuple[float, dict[Cell, Attention]]]:
+    def strips(self) -> Iterator[tuple[float, dict[CellIndex, Attention]]]:
         """Yield the share done and the statistics of one strip of rows after the other."""
         tasks, heads, done = self._tasks(), self.plan.inputs.q.shape[0], 0
         one = len(self.cells) * _cell_bytes(self.plan.setting, self.plan.seq_len)
@@ -145,7 +146,7 @@ class _Chunk:
         for start in range(0, heads, step):
             batch = range(start, min(start + step, heads))
             rotated = self._rotated(batch)
-            jobs = [Task(head, *task) for head in batch for task in tasks]
+            jobs = [QueryStrip(head, *task) for head in batch for task in tasks]
             for part in self.map(lambda task, at=rotated: self._strip(task, at), jobs):
                 done += 1
                 yield done / (heads * len(tasks)), part
@@ -157,7 +158,7 @@ class _Chunk:
         return [(rows, masks.columns(self.plan.mask, rows, size)) for rows in strips]
 
     def _rotated(self, heads: range) -> RotatedFactors:
-        """Turn q and k of some heads by every cell and by the reference, panel after panel."""
+        """Rotate q and k of some heads for every cell and for the reference, panel after panel."""
         inputs, size = self.plan.inputs, self.plan.seq_len
         kv_heads = sorted({head // inputs.group for head in heads})
         jobs = [Job("q", head, cell) for cell in self.cells for head in heads]
@@ -175,7 +176,7 @@ class _Chunk:
                 whole[job][panel] = part
         return whole
 
-    def _table(self, cell: Cell | Format, positions: Any) -> Any:
+    def _table(self, cell: CellIndex | Format, positions: Any) -> Any:
         if isinstance(cell, Format):
             return exact_scores.distance_table(
                 (positions + self.plan.origin).astype(np.float64), self.plan.setting
@@ -185,18 +186,17 @@ class _Chunk:
     def _rotate(self, job: Job, panel: slice, table: Any) -> FloatArray:
         source = self.plan.inputs.q if job.side == "q" else self.plan.inputs.k
         x, cell = source[job.head][panel], job.cell
+        if isinstance(cell, Format):
+            scale = self.plan.setting.scale if job.side == "q" else 1.0
+            return kernel.rotate_exactly(round_to(x, cell), table, self.plan.setting, "double", scale).whole
+        subject = self.plan.subjects[cell[0]]
         with np.errstate(invalid="ignore"):  # inputs may have overflowed in their format
-            if isinstance(cell, Format):
-                scale = self.plan.setting.scale if job.side == "q" else 1.0
-                exact = round_to(x, cell).astype(np.float64)
-                return exact_scores.rotated(exact, table, self.plan.setting, "double", scale).whole
-            subject = self.plan.subjects[cell[0]]
-            rotate = subject.rotate if job.side == "q" else key_rotation(subject)
-            return scores.operand(rotate(round_to(x, subject.input), table), subject)
+            rotated = kernel.rotate(subject, job.side, round_to(x, subject.input), table)
+        return scores.operand(rotated, subject)
 
-    def _strip(self, task: Task, rotated: RotatedFactors) -> dict[Cell, Attention]:
-        """Judge every cell over one strip of rows of a head."""
-        results: dict[Cell, Attention] = {}
+    def _strip(self, task: QueryStrip, rotated: RotatedFactors) -> dict[CellIndex, Attention]:
+        """Compare every cell with its reference over one strip of rows of a head."""
+        results: dict[CellIndex, Attention] = {}
         cols = task.cols
         hidden = masks.hidden(self.plan.mask, task.rows, cols)
         places = np.arange(task.rows.start, task.rows.stop)
@@ -204,57 +204,57 @@ class _Chunk:
         key_head = task.head // self.plan.inputs.group
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for fmt, members in self.groups.items():
-                q, k = rotated[Job("q", task.head, fmt)][task.rows], rotated[Job("k", key_head, fmt)][cols]
-                reference = Rows(_masked(q @ k.T, hidden), 2 * _certificate(q, k), right)
+                q = _factor(rotated[Job("q", task.head, fmt)][task.rows])
+                k = _factor(rotated[Job("k", key_head, fmt)][cols])
+                exact, _ = exact_scores.product(q, k)
+                slack = 2 * exact_scores.certificate(q, k)
+                reference = ReferenceRows(_masked(exact, hidden), slack, right)
                 for index in members:
-                    self._judge(index, task, rotated, reference, hidden, results)
+                    self._compare(index, task, rotated, reference, hidden, results)
         return results
 
-    def _judge(
+    def _compare(
         self,
         index: int,
-        task: Task,
+        task: QueryStrip,
         rotated: RotatedFactors,
-        reference: Rows,
+        reference: ReferenceRows,
         hidden: Any,
-        results: dict[Cell, Attention],
+        results: dict[CellIndex, Attention],
     ) -> None:
-        """Judge one subject at its anchor and at every offset that was asked for."""
+        """Compare one subject with the reference, at its anchor and at every requested offset."""
         share = 1.0 / masks.watchers(self.plan.mask, task.cols, self.plan.seq_len)  # of a query of a key
         base = self._form(index, self.anchor, task, rotated, hidden)
-        at_anchor, weights = reference.judge(base, self.roundings[index])
+        at_anchor, weights = reference.compare(base, self.roundings[index])
         for offset in self.requested[index]:
             if offset == self.anchor:
                 results[index, offset] = at_anchor
                 continue
             own = self._form(index, offset, task, rotated, hidden)
-            judged, moved = reference.judge(own, self.roundings[index])
-            results[index, offset] = judged
-            judged.d = float(np.abs(moved - weights).sum(axis=0) @ share)
+            compared, weights_here = reference.compare(own, self.roundings[index])
+            results[index, offset] = compared
+            compared.d = float(np.abs(weights_here - weights).sum(axis=0) @ share)
             if task.cols.start == 0:
                 seen = slice(None) if hidden is None else ~hidden[:, 0]
-                judged.d_logit = float(np.abs(own[seen, 0] - base[seen, 0]).sum() * share[0])
+                compared.d_logit = float(np.abs(own[seen, 0] - base[seen, 0]).sum() * share[0])
             if at_anchor.nonfinite:
-                judged.d = judged.d_logit = np.nan
+                compared.d = compared.d_logit = np.nan
 
-    def _form(self, index: int, offset: int, task: Task, rotated: RotatedFactors, hidden: Any) -> Array:
+    def _form(self, index: int, offset: int, task: QueryStrip, rotated: RotatedFactors, hidden: Any) -> Array:
         """Return the subject's own scores of a strip in float64, hidden ones -inf. Shapes: -> (r, c)."""
         subject, key_head = self.plan.subjects[index], task.head // self.plan.inputs.group
         q = rotated[Job("q", task.head, (index, offset))][task.rows]
         k = rotated[Job("k", key_head, (index, offset))][task.cols]
-        out = np.empty((len(q), len(k)), scores.tile_dtype(subject))
-        scores.form(q, k.T, subject, self.plan.setting.scale, out)
-        return _masked(out.astype(np.float64, copy=False), hidden)
+        own: NumPyArray = scores.formed(NUMPY, q, k.T, subject, self.plan.setting.scale)
+        return _masked(own, hidden)
 
 
-def _masked(tile: Array, hidden: Any) -> Array:
-    if hidden is not None:
-        np.copyto(tile, -np.inf, where=hidden)
-    return tile
+def _masked(strip: Array, hidden: Any) -> Array:
+    NUMPY.hide(strip, hidden, -np.inf)
+    return strip
 
 
-def _certificate(q: FloatArray, k: FloatArray) -> float:
-    """Bound the error of exact scores in float64; see `reference.certificate`."""
-    norms = (float(np.sqrt(np.einsum("sd,sd->s", x, x).max())) for x in (q, k))
-    left, right = (exact_scores.Factor(q[:0].astype(np.float64), None, None, norm) for norm in norms)
-    return exact_scores.certificate(left, right)
+def _factor(rotated: FloatArray) -> Factor:
+    """Return exactly rotated vectors as one side of the product. Shapes: (r, d)."""
+    norm = float(np.sqrt(np.einsum("sd,sd->s", rotated, rotated).max()))
+    return Factor(rotated.astype(np.float64, copy=False), None, None, norm)

@@ -11,29 +11,32 @@ Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and c
 
 from __future__ import annotations
 
-import threading
+import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.engine import plan, scores, tile
-from ropeaudit.engine.plan import Key, Measured, Plan
-from ropeaudit.engine.tile import Side, Tile
+from ropeaudit.engine import kernel, plan, scores, tile
+from ropeaudit.engine.array_library import NUMPY, NumPyArray
+from ropeaudit.engine.kernel import Side, Workspace
+from ropeaudit.engine.plan import CellIndex, CellStatistics, Key, Plan
+from ropeaudit.engine.statistics import Block
+from ropeaudit.engine.tile import RotatedPanel, Tile
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.reference import exact_scores
+from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.runtime.threads import Map, mapping
-from ropeaudit.subjects import key_rotation
 
 
 def measure(
     cases: Plan[Inputs], threads: int, progress: Callable[[float], None]
-) -> dict[tuple[int, int], Measured]:
+) -> dict[CellIndex, CellStatistics]:
     """Return what was measured, for every cell of the plan; `progress` gets the share done."""
-    results = {cell: Measured() for cell in cases.cells()}
+    results = {cell: CellStatistics() for cell in cases.cells()}
     scores_in_all = masks.count(cases.mask, cases.seq_len) * cases.inputs.q.shape[0]
     first = next(iter(results.values()))
     with mapping(threads) as mapped:
@@ -47,10 +50,25 @@ def measure(
 class _Job(NamedTuple):
     """One head of q or k, to be rotated over one panel of positions."""
 
-    side: Literal["q", "k"]
+    side: Side
     x: FloatArray
     panel: slice
-    scale: float
+
+
+class _Tables(NamedTuple):
+    """What rotating a panel of positions needs: of the reference, and of each cell."""
+
+    reference: Any
+    cells: dict[CellIndex, Any]
+
+
+class _Strip(NamedTuple):
+    """Some rows of a head against a panel of keys."""
+
+    head: int
+    q: RotatedPanel
+    k: RotatedPanel
+    rows: slice
 
 
 class _Run:
@@ -59,18 +77,21 @@ class _Run:
     def __init__(self, cases: Plan[Inputs], mapped: Map) -> None:
         self.plan, self.map = cases, mapped
         self.groups = cases.keys()
-        self.local = threading.local()
-        self.tables: dict[int, Any] = {}
+        self.workspace: Workspace[NumPyArray] = Workspace(NUMPY)
+        self.tables: dict[int, _Tables] = {}
 
-    def strips(self) -> Iterator[dict[tuple[int, int], Measured]]:
+    def strips(self) -> Iterator[dict[CellIndex, CellStatistics]]:
         """Yield the statistics of one strip of rows after the other."""
         for rows, cols in masks.panels(self.plan.mask, self.plan.seq_len, plan.PANEL):
-            self._keep_tables(rows, cols)
+            known, self.tables = self.tables, {}
+            for panel in (rows, cols):
+                if panel.start not in self.tables:
+                    self.tables[panel.start] = known.get(panel.start) or self._panel_tables(panel)
             for heads in self._batches():
                 yield from self._heads(heads, rows, cols)
 
     def _batches(self) -> Iterator[range]:
-        """Query heads whose rotated q and k fit in the cache together."""
+        """Yield query heads whose rotated q and k fit in the cache together."""
         cells = sum(1 for _ in self.plan.cells()) + 3 * len(self.groups)  # a Factor is 3 arrays
         size = plan.CACHE_BYTES // (cells * plan.cell_bytes(self.plan.setting, self.plan.seq_len))
         heads = self.plan.inputs.q.shape[0]
@@ -80,99 +101,88 @@ class _Run:
     def _tiles(self, rows: slice, cols: slice) -> Iterator[slice]:
         return masks.tiles(self.plan.mask, rows, cols, tile.TILE_COLUMNS, self.plan.seq_len)
 
-    def _keep_tables(self, *panels: slice) -> None:
-        """Hold the tables of these panels, and of no others."""
-        requested = {panel.start: panel for panel in panels}
-        self.tables = {start: t for start, t in self.tables.items() if start in requested}
-        for start, panel in requested.items():
-            if start not in self.tables:
-                self.tables[start] = self._panel_tables(panel)
-
-    def _panel_tables(self, panel: slice) -> dict[Any, Any]:
+    def _panel_tables(self, panel: slice) -> _Tables:
         positions = np.arange(panel.start, panel.stop, dtype=np.int64)
-        cells: list[Any] = [*self.plan.cells(), "truth"]
+        numbers, cells = (positions + self.plan.origin).astype(np.float64), list(self.plan.cells())
 
-        def one(cell: Any) -> Any:
-            if cell == "truth":
-                numbers = (positions + self.plan.origin).astype(np.float64)
+        def table(cell: CellIndex | None) -> Any:
+            if cell is None:
                 return exact_scores.distance_table(numbers, self.plan.setting)
             return self.plan.subjects[cell[0]].table(positions, cell[1])
 
-        return dict(zip(cells, self.map(one, cells), strict=True))
+        *subjects, reference = self.map(table, [*cells, None])
+        return _Tables(reference, dict(zip(cells, subjects, strict=True)))
 
-    def _heads(self, heads: range, rows: slice, cols: slice) -> Iterator[dict[tuple[int, int], Measured]]:
+    def _heads(self, heads: range, rows: slice, cols: slice) -> Iterator[dict[CellIndex, CellStatistics]]:
         inputs = self.plan.inputs
         kv_heads = sorted({head // inputs.group for head in heads})
-        jobs = [_Job("q", inputs.q[head], rows, self.plan.setting.scale) for head in heads]
-        jobs += [_Job("k", inputs.k[head], cols, 1.0) for head in kv_heads]
-        sides = self._rotate_all(jobs)
-        q = dict(zip(heads, sides, strict=False))
-        k = dict(zip(kv_heads, sides[len(heads) :], strict=True))
+        jobs = [_Job("q", inputs.q[head], rows) for head in heads]
+        jobs += [_Job("k", inputs.k[head], cols) for head in kv_heads]
+        panels = self._rotate_all(jobs)
+        q = dict(zip(heads, panels, strict=False))
+        k = dict(zip(kv_heads, panels[len(heads) :], strict=True))
         starts = range(rows.start, rows.stop, tile.TILE_ROWS)
         cuts = [slice(s, min(s + tile.TILE_ROWS, rows.stop)) for s in starts]
-        seen = [some for some in cuts if any(self._tiles(some, cols))]
-        strips = [(head, some) for head in heads for some in seen]
-        yield from self.map(
-            lambda job: self._strip(job[0], q[job[0]], k[job[0] // inputs.group], job[1], rows.start, cols),
-            strips,
-        )
+        seen = [cut for cut in cuts if any(self._tiles(cut, cols))]
+        strips = [_Strip(head, q[head], k[head // inputs.group], cut) for head in heads for cut in seen]
+        yield from self.map(lambda strip: self._strip(strip, rows.start, cols), strips)
 
-    def _rotate_all(self, jobs: list[_Job]) -> list[Side]:
-        """Turn every head by every cell and by the reference, all in parallel."""
+    def _rotate_all(self, jobs: list[_Job]) -> list[RotatedPanel]:
+        """Rotate every head for every cell and for the reference, all in parallel."""
         formats = {subject.input for subject in self.plan.subjects} | {key.input for key in self.groups}
         held = {fmt: fmt.carrier if self.plan.inputs.unchanged_by(fmt) else fmt for fmt in formats}
-        rounding = [(number, how) for number in range(len(jobs)) for how in set(held.values())]
+        rounding = [(job, how) for job in range(len(jobs)) for how in set(held.values())]
 
-        def rounded(task: tuple[int, Any]) -> FloatArray:
+        def rounded(task: tuple[int, Format | np.dtype[Any]]) -> FloatArray:
             number, how = task
             x = jobs[number].x[jobs[number].panel]
             return round_to(x, how) if isinstance(how, Format) else x.astype(how)
 
         inputs = dict(zip(rounding, self.map(rounded, rounding), strict=True))
-        cells: list[Any] = [*self.groups, *self.plan.cells()]
-        tasks = [(number, cell) for number in range(len(jobs)) for cell in cells]
+        panels = [RotatedPanel() for _ in jobs]
 
-        def rotated(task: tuple[int, Any]) -> Any:
+        def exact(task: tuple[int, Key]) -> Factor:
+            number, key = task
+            return self._rotate_exactly(jobs[number], inputs[number, held[key.input]], key)
+
+        def rotated(task: tuple[int, CellIndex]) -> tuple[FloatArray, bool]:
             number, cell = task
-            fmt = cell.input if isinstance(cell, Key) else self.plan.subjects[cell[0]].input
+            fmt = self.plan.subjects[cell[0]].input
             return self._rotate(jobs[number], inputs[number, held[fmt]], cell)
 
-        sides = [Side({}, {}, set()) for _ in jobs]
-        for (number, cell), result in zip(tasks, self.map(rotated, tasks), strict=True):
-            side = sides[number]
-            if isinstance(cell, Key):
-                side.reference[cell] = result
-            else:
-                side.subjects[cell], nonfinite = result
-                side.nonfinite.update({cell} if nonfinite else ())
-        return sides
+        exactly = list(itertools.product(range(len(jobs)), self.groups))
+        by_cell = list(itertools.product(range(len(jobs)), self.plan.cells()))
+        references, results = self.map(exact, exactly), self.map(rotated, by_cell)
+        for (number, key), factor in zip(exactly, references, strict=True):
+            panels[number].reference[key] = factor
+        for (number, cell), (operand, nonfinite) in zip(by_cell, results, strict=True):
+            panels[number].subjects[cell] = operand
+            panels[number].nonfinite.update({cell} if nonfinite else ())
+        return panels
 
-    def _rotate(self, job: _Job, x: FloatArray, cell: Any) -> Any:
-        tables = self.tables[job.panel.start]
-        if isinstance(cell, Key):
-            exact, reference = x.astype(np.float64), tables["truth"]
-            with np.errstate(invalid="ignore"):  # inputs may have overflowed in their format
-                return exact_scores.rotated(exact, reference, self.plan.setting, cell.precision, job.scale)
-        subject = self.plan.subjects[cell[0]]
-        rotate = key_rotation(subject) if job.side == "k" else subject.rotate
-        rotated = rotate(x, tables[cell])
+    def _rotate_exactly(self, job: _Job, x: FloatArray, key: Key) -> Factor:
+        setting, table = self.plan.setting, self.tables[job.panel.start].reference
+        scale = setting.scale if job.side == "q" else 1.0
+        return kernel.rotate_exactly(x, table, setting, key.precision, scale)
+
+    def _rotate(self, job: _Job, x: FloatArray, cell: CellIndex) -> tuple[FloatArray, bool]:
+        """Return q (s, d) or k (d, s) as it is multiplied, and whether every row or column holds a nan."""
+        subject, table = self.plan.subjects[cell[0]], self.tables[job.panel.start].cells[cell]
+        rotated = kernel.rotate(subject, job.side, x, table)
         nonfinite = bool(np.isnan(rotated.min(axis=1)).all())
         operand = scores.operand(rotated, subject)
         return np.ascontiguousarray(operand.T if job.side == "k" else operand), nonfinite
 
-    def _strip(
-        self, head: int, q: Side, k: Side, rows: slice, first_row: int, cols: slice
-    ) -> dict[tuple[int, int], Measured]:
+    def _strip(self, strip: _Strip, first_row: int, cols: slice) -> dict[CellIndex, CellStatistics]:
         """Measure all tiles of some rows of a head against one panel of keys."""
-        results = {cell: Measured() for cell in self.plan.cells()}
-        here = Tile(self.plan, self.local, results, head)
+        results = {cell: CellStatistics() for cell in self.plan.cells()}
+        head, q, k, rows = strip
         in_q = slice(rows.start - first_row, rows.stop - first_row)
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            for some in self._tiles(rows, cols):
-                in_k = slice(some.start - cols.start, some.stop - cols.start)
-                here.place(rows, some)
+            for keys in self._tiles(rows, cols):
+                in_k = slice(keys.start - cols.start, keys.stop - cols.start)
+                block = Block.tile(self.plan.mask, head, rows, keys)
+                here = Tile(self.plan, block, q, k, in_q, in_k, self.workspace)
                 for key, members in self.groups.items():
-                    here.judge(q.reference[key], k.reference[key], in_q, in_k, members)
-                    for index in members:
-                        here.compare(index, q, k, in_q, in_k)
+                    here.measure(key, members, results)
         return results

@@ -1,4 +1,4 @@
-"""Two ways to turn the same q and k: how far their scores are apart, and which is nearer to the exact ones.
+"""Two ways to rotate the same q and k: how far their scores differ, and which is nearer to the exact ones.
 
 Measured a tile at a time: nothing of the size seq_len² is ever held.
 Letters: s positions, d head_dim, r and c rows and columns of a tile.
@@ -9,15 +9,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.engine import plan, scores, tile
-from ropeaudit.engine.statistics import Differences, Place, Size, hide
+from ropeaudit.engine import kernel, plan, scores, tile
+from ropeaudit.engine.array_library import NUMPY, NumPyArray
+from ropeaudit.engine.kernel import Side
+from ropeaudit.engine.statistics import Block, Moments, Statistics
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
@@ -26,36 +27,37 @@ from ropeaudit.reference.exact_scores import Factor, Precision
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
 from ropeaudit.runtime.threads import mapping
-from ropeaudit.subjects import Subject, key_rotation
-
-Name = Literal["q", "k"]
+from ropeaudit.subjects import Subject
 
 _EQUAL = 0.005  # share by which two RMS drifts must differ for one to be nearer
 
 
 @dataclass(slots=True)
-class Apart:
+class PairStatistics:
     """Statistics of two subjects, a and b, over the same scores. Units: score units.
 
-    drifts: of each against its own reference. truths: the exact scores of each. apart: a's scores minus
-    b's. nearer: how many scores of each are nearer to the exact ones than the other's. error: the certificate
-    of the reference.
+    drifts: of each against its own reference. references: the exact scores of each. difference: a's scores
+    minus b's. nearer: how many scores of each are nearer to the exact ones than the other's. error: the
+    certificate of the reference.
     """
 
-    drifts: tuple[Differences, Differences] = field(default_factory=lambda: (Differences(), Differences()))
-    truths: tuple[Size, Size] = field(default_factory=lambda: (Size(), Size()))
-    apart: Differences = field(default_factory=Differences)
+    drifts: tuple[Statistics, Statistics] = field(default_factory=lambda: (Statistics(), Statistics()))
+    references: tuple[Statistics, Statistics] = field(
+        default_factory=lambda: (Statistics(Moments.SQUARES), Statistics(Moments.SQUARES))
+    )
+    difference: Statistics = field(default_factory=Statistics)
     nearer: tuple[int, int] = (0, 0)
     error: float = 0.0
 
-    def merge(self, later: Apart) -> None:
+    def merge(self, later: PairStatistics) -> None:
         """Take in what was gathered over later tiles."""
-        for mine, others in zip((*self.drifts, self.apart), (*later.drifts, later.apart), strict=True):
+        for mine, others in zip(self._all(), later._all(), strict=True):
             mine.merge(others)
-        for reference, other in zip(self.truths, later.truths, strict=True):
-            reference.merge(other)
         self.nearer = self.nearer[0] + later.nearer[0], self.nearer[1] + later.nearer[1]
         self.error = max(self.error, later.error)
+
+    def _all(self) -> tuple[Statistics, ...]:
+        return *self.drifts, *self.references, self.difference
 
     def winner(self) -> int | None:
         """Return 0 or 1, the one with the smaller RMS drift, -1 if they are equal, None if both are nan.
@@ -70,22 +72,22 @@ class Apart:
 
 
 class RotationFunction(Protocol):
-    """A subject at work on q and k."""
+    """A subject, and how its rotated q and k come about."""
 
     subject: Subject
 
     def prepare(self, panels: Sequence[slice]) -> None:
-        """Make ready to turn these panels of positions, and no others."""
+        """Make ready to rotate these panels of positions, and no others."""
 
-    def rotated(self, name: Name, head: int, panel: slice) -> FloatArray:
+    def rotated(self, side: Side, head: int, panel: slice) -> FloatArray:
         """Return q or k of a head, rotated and stored. Shapes: -> (panel, d)."""
 
 
-class Fresh:
+class FreshRotation:
     """q and k rotated from scratch, at their positions + offset."""
 
     def __init__(self, subject: Subject, inputs: Inputs, offset: int) -> None:
-        """Keep the subject and its offset; the tables come with `prepare`."""
+        """Remember the subject and its offset; the tables come with `prepare`."""
         self.subject, self.inputs, self.offset = subject, inputs, offset
         self.tables: dict[int, Any] = {}
 
@@ -96,11 +98,10 @@ class Fresh:
     def _table(self, panel: slice) -> Any:
         return self.subject.table(np.arange(panel.start, panel.stop, dtype=np.int64), self.offset)
 
-    def rotated(self, name: Name, head: int, panel: slice) -> FloatArray:
+    def rotated(self, side: Side, head: int, panel: slice) -> FloatArray:
         """Return q or k of a head, rotated and stored. Shapes: -> (panel, d)."""
-        x = (self.inputs.q if name == "q" else self.inputs.k)[head][panel]
-        rotate = self.subject.rotate if name == "q" else key_rotation(self.subject)
-        return rotate(round_to(x, self.subject.input), self.tables[panel.start])
+        x = (self.inputs.q if side == "q" else self.inputs.k)[head][panel]
+        return kernel.rotate(self.subject, side, round_to(x, self.subject.input), self.tables[panel.start])
 
 
 def input_formats(inputs: Inputs, subjects: Sequence[Subject]) -> list[Format]:
@@ -109,7 +110,7 @@ def input_formats(inputs: Inputs, subjects: Sequence[Subject]) -> list[Format]:
     return [known[subject.input] for subject in subjects]
 
 
-class _Work(NamedTuple):
+class _Panels(NamedTuple):
     """One pair of panels, and what all heads share there."""
 
     rows: slice
@@ -117,8 +118,16 @@ class _Work(NamedTuple):
     tables: tuple[Any, Any]
 
 
+class _Tile(NamedTuple):
+    """One tile: its scores, and where its rows and columns stand in the panels."""
+
+    block: Block[NumPyArray]
+    in_q: slice
+    in_k: slice
+
+
 class Comparison:
-    """Two turners on the same q and k. Scores are formed tile by tile, heads in parallel."""
+    """Two rotations of the same q and k. Scores are formed tile by tile, heads in parallel."""
 
     def __init__(
         self,
@@ -128,107 +137,102 @@ class Comparison:
         pair: tuple[RotationFunction, RotationFunction],
         origin: int = 0,
     ) -> None:
-        """Keep what is compared. origin: added to the positions of the reference (it matters with --clip)."""
+        """Remember what is compared.
+
+        origin: added to the positions of the reference; it matters where angles are clipped.
+        """
         self.inputs, self.setting, self.mask, self.pair, self.origin = inputs, setting, mask, pair, origin
         subjects = [rotator.subject for rotator in pair]
         self.formats = input_formats(inputs, subjects)
         wide = max(subject.narrowest for subject in subjects) > FP32.precision
         self.precision: Precision = "extended" if wide else "double"
 
-    def run(self, progress: Callable[[float], None], threads: int | None = None) -> Apart:
+    def run(self, progress: Callable[[float], None], threads: int | None = None) -> PairStatistics:
         """Return what was measured; progress gets the share that is done, from 0 to 1."""
         heads, size, _ = self.inputs.q.shape
-        total, result = masks.count(self.mask, size) * heads, Apart()
+        total, result = masks.count(self.mask, size) * heads, PairStatistics()
         count = min(threads or run_metadata.threads(), heads)
         with mapping(count) as mapped:
-            for work in self._panels(size):
-                for part in mapped(functools.partial(self._head, work), range(heads)):
+            for panels in self._panels(size):
+                for part in mapped(functools.partial(self._head, panels), range(heads)):
                     result.merge(part)
-                    progress(result.apart.count / total)
+                    progress(result.difference.count / total)
         return result
 
-    def _panels(self, size: int) -> Iterator[_Work]:
+    def _panels(self, size: int) -> Iterator[_Panels]:
         for rows, cols in masks.panels(self.mask, size, plan.PANEL):
             for rotator in self.pair:
                 rotator.prepare([rows, cols])
             own = self._distances(rows)
-            yield _Work(rows, cols, (own, own if cols == rows else self._distances(cols)))
+            yield _Panels(rows, cols, (own, own if cols == rows else self._distances(cols)))
 
     def _distances(self, panel: slice) -> Any:
         numbers = np.arange(panel.start, panel.stop, dtype=np.float64) + self.origin
         return exact_scores.distance_table(numbers, self.setting)
 
-    def _head(self, work: _Work, head: int) -> Apart:
+    def _head(self, panels: _Panels, head: int) -> PairStatistics:
         """Compare all tiles of a head within a pair of panels."""
-        rows, cols, _ = work
-        result, kv_head = Apart(), head // self.inputs.group
+        rows, cols, tables = panels
+        result, kv_head = PairStatistics(), head // self.inputs.group
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             rotated = []
             for rotator in self.pair:
                 q = scores.operand(rotator.rotated("q", head, rows), rotator.subject)
                 k = scores.operand(rotator.rotated("k", kv_head, cols), rotator.subject)
                 rotated.append((q, np.ascontiguousarray(k.T)))
-            exact = {fmt: self._exact(fmt, head, kv_head, work) for fmt in dict.fromkeys(self.formats)}
+            sides = self.inputs.q[head][rows], self.inputs.k[kv_head][cols]
+            exact = {
+                fmt: kernel.exact_factors(sides, fmt, tables, self.setting, self.precision)
+                for fmt in dict.fromkeys(self.formats)
+            }
             result.error = max(exact_scores.certificate(q, k) for q, k in exact.values())
-            for top in range(rows.start, rows.stop, tile.TILE_ROWS):
-                some = slice(top, min(top + tile.TILE_ROWS, rows.stop))
-                for seen in masks.tiles(self.mask, some, cols, tile.TILE_COLUMNS, self.inputs.q.shape[1]):
-                    self._tile(result, head, work, (some, seen), rotated, exact)
+            for here in self._tiles(head, panels):
+                self._tile(result, here, rotated, exact)
         return result
 
-    def _exact(self, fmt: Format, head: int, kv_head: int, work: _Work) -> tuple[Factor, Factor]:
-        """The reference's q and k of a head, rounded to `fmt` first."""
-        q = round_to(self.inputs.q[head][work.rows], fmt).astype(np.float64)
-        k = round_to(self.inputs.k[kv_head][work.cols], fmt).astype(np.float64)
-        left = exact_scores.rotated(q, work.tables[0], self.setting, self.precision, self.setting.scale)
-        return left, exact_scores.rotated(k, work.tables[1], self.setting, self.precision)
+    def _tiles(self, head: int, panels: _Panels) -> Iterator[_Tile]:
+        rows, cols, _ = panels
+        for top in range(rows.start, rows.stop, tile.TILE_ROWS):
+            queries = slice(top, min(top + tile.TILE_ROWS, rows.stop))
+            in_q = slice(queries.start - rows.start, queries.stop - rows.start)
+            for keys in masks.tiles(self.mask, queries, cols, tile.TILE_COLUMNS, self.inputs.q.shape[1]):
+                in_k = slice(keys.start - cols.start, keys.stop - cols.start)
+                yield _Tile(Block.tile(self.mask, head, queries, keys), in_q, in_k)
 
     def _tile(
         self,
-        results: Apart,
-        head: int,
-        work: _Work,
-        place: tuple[slice, slice],
+        result: PairStatistics,
+        here: _Tile,
         rotated: Sequence[tuple[FloatArray, FloatArray]],
-        exact: dict[Format, tuple[Factor, Factor]],
+        factors: dict[Format, tuple[Factor, Factor]],
     ) -> None:
-        rows, cols = place
-        in_q = slice(rows.start - work.rows.start, rows.stop - work.rows.start)
-        in_k = slice(cols.start - work.cols.start, cols.stop - work.cols.start)
-        shape, corner = (rows.stop - rows.start, cols.stop - cols.start), (head, rows.start, cols.start)
-        hidden = masks.hidden(self.mask, rows, cols)
-        visible = shape[0] * shape[1] - (0 if hidden is None else int(hidden.sum()))
-        truths = {
-            fmt: exact_scores.product(q.rows(in_q), k.rows(in_k), np.empty(shape), np.empty(shape))
-            for fmt, (q, k) in exact.items()
-        }
-        formed: list[Array] = []
-        drifts: list[Array] = []
-        for index, (left, right) in enumerate(rotated):
-            subject = self.pair[index].subject
-            out = np.empty(shape, scores.tile_dtype(subject))
-            scores.form(left[in_q], right[:, in_k], subject, self.setting.scale, out, np.empty_like(out))
-            formed.append(out.astype(np.float64, copy=False))
-            high, low = truths[self.formats[index]]
-            drifts.append(formed[index] - high if low is None else (formed[index] - high) - low)
-            hide(drifts[index], hidden)
-        for index, fmt in enumerate(self.formats):
-            hide(whole := exact_scores.joined(*truths[fmt]), hidden)
-            results.truths[index].weigh(whole, visible)
-        _note(results, formed[0] - formed[1], drifts, hidden, visible, corner)
+        block, in_q, in_k = here
+        exact = {fmt: exact_scores.product(q.rows(in_q), k.rows(in_k)) for fmt, (q, k) in factors.items()}
+        formed: list[NumPyArray] = []
+        drifts: list[NumPyArray] = []
+        for rotator, fmt, (q, k) in zip(self.pair, self.formats, rotated, strict=True):
+            own = scores.formed(NUMPY, q[in_q], k[:, in_k], rotator.subject, self.setting.scale)
+            formed.append(own)
+            drifts.append(kernel.minus_exact(NUMPY, own, exact[fmt], block.hidden))
+        for reference, fmt in zip(result.references, self.formats, strict=True):
+            kernel.gather_exact(reference, exact[fmt], block)
+        difference = kernel.minus_exact(NUMPY, formed[0], (formed[1], None), block.hidden)
+        _gather(result, difference, drifts, block)
 
 
-def _note(
-    results: Apart, apart: Array, drifts: Sequence[Array], hidden: Any, visible: int, corner: Place
+def _gather(
+    result: PairStatistics,
+    difference: NumPyArray,
+    drifts: Sequence[NumPyArray],
+    block: Block[NumPyArray],
 ) -> None:
-    """Take in the differences of a tile. Shapes: apart and both drifts (r, c)."""
-    hide(apart, hidden)
-    scratch = np.empty_like(apart)
-    results.apart.gather(apart, scratch, visible, corner)
-    for drift, gathered in zip(drifts, results.drifts, strict=True):
-        gathered.gather(drift, scratch, visible, corner)
+    """Take in the differences of a tile. Shapes: difference and both drifts (r, c)."""
+    scratch = np.empty_like(difference)
+    result.difference.add(difference, block, scratch)
+    for drift, gathered in zip(drifts, result.drifts, strict=True):
+        gathered.add(drift, block, scratch)
     first, second = np.abs(drifts[0]), np.abs(drifts[1])
-    results.nearer = (
-        results.nearer[0] + int((first < second).sum()),
-        results.nearer[1] + int((second < first).sum()),
+    result.nearer = (
+        result.nearer[0] + int((first < second).sum()),
+        result.nearer[1] + int((second < first).sum()),
     )

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32, Format
-from ropeaudit.engine.statistics import Differences, Size, Spread
+from ropeaudit.engine.statistics import Moments, Statistics
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.reference.exact_scores import Precision
@@ -25,6 +25,9 @@ CACHE_BYTES = 384 * 2**20  # rotated q and k held at once
 
 SOFTMAX = ("fp64", "recipe")  # arithmetic of the softmax
 ANCHOR = 16  # tokens: the offset with which AnchorAttention compares, arXiv 2411.13476
+
+
+CellIndex: TypeAlias = tuple[int, int]  # index of the subject, offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +54,28 @@ class AttentionOptions:
 
 
 @dataclass(slots=True)
-class Measured:
+class CellStatistics:
     """What was measured of one subject at one offset.
 
-    drift: against the reference. own: against the same subject at offset 0.
+    drift: against the reference. self_drift: against the same subject at offset 0.
     reference: the reference's scores. error: the certificate of the reference.
     """
 
-    drift: Differences = field(default_factory=Differences)
-    own: Spread = field(default_factory=Spread)
-    reference: Size = field(default_factory=Size)
+    drift: Statistics = field(default_factory=Statistics)
+    self_drift: Statistics = field(default_factory=lambda: Statistics(Moments.LARGEST))
+    reference: Statistics = field(default_factory=lambda: Statistics(Moments.SQUARES))
     error: float = 0.0
 
-    def merge(self, later: Measured) -> None:
+    @classmethod
+    def sampled(cls) -> CellStatistics:
+        """Return what weighted scores are gathered in."""
+        drift, self_drift, reference = (Statistics(moments, weighted=True) for moments in reversed(Moments))
+        return cls(drift, self_drift, reference)
+
+    def merge(self, later: CellStatistics) -> None:
         """Take in what was measured over later tiles."""
         self.drift.merge(later.drift)
-        self.own.merge(later.own)
+        self.self_drift.merge(later.self_drift)
         self.reference.merge(later.reference)
         self.error = float(np.maximum(self.error, later.error))  # nan stays nan
 
@@ -86,7 +95,7 @@ class Vectors(Protocol):
         """s: positions."""
 
     def distinct(self, formats: Iterable[Format]) -> dict[Format, Format]:
-        """Return whether rounding q and k to `fmt` leaves them as they are."""
+        """Return each format, or float64 in the place of one that leaves q and k as they are."""
 
 
 V = TypeVar("V", bound=Vectors)
@@ -112,8 +121,8 @@ class Plan(Generic[V]):
         """s: the number of positions."""
         return self.inputs.seq_len
 
-    def cells(self) -> Iterator[tuple[int, int]]:
-        """Yield (index of the subject, offset) in order."""
+    def cells(self) -> Iterator[CellIndex]:
+        """Yield the cells in order."""
         for index, offsets in enumerate(self.offsets):
             for offset in offsets:
                 yield index, offset
@@ -133,7 +142,7 @@ class Plan(Generic[V]):
 
 
 def cells_at_once(setting: RopeSetting, seq_len: int) -> int:
-    """How many (subject, offset) cells fit in the cache together, one head at a time."""
+    """How many cells fit in the cache together, one head at a time."""
     return max(2, CACHE_BYTES // cell_bytes(setting, seq_len))
 
 

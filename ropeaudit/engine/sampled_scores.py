@@ -8,116 +8,99 @@ Letters: n pairs of a block, d head_dim.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
-from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.engine import scores
-from ropeaudit.engine.estimates import Estimated
-from ropeaudit.engine.plan import Key, Measured, Plan
-from ropeaudit.engine.statistics import Size
+from ropeaudit.engine import kernel, scores
+from ropeaudit.engine.array_library import NUMPY, NumPyArray
+from ropeaudit.engine.kernel import Workspace
+from ropeaudit.engine.plan import CellIndex, CellStatistics, Key, Plan
+from ropeaudit.engine.statistics import Block
 from ropeaudit.inputs.sampled_rows import SampledQK
 from ropeaudit.reference import exact_scores
-from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.runtime.threads import mapping
-from ropeaudit.subjects import key_rotation
 
 BLOCK = 2048  # pairs at once
 
-CellResult = dict[tuple[int, int], Measured]
 
-
-def measure(cases: Plan[SampledQK], threads: int, progress: Callable[[float], None]) -> CellResult:
+def measure(
+    cases: Plan[SampledQK], threads: int, progress: Callable[[float], None]
+) -> dict[CellIndex, CellStatistics]:
     """Return what was measured, for every cell of the plan; `progress` gets the share done."""
-    results, count, groups = _nothing(cases), len(cases.inputs), cases.keys()
+    results, count = {cell: CellStatistics.sampled() for cell in cases.cells()}, len(cases.inputs)
+    pairs = _Pairs(cases)
     blocks = [slice(i, min(i + BLOCK, count)) for i in range(0, count, BLOCK)]
     with mapping(threads) as mapped:
-        for block, part in zip(blocks, mapped(lambda some: _block(cases, groups, some), blocks), strict=True):
+        for rows, part in zip(blocks, mapped(pairs.measure, blocks), strict=True):
             for cell, measured in part.items():
                 results[cell].merge(measured)
-            progress(block.stop / count)
+            progress(rows.stop / count)
     for measured in results.values():
         _place(measured, cases.inputs)
     return results
 
 
-def interval(drift: Any) -> tuple[float | None, float | None]:
-    """Return the 95 % interval of the RMS of all scores; nan if undefined, None if nothing was sampled."""
-    return drift.interval() if isinstance(drift, Estimated) else (None, None)
+class _Pairs:
+    """The sampled pairs of a plan, a block at a time."""
 
+    def __init__(self, cases: Plan[SampledQK]) -> None:
+        self.plan, self.groups = cases, cases.keys()
+        self.workspace: Workspace[NumPyArray] = Workspace(NUMPY)
 
-def _nothing(cases: Plan[SampledQK]) -> CellResult:
-    return {cell: Measured(Estimated(), Estimated(), Estimated()) for cell in cases.cells()}
-
-
-def _estimated(statistics: Size) -> Estimated:
-    """Return what `_nothing` made as what it is."""
-    return cast(Estimated, statistics)
-
-
-def _block(cases: Plan[SampledQK], groups: dict[Key, list[int]], some: slice) -> CellResult:
-    """Measure all cells over some of the pairs."""
-    result, sampled = _nothing(cases), cases.inputs
-    q, k = sampled.q[some], sampled.k[some]
-    queries, keys = sampled.pairs.query[some], sampled.pairs.key[some]
-    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-        tables = [
-            exact_scores.distance_table((at + cases.origin).astype(np.float64), cases.setting)
-            for at in (queries, keys)
-        ]
-        for key, members in groups.items():
-            left, right = (
-                exact_scores.rotated(
-                    round_to(x, key.input).astype(np.float64), table, cases.setting, key.precision, by
-                )
-                for x, table, by in zip((q, k), tables, (cases.setting.scale, 1.0), strict=True)
+    def measure(self, rows: slice) -> dict[CellIndex, CellStatistics]:
+        """Measure all cells over some of the pairs."""
+        results = {cell: CellStatistics.sampled() for cell in self.plan.cells()}
+        pairs, origin, setting = self.plan.inputs.pairs, self.plan.origin, self.plan.setting
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            tables = (
+                exact_scores.distance_table((pairs.query[rows] + origin).astype(np.float64), setting),
+                exact_scores.distance_table((pairs.key[rows] + origin).astype(np.float64), setting),
             )
-            reference = exact_scores.paired(left, right)
-            for index in members:
-                _compare(cases, index, (q, k), (queries, keys), (left, right), reference, some, result)
-    return result
+            for key, members in self.groups.items():
+                self._measure_key(key, members, rows, tables, results)
+        return results
+
+    def _measure_key(
+        self,
+        key: Key,
+        members: list[int],
+        rows: slice,
+        tables: tuple[Any, Any],
+        results: dict[CellIndex, CellStatistics],
+    ) -> None:
+        """Compute the reference of a key, and compare its subjects, the `members`, with it."""
+        setting, sampled = self.plan.setting, self.plan.inputs
+        block = Block.pairs(rows.start, sampled.pairs.weight[rows])
+        sides = sampled.q[rows], sampled.k[rows]
+        q, k = kernel.exact_factors(sides, key.input, tables, setting, key.precision)
+        exact, error = exact_scores.paired(q, k), exact_scores.certificate(q, k)
+        for index in members:
+            of_subject = [results[index, offset] for offset in self.plan.offsets[index]]
+            kernel.gather_reference(exact, error, block, of_subject)
+            operands = self._operands(index, sides, rows)
+            subject = self.plan.subjects[index]
+            kernel.measure(subject, operands, setting.scale, exact, block, of_subject, self.workspace)
+
+    def _operands(
+        self, index: int, sides: tuple[NumPyArray, NumPyArray], rows: slice
+    ) -> Iterator[tuple[NumPyArray, NumPyArray]]:
+        """Yield q and k of the pairs as the subject rotates them, at every offset. Shapes: (n, d) twice."""
+        subject, pairs = self.plan.subjects[index], self.plan.inputs.pairs
+        x, y = (round_to(side, subject.input) for side in sides)
+        for offset in self.plan.offsets[index]:
+            q = kernel.rotate(subject, "q", x, subject.table(pairs.query[rows], offset))
+            k = kernel.rotate(subject, "k", y, subject.table(pairs.key[rows], offset))
+            yield scores.operand(q, subject), scores.operand(k, subject)
 
 
-def _compare(
-    cases: Plan[SampledQK],
-    index: int,
-    sides: tuple[Array, Array],
-    places: tuple[Any, Any],
-    factors: tuple[Factor, Factor],
-    reference: tuple[Array, Array | None],
-    some: slice,
-    results: CellResult,
-) -> None:
-    """Form a subject's scores of a block at every offset; gather their drift and self-drift."""
-    subject, (high, low) = cases.subjects[index], reference
-    given = [round_to(side, subject.input) for side in sides]
-    weights, exact, base = cases.inputs.pairs.weight[some], exact_scores.joined(high, low), np.empty(0)
-    for number, offset in enumerate(cases.offsets[index]):
-        q, k = (
-            scores.operand(rotate(x, subject.table(at, offset)), subject)
-            for rotate, x, at in zip((subject.rotate, key_rotation(subject)), given, places, strict=True)
-        )
-        formed = scores.form_pairs(q, k, subject, cases.setting.scale)
-        measured = results[index, offset]
-        _estimated(measured.reference).take(exact, weights, some.start)
-        measured.error = exact_scores.certificate(*factors)
-        drift = formed - high if low is None else (formed - high) - low
-        _estimated(measured.drift).take(drift, weights, some.start)
-        if number:
-            _estimated(measured.own).take(formed - base, weights, some.start)
-        else:  # the difference of a score to itself: 0, or nan where it is not finite
-            base = formed.astype(np.float64, copy=False)
-            measured.own.count, measured.own.nonfinite = measured.drift.count, measured.drift.nonfinite
-
-
-def _place(measured: Measured, plotted: SampledQK) -> None:
-    """Say where the largest values stand: until here their number among the pairs was kept."""
-    for spread in (measured.drift, measured.own):
-        if spread.place is not None:
-            number = spread.place[2]
-            where = plotted.pairs.head, plotted.pairs.query, plotted.pairs.key
+def _place(measured: CellStatistics, sampled: SampledQK) -> None:
+    """Say where the largest values stand: until here their number among the pairs was noted."""
+    for statistics in (measured.drift, measured.self_drift):
+        if statistics.place is not None:
+            number = statistics.place[2]
+            where = sampled.pairs.head, sampled.pairs.query, sampled.pairs.key
             head, query, key = (int(part[number]) for part in where)
-            spread.place = head, query, key
+            statistics.place = head, query, key

@@ -1,53 +1,142 @@
-"""Streaming statistics of the differences between two sets of scores.
+"""Streaming statistics of scores, or of the differences between two sets of scores.
 
-A tile at a time goes in, in float64; sums are formed in float64 and merged in a fixed order, so that the
-result does not depend on the number of threads. Letters: r and c rows and columns of a tile.
+A block at a time goes in; sums are formed in float64 and merged in a fixed order, so that the result does not
+depend on the number of threads.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from enum import IntEnum
+from typing import Generic, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+from ropeaudit.arithmetic.formats import FP64
+from ropeaudit.engine.array_library import NUMPY, A, ArrayLibrary, NumPyArray
+from ropeaudit.inputs import masks
+from ropeaudit.inputs.masks import Mask
 
-from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FloatArray
+Place: TypeAlias = tuple[int, int, int]  # head, query, key
 
-Place = tuple[int, int, int]  # head, query, key
+NORMAL = 1.959963984540054  # 97.5 % of a normal distribution lie below it
+
+
+@dataclass(frozen=True, slots=True)
+class Block(Generic[A]):
+    """Some scores of a head: a tile of them, or a list of pairs.
+
+    corner: where the first one stands. visible: how many count; the others are `hidden`, and 0 in what is
+    gathered. weights: of each score, where scores were sampled: 1 in the mean.
+    Shapes: hidden (r, c), weights (n,).
+    """
+
+    library: ArrayLibrary[A]
+    shape: tuple[int, ...]
+    visible: int
+    corner: Place = (0, 0, 0)
+    hidden: A | None = None
+    weights: A | None = None
+
+    @classmethod
+    def tile(cls, mask: Mask, head: int, rows: slice, cols: slice) -> Block[NumPyArray]:
+        """Return the block of some queries with some keys."""
+        shape, hidden = (rows.stop - rows.start, cols.stop - cols.start), masks.hidden(mask, rows, cols)
+        visible = shape[0] * shape[1] - (0 if hidden is None else int(hidden.sum()))
+        return Block(NUMPY, shape, visible, (head, rows.start, cols.start), hidden)
+
+    @classmethod
+    def pairs(cls, first: int, weights: NumPyArray) -> Block[NumPyArray]:
+        """Return the block of sampled pairs; `first`, the number of the first one, stands for its key."""
+        return Block(NUMPY, weights.shape, weights.size, (0, 0, first), None, weights)
+
+    def place(self, number: int) -> Place:
+        """Return where a score of the block stands."""
+        row, column = divmod(number, self.shape[-1])
+        return self.corner[0], self.corner[1] + row, self.corner[2] + column
+
+
+class Moments(IntEnum):
+    """What is gathered; each includes those before it."""
+
+    SQUARES = 1  # count and mean square
+    LARGEST = 2  # the largest absolute value, and where it stands
+    MEANS = 3  # the signed and the absolute mean
 
 
 @dataclass(slots=True)
-class Size:
-    """Count and sum of squares.
+class Statistics:
+    """Count, mean square, largest absolute value and means, as far as they are asked for.
 
     One value that is not finite makes every statistic nan: a gate on them must not hold.
+    weighted: of sampled scores, of which each counts by its weight: 1/(N p) where it was drawn with
+    probability p, N draws with replacement. So every sum is without bias, whatever the probabilities were
+    (Hansen and Hurwitz, Ann. Math. Stat. 14, 1943). The largest value and the counts are those of the sample.
+    squares, total, absolute: sums of squares, of values and of |values|. fourths: of the squares of the
+    weighted squares, which says how sure their mean is; of weighted statistics alone.
     """
 
+    moments: Moments = Moments.MEANS
+    weighted: bool = False
     count: int = 0
     nonfinite: int = 0
     squares: float = 0.0
+    largest: float = 0.0
+    place: Place | None = None
+    total: float = 0.0
+    absolute: float = 0.0
+    fourths: float = 0.0
 
-    def weigh(self, tile: Array, visible: int) -> None:
-        """Take in a tile; hidden elements are 0 in it and not counted in `visible`."""
-        self.count += visible
-        squares = _squares(tile)
+    def add(self, values: A, block: Block[A], scratch: A | None = None) -> None:
+        """Take in the values of a block. scratch: a float64 array like them, overwritten."""
+        library = block.library
+        self.count += block.visible
+        sizes = library.absolute(values, scratch) if self.moments >= Moments.MEANS else None
+        if self.moments >= Moments.LARGEST:
+            peak = library.largest_size(values) if sizes is None else library.largest(sizes)
+            if not math.isfinite(peak):
+                self.nonfinite += math.prod(values.shape) - library.finite(values)
+                return
+            if peak > self.largest:
+                number = library.argmax(library.absolute(values) if sizes is None else sizes)
+                self.largest, self.place = peak, block.place(number)
+        if library.precision(values) != FP64.precision:
+            values = library.converted(values, FP64) if scratch is None else library.copy(values, scratch)
+        squares = self._add_sums(library, values, sizes, block.weights)
+        if self.moments < Moments.LARGEST and not math.isfinite(squares):
+            self.nonfinite += math.prod(values.shape) - library.finite(values)
+
+    def _add_sums(self, library: ArrayLibrary[A], values: A, sizes: A | None, weights: A | None) -> float:
+        """Take in the sums of finite float64 values; return that of their squares."""
+        if not self.weighted or weights is None:
+            squares = library.dot(values, values)
+            if sizes is not None:
+                self.total += library.total(values)
+                self.absolute += library.total(sizes)
+        else:
+            each = library.multiply(library.multiply(weights, values), values)
+            squares = library.total(each)
+            self.fourths += library.dot(each, each)
+            if sizes is not None:
+                self.total += library.dot(weights, values)
+                self.absolute += library.dot(weights, sizes)
         self.squares += squares
-        if not math.isfinite(squares):
-            self.nonfinite += int(tile.size - np.isfinite(tile).sum())
+        return squares
 
-    def lose(self, count: int) -> None:
+    def add_nonfinite(self, count: int) -> None:
         """Take in values none of which is finite."""
         self.count += count
         self.nonfinite += count
 
-    def merge(self, later: Self) -> None:
-        """Take in what was gathered over later tiles."""
+    def merge(self, later: Statistics) -> None:
+        """Take in what was gathered over later blocks."""
         self.count += later.count
         self.nonfinite += later.nonfinite
         self.squares += later.squares
+        if later.largest > self.largest:
+            self.largest, self.place = later.largest, later.place
+        self.total += later.total
+        self.absolute += later.absolute
+        self.fourths += later.fourths
 
     def _defined(self, value: float) -> float:
         return math.nan if self.nonfinite or not self.count else value
@@ -57,74 +146,10 @@ class Size:
         """The root of the mean square."""
         return self._defined(math.sqrt(self.squares / max(self.count, 1)))
 
-
-@dataclass(slots=True)
-class Spread(Size):
-    """A `Size` with the largest absolute value beside it, and where that stands."""
-
-    largest: float = 0.0
-    place: Place | None = None
-
-    def add(self, tile: FloatArray, visible: int, corner: Place, scratch: Array | None = None) -> None:
-        """Take in a tile; hidden elements are 0 in it and not counted in `visible`.
-
-        corner: where tile[0, 0] stands. scratch: an array like it, overwritten where it is not float64.
-        """
-        low, high = float(tile.min()), float(tile.max())
-        peak = high if high >= -low else -low  # nan where the tile holds one
-        self.count += visible
-        if not math.isfinite(peak):
-            self.nonfinite += int(tile.size - np.isfinite(tile).sum())
-            return
-        if peak > self.largest:
-            self._stand(peak, int(tile.argmax() if high >= -low else tile.argmin()), tile, corner)
-        self.squares += _squares(_doubled(tile, scratch))
-
-    def _stand(self, peak: float, at: int, tile: FloatArray, corner: Place) -> None:
-        """Note that the largest value stands at element `at` of a tile."""
-        row, column = divmod(at, tile.shape[1])
-        self.largest = peak
-        self.place = (corner[0], corner[1] + row, corner[2] + column)
-
-    def merge(self, later: Self) -> None:
-        """Take in what was gathered over later tiles."""
-        Size.merge(self, later)
-        if later.largest > self.largest:
-            self.largest, self.place = later.largest, later.place
-
     @property
     def max(self) -> float:
         """The largest absolute value."""
         return self._defined(self.largest)
-
-
-@dataclass(slots=True)
-class Differences(Spread):
-    """A `Spread` with the signed and the absolute mean beside it."""
-
-    total: float = 0.0
-    absolute: float = 0.0
-
-    def gather(self, tile: Array, scratch: Array, visible: int, corner: Place) -> None:
-        """Take in a tile of differences; `scratch`, an array like it, is overwritten."""
-        sizes = np.abs(tile, out=scratch)
-        peak = float(sizes.max())
-        self.count += visible
-        if not math.isfinite(peak):
-            self.nonfinite += int(tile.size - np.isfinite(tile).sum())
-            return
-        if peak > self.largest:
-            self._stand(peak, int(sizes.argmax()), tile, corner)
-        ones = np.ones(tile.shape[1])  # a product by rows is the fastest sum
-        self.squares += _squares(tile)
-        self.total += float((tile @ ones).sum())
-        self.absolute += float((sizes @ ones).sum())
-
-    def merge(self, later: Self) -> None:
-        """Take in what was gathered over later tiles."""
-        Spread.merge(self, later)
-        self.total += later.total
-        self.absolute += later.absolute
 
     @property
     def mean(self) -> float:
@@ -136,22 +161,20 @@ class Differences(Spread):
         """The mean absolute value."""
         return self._defined(self.absolute / max(self.count, 1))
 
+    def interval(self) -> tuple[float, float] | tuple[None, None]:
+        """Return the 95 % interval of the RMS of all scores; None where nothing was sampled.
 
-def _doubled(tile: FloatArray, scratch: Array | None) -> Array:
-    """Return the tile in float64: itself, or a copy in `scratch`."""
-    if tile.dtype == np.float64:
-        return tile.view(np.float64)
-    wide = np.empty(tile.shape) if scratch is None else scratch
-    np.copyto(wide, tile)
-    return wide
-
-
-def _squares(tile: Array) -> float:
-    flat = tile.reshape(-1)
-    return float(np.dot(flat, flat))
-
-
-def hide(tile: Array, hidden: NDArray[np.bool_] | None) -> None:
-    """Set to 0, where it lies, what the mask hides."""
-    if hidden is not None:
-        np.copyto(tile, 0, where=hidden)
+        nan if undefined, 0 if all values are 0. The draws are independent, so their mean of squares is nearly
+        normal; its standard error goes to the logarithm of the RMS by the delta method:
+        rms * exp(+-1.96 * se / (2 * mean square)). How often it holds: tests/coverage_of_sample.py.
+        """
+        if not self.weighted:
+            return None, None
+        if self.nonfinite or self.count < 2 or not math.isfinite(self.fourths):
+            return math.nan, math.nan
+        if not self.squares:
+            return 0.0, 0.0
+        spread = self.count * (self.fourths / self.squares / self.squares) - 1
+        error = math.sqrt(max(spread, 0.0) / (self.count - 1))
+        factor = math.exp(min(NORMAL * error / 2, 700.0))
+        return self.rms / factor, self.rms * factor

@@ -149,17 +149,19 @@ def _rotated_exactly(x: Array, cos: Pair, sin: Pair, members: tuple[slice, slice
     return dd.multiply((high, low), np.float64(scale)) if scale != 1.0 else (high, low)
 
 
-def product(q: Factor, k: Factor, out: Array, scratch: Array) -> tuple[Array, Array | None]:
+def product(
+    q: Factor, k: Factor, out: Array | None = None, scratch: Array | None = None
+) -> tuple[Array, Array | None]:
     """Return q·k as two arrays to be added; in "double" precision the second is None.
 
     The product of the leading slices is exact, for they have too few bits to need rounding; the rest is
     2^22 times smaller, and its one float64 product small enough an error. Subtract the first
     array, then the second: the difference to a float64 score loses nothing that matters.
-    Shapes: q (r, d), k (c, d), out and scratch (r, c), both overwritten -> two of (r, c).
+    Shapes: q (r, d), k (c, d), out and scratch (r, c), overwritten where they are given -> two of (r, c).
     """
     if q.head is None or k.head is None or q.rest is None or k.rest is None:
         return np.matmul(q.whole, k.whole.T, out=out), None
-    rest = np.matmul(q.head, k.rest.T, out=out)
+    rest: Array = np.matmul(q.head, k.rest.T, out=out)
     rest += np.matmul(q.rest, k.whole.T, out=scratch)
     return np.matmul(q.head, k.head.T, out=scratch), rest
 

@@ -21,15 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import FP32, FloatArray
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.engine import scores
+from ropeaudit.engine import kernel, scores
+from ropeaudit.engine.array_library import NUMPY, NumPyArray
 from ropeaudit.errors import BadShape, UsageError
 from ropeaudit.features.decay import cosine_sum
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.reference import exact_scores
+from ropeaudit.reference.exact_scores import Precision
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.emulated import Emulated, Table
+from ropeaudit.subjects.emulated import Emulated
 
 _BLOCK = 2048  # distances whose scores are formed at once
 
@@ -159,60 +162,83 @@ def score_curve(
             f"q and k of {inputs.source!r} have head_dim {inputs.q.shape[2]} and the setting "
             f"{setting.head_dim}; give --head-dim {inputs.q.shape[2]}"
         )
-    result = np.zeros((5, len(distances)))
-    for block, where in _blocks(distances):
-        result[:, where] = _block_of_scores(block, setting, inputs, recipe)
-    result /= inputs.q.shape[0] * inputs.q.shape[1] ** 2
-    result[[1, 3, 4]] = np.sqrt(result[[1, 3, 4]])
+    sums = [_block_of_scores(block, setting, inputs, recipe).arrays() for block, _ in _blocks(distances)]
+    pairs = inputs.q.shape[0] * inputs.q.shape[1] ** 2
+    mean, square, own_mean, own_square, drift_square = np.concatenate(sums, axis=1) / pairs
     if recipe is None:
-        result[2:] = np.nan
-    return Scores(*result)
+        own_mean, own_square, drift_square = np.full((3, mean.size), np.nan)
+    return Scores(mean, np.sqrt(square), own_mean, np.sqrt(own_square), np.sqrt(drift_square))
+
+
+class _Sums:
+    """Sums over all pairs of vectors at each distance, of what `Scores` holds means of. Shapes: (s,) each."""
+
+    def __init__(self, distances: int) -> None:
+        self.exact, self.exact_squares, self.own, self.own_squares, self.drift_squares = np.zeros(
+            (5, distances)
+        )
+
+    def arrays(self) -> Array:
+        """Return all sums. Shapes: -> (5, s)."""
+        return np.stack([self.exact, self.exact_squares, self.own, self.own_squares, self.drift_squares])
+
+    def add_exact(self, exact: Array) -> None:
+        """Take in the exact scores of a query. Shapes: (s, n)."""
+        self.exact += exact.sum(axis=1)
+        self.exact_squares += np.einsum("sn,sn->s", exact, exact)
+
+    def add_own(self, own: NumPyArray, drift: NumPyArray) -> None:
+        """Take in a recipe's scores of a query and their drift. Shapes: (s, n)."""
+        self.own += own.sum(axis=1)
+        self.own_squares += (own * own).sum(axis=1)
+        self.drift_squares += (drift * drift).sum(axis=1)
 
 
 def _block_of_scores(
     block: NDArray[np.int64], setting: RopeSetting, inputs: Inputs, recipe: Resolved | None
-) -> Array:
-    """Sums of scores and squares, exact and own, and of squared drift. Shapes: (s,) -> (5, s)."""
-    totals = np.zeros((5, block.size))
-    subject = Emulated(recipe, setting) if recipe else None
-    own_table = subject.table(block, 0) if subject else None
-    precision: exact_scores.Precision = "extended" if recipe and recipe.narrowest > 24 else "double"
+) -> _Sums:
+    """Sum the scores of every query with every key of its head, at some distances."""
+    sums, count = _Sums(block.size), inputs.k.shape[1]
+    own = _OwnScores(Emulated(recipe, setting), block, count) if recipe else None
+    precision: Precision = "extended" if recipe and recipe.narrowest > FP32.precision else "double"
     table = exact_scores.distance_table(block.astype(np.float64), setting)
-    origin = exact_scores.distance_table(np.zeros(inputs.k.shape[1]), setting)
+    origin = exact_scores.distance_table(np.zeros(count), setting)
     for head, queries in enumerate(inputs.q):
         keys = inputs.k[head // inputs.group]
         if recipe is not None:
-            queries, keys = (round_to(x, recipe.input).astype(np.float64) for x in (queries, keys))
-        k = exact_scores.rotated(keys, origin, setting, precision)
-        own_k = _own_keys(subject, keys) if subject else None
+            queries, keys = (round_to(x, recipe.input) for x in (queries, keys))
+        k = kernel.rotate_exactly(keys, origin, setting, precision)
+        own_k = own.keys(keys) if own else None
         for query in queries:
-            q = exact_scores.rotated(_repeated(query, block.size), table, setting, precision, setting.scale)
-            out, scratch = np.empty((2, block.size, len(keys)))
-            high, low = exact_scores.product(q, k, out, scratch)
-            exact = high if low is None else high + low
-            totals[:2] += exact.sum(axis=1), np.einsum("sn,sn->s", exact, exact)
-            if subject is None or own_table is None:
+            q = kernel.rotate_exactly(_repeated(query, block.size), table, setting, precision, setting.scale)
+            exact = exact_scores.product(q, k)
+            sums.add_exact(exact_scores.joined(*exact))
+            if own is None or own_k is None:
                 continue
             with np.errstate(invalid="ignore", over="ignore"):
-                own = _own_scores(subject, query, own_table, own_k)
-                drift = own - high if low is None else (own - high) - low
-                totals[2:] += own.sum(axis=1), (own * own).sum(axis=1), (drift * drift).sum(axis=1)
-    return totals
+                formed = own.scores(query, own_k)
+                sums.add_own(formed, kernel.minus_exact(NUMPY, formed, exact))
+    return sums
 
 
-def _own_keys(subject: Emulated, keys: Array) -> Any:
-    """A recipe's keys at position 0. Shapes: (n, d) -> (d, n)."""
-    typed = keys.astype(subject.input.carrier)
-    return scores.operand(subject.rotate(typed, subject.table(np.zeros(len(keys), np.int64), 0)), subject).T
+class _OwnScores:
+    """A recipe's scores: queries at some distances, keys at position 0."""
 
+    def __init__(self, subject: Emulated, distances: NDArray[np.int64], keys: int) -> None:
+        self.subject = subject
+        self.table = subject.table(distances, 0)
+        self.origin = subject.table(np.zeros(keys, np.int64), 0)
 
-def _own_scores(subject: Emulated, query: Array, table: Table, keys: Any) -> Array:
-    """A recipe's scores of one query at every distance. Shapes: (d,), (s, p), (d, n) -> (s, n)."""
-    typed = _repeated(query.astype(subject.input.carrier), len(table[0]))
-    out = np.empty((len(typed), keys.shape[1]), scores.tile_dtype(subject))
-    rotated = scores.operand(subject.rotate(typed, table), subject)
-    scores.form(rotated, keys, subject, subject.setting.scale, out)
-    return out.astype(np.float64)
+    def keys(self, keys: FloatArray) -> FloatArray:
+        """Return rounded keys, rotated. Shapes: (n, d) -> (d, n)."""
+        rotated = kernel.rotate(self.subject, "k", keys, self.origin)
+        return np.asarray(scores.operand(rotated, self.subject).T)
+
+    def scores(self, query: FloatArray, keys: FloatArray) -> NumPyArray:
+        """Return the scores of a rounded query at every distance. Shapes: (d,), (d, n) -> (s, n)."""
+        rotated = kernel.rotate(self.subject, "q", _repeated(query, len(self.table[0])), self.table)
+        operand: NumPyArray = scores.operand(rotated, self.subject)
+        return scores.formed(NUMPY, operand, keys, self.subject, self.subject.setting.scale)
 
 
 def _blocks(distances: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], slice]]:

@@ -20,7 +20,7 @@ from ropeaudit.audits import sampling
 from ropeaudit.audits.cases import LIMIT, Case, fits, positions_fit
 from ropeaudit.audits.sampling import Sample
 from ropeaudit.audits.variants import Bench, Scene
-from ropeaudit.engine.statistics import Spread
+from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import UsageError
 from ropeaudit.features.explain import blames, parts, remedies, shares
 from ropeaudit.features.explain.blames import Blame, NonfiniteScores
@@ -49,8 +49,8 @@ class Explanation:
     recipe: Resolved
     offset: int
     sample: Sample
-    drift: Spread
-    reference: Spread
+    drift: Statistics
+    reference: Statistics
     error: float
     blames: tuple[Blame, ...]
     nonfinite: NonfiniteScores | None

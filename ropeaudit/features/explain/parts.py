@@ -16,7 +16,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.audits.variants import Bench
-from ropeaudit.engine.statistics import hide
+from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.recipes import Resolved
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor
@@ -70,19 +70,20 @@ def wavelengths(bench: Bench) -> Array:
 
 
 def _of_head(bench: Bench, recipe: Resolved, table: Table, head: int) -> Parts:
-    setting, hidden = bench.scene.setting, bench.hidden
-    exact = bench.exact[head]
+    setting, exact = bench.scene.setting, bench.exact[head]
+    hidden = exact.block.hidden
     sides = [np.stack(split_pairs(x, setting)).astype(np.float64) for x in (exact.q, exact.k)]
     norms = np.stack([np.hypot(a, b).sum(axis=0) for a, b in sides])
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-        q, k = (bench.rotated(name, head, table, recipe).astype(np.float64) for name in ("q", "k"))
+        rotated = bench.rotated("q", head, table, recipe), bench.rotated("k", head, table, recipe)
+        q, k = (x.astype(np.float64) for x in rotated)
         terms = setting.scale * (np.abs(q) @ np.abs(k).T)
-        hide(terms, hidden)
+        NUMPY.hide(terms, hidden)
         drift = bench.drift(head, bench.formed(q, k, recipe))
         rest, parts = drift.copy(), []
         for left, right in _factors(bench, head, q, k):
             part = setting.scale * (left @ right.T)
-            hide(part, hidden)
+            NUMPY.hide(part, hidden)
             rest -= part
             parts.append((float(np.vdot(part, part)), float(np.vdot(part, drift))))
         parts.append((float(np.vdot(rest, rest)), float(np.vdot(rest, drift))))

@@ -13,7 +13,7 @@ from itertools import combinations
 
 from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.audits.variants import Bench
-from ropeaudit.engine.statistics import Spread
+from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.explain import shares
 from ropeaudit.recipes import Resolved
@@ -36,14 +36,14 @@ class DriftTolerance:
     def __str__(self) -> str:
         return f"{self.column} <= {self.bound:.3g}" if self.column else "every score finite"
 
-    def value(self, drift: Spread, reference: Spread) -> float:
+    def value(self, drift: Statistics, reference: Statistics) -> float:
         """Return the value of the column, in a drift."""
         if self.column == "drift_max":
             return drift.max
         rms = drift.rms
         return rms / reference.rms if self.column == "drift_relative" and reference.rms else rms
 
-    def met_by(self, drift: Spread, reference: Spread) -> bool:
+    def met_by(self, drift: Statistics, reference: Statistics) -> bool:
         """Return whether a drift is within the bound; nan is not."""
         if not self.column:
             return not drift.nonfinite
@@ -71,7 +71,7 @@ def tolerance(column: str, bound: float) -> DriftTolerance:
     return DriftTolerance(column, float(bound), True)
 
 
-def usual(drift: Spread) -> DriftTolerance:
+def usual(drift: Statistics) -> DriftTolerance:
     """Return the tolerance where none is given: a tenth of the RMS drift, or scores that are finite."""
     if drift.nonfinite:
         return DriftTolerance("", math.nan, False)
@@ -87,7 +87,7 @@ class Remedy:
     """
 
     widths: Mapping[str, Format]
-    drift: Spread
+    drift: Statistics
     removed: float
     meets: bool
     table_bytes: int
@@ -132,7 +132,7 @@ class RemedySearch:
             sets[order[0]], lambda drift: _size(drift) <= (least_nonfinite, least * _ALIKE)
         )
 
-    def _narrowest(self, stages: Sequence[str], enough: Callable[[Spread], bool]) -> Remedy:
+    def _narrowest(self, stages: Sequence[str], enough: Callable[[Statistics], bool]) -> Remedy:
         """Return a set in the narrowest formats with which its drift is small enough."""
         narrow = [s for s in stages if any(f.precision < FP32.precision for f in self._formats(s))]
         for count in range(len(narrow), 0, -1):
@@ -162,14 +162,14 @@ class RemedySearch:
             max(multiplies, default=0),
         )
 
-    def _meets(self, drift: Spread) -> bool:
+    def _meets(self, drift: Statistics) -> bool:
         return self.accepted.met_by(drift, self.bench.reference)
 
     def _formats(self, stage: str) -> tuple[Format, ...]:
         return shares.formats(self.recipe, stage)
 
 
-def _size(drift: Spread) -> tuple[int, float]:
+def _size(drift: Statistics) -> tuple[int, float]:
     """Return how bad a drift is: nonfinite scores first, then its RMS."""
     return drift.nonfinite, 0.0 if drift.nonfinite else drift.rms
 

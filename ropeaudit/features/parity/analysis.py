@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits.cases import Case, fits, positions_fit
-from ropeaudit.engine.pair import Apart, Comparison, Fresh
+from ropeaudit.engine.pair import Comparison, FreshRotation, PairStatistics
 from ropeaudit.errors import UsageError
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Recipe, Resolved
@@ -32,7 +32,7 @@ class Parity:
     offset: int
     formats: tuple[Format, Format]
     inputs_differ: bool
-    apart: Apart
+    apart: PairStatistics
 
 
 def subject(spec: str, common: Mapping[str, str]) -> Recipe:
@@ -95,8 +95,8 @@ def _parity(
 ) -> Parity:
     axes = case.position_axes(setting)
     first, second = (Emulated(recipe, setting, axes) for recipe in two)
-    turners = Fresh(first, inputs, offset), Fresh(second, inputs, offset)
-    compared = Comparison(inputs, setting, case.mask, turners, offset if setting.clipped else 0)
+    rotations = FreshRotation(first, inputs, offset), FreshRotation(second, inputs, offset)
+    compared = Comparison(inputs, setting, case.mask, rotations, offset if setting.clipped else 0)
     formats, differ = (first.input, second.input), compared.formats[0] is not compared.formats[1]
     differences = compared.run(progress)
     return Parity(case, setting, inputs, called, first.dtype, offset, formats, differ, differences)

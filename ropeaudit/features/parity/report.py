@@ -67,8 +67,10 @@ _DISPENSABLE += ("a_nearer", "parity_max")
 def row(results: Parity) -> dict[str, Any]:
     """Return the columns of `COLUMNS`."""
     apart, (first, second) = results.apart, results.apart.drifts
-    head, query, key = apart.apart.place if apart.apart.place and not apart.apart.nonfinite else (None,) * 3
-    winner, count = apart.winner(), apart.apart.count
+    head, query, key = (
+        apart.difference.place if apart.difference.place and not apart.difference.nonfinite else (None,) * 3
+    )
+    winner, count = apart.winner(), apart.difference.count
     values = {
         "schema": SCHEMA,
         "a": results.names[0],
@@ -79,12 +81,12 @@ def row(results: Parity) -> dict[str, Any]:
         "scores": count,
         "a_nonfinite": first.nonfinite,
         "b_nonfinite": second.nonfinite,
-        "reference_rms": apart.truths[0].rms,
+        "reference_rms": apart.references[0].rms,
         "reference_error": apart.error,
-        "parity_max": apart.apart.max,
-        "parity_rms": apart.apart.rms,
-        "parity_bias": apart.apart.mean,
-        "parity_relative": ratio(apart.apart.rms, apart.truths[0].rms),
+        "parity_max": apart.difference.max,
+        "parity_rms": apart.difference.rms,
+        "parity_bias": apart.difference.mean,
+        "parity_relative": ratio(apart.difference.rms, apart.references[0].rms),
         "a_drift_max": first.max,
         "a_drift_rms": first.rms,
         "b_drift_max": second.max,

@@ -62,7 +62,7 @@ def measure(
         precision: Precision = "extended" if recipe.narrowest > FP32.precision else "double"
         bench = Bench(Scene(inputs, setting, case.mask, axes, offset, sample, precision), recipe)
         table = bench.table(recipe)
-        q, k = (bench.rotated(name, head, table, recipe) for name in ("q", "k"))
+        q, k = bench.rotated("q", head, table, recipe), bench.rotated("k", head, table, recipe)
         drift = bench.drift(head, bench.formed(q, k, recipe))
         with np.errstate(invalid="ignore", over="ignore"):
             squares += drift * drift

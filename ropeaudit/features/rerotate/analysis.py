@@ -20,7 +20,8 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.engine import plan
-from ropeaudit.engine.pair import Apart, Comparison, Fresh, Name
+from ropeaudit.engine.kernel import Side
+from ropeaudit.engine.pair import Comparison, FreshRotation, PairStatistics
 from ropeaudit.errors import UsageError
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
@@ -50,7 +51,7 @@ class Rerotated:
     steps: int
     by: int
     position: int
-    apart: Apart
+    apart: PairStatistics
     norm: float
 
 
@@ -99,7 +100,7 @@ def run(
             done += 1
 
 
-class CachedKeys(Fresh):
+class CachedKeys(FreshRotation):
     """Queries rotated afresh at an offset, keys as they lie in a cache."""
 
     def __init__(self, subject: Emulated, inputs: Inputs, offset: int, keys: Sequence[FloatArray]) -> None:
@@ -107,9 +108,9 @@ class CachedKeys(Fresh):
         super().__init__(subject, inputs, offset)
         self.keys = keys
 
-    def rotated(self, name: Name, head: int, panel: slice) -> FloatArray:
+    def rotated(self, side: Side, head: int, panel: slice) -> FloatArray:
         """Return a fresh q or a stored k of a head. Shapes: -> (panel, d)."""
-        return self.keys[head][panel] if name == "k" else super().rotated(name, head, panel)
+        return self.keys[head][panel] if side == "k" else super().rotated(side, head, panel)
 
 
 def _rerotations(
@@ -133,9 +134,9 @@ def _rerotations(
                 done += 1
                 progress(done / (max(steps) + 1))
             at = first + count * by
-            sides = CachedKeys(subject, inputs, at, keys), Fresh(subject, inputs, at)
+            rotations = CachedKeys(subject, inputs, at, keys), FreshRotation(subject, inputs, at)
             on_progress = functools.partial(_hold, progress, done / (max(steps) + 1))
-            difference = Comparison(inputs, setting, case.mask, sides).run(on_progress)
+            difference = Comparison(inputs, setting, case.mask, rotations).run(on_progress)
             growth = _growth(keys, norms)
             yield Rerotated(
                 case, setting, inputs, subject.name, recipe.dtype, count, by, at, difference, growth
@@ -156,7 +157,7 @@ def _step_setting(setting: RopeSetting) -> RopeSetting:
 
 def _fresh_keys(subject: Emulated, inputs: Inputs, offset: int) -> list[FloatArray]:
     """Return all keys as first stored. Shapes: -> per head (s, d)."""
-    fresh, size = Fresh(subject, inputs, offset), inputs.k.shape[1]
+    fresh, size = FreshRotation(subject, inputs, offset), inputs.k.shape[1]
     parts: list[list[FloatArray]] = [[] for _ in inputs.k]
     for i in range(0, size, plan.PANEL):
         panel = slice(i, min(i + plan.PANEL, size))

@@ -1,0 +1,162 @@
+"""The kernel: rotate, form scores, subtract the exact ones, gather statistics.
+
+Every measurement is a shape of it: whole tiles (`measure`), sampled pairs (`sampled_scores`), rows of
+attention (`attention_pass`), two rotations against each other (`pair`), variants of a recipe, scores by
+distance. Rotated q and k come as arrays of any library (`array_library`); what is computed from there on is
+an operation of it.
+
+Letters: s positions, d head_dim, r and c rows and columns of a tile, n pairs.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, Literal, TypeAlias
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.engine import scores
+from ropeaudit.engine.array_library import A, ArrayLibrary
+from ropeaudit.engine.plan import CellStatistics
+from ropeaudit.engine.statistics import Block, Moments, Statistics
+from ropeaudit.reference import exact_scores
+from ropeaudit.reference.exact_scores import Factor, Precision
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Subject, key_rotation
+
+Side = Literal["q", "k"]
+ExactScores: TypeAlias = tuple[A, A | None]  # exact scores: high + low
+
+
+class Workspace(Generic[A]):
+    """Arrays of the size of a block, of which each thread has its own and uses them again and again."""
+
+    def __init__(self, library: ArrayLibrary[A]) -> None:
+        """Remember the library; arrays come when they are asked for."""
+        self.library, self.local = library, threading.local()
+
+    def array(self, number: int, fmt: Format, shape: tuple[int, ...]) -> A:
+        """Return array `number` of this thread, float32 or float64, with what was left in it."""
+        name, size = f"{fmt.name}_{number}", math.prod(shape)
+        flat: A | None = getattr(self.local, name, None)
+        if flat is None or flat.shape[0] < size:
+            flat = self.library.empty((size,), fmt)
+            setattr(self.local, name, flat)
+        array: A = flat[:size].reshape(shape)
+        return array
+
+
+def rotate(subject: Subject, side: Side, x: FloatArray, table: Any) -> FloatArray:
+    """Return q or k, rounded to the subject's input format already, as the subject rotates it.
+
+    Shapes: (s, d) -> (s, d).
+    """
+    return key_rotation(subject)(x, table) if side == "k" else subject.rotate(x, table)
+
+
+def rotate_exactly(
+    x: FloatArray, table: Any, setting: RopeSetting, precision: Precision, scale: float = 1.0
+) -> Factor:
+    """Return q or k, rounded to an input format already, rotated exactly.
+
+    Shapes: (s, d) -> Factor of (s, d).
+    """
+    with np.errstate(invalid="ignore", over="ignore"):  # inputs may have overflowed in their format
+        return exact_scores.rotated(x.astype(np.float64), table, setting, precision, scale)
+
+
+def exact_factors(
+    sides: tuple[FloatArray, FloatArray],
+    fmt: Format,
+    tables: tuple[Any, Any],
+    setting: RopeSetting,
+    precision: Precision,
+    scale: float | None = None,
+) -> tuple[Factor, Factor]:
+    """Round q and k to `fmt` and rotate them exactly; q is multiplied by `scale`, by default the setting's.
+
+    Shapes: two of (s, d) -> two Factors of (s, d).
+    """
+    q, k = (round_to(x, fmt) for x in sides)
+    left = rotate_exactly(q, tables[0], setting, precision, setting.scale if scale is None else scale)
+    return left, rotate_exactly(k, tables[1], setting, precision)
+
+
+def minus_exact(
+    library: ArrayLibrary[A], formed: A, exact: ExactScores[A], hidden: A | None = None, out: A | None = None
+) -> A:
+    """Return float64 scores minus the exact ones, 0 where they are hidden; `out` may be `formed`."""
+    high, low = exact
+    difference = library.subtract(formed, high, out)
+    if low is not None:
+        difference = library.subtract(difference, low, difference)
+    library.hide(difference, hidden)
+    return difference
+
+
+def gather_exact(
+    statistics: Statistics, exact: ExactScores[A], block: Block[A], out: A | None = None
+) -> None:
+    """Take in the exact scores of a block, which are overwritten if they are one array."""
+    library, (high, low) = block.library, exact
+    joined = high if low is None else library.add(high, low, out)
+    library.hide(joined, block.hidden)
+    statistics.add(joined, block)
+
+
+def gather_reference(
+    exact: ExactScores[A],
+    error: float,
+    block: Block[A],
+    results: Iterable[CellStatistics],
+    out: A | None = None,
+) -> None:
+    """Note the statistics of the exact scores of a block. error: their certificate. See `gather_exact`."""
+    gathered = Statistics(Moments.SQUARES, weighted=block.weights is not None)
+    gather_exact(gathered, exact, block, out)
+    for result in results:
+        result.reference.merge(gathered)
+        result.error = float(np.maximum(result.error, error))  # nan stays nan
+
+
+def measure(
+    subject: Subject,
+    operands: Iterable[tuple[A, A] | None],
+    scale: float,
+    exact: ExactScores[A],
+    block: Block[A],
+    results: Sequence[CellStatistics],
+    workspace: Workspace[A],
+) -> None:
+    """Form a subject's scores of a block at every offset, the first one 0; gather drift and self-drift.
+
+    operands: rotated q and k at each offset, None where all scores are known to be nan; of a tile (r, d) and
+    (d, c), of pairs (n, d) twice. results: of each offset.
+    """
+    library, paired = block.library, block.weights is not None
+    fmt, form = (FP64, scores.form_pairs) if paired else (scores.tile_format(subject), scores.form)
+    base, formed, spare = (workspace.array(number, fmt, block.shape) for number in range(3))
+    wide, scratch = formed, spare
+    if fmt is not FP64:
+        wide, scratch = (workspace.array(number, FP64, block.shape) for number in range(2))
+    for number, (factors, result) in enumerate(zip(operands, results, strict=True)):
+        out = formed if number else base
+        if factors is None:
+            result.drift.add_nonfinite(block.visible)
+            result.self_drift.add_nonfinite(block.visible)
+            library.fill(out, math.nan)
+            continue
+        form(library, *factors, subject, scale, out, spare)
+        if number:
+            own = library.subtract(formed, base, spare)
+            library.hide(own, block.hidden)
+            result.self_drift.add(own, block, scratch)
+        if fmt is not FP64:
+            out = library.copy(out, wide)
+        result.drift.add(minus_exact(library, out, exact, block.hidden, wide), block, scratch)
+        if number == 0:  # the difference of a score to itself: 0, or nan where it is not finite
+            result.self_drift.count, result.self_drift.nonfinite = result.drift.count, result.drift.nonfinite
