@@ -107,8 +107,8 @@ def _geometric(theta: Array) -> bool:
         last = float(np.median(rest[-lag:]))
         return bool(np.mean(np.minimum(np.abs(rest), np.abs(rest - last)) <= _CLOSE) >= 0.5)
     factor = 1 / rotator[0]  # as in linear scaling; ALiBi's slopes begin with their own ratio
-    whole = factor > 1.5 and abs(2 * factor - np.round(2 * factor)) <= _NEAR * factor
-    return bool(whole and np.all(np.abs(rest) <= _CLOSE) and abs(logs[0] - slope) > _NEAR)
+    scaled = factor > 1.5 and abs(2 * factor - np.round(2 * factor)) <= _NEAR * factor
+    return bool(scaled and np.all(np.abs(rest) <= _CLOSE) and abs(logs[0] - slope) > _NEAR)
 
 
 def _plane(values: Array) -> str:

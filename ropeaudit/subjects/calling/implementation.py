@@ -27,10 +27,10 @@ Rotate: TypeAlias = Callable[[FloatArray, Positions], FloatArray]
 class Rotator(Protocol):
     """One instance of called code, which may keep state from call to call. Letters: b batch, g heads of k."""
 
-    def one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
+    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
         """Return x rotated as q, or as k. Shapes: (h, s, d), (s,) -> (h, s, d)."""
 
-    def both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return q and k as one call rotates them, where it takes both; dims in the order they were given.
 
         Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) -> two arrays like q and k.
@@ -43,11 +43,11 @@ class Alike:
 
     rotate: Rotate
 
-    def one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
+    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
         """Return x rotated."""
         return self.rotate(x, at)
 
-    def both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return q and k rotated, a batch element at a time."""
         rows = at if at.ndim == 2 else [at] * len(q)
         first, second = (
@@ -149,7 +149,7 @@ class Called:
     def _rotate(self, x: FloatArray, table: _Instance, key: bool) -> FloatArray:
         given = np.ascontiguousarray(x, dtype=self.dtype.carrier)[None]
         with table.lock:
-            rotated = table.rotator.one(given, table.positions, key)
+            rotated = table.rotator.rotate_one(given, table.positions, key)
         if rotated.shape != given.shape:
             raise ValueError(f"it returns the shape {rotated.shape[1:]} for {given.shape[1:]}")
         return np.ascontiguousarray(rotated[0])

@@ -115,7 +115,7 @@ def _probed(block: CalledBlock, start: int, rotator: Rotator) -> CalledBlock | N
     """Return a call like that of a block, from another first position; None where it raises."""
     moved = replace(block, at=block.at - block.at[0] + start)
     try:
-        rotated = rotator.both(*block.given, moved.rows() if block.batch_step else moved.at)
+        rotated = rotator.rotate_both(*block.given, moved.rows() if block.batch_step else moved.at)
     except RopeAuditError:
         raise
     except Exception:  # whatever other people's code raises; then it tells nothing

@@ -135,7 +135,7 @@ def check(
             _call_once(rotator, q, k, before)
         at = before + offset
         rows = np.stack([at, at + batch_step]) if batch_step else at
-        block = CalledBlock(at, (q, k), rotator.both(q, k, rows), batch_step)
+        block = CalledBlock(at, (q, k), rotator.rotate_both(q, k, rows), batch_step)
         for side_excess, x, y in zip(seen.values(), block.given, block.rotated, strict=True):
             side_excess.take(excess(x, y, block.rows(), setting, dtype, rule), at, block)
     worst = max(seen, key=lambda name: seen[name].excess)
@@ -187,7 +187,7 @@ def _over_allowance(error: Array, size: Array, allowed: Any, tiny: float, dtype:
 def _call_once(rotator: Rotator, q: FloatArray, k: FloatArray, at: Positions) -> None:
     """Call for the sake of what is kept of the call; what it raises is of no interest here."""
     try:
-        rotator.both(q, k, at)
+        rotator.rotate_both(q, k, at)
     except Exception:  # whatever other people's code raises
         return
 
@@ -196,7 +196,7 @@ def _right_afresh(
     rotator: Rotator, block: CalledBlock, setting: RopeSetting, dtype: Format, rule: Resolved
 ) -> bool:
     """Return whether an instance that was not called before puts all pairs of a block where they belong."""
-    rotated = rotator.both(*block.given, block.at if not block.batch_step else block.rows())
+    rotated = rotator.rotate_both(*block.given, block.at if not block.batch_step else block.rows())
     return all(
         bool((excess(x, y, block.rows(), setting, dtype, rule) <= 1).all())
         for x, y in zip(block.given, rotated, strict=True)
