@@ -60,7 +60,7 @@ class TorchNative(OfRecipe):
         return FP32 if self.recipe.rotation.precision < FP32.precision else FP64
 
     def refusal(self, seq_len: int, offset: int) -> str:
-        """Return why the scores cannot be summed as asked; empty where they can."""
+        """Return why the scores cannot be summed as requested; empty where they can."""
         if self.accumulate not in (FP32, FP64):
             return f"torch cannot be told to sum in {self.accumulate}; give --accumulate fp32 or fp64"
         if self.accumulate is FP32 and self.output is FP64:
@@ -127,7 +127,7 @@ class TorchNative(OfRecipe):
         return self.numbers.keep(torch.from_numpy(integers.astype(np.float64)), self.recipe.position)
 
     def _frequencies(self, form: FrequencyForm) -> torch.Tensor:
-        """Return the numbers that the form keeps, scaled if the setting says so. Shapes: -> (p,)."""
+        """Return the numbers that the form stores, scaled as the setting is. Shapes: -> (p,)."""
         computed, fmt = self.recipe.frequency
         if self.setting.scaling.kind in ("default", "dynamic") or form == "recurrence":
             cached = plain(

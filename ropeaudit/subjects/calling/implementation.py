@@ -60,7 +60,7 @@ class Alike:
 class Implementation(Protocol):
     """Code that rotates. One small file each in `ropeaudit.subjects.third_party`.
 
-    engine: what computes, such as torch. version: of the package. layouts: those that it can be asked for.
+    engine: what computes, such as torch. version: of the package. layouts: those that can be requested.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Called:
         self.narrowest = dtype.precision
 
     def stages(self) -> dict[str, str]:
-        """Return what is known: how q, k and the scores are held; the order of axes that was asked for."""
+        """Return what is known: how q, k and the scores are held; the order of axes that was requested."""
         formats = {"input": self.input.name, "accumulate": self.accumulate.name, "score": self.score.name}
         order = getattr(self.implementation, "order", None)
         changed: Mapping[str, str] = getattr(self.implementation, "changes", {})

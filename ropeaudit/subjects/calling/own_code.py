@@ -107,7 +107,7 @@ class Own:
                     thing = patiently(lambda: self.thing(**given), self.name)
             except RopeAuditError:
                 raise
-            except Exception as error:  # whatever it raises is said
+            except Exception as error:  # whatever it raises is reported
                 raise UsageError(f"{self.name} cannot be built with {given}: {one_line(error)}") from None
             if not callable(thing):
                 raise UsageError(f"{self.name} makes a {type(thing).__name__}, which cannot be called")

@@ -1,4 +1,4 @@
-"""How far a rotated pair of right code may stand from where its position says.
+"""How far a rotated pair of right code may be from where it should be.
 
 The error of a pair has two parts. Its phase is off by the roundings of the frequency and of the angle, which
 grow with the position; then cos and sin, the rotation and the output round, whatever the position is. All is

@@ -19,11 +19,11 @@ _FOUR = ("float64", "float32", "float16", "bfloat16")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An implementation that can be asked for by name.
+    """An implementation that can be requested by name.
 
     module: the file here that calls it, whose `IMPLEMENTATIONS[name]` makes it of this entry. needs: what it
     imports. package: whose version is recorded. extra: what installs it. layouts, dtypes: those that it can
-    be asked for, the layout that it is asked for by default first. calls: what is called.
+    be requested, the default layout first. calls: what is called.
     """
 
     name: str
