@@ -53,7 +53,8 @@ class Scaling:
 
     factor: how much longer. original, maximum: positions before and after the extension. fraction: of the
     pairs that are rotated at all (p-RoPE). low, high: llama3's wavelength factors. short, long: longrope's
-    divisors, one per pair. frequencies: an explicit list, radians per token. attention_factor: multiplies cos and sin.
+    divisors, one per pair. frequencies: an explicit list, radians per token. attention_factor: multiplies cos
+    and sin.
     Raises: UsageError, UnknownName.
     """
 
