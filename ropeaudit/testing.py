@@ -186,7 +186,7 @@ def _test_rotation(
             test.check_places(rotator, vectors, offset)
             if rows:
                 test.check_places(rotator, vectors, offset, rows)
-            rotated = [x[0] for x in rotator.both(q[None], k[None], vectors.positions + offset)]
+            rotated = [x[0] for x in rotator.rotate_both(q[None], k[None], vectors.positions + offset)]
         test.check_scores(
             _products(rotated[0], rotated[1], setting.scale), offset, lambda: "nothing known resembles it"
         )

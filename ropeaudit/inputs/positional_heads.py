@@ -2,7 +2,7 @@
 
 diagonal: q = k = psi; the score Σ |psi_i|² cos(t theta_i) is largest at distance t = 0.
 previous: k_i is psi_i rotated by theta_i, one token; the score is largest at distance 1.
-psi lives on the fastest frequencies, for these tell neighbours apart, with the same size on each.
+psi lives on the fastest frequencies, for these distinguish neighbours, with the same size on each.
 Letters: g key-value heads, d head_dim, f fast pairs, t distances in tokens.
 Source: Round and Round We Go!, arXiv 2410.06205, which finds such heads in a trained model.
 """
@@ -23,7 +23,7 @@ BEHIND = {"diagonal": 0, "previous": 1}  # kind -> distance of the token that a 
 FEWEST = 4  # pairs, where there are so many; else the fastest quarter of them
 TOKENS = 256  # among at least so many on both sides
 WEIGHT = 0.95  # the right token's, of the exact softmax; rounding psi to 16 bits leaves 0.9 of it
-LARGEST_SCORE = 1024.0  # beyond it 16-bit scores cannot tell neighbours apart
+LARGEST_SCORE = 1024.0  # beyond it 16-bit scores cannot distinguish neighbours
 
 
 def vectors(kind: str, kv_heads: int, seq_len: int, setting: RopeSetting, seed: int) -> tuple[Array, Array]:

@@ -26,7 +26,7 @@ SYNTHETIC = ("gaussian", "ones", "arange", *BEHIND)
 class Inputs:
     """q (h, s, d) and k (g, s, d) in float64, before the input stage rounds them.
 
-    source says where they came from, digest which numbers a file held (empty for those that are made); seed
+    source says where they came from, digest which numbers a file held (empty for synthetic ones); seed
     is None where none was used.
     Query head i reads key-value head i // (h // g).
     """
@@ -130,7 +130,7 @@ def check_kind(kind: str) -> None:
 
 
 def _gaussian(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Draw normal numbers on the 16-bit grid, a head at a time: what is drawn is still in the cache."""
+    """Draw normal numbers on the 16-bit grid, a head at a time, while it is still in the cache."""
     numbers = np.empty(shape)
     for head in numbers:
         generator.standard_normal(out=head)

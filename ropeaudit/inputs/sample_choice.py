@@ -1,7 +1,7 @@
 """Which scores are sampled, and what each of them counts.
 
 Drift grows with |q| |k|: a key that is 30 times as large as the others holds nearly all of the mean square in
-a few scores, which an even choice rarely meets. So a score is drawn by |q|² |k|²; a third of them
+a few scores, which an even choice rarely meets. So a score is sampled by |q|² |k|²; a third of them
 evenly, for drift may also sit where the vectors are small. With a tenth instead the interval of 500 scores
 has a factor of 1.26 where the large norms lie in dims without error, with a third 1.14; where they make the
 drift, 1.06 to 1.08 become 1.08 to 1.09 (tests/coverage_of_sample.py).
@@ -19,7 +19,7 @@ from ropeaudit.errors import BadShape
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.masks import Ints, Mask
 
-EVEN = 1 / 3  # share of the scores that is drawn evenly; so no score counts more than 3 times
+EVEN = 1 / 3  # share of the scores that is sampled evenly; so no score counts more than 3 times
 _MOST = 2**62  # scores to draw from
 
 
@@ -61,7 +61,7 @@ def by_size(mask: Mask, q: Array, k: Array, count: int, seed: int) -> Pairs:
     """Draw `count` of the visible scores by |q|² |k|² and a share of them evenly; one may come twice.
 
     Draws are independent of each other, which is what makes their weights right and their variance known.
-    A query is drawn by its own size times that of all keys it sees, then one of these by its size, both in
+    A query is sampled by its own size times that of all keys it sees, then one of these by its size, both in
     running sums; the probability is the one with which these sums draw, roundings included.
     Evenly throughout where the sizes are all 0 or not finite.
 

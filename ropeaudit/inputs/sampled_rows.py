@@ -1,9 +1,9 @@
 """The rows of q and k that form sampled scores: for sequences too long to audit whole.
 
-Gaussian rows are those of the whole q and k: the same stream is drawn and all else of it forgotten. Where
+Gaussian rows are those of the whole q and k: the same stream is generated and the rest of it dropped. Where
 that stream is too long, every row has a generator of its own.
 Scores are sampled by the norms of q and k as they are given, before the input stage rounds them; evenly where
-all tokens of a head are alike, and where the Gaussian stream is too long to be drawn twice.
+all tokens of a head are alike, and where the Gaussian stream is too long to be generated twice.
 Letters: n pairs of a query and a key, h heads, g key-value heads, s positions, d head_dim.
 """
 
@@ -27,14 +27,14 @@ from ropeaudit.rope.setting import RopeSetting
 
 BY_ROW = "gaussian-by-row"  # the source where every row has a generator of its own
 STREAMED = 2**32  # the longest stream, in numbers: most of a minute
-WEIGHED = 2**28  # the longest stream that is drawn twice: for the norms, then for the rows
+WEIGHED = 2**28  # the longest stream that is generated twice: for the norms, then for the rows
 _CHUNK = 2**18  # numbers of a stream at once
 _BLOCK = 4096  # rows at once
 
 
 @dataclass(frozen=True, slots=True)
 class SideRows:
-    """One side of the pairs: `store` (r, d) holds rows, `index` (n,) says which one is whose."""
+    """One side of the pairs: `store` (r, d) holds rows, `index` (n,) is the row of each pair."""
 
     store: NDArray[Any]
     index: Ints
@@ -46,7 +46,7 @@ class SideRows:
 
 @dataclass(frozen=True, slots=True)
 class SampledQK:
-    """The rows of q and k at the sampled pairs, and the sizes of what they were drawn from."""
+    """The rows of q and k at the sampled pairs, and the sizes of what they were sampled from."""
 
     pairs: Pairs
     q: SideRows
@@ -78,7 +78,7 @@ def by_norms(inputs: Inputs, mask: Mask, count: int, seed: int) -> Pairs:
 
 
 def of(inputs: Inputs, chosen: Pairs, seed: int) -> SampledQK:
-    """Return what was drawn of q and k that are in memory."""
+    """Return the sampled rows of q and k that are in memory."""
     q, k = (x.reshape(-1, x.shape[2]) for x in (inputs.q, inputs.k))
     in_q, in_k = _places(chosen, inputs.group, inputs.seq_len)
     sizes = inputs.heads, inputs.kv_heads, inputs.seq_len
@@ -194,7 +194,7 @@ def _stream(generator: np.random.Generator, rows: int, d: int) -> Iterator[tuple
 
 
 def _step(d: int) -> int:
-    """Return how many rows are drawn at once."""
+    """Return how many rows are generated at once."""
     return max(1, _CHUNK // d)
 
 
@@ -208,7 +208,7 @@ def _by_row(
         part = places[start : start + _BLOCK]
         block = np.empty((part.size, d))
         for row, number in zip(block, part.tolist(), strict=True):
-            counter[3] = number  # the first words count what is drawn
+            counter[3] = number  # the first words count the numbers generated
             np.random.Generator(np.random.Philox(key=key, counter=counter)).standard_normal(out=row)
         vectors[start : start + _BLOCK] = on_16_bit_grid(block)
         progress((side + start / places.size) / 2)

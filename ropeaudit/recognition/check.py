@@ -24,7 +24,7 @@ from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.tables import Dump
 
-_SHOWN = 5, 3  # hypotheses kept, those that explain and those that do not
+_SHOWN = 5, 3  # hypotheses listed, those that explain and those that do not
 _NEAR = 0.5  # a hypothesis is called near if it leaves at most this share of the error
 _LISTED = 4  # pairs that are named
 _AGREES = "within float32 rounding"

@@ -22,7 +22,7 @@ from ropeaudit.rope.setting import RopeSetting
 CASTS = tuple(parse(name) for name in ("fp16", "bf16", "tf32", "e4m3", "e5m2"))
 # Bases of published models (rope theta).
 _BASES = (1e4, 1e5, 1.5e5, 1.6e5, 5e5, 1e6, 5e6, 8e6, 1e7, 1e8)
-_SAME = 2e-6  # bases nearer than this cannot be told apart by float32 frequencies
+_SAME = 2e-6  # bases nearer than this cannot be distinguished by float32 frequencies
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ def _yarn(theta: Decimal, pair: int, setting: RopeSetting) -> Decimal:
 
 
 def _yarn_ramp(pair: int, setting: RopeSetting) -> Decimal:
-    """Return 0 where a pair turns often enough to be kept, 1 where it is interpolated."""
+    """Return 0 where a pair rotates often enough to be unchanged, 1 where it is interpolated."""
     scaling, d = setting.scaling, setting.rotary_dim
     two_log_base = 2 * Decimal(setting.base).ln()
 

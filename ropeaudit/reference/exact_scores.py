@@ -50,7 +50,7 @@ def rotations_per_token(setting: RopeSetting) -> Words:
 
 
 def fastest(setting: RopeSetting) -> float:
-    """Return the largest frequency, radians per token; 0 where nothing turns."""
+    """Return the largest frequency, radians per token; 0 where nothing rotates."""
     return float(2 * np.pi * np.max(rotations_per_token(setting)[0], initial=0.0))
 
 

@@ -42,7 +42,7 @@ def check_form(name: str) -> None:
 def frequencies(setting: RopeSetting, form: FrequencyForm, fmt: Format) -> FloatArray:
     """Return the numbers that `form` keeps for a setting, every operation rounded once to `fmt`.
 
-    A scaling is applied to inverse frequencies as `rope.scaled` says. The forms that keep something else are
+    A scaling is applied to inverse frequencies as `rope.scaled` says. The forms that store something else are
     multiplied by its effect, scaled / unscaled, rounded to `fmt`.
     Shapes: -> (p,), see `unscaled`; for "recurrence" the starting ratio of the angles is in `effect`.
     """

@@ -32,7 +32,7 @@ _MISSING = "is missing, and its default is not in the file; add it there"
 
 @dataclass(frozen=True, slots=True)
 class ModelRope:
-    """What a model says about its rotary embedding.
+    """The rotary embedding of a model, as its config declares it.
 
     layers: layer type -> its setting; a model with one kind has only "full_attention".
     maximum: positions that the model declares. axes: of M-RoPE. source: where this was read.

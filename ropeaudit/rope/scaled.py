@@ -77,7 +77,7 @@ def _linear(theta: Array, setting: RopeSetting, rounded: Round) -> Array:
 
 
 def rotator_pairs(setting: RopeSetting) -> int:
-    """Return how many pairs turn at all: the fastest ones in p-RoPE, else all."""
+    """Return how many pairs are rotated at all: the fastest ones in p-RoPE, else all."""
     fraction = setting.scaling.fraction
     if setting.scaling.kind != "proportional" or fraction is None:
         return setting.pairs

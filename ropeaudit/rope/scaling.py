@@ -94,8 +94,9 @@ class Scaling:
     """A kind and its parameters; what a kind does not use is None.
 
     factor: how much longer. original, maximum: positions before and after the extension. fraction: of the
-    pairs that turn at all (p-RoPE). low, high: llama3's wavelength factors. short, long: longrope's divisors,
-    one per pair. frequencies: an explicit list, radians per token. attention_factor: multiplies cos and sin.
+    pairs that are rotated at all (p-RoPE). low, high: llama3's wavelength factors. short, long: longrope's
+    divisors, one per pair. frequencies: an explicit list, radians per token. attention_factor: multiplies cos
+    and sin.
     Raises: UsageError, UnknownName.
     """
 

@@ -113,7 +113,7 @@ def _prefix(name: str) -> str:
 
 
 def _clear(folder: Path, prefix: str) -> None:
-    """Remove the files of `opened` that no run has open; where that cannot be told, none."""
+    """Remove the files of `opened` that no run has open; where that is unknown, none."""
     left = re.compile(re.escape(prefix) + r"[a-z0-9_]{8}" + re.escape(_SUFFIX))
     names: list[str] = []
     with contextlib.suppress(OSError):  # a folder may be for writing alone

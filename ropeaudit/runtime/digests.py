@@ -1,4 +1,4 @@
-"""A few digits that tell contents apart, whatever the file is called that holds them."""
+"""A few digits that identify contents, whatever their file is called."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def report() -> TextIO:
 
 
 def descriptor(number: int) -> int:
-    """Return the number under which an open file is found now: that of the report for 1."""
+    """Return the number under which an open file stands now: that of the report for 1."""
     return number if _reserved is None or number != 1 else _reserved.report.fileno()
 
 

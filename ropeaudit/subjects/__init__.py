@@ -1,4 +1,4 @@
-"""What can be audited: anything that turns q and k and says how it forms scores."""
+"""What can be audited: anything that rotates q and k and defines how it forms scores."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Subject(Protocol):
     def table(self, positions: Positions, offset: int) -> Any:
         """Return what rotating at positions + offset needs and all heads share.
 
-        They come apart because a subject may shift some of its position axes only.
+        They are separate because a subject may shift some of its position axes only.
         """
 
     def rotate(self, x: FloatArray, table: Any) -> FloatArray:

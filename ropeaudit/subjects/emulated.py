@@ -92,7 +92,7 @@ class Emulated(OfRecipe):
 
 
 def _recurrence(position: FloatArray, step: FloatArray, fmt: Format) -> FloatArray:
-    """theta_0 = position, theta_{i+1} = round(theta_i * step). Shapes: (s,), (p,) -> (s, p)."""
+    """Return theta_0 = position, theta_{i+1} = round(theta_i * step). Shapes: (s,), (p,) -> (s, p)."""
     angles = np.empty((position.size, step.size))
     current = round_to(position, fmt).astype(np.float64)
     for i in range(step.size):

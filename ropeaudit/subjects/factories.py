@@ -24,7 +24,7 @@ BACKENDS = ("numpy", "torch")  # what executes recipes
 class SubjectFactory:
     """A subject in a dtype. make: from the RoPE setting and the position axes. stages: stage -> format.
 
-    layout: the one in which its code is audited unless another is asked for; None where it has no preference.
+    layout: the one in which its code is audited unless another is requested; None where it has no preference.
     findings: of its code, as they come.
     """
 
@@ -41,7 +41,7 @@ def implementation(
 ) -> Implementation:
     """Return what is called: the user's own code (module:name), or an entry of `ropeaudit list impls`.
 
-    order: of the axes of own code, found out where it is None. changes: of stages, which reach tables that
+    order: of the axes of own code, detected where it is None. changes: of stages, which reach tables that
     own code is given. alone: whether there is no recipe for them to change.
     Raises: UsageError, BadInput, MissingPackage.
     """

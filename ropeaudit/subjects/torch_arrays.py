@@ -14,7 +14,7 @@ from ropeaudit.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-# who is told of tensors that are read out; what is done to them here is then hidden from dispatch modes
+# called with tensors that are read out; what is done to them here is then hidden from dispatch modes
 listeners: list[Callable[[torch.Tensor], None]] = []
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3", "float8_e5m2")
 

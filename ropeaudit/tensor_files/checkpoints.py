@@ -148,7 +148,7 @@ def chosen(
     path: the file that they are from, whose tensors may declare more than there is room for.
     """
 
-    def one(name: str, tensor: Any) -> StoredTensor | None:
+    def load(name: str, tensor: Any) -> StoredTensor | None:
         shape = tuple(tensor.shape)
         real = tensor.is_floating_point() or tensor.is_complex()
         head = lambda: of_tensor(name, tensor[first_rows(shape)]).values  # noqa: E731
@@ -158,7 +158,7 @@ def chosen(
             declared_sizes.check_room(path, tensor.numel())
         return of_tensor(name, tensor)
 
-    return {name: one(name, tensor) for name, tensor in tensors.items()}
+    return {name: load(name, tensor) for name, tensor in tensors.items()}
 
 
 def first_rows(shape: tuple[int, ...]) -> tuple[slice, ...]:

@@ -1,4 +1,4 @@
-"""What a tensor holds of a rotary embedding, told by its values: frequencies, periods, angles, cos and sin.
+"""What a tensor holds of a rotary embedding, recognised by its values: frequencies, angles, cos and sin.
 
 Frequencies are base^(-2i/d) or close to that for most i (yarn and llama3 bend them, linear divides them);
 angles grow by the same amount from row to row, and cos and sin follow the addition theorem. Casts to
@@ -107,8 +107,8 @@ def _geometric(theta: Array) -> bool:
         last = float(np.median(rest[-lag:]))
         return bool(np.mean(np.minimum(np.abs(rest), np.abs(rest - last)) <= _CLOSE) >= 0.5)
     factor = 1 / rotator[0]  # as in linear scaling; ALiBi's slopes begin with their own ratio
-    whole = factor > 1.5 and abs(2 * factor - np.round(2 * factor)) <= _NEAR * factor
-    return bool(whole and np.all(np.abs(rest) <= _CLOSE) and abs(logs[0] - slope) > _NEAR)
+    scaled = factor > 1.5 and abs(2 * factor - np.round(2 * factor)) <= _NEAR * factor
+    return bool(scaled and np.all(np.abs(rest) <= _CLOSE) and abs(logs[0] - slope) > _NEAR)
 
 
 def _plane(values: Array) -> str:
@@ -128,7 +128,7 @@ def _is_cos(rows: Array) -> bool:
     if not factor > 0 or np.any(np.abs(rows[0] - factor) > _NEAR * factor):
         return False
     x, double, triple = rows[1:HEAD] / factor
-    if np.any(np.abs(x) > 1 + _NEAR) or x.min() > 1 - _NEAR:  # nothing turns
+    if np.any(np.abs(x) > 1 + _NEAR) or x.min() > 1 - _NEAR:  # nothing rotates
         return False
     fits = np.abs(double - (2 * x * x - 1)) <= _CLOSE, np.abs(triple - (4 * x**3 - 3 * x)) <= 2 * _CLOSE
     return bool(np.all(fits))

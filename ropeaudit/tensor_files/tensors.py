@@ -23,7 +23,7 @@ SUFFIXES = (".safetensors", ".npz", ".pt", ".pth")
 
 
 class Unnamed(Exception):
-    """A file that holds something else than tensors by name; `args` says what."""
+    """A file that holds something else than tensors by name; `args` names it."""
 
 
 def paths(spec: str) -> list[Path]:

@@ -63,7 +63,7 @@ def gather(bench: Bench, recipe: Resolved) -> Parts:
 
 
 def wavelengths(bench: Bench) -> Array:
-    """Return the tokens of a full turn of every pair, inf for one that never turns. Shapes: -> (p,)."""
+    """Return the tokens of a full rotation of every pair, inf where it is not rotated. Shapes: -> (p,)."""
     rotations: Array = exact_scores.rotations_per_token(bench.scene.setting)[0]
     with np.errstate(divide="ignore"):
         return np.asarray(1.0 / rotations)

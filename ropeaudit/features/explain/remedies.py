@@ -1,4 +1,4 @@
-"""The smallest set of stages that must be kept in a wider format, and what it costs.
+"""The smallest set of stages that must be in a wider format, and what it costs.
 
 The sets are searched by growing size. Of those of a size that meet the tolerance in float64, the one that
 meets it with the fewest float64 stages wins, then the one that leaves the least drift.
@@ -80,7 +80,7 @@ def usual(drift: Statistics) -> DriftTolerance:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Stages kept in wider formats, what drift that leaves, and what it costs.
+    """Stages in wider formats, what drift that leaves, and what it costs.
 
     removed: share of the RMS drift that is gone. table_bytes: cos and sin of all positions up to the last.
     multiply_bits: width of the widest multiplication that it widens, 0 if it widens none.

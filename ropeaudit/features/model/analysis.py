@@ -182,7 +182,7 @@ def _no_file(target: Path) -> bool:
 
 
 def save(path: str, base: Pass, runner: Runner) -> None:
-    """Write q and k of all layers, as they are before RoPE turns them, for `shift --qk`.
+    """Write q and k of all layers, as they are before RoPE rotates them, for `shift --qk`.
 
     They are the float64 run's, rotated back; q (layers, h, s, d), k (layers, g, s, d). Raises: BadInput.
     """

@@ -24,7 +24,7 @@ from ropeaudit.subjects.calling.implementation import one_line
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a forward pass gave. logits (s, v). lookups: what every embedding was asked for."""
+    """What a forward pass returned. logits (s, v). lookups: the inputs of every embedding."""
 
     logits: Any
     layers: dict[int, LayerVectors]
@@ -79,7 +79,7 @@ class Runner:
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[dict[str, Any]]:
-        """Note what every embedding is asked for: one that is asked for positions is learned."""
+        """Note the inputs of every embedding: one whose inputs are positions is learned."""
         lookups: dict[str, Any] = {}
 
         def listen(name: str) -> Any:

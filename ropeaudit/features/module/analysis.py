@@ -42,7 +42,7 @@ class Buffer:
     cast: none, or the format that its values show. how: none, stored (by its dtype) or back (and back again).
     agrees: with what is expected, up to float32 rounding; None where nothing says what that is.
     error: the largest, relative for frequencies, in radians for tables.
-    drift_near, drift_far: expected RMS drift of scores, see `drift`; None where it cannot be told.
+    drift_near, drift_far: expected RMS drift of scores, see `drift`; None where it is unknown.
     unseen: rows of a table that were not compared.
     """
 

@@ -26,7 +26,7 @@ _NEAR = 0.01  # of the frequencies, relative
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is known of the frequencies; options stand above the model. What is not said is None."""
+    """What is known of the frequencies; options stand above the model. What is unknown is None."""
 
     model: ModelRope | None = None
     base: float | None = None

@@ -1,7 +1,7 @@
 """Finding out how code rotates: its signature, the order of its axes, its layout, torch or NumPy.
 
 It is called with a batch, heads and positions of different sizes in every way that its arguments allow,
-and what it returns is compared with the exact rotation at small positions; the nearest way is kept.
+and what it returns is compared with the exact rotation at small positions; the nearest way is returned.
 Letters: b batch, h heads, s positions, d head_dim, p pairs.
 """
 
@@ -34,8 +34,8 @@ class Fit:
     """How code is called and what it does. permuted: it takes interleaved pairs and returns them half-split.
 
     error: relative RMS distance of the best (batch, head) from the exact rotation: wrong code may do right by
-    one of them. odd: those that it turns otherwise.
-    misfit: why the call does not fit at all, which says nothing of the code; None where it does.
+    one of them. odd: those that it rotates otherwise.
+    misfit: why the call does not fit at all, which is no finding on the code; None where it does.
     rows: how to give it a row of positions for each batch element; None where it takes none.
     """
 

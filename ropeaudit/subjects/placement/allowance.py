@@ -1,4 +1,4 @@
-"""How far a rotated pair of right code may stand from where its position says.
+"""How far a rotated pair of right code may be from where it should be.
 
 The error of a pair has two parts. Its phase is off by the roundings of the frequency and of the angle, which
 grow with the position; then cos and sin, the rotation and the output round, whatever the position is. All is
@@ -46,10 +46,10 @@ def allowed(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
     `position_error` and `phase_error` are the phase, `rounding_error` the rest.
     """
     phase = position_error(recipe, setting, at) + phase_error(recipe, setting, at)
-    result: Array = attention_factor(setting.scaling) * np.minimum(2.0, phase) + rounding_error(
+    errors: Array = attention_factor(setting.scaling) * np.minimum(2.0, phase) + rounding_error(
         recipe, setting
     )
-    return result
+    return errors
 
 
 def position_error(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
@@ -57,8 +57,8 @@ def position_error(recipe: Resolved, setting: RopeSetting, at: Positions) -> Arr
     exact = at.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(round_to(exact, recipe.position).astype(np.float64) - exact)
-    result: Array = error[:, None] * frequencies(setting)
-    return result
+    phase: Array = error[:, None] * frequencies(setting)
+    return phase
 
 
 def phase_error(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
@@ -78,8 +78,8 @@ def phase_error(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
     error = theta * relative
     if kind != "default":  # a handful of operations more
         error = error + _blended(setting) * 8 * u
-    result: Array = np.abs(at.astype(np.float64))[:, None] * error
-    return result
+    phase: Array = np.abs(at.astype(np.float64))[:, None] * error
+    return phase
 
 
 def rounding_error(recipe: Resolved, setting: RopeSetting) -> float:
@@ -97,8 +97,8 @@ def rounding_error(recipe: Resolved, setting: RopeSetting) -> float:
 @functools.lru_cache(maxsize=64)
 def frequencies(setting: RopeSetting) -> Array:
     """Return the frequencies in float64, scaled, radians per token. Shapes: -> (p,)."""
-    result: Array = np.abs(exact_rotation.exact(setting).angles(np.array([1], dtype=np.int64))[0])
-    return result
+    theta: Array = np.abs(exact_rotation.exact(setting).angles(np.array([1], dtype=np.int64))[0])
+    return theta
 
 
 def _blended(setting: RopeSetting) -> Array:
@@ -109,5 +109,5 @@ def _blended(setting: RopeSetting) -> Array:
     plain = unscaled(effective_base(setting), setting.rotary_dim, "inverse_power", FP64)
     low, high = setting.scaling.low or 1.0, setting.scaling.high or 1.0
     steep = high / (high - low) if high > low else 1.0
-    result: Array = np.maximum(theta, plain * steep)
-    return result
+    sizes: Array = np.maximum(theta, plain * steep)
+    return sizes

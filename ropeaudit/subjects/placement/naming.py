@@ -116,16 +116,16 @@ def _probed(block: CalledBlock, start: int, rotator: Rotator) -> CalledBlock | N
     """Return a call like that of a block, from another first position; None where it raises."""
     moved = replace(block, at=block.at - block.at[0] + start)
     try:
-        rotated = rotator.both(*block.given, moved.rows() if block.batch_step else moved.at)
+        rotated = rotator.rotate_both(*block.given, moved.rows() if block.batch_step else moved.at)
     except RopeAuditError:
         raise
-    except Exception:  # whatever other people's code raises; then it tells nothing
+    except Exception:  # whatever other people's code raises; then it decides nothing
         return None
     return replace(moved, rotated=rotated)
 
 
 def _probes(first: int) -> Iterator[int]:
-    """Yield other first positions at which faults that look alike come apart, the farther ones last."""
+    """Yield other first positions at which faults that look alike differ, the farther ones last."""
     for part in (1, 2, 3, 4, 6, 7):
         start = first * part // 8 + 111 * part
         if 0 < start < first:

@@ -1,4 +1,4 @@
-"""Checking that code puts each rotated pair where its position says: of q and k, all heads, every position.
+"""Whether code rotates each pair by its position: of q and k, all heads, every position.
 
 Scores cannot see a position that is wrong for q and k alike, nor a sum over pairs one that is wrong alone.
 Letters: b batch elements, h heads of q, g of k, s positions, d head_dim, p pairs.
@@ -63,7 +63,9 @@ class GivenVectors:
 @functools.lru_cache(maxsize=2)
 def _noise(seed: int, start: int, side: int, shape: tuple[int, ...]) -> Array:
     """Return random numbers that 16-bit formats hold, none of them those of q and k with the same seed."""
-    noise = np.random.default_rng([seed, start, side, 1]).standard_normal(shape)  # zeros at the end are lost
+    noise = np.random.default_rng([seed, start, side, 1]).standard_normal(
+        shape
+    )  # zeros at the end do not count
     return qk.on_16_bit_grid(noise)
 
 
@@ -135,7 +137,7 @@ def check(
             _call_once(rotator, q, k, before)
         at = before + offset
         rows = np.stack([at, at + batch_step]) if batch_step else at
-        block = CalledBlock(at, (q, k), rotator.both(q, k, rows), batch_step)
+        block = CalledBlock(at, (q, k), rotator.rotate_both(q, k, rows), batch_step)
         for side_excess, x, y in zip(seen.values(), block.given, block.rotated, strict=True):
             side_excess.take(excess(x, y, block.rows(), setting, dtype, rule), at, block)
     worst = max(seen, key=lambda name: seen[name].excess)
@@ -185,9 +187,9 @@ def _over_allowance(error: Array, size: Array, allowed: Any, tiny: float, dtype:
 
 
 def _call_once(rotator: Rotator, q: FloatArray, k: FloatArray, at: Positions) -> None:
-    """Call for the sake of what is kept of the call; what it raises is of no interest here."""
+    """Call for the sake of what the code stores of the call; what it raises is of no interest here."""
     try:
-        rotator.both(q, k, at)
+        rotator.rotate_both(q, k, at)
     except Exception:  # whatever other people's code raises
         return
 
@@ -196,7 +198,7 @@ def _right_afresh(
     rotator: Rotator, block: CalledBlock, setting: RopeSetting, dtype: Format, rule: Resolved
 ) -> bool:
     """Return whether an instance that was not called before puts all pairs of a block where they belong."""
-    rotated = rotator.both(*block.given, block.at if not block.batch_step else block.rows())
+    rotated = rotator.rotate_both(*block.given, block.at if not block.batch_step else block.rows())
     return all(
         bool((excess(x, y, block.rows(), setting, dtype, rule) <= 1).all())
         for x, y in zip(block.given, rotated, strict=True)

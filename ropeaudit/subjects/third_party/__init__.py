@@ -43,7 +43,7 @@ class EntryFields(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An implementation that can be asked for by name.
+    """An implementation that can be requested by name.
 
     module: the file here that calls it, whose `IMPLEMENTATIONS[name]` is constructed with this entry.
     needs: the modules that it imports. package: whose version is recorded. extra: what installs it.

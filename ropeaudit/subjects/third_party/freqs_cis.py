@@ -51,7 +51,7 @@ class Mistral(TorchAdapter):
         return rotate
 
     def rows(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x in the order that is asked for. Shapes: (1, h, s, d) -> (s, h, d)."""
+        """Return x in the requested order. Shapes: (1, h, s, d) -> (s, h, d)."""
         return x[0].transpose(0, 1)
 
 
@@ -61,7 +61,7 @@ class LlamaComplex(Mistral):
     code = "llama_models.llama3.model"
 
     def rows(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x in the order that is asked for. Shapes: (1, h, s, d) -> (1, s, h, d)."""
+        """Return x in the requested order. Shapes: (1, h, s, d) -> (1, s, h, d)."""
         return x.transpose(1, 2)
 
 

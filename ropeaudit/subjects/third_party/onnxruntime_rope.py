@@ -35,7 +35,7 @@ _TYPES: dict[str, tuple[Any, type[Any]]] = {
 
 
 class OnnxRuntime(Adapter):
-    """A graph of one node; the table holds the rows of the positions that are asked for."""
+    """A graph of one node; the table holds the rows of the requested positions."""
 
     engine = "onnxruntime"
     partial = True

@@ -107,7 +107,7 @@ class Cohere(Llama):
 
 
 class Llama4(Llama):
-    """Llama4TextRotaryEmbedding and apply_rotary_emb, which turns complex numbers."""
+    """Llama4TextRotaryEmbedding and apply_rotary_emb, which rotates complex numbers."""
 
     code, kind, embedding = llama4, Llama4TextConfig, "Llama4TextRotaryEmbedding"
 
