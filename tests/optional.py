@@ -49,7 +49,8 @@ def skipping() -> Iterator[None]:
         with mock.patch.object(MissingPackage, "__init__", recorded):
             yield
     except Exception as error:
-        text = "\n".join([*messages, str(error)])
+        error.add_note("\n".join(messages))  # pytest raises the error of a shared fixture again
+        text = "\n".join([*error.__notes__, str(error)])
         for name in MISSING:
             if re.search(rf"needs [\w ]*\b{name}\b|No module named '{name}\b", text):
                 pytest.skip(f"{name} is not installed")
