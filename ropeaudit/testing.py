@@ -145,14 +145,14 @@ class _Test:
             *(rotator, self.setting, self.dtype, vectors, offset),
             afresh=rotator.afresh,
             rule=self.resolved,
-            apart=apart,
+            batch_step=apart,
         )
         if not seen.excess <= 1:
             here = allowance.allowed(self.resolved, self.setting, np.array([seen.position]))[0]
             right = (
                 float(here[seen.pair])
                 if seen.pair < here.size
-                else allowance.stored(self.resolved, self.setting)
+                else allowance.rounding_error(self.resolved, self.setting)
             )
             place = (
                 f"worst at head {seen.head} of batch element {seen.batch}, position {seen.position}, "
@@ -180,13 +180,13 @@ def _test_rotation(
     rotator = subject.rotator(setting, test.dtype, function if own_code.is_module(function) else None)
     q, k = test.vectors()
     vectors = GivenVectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))
-    rows = verification.APART if subject.fit(setting).rows else 0
+    rows = verification.BATCH_STEP if subject.fit(setting).rows else 0
     for offset in offsets:
         with _raising(name, test.dtype, offset):
             test.check_places(rotator, vectors, offset)
             if rows:
                 test.check_places(rotator, vectors, offset, rows)
-            rotated = [x[0] for x in rotator.both(q[None], k[None], vectors.positions + offset)]
+            rotated = [x[0] for x in rotator.rotate_both(q[None], k[None], vectors.positions + offset)]
         test.check_scores(
             _products(rotated[0], rotated[1], setting.scale), offset, lambda: "nothing known resembles it"
         )

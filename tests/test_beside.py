@@ -95,17 +95,17 @@ def test_names_that_begin_alike_do_not_share_files() -> None:
 
 @posix
 def test_a_file_that_was_taken_before_it_was_locked_is_made_again(tmp_path, monkeypatch) -> None:
-    usual, seen = atomic_files.locked, []
+    usual, seen = atomic_files.lock, []
 
     def late(number: int) -> bool | None:
         seen.append(number)
         if len(seen) == 1:
-            monkeypatch.setattr(atomic_files, "locked", usual)
+            monkeypatch.setattr(atomic_files, "lock", usual)
             atomic_files._clear(tmp_path, ".x.")
-            monkeypatch.setattr(atomic_files, "locked", late)
+            monkeypatch.setattr(atomic_files, "lock", late)
         return usual(number)
 
-    monkeypatch.setattr(atomic_files, "locked", late)
+    monkeypatch.setattr(atomic_files, "lock", late)
     with atomic_files.opened(tmp_path / "x") as file:
         assert [Path(file.name).name] == os.listdir(tmp_path)
     assert len(seen) == 2
@@ -114,7 +114,7 @@ def test_a_file_that_was_taken_before_it_was_locked_is_made_again(tmp_path, monk
 @pytest.mark.parametrize("answer", [None, False])
 def test_without_locks_nothing_is_cleared(answer, tmp_path, monkeypatch) -> None:
     (tmp_path / ".x.csv.abcdefgh.ropeaudit").touch()
-    monkeypatch.setattr(atomic_files, "locked", lambda number: answer)
+    monkeypatch.setattr(atomic_files, "lock", lambda number: answer)
     atomic_files._clear(tmp_path, ".x.csv.")
     assert hidden(tmp_path) == [".x.csv.abcdefgh.ropeaudit"]
 

@@ -177,7 +177,7 @@ def test_where_no_scheduler_answers_is_said_in_a_sentence() -> None:
 
 
 def test_a_local_cluster_shares_the_threads_of_the_machine(monkeypatch) -> None:
-    monkeypatch.setattr(dask_cluster.metadata, "threads", lambda: 8)
+    monkeypatch.setattr(dask_cluster.run_metadata, "threads", lambda: 8)
     built = SimpleNamespace(LocalCluster=lambda **options: options)
     for jobs, threads in ((1, 8), (3, 2), (8, 1), (20, 1)):
         options = dask_cluster._local(built, jobs, lambda: None)

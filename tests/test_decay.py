@@ -12,7 +12,7 @@ import pytest
 
 from ropeaudit import parse, recipes
 from ropeaudit.errors import BadShape, UsageError
-from ropeaudit.features.decay import analysis, men
+from ropeaudit.features.decay import analysis, cosine_sum
 from ropeaudit.features.decay import report as reports_decay
 from ropeaudit.features.decay.command import decay
 from ropeaudit.inputs import qk
@@ -62,9 +62,9 @@ def test_roformer_golden_values() -> None:
 
 
 def test_men_golden_value_in_any_search() -> None:
-    assert men.first_failing(PLAIN, 50000) == MEN_FIRST
-    assert men.first_failing(PLAIN, MEN_FIRST) == MEN_FIRST
-    assert men.first_failing(PLAIN, MEN_FIRST - 1) is None
+    assert cosine_sum.first_failing(PLAIN, 50000) == MEN_FIRST
+    assert cosine_sum.first_failing(PLAIN, MEN_FIRST) == MEN_FIRST
+    assert cosine_sum.first_failing(PLAIN, MEN_FIRST - 1) is None
     assert (analysis.angles([MEN_FIRST - 1, MEN_FIRST], PLAIN).men_sum < 0).tolist() == [False, True]
 
 
@@ -87,22 +87,22 @@ def test_men_golden_value_in_any_search() -> None:
     ids=lambda s: f"{s.head_dim}-{s.rotary_dim}-{s.base:g}-{s.scaling}-{s.clip}",
 )
 def test_first_failing_is_that_of_a_brute_search(setting) -> None:
-    assert men.first_failing(setting, 20000) == brute_first(setting, 20000)
+    assert cosine_sum.first_failing(setting, 20000) == brute_first(setting, 20000)
 
 
 def test_what_float64_cannot_decide_is_decided_exactly(monkeypatch) -> None:
     """With a doubt of everything, every distance goes to double-double, and the answer is the same."""
-    men.first_failing.cache_clear()
-    monkeypatch.setattr(men, "_U", 1.0)
-    assert men.first_failing(PLAIN, 2000) == MEN_FIRST
-    men.first_failing.cache_clear()
+    cosine_sum.first_failing.cache_clear()
+    monkeypatch.setattr(cosine_sum, "_U", 1.0)
+    assert cosine_sum.first_failing(PLAIN, 2000) == MEN_FIRST
+    cosine_sum.first_failing.cache_clear()
 
 
 def test_sums_past_many_blocks_agree_with_double_double() -> None:
     setting = RopeSetting.of(base=1e9)
-    first = men.first_failing(setting, 2**22)
+    first = cosine_sum.first_failing(setting, 2**22)
     assert first is not None
-    assert first > 10 * men._COLUMNS * men._ROWS
+    assert first > 10 * cosine_sum._COLUMNS * cosine_sum._ROWS
     near = analysis.angles(range(first - 2000, first + 1), setting).men_sum
     assert (near[:-1] >= 0).all()
     assert near[-1] < 0
@@ -110,10 +110,10 @@ def test_sums_past_many_blocks_agree_with_double_double() -> None:
 
 def test_a_search_that_cannot_fail_is_short_and_conclusive() -> None:
     setting = RopeSetting.of(scaling=scaling.parse("proportional:fraction=0.5"))
-    assert men.first_failing(setting, men.LARGEST) is None
-    assert men.searched(setting) == men.LARGEST
-    assert men.searched(RopeSetting.of(clip=10.0)) == men.LARGEST
-    assert men.searched(RopeSetting.of(clip=1e6)) == men.SEARCHED_CLIPPED
+    assert cosine_sum.first_failing(setting, cosine_sum.LARGEST) is None
+    assert cosine_sum.searched(setting) == cosine_sum.LARGEST
+    assert cosine_sum.searched(RopeSetting.of(clip=10.0)) == cosine_sum.LARGEST
+    assert cosine_sum.searched(RopeSetting.of(clip=1e6)) == cosine_sum.SEARCHED_CLIPPED
 
 
 def test_an_attention_factor_is_in_the_scores_alone() -> None:
@@ -177,12 +177,12 @@ def test_a_recipe_stands_beside_the_exact_curves() -> None:
 
 def test_first_failing_of_a_recipe_is_that_of_its_own_cosines() -> None:
     recipe = recipes.named("uniform").resolve(parse("bf16"))
-    result = men.first_failing(PLAIN, 5000, recipe)
+    result = cosine_sum.first_failing(PLAIN, 5000, recipe)
     sums = analysis.angles(range(5001), PLAIN, recipe).men_sum
     assert result == int(np.flatnonzero(sums < 0)[0])
     assert result != MEN_FIRST
     double = recipes.named("uniform").resolve(parse("fp64"))
-    assert men.first_failing(PLAIN, 5000, double) == MEN_FIRST
+    assert cosine_sum.first_failing(PLAIN, 5000, double) == MEN_FIRST
 
 
 def test_a_sum_that_is_nan_fails() -> None:

@@ -466,7 +466,7 @@ def test_the_headline_holds_the_numbers(capsys) -> None:
 def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
     from ropeaudit.features.explain import analysis
 
-    real, calls = analysis._One.explained, []
+    real, calls = analysis._Explainer.explained, []
 
     def broken(self, tolerance):
         calls.append(self)
@@ -474,7 +474,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
             raise KeyboardInterrupt
         return real(self, tolerance)
 
-    monkeypatch.setattr(analysis._One, "explained", broken)
+    monkeypatch.setattr(analysis._Explainer, "explained", broken)
     assert main(["explain", "--offset", "0,1000", *SMALL, "-f", "jsonl"]) == 130
     seen = capsys.readouterr()
     assert {json.loads(line)["offset"] for line in seen.out.splitlines()} == {0}
@@ -509,4 +509,4 @@ def test_bad_input_gets_one_line(options, error_line, tmp_path, capsys) -> None:
 
 
 def test_a_tolerance_is_read() -> None:
-    assert remedies.parse("drift_rms=1e-3") == remedies.Tolerance("drift_rms", 1e-3, True)
+    assert remedies.parse("drift_rms=1e-3") == remedies.DriftTolerance("drift_rms", 1e-3, True)

@@ -12,7 +12,7 @@ from ropeaudit import parse
 from ropeaudit.audits.cases import Case
 from ropeaudit.errors import UsageError
 from ropeaudit.features.history import analysis
-from ropeaudit.features.history.analysis import Call
+from ropeaudit.features.history.analysis import AuditCall
 from ropeaudit.features.history.report import COLUMNS
 from ropeaudit.main import main
 
@@ -127,16 +127,18 @@ def test_lost_numbers_and_errors_are_findings(monkeypatch, capsys) -> None:
 
 def test_histories_of_a_call() -> None:
     single, brain = parse("fp32"), parse("bf16")
-    assert analysis.histories(Call(single, 100, 5), [single, brain]) == [
-        ("the same call", Call(single, 100, 5)),
-        ("another dtype", Call(brain, 100, 5)),
-        ("another dtype from 0", Call(brain, 0, 105)),
-        ("longer", Call(single, 100, 10)),
-        ("shorter", Call(single, 100, 2)),
-        ("another offset", Call(single, 4196, 5)),
-        ("from 0", Call(single, 0, 105)),
+    assert analysis.histories(AuditCall(single, 100, 5), [single, brain]) == [
+        ("the same call", AuditCall(single, 100, 5)),
+        ("another dtype", AuditCall(brain, 100, 5)),
+        ("another dtype from 0", AuditCall(brain, 0, 105)),
+        ("longer", AuditCall(single, 100, 10)),
+        ("shorter", AuditCall(single, 100, 2)),
+        ("another offset", AuditCall(single, 4196, 5)),
+        ("from 0", AuditCall(single, 0, 105)),
     ]
-    assert all(call.length < 2**16 for _, call in analysis.histories(Call(single, 2**20, 5), [single, brain]))
+    assert all(
+        call.length < 2**16 for _, call in analysis.histories(AuditCall(single, 2**20, 5), [single, brain])
+    )
 
 
 def test_a_call_at_another_offset_that_floats_do_not_hold_is_refused() -> None:

@@ -70,7 +70,7 @@ def test_the_second_batch_element_is_another_one_for_every_seed() -> None:
     """The numbers of q came twice: zeros at the end of a seed are lost."""
     for seed in range(3):
         q = on_16_bit_grid(np.random.default_rng(seed).standard_normal((2, 16, 8)))
-        vectors = verification.Vectors(q, q, np.arange(16), seed)
+        vectors = verification.GivenVectors(q, q, np.arange(16), seed)
         for given in next(vectors.blocks(FP32))[:2]:
             assert not (given[0] == given[1]).all(axis=-1).any()
 

@@ -25,8 +25,8 @@ from ropeaudit.features.model import float64_mode
 from ropeaudit.features.model import layers as model_layers
 from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model import tokens as model_tokens
-from ropeaudit.features.model.analysis import Audit, judge, save
-from ropeaudit.features.model.layers import Pairs
+from ropeaudit.features.model.analysis import ModelAudit, save, verdict_of
+from ropeaudit.features.model.layers import RotatedPairs
 from ropeaudit.features.model.logits import Change, compare
 from ropeaudit.features.model.rows import COLUMNS
 from ropeaudit.main import main
@@ -157,7 +157,7 @@ def test_numbers_are_those_of_a_plain_run(built, capsys) -> None:
 def test_q_and_k_that_do_not_fit_on_the_disk_leave_the_file_as_it_was(monkeypatch, tmp_path) -> None:
     path, one = tmp_path / "q.safetensors", np.ones((1, 2, 4))
     path.write_bytes(b"old")
-    runner = types.SimpleNamespace(pairs=lambda layer: types.SimpleNamespace(unturned=lambda x: x))
+    runner = types.SimpleNamespace(pairs=lambda layer: types.SimpleNamespace(rotated_back=lambda x: x))
     seen = types.SimpleNamespace(layers={0: types.SimpleNamespace(q=one, k=one)})
 
     def full(number: int) -> None:
@@ -233,14 +233,14 @@ def test_the_first_layer_over_the_threshold(built, capsys) -> None:
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
 def test_turning_back_and_the_part_of_a_pair(layout) -> None:
     rng, n, p = np.random.default_rng(0), 7, 3
-    pairs = Pairs(2, layout, 10.0 ** -np.arange(p), 1.2)
+    pairs = RotatedPairs(2, layout, 10.0 ** -np.arange(p), 1.2)
     x = rng.standard_normal((2, n, 10))
     a, b = pairs.split(x)
     z = (a + 1j * b) * 1.2 * np.exp(1j * np.arange(n)[:, None] * pairs.frequencies)
     rotated = x.copy()
     first, second = pairs.split(rotated)
     first[...], second[...] = z.real, z.imag
-    np.testing.assert_allclose(pairs.unturned(rotated), x, atol=1e-14)
+    np.testing.assert_allclose(pairs.rotated_back(rotated), x, atol=1e-14)
     q, k = x
     q2, k2 = q + 1e-3 * rng.standard_normal(q.shape), k + 1e-3 * rng.standard_normal(k.shape)
     result = model_layers._by_pair(q, k, q2, k2, pairs)
@@ -251,7 +251,7 @@ def test_turning_back_and_the_part_of_a_pair(layout) -> None:
 
 
 def test_a_drift_is_the_change_of_the_score_though_it_is_summed_from_its_causes() -> None:
-    rng, pairs = np.random.default_rng(0), Pairs(0, "half", 10.0 ** -np.arange(4), 1.0)
+    rng, pairs = np.random.default_rng(0), RotatedPairs(0, "half", 10.0 ** -np.arange(4), 1.0)
     (q, k), visible = rng.standard_normal((2, 1, 6, 8)), np.tri(6, dtype=bool)
     q2, k2 = q + 1e-3 * rng.standard_normal(q.shape), k + 1e-3 * rng.standard_normal(k.shape)
     base, shifted = (SimpleNamespace(q=a, k=b, visible=visible, scale=0.5) for a, b in ((q, k), (q2, k2)))
@@ -280,10 +280,10 @@ def test_the_judge_notices_narrow_numbers_and_widens_what_asks_for_float32() -> 
 
 def test_logits_that_are_not_finite_are_an_overflow() -> None:
     good, bad = torch.zeros(3, 4), torch.tensor([[math.inf, 0, 0, 0]] * 3)
-    assert judge(compare(good, bad, good.double(), good.double(), [0, 1, 2]), 5) == "overflow"
-    assert judge(compare(good, good, good.double(), good.double(), [0, 1, 2]), 5) == "none"
-    assert judge(Change(structural_largest=2e-8, largest=1.0), BIG) == "structure"
-    assert judge(Change(structural_largest=2e-8, largest=1.0), 4 * BIG) == "precision"
+    assert verdict_of(compare(good, bad, good.double(), good.double(), [0, 1, 2]), 5) == "overflow"
+    assert verdict_of(compare(good, good, good.double(), good.double(), [0, 1, 2]), 5) == "none"
+    assert verdict_of(Change(structural_largest=2e-8, largest=1.0), BIG) == "structure"
+    assert verdict_of(Change(structural_largest=2e-8, largest=1.0), 4 * BIG) == "precision"
 
 
 def test_the_library_stays_offline_and_gives_no_advice(monkeypatch) -> None:
@@ -459,7 +459,7 @@ def test_without_transformers_it_says_what_to_install(monkeypatch, tmp_path, cap
 
 
 def test_an_interrupted_run_keeps_what_is_done(built, monkeypatch, capsys) -> None:
-    real, calls = Audit._judged, []
+    real, calls = ModelAudit._compared, []
 
     def broken(self, *arguments):
         calls.append(arguments)
@@ -467,7 +467,7 @@ def test_an_interrupted_run_keeps_what_is_done(built, monkeypatch, capsys) -> No
             raise KeyboardInterrupt
         return real(self, *arguments)
 
-    monkeypatch.setattr(Audit, "_judged", broken)
+    monkeypatch.setattr(ModelAudit, "_compared", broken)
     assert (
         main(["model", str(built("llama")), *FAST[:2], "--offset", "5,6", "--dtype", "fp32", "-f", "csv"])
         == 130

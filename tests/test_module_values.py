@@ -19,7 +19,7 @@ from ropeaudit.features.module.source import RopeBuffer, Source
 from ropeaudit.rope import scaling
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.tensor_files import rope_values
-from ropeaudit.tensor_files.checkpoints import Stored
+from ropeaudit.tensor_files.checkpoints import StoredTensor
 from ropeaudit.tensor_files.tables import Dump
 
 
@@ -292,7 +292,8 @@ def test_layers_share_a_diagnosis_and_partners_are_found_by_their_values() -> No
         f"r.{name}{n}": part(a) for n, a in enumerate(angles) for name, part in (("b", np.sin), ("a", np.cos))
     }
     held = [
-        RopeBuffer(Stored(name, "float32", v.shape, v), rope_values.known(v)) for name, v in parts.items()
+        RopeBuffer(StoredTensor(name, "float32", v.shape, v), rope_values.known(v))
+        for name, v in parts.items()
     ]
     results = list(run(Source("x", True, held, 4, Expected(), [])))
     assert {(one.stored.name, one.against) for one in results} == {

@@ -229,7 +229,7 @@ def test_several_settings_and_files(tmp_path, capsys) -> None:
 
 
 def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
-    real, calls = analysis._one, []
+    real, calls = analysis._parity, []
 
     def broken(*arguments):
         calls.append(arguments)
@@ -237,7 +237,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(analysis, "_one", broken)
+    monkeypatch.setattr(analysis, "_parity", broken)
     assert main(["parity", "hf", "meta", *SMALL, "-f", "csv"]) == 130
     seen = capsys.readouterr()
     assert len(rows(seen.out)) == 1

@@ -192,7 +192,7 @@ def test_resume_does_not_take_a_foreign_file_for_a_torn_report(name, content, tm
 def test_a_part_that_goes_between_open_and_lock_is_opened_again(how, tmp_path, monkeypatch) -> None:
     """The first holder ends, and removes or replaces the part, after the second has opened it."""
     name, part = str(tmp_path / "x.jsonl"), tmp_path / "x.jsonl.part"
-    first, usual, steps = SweepFile(name, False), atomic_files.locked, []
+    first, usual, steps = SweepFile(name, False), atomic_files.lock, []
 
     def late(number: int) -> bool | None:
         steps.append(number)
@@ -203,7 +203,7 @@ def test_a_part_that_goes_between_open_and_lock_is_opened_again(how, tmp_path, m
             first.close()
         return usual(number)
 
-    monkeypatch.setattr(atomic_files, "locked", late)
+    monkeypatch.setattr(atomic_files, "lock", late)
     second = SweepFile(name, False)
     monkeypatch.undo()
     assert len(steps) == 2

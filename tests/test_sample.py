@@ -94,7 +94,7 @@ def test_probabilities_add_up_whatever_the_norms_are(mask, seed, exponents) -> N
         generator.exponential(size=(1, 6)) * 10.0 ** np.array(exponents),
     )
     want = every_pair(mask, 2, 6)
-    sizes = sample_choice._Sizes(mask, q, k / k.max())
+    sizes = sample_choice._SizeSums(mask, q, k / k.max())
     chance = sizes.probability(want.head, want.query, want.key)
     if sizes.queries[-1] > 0:
         assert chance.sum() == pytest.approx(1, rel=1e-9)

@@ -144,7 +144,7 @@ def _reduce(x: Array, w: Words) -> tuple[NDArray[np.int64], Pair]:
 
 
 def _small_sin_cos(y: Pair) -> tuple[Pair, Pair]:
-    """Taylor series of sin and cos for |y| <= pi/_STEPS; terms past the second in float64."""
+    """Return the Taylor series of sin and cos for |y| <= pi/_STEPS; terms past the second in float64."""
     square = multiply(y, y)
     cube = multiply(square, y)
     z = square[0]
@@ -173,7 +173,7 @@ def _minus_sixth() -> Pair:
 
 @functools.cache
 def _circle_table() -> Array:
-    """cos and sin of the _STEPS points of the circle, as rows (cos, cos low, sin, sin low)."""
+    """Return cos and sin of the _STEPS points of the circle, as rows (cos, cos low, sin, sin low)."""
     table = np.empty((4, _STEPS))
     with precise():
         cos, sin = _decimal_cos_sin(2 * PI / _STEPS)
@@ -185,7 +185,7 @@ def _circle_table() -> Array:
 
 
 def _decimal_cos_sin(angle: Decimal) -> tuple[Decimal, Decimal]:
-    """Taylor series in the current decimal context, for a small angle."""
+    """Return the Taylor series in the current decimal context, for a small angle."""
     parts, term, n = [Decimal(0), Decimal(0)], Decimal(1), 0
     while abs(term) > Decimal(10) ** -(DIGITS + 2):
         parts[n % 2] += term if n % 4 < 2 else -term

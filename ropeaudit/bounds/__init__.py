@@ -76,9 +76,9 @@ def bound_up_to(subject: Emulated, inputs: Inputs, mask: Mask, offset: int) -> f
 
     The errors of the angles in `bound` are replaced by ones that grow with the position, and nothing else in
     it depends on the offset: see `ropeaudit.bounds.monotone`. So what is bounded grows with the offset, and
-    one call speaks of the whole range. Units: score units.
+    one call covers the whole range. Units: score units.
     """
-    if not monotone.speaks_of(subject, int(inputs.q.shape[1]), offset):
+    if not monotone.covers(subject, int(inputs.q.shape[1]), offset):
         return math.inf
     return bounds([(subject, offset)], inputs, mask, phase=monotone.phase_up_to)[0].maximum
 

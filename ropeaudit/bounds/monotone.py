@@ -1,4 +1,4 @@
-"""Errors of the angles that hold at all offsets up to one: what a bound needs to speak of a range.
+"""Errors of the angles that hold at all offsets up to one: what a bound needs to cover a range.
 
 The errors at a single offset go up and down: a rounding is exact here and not there. Here every rounding of
 an angle counts half an ulp at its size, unless it is exact at all smaller positions too; sizes grow with the
@@ -27,7 +27,7 @@ def last_exact_offset(fmt: Format, seq_len: int) -> int:
     return fmt.first_inexact_integer - seq_len
 
 
-def speaks_of(subject: Emulated, seq_len: int, offset: int) -> bool:
+def covers(subject: Emulated, seq_len: int, offset: int) -> bool:
     """Return whether such errors are known: not with clipped angles, a recurrence, rounded positions."""
     if subject.setting.clipped or subject.recipe.recipe.frequency_form == "recurrence":
         return False
@@ -38,7 +38,7 @@ def phase_up_to(subject: Emulated, steps: Positions, offset: int) -> Phase:
     """Return errors of the angles that none exceeds at any offset from 0 to `offset`.
 
     The known ones, of rounded frequencies, depend on distances alone; `worst` of a row grows with the offset.
-    They hold where `speaks_of` says so. Shapes: steps (s,) -> three of (s, p).
+    They hold where `covers` is true. Shapes: steps (s,) -> three of (s, p).
     """
     form = subject.recipe.recipe.frequency_form
     _, _, error = phases.stored_frequencies(subject.setting, form, *subject.recipe.frequency)

@@ -101,7 +101,7 @@ class SweepFile:
     def remove(self) -> None:
         """Remove it: its rows stand in NAME. What another has put in its place is left alone."""
         with contextlib.suppress(OSError):
-            if paths.held(self.number, self.path):
+            if paths.is_still_at(self.number, self.path):
                 os.unlink(self.path)
 
     def _adopt(self, rows: Sequence[Record]) -> None:
@@ -114,7 +114,7 @@ class SweepFile:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-                number = atomic_files.stored(file, Path(self.path))
+                number = atomic_files.put_and_keep_open(file, Path(self.path))
             except OSError as error:
                 with contextlib.suppress(OSError):
                     os.unlink(file.name)
@@ -145,10 +145,10 @@ def _open(path: str) -> int:
     """Open a file to append to, for this process alone. Raises: BadOutput."""
     while True:
         number = _opened(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        if atomic_files.locked(number) is False:  # without locks two runs into one file are not noticed
+        if atomic_files.lock(number) is False:  # without locks two runs into one file are not noticed
             os.close(number)
             raise BadOutput(f"{path!r} is being written by another run; give another -o")
-        if paths.held(number, path):
+        if paths.is_still_at(number, path):
             return number
         os.close(number)  # another run has removed or replaced it in the moment before it was locked
 

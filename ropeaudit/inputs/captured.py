@@ -57,13 +57,13 @@ def _tensors(paths: list[Path]) -> Tensors:
         seen = "one .npy file holds one tensor" if path.suffix == ".npy" else "unknown kind of file"
         raise BadInput(f"--qk {str(path)!r}: {seen}; give one of {', '.join(known)}, or a pair q.npy,k.npy")
     try:
-        return tensorfiles.read(path, lambda names: [name for name in names if _requested(name)], ("q", "k"))
+        return tensorfiles.read(path, lambda names: [name for name in names if _is_q_or_k(name)], ("q", "k"))
     except Unnamed as other:
         what = "an archive with" if path.suffix.lower() == ".npz" else "a dict of"
         raise BadInput(f"--qk {str(path)!r}: holds {other.args[0]}; give {what} q and k") from None
 
 
-def _requested(name: str) -> bool:
+def _is_q_or_k(name: str) -> bool:
     return any(name in names for names in _NAMES.values())
 
 

@@ -37,7 +37,7 @@ def check(text: str) -> None:
 
 
 def _width(mask: Mask) -> int | None:
-    """How many keys a query sees at most, itself included; None for full."""
+    """Return how many keys a query sees at most, itself included; None for full."""
     if mask == "full":
         return None
     return int(mask.partition(":")[2] or _ALL)
@@ -128,11 +128,11 @@ def hidden(mask: Mask, rows: slice, cols: slice) -> NDArray[np.bool_] | None:
     width = _width(mask)
     if width is None:
         return None
-    later, nonfinite = cols.stop - 1 > rows.start, cols.start <= rows.stop - 1 - width
-    if not later and not nonfinite:
+    later, outside = cols.stop - 1 > rows.start, cols.start <= rows.stop - 1 - width
+    if not later and not outside:
         return None
     keys, queries = np.arange(cols.start, cols.stop)[None, :], np.arange(rows.start, rows.stop)[:, None]
-    if not nonfinite:
+    if not outside:
         return keys > queries
     return (keys > queries) | (keys <= queries - width)
 
@@ -160,7 +160,7 @@ def counts(mask: Mask, queries: tuple[Ints, Ints], keys: tuple[Ints, Ints]) -> I
 
 
 def _before(mask: Mask, queries: Ints, keys: Ints) -> Ints:
-    """How many scores of the first `queries` queries and the first `keys` keys are seen."""
+    """Return how many scores of the first `queries` queries and the first `keys` keys are seen."""
     width = _width(mask)
     if width is None:
         return np.asarray(queries * keys)
@@ -168,9 +168,9 @@ def _before(mask: Mask, queries: Ints, keys: Ints) -> Ints:
 
 
 def _below(queries: Ints, keys: Ints) -> Ints:
-    """How many scores of the first `queries` queries and the first `keys` keys have n <= m."""
-    some = np.minimum(queries, keys)
-    return np.asarray(some * (some + 1) // 2 + (queries - some) * some)
+    """Return how many scores of the first `queries` queries and the first `keys` keys have n <= m."""
+    square = np.minimum(queries, keys)
+    return np.asarray(square * (square + 1) // 2 + (queries - square) * square)
 
 
 def reach(mask: Mask, seq_len: int) -> int:
@@ -188,5 +188,5 @@ def sums(mask: Mask, rows: slice, cols: slice, g: NDArray[np.float64]) -> NDArra
     seen = running[rows.start - cols.start : rows.stop - cols.start]
     if rows.stop - cols.start <= width:
         return np.asarray(seen)
-    nonfinite = np.arange(rows.start, rows.stop) - width - cols.start  # the last key before the first seen
-    return np.asarray(seen - np.where(nonfinite[:, None] < 0, 0.0, running[nonfinite]))
+    last_unseen = np.arange(rows.start, rows.stop) - width - cols.start  # the last key before the first seen
+    return np.asarray(seen - np.where(last_unseen[:, None] < 0, 0.0, running[last_unseen]))

@@ -26,7 +26,7 @@ SYNTHETIC = ("gaussian", "ones", "arange", *BEHIND)
 class Inputs:
     """q (h, s, d) and k (g, s, d) in float64, before the input stage rounds them.
 
-    source says where they came from, digest which numbers a file held (empty for those that are made); seed
+    source says where they came from, digest which numbers a file held (empty for synthetic ones); seed
     is None where none was used.
     Query head i reads key-value head i // (h // g).
     """
@@ -92,15 +92,15 @@ def make(kind: str, heads: int, kv_heads: int, seq_len: int, setting: RopeSettin
     if kind == "gaussian":
         generator = np.random.default_rng(seed)
         q, k = (_gaussian(generator, shape) for shape in (q_shape, k_shape))
-        result = Inputs(q, k, kind, seed)
-        result._unchanged.update(dict.fromkeys((FP32, parse("fp16"), parse("bf16")), True))
-        return result
+        inputs = Inputs(q, k, kind, seed)
+        inputs._unchanged.update(dict.fromkeys((FP32, parse("fp16"), parse("bf16")), True))
+        return inputs
     group = heads // kv_heads
     q, k = (
         np.ascontiguousarray(
-            np.broadcast_to(rows.repeat(some, axis=0)[:, None], (len(rows) * some, seq_len, head_dim))
+            np.broadcast_to(rows.repeat(repeats, axis=0)[:, None], (len(rows) * repeats, seq_len, head_dim))
         )
-        for rows, some in zip(constant(kind, kv_heads, seq_len, setting, seed), (group, 1), strict=True)
+        for rows, repeats in zip(constant(kind, kv_heads, seq_len, setting, seed), (group, 1), strict=True)
     )
     return Inputs(q, k, kind, seed if seeded(kind) else None)
 
@@ -130,12 +130,12 @@ def check_kind(kind: str) -> None:
 
 
 def _gaussian(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Draw normal numbers on the 16-bit grid, a head at a time: what is drawn is still in the cache."""
-    sampled = np.empty(shape)
-    for head in sampled:
+    """Draw normal numbers on the 16-bit grid, a head at a time, while it is still in the cache."""
+    numbers = np.empty(shape)
+    for head in numbers:
         generator.standard_normal(out=head)
         head[...] = on_16_bit_grid(head)
-    return sampled
+    return numbers
 
 
 def check_head(kind: str, seq_len: int, setting: RopeSetting) -> None:

@@ -1,7 +1,7 @@
 """Which scores are sampled, and what each of them counts.
 
 Drift grows with |q| |k|: a key that is 30 times as large as the others holds nearly all of the mean square in
-a few scores, which an even choice rarely meets. So a score is drawn by |q|² |k|²; a third of them
+a few scores, which an even choice rarely meets. So a score is sampled by |q|² |k|²; a third of them
 evenly, for drift may also sit where the vectors are small. With a tenth instead the interval of 500 scores
 has a factor of 1.26 where the large norms lie in dims without error, with a third 1.14; where they make the
 drift, 1.06 to 1.08 become 1.08 to 1.09 (tests/coverage_of_sample.py).
@@ -19,7 +19,7 @@ from ropeaudit.errors import BadShape
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.masks import Ints, Mask
 
-EVEN = 1 / 3  # share of the scores that is drawn evenly; so no score counts more than 3 times
+EVEN = 1 / 3  # share of the scores that is sampled evenly; so no score counts more than 3 times
 _MOST = 2**62  # scores to draw from
 
 
@@ -38,12 +38,12 @@ class Pairs:
 
 def check(mask: Mask, heads: int, seq_len: int, count: int) -> int:
     """Return how many scores there are; raise BadShape if they are fewer than `count`, or too many."""
-    every = masks.count(mask, seq_len) * heads
-    if count > every:
-        raise BadShape(f"--sample {count} is more than the {every} scores there are; leave it out")
-    if every > _MOST:
+    total = masks.count(mask, seq_len) * heads
+    if count > total:
+        raise BadShape(f"--sample {count} is more than the {total} scores there are; leave it out")
+    if total > _MOST:
         raise BadShape(f"--sample draws from 2^62 scores at most; give a smaller --seq-len than {seq_len}")
-    return every
+    return total
 
 
 def evenly(mask: Mask, heads: int, seq_len: int, count: int, seed: int) -> Pairs:
@@ -52,8 +52,8 @@ def evenly(mask: Mask, heads: int, seq_len: int, count: int, seed: int) -> Pairs
     They depend on these arguments alone, and come in the order of heads, queries and keys.
     Raises: BadShape where there are fewer scores.
     """
-    every = check(mask, heads, seq_len, count)
-    number = np.sort(np.random.default_rng([seed, count]).integers(every, size=count))
+    total = check(mask, heads, seq_len, count)
+    number = np.sort(np.random.default_rng([seed, count]).integers(total, size=count))
     return Pairs(*_numbered(mask, heads, seq_len, number), np.ones(count))
 
 
@@ -61,7 +61,7 @@ def by_size(mask: Mask, q: Array, k: Array, count: int, seed: int) -> Pairs:
     """Draw `count` of the visible scores by |q|² |k|² and a share of them evenly; one may come twice.
 
     Draws are independent of each other, which is what makes their weights right and their variance known.
-    A query is drawn by its own size times that of all keys it sees, then one of these by its size, both in
+    A query is sampled by its own size times that of all keys it sees, then one of these by its size, both in
     running sums; the probability is the one with which these sums draw, roundings included.
     Evenly throughout where the sizes are all 0 or not finite.
 
@@ -79,19 +79,19 @@ def by_size(mask: Mask, q: Array, k: Array, count: int, seed: int) -> Pairs:
         BadShape: there are fewer scores than `count`.
     """
     heads, seq_len = q.shape
-    every, most = check(mask, heads, seq_len, count), (float(q.max()), float(k.max()))
+    total, most = check(mask, heads, seq_len, count), (float(q.max()), float(k.max()))
     if not (np.isfinite(most).all() and min(most) > 0):
         return evenly(mask, heads, seq_len, count, seed)
     generator = np.random.default_rng([seed, count])
     lucky = generator.random(count) >= EVEN
-    head, query, key = _numbered(mask, heads, seq_len, generator.integers(every, size=count))
+    head, query, key = _numbered(mask, heads, seq_len, generator.integers(total, size=count))
     sizes = _SizeSums(mask, q / most[0], k / most[1])
-    result = sizes.draw(generator, int(lucky.sum()))
-    for mine, sampled in zip((head, query, key), result, strict=True):
-        mine[lucky] = sampled
+    places = sizes.draw(generator, int(lucky.sum()))
+    for side, chosen in zip((head, query, key), places, strict=True):
+        side[lucky] = chosen
     order = np.lexsort((key, query, head))
     head, query, key = head[order], query[order], key[order]
-    weight = 1 / (EVEN + (1 - EVEN) * every * sizes.probability(head, query, key))
+    weight = 1 / (EVEN + (1 - EVEN) * total * sizes.probability(head, query, key))
     return Pairs(head, query, key, weight)
 
 
@@ -135,6 +135,6 @@ class _SizeSums:
         return np.asarray(row * np.divide(size, seen, out=np.zeros(len(row)), where=seen > 0))
 
 
-def _within(sums: Array, requested: Array, first: Ints | int, last: Ints | int) -> Ints:
+def _within(sums: Array, numbers: Array, first: Ints | int, last: Ints | int) -> Ints:
     """Return between which neighbours of the running sums each number lies. Shapes: (n,) -> (n,)."""
-    return np.asarray(np.clip(np.searchsorted(sums, requested, side="right") - 1, first, last))
+    return np.asarray(np.clip(np.searchsorted(sums, numbers, side="right") - 1, first, last))

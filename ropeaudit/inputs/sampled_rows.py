@@ -1,9 +1,9 @@
 """The rows of q and k that form sampled scores: for sequences too long to audit whole.
 
-Gaussian rows are those of the whole q and k: the same stream is drawn and all else of it forgotten. Where
+Gaussian rows are those of the whole q and k: the same stream is generated and the rest of it dropped. Where
 that stream is too long, every row has a generator of its own.
 Scores are sampled by the norms of q and k as they are given, before the input stage rounds them; evenly where
-all tokens of a head are alike, and where the Gaussian stream is too long to be drawn twice.
+all tokens of a head are alike, and where the Gaussian stream is too long to be generated twice.
 Letters: n pairs of a query and a key, h heads, g key-value heads, s positions, d head_dim.
 """
 
@@ -27,26 +27,26 @@ from ropeaudit.rope.setting import RopeSetting
 
 BY_ROW = "gaussian-by-row"  # the source where every row has a generator of its own
 STREAMED = 2**32  # the longest stream, in numbers: most of a minute
-WEIGHED = 2**28  # the longest stream that is drawn twice: for the norms, then for the rows
+WEIGHED = 2**28  # the longest stream that is generated twice: for the norms, then for the rows
 _CHUNK = 2**18  # numbers of a stream at once
 _BLOCK = 4096  # rows at once
 
 
 @dataclass(frozen=True, slots=True)
 class SideRows:
-    """One side of the pairs: `store` (r, d) holds rows, `index` (n,) says which one is whose."""
+    """One side of the pairs: `store` (r, d) holds rows, `index` (n,) is the row of each pair."""
 
     store: NDArray[Any]
     index: Ints
 
-    def __getitem__(self, some: slice) -> Array:
+    def __getitem__(self, part: slice) -> Array:
         """Return the rows of some pairs in float64. Shapes: -> (some, d)."""
-        return self.store[self.index[some]].astype(np.float64)
+        return self.store[self.index[part]].astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class SampledQK:
-    """The rows of q and k at the sampled pairs, and the sizes of what they were drawn from."""
+    """The rows of q and k at the sampled pairs, and the sizes of what they were sampled from."""
 
     pairs: Pairs
     q: SideRows
@@ -70,19 +70,19 @@ class SampledQK:
         return all(np.array_equal(round_to(part, fmt), part) for part in parts)
 
 
-def by_norms(whole: Inputs, mask: Mask, count: int, seed: int) -> Pairs:
+def by_norms(inputs: Inputs, mask: Mask, count: int, seed: int) -> Pairs:
     """Choose `count` scores of q and k that are in memory. Raises: BadShape."""
-    pairs.check(mask, whole.heads, whole.seq_len, count)
-    q, k = (np.stack([_squares(head) for head in x]) for x in (whole.q, whole.k))
+    pairs.check(mask, inputs.heads, inputs.seq_len, count)
+    q, k = (np.stack([_squares(head) for head in x]) for x in (inputs.q, inputs.k))
     return pairs.by_size(mask, q, k, count, seed)
 
 
-def of(whole: Inputs, chosen: Pairs, seed: int) -> SampledQK:
-    """Return what was drawn of q and k that are in memory."""
-    q, k = (x.reshape(-1, x.shape[2]) for x in (whole.q, whole.k))
-    in_q, in_k = _places(chosen, whole.group, whole.seq_len)
-    sizes = whole.heads, whole.kv_heads, whole.seq_len
-    return SampledQK(chosen, SideRows(q, in_q), SideRows(k, in_k), *sizes, whole.source, seed, whole.digest)
+def of(inputs: Inputs, chosen: Pairs, seed: int) -> SampledQK:
+    """Return the sampled rows of q and k that are in memory."""
+    q, k = (x.reshape(-1, x.shape[2]) for x in (inputs.q, inputs.k))
+    in_q, in_k = _places(chosen, inputs.group, inputs.seq_len)
+    sizes = inputs.heads, inputs.kv_heads, inputs.seq_len
+    return SampledQK(chosen, SideRows(q, in_q), SideRows(k, in_k), *sizes, inputs.source, seed, inputs.digest)
 
 
 def choose(kind: str, sizes: tuple[int, int, int], d: int, mask: Mask, count: int, seed: int) -> Pairs:
@@ -92,9 +92,9 @@ def choose(kind: str, sizes: tuple[int, int, int], d: int, mask: Mask, count: in
     if kind != "gaussian" or (heads + kv_heads) * seq_len * d > WEIGHED:
         return pairs.evenly(mask, heads, seq_len, count, seed)
     generator, norms = np.random.default_rng(seed), []
-    for some in (heads, kv_heads):
-        parts = [_squares(on_16_bit_grid(part)) for _, part in _stream(generator, some * seq_len, d)]
-        norms.append(np.concatenate(parts).reshape(some, seq_len))
+    for group in (heads, kv_heads):
+        parts = [_squares(on_16_bit_grid(part)) for _, part in _stream(generator, group * seq_len, d)]
+        norms.append(np.concatenate(parts).reshape(group, seq_len))
     return pairs.by_size(mask, norms[0], norms[1], count, seed)
 
 
@@ -135,9 +135,16 @@ def synthetic(
                 generator, in_k, kv_heads * seq_len, d, lambda share: progress(split + (1 - split) * share)
             ),
         ]
-    every = np.arange(in_q.size)
+    pair_numbers = np.arange(in_q.size)
     return SampledQK(
-        chosen, SideRows(store[0], every), SideRows(store[1], every), heads, kv_heads, seq_len, kind, seed
+        chosen,
+        SideRows(store[0], pair_numbers),
+        SideRows(store[1], pair_numbers),
+        heads,
+        kv_heads,
+        seq_len,
+        kind,
+        seed,
     )
 
 
@@ -158,27 +165,27 @@ def bytes_needed(count: int, sizes: tuple[int, int, int], head_dim: int) -> int:
 
 
 def _places(chosen: Pairs, group: int, seq_len: int) -> tuple[Ints, Ints]:
-    """The rows of q and of k, all heads below each other."""
+    """Return the rows of q and of k, all heads below each other."""
     return chosen.head * seq_len + chosen.query, chosen.head // group * seq_len + chosen.key
 
 
 def _streamed(
-    generator: np.random.Generator, requested: Ints, rows: int, d: int, progress: Callable[[float], None]
+    generator: np.random.Generator, places: Ints, rows: int, d: int, progress: Callable[[float], None]
 ) -> NDArray[np.float16]:
-    """Draw `rows` rows in a stream and keep those that are wanted. Shapes: requested (n,) -> (n, d)."""
-    result = np.empty((requested.size, d), np.float16)  # exact: on the grid of `on_16_bit_grid`
-    order = np.argsort(requested, kind="stable")
+    """Draw `rows` rows in a stream and return those that are wanted. Shapes: places (n,) -> (n, d)."""
+    vectors = np.empty((places.size, d), np.float16)  # exact: on the grid of `on_16_bit_grid`
+    order = np.argsort(places, kind="stable")
     step = _step(d)
-    edges = np.searchsorted(requested[order], range(0, rows + step, step))
+    edges = np.searchsorted(places[order], range(0, rows + step, step))
     for number, (start, part) in enumerate(_stream(generator, rows, d)):
         members = order[edges[number] : edges[number + 1]]
-        result[members] = on_16_bit_grid(part[requested[members] - start])
+        vectors[members] = on_16_bit_grid(part[places[members] - start])
         progress(start / rows)
-    return result
+    return vectors
 
 
 def _stream(generator: np.random.Generator, rows: int, d: int) -> Iterator[tuple[int, Array]]:
-    """Yield `rows` rows of normal numbers, some at a time, with the number of the first of them."""
+    """Yield `rows` rows of normal numbers, a chunk at a time, with the number of the first of them."""
     chunk = np.empty((_step(d), d))
     for start in range(0, rows, len(chunk)):
         part = chunk[: min(len(chunk), rows - start)]
@@ -187,22 +194,22 @@ def _stream(generator: np.random.Generator, rows: int, d: int) -> Iterator[tuple
 
 
 def _step(d: int) -> int:
-    """How many rows are sampled at once."""
+    """Return how many rows are generated at once."""
     return max(1, _CHUNK // d)
 
 
 def _by_row(
-    seed: int, side: int, requested: Ints, d: int, progress: Callable[[float], None]
+    seed: int, side: int, places: Ints, d: int, progress: Callable[[float], None]
 ) -> NDArray[np.float16]:
-    """Draw every wanted row from a generator that is its own. Shapes: requested (n,) -> (n, d)."""
+    """Draw every wanted row from a generator that is its own. Shapes: places (n,) -> (n, d)."""
     key = np.random.SeedSequence([seed, side]).generate_state(2, np.uint64)
-    result, counter = np.empty((requested.size, d), np.float16), np.zeros(4, np.uint64)
-    for start in range(0, requested.size, _BLOCK):
-        part = requested[start : start + _BLOCK]
+    vectors, counter = np.empty((places.size, d), np.float16), np.zeros(4, np.uint64)
+    for start in range(0, places.size, _BLOCK):
+        part = places[start : start + _BLOCK]
         block = np.empty((part.size, d))
         for row, number in zip(block, part.tolist(), strict=True):
-            counter[3] = number  # the first words count what is drawn
+            counter[3] = number  # the first words count the numbers generated
             np.random.Generator(np.random.Philox(key=key, counter=counter)).standard_normal(out=row)
-        result[start : start + _BLOCK] = on_16_bit_grid(block)
-        progress((side + start / requested.size) / 2)
-    return result
+        vectors[start : start + _BLOCK] = on_16_bit_grid(block)
+        progress((side + start / places.size) / 2)
+    return vectors

@@ -16,7 +16,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import Format
-from ropeaudit.recognition import hypotheses as judging
+from ropeaudit.recognition import hypotheses
 from ropeaudit.recognition.hypotheses import Hypothesis
 from ropeaudit.recognition.stored_table import CosSinTable
 from ropeaudit.recognition.variants import Variant, variants
@@ -24,7 +24,7 @@ from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.tables import Dump
 
-_SHOWN = 5, 3  # hypotheses kept, those that explain and those that do not
+_SHOWN = 5, 3  # hypotheses listed, those that explain and those that do not
 _NEAR = 0.5  # a hypothesis is called near if it leaves at most this share of the error
 _LISTED = 4  # pairs that are named
 _AGREES = "within float32 rounding"
@@ -46,7 +46,7 @@ class Diagnosis:
 
 
 def check(dump: Dump, setting: RopeSetting, label: str = "") -> Diagnosis:
-    """Compare a dump with the exact table of a setting and say what explains the difference.
+    """Return how a dump differs from the exact table of a setting, and what explains the difference.
 
     Raises: BadInput if the dump has not one column (or two) for each pair of the setting.
     """
@@ -55,13 +55,14 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> Diagnosis:
     work = FrequencyList(dump, setting, exact) if dump.cos is None else CosSinTable(dump, setting, exact)
     with np.errstate(all="ignore"):
         rows = [{"setting": label, **row} for row in work.rows()]
-        off = sum(row["off"] == "yes" for row in rows)
-        tried = list(work.hypotheses()) if off and np.isfinite(work.results).all() else []
-        ranked = sorted(tried, key=lambda one: one.rank)
-    right = [one for one in ranked if one.explains][: _SHOWN[0]]
-    rest = [one for one in ranked if not one.explains and (one.few or not one.expected)][: _SHOWN[1]]
-    nothing = min((one.residual for one in ranked if one.expected), default=0.0)
-    return Diagnosis(not off, rows, right + rest, _headline(dump.name, work, rows, right + rest, nothing))
+        tried = list(work.hypotheses()) if work.off.any() and np.isfinite(work.values).all() else []
+        ranked = sorted(tried, key=lambda hypothesis: hypothesis.rank)
+    right = [h for h in ranked if h.explains][: _SHOWN[0]]
+    rest = [h for h in ranked if not h.explains and (h.few or not h.expected)][: _SHOWN[1]]
+    without = min((h.residual for h in ranked if h.expected), default=0.0)
+    return Diagnosis(
+        not work.off.any(), rows, right + rest, _headline(dump.name, work, rows, right + rest, without)
+    )
 
 
 def _headline(
@@ -69,15 +70,15 @@ def _headline(
     work: FrequencyList | CosSinTable,
     rows: list[dict[str, Any]],
     ranked: Sequence[Hypothesis],
-    nothing: float,
+    without: float,
 ) -> str:
-    """Return the finding in a sentence. nothing: the RMS error that is left without any hypothesis."""
-    bad = int(work.results.size - np.isfinite(work.results).sum())
-    if bad:
-        return f"{name} holds {bad} nan or infinite values of {work.results.size}."
+    """Return the finding in a sentence. without: the RMS error that is left without any hypothesis."""
+    nonfinite = int(work.values.size - np.isfinite(work.values).sum())
+    if nonfinite:
+        return f"{name} holds {nonfinite} nan or infinite values of {work.values.size}."
     worst = max(rows, key=lambda row: abs(row[work.size]))
     size = f"{abs(worst[work.size]):.2g} {work.unit}"
-    off = sum(row["off"] == "yes" for row in rows)
+    off = int(work.off.sum())
     if not off:
         return f"{name} agrees {_AGREES} (worst: pair {worst['pair']}, {size})."
     much = f"{off} of {len(rows)} pairs {'is' if off == 1 else 'are'} off, by up to {size}"
@@ -86,8 +87,8 @@ def _headline(
     if ranked and ranked[0].few:
         return _strays(work, rows, ranked[0])
     left = f"{much} (pair {worst['pair']}); nothing that was tried explains it"
-    if ranked and ranked[0].residual <= _NEAR * nothing:
-        share = ranked[0].residual / nothing
+    if ranked and ranked[0].residual <= _NEAR * without:
+        share = ranked[0].residual / without
         return f"{left}, and the nearest is: {ranked[0].text}, which leaves {100 * share:.2g} % of the error."
     return f"{left}, nor comes near."
 
@@ -116,41 +117,48 @@ class FrequencyList:
     size, unit, things = "relative_error", "relative", "frequencies"
 
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
-        self.results = np.zeros(0) if dump.frequencies is None else dump.frequencies
+        self.values = np.zeros(0) if dump.frequencies is None else dump.frequencies
         self.name, self.inverse = dump.name, dump.inverse
-        self.setting, self.exact, self.tolerance = setting, exact, judging.tolerance(setting)
+        self.setting, self.exact, self.tolerance = setting, exact, hypotheses.tolerance(setting)
+        self.off = np.zeros(0, bool)  # whether a pair is off; set by `rows`
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield what is known of every pair; a frequency of 0 has errors relative to the largest one."""
-        relative = (self.results - self.exact) / judging.sizes(self.exact)
+        """Yield a row for every pair; a frequency of 0 has errors relative to the largest one."""
+        relative = (self.values - self.exact) / hypotheses.reference_sizes(self.exact)
+        self.off = ~(np.abs(relative) <= np.where(self.exact == 0, 0.0, self.tolerance))
         for i, error in enumerate(relative.tolist()):
-            off = not abs(error) <= (self.tolerance[i] if self.exact[i] else 0.0)
             yield {
                 "pair": i,
                 "theta": float(self.exact[i]),
-                "found": float(self.results[i]),
+                "found": float(self.values[i]),
                 "relative_error": error,
                 "tolerance": float(self.tolerance[i]),
-                "off": "yes" if off else "no",
+                "off": "yes" if self.off[i] else "no",
             }
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         """Yield every setting that may have been meant, alone and with the casts that fit."""
-        casts = judging.holding(self._stored(self.results), judging.allowed_strays(self.results.size))
-        for variant in (Variant(self.exact, cost=0.0), *variants(self.setting, self.exact, self.results)):
+        casts = hypotheses.formats_holding(
+            self._as_stored(self.values), hypotheses.allowed_strays(self.values.size)
+        )
+        for variant in (Variant(self.exact, cost=0.0), *variants(self.setting, self.exact, self.values)):
             for fmt in (None,) if variant.computed else (None, *casts):
                 yield self._hypothesis(variant, fmt)
 
-    def _stored(self, theta: Array) -> Array:
+    def _as_stored(self, theta: Array) -> Array:
         """Return frequencies as they are stored, and stored ones as frequencies."""
         return 1 / theta if self.inverse else theta
 
     def _hypothesis(self, variant: Variant, fmt: Format | None) -> Hypothesis:
-        theta, sizes = variant.theta, judging.sizes(variant.theta)
-        held, right = self._stored(self.results), self._stored(theta)
-        slack = np.where(theta == 0, 0.0, np.maximum(self.tolerance, judging.least(self.setting)))
-        strays = ~judging.within(held, right, slack * judging.sizes(right), fmt)
-        errors = np.abs(self.results - self._stored(judging.cast(right, fmt))) / sizes
+        theta, sizes = variant.theta, hypotheses.reference_sizes(variant.theta)
+        stored, expected = self._as_stored(self.values), self._as_stored(theta)
+        slack = np.where(
+            theta == 0, 0.0, np.maximum(self.tolerance, hypotheses.least_tolerance(self.setting))
+        )
+        strays = ~hypotheses.within(stored, expected, slack * hypotheses.reference_sizes(expected), fmt)
+        errors = np.abs(self.values - self._as_stored(hypotheses.cast(expected, fmt))) / sizes
         text = variant.text(self.name, fmt.name if fmt else "", explains=not strays.any())
         meant = "" if variant.computed else variant.seen
-        return judging.scored(text, strays, errors, variant.cost + judging.cast_cost(fmt), meant=meant)
+        return hypotheses.hypothesis(
+            text, strays, errors, variant.cost + hypotheses.cast_cost(fmt), meant=meant
+        )

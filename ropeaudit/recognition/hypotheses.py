@@ -55,7 +55,7 @@ def allowed_strays(pairs: int) -> int:
     return max(1, pairs // 8) if pairs >= _FEWEST else 0
 
 
-def scored(
+def hypothesis(
     text: str, strays: NDArray[np.bool_], errors: Array, cost: float, *, meant: str = ""
 ) -> Hypothesis:
     """Return a hypothesis that leaves these errors. Shapes: strays (p,)."""
@@ -77,19 +77,19 @@ def tolerance(setting: RopeSetting) -> Array:
     return np.asarray(steps * FP32.unit_roundoff)
 
 
-def least(setting: RopeSetting) -> float:
+def least_tolerance(setting: RopeSetting) -> float:
     """Return a tolerance for scalings that the expected one may have been taken for."""
     return (2 * math.log(effective_base(setting)) + 40) * FP32.unit_roundoff
 
 
-def holding(values: Array, most: int = 0) -> list[Format]:
+def formats_holding(values: Array, most: int = 0) -> list[Format]:
     """Return the formats narrower than float32 that hold all values but `most`.
 
     tf32 is left out where float16 is among them, whose numbers are its numbers too.
     """
     missed = {fmt: np.count_nonzero(cast(values, fmt) != values) for fmt in CASTS}
-    result = [fmt for fmt, count in missed.items() if count <= most]
-    return [fmt for fmt in result if not (fmt.name == "tf32" and CASTS[0] in result)]
+    fitting = [fmt for fmt, count in missed.items() if count <= most]
+    return [fmt for fmt in fitting if not (fmt.name == "tf32" and CASTS[0] in fitting)]
 
 
 def cast(values: Array, fmt: Format | None) -> Array:
@@ -103,7 +103,7 @@ def within(values: Array, predicted: Array, slack: Array, fmt: Format | None) ->
     return np.asarray((low <= values) & (values <= high))
 
 
-def sizes(theta: Array) -> Array:
+def reference_sizes(theta: Array) -> Array:
     """Return what errors are relative to: the frequency, or the largest one where it is 0."""
     return np.where(theta == 0, np.abs(theta).max(initial=0.0) or 1.0, np.abs(theta))
 

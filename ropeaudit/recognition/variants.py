@@ -22,7 +22,7 @@ from ropeaudit.rope.setting import RopeSetting
 CASTS = tuple(parse(name) for name in ("fp16", "bf16", "tf32", "e4m3", "e5m2"))
 # Bases of published models (rope theta).
 _BASES = (1e4, 1e5, 1.5e5, 1.6e5, 5e5, 1e6, 5e6, 8e6, 1e7, 1e8)
-_SAME = 2e-6  # bases nearer than this cannot be told apart by float32 frequencies
+_SAME = 2e-6  # bases nearer than this cannot be distinguished by float32 frequencies
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +46,20 @@ class Variant:
         return f"{self.seen}{f', cast to {cast},' if cast else ''}{words}{self.expected}"
 
 
-def variants(setting: RopeSetting, exact: Array, results: Array) -> Iterator[Variant]:
-    """Yield wrong settings, some fitted to the frequencies found. Shapes: exact, results (p,)."""
+def variants(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
+    """Yield wrong settings, some fitted to the stored frequencies. Shapes: exact, stored (p,)."""
     seen = {exact.astype(np.float32).tobytes()}
     with np.errstate(all="ignore"):
         for make in (_ramps, _lists, _scalings, _bases, _transforms, _computed):
-            for one in make(setting, exact, results):
-                key = one.theta.astype(np.float32).tobytes()
-                if key not in seen and np.isfinite(one.theta).all():
+            for variant in make(setting, exact, stored):
+                key = variant.theta.astype(np.float32).tobytes()
+                if key not in seen and np.isfinite(variant.theta).all():
                     seen.add(key)
-                    yield one
+                    yield variant
 
 
 def _theta(setting: RopeSetting) -> Array:
-    """The frequencies in float64, as code would compute them: close enough for a hypothesis."""
+    """Return the frequencies in float64, as code would compute them: close enough for a hypothesis."""
     return np.asarray(scaled.scaled(_plain(setting), setting, FP64), dtype=np.float64)
 
 
@@ -68,20 +68,20 @@ def _plain(setting: RopeSetting) -> Array:
     return np.asarray(effective_base(setting) ** -x)
 
 
-def _ramps(setting: RopeSetting, exact: Array, results: Array) -> Iterator[Variant]:
-    """YaRN's ramp the other way round, truncated or not, with its usual borders."""
+def _ramps(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
+    """Yield YaRN's ramp the other way round, truncated or not, with its usual borders."""
     scaling = setting.scaling
     if scaling.kind != "yarn":
         return
     plain, right = _plain(setting), scaling.truncate is not False
     for truncate in (right, not right):
-        one = _theta(replace(setting, scaling=replace(scaling, truncate=truncate)))
+        theta = _theta(replace(setting, scaling=replace(scaling, truncate=truncate)))
         words = f"truncate = {str(truncate).lower()}"
         if truncate is not right:
-            yield Variant(one, f"a YaRN ramp with {words}", f"truncate = {str(right).lower()}", 0.9)
+            yield Variant(theta, f"a YaRN ramp with {words}", f"truncate = {str(right).lower()}", 0.9)
         more = "" if truncate is right else f" and {words}"
         yield Variant(
-            plain + plain / scaling.stretch - one,
+            plain + plain / scaling.stretch - theta,
             f"an inverted YaRN ramp{more} (fast pairs interpolated, slow ones kept)",
             "fast pairs kept, slow ones interpolated",
             1.0 if truncate is right else 1.5,
@@ -93,8 +93,8 @@ def _ramps(setting: RopeSetting, exact: Array, results: Array) -> Iterator[Varia
         yield Variant(_theta(replace(setting, scaling=other)), words, f"{fast:g} and {slow:g}", 1.0)
 
 
-def _lists(setting: RopeSetting, exact: Array, results: Array) -> Iterator[Variant]:
-    """The frequencies of another length, where they depend on it."""
+def _lists(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
+    """Yield the frequencies of another length, where they depend on it."""
     original = setting.scaling.original or setting.scaling.maximum or 0
     for length in (0, int(original) + 1):
         if setting.scaling.kind == "longrope":
@@ -106,19 +106,19 @@ def _lists(setting: RopeSetting, exact: Array, results: Array) -> Iterator[Varia
         yield Variant(_theta(replace(setting, length=0)), *words)
 
 
-def _scalings(setting: RopeSetting, exact: Array, results: Array) -> Iterator[Variant]:
-    """No scaling, the known ones, and the expected one with other numbers."""
+def _scalings(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
+    """Yield no scaling, the known ones, and the expected one with other numbers."""
     expected = _words(setting.scaling)
     plain = replace(setting, scaling=DEFAULT)
-    theta, rotator = _plain(plain), int(np.count_nonzero(results))
+    theta, rotator = _plain(plain), int(np.count_nonzero(stored))
     yield Variant(theta, "no scaling", expected, 0.95)
-    ratios = [float(np.median(theta / results)), float(theta[-1] / results[-1])]
+    ratios = [float(np.median(theta / stored)), float(theta[-1] / stored[-1])]
     factors = [setting.scaling.stretch, *(float(f"{r:.{k}g}") for r in ratios for k in (1, 2, 3, 4))]
     known = [setting.scaling.original, setting.scaling.maximum, *(2048.0 * 2**k for k in range(7))]
     tried = [Scaling("proportional", fraction=rotator / setting.pairs)]
-    for factor in dict.fromkeys(one for one in factors if 1 < one < 1e6):
+    for factor in dict.fromkeys(factor for factor in factors if 1 < factor < 1e6):
         tried.append(Scaling("linear", factor=factor))
-        for original in dict.fromkeys(one for one in known if one):
+        for original in dict.fromkeys(length for length in known if length):
             if setting.scaling.kind in ("yarn", "llama3"):
                 tried.append(replace(setting.scaling, factor=factor, original=original))
             tried.append(Scaling("yarn", factor=factor, original=original))
@@ -135,26 +135,26 @@ def _words(scaling: Scaling) -> str:
     return "no scaling" if scaling.kind == "default" else f"scaling {scaling.kind}:{inner}".rstrip(":")
 
 
-def _bases(setting: RopeSetting, exact: Array, results: Array) -> Iterator[Variant]:
-    """Other bases: well-known ones, and those that the frequencies tell, in few digits."""
+def _bases(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
+    """Yield other bases: well-known ones, and those that the frequencies show, in few digits."""
     if setting.scaling.kind == "explicit":
         return
     stretch, current, fitted = effective_base(setting) / setting.base, setting, []
     x = 2.0 * np.arange(1, setting.pairs) / setting.rotary_dim
     for _ in range(4):  # the ramps of a scaling move with the base
-        reported = (results / (_theta(current) / _plain(current)))[1:] ** (-1 / x) / stretch
-        reported = reported[np.isfinite(reported) & (reported > 1.0)]
-        if not reported.size:
+        bases = (stored / (_theta(current) / _plain(current)))[1:] ** (-1 / x) / stretch
+        bases = bases[np.isfinite(bases) & (bases > 1.0)]
+        if not bases.size:
             break
         fitted = [
-            float(np.median(reported)),
-            float(np.median(reported[: -(-reported.size // 3)])),
-            float(reported[-1]),
+            float(np.median(bases)),
+            float(np.median(bases[: -(-bases.size // 3)])),
+            float(bases[-1]),
         ]
         current = replace(setting, base=fitted[0])
     tried = dict.fromkeys(_BASES, 1.0)
     for digits in range(1, 8):
-        for base in (float(f"{one:.{digits - 1}e}") for one in fitted):
+        for base in (float(f"{value:.{digits - 1}e}") for value in fitted):
             if all(abs(base / other - 1) > _SAME for other in (setting.base, *tried)):
                 tried[base] = 1.0 + 0.02 * digits
     for base, cost in tried.items():
@@ -163,8 +163,8 @@ def _bases(setting: RopeSetting, exact: Array, results: Array) -> Iterator[Varia
             yield Variant(_theta(other), f"base {base:.10g}", f"{setting.base:.10g}", cost)
 
 
-def _transforms(setting: RopeSetting, exact: Array, results: Array) -> Iterator[Variant]:
-    """The right frequencies in another unit or order, or over another number of dims."""
+def _transforms(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
+    """Yield the expected frequencies in another unit or order, or over another number of dims."""
     if setting.head_dim != setting.rotary_dim:
         x = 2.0 * np.arange(setting.pairs) / setting.head_dim
         words = (f"exponents over head_dim = {setting.head_dim}", f"rotary_dim = {setting.rotary_dim}")
@@ -174,8 +174,8 @@ def _transforms(setting: RopeSetting, exact: Array, results: Array) -> Iterator[
     yield Variant(exact[::-1], "the reverse order of pairs", "the fastest first")
 
 
-def _computed(setting: RopeSetting, exact: Array, results: Array) -> Iterator[Variant]:
-    """The formulas in arithmetic of a narrower format, form by form."""
+def _computed(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
+    """Yield the formulas in arithmetic of a narrower format, form by form."""
     for fmt in CASTS[:2]:
         for cost, form in enumerate(("inverse_power", "power", "step_power", "exp", "exp2")):
             theta = frequencies(setting, form, fmt).astype(np.float64)

@@ -1,4 +1,4 @@
-"""The judge's frequencies: every scaling in 60-digit decimals, from its formula.
+"""The exact frequencies: every scaling in 60-digit decimals, from its formula.
 
 Independent of `ropeaudit.rope.scaled`, which imitates what code does: here nothing is rounded on the
 way, and nothing is shared with it. The parameters are taken as exactly the float64 numbers that they are.
@@ -59,7 +59,7 @@ def _stretch(scaling: Scaling) -> Decimal:
 
 
 def _log_base(setting: RopeSetting) -> Decimal:
-    """The logarithm of the base; dynamic scaling multiplies the base by a power of the stretched length."""
+    """Return ln base; dynamic scaling multiplies the base by a power of the stretched length."""
     scaling, log = setting.scaling, Decimal(setting.base).ln()
     if scaling.kind != "dynamic":
         return log
@@ -91,7 +91,7 @@ def _scaled(theta: Decimal, pair: int, setting: RopeSetting) -> Decimal:
 
 
 def _yarn_ramp(pair: int, setting: RopeSetting) -> Decimal:
-    """0 where a pair turns often enough to be kept, 1 where it is interpolated."""
+    """Return 0 where a pair rotates often enough to be unchanged, 1 where it is interpolated."""
     scaling, d = setting.scaling, setting.rotary_dim
     two_log_base = 2 * Decimal(setting.base).ln()
 

@@ -1,13 +1,13 @@
-"""The judge: exact scores from q, k and distances alone, with a certificate of their error.
+"""The reference: exact scores from q, k and distances alone, with a certificate of their error.
 
     s(m, n) = scale * sum_i Re(q_i conj(k_i) e^{j (m-n) theta_i}) + scale * (dims without position)
 
 The offset never enters. q_m is rotated by its distance from an origin token, k_n by its own, so
 that their product holds m - n; the rotating is done in double-double arithmetic with frequencies
 from 60-digit decimals, and the product is formed from slices whose leading part is exact. No code
-that computes or applies a rotation is shared with what is being judged.
+that computes or applies a rotation is shared with what is audited.
 
-Letters: s positions, d head_dim, p = rotary_dim/2 pairs. Distances in tokens, frequencies in turns
+Letters: s positions, d head_dim, p = rotary_dim/2 pairs. Distances in tokens, frequencies in rotations
 per token, scores in score units (scaled, before softmax).
 Source: RoFormer, arXiv 2104.09864, section 3.2.2; slices: Ozaki et al., Numer. Algorithms 59 (2012).
 """
@@ -40,17 +40,17 @@ def rotations_per_token(setting: RopeSetting) -> Words:
 
     Shapes: -> three of (p,). Units: rotations per token. Relative error 2^-158.
     """
-    result = np.empty((3, setting.pairs))
+    words = np.empty((3, setting.pairs))
     thetas = exact_frequencies.frequencies(setting)
     with dd.precise():
         for i, theta in enumerate(thetas):
-            result[:, i] = dd.words(theta / (2 * dd.PI))
-    result.setflags(write=False)
-    return result[0], result[1], result[2]
+            words[:, i] = dd.words(theta / (2 * dd.PI))
+    words.setflags(write=False)
+    return words[0], words[1], words[2]
 
 
 def fastest(setting: RopeSetting) -> float:
-    """Return the largest frequency, radians per token; 0 where nothing turns."""
+    """Return the largest frequency, radians per token; 0 where nothing rotates."""
     return float(2 * np.pi * np.max(rotations_per_token(setting)[0], initial=0.0))
 
 
@@ -115,13 +115,13 @@ def rotated(
     precision: Precision,
     scale: float = 1.0,
 ) -> Factor:
-    """Turn the rows of x by the angles of `table` and multiply them by `scale`.
+    """Return the rows of x rotated by the angles of `table` and multiply them by `scale`.
 
     Shapes: x (s, d), table of four (s, p) -> Factor of (s, d).
     """
     (cos, sin), members = table, _members(setting)
     if precision == "double":
-        a, b = (x[:, some] for some in members)
+        a, b = (x[:, dims] for dims in members)
         whole = np.array(x)
         whole[:, members[0]] = a * cos[0] - b * sin[0]
         whole[:, members[1]] = b * cos[0] + a * sin[0]
@@ -139,9 +139,9 @@ def rotated(
 
 
 def _rotated_exactly(x: Array, cos: Pair, sin: Pair, members: tuple[slice, slice], scale: float) -> Pair:
-    """Turn and scale rows of x in double-double arithmetic. Shapes: x (s, d), cos, sin (s, p)."""
+    """Return rows of x rotated and scaled in double-double arithmetic. Shapes: x (s, d), cos, sin (s, p)."""
     high, low = np.array(x), np.zeros_like(x)
-    a, b = (x[:, some] for some in members)
+    a, b = (x[:, dims] for dims in members)
     first = dd.subtract(dd.multiply(cos, a), dd.multiply(sin, b))
     second = dd.add(dd.multiply(cos, b), dd.multiply(sin, a))
     high[:, members[0]], low[:, members[0]] = first
@@ -201,7 +201,7 @@ def certificate(q: Factor, k: Factor) -> float:
 
 
 def _members(setting: RopeSetting) -> tuple[slice, slice]:
-    """The dims that are the real and the imaginary parts of the pairs."""
+    """Return the dims that are the real and the imaginary parts of the pairs."""
     d = setting.rotary_dim
     if setting.layout == "interleaved":
         return slice(0, d, 2), slice(1, d, 2)
@@ -209,7 +209,7 @@ def _members(setting: RopeSetting) -> tuple[slice, slice]:
 
 
 def _leading(x: Array, bits: int) -> Array:
-    """The multiple of 2^-bits times the row's largest power of two that is nearest to each x."""
+    """Return the multiple of 2^-bits times the row's largest power of two that is nearest to each x."""
     _, exponent = np.frexp(np.max(np.abs(x), axis=1, keepdims=True, initial=0.0))
     sigma = np.ldexp(1.5, exponent + 52 - bits)
     head: Array = (x + sigma) - sigma

@@ -1,4 +1,4 @@
-"""Position axes (M-RoPE): which axis each pair turns by, and which axes are shifted.
+"""Position axes (M-RoPE): which axis rotates each pair, and which axes are shifted.
 
 Source: Qwen2-VL, arXiv 2409.12191 (contiguous sections); Qwen3-VL (interleaved sections), as in
 transformers 5.23.0. Axes are t, h, w. Tokens of text have the same position on all three.
@@ -39,13 +39,13 @@ class Axes:
         t, h, w = self.sections
         if self.arrangement == "split":
             return np.repeat(np.arange(3), self.sections)
-        result = np.zeros(t + h + w, dtype=np.int64)
-        result[1 : 3 * h : 3] = 1
-        result[2 : 3 * w : 3] = 2
-        return result
+        axes = np.zeros(t + h + w, dtype=np.int64)
+        axes[1 : 3 * h : 3] = 1
+        axes[2 : 3 * w : 3] = 2
+        return axes
 
     def moved(self) -> NDArray[np.bool_]:
-        """Return which pairs turn by a shifted axis. Shapes: -> (p,)."""
+        """Return which pairs are rotated by a shifted axis. Shapes: -> (p,)."""
         return np.isin(self.of_pairs(), [AXES.index(name) for name in self.shifted])
 
     def __str__(self) -> str:

@@ -42,17 +42,17 @@ def check_form(name: str) -> None:
 def frequencies(setting: RopeSetting, form: FrequencyForm, fmt: Format) -> FloatArray:
     """Return the numbers that `form` keeps for a setting, every operation rounded once to `fmt`.
 
-    A scaling is applied to inverse frequencies as `rope.scaled` says. The forms that keep something else are
+    A scaling is applied to inverse frequencies as `rope.scaled` says. The forms that store something else are
     multiplied by its effect, scaled / unscaled, rounded to `fmt`.
     Shapes: -> (p,), see `unscaled`; for "recurrence" the starting ratio of the angles is in `effect`.
     """
-    stored = unscaled(scaled.effective_base(setting), setting.rotary_dim, form, fmt)
+    plain = unscaled(scaled.effective_base(setting), setting.rotary_dim, form, fmt)
     if setting.scaling.kind in ("default", "dynamic") or form == "recurrence":
-        return stored
+        return plain
     if form == "divide":
         with np.errstate(divide="ignore"):
-            return round_to(stored.astype(np.float64) / effect(setting, fmt), fmt)
-    return round_to(scaled.scaled(stored.astype(np.float64), setting, fmt), fmt)
+            return round_to(plain.astype(np.float64) / effect(setting, fmt), fmt)
+    return round_to(scaled.scaled(plain.astype(np.float64), setting, fmt), fmt)
 
 
 @functools.lru_cache(maxsize=256)
@@ -104,7 +104,7 @@ def _rounded(values: list[float], fmt: Format) -> FloatArray:
 
 
 def _power(base: float, exponent: float, natural: bool = False) -> float:
-    """base^exponent (e^exponent if `natural`), rounded to float64 from 40 digits."""
+    """Return base^exponent (e^exponent if `natural`), rounded to float64 from 40 digits."""
     with localcontext(Context(prec=40, Emin=-99999, Emax=99999)):
         if natural:
             return float(Decimal(exponent).exp())

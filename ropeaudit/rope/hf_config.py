@@ -32,7 +32,7 @@ _MISSING = "is missing, and its default is not in the file; add it there"
 
 @dataclass(frozen=True, slots=True)
 class ModelRope:
-    """What a model says about its rotary embedding.
+    """The rotary embedding of a model, as its config declares it.
 
     layers: layer type -> its setting; a model with one kind has only "full_attention".
     maximum: positions that the model declares. axes: of M-RoPE. source: where this was read.
@@ -72,16 +72,16 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
 
 
 def _kv_heads(config: Config, heads: int) -> int:
-    result = count(config, _KV_HEADS) or heads
+    kv_heads = count(config, _KV_HEADS) or heads
     if flag(config, "multi_query") and not flag(config, "new_decoder_architecture"):  # Falcon
-        result = 1
-    if heads % result:
-        raise BadInput(f"num_key_value_heads = {result} does not divide num_attention_heads = {heads}")
-    return result
+        kv_heads = 1
+    if heads % kv_heads:
+        raise BadInput(f"num_key_value_heads = {kv_heads} does not divide num_attention_heads = {heads}")
+    return kv_heads
 
 
 def _ropes(config: Config, model: str, base: float | None) -> dict[str, Config]:
-    """Layer type -> its dict of RoPE parameters, each with its rope_theta."""
+    """Return layer type -> its dict of RoPE parameters, each with its rope_theta."""
     given, (key, theta) = hf_json.rope_dict(config), first(config, hf_json.BASES)
     local = config.get(hf_json.LOCAL_BASE)
     _check_rotates(config, model, rotates=bool(given) or theta is not None)
@@ -97,25 +97,25 @@ def _ropes(config: Config, model: str, base: float | None) -> dict[str, Config]:
         local_here = local if layer == _SLIDING else None
         choices = [("rope_theta", rope.get("rope_theta")), (hf_json.LOCAL_BASE, local_here), (key, theta)]
         choices += [("rope_theta", hf_models.BASE.get(model)), ("--base", base)]
-        reported = next((one for one in choices if one[1] is not None), None)
-        if reported is None:
+        theta_choice = next((choice for choice in choices if choice[1] is not None), None)
+        if theta_choice is None:
             raise BadInput(f"{key} is missing; give --base")
-        layers[layer] = {**rope, "rope_theta": number(*reported)}
+        layers[layer] = {**rope, "rope_theta": number(*theta_choice)}
     return layers
 
 
 def _check_rotates(config: Config, model: str, rotates: bool) -> None:
     kind = config.get("position_embedding_type")
-    reported = next((f"{key} = true" for key in ("alibi", "mla_use_nope") if flag(config, key)), None)
+    reason = next((f"{key} = true" for key in ("alibi", "mla_use_nope") if flag(config, key)), None)
     if flag(config, "rotary") is False:
-        reported = "rotary = false"
+        reason = "rotary = false"
     elif kind in ("nope", "alibi") or (kind == "absolute" and not rotates):
-        reported = f"position_embedding_type = {kind}"
+        reason = f"position_embedding_type = {kind}"
     elif model in hf_models.NO_ROPE and not rotates:
-        reported = f"model_type = {model}"
-    if reported:
+        reason = f"model_type = {model}"
+    if reason:
         raise BadInput(
-            f"the model does not encode positions by rotation ({reported}); there is no RoPE to audit"
+            f"the model does not encode positions by rotation ({reason}); there is no RoPE to audit"
         )
 
 
@@ -138,8 +138,8 @@ def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSettin
     head_dim = _head_dim(config, layer, model)
     rotary_dim = head_dim if kind == "proportional" else _rotary_dim(config, head_dim, fraction, model)
     scale = _scaling(config, rope, kind, fraction)
-    reported = flag(config, "rope_interleave")
-    interleaved = model in hf_models.INTERLEAVED if reported is None else reported
+    declared = flag(config, "rope_interleave")
+    interleaved = model in hf_models.INTERLEAVED if declared is None else declared
     softmax = _softmax_scale(config, model, scale)
     layout: Layout = "interleaved" if interleaved else "half"
     return RopeSetting.of(head_dim, rotary_dim, rope["rope_theta"], layout, softmax, scale)
@@ -156,18 +156,18 @@ def _head_dim(config: Config, layer: str, model: str) -> int:
 
 
 def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: str) -> int:
-    reported = count(config, ["rotary_dim"])
+    dims = count(config, ["rotary_dim"])
     if config.get("qk_nope_head_dim") is not None:
-        reported, fraction = needed(config, ["qk_rope_head_dim"]), None  # of which the fraction is 1
+        dims, fraction = needed(config, ["qk_rope_head_dim"]), None  # of which the fraction is 1
     if fraction is None:
-        if reported is None and model in hf_models.OWN_FRACTION:
+        if dims is None and model in hf_models.OWN_FRACTION:
             raise BadInput(f"{hf_json.FRACTIONS[0]} {_MISSING}")
-        return reported or head_dim
+        return dims or head_dim
     if not 0 < fraction <= 1:
         raise BadInput(f"{hf_json.FRACTIONS[0]} = {shown(fraction)} is not above 0 and at most 1")
-    if reported not in (None, int(head_dim * fraction)):
+    if dims not in (None, int(head_dim * fraction)):
         raise BadInput(
-            f"rotary_dim = {reported} is not {shown(fraction)} of head_dim = {head_dim}; keep one of the two"
+            f"rotary_dim = {dims} is not {shown(fraction)} of head_dim = {head_dim}; keep one of the two"
         )
     return int(head_dim * fraction)
 
@@ -192,15 +192,15 @@ def _scaling(config: Config, rope: Config, kind: str, fraction: float | None) ->
 
 
 def _softmax_scale(config: Config, model: str, scale: Scaling) -> float | None:
-    """What multiplies q·k; None for one over the root of head_dim."""
+    """Return what multiplies q·k; None for one over the root of head_dim."""
     key, value = first(config, ("attention_multiplier", "query_pre_attn_scalar"))
     if model.startswith(hf_models.SCALE_ONE):
         return 1.0
     if value is not None:
-        reported = number(key, value)
-        if reported <= 0:
+        multiplier = number(key, value)
+        if multiplier <= 0:
             raise BadInput(f"{key} = {shown(value)} is not above 0")
-        return reported if key == "attention_multiplier" else float(reported**-0.5)
+        return multiplier if key == "attention_multiplier" else float(multiplier**-0.5)
     latent = config.get("qk_nope_head_dim") is not None and model not in hf_models.SCALE_WITHOUT_MSCALE
     if latent and scale.kind == "yarn" and scale.mscale_all_dim:
         head_dim = needed(config, ["qk_nope_head_dim"]) + needed(config, ["qk_rope_head_dim"])
@@ -209,9 +209,9 @@ def _softmax_scale(config: Config, model: str, scale: Scaling) -> float | None:
 
 
 def _axes(rope: Config, setting: RopeSetting, model: str) -> Axes | None:
-    sections, reported = rope.get("mrope_section"), flag(rope, "mrope_interleaved")
+    sections, interleaved_key = rope.get("mrope_section"), flag(rope, "mrope_interleaved")
     if sections is None:
-        if reported:
+        if interleaved_key:
             raise BadInput("mrope_section is missing beside mrope_interleaved; add it to the RoPE parameters")
         return None
     fits = isinstance(sections, list) and len(sections) == 3
@@ -222,12 +222,12 @@ def _axes(rope: Config, setting: RopeSetting, model: str) -> Axes | None:
             f"mrope_section = {shown(sections)} is not three counts of pairs, such as [16, 24, 24]"
         )
     if model.startswith(hf_models.AXES_OTHERWISE) or (
-        reported is False and model.startswith(hf_models.AXES_INTERLEAVED)
+        interleaved_key is False and model.startswith(hf_models.AXES_INTERLEAVED)
     ):
         raise BadInput(
             f"mrope_section of model_type {shown(model)} is arranged in a way that is not understood"
         )
     if sum(sections) != setting.pairs:
         raise BadInput(f"mrope_section sums to {sum(sections)} pairs and there are {setting.pairs}")
-    interleaved = reported or model.startswith(hf_models.AXES_INTERLEAVED)
+    interleaved = interleaved_key or model.startswith(hf_models.AXES_INTERLEAVED)
     return Axes((sections[0], sections[1], sections[2]), "interleaved" if interleaved else "split")

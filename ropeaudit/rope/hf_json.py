@@ -53,7 +53,7 @@ def load(path: str) -> Any:
 
 
 def _bytes(path: str) -> bytes:
-    """At most one byte more than the largest file that is read."""
+    """Return the bytes of a file, at most one byte more than the largest file that is read."""
     file = Path(path)
     if file.is_dir():
         file /= "config.json"
@@ -68,14 +68,14 @@ def _bytes(path: str) -> bytes:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    results = dict(pairs)
-    if len(results) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
                 raise BadInput(f"the key {shown(key)} stands there twice in one object; keep one")
             seen.add(key)
-    return results
+    return values
 
 
 def shown(value: Any) -> str:
@@ -112,7 +112,7 @@ def numbers(key: str, value: Any) -> float | tuple[float, ...]:
         return number(key, value)
     if len(value) > 2**15:
         raise BadInput(f"{key} is a list of {len(value)} elements; give one per pair")
-    return tuple(number(f"{key}[{i}]", one) for i, one in enumerate(value))
+    return tuple(number(f"{key}[{i}]", item) for i, item in enumerate(value))
 
 
 def count(config: Config, keys: Iterable[str], largest: int = 2**16) -> int | None:
@@ -179,15 +179,15 @@ def check_inner(rope: Config) -> None:
 
 def rope_dict(config: Config) -> Config:
     """Return the dict of RoPE parameters, empty where there is none. Raises: BadInput."""
-    results: list[Config] = []
+    given: list[Config] = []
     for key in DICTS:
         value = config.get(key)
         if value is not None and not isinstance(value, Mapping):
             raise BadInput(f"{key} = {shown(value)} is not an object {{...}} or null")
-        results += [value] if value else []
-    if len(results) == 2 and results[0] != results[1]:
+        given += [value] if value else []
+    if len(given) == 2 and given[0] != given[1]:
         raise BadInput("rope_scaling and rope_parameters are both given and differ; keep one")
-    return results[0] if results else {}
+    return given[0] if given else {}
 
 
 def model_type(config: Config) -> str:

@@ -46,5 +46,5 @@ def _model(name: str, table: Mapping[str, Any]) -> ModelRope:
 
 def _setting(table: Mapping[str, Any], base: float, scale: str) -> RopeSetting:
     head_dim, rotary_dim, layout = table["head_dim"], table["rotary_dim"], table["layout"]
-    stored = scaling.parse(scale)
-    return RopeSetting.of(head_dim, rotary_dim, float(base), layout, table.get("scale"), stored)
+    parsed = scaling.parse(scale)
+    return RopeSetting.of(head_dim, rotary_dim, float(base), layout, table.get("scale"), parsed)

@@ -48,7 +48,7 @@ def attention_factor(scaling: Scaling) -> float:
 
 
 def mscale(stretch: float, weight: float) -> float:
-    """YaRN's temperature, 0.1 * weight * ln(stretch) + 1. Source: arXiv 2309.00071, section 3.4."""
+    """Return YaRN's temperature, 0.1 * weight * ln(stretch) + 1. Source: arXiv 2309.00071, section 3.4."""
     return 0.1 * weight * math.log(stretch) + 1.0 if stretch > 1 else 1.0
 
 
@@ -77,7 +77,7 @@ def _linear(theta: Array, setting: RopeSetting, rounded: Round) -> Array:
 
 
 def rotator_pairs(setting: RopeSetting) -> int:
-    """Return how many pairs turn at all: the fastest ones in p-RoPE, else all."""
+    """Return how many pairs are rotated at all: the fastest ones in p-RoPE, else all."""
     fraction = setting.scaling.fraction
     if setting.scaling.kind != "proportional" or fraction is None:
         return setting.pairs
@@ -85,8 +85,8 @@ def rotator_pairs(setting: RopeSetting) -> int:
 
 
 def _proportional(theta: Array, setting: RopeSetting, rounded: Round) -> Array:
-    stored = np.where(np.arange(setting.pairs) < rotator_pairs(setting), theta, 0.0)
-    return _linear(stored, setting, rounded) if setting.scaling.factor else stored
+    rotated_theta = np.where(np.arange(setting.pairs) < rotator_pairs(setting), theta, 0.0)
+    return _linear(rotated_theta, setting, rounded) if setting.scaling.factor else rotated_theta
 
 
 def yarn_range(setting: RopeSetting) -> tuple[float, float]:

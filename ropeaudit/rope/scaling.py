@@ -52,8 +52,9 @@ class Scaling:
     """A kind and its parameters; what a kind does not use is None.
 
     factor: how much longer. original, maximum: positions before and after the extension. fraction: of the
-    pairs that turn at all (p-RoPE). low, high: llama3's wavelength factors. short, long: longrope's divisors,
-    one per pair. frequencies: an explicit list, radians per token. attention_factor: multiplies cos and sin.
+    pairs that are rotated at all (p-RoPE). low, high: llama3's wavelength factors. short, long: longrope's
+    divisors, one per pair. frequencies: an explicit list, radians per token. attention_factor: multiplies cos
+    and sin.
     Raises: UsageError, UnknownName.
     """
 
@@ -149,10 +150,10 @@ def parse(text: str) -> Scaling:
 
 def from_mapping(kind: str, values: Mapping[str, Any]) -> Scaling:
     """Return a scaling from values as JSON holds them; lists may be lists. Raises: UsageError."""
-    stored: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         k: tuple(map(_number, v)) if isinstance(v, (list, tuple)) else v for k, v in values.items()
     }
-    return Scaling(kind, **stored)
+    return Scaling(kind, **parameters)
 
 
 def _number(value: Any) -> Any:
@@ -182,11 +183,11 @@ def _check(kind: str, name: str, value: Any) -> None:
     values = value if name in _LISTS else (value,)
     if name in _LISTS and (not isinstance(value, tuple) or not value):
         raise UsageError(f"{where} is not a list of numbers")
-    for one in values:
-        if isinstance(one, bool) or not isinstance(one, (int, float)) or not math.isfinite(one):
+    for number in values:
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
             raise UsageError(f"{where} is not a finite number")
         zero_allowed = name in ("fraction", "frequencies", "mscale", "mscale_all_dim")
-        if one < 0 or (one < 1e-9 and not zero_allowed) or one > 1e18:
+        if number < 0 or (number < 1e-9 and not zero_allowed) or number > 1e18:
             raise UsageError(f"{where} is not a number above 0 that a model could have")
     if name == "fraction" and value > 1:
         raise UsageError(f"{where} is not between 0 and 1")
@@ -217,5 +218,5 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        return ";".join(_text(one) for one in value)
+        return ";".join(_text(item) for item in value)
     return repr(float(value)) if value != int(value) or abs(value) >= 1e15 else str(int(value))

@@ -1,4 +1,4 @@
-"""RopeSetting: what a model says about its rotary embedding, apart from any number format."""
+"""RopeSetting: the rotary embedding of a model, without any number format."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import IO
 
 _SUFFIX = ".ropeaudit"
-_LONGEST = 40  # characters of a name that are kept
+_LONGEST = 40  # characters of a name that stay
 
 
-def locked(number: int) -> bool | None:
+def lock(number: int) -> bool | None:
     """Lock an open file for this process; return whether it has it now, None where there are no locks."""
     try:
         import fcntl
@@ -41,7 +41,7 @@ def opened(target: Path) -> IO[bytes]:
         file = tempfile.NamedTemporaryFile(  # noqa: SIM115 it is handed over
             dir=target.parent, prefix=prefix, suffix=_SUFFIX, delete=False
         )
-        if locked(file.fileno()) is not False and os.path.exists(file.name):
+        if lock(file.fileno()) is not False and os.path.exists(file.name):
             return file
         file.close()  # another run took it for one that was left, in the moment before it was locked
 
@@ -63,7 +63,7 @@ def put(file: IO[bytes], target: Path) -> None:
 
 
 def write(target: Path, content: bytes) -> None:
-    """Write a whole file or, if this fails or dies on the way, leave what was there. Raises: OSError."""
+    """Write a file in full or, if this fails or dies on the way, leave what was there. Raises: OSError."""
     file = opened(target)
     try:
         fill(file, content, target)
@@ -75,7 +75,7 @@ def write(target: Path, content: bytes) -> None:
         raise
 
 
-def stored(file: IO[bytes], target: Path) -> int | None:
+def put_and_keep_open(file: IO[bytes], target: Path) -> int | None:
     """Put a file of `opened` in the place of `target`; return its number, to append to, still locked.
 
     None where an open file cannot be moved: it is closed. Raises: OSError.
@@ -113,7 +113,7 @@ def _prefix(name: str) -> str:
 
 
 def _clear(folder: Path, prefix: str) -> None:
-    """Remove the files of `opened` that no run has open; where that cannot be told, none."""
+    """Remove the files of `opened` that no run has open; where that is unknown, none."""
     left = re.compile(re.escape(prefix) + r"[a-z0-9_]{8}" + re.escape(_SUFFIX))
     names: list[str] = []
     with contextlib.suppress(OSError):  # a folder may be for writing alone
@@ -126,7 +126,7 @@ def _clear(folder: Path, prefix: str) -> None:
 def _remove_unlocked(path: str) -> None:
     number = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     try:
-        if locked(number):
+        if lock(number):
             os.unlink(path)
     finally:
         os.close(number)

@@ -1,4 +1,4 @@
-"""A few digits that tell contents apart, whatever the file is called that holds them."""
+"""A few digits that identify contents, whatever their file is called."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def of_bytes(content: bytes) -> str:
 
 def of_arrays(arrays: Iterable[NDArray[np.float64]]) -> str:
     """Return the digest of the shapes and numbers of arrays, however a file stores them."""
-    results = hashlib.sha256()
+    digest = hashlib.sha256()
     for array in arrays:
-        results.update(f"{array.shape}".encode())
-        results.update(np.ascontiguousarray(array, dtype="<f8").data)
-    return MARK + results.hexdigest()[:_DIGITS]
+        digest.update(f"{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array, dtype="<f8").data)
+    return MARK + digest.hexdigest()[:_DIGITS]

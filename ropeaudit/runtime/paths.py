@@ -18,15 +18,16 @@ def behind(path: str) -> str:
 
 def descriptor(path: str) -> int | None:
     """Return the number of the open file that a path such as /dev/stdout names, through links too."""
-    seen = os.path.abspath(path)
+    target = os.path.abspath(path)
     for _ in range(_MOST_LINKS):
-        if seen in _NAMED:
-            return _NAMED[seen]
-        if match := _DESCRIPTOR.fullmatch(seen):
+        if target in _NAMED:
+            return _NAMED[target]
+        if match := _DESCRIPTOR.fullmatch(target):
             return int(match[1] or match[2])
-        if not os.path.islink(seen):
+        if not os.path.islink(target):
             return None
-        seen = os.path.normpath(os.path.join(os.path.dirname(seen), os.readlink(seen)))
+        link = os.readlink(target)
+        target = os.path.normpath(os.path.join(os.path.dirname(target), link))
     return None
 
 
@@ -41,17 +42,17 @@ def is_stream(path: str) -> bool:
     return stat.S_ISREG(mode) and descriptor(path) is not None
 
 
-def same(one: str, other: str) -> bool:
+def same(path: str, other: str) -> bool:
     """Return whether two paths are one file: by name, links, hard links, or case where it does not count."""
     try:
-        if os.path.realpath(one) == os.path.realpath(other):
+        if os.path.realpath(path) == os.path.realpath(other):
             return True
-        return os.path.samefile(one, other)
+        return os.path.samefile(path, other)
     except (OSError, ValueError):
         return False
 
 
-def held(number: int, path: str) -> bool:
+def is_still_at(number: int, path: str) -> bool:
     """Return whether an open file is still the one that stands under a path, itself and no link to it."""
     try:
         return os.path.samestat(os.fstat(number), os.lstat(path))

@@ -16,13 +16,13 @@ def versions() -> dict[str, str]:
     """Return package -> installed version; nothing is imported for it."""
     from importlib import metadata  # in-function: it takes as long as a small audit
 
-    results = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            results[package] = metadata.version(package)
+            installed[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            results[package] = "not installed"
-    return results
+            installed[package] = "not installed"
+    return installed
 
 
 def threads() -> int:

@@ -36,7 +36,7 @@ _ASCII = {ord(odd): plain for plain, odds in _ALIKE.items() for odd in odds} | s
 
 
 class _Reserved:
-    """What `reserve` made. report: where the report goes. errors: stderr as it was."""
+    """Streams that `reserve` set aside. report: where the report goes. errors: stderr as it was."""
 
     def __init__(self, report: TextIO, errors: int) -> None:
         self.report, self.errors = report, errors
@@ -47,7 +47,7 @@ _foreign = False  # whether other people's code has run
 
 
 def reserve() -> None:
-    """Keep stdout for the report until the process ends; descriptor 1 leads to stderr from here on.
+    """Reserve stdout for the report until the process ends; descriptor 1 leads to stderr from here on.
 
     A terminal shows both, and stays as it is; so does a stdout that is closed, or no file.
     """
@@ -81,7 +81,7 @@ def report() -> TextIO:
 
 
 def descriptor(number: int) -> int:
-    """Return the number under which an open file is found now: that of the report for 1."""
+    """Return the number under which an open file stands now: that of the report for 1."""
     return number if _reserved is None or number != 1 else _reserved.report.fileno()
 
 
@@ -91,14 +91,14 @@ def aside() -> Iterator[None]:
     global _foreign
     _foreign = True
     out, errors = sys.stdout, sys.stderr
-    sys.stdout = _Lent(errors)
-    sys.stderr = _Lent(errors)
+    sys.stdout = _SharedStream(errors)
+    sys.stderr = _SharedStream(errors)
     try:
         yield
     finally:
         # threads that other people's code leaves behind may print whenever they like
-        sys.stdout = out if _reserved is None else _Lent(errors)
-        sys.stderr = _mended(errors)
+        sys.stdout = out if _reserved is None else _SharedStream(errors)
+        sys.stderr = _reopened(errors)
 
 
 def ended(code: int) -> int:
@@ -113,7 +113,7 @@ def ended(code: int) -> int:
     return code
 
 
-def _mended(errors: TextIO) -> TextIO:
+def _reopened(errors: TextIO) -> TextIO:
     """Put descriptors back that were closed; return stderr, opened again if need be."""
     if _reserved is None:
         return errors
@@ -127,11 +127,11 @@ def _mended(errors: TextIO) -> TextIO:
     return open(os.dup(_reserved.errors), "w", encoding="utf-8", errors="backslashreplace")
 
 
-class _Lent(io.TextIOBase):
+class _SharedStream(io.TextIOBase):
     """A stream for other people's code: it writes to another, which it cannot close."""
 
     def __init__(self, to: TextIO) -> None:
-        self._to: TextIO = to._to if isinstance(to, _Lent) else to
+        self._to: TextIO = to._to if isinstance(to, _SharedStream) else to
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError, ValueError):  # nobody can read it
@@ -168,7 +168,7 @@ class _Lent(io.TextIOBase):
         return self._to.encoding
 
 
-def _plainly(error: UnicodeError) -> tuple[str, int]:
+def _plain_text(error: UnicodeError) -> tuple[str, int]:
     """Return ASCII that looks alike for what an encoding cannot hold; what has none is written out."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -176,4 +176,4 @@ def _plainly(error: UnicodeError) -> tuple[str, int]:
     return piece.encode("ascii", "backslashreplace").decode(), error.end
 
 
-codecs.register_error(PLAIN, _plainly)
+codecs.register_error(PLAIN, _plain_text)

@@ -1,4 +1,4 @@
-"""What can be audited: anything that turns q and k and says how it forms scores."""
+"""What can be audited: anything that rotates q and k and defines how it forms scores."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class Subject(Protocol):
     version: str
 
     def refusal(self, seq_len: int, offset: int) -> str:
-        """Say why positions offset ... offset + seq_len - 1 cannot be audited; empty where they can."""
+        """Return why positions offset ... offset + seq_len - 1 cannot be audited; empty where they can."""
 
     def table(self, positions: Positions, offset: int) -> Any:
         """Return what rotating at positions + offset needs and all heads share.
 
-        They come apart because a subject may shift some of its position axes only.
+        They are separate because a subject may shift some of its position axes only.
         """
 
     def rotate(self, x: FloatArray, table: Any) -> FloatArray:
         """Return x rotated by its positions. Shapes: (s, d) -> (s, d)."""
 
     def distinct_positions(self, positions: Positions) -> int:
-        """Count the positions that are still different finite numbers after the position stage."""
+        """Return how many positions are still different finite numbers after the position stage."""
 
     def stages(self) -> dict[str, str]:
         """Return stage -> format name, as far as it is known."""

@@ -36,7 +36,7 @@ class Emulated(OfRecipe):
     version = __version__
 
     def distinct_positions(self, positions: Positions) -> int:
-        """Count the positions that are still different finite numbers after the position stage."""
+        """Return how many positions are still different finite numbers after the position stage."""
         rounded = round_to(positions.astype(np.float64), self.recipe.position)
         finite = np.sort(rounded[np.isfinite(rounded)])  # np.unique would load numpy.ma
         return int(np.count_nonzero(np.diff(finite))) + bool(finite.size)
@@ -71,12 +71,12 @@ class Emulated(OfRecipe):
                 raw = position[:, None] / cached
         else:
             raw = position[:, None] * cached
-        result = round_to(round_to(raw, product), angle)
+        angle_values = round_to(round_to(raw, product), angle)
         clip = self.setting.clip
-        return np.clip(result, -clip, clip) if self.setting.clipped else result
+        return np.clip(angle_values, -clip, clip) if self.setting.clipped else angle_values
 
     def rotate(self, x: FloatArray, table: Table) -> FloatArray:
-        """Turn x, which is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""
+        """Return x rotated; it is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""
         recipe, fmt = self.recipe, self.recipe.rotation
         rotated = np.empty(x.shape, np.result_type(fmt.carrier, x.dtype))
         rotated[:, self.setting.rotary_dim :] = x[:, self.setting.rotary_dim :]
@@ -92,7 +92,7 @@ class Emulated(OfRecipe):
 
 
 def _recurrence(position: FloatArray, step: FloatArray, fmt: Format) -> FloatArray:
-    """theta_0 = position, theta_{i+1} = round(theta_i * step). Shapes: (s,), (p,) -> (s, p)."""
+    """Return theta_0 = position, theta_{i+1} = round(theta_i * step). Shapes: (s,), (p,) -> (s, p)."""
     angles = np.empty((position.size, step.size))
     current = round_to(position, fmt).astype(np.float64)
     for i in range(step.size):
@@ -102,7 +102,7 @@ def _recurrence(position: FloatArray, step: FloatArray, fmt: Format) -> FloatArr
 
 
 def _cos_sin(angles: FloatArray, fmt: Format) -> Table:
-    """cos and sin, correctly rounded to `fmt`; of an infinite angle they are nan."""
+    """Return cos and sin, correctly rounded to `fmt`; of an infinite angle they are nan."""
     wide = angles.astype(np.float64)
     if fmt is not FP64:  # float64's own errors reach a narrower rounding once in 2^28 values
         return round_to(np.cos(wide), fmt), round_to(np.sin(wide), fmt)
@@ -119,7 +119,7 @@ def _rotations_per_radian() -> dd.Words:
 def _each(
     a: FloatArray, b: FloatArray, cos: FloatArray, sin: FloatArray, sign: float, fmt: Format, bits: int
 ) -> FloatArray:
-    """round(round(a*cos) + sign * round(b*sin)); the products have at most `bits` bits."""
+    """Return round(round(a*cos) + sign * round(b*sin)); the products have at most `bits` bits."""
     left, right = _operate(np.multiply, a, cos, fmt, bits), _operate(np.multiply, b, sin, fmt, bits)
     return _operate(np.subtract if sign < 0 else np.add, left, right, fmt)
 
@@ -127,7 +127,7 @@ def _each(
 def _once(
     a: FloatArray, b: FloatArray, cos: FloatArray, sin: FloatArray, sign: float, fmt: Format, _: int
 ) -> FloatArray:
-    """round(a*cos + sign * b*sin): exact until one rounding."""
+    """Return round(a*cos + sign * b*sin): exact until one rounding."""
     left = dd.two_product(a.astype(np.float64), cos.astype(np.float64))
     right = dd.two_product(b.astype(np.float64), sign * sin.astype(np.float64))
     total = dd.add(left, right)
@@ -135,7 +135,7 @@ def _once(
 
 
 def _operate(operation: Any, a: FloatArray, b: FloatArray, fmt: Format, bits: int = 2 * 24) -> FloatArray:
-    """a * b, a + b or a - b, correctly rounded to `fmt`; terms of a sum are in `fmt` already.
+    """Return a * b, a + b or a - b, correctly rounded to `fmt`; terms of a sum are in `fmt` already.
 
     bits: how many an exact product may have. Up to 24 of them it is exact in float32, barring underflow, and
     up to 48 in float64.

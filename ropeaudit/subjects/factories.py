@@ -24,7 +24,7 @@ BACKENDS = ("numpy", "torch")  # what executes recipes
 class SubjectFactory:
     """A subject in a dtype. make: from the RoPE setting and the position axes. stages: stage -> format.
 
-    layout: the one in which its code is audited unless another is asked for; None where it has no preference.
+    layout: the one in which its code is audited unless another is requested; None where it has no preference.
     findings: of its code, as they come.
     """
 
@@ -41,7 +41,7 @@ def implementation(
 ) -> Implementation:
     """Return what is called: the user's own code (module:name), or an entry of `ropeaudit list impls`.
 
-    order: of the axes of own code, found out where it is None. changes: of stages, which reach tables that
+    order: of the axes of own code, detected where it is None. changes: of stages, which reach tables that
     own code is given. alone: whether there is no recipe for them to change.
     Raises: UsageError, BadInput, MissingPackage.
     """
@@ -64,24 +64,26 @@ def is_own(name: str) -> bool:
     return ":" in name or name.endswith(".py")
 
 
-def called(one: Implementation, dtype: Format) -> SubjectFactory:
+def called(code: Implementation, dtype: Format) -> SubjectFactory:
     """Return the maker of an implementation that is called."""
     from ropeaudit.subjects.calling.implementation import Called
 
     def make(setting: RopeSetting, axes: Axes | None) -> Subject:
         if axes is not None:
-            raise UsageError(f"--impl {one.name} has one position axis; leave out --mrope")
+            raise UsageError(f"--impl {code.name} has one position axis; leave out --mrope")
         if detect:  # what computes is known then
             detect(setting)
-        return Called(one, setting, dtype)
+        return Called(code, setting, dtype)
 
-    detect = getattr(one, "fit", None)
+    detect = getattr(code, "fit", None)
 
     def layout(setting: RopeSetting) -> Layout:
-        result: Layout = detect(setting).layout if detect else one.layouts[0]
+        result: Layout = detect(setting).layout if detect else code.layouts[0]
         return result
 
-    return SubjectFactory(one.name, dtype, make, {"input": dtype.name}, layout, getattr(one, "findings", ()))
+    return SubjectFactory(
+        code.name, dtype, make, {"input": dtype.name}, layout, getattr(code, "findings", ())
+    )
 
 
 def emulated(recipe: Resolved) -> SubjectFactory:

@@ -14,7 +14,7 @@ from ropeaudit.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-# who is told of tensors that are read out; what is done to them here is then hidden from dispatch modes
+# called with tensors that are read out; what is done to them here is then hidden from dispatch modes
 listeners: list[Callable[[torch.Tensor], None]] = []
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3", "float8_e5m2")
 
@@ -26,8 +26,8 @@ def dtype(fmt: Format) -> torch.dtype:
     names = {"float8_e4m3": "float8_e4m3fn"}
     if fmt.name not in DTYPES:
         raise UsageError(f"torch has no dtype {fmt.name}; give one of {', '.join(DTYPES)}")
-    result: torch.dtype = getattr(torch, names.get(fmt.name, fmt.name))
-    return result
+    torch_dtype: torch.dtype = getattr(torch, names.get(fmt.name, fmt.name))
+    return torch_dtype
 
 
 def to_torch(x: FloatArray, fmt: Format) -> torch.Tensor:
@@ -42,12 +42,12 @@ def to_numpy(x: torch.Tensor) -> FloatArray:
     """Return a tensor's values in float64 if it is that wide, else in float32; nothing is rounded."""
     import torch
 
-    for on_progress in listeners:
-        on_progress(x)
+    for listener in listeners:
+        listener(x)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     with _unseen():
-        result: FloatArray = x.detach().to(wide).cpu().numpy()
-    return result
+        values: FloatArray = x.detach().to(wide).cpu().numpy()
+    return values
 
 
 @contextlib.contextmanager

@@ -60,7 +60,7 @@ class TorchNative(OfRecipe):
         return FP32 if self.recipe.rotation.precision < FP32.precision else FP64
 
     def refusal(self, seq_len: int, offset: int) -> str:
-        """Say why the scores cannot be summed as asked; empty where they can."""
+        """Return why the scores cannot be summed as requested; empty where they can."""
         if self.accumulate not in (FP32, FP64):
             return f"torch cannot be told to sum in {self.accumulate}; give --accumulate fp32 or fp64"
         if self.accumulate is FP32 and self.output is FP64:
@@ -78,7 +78,7 @@ class TorchNative(OfRecipe):
             torch.set_num_threads(before)
 
     def distinct_positions(self, positions: Positions) -> int:
-        """Count the positions that are still different finite numbers after the position stage."""
+        """Return how many positions are still different finite numbers after the position stage."""
         rounded = torch_arrays.to_numpy(self._position(positions))
         return int(np.unique(rounded[np.isfinite(rounded)]).size)
 
@@ -86,7 +86,9 @@ class TorchNative(OfRecipe):
         """Return cos and sin as stored, times the attention factor. Shapes: (s,) -> two of (s, p)."""
         parts: list[Table] = []
         by_halves(len(positions), lambda rows: parts.append(self._table(positions[rows], offset)))
-        cos, sin = (torch.cat(some) if len(some) > 1 else some[0] for some in zip(*parts, strict=True))
+        cos, sin = (
+            torch.cat(chunks) if len(chunks) > 1 else chunks[0] for chunks in zip(*parts, strict=True)
+        )
         return cos, sin
 
     def _table(self, positions: Positions, offset: int) -> Table:
@@ -99,63 +101,63 @@ class TorchNative(OfRecipe):
         cos, sin = apply(torch.cos, trig, angles), apply(torch.sin, trig, angles)
         if factor != 1.0:
             cos, sin = (apply(lambda x: x * factor, trig, part) for part in (cos, sin))
-        stored = self.recipe.table or trig
-        return keep(cos, stored), keep(sin, stored)
+        fmt = self.recipe.table or trig
+        return keep(cos, fmt), keep(sin, fmt)
 
     def angles(self, positions: Positions) -> torch.Tensor:
         """Return the angles as stored. Shapes: positions (s,) -> (s, p). Units: radians."""
         recipe, form, apply = self.recipe, self.recipe.recipe.frequency_form, self.numbers.apply
         product, angle = recipe.angle
-        stored = self._frequencies(form)
+        cached = self._frequencies(form)
         position = self._position(positions)[:, None]
         if form == "recurrence":
-            result = self._recurrence(position, stored, product)
+            angle_values = self._recurrence(position, cached, product)
         elif form == "divide":
-            result = apply(torch.div, product, position, stored)
+            angle_values = apply(torch.div, product, position, cached)
         else:
-            result = apply(torch.mul, product, position, stored)
-        result = self.numbers.keep(result, angle)
+            angle_values = apply(torch.mul, product, position, cached)
+        angle_values = self.numbers.keep(angle_values, angle)
         clip = self.setting.clip
-        return torch.clamp(result, -clip, clip) if self.setting.clipped else result
+        return torch.clamp(angle_values, -clip, clip) if self.setting.clipped else angle_values
 
     def _position(self, positions: Positions) -> torch.Tensor:
-        whole = positions.astype(np.int64)
+        integers = positions.astype(np.int64)
         if self.recipe.position.name in NATIVE:
-            return self.numbers.moved(torch.from_numpy(whole), dtype(self.recipe.position))
-        return self.numbers.keep(torch.from_numpy(whole.astype(np.float64)), self.recipe.position)
+            return self.numbers.moved(torch.from_numpy(integers), dtype(self.recipe.position))
+        return self.numbers.keep(torch.from_numpy(integers.astype(np.float64)), self.recipe.position)
 
     def _frequencies(self, form: FrequencyForm) -> torch.Tensor:
-        """Return the numbers that the form keeps, scaled if the setting says so. Shapes: -> (p,)."""
-        computed, stored = self.recipe.frequency
+        """Return the numbers that the form stores, scaled as the setting is. Shapes: -> (p,)."""
+        computed, fmt = self.recipe.frequency
         if self.setting.scaling.kind in ("default", "dynamic") or form == "recurrence":
             cached = plain(
                 effective_base(self.setting), self.setting.rotary_dim, form, computed, self.numbers
             )
         else:  # the scalings are those of `rope.scaled`, whose operations are elementary
             cached = self.numbers.of(frequencies(self.setting, form, computed), computed)
-        return self.numbers.keep(cached, stored)
+        return self.numbers.keep(cached, fmt)
 
     def _recurrence(self, position: torch.Tensor, step: torch.Tensor, fmt: Format) -> torch.Tensor:
-        """theta_0 = position, theta_{i+1} = theta_i * step. Shapes: (s, 1), (p,) -> (s, p)."""
+        """Return theta_0 = position, theta_{i+1} = theta_i * step. Shapes: (s, 1), (p,) -> (s, p)."""
         columns, apply = [self.numbers.keep(position, fmt)], self.numbers.apply
         for i in range(1, len(step)):
             columns.append(apply(torch.mul, fmt, columns[-1], step[i]))
         angles = torch.cat(columns[: len(step)], dim=1) if len(step) else position[:, :0]
         if self.setting.scaling.kind in ("default", "dynamic"):
             return angles
-        stored = self.recipe.frequency[1]
-        change = self.numbers.of(effect(self.setting, stored).astype(stored.carrier), stored)
+        held_in = self.recipe.frequency[1]
+        change = self.numbers.of(effect(self.setting, held_in).astype(held_in.carrier), held_in)
         return apply(torch.mul, fmt, angles, change)
 
     def rotate(self, x: FloatArray, table: Table) -> FloatArray:
-        """Turn x, which is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""
+        """Return x rotated; it is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""
         out = np.empty(x.shape, self.output.carrier)
 
-        def some(rows: slice) -> None:
+        def rotate_rows(rows: slice) -> None:
             cos, sin = table[0][rows], table[1][rows]
             out[rows] = torch_arrays.to_numpy(self._rotated(self.numbers.of(x[rows], self.input), cos, sin))
 
-        by_halves(len(x), some)
+        by_halves(len(x), rotate_rows)
         return out
 
     def _rotated(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -175,11 +177,11 @@ class TorchNative(OfRecipe):
         Shapes: q (r, d), k (d, c) -> out (r, c).
         """
 
-        def some(rows: slice) -> None:
+        def form_rows(rows: slice) -> None:
             left, right = self.numbers.of(q[rows], self.output), self.numbers.of(k.T, self.output)
             out[rows] = torch_arrays.to_numpy(self._scores(left, right, scale))
 
-        by_halves(len(q), some)
+        by_halves(len(q), form_rows)
 
     def _scores(self, q: torch.Tensor, k: torch.Tensor, scale: float) -> torch.Tensor:
         """Return q·k, scaled and stored. Shapes: (r, d), (c, d) -> (r, c).

@@ -34,26 +34,26 @@ def device(name: str) -> torch.device:
     'cpu'
     """
     try:
-        result = torch.device(name.strip().lower())
+        chosen = torch.device(name.strip().lower())
     except RuntimeError:
-        result = None
+        chosen = None
     if (
-        result is None
-        or result.type not in ("cpu", "cuda", "mps")
-        or (result.type != "cuda" and result.index)
+        chosen is None
+        or chosen.type not in ("cpu", "cuda", "mps")
+        or (chosen.type != "cuda" and chosen.index)
     ):
         raise UsageError(f"--device {name!r} is not cpu, cuda, cuda:N or mps; try --device cpu")
-    if result.type == "cuda":
+    if chosen.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (result.index or 0) >= count:
-            built = f", built for CUDA {torch.version.cuda}" if torch.version.cuda else ", built without CUDA"
-            seen = f"torch {torch.__version__}{built}, sees {count or 'no'} CUDA device{'s' * (count > 1)}"
+        if (chosen.index or 0) >= count:
+            cuda = f", built for CUDA {torch.version.cuda}" if torch.version.cuda else ", built without CUDA"
+            seen = f"torch {torch.__version__}{cuda}, sees {count or 'no'} CUDA device{'s' * (count > 1)}"
             first = "cuda:0" if count else "cpu"
             raise UsageError(f"--device {name}: {seen}; give --device {first}")
-    if result.type == "mps" and not torch.backends.mps.is_available():
+    if chosen.type == "mps" and not torch.backends.mps.is_available():
         how = "sees no Apple GPU" if torch.backends.mps.is_built() else "was built without MPS"
         raise UsageError(f"--device {name}: torch {torch.__version__} {how}; give --device cpu")
-    return result
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +109,11 @@ def by_halves(rows: int, work: Callable[[slice], None]) -> None:
     """
     waiting = [slice(0, rows)]
     while waiting:
-        some = waiting.pop()
+        part = waiting.pop()
         try:
-            work(some)
+            work(part)
         except RuntimeError as error:  # torch.cuda.OutOfMemoryError is one
-            size = some.stop - some.start
+            size = part.stop - part.start
             if not is_full(error):
                 raise
             if size <= FEWEST_ROWS:
@@ -121,8 +121,8 @@ def by_halves(rows: int, work: Callable[[slice], None]) -> None:
                     f"out of memory on the device with {size} rows of scores: {_line(error)}; "
                     "free some of its memory, or give --device cpu"
                 ) from None
-            middle = some.start + size // 2
-            waiting += [slice(middle, some.stop), slice(some.start, middle)]
+            middle = part.start + size // 2
+            waiting += [slice(middle, part.stop), slice(part.start, middle)]
         else:
             continue
         _let_go()

@@ -53,22 +53,22 @@ def files(path: Path) -> list[Path]:
             raise BadInput(f"{str(path)!r}: unknown kind of file; {_GIVE}")
         return [path]
     index = next((path / name for name in _INDEXES if (path / name).is_file()), None)
-    results = _indexed(index) if index else _unindexed(path)
-    if not results:
+    shards = _indexed(index) if index else _unindexed(path)
+    if not shards:
         seen = "an empty folder" if not any(path.iterdir()) else "a folder without *.safetensors"
         raise BadInput(f"{str(path)!r}: {seen}; {_GIVE}")
-    missing = [one.name for one in results if tensorfiles.wrong(one)]
+    missing = [shard.name for shard in shards if tensorfiles.wrong(shard)]
     if missing:
         names = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise BadInput(
-            f"{str(path)!r}: {len(missing)} of {len(results)} shards are missing or empty ({names}); "
+            f"{str(path)!r}: {len(missing)} of {len(shards)} shards are missing or empty ({names}); "
             "copy the whole checkpoint"
         )
-    return results
+    return shards
 
 
 def _indexed(index: Path) -> list[Path]:
-    """The shards that an index names."""
+    """Return the shards that an index names. Raises: BadInput."""
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         if not all(isinstance(name, str) and Path(name).name == name for name in names):
@@ -80,40 +80,40 @@ def _indexed(index: Path) -> list[Path]:
 
 
 def _unindexed(folder: Path) -> list[Path]:
-    """The files of a folder without an index; numbered ones say by their names how many there are."""
-    results = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
-    numbered = [match for one in results if (match := _SHARD.fullmatch(one.name))]
+    """Return the files of a folder without an index, with the missing ones of a numbered series."""
+    files_here = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+    numbered = [match for path in files_here if (match := _SHARD.fullmatch(path.name))]
     if not numbered:
-        return results
+        return files_here
     stem, _, count, suffix = numbered[0].groups()
     return [folder / f"{stem}-{n:05}-of-{count}{suffix}" for n in range(1, int(count) + 1)]
 
 
-def read(paths: list[Path], requested: WantedNames) -> tuple[list[StoredTensor], int]:
+def read(paths: list[Path], is_wanted: WantedNames) -> tuple[list[StoredTensor], int]:
     """Return the tensors that are wanted, and how many there are in all. Raises: BadInput."""
-    results: list[StoredTensor] = []
+    chosen_tensors: list[StoredTensor] = []
     count = 0
     for path in paths:
-        stored: dict[str, Any] = {}
+        tensors: dict[str, Any] = {}
 
-        def load(path: Path = path, stored: dict[str, Any] = stored) -> tensorfiles.Tensors:
+        def load(path: Path = path, tensors: dict[str, Any] = tensors) -> tensorfiles.Tensors:
             declared_sizes.check(path)
             pickled = path.suffix.lower() in _PICKLED
-            stored.update(_pickled(path, requested) if pickled else _safetensors(path, requested))
+            tensors.update(_pickled(path, is_wanted) if pickled else _safetensors(path, is_wanted))
             return {}
 
         tensorfiles.guarded(repr(str(path)), path, load)
-        count += len(stored)
-        results += [one for one in stored.values() if one is not None]
-    return results, count
+        count += len(tensors)
+        chosen_tensors += [tensor for tensor in tensors.values() if tensor is not None]
+    return chosen_tensors, count
 
 
-def _safetensors(path: Path, requested: WantedNames) -> dict[str, StoredTensor | None]:
+def _safetensors(path: Path, is_wanted: WantedNames) -> dict[str, StoredTensor | None]:
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
     from safetensors import safe_open
 
     with safe_open(path, framework="numpy") as archive:
-        results: dict[str, StoredTensor | None] = {}
+        tensors: dict[str, StoredTensor | None] = {}
         for name in archive.keys():  # noqa: SIM118  (no dictionary)
             part = archive.get_slice(name)
             shape = tuple(part.get_shape())
@@ -122,13 +122,13 @@ def _safetensors(path: Path, requested: WantedNames) -> dict[str, StoredTensor |
                 return of_array(name, part[first_rows(shape)] if shape else archive.get_tensor(name)).values
 
             real = part.get_dtype() in _FLOATS
-            results[name] = (
-                of_array(name, archive.get_tensor(name)) if real and requested(name, shape, head) else None
+            tensors[name] = (
+                of_array(name, archive.get_tensor(name)) if real and is_wanted(name, shape, head) else None
             )
-        return results
+        return tensors
 
 
-def _pickled(path: Path, requested: WantedNames) -> dict[str, StoredTensor | None]:
+def _pickled(path: Path, is_wanted: WantedNames) -> dict[str, StoredTensor | None]:
     import torch
 
     loaded = torch.load(path, map_location="cpu", weights_only=True)
@@ -136,29 +136,29 @@ def _pickled(path: Path, requested: WantedNames) -> dict[str, StoredTensor | Non
         loaded = {path.stem: loaded}
     if not isinstance(loaded, dict):
         raise BadInput(f"{str(path)!r}: holds a {type(loaded).__name__}; give a state dict")
-    tensors = {name: one for name, one in _flat("", loaded) if isinstance(one, torch.Tensor)}
-    return chosen(tensors, requested, path)
+    tensors = {name: tensor for name, tensor in _flat("", loaded) if isinstance(tensor, torch.Tensor)}
+    return chosen(tensors, is_wanted, path)
 
 
 def chosen(
-    tensors: Mapping[str, Any], requested: WantedNames, path: Path | None = None
+    tensors: Mapping[str, Any], is_wanted: WantedNames, path: Path | None = None
 ) -> dict[str, StoredTensor | None]:
     """Return torch tensors by their names, with nothing for those that are not wanted.
 
     path: the file that they are from, whose tensors may declare more than there is room for.
     """
 
-    def one(name: str, tensor: Any) -> StoredTensor | None:
+    def load(name: str, tensor: Any) -> StoredTensor | None:
         shape = tuple(tensor.shape)
         real = tensor.is_floating_point() or tensor.is_complex()
         head = lambda: of_tensor(name, tensor[first_rows(shape)]).values  # noqa: E731
-        if not (real and requested(name, shape, head)):
+        if not (real and is_wanted(name, shape, head)):
             return None
         if path is not None:
             declared_sizes.check_room(path, tensor.numel())
         return of_tensor(name, tensor)
 
-    return {name: one(name, tensor) for name, tensor in tensors.items()}
+    return {name: load(name, tensor) for name, tensor in tensors.items()}
 
 
 def first_rows(shape: tuple[int, ...]) -> tuple[slice, ...]:
@@ -169,7 +169,7 @@ def first_rows(shape: tuple[int, ...]) -> tuple[slice, ...]:
 
 
 def _flat(prefix: str, loaded: dict[Any, Any], depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Names and values of a state dict, which may stand inside another."""
+    """Yield names and values of a state dict, which may stand inside another."""
     for name, value in loaded.items():
         if isinstance(value, dict) and depth < 4:
             yield from _flat(f"{prefix}{name}.", value, depth + 1)
@@ -187,7 +187,7 @@ def of_tensor(name: str, tensor: Any) -> StoredTensor:
     """Return a torch tensor as a stored tensor; no value is rounded."""
     import torch
 
-    stored = tensor.detach().cpu()
-    wide = torch.complex128 if stored.is_complex() else torch.float64
+    on_cpu = tensor.detach().cpu()
+    wide = torch.complex128 if on_cpu.is_complex() else torch.float64
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return StoredTensor(name, dtype, tuple(tensor.shape), stored.to(wide).numpy())
+    return StoredTensor(name, dtype, tuple(tensor.shape), on_cpu.to(wide).numpy())

@@ -40,7 +40,7 @@ def check_room(path: Path, numbers: int) -> None:
 
 def _check_archive(path: Path, archive: zipfile.ZipFile) -> None:
     members, size = archive.infolist(), path.stat().st_size
-    declared = sum(one.file_size for one in members)
+    declared = sum(member.file_size for member in members)
     if declared > max(_PACKED * size, _FREE_OF_DOUBT):
         raise BadInput(
             f"{str(path)!r} has {size:,} bytes and declares {declared:,}, more than tensors can be packed; "
@@ -48,14 +48,14 @@ def _check_archive(path: Path, archive: zipfile.ZipFile) -> None:
         )
     if declared > run_metadata.free_bytes():
         check_room(path, declared // _WIDE)
-    for one in members:
-        if one.filename.endswith(".npy") and not one.flag_bits & 1:  # 1: encrypted, and refused later
-            with archive.open(one) as file:
-                _check_array(path, file, one.file_size)
+    for member in members:
+        if member.filename.endswith(".npy") and not member.flag_bits & 1:  # 1: encrypted, and refused later
+            with archive.open(member) as file:
+                _check_array(path, file, member.file_size)
 
 
 def _check_array(path: Path, file: IO[bytes], size: int) -> None:
-    """Hold the header of an array against the bytes behind it. What is no array is left to NumPy."""
+    """Raise BadInput for an array whose header declares more than its bytes; NumPy refuses the rest."""
     form: Any = np.lib.format
     try:
         version = form.read_magic(file)

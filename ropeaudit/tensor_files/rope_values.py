@@ -1,4 +1,4 @@
-"""What a tensor holds of a rotary embedding, told by its values: frequencies, periods, angles, cos and sin.
+"""What a tensor holds of a rotary embedding, recognised by its values: frequencies, angles, cos and sin.
 
 Frequencies are base^(-2i/d) or close to that for most i (yarn and llama3 bend them, linear divides them);
 angles grow by the same amount from row to row, and cos and sin follow the addition theorem. Casts to
@@ -51,8 +51,8 @@ def both(values: Array) -> tuple[Array, Array] | None:
 
 def partners(cos: Array, sin: Array) -> bool:
     """Return whether two tables of the same shape are the cos and the sin of the same angles."""
-    one, other = (np.squeeze(part)[:HEAD] for part in (cos, sin))
-    radius = one**2 + other**2
+    c, s = (np.squeeze(part)[:HEAD] for part in (cos, sin))
+    radius = c**2 + s**2
     return bool(np.all(np.abs(radius - radius[0]) <= _CLOSE * radius[0]))
 
 
@@ -60,9 +60,9 @@ def folded(row: Array) -> Array:
     """Return one value a pair where each stands twice, in halves or side by side. Shapes: (c,) -> (p,)."""
     half = row.shape[0] // 2
     if row.shape[0] == 2 * half:
-        for one, other in ((row[:half], row[half:]), (row[::2], row[1::2])):
-            if np.array_equal(one, other):
-                return one
+        for first, second in ((row[:half], row[half:]), (row[::2], row[1::2])):
+            if np.array_equal(first, second):
+                return first
     return row
 
 
@@ -74,8 +74,8 @@ def _halves(values: Array) -> list[tuple[Array, Array]]:
     if values.ndim == 3 and values.shape[2] == 2:
         return [(values[..., 0], values[..., 1]), (values[..., 1], values[..., 0])]
     if values.ndim == 2 and values.shape[1] % 2 == 0:
-        one, other = np.split(values, 2, axis=1)
-        return [(one, other), (other, one)]
+        first, second = np.split(values, 2, axis=1)
+        return [(first, second), (second, first)]
     return []
 
 
@@ -107,8 +107,8 @@ def _geometric(theta: Array) -> bool:
         last = float(np.median(rest[-lag:]))
         return bool(np.mean(np.minimum(np.abs(rest), np.abs(rest - last)) <= _CLOSE) >= 0.5)
     factor = 1 / rotator[0]  # as in linear scaling; ALiBi's slopes begin with their own ratio
-    whole = factor > 1.5 and abs(2 * factor - np.round(2 * factor)) <= _NEAR * factor
-    return bool(whole and np.all(np.abs(rest) <= _CLOSE) and abs(logs[0] - slope) > _NEAR)
+    scaled = factor > 1.5 and abs(2 * factor - np.round(2 * factor)) <= _NEAR * factor
+    return bool(scaled and np.all(np.abs(rest) <= _CLOSE) and abs(logs[0] - slope) > _NEAR)
 
 
 def _plane(values: Array) -> str:
@@ -128,7 +128,7 @@ def _is_cos(rows: Array) -> bool:
     if not factor > 0 or np.any(np.abs(rows[0] - factor) > _NEAR * factor):
         return False
     x, double, triple = rows[1:HEAD] / factor
-    if np.any(np.abs(x) > 1 + _NEAR) or x.min() > 1 - _NEAR:  # nothing turns
+    if np.any(np.abs(x) > 1 + _NEAR) or x.min() > 1 - _NEAR:  # nothing rotates
         return False
     fits = np.abs(double - (2 * x * x - 1)) <= _CLOSE, np.abs(triple - (4 * x**3 - 3 * x)) <= 2 * _CLOSE
     return bool(np.all(fits))

@@ -63,9 +63,9 @@ class Dump:
                 f"--against {self.spec!r}: {self.name} has {columns} columns and the setting has {pairs} "
                 f"pairs; give --head-dim or --rotary-dim {2 * columns}, or {columns} if each stands twice"
             )
-        for one, other in (np.split(part, 2, axis=-1), (part[..., ::2], part[..., 1::2])):
-            if np.array_equal(one, other, equal_nan=True):
-                return one
+        for first, second in (np.split(part, 2, axis=-1), (part[..., ::2], part[..., 1::2])):
+            if np.array_equal(first, second, equal_nan=True):
+                return first
         raise BadInput(
             f"--against {self.spec!r}: the {columns} columns of {self.name} repeat {pairs} pairs neither in "
             f"halves nor side by side; give one column a pair, or --rotary-dim {2 * columns}"
@@ -94,14 +94,14 @@ def _tensors(spec: str, paths: list[Path]) -> Tensors:
     if path.suffix.lower() not in tensorfiles.SUFFIXES:
         raise BadInput(f"--against {spec!r}: unknown kind of file; give one of {', '.join(_SUFFIXES)}")
     try:
-        return tensorfiles.read(path, _requested, ("cos", "sin"))
+        return tensorfiles.read(path, _wanted_names, ("cos", "sin"))
     except Unnamed as other:
         if other.args[1] is not None:
             return {path.stem: other.args[1]}
         raise BadInput(f"--against {str(path)!r}: holds {other.args[0]}; give tensors by name") from None
 
 
-def _requested(names: list[str]) -> list[str]:  # the names to load: known ones, or the only one there is
+def _wanted_names(names: list[str]) -> list[str]:  # the names to load: known ones, or the only one there is
     return [name for name in names if _last(name) in _NAMES] or (names if len(names) == 1 else [])
 
 
@@ -111,8 +111,8 @@ def _last(name: str) -> str:
 
 def _dump(spec: str, tensors: Tensors) -> Dump:
     """Choose among the tensors: frequencies first, then cos and sin, then both in one."""
-    results = {"inv_freq": _FREQUENCIES, "cos": _COS, "sin": _SIN, "both": _BOTH}
-    picked = {kind: _pick(spec, tensors, names) for kind, names in results.items()}
+    known_names = {"inv_freq": _FREQUENCIES, "cos": _COS, "sin": _SIN, "both": _BOTH}
+    picked = {kind: _pick(spec, tensors, names) for kind, names in known_names.items()}
     if picked["inv_freq"] is None and picked["cos"] is not None and picked["sin"] is not None:
         cos, sin = (_plane(spec, *picked[kind]) for kind in ("cos", "sin"))  # type: ignore[misc]
         if cos.shape != sin.shape:
@@ -140,10 +140,10 @@ def _dump(spec: str, tensors: Tensors) -> Dump:
 
 def _pick(spec: str, tensors: Tensors, names: tuple[str, ...]) -> tuple[str, NDArray[Any]] | None:
     """Return the tensor of one of these names; layers may each hold the same one. Raises: BadInput."""
-    for requested in names:
-        matching = [(name, tensor) for name, tensor in tensors.items() if _last(name) == requested]
+    for last in names:
+        matching = [(name, tensor) for name, tensor in tensors.items() if _last(name) == last]
         if any(not np.array_equal(tensor, matching[0][1]) for _, tensor in matching[1:]):
-            seen = f"{len(matching)} tensors called {requested} differ"
+            seen = f"{len(matching)} tensors called {last} differ"
             raise BadInput(f"--against {spec!r}: {seen}; give a file with one")
         if matching:
             return matching[0]

@@ -23,7 +23,7 @@ SUFFIXES = (".safetensors", ".npz", ".pt", ".pth")
 
 
 class Unnamed(Exception):
-    """A file that holds something else than tensors by name; `args` says what."""
+    """A file that holds something else than tensors by name; `args` names it."""
 
 
 def paths(spec: str) -> list[Path]:
@@ -65,7 +65,7 @@ def read_npy(path: Path) -> NDArray[Any]:
         return np.asarray(np.load(file, allow_pickle=False))
 
 
-def read(path: Path, requested: WantedNames, pair: tuple[str, str]) -> Tensors:
+def read(path: Path, choose: WantedNames, pair: tuple[str, str]) -> Tensors:
     """Return all names of a file, with the values of those that are wanted and empty arrays for the others.
 
     pair: what to call two tensors without names. A file whose suffix is not among `SUFFIXES` is a KeyError.
@@ -73,7 +73,7 @@ def read(path: Path, requested: WantedNames, pair: tuple[str, str]) -> Tensors:
     """
     reader = _READERS[path.suffix.lower()]
     declared_sizes.check(path)
-    return reader(path, requested, pair)
+    return reader(path, choose, pair)
 
 
 def widened(tensor: NDArray[Any]) -> NDArray[Any]:
@@ -95,37 +95,39 @@ def listed(tensors: Tensors) -> str:
     return ", ".join(repr(name[:40])[1:-1] for name in sorted(tensors)[:8]) or "nothing"
 
 
-def _read_npz(path: Path, requested: WantedNames, pair: tuple[str, str]) -> Tensors:
+def _read_npz(path: Path, choose: WantedNames, pair: tuple[str, str]) -> Tensors:
     with path.open("rb") as file:  # NumPy leaves it open where the archive is damaged
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise Unnamed("one array", archive)
         with archive:
-            stored = requested(archive.files)
-            return {name: archive[name] if name in stored else np.zeros(0) for name in archive.files}
+            chosen = choose(archive.files)
+            return {name: archive[name] if name in chosen else np.zeros(0) for name in archive.files}
 
 
-def _read_safetensors(path: Path, requested: WantedNames, pair: tuple[str, str]) -> Tensors:
+def _read_safetensors(path: Path, choose: WantedNames, pair: tuple[str, str]) -> Tensors:
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
     from safetensors import safe_open
 
     with safe_open(path, framework="numpy") as archive:
         names = list(archive.keys())
-        stored = requested(names)
-        for name in stored:
+        chosen = choose(names)
+        for name in chosen:
             declared_sizes.check_room(path, math.prod(archive.get_slice(name).get_shape()))
-        return {name: archive.get_tensor(name) if name in stored else np.zeros(0) for name in names}
+        return {name: archive.get_tensor(name) if name in chosen else np.zeros(0) for name in names}
 
 
-def _read_torch(path: Path, requested: WantedNames, pair: tuple[str, str]) -> Tensors:
+def _read_torch(path: Path, choose: WantedNames, pair: tuple[str, str]) -> Tensors:
     import torch
 
     def numbers(value: torch.Tensor) -> NDArray[Any]:
-        stored = value.detach()
-        declared_sizes.check_room(path, stored.numel())  # one that was expanded takes little room in the file
-        if stored.dtype.is_floating_point:
-            stored = stored.to(torch.float64)  # NumPy knows neither bfloat16 nor float8
-        return np.asarray(stored.numpy())
+        detached = value.detach()
+        declared_sizes.check_room(
+            path, detached.numel()
+        )  # one that was expanded takes little room in the file
+        if detached.dtype.is_floating_point:
+            detached = detached.to(torch.float64)  # NumPy knows neither bfloat16 nor float8
+        return np.asarray(detached.numpy())
 
     loaded = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(loaded, (tuple, list)) and len(loaded) == 2:
@@ -134,8 +136,8 @@ def _read_torch(path: Path, requested: WantedNames, pair: tuple[str, str]) -> Te
         lone = numbers(loaded) if isinstance(loaded, torch.Tensor) else None
         raise Unnamed(f"a {type(loaded).__name__}", lone)
     tensors = {str(name): value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
-    stored = requested(list(tensors))
-    return {name: numbers(value) if name in stored else np.zeros(0) for name, value in tensors.items()}
+    chosen = choose(list(tensors))
+    return {name: numbers(value) if name in chosen else np.zeros(0) for name, value in tensors.items()}
 
 
 _READERS: dict[str, Callable[[Path, WantedNames, tuple[str, str]], Tensors]] = {
@@ -147,7 +149,7 @@ _READERS: dict[str, Callable[[Path, WantedNames, tuple[str, str]], Tensors]] = {
 
 
 def _line(error: BaseException) -> str:
-    """The first sentence of a parser's message, short enough to read, without advice on pickles."""
+    """Return the first sentence of a parser's message, short enough to read, without advice on pickles."""
     if "ickle" in str(error) or "weights_only" in str(error):
         return "it holds Python objects, or is damaged; give tensors alone"
     text = str(error).strip().splitlines()

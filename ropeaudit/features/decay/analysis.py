@@ -26,7 +26,7 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel, scores
 from ropeaudit.engine.array_library import NUMPY, NumPyArray
 from ropeaudit.errors import BadShape, UsageError
-from ropeaudit.features.decay import men
+from ropeaudit.features.decay import cosine_sum
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.reference import exact_scores
@@ -106,18 +106,20 @@ def decay(
         own=angles(distances, setting, recipe) if recipe else None,
         scores=score_curve(distances, setting, inputs, recipe),
         start=float(score_curve([0], setting, inputs, recipe).rms[0]),
-        first=men.first_failing(setting, last),
-        own_first=men.first_failing(setting, last, recipe) if recipe else None,
+        first=cosine_sum.first_failing(setting, last),
+        own_first=cosine_sum.first_failing(setting, last, recipe) if recipe else None,
     )
 
 
 def check(distances: Sequence[int]) -> None:
-    """Raise UsageError unless there are distances, all of them from 0 to `men.LARGEST`."""
+    """Raise UsageError unless there are distances, all of them from 0 to `cosine_sum.LARGEST`."""
     if not distances:
         raise UsageError("there are no distances; try --distance 0-50000")
     for distance in distances:
-        if not 0 <= distance <= men.LARGEST:
-            raise UsageError(f"--distance {distance} is not a distance from 0 to {men.LARGEST}; try 0-50000")
+        if not 0 <= distance <= cosine_sum.LARGEST:
+            raise UsageError(
+                f"--distance {distance} is not a distance from 0 to {cosine_sum.LARGEST}; try 0-50000"
+            )
 
 
 def sample(inputs: Inputs, most: int) -> Inputs:
@@ -132,7 +134,7 @@ def angles(distances: Sequence[int], setting: RopeSetting, recipe: Resolved | No
 
     nan where nothing is rotated.
     """
-    plain = men.without_factor(setting)
+    plain = cosine_sum.without_factor(setting)
     bound, total = np.full(len(distances), np.nan), np.full(len(distances), np.nan)
     if setting.pairs == 0:
         return Angles(bound, total)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ropeaudit.features.decay.analysis import Decay
-from ropeaudit.features.decay.men import searched
+from ropeaudit.features.decay.cosine_sum import searched
 from ropeaudit.reports import Report
 from ropeaudit.reports.curves import curve
 from ropeaudit.reports.numbers import percent, printable, short

@@ -22,7 +22,8 @@ from ropeaudit.audits.sampling import Sample
 from ropeaudit.audits.variants import Bench, Scene
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import UsageError
-from ropeaudit.features.explain import causes, parts, remedies, shares
+from ropeaudit.features.explain import blames, parts, remedies, shares
+from ropeaudit.features.explain.blames import Blame, NonfiniteScores
 from ropeaudit.features.explain.parts import Parts
 from ropeaudit.features.explain.remedies import DriftTolerance, Remedy, RemedySearch
 from ropeaudit.inputs.qk import Inputs
@@ -31,35 +32,7 @@ from ropeaudit.rope.setting import RopeSetting
 
 Progress = Callable[[float], None]
 
-REST = "float64"  # what float64 in every stage leaves
-_REST_SHOWN = 1e-6  # of the mean square
-_DIGITS = 3  # of a share, by which stages are ranked
 _SHARE_OF_WORK = 0.8  # of the time that the shares take
-
-
-@dataclass(frozen=True, slots=True)
-class Blame:
-    """A stage and its part in the drift.
-
-    alone: RMS drift with only this stage rounded; without: with only this one in float64; removed:
-    1 - without / drift; share: Shapley value of the mean square drift over it. nan: not defined.
-    """
-
-    stage: str
-    format: str
-    alone: float
-    without: float
-    removed: float
-    share: float
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
-class NonfiniteScores:
-    """Scores that are not finite: the stage that makes them, and those any of which repairs them all."""
-
-    first: str
-    repaired_by: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +68,7 @@ class Explanation:
     @property
     def remedy(self) -> Remedy | None:
         """The smallest set of stages that meets the tolerance."""
-        return next((result for result in self.remedies if result.meets), None)
+        return next((remedy for remedy in self.remedies if remedy.meets), None)
 
 
 def explain(
@@ -107,20 +80,20 @@ def explain(
     tolerance: tuple[str, float] | None = None,
     **case: Any,
 ) -> Explanation:
-    """Say which stages of a recipe are to blame for its drift, where it sits, and what removes it.
+    """Return which stages of a recipe are to blame for its drift, where it sits, and what removes it.
 
     offset: tokens. changes: stage -> format, such as {"angle": "fp64"}. tolerance: a column of
     `remedies.TOLERABLE` and its bound; by default a tenth of the RMS drift. case: the fields of `Case`.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated.
 
-    >>> found = explain(1000, "fp32", changes={"table": "fp16"}, heads=1, seq_len=32)
-    >>> found.blames[0].stage, {stage: fmt.name for stage, fmt in found.remedy.widths.items()}
+    >>> explanation = explain(1000, "fp32", changes={"table": "fp16"}, heads=1, seq_len=32)
+    >>> explanation.blames[0].stage, {stage: fmt.name for stage, fmt in explanation.remedy.widths.items()}
     ('table', {'table': 'float32'})
     """
     resolved = recipes.load(recipe).changed(changes or {}).resolve(parse(dtype))
     bound = remedies.tolerance(*tolerance) if tolerance else None
-    (result,) = run([Case(**case)], [resolved], [offset], bound)
-    return result
+    (explanation,) = run([Case(**case)], [resolved], [offset], bound)
+    return explanation
 
 
 def run(
@@ -166,11 +139,11 @@ class _Explainer:
     ) -> None:
         self.case, self.inputs, self.setting = case, inputs, setting
         self.recipe, self.offset, self.progress = recipe, offset, progress
-        every = np.arange(inputs.q.shape[1], dtype=np.int64)
-        self.names = shares.players(recipe, every + offset)
+        positions = np.arange(inputs.q.shape[1], dtype=np.int64) + offset
+        self.names = shares.players(recipe, positions)
         self.coalitions = list(shares.coalitions(self.names))
         sample = sampling.sample(
-            inputs, setting, [shares.alone(recipe, self.names, some) for some in self.coalitions]
+            inputs, setting, [shares.alone(recipe, self.names, coalition) for coalition in self.coalitions]
         )
         wide = recipe.narrowest > FP32.precision
         scene = Scene(
@@ -186,17 +159,20 @@ class _Explainer:
         (self.drift,) = self.bench.drifts([recipe])
 
     def explained(self, tolerance: DriftTolerance | None) -> Explanation:
-        """Measure everything there is to say."""
-        nonfinite = self._nonfinite() if self.drift.nonfinite else None
-        values = self._values() if nonfinite is None else {}
-        gathered = parts.gather(self.bench, self.recipe)
-        terms = math.sqrt(gathered.terms / max(self.drift.count, 1))
+        """Return everything there is to say of the recipe."""
+        nonfinite, values = None, dict[shares.Coalition, float]()
+        if self.drift.nonfinite:
+            nonfinite = blames.nonfinite_scores(self.bench, self.recipe, self.names)
+        else:
+            values = self._values()
+        drift_parts = parts.gather(self.bench, self.recipe)
+        terms = math.sqrt(drift_parts.terms / max(self.drift.count, 1))
         cancelling = terms / self.bench.reference.rms if self.bench.reference.rms else math.inf
-        requested = tolerance or remedies.usual(self.drift)
+        accepted = tolerance or remedies.usual(self.drift)
         table = self.inputs.q.shape[1] + max(0, self.offset)
         names = [] if self.bench.reference.nonfinite else self.names
-        search = RemedySearch(self.bench, self.recipe, names, requested, table)
-        result = search.run(lambda share: self.progress(_SHARE_OF_WORK))
+        search = RemedySearch(self.bench, self.recipe, names, accepted, table)
+        sets = search.run(lambda share: self.progress(_SHARE_OF_WORK))
         self.progress(1.0)
         return Explanation(
             self.case,
@@ -208,63 +184,17 @@ class _Explainer:
             self.drift,
             self.bench.reference,
             self.bench.error,
-            self._blames(values, nonfinite, cancelling),
+            blames.blames(self.bench, self.recipe, self.names, self.drift.rms, values, nonfinite, cancelling),
             nonfinite,
-            requested,
-            tuple(result),
-            gathered,
+            accepted,
+            tuple(sets),
+            drift_parts,
             parts.wavelengths(self.bench),
             cancelling,
         )
 
     def _values(self) -> dict[shares.Coalition, float]:
         """Return the mean square drift of every coalition of stages, nan where a score is not finite."""
-        some = [shares.alone(self.recipe, self.names, names) for names in self.coalitions]
-        drifts = self.bench.drifts(some, lambda share: self.progress(_SHARE_OF_WORK * share))
-        return {c: drift.rms**2 for c, drift in zip(self.coalitions, drifts, strict=True)}
-
-    def _nonfinite(self) -> NonfiniteScores:
-        """Let stage after stage round: the first with which a score is not finite is to blame."""
-        order = [stage for stage in recipes.STAGES if stage in self.names]
-        prefixes = [order[:count] for count in range(len(order) + 1)]
-        drifts = self.bench.drifts(shares.alone(self.recipe, self.names, some) for some in prefixes)
-        first = next(count for count, drift in enumerate(drifts) if drift.nonfinite)
-        repaired = self.bench.drifts(shares.without(self.recipe, [stage]) for stage in order)
-        good = (stage for stage, drift in zip(order, repaired, strict=True) if not drift.nonfinite)
-        return NonfiniteScores(order[first - 1] if first else "input", tuple(good))
-
-    def _blames(
-        self, values: Mapping[shares.Coalition, float], nonfinite: NonfiniteScores | None, cancelling: float
-    ) -> tuple[Blame, ...]:
-        whole, results, nobody = self.drift.rms, dict[str, float](), frozenset[str]()
-        if values and whole:
-            results = {stage: value / whole**2 for stage, value in shares.shapley(values).items()}
-        stages, blames = self.recipe.stages(), []
-        for stage in shares.SHARED:
-            drifts = self.bench.drifts(
-                [
-                    shares.alone(self.recipe, self.names, [stage]),
-                    shares.without(self.recipe, {stage} & set(self.names)),
-                ]
-            )
-            left = drifts[1].rms
-            share = results.get(stage, math.nan if nonfinite or not whole else 0.0)
-            removed = 1.0 - left / whole if whole else math.nan
-            first = nonfinite is not None and stage in (nonfinite.first, *nonfinite.repaired_by)
-            overflows = first or (nonfinite is not None and drifts[0].nonfinite > 0)
-            cause = causes.cause(stage, overflows, cancelling, self.setting.head_dim)
-            blames.append(Blame(stage, stages[stage], drifts[0].rms, left, removed, share, cause))
-        if nonfinite and nonfinite.first == "input":
-            blames.append(Blame("input", stages["input"], math.nan, math.nan, math.nan, math.nan, "overflow"))
-        blames.sort(key=lambda one: _badness(one, nonfinite))
-        rest = values[nobody] / whole**2 if values and whole else math.nan
-        if rest >= _REST_SHOWN:
-            left = math.sqrt(values[nobody])
-            blames.append(Blame(REST, "float64", left, math.nan, math.nan, rest, "none"))
-        return tuple(blames)
-
-
-def _badness(one: Blame, nonfinite: NonfiniteScores | None) -> tuple[bool, float]:
-    """Sort key: the stage that loses scores first, then by share; equals stay in the order of stages."""
-    share = 0.0 if math.isnan(one.share) else round(one.share, _DIGITS)
-    return not (nonfinite and nonfinite.first == one.stage), -share
+        recipes_alone = [shares.alone(self.recipe, self.names, names) for names in self.coalitions]
+        drifts = self.bench.drifts(recipes_alone, lambda share: self.progress(_SHARE_OF_WORK * share))
+        return {names: drift.rms**2 for names, drift in zip(self.coalitions, drifts, strict=True)}

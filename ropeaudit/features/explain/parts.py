@@ -56,14 +56,14 @@ def gather(bench: Bench, recipe: Resolved) -> Parts:
     """Return the parts of a recipe's drift over the sampled heads."""
     table, heads = bench.table(recipe), bench.scene.sample.heads
     with mapping(run_metadata.threads()) as mapped:
-        results: list[Parts] = list(mapped(lambda head: _of_head(bench, recipe, table, head), heads))
-    for later in results[1:]:
-        results[0].merge(later)
-    return results[0]
+        by_head: list[Parts] = list(mapped(lambda head: _of_head(bench, recipe, table, head), heads))
+    for later in by_head[1:]:
+        by_head[0].merge(later)
+    return by_head[0]
 
 
 def wavelengths(bench: Bench) -> Array:
-    """Return the tokens of a full turn of every pair, inf for one that never turns. Shapes: -> (p,)."""
+    """Return the tokens of a full rotation of every pair, inf where it is not rotated. Shapes: -> (p,)."""
     rotations: Array = exact_scores.rotations_per_token(bench.scene.setting)[0]
     with np.errstate(divide="ignore"):
         return np.asarray(1.0 / rotations)
@@ -89,8 +89,16 @@ def _of_head(bench: Bench, recipe: Resolved, table: Table, head: int) -> Parts:
         parts.append((float(np.vdot(rest, rest)), float(np.vdot(rest, drift))))
         by_query = np.einsum("rc,rc->r", drift, drift)
         squares, products = np.array(parts).T
-        whole = float(by_query.sum())
-        return Parts(squares, products, by_query, norms, {head: whole}, whole, float(np.vdot(terms, terms)))
+        squared_drift = float(by_query.sum())
+        return Parts(
+            squares,
+            products,
+            by_query,
+            norms,
+            {head: squared_drift},
+            squared_drift,
+            float(np.vdot(terms, terms)),
+        )
 
 
 def _factors(bench: Bench, head: int, q: Array, k: Array) -> Sequence[tuple[Array, Array]]:

@@ -1,4 +1,4 @@
-"""The smallest set of stages that must be kept in a wider format, and what it costs.
+"""The smallest set of stages that must be in a wider format, and what it costs.
 
 The sets are searched by growing size. Of those of a size that meet the tolerance in float64, the one that
 meets it with the fewest float64 stages wins, then the one that leaves the least drift.
@@ -37,7 +37,7 @@ class DriftTolerance:
         return f"{self.column} <= {self.bound:.3g}" if self.column else "every score finite"
 
     def value(self, drift: Statistics, reference: Statistics) -> float:
-        """Return what the bound is on, in a drift."""
+        """Return the value of the column, in a drift."""
         if self.column == "drift_max":
             return drift.max
         rms = drift.rms
@@ -63,7 +63,7 @@ def parse(text: str) -> DriftTolerance:
 
 
 def tolerance(column: str, bound: float) -> DriftTolerance:
-    """Return a tolerance that somebody chose. Raises: UsageError, UnknownName."""
+    """Return a tolerance on a column. Raises: UsageError, UnknownName."""
     if column not in TOLERABLE:
         raise UnknownName("column of --tolerance", column, TOLERABLE)
     if not (math.isfinite(bound) and bound >= 0):
@@ -80,7 +80,7 @@ def usual(drift: Statistics) -> DriftTolerance:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Stages kept in wider formats, what drift that leaves, and what it costs.
+    """Stages in wider formats, what drift that leaves, and what it costs.
 
     removed: share of the RMS drift that is gone. table_bytes: cos and sin of all positions up to the last.
     multiply_bits: width of the widest multiplication that it widens, 0 if it widens none.
@@ -98,44 +98,47 @@ class RemedySearch:
     """The search for one recipe. positions: how many a table holds."""
 
     def __init__(
-        self, bench: Bench, recipe: Resolved, names: Sequence[str], requested: DriftTolerance, positions: int
+        self, bench: Bench, recipe: Resolved, names: Sequence[str], accepted: DriftTolerance, positions: int
     ) -> None:
         """Keep what is searched: `names` are the stages that can be widened."""
         self.bench, self.recipe, self.names = bench, recipe, names
-        self.requested, self.positions = requested, positions
-        (self.whole,) = bench.drifts([recipe])
+        self.accepted, self.positions = accepted, positions
+        (self.unchanged,) = bench.drifts([recipe])
 
     def run(self, progress: Callable[[float], None] = lambda share: None) -> list[Remedy]:
         """Return the best set of every size, up to the first that meets the tolerance.
 
         The empty set stands alone where the recipe meets it as it is.
         """
-        if self._meets(self.whole):
+        if self._meets(self.unchanged):
             return [self._remedy({})]
-        results: list[Remedy] = []
+        remedies: list[Remedy] = []
         for size in range(1, len(self.names) + 1):
             progress(0.0)
-            results.append(self._best(list(combinations(self.names, size))))
-            if results[-1].meets:
+            remedies.append(self._best(list(combinations(self.names, size))))
+            if remedies[-1].meets:
                 break
-        return results
+        return remedies
 
     def _best(self, sets: Sequence[tuple[str, ...]]) -> Remedy:
-        exact = self.bench.drifts(shares.without(self.recipe, some) for some in sets)
+        exact = self.bench.drifts(shares.without(self.recipe, stages) for stages in sets)
         order = sorted(range(len(sets)), key=lambda i: _size(exact[i]))
         meeting = [i for i in order if self._meets(exact[i])]
         if meeting:
             remedies = [self._narrowest(sets[i], self._meets) for i in meeting[:_MOST_SETS]]
             return min(remedies, key=lambda r: (_doubles(r.widths), _size(r.drift)))
-        nonfinite, least = _size(exact[order[0]])
-        return self._narrowest(sets[order[0]], lambda drift: _size(drift) <= (nonfinite, least * _ALIKE))
+        least_nonfinite, least = _size(exact[order[0]])
+        return self._narrowest(
+            sets[order[0]], lambda drift: _size(drift) <= (least_nonfinite, least * _ALIKE)
+        )
 
     def _narrowest(self, stages: Sequence[str], enough: Callable[[Statistics], bool]) -> Remedy:
         """Return a set in the narrowest formats with which its drift is small enough."""
         narrow = [s for s in stages if any(f.precision < FP32.precision for f in self._formats(s))]
-        for stored in range(len(narrow), 0, -1):
+        for count in range(len(narrow), 0, -1):
             tries = [
-                {s: FP32 if s in some else FP64 for s in stages} for some in combinations(narrow, stored)
+                {s: FP32 if s in in_float32 else FP64 for s in stages}
+                for in_float32 in combinations(narrow, count)
             ]
             drifts = self.bench.drifts(shares.widened(self.recipe, widths) for widths in tries)
             good = [i for i, drift in enumerate(drifts) if enough(drift)]
@@ -146,7 +149,7 @@ class RemedySearch:
     def _remedy(self, widths: Mapping[str, Format]) -> Remedy:
         variant = shares.widened(self.recipe, widths)
         (drift,) = self.bench.drifts([variant])
-        removed = 1.0 - drift.rms / self.whole.rms if self.whole.rms else math.nan
+        removed = 1.0 - drift.rms / self.unchanged.rms if self.unchanged.rms else math.nan
         held = variant.table or variant.trig
         numbers = self.positions * self.bench.scene.setting.pairs * 2
         multiplies = [widths[stage].storage_bits for stage in widths if stage in _MULTIPLIES]
@@ -160,14 +163,14 @@ class RemedySearch:
         )
 
     def _meets(self, drift: Statistics) -> bool:
-        return self.requested.met_by(drift, self.bench.reference)
+        return self.accepted.met_by(drift, self.bench.reference)
 
     def _formats(self, stage: str) -> tuple[Format, ...]:
         return shares.formats(self.recipe, stage)
 
 
 def _size(drift: Statistics) -> tuple[int, float]:
-    """How bad a drift is: scores lost first."""
+    """Return how bad a drift is: nonfinite scores first, then its RMS."""
     return drift.nonfinite, 0.0 if drift.nonfinite else drift.rms
 
 

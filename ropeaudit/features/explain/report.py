@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropeaudit.audits.records import ratio
-from ropeaudit.features.explain.analysis import REST as FLOAT64
 from ropeaudit.features.explain.analysis import Explanation
+from ropeaudit.features.explain.blames import REST as FLOAT64
 from ropeaudit.features.explain.remedies import USUAL_SHARE, Remedy
 from ropeaudit.features.explain.rows import COLUMNS, KINDS, SCHEMA, own_columns, rows
 from ropeaudit.recipes import STAGES
@@ -167,7 +167,7 @@ def _search(results: Sequence[Explanation]) -> str:
 
 
 def frequencies(one: Explanation) -> str:
-    """Say whether the fast, positional frequencies suffer or the slow, semantic ones.
+    """Return whether the fast, positional frequencies suffer or the slow, semantic ones.
 
     Fast: a full turn takes fewer tokens than there are positions. Source: arXiv 2410.06205.
     """

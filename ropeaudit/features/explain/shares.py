@@ -28,10 +28,10 @@ SHARED = tuple(stage for stage in STAGES if stage not in ("input", "softmax"))
 
 def formats(recipe: Resolved, stage: str) -> tuple[Format, ...]:
     """Return the formats of a stage: computed and stored, one alone, or none."""
-    result = getattr(recipe, stage)
-    if result is None:
+    stage_formats = getattr(recipe, stage)
+    if stage_formats is None:
         return ()
-    return result if isinstance(result, tuple) else (result,)
+    return stage_formats if isinstance(stage_formats, tuple) else (stage_formats,)
 
 
 def widened(recipe: Resolved, stages: Mapping[str, Format]) -> Resolved:
@@ -41,9 +41,9 @@ def widened(recipe: Resolved, stages: Mapping[str, Format]) -> Resolved:
     """
     changes: dict[str, Any] = {}
     for stage, wide in stages.items():
-        results = tuple(wide if wide.precision > f.precision else f for f in formats(recipe, stage))
-        if results:
-            changes[stage] = results if isinstance(getattr(recipe, stage), tuple) else results[0]
+        stage_formats = tuple(wide if wide.precision > f.precision else f for f in formats(recipe, stage))
+        if stage_formats:
+            changes[stage] = stage_formats if isinstance(getattr(recipe, stage), tuple) else stage_formats[0]
     return replace(recipe, **changes)
 
 
@@ -61,19 +61,20 @@ def players(recipe: Resolved, positions: Positions) -> list[str]:
     """Return the stages that can round: not those in float64, nor a position stage that is exact."""
     exact = positions.astype(np.float64)
     with np.errstate(over="ignore"):
-        whole = bool((round_to(exact, recipe.position) == exact).all())
+        positions_exact = bool((round_to(exact, recipe.position) == exact).all())
     return [
         stage
         for stage in SHARED
-        if any(fmt is not FP64 for fmt in formats(recipe, stage)) and not (stage == "position" and whole)
+        if any(fmt is not FP64 for fmt in formats(recipe, stage))
+        and not (stage == "position" and positions_exact)
     ]
 
 
 def coalitions(names: Iterable[str]) -> Iterator[Coalition]:
     """Yield every subset, by growing size."""
-    some = list(names)
-    for size in range(len(some) + 1):
-        yield from map(frozenset, combinations(some, size))
+    stages = list(names)
+    for size in range(len(stages) + 1):
+        yield from map(frozenset, combinations(stages, size))
 
 
 def shapley(values: Mapping[Coalition, float]) -> dict[str, float]:
@@ -81,16 +82,18 @@ def shapley(values: Mapping[Coalition, float]) -> dict[str, float]:
 
     values: what each coalition is worth; nan makes the values of all that it bears on nan.
 
-    >>> found = shapley({frozenset(s): v for s, v in [("", 0.0), ("a", 1.0), ("b", 2.0), ("ab", 5.0)]})
-    >>> found["a"], found["b"]
+    >>> parts = shapley({frozenset(s): v for s, v in [("", 0.0), ("a", 1.0), ("b", 2.0), ("ab", 5.0)]})
+    >>> parts["a"], parts["b"]
     (2.0, 3.0)
     """
     everybody = max(values, key=len)
-    count, result = len(everybody), {}
+    count, shapley_values = len(everybody), {}
     for player in everybody:
         total = 0.0
-        for some, value in values.items():
-            if player not in some:
-                total += (values[some | {player}] - value) / (count * math.comb(count - 1, len(some)))
-        result[player] = total
-    return result
+        for coalition, value in values.items():
+            if player not in coalition:
+                total += (values[coalition | {player}] - value) / (
+                    count * math.comb(count - 1, len(coalition))
+                )
+        shapley_values[player] = total
+    return shapley_values

@@ -52,9 +52,9 @@ def rows(
     model's dtype, else one for each: hf, hf_bf16. Raises: NotEmulated.
     """
     thetas = exact_frequencies.frequencies(setting)
-    stored = _stored(setting, formats, recipes)
+    recipe_numbers = _recipe_numbers(setting, formats, recipes)
     merged = {f"shared_position_{fmt.short}": first_shared_position(fmt) for fmt in formats}
-    results = []
+    table = []
     for i, theta in enumerate(thetas):
         with precise():
             wavelength = float(2 * PI / theta) if theta else math.inf
@@ -63,20 +63,20 @@ def rows(
         row |= {"maximum": maximum, "angle_at_maximum": angle}
         row |= {f"shared_{fmt.short}": first_shared_angle(theta, fmt) for fmt in formats}
         row |= merged
-        for name, (values, meant) in stored.items():
+        for name, (values, meant) in recipe_numbers.items():
             row |= {name: float(values[i]), f"{name}_error": _relative(meant[i], theta)}
-        results.append(row)
-    return results
+        table.append(row)
+    return table
 
 
-def headline(results: Sequence[Row], formats: Sequence[Format]) -> str:
+def headline(table: Sequence[Row], formats: Sequence[Format]) -> str:
     """Return the finding in a sentence: which turns are never completed, and where angles coincide."""
-    if not results:
+    if not table:
         return "No pair is rotated."
-    unfinished = sum(row["wavelength"] > row["maximum"] for row in results)
-    first = {fmt.short: min(row[f"shared_{fmt.short}"] for row in results) for fmt in formats}
+    unfinished = sum(row["wavelength"] > row["maximum"] for row in table)
+    first = {fmt.short: min(row[f"shared_{fmt.short}"] for row in table) for fmt in formats}
     places = ", ".join(f"{position} in {name}" for name, position in first.items())
-    text = f"{unfinished} of {len(results)} pairs turn less than once up to the maximum position"
+    text = f"{unfinished} of {len(table)} pairs turn less than once up to the maximum position"
     return f"{text}; neighbouring positions first share an angle at {places}." if places else f"{text}."
 
 
@@ -116,9 +116,9 @@ def first_shared_angle(theta: Decimal, fmt: Format) -> int:
         if first and _step(exact * (first - 1), spacing, start) == _step(exact * first, spacing, start):
             return min(first - 1, past)
         count = math.floor(end / exact) - first  # pairs of neighbours that lie in [start, end]
-        results = _first_in_cell(exact / spacing, first)
-        if count > 0 and results is not None and results < first + count:
-            return min(results, past)
+        first_pair = _first_in_cell(exact / spacing, first)
+        if count > 0 and first_pair is not None and first_pair < first + count:
+            return min(first_pair, past)
         spacing, start = 2 * spacing, end
 
 
@@ -152,12 +152,12 @@ def _first_in_cell(step: Fraction, first: int) -> int | None:
     """
     a, m = step.numerator, step.denominator
     at = (2 * a * first + m) % (4 * m)
-    results = []
+    candidates = []
     for low, high in ((0, 2 * m - 2 * a), (2 * m + 1, 4 * m - 2 * a - 1)):
         if low <= high:
             more = _first_residue(2 * a, 4 * m, (low - at) % (4 * m), high - low)
-            results += [] if more is None else [first + more]
-    return min(results, default=None)
+            candidates += [] if more is None else [first + more]
+    return min(candidates, default=None)
 
 
 def _first_residue(a: int, m: int, low: int, width: int) -> int | None:
@@ -176,19 +176,19 @@ def _first_residue(a: int, m: int, low: int, width: int) -> int | None:
     return None if rotations is None else -(-(low + m * rotations) // a)
 
 
-def _stored(
+def _recipe_numbers(
     setting: RopeSetting, formats: Sequence[Format], recipes: Sequence[Recipe]
 ) -> dict[str, tuple[Array, list[Decimal]]]:
     """Return name -> the numbers that a recipe stores, and the frequencies that they stand for."""
-    results = {}
+    numbers = {}
     for recipe in recipes:
         resolved = [(fmt, recipe.resolve(fmt)) for fmt in formats]
-        same = len({stored.frequency for _, stored in resolved}) == 1
-        for fmt, stored in resolved[: 1 if same else None]:
-            values = _values(stored, setting)
+        same = len({resolved_recipe.frequency for _, resolved_recipe in resolved}) == 1
+        for fmt, resolved_recipe in resolved[: 1 if same else None]:
+            values = _values(resolved_recipe, setting)
             name = recipe.name if same else f"{recipe.name}_{fmt.short}"
-            results[name] = values, _meant(values, stored, setting)
-    return results
+            numbers[name] = values, _meant(values, resolved_recipe, setting)
+    return numbers
 
 
 def _values(recipe: Resolved, setting: RopeSetting) -> Array:
@@ -198,7 +198,7 @@ def _values(recipe: Resolved, setting: RopeSetting) -> Array:
 
 
 def _meant(values: Array, recipe: Resolved, setting: RopeSetting) -> list[Decimal]:
-    """The frequencies that stored numbers stand for. Shapes: (p,) -> (p,)."""
+    """Return the frequencies that stored numbers stand for. Shapes: (p,) -> (p,)."""
     form, decimals = recipe.recipe.frequency_form, [Decimal(value) for value in values.tolist()]
     with precise():
         if form == "divide":
@@ -209,8 +209,8 @@ def _meant(values: Array, recipe: Resolved, setting: RopeSetting) -> list[Decima
     return decimals
 
 
-def _relative(results: Decimal, theta: Decimal) -> float:
-    if theta == 0 or not results.is_finite():
-        return 0.0 if results == theta else math.inf
+def _relative(value: Decimal, theta: Decimal) -> float:
+    if theta == 0 or not value.is_finite():
+        return 0.0 if value == theta else math.inf
     with precise():
-        return float((results - theta) / theta)
+        return float((value - theta) / theta)

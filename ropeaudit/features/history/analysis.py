@@ -68,21 +68,21 @@ class History:
 def histories(call: AuditCall, dtypes: Sequence[Format]) -> list[tuple[str, AuditCall]]:
     """Return what is called before: how it differs, and the call."""
     dtype, first, length = call
-    whole = max(first, 0) + length  # positions from 0
-    results = [("the same call", call)]
+    until_now = max(first, 0) + length  # positions from 0
+    calls = [("the same call", call)]
     for other in dtypes:
         if other is not dtype:
-            results.append(("another dtype", AuditCall(other, first, length)))
-            if first > 0 and whole <= _LONGEST:
-                results.append(("another dtype from 0", AuditCall(other, 0, whole)))
-    results += [
+            calls.append(("another dtype", AuditCall(other, first, length)))
+            if first > 0 and until_now <= _LONGEST:
+                calls.append(("another dtype from 0", AuditCall(other, 0, until_now)))
+    calls += [
         ("longer", AuditCall(dtype, first, 2 * length)),
         ("shorter", AuditCall(dtype, first, max(1, length // 2))),
     ]
-    results.append(("another offset", AuditCall(dtype, first + _FURTHER, length)))
-    if first > 0 and whole <= _LONGEST:
-        results.append(("from 0", AuditCall(dtype, 0, whole)))
-    return results
+    calls.append(("another offset", AuditCall(dtype, first + _FURTHER, length)))
+    if first > 0 and until_now <= _LONGEST:
+        calls.append(("from 0", AuditCall(dtype, 0, until_now)))
+    return calls
 
 
 def run(
@@ -92,51 +92,51 @@ def run(
     offsets: Sequence[int],
     progress: Callable[[float], None] = lambda share: None,
 ) -> Iterator[History]:
-    """Yield what was found, case by case, implementation by implementation, dtype by dtype, offset by offset.
+    """Yield the histories, case by case, implementation by implementation, dtype by dtype, offset by offset.
 
     Raises: UsageError, UnknownName, MissingPackage, BadShape.
     """
     chosen = [third_party.implementation(name) for name in names]
     for case in cases:
         case.check(offsets)
-    work = [(c, one, d, o) for c in cases for one in chosen for d in dtypes for o in offsets]
-    for done, (case, one, dtype, offset) in enumerate(work):
+    work = [(c, i, d, o) for c in cases for i in chosen for d in dtypes for o in offsets]
+    for done, (case, tested, dtype, offset) in enumerate(work):
         length = 256 if case.seq_len is None else case.seq_len
         positions_fit([offset, offset + _FURTHER, offset + length], length)
         setting = case.setting(length)
         if case.layout is None and case.model is None and case.config is None:
-            setting = replace(setting, layout=one.layouts[0])
+            setting = replace(setting, layout=tested.layouts[0])
         progress(done / len(work))
-        yield from _one(one, setting, AuditCall(dtype, offset, length), dtypes)
+        yield from _histories_of(tested, setting, AuditCall(dtype, offset, length), dtypes)
 
 
-def _one(
-    one: Implementation, setting: RopeSetting, call: AuditCall, dtypes: Sequence[Format]
+def _histories_of(
+    tested: Implementation, setting: RopeSetting, call: AuditCall, dtypes: Sequence[Format]
 ) -> Iterator[History]:
-    """Make one call on a fresh instance, and after each history."""
-    refused = implementation.refusal(one, setting, call.dtype)
-    if not refused and not isinstance(one, Reusable):
+    """Yield how one call differs after each history from the same on a fresh instance."""
+    refused = implementation.refusal(tested, setting, call.dtype)
+    if not refused and not isinstance(tested, Reusable):
         refused = "its instances cannot be called again"
     fresh: FloatArray | None = None
     for kind, before in histories(call, dtypes):
         difference, reason = np.nan, refused
-        if not reason and isinstance(one, Reusable):
+        if not reason and isinstance(tested, Reusable):
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     if fresh is None:
-                        fresh = _called(one.instance(setting, call.dtype), setting, call)
-                    instance = one.instance(setting, call.dtype)
-                    reason = one.refuses(setting, before.dtype)
+                        fresh = _rotated(tested.instance(setting, call.dtype), setting, call)
+                    instance = tested.instance(setting, call.dtype)
+                    reason = tested.refuses(setting, before.dtype)
                     if not reason:
-                        _called(instance, setting, before)
-                        difference = _difference(_called(instance, setting, call), fresh)
+                        _rotated(instance, setting, before)
+                        difference = _difference(_rotated(instance, setting, call), fresh)
             except Exception as error:  # whatever other people's code raises is a finding
                 reason = implementation.one_line(error)
-        yield History(one.name, one.version, setting, call, kind, before, float(difference), reason)
+        yield History(tested.name, tested.version, setting, call, kind, before, float(difference), reason)
 
 
-def _called(rotate: Rotation, setting: RopeSetting, call: AuditCall) -> FloatArray:
+def _rotated(rotate: Rotation, setting: RopeSetting, call: AuditCall) -> FloatArray:
     """Call an instance with the same numbers in every dtype. Shapes: -> (h, s, d)."""
     shape = (_HEADS, call.length, setting.head_dim)
     x = round_to(np.random.default_rng(0).standard_normal(shape), call.dtype).astype(call.dtype.carrier)
@@ -144,9 +144,9 @@ def _called(rotate: Rotation, setting: RopeSetting, call: AuditCall) -> FloatArr
     return rotate(x, positions, call.dtype).astype(np.float64)
 
 
-def _difference(results: FloatArray, fresh: FloatArray) -> float:
+def _difference(after: FloatArray, fresh: FloatArray) -> float:
     """Return the largest difference; nan equals nan. Shapes: (h, s, d) twice."""
-    same = (results == fresh) | (np.isnan(results) & np.isnan(fresh))
+    same = (after == fresh) | (np.isnan(after) & np.isnan(fresh))
     with np.errstate(invalid="ignore"):
-        apart = np.abs(np.where(same, 0.0, results - fresh))
-    return float(np.where(np.isnan(apart), np.inf, apart).max())
+        difference = np.abs(np.where(same, 0.0, after - fresh))
+    return float(np.where(np.isnan(difference), np.inf, difference).max())

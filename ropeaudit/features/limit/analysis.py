@@ -1,9 +1,9 @@
 """Up to which offset a subject meets a tolerance, and which is the first at which it does not.
 
 Drift does not grow steadily with the offset: a rounding may be exact at one offset and not at the next, and
-positions that collapse at one offset may come apart again at another. So that no offset up to one fails is
+positions that collapse at one offset may differ again at another. So that no offset up to one fails is
 proved only where an a-priori bound covers it or every offset was measured. Where they are too many, those
-were measured that are likely to fail, and no more is said than that.
+were measured that are likely to fail, and no more is claimed than that.
 Letters: h heads, s positions, d head_dim. Offsets and positions in tokens.
 """
 
@@ -149,7 +149,7 @@ class _CaseLimits:
     def limits(
         self, tolerances: Sequence[Tolerance], most: int, progress: Callable[[float], None]
     ) -> list[Limit]:
-        """Return the limits: each is searched with up to `most` offsets, and judged by all that are measured."""
+        """Return the limits: each is searched with up to `most` offsets and judged by all measured ones."""
         bounds: list[int | None] = []
         for accepted in tolerances:
 

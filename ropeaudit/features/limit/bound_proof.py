@@ -1,7 +1,7 @@
 """Up to which offset an a-priori bound proves a tolerance, without a measurement there.
 
 Where the offset changes the frequencies (--length shifted) there are regimes: ranges of offsets that share
-them. A bound speaks of one regime; a proof goes through them from offset 0 up.
+them. A bound covers one regime; a proof goes through them from offset 0 up.
 """
 
 from __future__ import annotations

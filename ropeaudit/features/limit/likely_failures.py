@@ -1,4 +1,4 @@
-"""Which offsets are likely to drift most, told from the angles alone: no score is formed.
+"""Which offsets are likely to drift most, estimated from the angles alone: no score is formed.
 
 Scores of a sequence depend on how the errors of its angles differ from position to position. Their variance
 over the positions of the sequence, summed over the pairs, ranks offsets as RMS drift does, and costs

@@ -1,4 +1,4 @@
-"""What is known of a tolerance at offsets from 0 up: what is proved, and apart from it what was measured."""
+"""What is known of a tolerance at offsets from 0 up: what is proved, and separately what was measured."""
 
 from __future__ import annotations
 

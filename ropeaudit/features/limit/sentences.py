@@ -1,4 +1,4 @@
-"""What is known of limits, in sentences: no more is said than was measured or proved.
+"""What is known of limits, in sentences: no more is claimed than was measured or proved.
 
 "meets", "holds" and "fails" are said of offsets that were measured or proved; of others it is said
 that no failure was seen, and in how many.

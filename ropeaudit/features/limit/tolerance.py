@@ -1,4 +1,4 @@
-"""The worst value of a column that is accepted: what `ropeaudit limit` asks of every offset."""
+"""The worst value of a column that is accepted: what `ropeaudit limit` requires of every offset."""
 
 from __future__ import annotations
 

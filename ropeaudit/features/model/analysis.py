@@ -78,16 +78,14 @@ class ModelAudit:
             target = Path(self.save)
             if target.suffix != ".safetensors" or _no_file(target) or not target.absolute().parent.is_dir():
                 raise UsageError(f"--save-qk {self.save!r} is not a file in a folder; try q.safetensors")
-        stored = sum(path.stat().st_size for path in self.folder.files)
+        weights = sum(path.stat().st_size for path in self.folder.files)
         vocabulary = int(self.folder.text.get("vocab_size") or 0)
         logits = 8 * len(self.tokens.ids) * vocabulary * (len(self.offsets) + 6)
         try:
-            fits(4 * stored + logits)  # weights of 2 bytes become 8
+            fits(4 * weights + logits)  # weights of 2 bytes become 8
         except BadShape as error:
-            reported = str(error).partition(";")[0]
-            raise BadInput(
-                f"{str(self.folder.path)!r}: {reported}; give a smaller model or --tokens"
-            ) from None
+            reason = str(error).partition(";")[0]
+            raise BadInput(f"{str(self.folder.path)!r}: {reason}; give a smaller model or --tokens") from None
 
     @property
     def layout(self) -> str:
@@ -107,7 +105,7 @@ class ModelAudit:
             progress(done / total)
 
         runner = Runner(load.load(self.folder, FP64), self.layout, wide=True)
-        truths, causes = self._reference(runner, step)
+        references, causes = self._reference(runner, step)
         self.narrow = sorted(runner.narrow)
         del runner
         for fmt in self.dtypes:
@@ -115,9 +113,9 @@ class ModelAudit:
             base = runner.run(self.tokens.ids, 0)
             step()
             for offset in self.offsets:
-                result = runner.run(self.tokens.ids, offset)
+                shifted = runner.run(self.tokens.ids, offset)
                 step()
-                yield self._judged(fmt, offset, runner, (base, result), truths, causes[offset])
+                yield self._compared(fmt, offset, runner, (base, shifted), references, causes[offset])
 
     def _reference(self, runner: Runner, step: Callable[[], None]) -> tuple[dict[int, Any], dict[int, str]]:
         """Return the float64 logits at every offset, and at 0, and what in the model a shift changes."""
@@ -130,45 +128,45 @@ class ModelAudit:
         step()
         logits, causes = {0: base.logits}, {}
         for offset in self.offsets:
-            result = runner.run(self.tokens.ids, offset)
+            shifted = runner.run(self.tokens.ids, offset)
             step()
-            logits[offset], causes[offset] = result.logits, "other"
+            logits[offset], causes[offset] = shifted.logits, "other"
             masks = (
-                [base.layers[n].visible for n in result.layers],
-                [one.visible for one in result.layers.values()],
+                [base.layers[n].visible for n in shifted.layers],
+                [layer.visible for layer in shifted.layers.values()],
             )
             if not all(np.array_equal(a, b) for a, b in zip(*masks, strict=True)):
                 causes[offset] = "mask"
-            if differ(base.lookups, result.lookups):
+            if differ(base.lookups, shifted.lookups):
                 causes[offset] = "learned positions"
-            if differ(base.frequencies, result.frequencies):
+            if differ(base.frequencies, shifted.frequencies):
                 causes[offset] = "frequencies"
         return logits, causes
 
-    def _judged(
+    def _compared(
         self,
         fmt: Format,
         offset: int,
         runner: Runner,
         passes: tuple[Pass, Pass],
-        truths: dict[int, Any],
+        references: dict[int, Any],
         cause: str,
     ) -> Shifted:
         from ropeaudit.features.model.logits import compare
 
-        base, result = passes
-        change = compare(base.logits, result.logits, truths[0], truths[offset], self.tokens.ids)
+        base, shifted = passes
+        change = compare(base.logits, shifted.logits, references[0], references[offset], self.tokens.ids)
         heads = [
             head
-            for layer, seen in sorted(result.layers.items())
+            for layer, seen in sorted(shifted.layers.items())
             for head in layers.drifts(layer, base.layers[layer], seen, runner.pairs(layer))
         ]
-        verdict = judge(change, offset)
-        message = cause if verdict == "structure" else "none" if verdict == "none" else "rounding"
-        return Shifted(fmt, offset, change, heads, verdict, message)
+        verdict = verdict_of(change, offset)
+        named_cause = cause if verdict == "structure" else "none" if verdict == "none" else "rounding"
+        return Shifted(fmt, offset, change, heads, verdict, named_cause)
 
 
-def judge(change: Change, offset: int) -> str:
+def verdict_of(change: Change, offset: int) -> str:
     """Return the verdict, one word of `VERDICTS`."""
     if change.nonfinite:
         return "overflow"
@@ -183,23 +181,23 @@ def _no_file(target: Path) -> bool:
     return target.exists() and not target.is_file()
 
 
-def save(path: str, results: Pass, runner: Runner) -> None:
-    """Write q and k of all layers, as they are before RoPE turns them, for `shift --qk`.
+def save(path: str, base: Pass, runner: Runner) -> None:
+    """Write q and k of all layers, as they are before RoPE rotates them, for `shift --qk`.
 
     They are the float64 run's, rotated back; q (layers, h, s, d), k (layers, g, s, d). Raises: BadInput.
     """
     import safetensors.numpy as safetensors
 
     parts: dict[str, list[Any]] = {"q": [], "k": []}
-    for layer, seen in sorted(results.layers.items()):
+    for layer, seen in sorted(base.layers.items()):
         pairs = runner.pairs(layer)
-        parts["q"].append(pairs.unturned(seen.q))
-        parts["k"].append(pairs.unturned(seen.k))
+        parts["q"].append(pairs.rotated_back(seen.q))
+        parts["k"].append(pairs.rotated_back(seen.k))
     if not parts["q"] or len({(q.shape, k.shape) for q, k in zip(parts["q"], parts["k"], strict=True)}) > 1:
         raise BadInput(f"--save-qk {path!r}: layers have no q and k of one shape; leave it out")
     try:
         atomic_files.write(
-            Path(paths.behind(path)), safetensors.save({k: np.stack(one) for k, one in parts.items()})
+            Path(paths.behind(path)), safetensors.save({k: np.stack(arrays) for k, arrays in parts.items()})
         )
     except OSError as error:
         raise BadInput(f"--save-qk {path!r} cannot be written: {error.strerror or error}") from None

@@ -22,7 +22,7 @@ class _RequestedDtype(TorchFunctionMode):
         return func(*args, **_wider(kwargs))
 
 
-class Wide(TorchDispatchMode):
+class Float64Mode(TorchDispatchMode):
     """Answers float32 with float64 in every operation. narrow: operations that gave something else yet."""
 
     def __init__(self) -> None:
@@ -32,8 +32,8 @@ class Wide(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **_wider(kwargs))
-        for one in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(one, torch.Tensor) and one.is_floating_point() and one.dtype != torch.float64:
+        for value in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64:
                 self.narrow.add(str(func))
         return result
 
@@ -46,9 +46,9 @@ def _wider(kwargs: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def wide() -> Iterator[Wide]:
-    """Within the block float32 becomes float64; the mode that is returned knows what did not."""
-    before, mode = torch.get_default_dtype(), Wide()
+def wide() -> Iterator[Float64Mode]:
+    """Yield a mode in which float32 becomes float64; it knows what did not."""
+    before, mode = torch.get_default_dtype(), Float64Mode()
     torch.set_default_dtype(torch.float64)
     try:
         with _RequestedDtype(), mode:
@@ -72,11 +72,11 @@ def widen(model: Any) -> list[str]:
     Their float32 values are kept: shift-invariant, but not the exact ones.
     """
     model.double()
-    stored = []
+    narrow_names = []
     for name, module in rotaries(model).items():
         try:
             with wide():
                 model.set_submodule(name, type(module)(module.config))
         except Exception:  # whatever another constructor needs
-            stored.append(name)
-    return stored
+            narrow_names.append(name)
+    return narrow_names

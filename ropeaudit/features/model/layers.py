@@ -45,14 +45,14 @@ class RotatedPairs:
             return part[..., ::2], part[..., 1::2]
         return part[..., :p], part[..., p:]
 
-    def unturned(self, x: Array) -> Array:
+    def rotated_back(self, x: Array) -> Array:
         """Return x as it was before RoPE at positions 0 ... s-1. Shapes: (h, s, d) -> (h, s, d)."""
         angles = np.arange(x.shape[-2])[:, None] * self.frequencies
         cos, sin = np.cos(angles) / self.factor, np.sin(angles) / self.factor
-        result = x.copy()
-        (a, b), (first, second) = self.split(x), self.split(result)
+        x_before = x.copy()
+        (a, b), (first, second) = self.split(x), self.split(x_before)
         first[...], second[...] = a * cos + b * sin, b * cos - a * sin
-        return result
+        return x_before
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,25 +109,25 @@ class Capture:
 def _array(x: Any) -> Array:
     import torch
 
-    result: Array = x.detach().to("cpu", torch.float64).numpy().copy()
-    return result
+    array: Array = x.detach().to("cpu", torch.float64).numpy().copy()
+    return array
 
 
 def _visible(mask: Any, size: int) -> NDArray[np.bool_]:
-    """The scores that a query sees. mask: added to them, or true where it sees."""
+    """Return the scores that a query sees. mask: added to them, or true where it sees."""
     if mask is None:
         return np.tril(np.ones((size, size), np.bool_))
     import torch
 
     plane = mask[0, 0, :, :size]
-    result: NDArray[np.bool_] = (plane if plane.dtype == torch.bool else plane > -1).cpu().numpy().copy()
-    return result
+    visible: NDArray[np.bool_] = (plane if plane.dtype == torch.bool else plane > -1).cpu().numpy().copy()
+    return visible
 
 
 def _attend(
     module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, dropout: float = 0.0, **_: Any
 ) -> Any:
-    """Plain attention, for models that have no function of their own."""
+    """Return plain attention, for models that have no function of their own."""
     import torch
 
     groups = query.shape[1] // key.shape[1]
@@ -139,7 +139,7 @@ def _attend(
 
 def drifts(layer: int, base: LayerVectors, shifted: LayerVectors, pairs: RotatedPairs) -> list[HeadDrift]:
     """Compare a layer's scores before and after a shift, head by head, in float64."""
-    results = []
+    head_drifts = []
     heads, groups = base.q.shape[0], base.k.shape[0]
     with np.errstate(invalid="ignore", over="ignore"):
         for head in range(heads):
@@ -150,7 +150,7 @@ def drifts(layer: int, base: LayerVectors, shifted: LayerVectors, pairs: Rotated
                 np.where(base.visible, (rotated_q - q) @ rotated_k.T + q @ (rotated_k - k).T, 0) * base.scale
             )
             norms = [np.hypot(*pairs.split(x)).mean(axis=0) for x in (q, k)]
-            results.append(
+            head_drifts.append(
                 HeadDrift(
                     layer,
                     head,
@@ -164,11 +164,11 @@ def drifts(layer: int, base: LayerVectors, shifted: LayerVectors, pairs: Rotated
                     _wavelength(pairs.frequencies),
                 )
             )
-    return results
+    return head_drifts
 
 
 def _by_pair(q: Array, k: Array, rotated_q: Array, rotated_k: Array, pairs: RotatedPairs) -> Array:
-    """RMS, over all q and k, of every pair's part of the change of q·k. Shapes: (s, d) -> (p,).
+    """Return the RMS, over all q and k, of every pair's part of the change of q·k. Shapes: (s, d) -> (p,).
 
     The change (q' - q)·k' + q·(k' - k) is a product of 4 columns, whose norm their Gram matrices tell.
     """

@@ -1,6 +1,6 @@
 """A causal language model from a local folder; nothing is downloaded.
 
-No code of the folder is executed unless that is asked for.
+No code of the folder is executed unless that is requested.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def load(folder: Folder, dtype: Format) -> Any:
     with quiet():
         from transformers import AutoModelForCausalLM
 
-        listen(_unset)  # it has to be known by name before a model can be told to use it
+        listen(_unset)  # it has to be known by name before a model can be set to use it
         make: Any = AutoModelForCausalLM.from_pretrained
         given = {
             "dtype": torch_arrays.dtype(dtype),

@@ -42,51 +42,51 @@ class Change:
     shifted_loss_sum: float = 0.0
 
     def rms(self, squares: float) -> float:
-        """The root of a mean over all logits."""
+        """Return the root of a mean over all logits."""
         return math.nan if self.nonfinite or not self.count else math.sqrt(squares / self.count)
 
     def defined(self, value: float) -> float:
-        """A value, or nan where some logit is not finite."""
+        """Return a value, or nan where some logit is not finite."""
         return math.nan if self.nonfinite else value
 
 
 def compare(base: Any, shifted: Any, reference_base: Any, reference_shifted: Any, ids: list[int]) -> Change:
     """Compare logits of the same tokens at two places, in float64. Shapes: four of (s, v)."""
-    result = Change()
+    change = Change()
     targets = torch.tensor(ids)
     for start in range(0, base.shape[0], _ROWS):
         rows = slice(start, start + _ROWS)
-        four = [one[rows].double() for one in (base, shifted, reference_base, reference_shifted)]
-        _gather(result, *four)
-        _losses(result, four[0], four[1], targets[start + 1 : start + _ROWS + 1])
-    return result
+        four = [logits[rows].double() for logits in (base, shifted, reference_base, reference_shifted)]
+        _gather(change, *four)
+        _losses(change, four[0], four[1], targets[start + 1 : start + _ROWS + 1])
+    return change
 
 
-def _gather(results: Change, a: Any, b: Any, exact_a: Any, exact_b: Any) -> None:
+def _gather(total: Change, a: Any, b: Any, exact_a: Any, exact_b: Any) -> None:
     change, structural = b - a, exact_b - exact_a
-    results.count += change.numel()
-    results.tokens += change.shape[0]
-    results.nonfinite += int((~torch.isfinite(a)).sum() + (~torch.isfinite(b)).sum())
+    total.count += change.numel()
+    total.tokens += change.shape[0]
+    total.nonfinite += int((~torch.isfinite(a)).sum() + (~torch.isfinite(b)).sum())
     for name, values in (
         ("", change),
         ("structural_", structural),
         ("precision_", change - structural),
         ("reference_", exact_a),
     ):
-        setattr(results, f"{name}largest", max(getattr(results, f"{name}largest"), float(values.abs().max())))
-        setattr(results, f"{name}squares", getattr(results, f"{name}squares") + float((values**2).sum()))
-    results.error_squares += float(((b - exact_b) ** 2).sum())
+        setattr(total, f"{name}largest", max(getattr(total, f"{name}largest"), float(values.abs().max())))
+        setattr(total, f"{name}squares", getattr(total, f"{name}squares") + float((values**2).sum()))
+    total.error_squares += float(((b - exact_b) ** 2).sum())
     p, q = torch.log_softmax(a, -1), torch.log_softmax(b, -1)
     kl = (p.exp() * (p - q)).sum(-1).clamp_min(0)
-    results.kl_sum += float(kl.sum())
-    results.kl_largest = max(results.kl_largest, float(kl.max()))
-    results.flips += int((a.argmax(-1) != b.argmax(-1)).sum())
+    total.kl_sum += float(kl.sum())
+    total.kl_largest = max(total.kl_largest, float(kl.max()))
+    total.flips += int((a.argmax(-1) != b.argmax(-1)).sum())
 
 
-def _losses(results: Change, a: Any, b: Any, targets: Any) -> None:
+def _losses(total: Change, a: Any, b: Any, targets: Any) -> None:
     """Add the losses of the tokens that have a successor."""
     count = len(targets)
     if count:
         entropy = torch.nn.functional.cross_entropy
-        results.loss_sum += float(entropy(a[:count], targets, reduction="sum"))
-        results.shifted_loss_sum += float(entropy(b[:count], targets, reduction="sum"))
+        total.loss_sum += float(entropy(a[:count], targets, reduction="sum"))
+        total.shifted_loss_sum += float(entropy(b[:count], targets, reduction="sum"))

@@ -153,7 +153,7 @@ def first_layer(one: Shifted, threshold: float) -> int | None:
 
 
 def _scores(heads: Sequence[HeadDrift]) -> dict[str, Any]:
-    """The columns about scores, of some heads."""
+    """Return the columns about scores, of some heads."""
     if not heads:
         return dict.fromkeys((*_LAYER, "score_drift_max"))
     count = sum(head.scores for head in heads)

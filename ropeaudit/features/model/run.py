@@ -24,7 +24,7 @@ from ropeaudit.subjects.calling.implementation import one_line
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a forward pass gave. logits (s, v). lookups: what every embedding was asked for."""
+    """What a forward pass returned. logits (s, v). lookups: the inputs of every embedding."""
 
     logits: Any
     layers: dict[int, LayerVectors]
@@ -42,14 +42,14 @@ class Runner:
         """Keep the model; `wide` runs it in float64 throughout, see `float64_mode`."""
         self.model, self.layout, self.wide = model, layout, wide
         self.narrow: set[str] = set(float64_mode.widen(model)) if wide else set()
-        self.fresh = {name: copy.deepcopy(one) for name, one in float64_mode.rotaries(model).items()}
+        self.fresh = {name: copy.deepcopy(module) for name, module in float64_mode.rotaries(model).items()}
 
     def run(self, ids: list[int], offset: int) -> Pass:
         """Read the tokens at positions offset ... offset + s - 1. Raises: BadInput."""
         capture = Capture()
         load.listen(capture)
-        for name, one in self.fresh.items():
-            self.model.set_submodule(name, copy.deepcopy(one))
+        for name, module in self.fresh.items():
+            self.model.set_submodule(name, copy.deepcopy(module))
         given = torch.tensor([ids])
         positions = torch.arange(len(ids))[None] + offset
         with self._listening() as lookups, torch.no_grad(), self._arithmetic():
@@ -62,8 +62,8 @@ class Runner:
                 ) from None
         frequencies = {
             f"{name}.{key}": value.clone()
-            for name, one in float64_mode.rotaries(self.model).items()
-            for key, value in one._buffers.items()
+            for name, module in float64_mode.rotaries(self.model).items()
+            for key, value in module._buffers.items()
             if key.endswith("inv_freq") and "original" not in key
         }
         return Pass(logits.detach(), capture.layers, frequencies, lookups)
@@ -79,19 +79,19 @@ class Runner:
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[dict[str, Any]]:
-        """Note what every embedding is asked for: one that is asked for positions is learned."""
+        """Note the inputs of every embedding: one whose inputs are positions is learned."""
         lookups: dict[str, Any] = {}
 
         def listen(name: str) -> Any:
-            def on_progress(module: Any, inputs: Any) -> None:
+            def note(module: Any, inputs: Any) -> None:
                 lookups[name] = inputs[0].detach().clone()
 
-            return on_progress
+            return note
 
         handles = [
-            one.register_forward_pre_hook(listen(name))
-            for name, one in self.model.named_modules()
-            if isinstance(one, torch.nn.Embedding)
+            module.register_forward_pre_hook(listen(name))
+            for name, module in self.model.named_modules()
+            if isinstance(module, torch.nn.Embedding)
         ]
         try:
             yield lookups
@@ -99,15 +99,15 @@ class Runner:
             for handle in handles:
                 handle.remove()
 
-    def check_learned(self, results: Pass, ids: list[int], offsets: list[int]) -> None:
-        """Raise UsageError for an offset that learned positions do not reach. results: at offset 0."""
+    def check_learned(self, base: Pass, ids: list[int], offsets: list[int]) -> None:
+        """Raise UsageError for an offset that learned positions do not reach. base: the pass at offset 0."""
         count = len(ids)
-        for name, requested in results.lookups.items():
-            steps = requested.reshape(-1) - torch.arange(requested.numel())
+        for name, positions in base.lookups.items():
+            steps = positions.reshape(-1) - torch.arange(positions.numel())
             if (
-                requested.numel() == count > 2
+                positions.numel() == count > 2
                 and bool((steps == steps[0]).all())
-                and requested.reshape(-1).tolist() != ids
+                and positions.reshape(-1).tolist() != ids
             ):
                 most = self.model.get_submodule(name).num_embeddings - count - int(steps[0])
                 beyond = [offset for offset in offsets if offset > most]
@@ -121,11 +121,13 @@ class Runner:
         """Return the pairs of a layer, none where it is not rotated."""
         config = self.model.config.get_text_config()
         nothing = RotatedPairs(0, self.layout, np.zeros(0))
-        rotated = getattr(config, "no_rope_layers", None)
-        if isinstance(rotated, (list, tuple)) and layer < len(rotated) and not rotated[layer]:
+        rotates = getattr(config, "no_rope_layers", None)
+        if isinstance(rotates, (list, tuple)) and layer < len(rotates) and not rotates[layer]:
             return nothing
-        results = float64_mode.rotaries(self.model)
-        own = [one for name, one in results.items() if f".{layer}." in f".{name}."] or list(results.values())
+        modules = float64_mode.rotaries(self.model)
+        own = [module for name, module in modules.items() if f".{layer}." in f".{name}."] or list(
+            modules.values()
+        )
         if not own:
             return nothing
         types = getattr(config, "layer_types", None)
@@ -150,6 +152,6 @@ class Runner:
         )
 
 
-def differ(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+def differ(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
     """Return the names under which two mappings of tensors hold different ones."""
-    return [name for name in one if name in other and not torch.equal(one[name], other[name])]
+    return [name for name in first if name in other and not torch.equal(first[name], other[name])]

@@ -42,7 +42,7 @@ class Buffer:
     cast: none, or the format that its values show. how: none, stored (by its dtype) or back (and back again).
     agrees: with what is expected, up to float32 rounding; None where nothing says what that is.
     error: the largest, relative for frequencies, in radians for tables.
-    drift_near, drift_far: expected RMS drift of scores, see `module_drift`; None where it cannot be told.
+    drift_near, drift_far: expected RMS drift of scores, see `drift`; None where it is unknown.
     unseen: rows of a table that were not compared.
     """
 
@@ -84,52 +84,56 @@ class _ComparedTable:
 
 
 def run(source: Source) -> Iterator[Buffer]:
-    """Yield what is found of every buffer. Raises: BadInput where no buffer fits what is expected."""
+    """Yield every buffer and what is wrong with it. Raises: BadInput where none fits what is expected."""
     groups = list(_groups(source.buffers))
     dumps = [_dump(parts) for parts in groups]
-    requested, judged = source.expected.pairs(), [dump for dump in dumps if dump is not None]
-    if requested and judged and not any(fits(dump, pairs) for dump in judged for _, pairs in requested):
-        held, (label, pairs) = groups[0][0].stored, requested[0]
+    expected_pairs, tables = source.expected.pairs(), [dump for dump in dumps if dump is not None]
+    if (
+        expected_pairs
+        and tables
+        and not any(fits(dump, pairs) for dump in tables for _, pairs in expected_pairs)
+    ):
+        first, (label, pairs) = groups[0][0].stored, expected_pairs[0]
         raise BadInput(
-            f"{source.spec!r}: {held.name} has shape {_shape(held.shape)} and {label} has {pairs} pairs; "
+            f"{source.spec!r}: {first.name} has shape {_shape(first.shape)} and {label} has {pairs} pairs; "
             "give what belongs to these tensors with --config, --model, --head-dim or --rotary-dim"
         )
     known: dict[bytes, _ComparedTable | None] = {}
     for parts, dump in zip(groups, dumps, strict=True):
-        yield from _buffers(parts, dump, None if dump is None else _judged(dump, source.expected, known))
+        yield from _buffers(parts, dump, None if dump is None else _compare(dump, source.expected, known))
 
 
-def _groups(held: Sequence[RopeBuffer]) -> Iterator[list[RopeBuffer]]:
-    """Buffers that make one table: cos and its sin, or one alone."""
-    sines = {one.stored.name: one for one in held if one.what == "sin"}
+def _groups(buffers: Sequence[RopeBuffer]) -> Iterator[list[RopeBuffer]]:
+    """Yield buffers that make one table: cos and its sin, or one alone."""
+    sines = {buffer.stored.name: buffer for buffer in buffers if buffer.what == "sin"}
     taken: set[str] = set()
-    for one in held:
-        if one.what != "cos":
+    for buffer in buffers:
+        if buffer.what != "cos":
             continue
-        partner = _partner(one, [sine for name, sine in sines.items() if name not in taken])
+        partner = _partner(buffer, [sine for name, sine in sines.items() if name not in taken])
         if partner is not None:
-            taken |= {one.stored.name, partner.stored.name}
-            yield [one, partner]
-    for one in held:
-        if one.stored.name not in taken:
-            yield [one]
+            taken |= {buffer.stored.name, partner.stored.name}
+            yield [buffer, partner]
+    for buffer in buffers:
+        if buffer.stored.name not in taken:
+            yield [buffer]
 
 
 def _partner(cos: RopeBuffer, sines: Sequence[RopeBuffer]) -> RopeBuffer | None:
-    """The sin of a cos: beside it, by its name or else by its values."""
+    """Return the sin of a cos: beside it, by its name or else by its values."""
     head, _, last = cos.stored.name.rpartition(".")
     beside = [
-        one
-        for one in sines
-        if one.stored.shape == cos.stored.shape and one.stored.name.rpartition(".")[0] == head
+        sine
+        for sine in sines
+        if sine.stored.shape == cos.stored.shape and sine.stored.name.rpartition(".")[0] == head
     ]
-    named = [one for one in beside if one.stored.name.rpartition(".")[2] == last.replace("cos", "sin")]
-    alike = [one for one in beside if rope_values.partners(cos.stored.values, one.stored.values)]
+    named = [sine for sine in beside if sine.stored.name.rpartition(".")[2] == last.replace("cos", "sin")]
+    alike = [sine for sine in beside if rope_values.partners(cos.stored.values, sine.stored.values)]
     return next(iter(named or alike), None)
 
 
 def _dump(parts: Sequence[RopeBuffer]) -> Dump | None:
-    """The table that buffers make; None for cos or sin alone. Periods become frequencies, angles points."""
+    """Return the table that buffers make; None for cos or sin alone. Periods and angles are converted."""
     what, values, name = parts[0].what, parts[0].stored.values, parts[0].stored.name
     if what in FREQUENCIES:
         with np.errstate(all="ignore"):
@@ -148,7 +152,7 @@ def _dump(parts: Sequence[RopeBuffer]) -> Dump | None:
 
 
 def _side_by_side(values: Array) -> tuple[Array, Array]:
-    """Cos and sin of a table that is known by its name alone."""
+    """Return cos and sin of a table that is known by its name alone."""
     if np.iscomplexobj(values):
         return values.real, values.imag
     if values.ndim == 3:
@@ -157,65 +161,74 @@ def _side_by_side(values: Array) -> tuple[Array, Array]:
 
 
 def _plane(values: Array) -> Array:
-    """A table's first rows, (n, c)."""
+    """Return a table's first rows, (n, c)."""
     return np.ascontiguousarray(values.reshape(-1, values.shape[-1])[:ROWS])
 
 
-def _judged(
+def _compare(
     dump: Dump, expected: Expected, known: dict[bytes, _ComparedTable | None]
 ) -> _ComparedTable | None:
-    """Compare a table with the expected setting that fits best, else with a guess; layers share theirs."""
+    """Return a table compared with the expected setting that fits best, else with a guess.
+
+    known: the same of tables that were compared already, for layers share theirs.
+    """
     parts = [part for part in (dump.frequencies, dump.cos, dump.sin) if part is not None]
     key = b"".join(str(part.shape).encode() + part.tobytes() for part in parts)
     if key not in known:
-        settings = [one for one in expected.settings(pairs_of(dump)) if fits(dump, one[1].pairs)]
-        tried = [_ComparedTable(check(dump, one, label), label, one, False) for label, one in settings]
-        best = min(tried, key=lambda it: (not it.diagnosis.agrees, _rank(it.diagnosis)), default=None)
+        fitting = [named for named in expected.settings(pairs_of(dump)) if fits(dump, named[1].pairs)]
+        tried = [
+            _ComparedTable(check(dump, setting, label), label, setting, False) for label, setting in fitting
+        ]
+        best = min(tried, key=_rank, default=None)
         guess = guessed(dump, expected) if best is None else None
         known[key] = best or (guess and _ComparedTable(*guess, True)) or None
     return known[key]
 
 
-def _rank(diagnosis: Diagnosis) -> tuple[tuple[int, float, float], ...]:
-    return () if diagnosis.best is None else (diagnosis.best.rank,)
+def _rank(table: _ComparedTable) -> tuple[bool, tuple[tuple[int, float, float], ...]]:
+    """Return the sort key: those that agree first, then by what explains them best."""
+    best = table.diagnosis.best
+    return not table.diagnosis.agrees, () if best is None else (best.rank,)
 
 
 def _buffers(
-    parts: Sequence[RopeBuffer], dump: Dump | None, judged: _ComparedTable | None
+    parts: Sequence[RopeBuffer], dump: Dump | None, table: _ComparedTable | None
 ) -> Iterator[Buffer]:
     """Yield a row for each buffer of a table."""
-    agrees = judged.agrees if judged else None
+    agrees = table.agrees if table else None
     error, near, far = None, None, None
-    if judged is not None and dump is not None:
+    if table is not None and dump is not None:
         column = "relative_error" if dump.cos is None else "largest_error"
-        error = float(np.max(np.abs([row[column] for row in judged.diagnosis.rows])))
-        if (best := judged.diagnosis.best) and judged.guessed and best.meant:
+        error = float(np.max(np.abs([row[column] for row in table.diagnosis.rows])))
+        if (best := table.diagnosis.best) and table.guessed and best.meant:
             error = best.residual_max  # the scaling was guessed too: what it leaves
         else:
-            near, far = drift.drifts(dump.folded(judged.setting.pairs), judged.setting)
-    for one in parts:
-        bad = one.stored.values.size - np.count_nonzero(np.isfinite(one.stored.values))
-        cast, how = _cast(one.stored, bool(judged and judged.diagnosis.agrees))
-        finding = judged.diagnosis.headline if judged else _alone(dump, cast)
+            near, far = drift.drifts(dump.folded(table.setting.pairs), table.setting)
+    for buffer in parts:
+        bad = buffer.stored.values.size - np.count_nonzero(np.isfinite(buffer.stored.values))
+        cast, how = _cast(buffer.stored, bool(table and table.diagnosis.agrees))
+        finding = table.diagnosis.headline if table else _alone(dump, cast)
         if bad:
-            agrees, finding = False, f"{bad} of {one.stored.values.size} values are nan or infinite."
-        rows = one.stored.values.squeeze().shape[0] if one.what not in FREQUENCIES else 0
-        label, guess = (judged.label, judged.guessed) if judged else ("none", False)
+            agrees, finding = False, f"{bad} of {buffer.stored.values.size} values are nan or infinite."
+        rows = buffer.stored.values.squeeze().shape[0] if buffer.what not in FREQUENCIES else 0
+        label, guess = (table.label, table.guessed) if table else ("none", False)
         unseen = max(0, rows - ROWS)
-        yield Buffer(one.stored, one.what, label, guess, cast, how, agrees, error, near, far, unseen, finding)
+        yield Buffer(
+            buffer.stored, buffer.what, label, guess, cast, how, agrees, error, near, far, unseen, finding
+        )
 
 
 def _alone(dump: Dump | None, cast: str) -> str:
     missing = "its partner of cos and sin is missing" if dump is None else "no base explains its values"
-    reported = "its values show no cast" if cast == "none" else f"all its values are {cast} numbers"
-    return f"{missing}, so that it was compared with nothing; {reported}."
+    shown = "its values show no cast" if cast == "none" else f"all its values are {cast} numbers"
+    return f"{missing}, so that it was compared with nothing; {shown}."
 
 
-def _cast(stored: StoredTensor, agrees: bool) -> tuple[str, str]:
+def _cast(tensor: StoredTensor, agrees: bool) -> tuple[str, str]:
     """Return the format that a buffer was cast to, and how that shows; none, none where nothing does."""
-    if stored.dtype not in _WIDE:
-        return stored.dtype, "stored"
-    values = np.concatenate([stored.values.real.ravel(), stored.values.imag.ravel()])
+    if tensor.dtype not in _WIDE:
+        return tensor.dtype, "stored"
+    values = np.concatenate([tensor.values.real.ravel(), tensor.values.imag.ravel()])
     values = values[np.isfinite(values) & (np.abs(np.frexp(values)[0]) != 0.5) & (values != 0)]
     if agrees or not values.size:  # zero and powers of two, which every format holds, say nothing
         return "none", "none"

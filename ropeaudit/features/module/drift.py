@@ -24,26 +24,26 @@ def drifts(dump: Dump, setting: RopeSetting) -> tuple[float | None, float | None
 
 
 def _sequence(dump: Dump, setting: RopeSetting) -> float | None:
-    """The mean square over all distances below `NEAR`, each as often as a causal sequence has it."""
-    held = NEAR if dump.cos is None else min(NEAR, len(dump.cos))
-    if held < 2:
+    """Return the RMS over all distances below `NEAR`, each as often as a causal sequence has it."""
+    rows = NEAR if dump.cos is None else min(NEAR, len(dump.cos))
+    if rows < 2:
         return None
     if dump.cos is not None:
-        rotated = _points(dump)[:held]
-        exact = _exact(np.arange(held, dtype=np.float64), setting)
+        points = _points(dump)[:rows]
+        exact = _exact(np.arange(rows, dtype=np.float64), setting)
         squares = 0.0
-        for m in range(held):
-            result = rotated[m] * np.conj(rotated[: m + 1])
-            squares += float(np.sum(np.abs(result - exact[m] * np.conj(exact[: m + 1])) ** 2))
-        mean = squares / (held * (held + 1) / 2) / setting.pairs
+        for m in range(rows):
+            product = points[m] * np.conj(points[: m + 1])
+            squares += float(np.sum(np.abs(product - exact[m] * np.conj(exact[: m + 1])) ** 2))
+        mean = squares / (rows * (rows + 1) / 2) / setting.pairs
         return _share(mean, setting)
-    each = np.array([_at(dump, setting, distance) for distance in range(held)], dtype=np.float64)
-    weights = held - np.arange(held)
+    each = np.array([_at(dump, setting, distance) for distance in range(rows)], dtype=np.float64)
+    weights = rows - np.arange(rows)
     return math.sqrt(float(np.sum(weights * each**2)) / float(weights.sum()))
 
 
 def _at(dump: Dump, setting: RopeSetting, distance: int) -> float | None:
-    """Expected RMS drift of scores at a distance, over the RMS of the exact scores.
+    """Return the expected RMS drift of scores at a distance, over the RMS of the exact scores.
 
     For independent Gaussian q and k, a pair rotated by D theta' instead of D theta adds |e^(iD theta') -
     e^(iD theta)|² to the mean square, and every other dim nothing. Without rounding of q, k, cos or sin.
@@ -53,16 +53,16 @@ def _at(dump: Dump, setting: RopeSetting, distance: int) -> float | None:
     exact = _exact(np.array([float(distance)]), setting)[0]
     factor = np.abs(exact)  # once in the table of q and once in that of k
     with np.errstate(invalid="ignore", over="ignore"):  # what is stored may be inf, and then it is nan
-        result = factor**2 * np.exp(1j * np.mod(distance * dump.frequencies, 2 * math.pi))
+        rotated = factor**2 * np.exp(1j * np.mod(distance * dump.frequencies, 2 * math.pi))
     exact = factor * exact
-    return _share(float(np.mean(np.abs(result - exact) ** 2)), setting)
+    return _share(float(np.mean(np.abs(rotated - exact) ** 2)), setting)
 
 
 def _share(mean_square: float, setting: RopeSetting) -> float:
     """Return the root of the drift's mean square per pair over that of exact scores, all dims counted."""
     power = float(np.abs(_exact(np.zeros(1), setting)[0, 0]) ** 4)
-    rotated = setting.rotary_dim / setting.head_dim
-    return math.sqrt(mean_square * rotated / (power * rotated + (1 - rotated)))
+    share = setting.rotary_dim / setting.head_dim
+    return math.sqrt(mean_square * share / (power * share + (1 - share)))
 
 
 def _points(dump: Dump) -> Any:
@@ -70,6 +70,6 @@ def _points(dump: Dump) -> Any:
 
 
 def _exact(at: Array, setting: RopeSetting) -> Any:
-    """e^(i D theta), times the attention factor. Shapes: (s,) -> (s, p)."""
+    """Return e^(i D theta), times the attention factor. Shapes: (s,) -> (s, p)."""
     cos, sin = distance_table(at, setting)
     return cos[0] + 1j * sin[0]

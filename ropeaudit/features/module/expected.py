@@ -26,7 +26,7 @@ _NEAR = 0.01  # of the frequencies, relative
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is known of the frequencies; options stand above the model. What is not said is None."""
+    """What is known of the frequencies; options stand above the model. What is unknown is None."""
 
     model: ModelRope | None = None
     base: float | None = None
@@ -35,7 +35,7 @@ class Expected:
     rotary_dim: int | None = None
 
     def settings(self, pairs: int | None) -> list[tuple[str, RopeSetting]]:
-        """Return what is expected, with what to call it: a setting per layer type, long sequences apart.
+        """Return what is expected, with what to call it: a setting per layer type, long sequences separately.
 
         pairs: those of a table, where nothing says how many there should be.
         """
@@ -43,46 +43,46 @@ class Expected:
             if self.base is None:
                 return []
             return [(self.words(f"base {self.base:.8g}"), self.plain(pairs, self.base))]
-        results: list[tuple[str, RopeSetting]] = []
+        expected: list[tuple[str, RopeSetting]] = []
         for layer, setting in self.model.layers.items():
             name = self.model.name if len(self.model.layers) == 1 else f"{self.model.name}/{layer}"
             changed = self._changed(setting)
-            results.append((label := self.words(name), changed))
+            expected.append((label := self.words(name), changed))
             if changed.scaling.kind == "longrope":
                 beyond = int(changed.scaling.original or 0) + 1
-                results.append((f"{label} (long)", replace(changed, length=beyond)))
-        return [(label, one) for label, one in results if one.pairs]
+                expected.append((f"{label} (long)", replace(changed, length=beyond)))
+        return [(label, setting) for label, setting in expected if setting.pairs]
 
     def pairs(self) -> list[tuple[str, int]]:
         """Return how many pairs there should be, with what says so; nothing where nothing does."""
         if self.model is not None:
-            return [(label, one.pairs) for label, one in self.settings(None)]
+            return [(label, setting.pairs) for label, setting in self.settings(None)]
         given = {"--rotary-dim": self.rotary_dim, "--head-dim": self.head_dim}
         return [(f"{flag} {dim}", dim // 2) for flag, dim in given.items() if dim is not None][:1]
 
     def words(self, begin: str) -> str:
         """Return what the options say, behind the name of a model or a base."""
         given = {"scaling": self.scaling, "head_dim": self.head_dim, "rotary_dim": self.rotary_dim}
-        reported = [
+        parts = [
             f"{name} {getattr(value, 'kind', value)}" for name, value in given.items() if value is not None
         ]
         if self.model is not None and self.base is not None:
-            reported.insert(0, f"base {self.base:.8g}")
-        return ", ".join([begin, *reported])
+            parts.insert(0, f"base {self.base:.8g}")
+        return ", ".join([begin, *parts])
 
     def plain(self, pairs: int | None, base: float) -> RopeSetting:
         """Return a setting of this base and what the options say, of `pairs` pairs where they say nothing."""
         given = [
-            one
-            for one in (self.rotary_dim, self.head_dim, None if pairs is None else 2 * pairs)
-            if one is not None
+            dims
+            for dims in (self.rotary_dim, self.head_dim, None if pairs is None else 2 * pairs)
+            if dims is not None
         ]
         rotary_dim = given[0] if given else 128
         head_dim = rotary_dim if self.head_dim is None else self.head_dim
         return RopeSetting.of(head_dim, rotary_dim, base, scaling=self.scaling or DEFAULT)
 
     def _changed(self, start: RopeSetting) -> RopeSetting:
-        """A model's setting with what the options say."""
+        """Return a model's setting with what the options say."""
         head_dim = start.head_dim if self.head_dim is None else self.head_dim
         usual = head_dim if start.rotary_dim == start.head_dim else start.rotary_dim
         return replace(
@@ -111,7 +111,7 @@ def pairs_of(dump: Dump) -> int:
 
 
 def guessed(dump: Dump, expected: Expected) -> tuple[Diagnosis, str, RopeSetting] | None:
-    """Return the diagnosis with a base that the values tell; None where none does up to a cast.
+    """Return the diagnosis with a base that the values show; None where none does up to a cast.
 
     A scaling that explains them is named, and the setting is that without it.
     """
@@ -122,14 +122,14 @@ def guessed(dump: Dump, expected: Expected) -> tuple[Diagnosis, str, RopeSetting
     scaled = cast
     for base in _bases(dump, expected.plain(pairs, 1e4)):
         setting = expected.plain(pairs, base)
-        label, result = expected.words(f"base {base:.8g}"), check(dump, setting)
-        best = result.best
-        if result.agrees:
-            return result, f"{label} (guessed)", setting
+        label, diagnosis = expected.words(f"base {base:.8g}"), check(dump, setting)
+        best = diagnosis.best
+        if diagnosis.agrees:
+            return diagnosis, f"{label} (guessed)", setting
         if best and (best.explains or best.few) and not best.meant:
-            cast = cast or (result, f"{label} (guessed)", setting)
+            cast = cast or (diagnosis, f"{label} (guessed)", setting)
         elif best and best.explains:
-            scaled = scaled or (result, f"{label}, {best.meant} (guessed)", setting)
+            scaled = scaled or (diagnosis, f"{label}, {best.meant} (guessed)", setting)
     return cast or scaled
 
 
@@ -139,21 +139,21 @@ def _bases(dump: Dump, setting: RopeSetting) -> list[float]:
     exponents = 2.0 * np.arange(setting.pairs) / setting.rotary_dim
     with np.errstate(all="ignore"):
         theta = theta / theta[0] if 1.5 * theta[0] < 1 else theta  # linear scaling divides all of them
-        reported = theta ** (-1 / exponents)
-    usable = np.isfinite(reported) & (reported > 1) & (reported < 1e40) & (exponents > 0)
-    reported, exponents = reported[usable], exponents[usable]
-    if not reported.size:
+        bases = theta ** (-1 / exponents)
+    usable = np.isfinite(bases) & (bases > 1) & (bases < 1e40) & (exponents > 0)
+    bases, exponents = bases[usable], exponents[usable]
+    if not bases.size:
         return []
-    third = max(1, reported.size // 3)
-    fitted = [float(np.median(part)) for part in (reported[-third:], reported, reported[:third])]
-    rounded = [float(f"{one:.{digits}e}") for digits in (0, 1, 2, 4, 6) for one in fitted]
+    third = max(1, bases.size // 3)
+    fitted = [float(np.median(part)) for part in (bases[-third:], bases, bases[:third])]
+    rounded = [float(f"{base:.{digits}e}") for digits in (0, 1, 2, 4, 6) for base in fitted]
 
     def missed(base: float) -> float:
-        return float(np.median(np.abs(np.log(reported / base)) * exponents))
+        return float(np.median(np.abs(np.log(bases / base)) * exponents))
 
-    tried = [one for one in dict.fromkeys((*_BASES, *rounded)) if one > 1]
-    near = [one for one in tried if missed(one) <= max(_NEAR, 2 * min(map(missed, tried)))]
-    fast = [one for one in rounded[2::3] if one not in near]  # a scaling leaves the fast ones alone
+    tried = [base for base in dict.fromkeys((*_BASES, *rounded)) if base > 1]
+    near = [base for base in tried if missed(base) <= max(_NEAR, 2 * min(map(missed, tried)))]
+    fast = [base for base in rounded[2::3] if base not in near]  # a scaling leaves the fast ones alone
     return [*near[:_TRIED], *fast[:_TRIED]]
 
 

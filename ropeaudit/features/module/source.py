@@ -19,6 +19,7 @@ from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.rope import hf_config, hf_json
 from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.timeout import patiently
 from ropeaudit.tensor_files import checkpoints, rope_values
 from ropeaudit.tensor_files.checkpoints import StoredTensor
@@ -59,7 +60,7 @@ class Source:
     notes: list[str]
 
 
-def kind(name: str) -> str:
+def kind_of_name(name: str) -> str:
     """Return what a buffer holds by its name: inv_freq, cos, sin, both; nothing for others."""
     last = name.rpartition(".")[2].lower()
     return "inv_freq" if last.endswith("inv_freq") else KINDS.get(last, "")
@@ -72,9 +73,9 @@ def load(spec: str, expected: Expected) -> Source:
     """
     factory = _factory(spec)
     if factory is not None:
-        return _built(spec, factory, expected)
+        return _from_factory(spec, factory, expected)
     path = Path(spec)
-    stored, count = checkpoints.read(checkpoints.files(path), _requested)
+    tensors, count = checkpoints.read(checkpoints.files(path), _may_be_buffer)
     notes: list[str] = []
     beside = (path if path.is_dir() else path.parent) / "config.json"
     if expected.model is None and beside.is_file():
@@ -84,11 +85,11 @@ def load(spec: str, expected: Expected) -> Source:
                 "config.json names custom code (auto_map), which was not executed: tensors were read"
             )
         expected = replace(expected, model=_read(data, path.name, str(beside), expected.base, notes))
-    return Source(spec, False, _held(stored), count, expected, notes)
+    return Source(spec, False, _buffers(tensors), count, expected, notes)
 
 
 def _read(data: Any, name: str, source: str, base: float | None, notes: list[str]) -> ModelRope | None:
-    """What a config says; where it is not understood, a note, and buffers are compared without it."""
+    """Return what a config says; where it is not understood, a note, and buffers are compared without it."""
     try:
         return hf_config.from_config(data, name, repr(source), base)
     except BadInput as error:
@@ -96,25 +97,33 @@ def _read(data: Any, name: str, source: str, base: float | None, notes: list[str
         return None
 
 
-def _requested(name: str, shape: tuple[int, ...], head: Callable[[], NDArray[Any]]) -> bool:
-    """Whether a tensor may be a RoPE buffer, by its name or by its first rows."""
-    return bool(_named(name, shape)) or (rope_values.may_hold(shape) and bool(rope_values.known(head())))
+def _may_be_buffer(name: str, shape: tuple[int, ...], head: Callable[[], NDArray[Any]]) -> bool:
+    """Return whether a tensor may be a RoPE buffer, by its name or by its first rows."""
+    return bool(_kind_by_name(name, shape)) or (
+        rope_values.may_hold(shape) and bool(rope_values.known(head()))
+    )
 
 
-def _held(results: Iterable[StoredTensor]) -> list[RopeBuffer]:
-    """Tensors with what they hold: as their values say, else as their names do."""
-    held = [RopeBuffer(one, rope_values.known(one.values) or _named(one.name, one.shape)) for one in results]
-    return [one for one in held if one.what and one.stored.values.size]
+def _buffers(tensors: Iterable[StoredTensor]) -> list[RopeBuffer]:
+    """Return tensors with what they hold: as their values say, else as their names do."""
+    buffers = [
+        RopeBuffer(tensor, rope_values.known(tensor.values) or _kind_by_name(tensor.name, tensor.shape))
+        for tensor in tensors
+    ]
+    return [buffer for buffer in buffers if buffer.what and buffer.stored.values.size]
 
 
-def _named(name: str, shape: tuple[int, ...]) -> str:
-    """What a tensor holds by its name: (p,) frequencies, (n, p) tables; nothing if its shape is another."""
-    axes = {"": (), "inv_freq": (0, 1), "both": (2, 3)}.get(kind(name), (2,))
-    return kind(name) if sum(size != 1 for size in shape) in axes else ""
+def _kind_by_name(name: str, shape: tuple[int, ...]) -> str:
+    """Return what a tensor holds by its name: (p,) frequencies, (n, p) tables; nothing for other shapes."""
+    axes = {"": (), "inv_freq": (0, 1), "both": (2, 3)}.get(kind_of_name(name), (2,))
+    return kind_of_name(name) if sum(size != 1 for size in shape) in axes else ""
 
 
 def _factory(spec: str) -> Callable[[], Any] | None:
-    """The function that a spec names; None where it names a path. Importing executes the file."""
+    """Return the function that a spec names; None where it names a path. Importing executes the file.
+
+    Raises: BadInput.
+    """
     place, colon, name = spec.rpartition(":")
     if not colon or not name.isidentifier() or Path(spec).exists():
         return None
@@ -127,12 +136,12 @@ def _factory(spec: str) -> Callable[[], Any] | None:
     except RopeAuditError:
         raise
     except Exception as error:  # whatever other people's code raises
-        raise BadInput(f"{spec!r}: cannot be imported: {_message(error)}; {_GIVE}") from None
-    result = getattr(module, name, None)
-    if not callable(result):
+        raise BadInput(f"{spec!r}: cannot be imported: {one_line(error)}; {_GIVE}") from None
+    function = getattr(module, name, None)
+    if not callable(function):
         raise BadInput(f"{spec!r}: {place} has no function {name}; {_GIVE}")
-    built: Callable[[], Any] = result
-    return built
+    factory: Callable[[], Any] = function
+    return factory
 
 
 def _from_file(place: str) -> Any:
@@ -149,8 +158,8 @@ def _from_file(place: str) -> Any:
     return module
 
 
-def _built(spec: str, factory: Callable[[], Any], expected: Expected) -> Source:
-    """Call the factory and walk what it returns."""
+def _from_factory(spec: str, factory: Callable[[], Any], expected: Expected) -> Source:
+    """Return the buffers of the module that a factory makes. Raises: BadInput."""
     import torch
 
     try:
@@ -159,7 +168,7 @@ def _built(spec: str, factory: Callable[[], Any], expected: Expected) -> Source:
         raise
     except Exception as error:
         raise BadInput(
-            f"{spec!r}: raised {_message(error)}; {_GIVE} when it is called without arguments"
+            f"{spec!r}: raised {one_line(error)}; {_GIVE} when it is called without arguments"
         ) from None
     if not isinstance(module, torch.nn.Module):
         raise BadInput(f"{spec!r}: returned a {type(module).__name__}; {_GIVE}")
@@ -168,20 +177,15 @@ def _built(spec: str, factory: Callable[[], Any], expected: Expected) -> Source:
     if expected.model is None and config is not None and hasattr(config, "to_dict"):
         model = _read(config.to_dict(), type(module).__name__, spec, expected.base, notes)
         expected = replace(expected, model=model)
-    named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    by_name = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     for prefix, part in module.named_modules():  # plain attributes are not moved or cast with the module
         for name, value in vars(part).items():
             if isinstance(value, torch.Tensor):
-                named.setdefault(f"{prefix}.{name}".lstrip("."), value)
-    unreal = [name for name, value in named.items() if value.is_meta]
-    named_unreal = [name for name in unreal if _named(name, tuple(named[name].shape))]
+                by_name.setdefault(f"{prefix}.{name}".lstrip("."), value)
+    unreal = [name for name, value in by_name.items() if value.is_meta]
+    named_unreal = [name for name in unreal if _kind_by_name(name, tuple(by_name[name].shape))]
     if named_unreal:
         notes.append(f"{named_unreal[0]} is on the meta device and holds no values; load the weights first")
-    real = {name: value for name, value in named.items() if not value.is_meta}
-    stored = [one for one in checkpoints.chosen(real, _requested).values() if one is not None]
-    return Source(spec, True, _held(stored), len(named), expected, notes)
-
-
-def _message(error: Exception) -> str:
-    """An exception in a line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    real = {name: value for name, value in by_name.items() if not value.is_meta}
+    tensors = [tensor for tensor in checkpoints.chosen(real, _may_be_buffer).values() if tensor is not None]
+    return Source(spec, True, _buffers(tensors), len(by_name), expected, notes)

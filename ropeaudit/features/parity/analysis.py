@@ -80,11 +80,11 @@ def run(
                 def part(share: float, start: int = done) -> None:
                     progress((start + share) / total)
 
-                yield _one(case, inputs, setting, two, called, offset, part)
+                yield _parity(case, inputs, setting, two, called, offset, part)
                 done += 1
 
 
-def _one(
+def _parity(
     case: Case,
     inputs: Inputs,
     setting: RopeSetting,
@@ -98,5 +98,5 @@ def _one(
     rotations = FreshRotation(first, inputs, offset), FreshRotation(second, inputs, offset)
     compared = Comparison(inputs, setting, case.mask, rotations, offset if setting.clipped else 0)
     formats, differ = (first.input, second.input), compared.formats[0] is not compared.formats[1]
-    result = compared.run(progress)
-    return Parity(case, setting, inputs, called, first.dtype, offset, formats, differ, result)
+    differences = compared.run(progress)
+    return Parity(case, setting, inputs, called, first.dtype, offset, formats, differ, differences)

@@ -96,7 +96,7 @@ def run(
             def part(share: float, start: int = done) -> None:
                 progress((start + share) / total)
 
-            yield from _recipe(case, inputs, setting, recipe, sorted(set(steps)), by, part)
+            yield from _rerotations(case, inputs, setting, recipe, sorted(set(steps)), by, part)
             done += 1
 
 
@@ -113,7 +113,7 @@ class CachedKeys(FreshRotation):
         return self.keys[head][panel] if side == "k" else super().rotated(side, head, panel)
 
 
-def _recipe(
+def _rerotations(
     case: Case,
     inputs: Inputs,
     setting: RopeSetting,
@@ -134,47 +134,49 @@ def _recipe(
                 done += 1
                 progress(done / (max(steps) + 1))
             at = first + count * by
-            rotations = CachedKeys(subject, inputs, at, keys), FreshRotation(subject, inputs, at)
+            sides = CachedKeys(subject, inputs, at, keys), FreshRotation(subject, inputs, at)
             on_progress = functools.partial(_hold, progress, done / (max(steps) + 1))
-            apart = Comparison(inputs, setting, case.mask, rotations).run(on_progress)
+            difference = Comparison(inputs, setting, case.mask, sides).run(on_progress)
             growth = _growth(keys, norms)
-            yield Rerotated(case, setting, inputs, subject.name, recipe.dtype, count, by, at, apart, growth)
+            yield Rerotated(
+                case, setting, inputs, subject.name, recipe.dtype, count, by, at, difference, growth
+            )
 
 
 def _hold(progress: Callable[[float], None], share: float, _: float) -> None:
-    """Say the same share again: whoever listens may break the work off."""
+    """Report the same share again, so that the work can be interrupted."""
     progress(share)
 
 
 def _step_setting(setting: RopeSetting) -> RopeSetting:
-    """The setting of a step: the attention factor is in the stored keys and must not come in again."""
+    """Return the setting of a step: the attention factor is in the stored keys and must not come in again."""
     if attention_factor(setting.scaling) == 1.0:
         return setting
     return replace(setting, scaling=replace(setting.scaling, attention_factor=1.0))
 
 
 def _fresh_keys(subject: Emulated, inputs: Inputs, offset: int) -> list[FloatArray]:
-    """All keys as first stored. Shapes: -> per head (s, d)."""
+    """Return all keys as first stored. Shapes: -> per head (s, d)."""
     fresh, size = FreshRotation(subject, inputs, offset), inputs.k.shape[1]
     parts: list[list[FloatArray]] = [[] for _ in inputs.k]
     for i in range(0, size, plan.PANEL):
         panel = slice(i, min(i + plan.PANEL, size))
         fresh.prepare([panel])
-        for head, results in enumerate(parts):
-            results.append(fresh.rotated("k", head, panel))
-    return [np.concatenate(results) for results in parts]
+        for head, panels in enumerate(parts):
+            panels.append(fresh.rotated("k", head, panel))
+    return [np.concatenate(panels) for panels in parts]
 
 
 def _norms(inputs: Inputs, setting: RopeSetting, fmt: Format) -> list[FloatArray]:
-    """Exact norms of the keys, rounded inputs and the attention factor included. Shapes: per head (s,)."""
+    """Return exact norms of the keys, rounded inputs and the attention factor included. Shapes: (s,) each."""
     table: Any = exact_scores.distance_table(np.zeros(1), setting)
     rounded = (round_to(k, fmt).astype(np.float64) for k in inputs.k)
     return [np.linalg.norm(exact_scores.rotated(k, table, setting, "double").whole, axis=1) for k in rounded]
 
 
 def _growth(keys: Sequence[FloatArray], norms: Sequence[FloatArray]) -> float:
-    """Mean of |key| / exact norm - 1 over keys that are not zero."""
+    """Return the mean of |key| / exact norm - 1 over keys that are not zero."""
     own = np.concatenate([np.linalg.norm(k.astype(np.float64), axis=1) for k in keys])
     exact = np.concatenate(list(norms))
-    some = exact > 0
-    return float(np.mean(own[some] / exact[some] - 1)) if some.any() else float("nan")
+    nonzero = exact > 0
+    return float(np.mean(own[nonzero] / exact[nonzero] - 1)) if nonzero.any() else float("nan")

@@ -78,7 +78,7 @@ def compared(
 
 
 def _factor(first: float, second: float) -> float:
-    """By which factor two RMS drifts differ, at least 1; inf where only one is undefined."""
+    """Return by which factor two RMS drifts differ, at least 1; inf where only one is undefined."""
     if math.isnan(first) or math.isnan(second):
         return 1.0 if math.isnan(first) and math.isnan(second) else math.inf
     low, high = sorted((first, second))
@@ -102,7 +102,7 @@ def narrowest(stage: Stage) -> str:
 
 
 def _differing(resolved: Resolved, stages: Sequence[Stage]) -> tuple[str, ...]:
-    """The stages that were seen in a dtype other than the recipe's; trig is judged as the table."""
+    """Return the stages that were seen in a dtype other than the recipe's; trig is compared as the table."""
     right, there = expected(resolved), {stage.name for stage in stages}
     comparable = [
         stage for stage in stages if stage.name in right and (stage.name, "table" in there) != ("trig", True)

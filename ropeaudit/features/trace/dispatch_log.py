@@ -1,6 +1,6 @@
 """What torch does inside a rotation: the dtype of every operation, and the stage that it belongs to.
 
-Stages are told apart by where numbers come from: positions times frequencies are angles, their cos and sin
+Stages are distinguished by where numbers come from: positions times frequencies are angles, their cos and sin
 the table, x times the table the rotation. Letters: h heads, s positions, d head_dim, p pairs.
 """
 
@@ -58,7 +58,7 @@ class _Rule:
     when: Callable[[_Operation], bool] = lambda operation: True
 
     def holds(self, operation: _Operation) -> bool:
-        """Return whether the rule speaks of an operation."""
+        """Return whether the rule covers an operation."""
         known = operation.name in self.operations and all(operation.stages & stages for stages in self.on)
         return known and self.when(operation)
 
@@ -67,7 +67,7 @@ def _any(*stages: str) -> frozenset[str]:
     return frozenset(stages)
 
 
-# The first rule that holds says the stage; where none does, a result is of the latest stage of its arguments.
+# The first rule that holds gives the stage; where none does, it is the latest stage of the arguments.
 _RULES = (
     _Rule("trig", _TRIG, (_any("angle", "trig"),)),
     _Rule("trig", ("complex",), (_any("trig"),)),
@@ -130,7 +130,7 @@ class DispatchLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             log.operations.append(name)
 
     def _stage(self, operation: _Operation) -> str:
-        """Return the stage that an operation belongs to; empty where it cannot be told."""
+        """Return the stage that an operation belongs to; empty where it is unknown."""
         numbers = operation.out.numel()
         if not operation.given:  # arange, zeros, a constant
             if operation.name != "arange":

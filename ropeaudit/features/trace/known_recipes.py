@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -25,6 +26,8 @@ from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import exact_rotation, likeness
 from ropeaudit.subjects.placement.likeness import RecipeGroup
 
+VectorsAt: TypeAlias = Mapping[int, FloatArray]  # by offset
+DriftsAt: TypeAlias = Mapping[int, float]
 _HEADS = 2
 
 
@@ -33,18 +36,18 @@ class KnownRecipes:
     """q and k, and what all recipes do to them: vectors by (group, offset), RMS drifts by offset."""
 
     inputs: Inputs
-    exact: Mapping[int, FloatArray]
+    exact: VectorsAt
     subjects: Sequence[Emulated]
     vectors: Mapping[tuple[int, int], FloatArray]
-    drifts: Sequence[Mapping[int, float]]
+    drifts: Sequence[DriftsAt]
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
     """What an implementation does: rotated q (h, s, d) and RMS drift by offset, and the stages seen."""
 
-    vectors: Mapping[int, FloatArray]
-    drifts: Mapping[int, float]
+    vectors: VectorsAt
+    drifts: DriftsAt
     stages: Sequence[Stage]
 
 
@@ -88,11 +91,7 @@ def likenesses(observed: Observed, known: KnownRecipes, dtype: Format) -> list[L
 
 
 def _likeness(
-    group: RecipeGroup,
-    known: KnownRecipes,
-    observed: Observed,
-    vectors: Mapping[int, FloatArray],
-    drifts: Mapping[int, float],
+    group: RecipeGroup, known: KnownRecipes, observed: Observed, vectors: VectorsAt, drifts: DriftsAt
 ) -> Likeness:
     return compared(group, known.exact, observed.vectors, vectors, observed.drifts, drifts, observed.stages)
 

@@ -143,7 +143,7 @@ def notes(results: Traced) -> list[str]:
 
 
 def _profiles(results: Sequence[Traced]) -> Report:
-    """Drift by offset, beside what the nearest recipe predicts."""
+    """Return drift by offset, beside what the nearest recipe predicts."""
     built = []
     for one in results:
         for offset, drift in (one.drifts or {}).items():
@@ -155,7 +155,7 @@ def _profiles(results: Sequence[Traced]) -> Report:
 
 
 def _recipes(results: Sequence[Traced]) -> Report:
-    """The nearest recipes."""
+    """Return the nearest recipes."""
     built = []
     for one in results:
         for like in one.likely[: max(_SHOWN, len(one.nearest()))]:

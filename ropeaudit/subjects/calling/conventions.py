@@ -165,7 +165,7 @@ class Convention:
     def _table(self, role: str, at: Positions, call: _Call) -> Any:
         """Return cos, sin or cos + i sin of float64, rounded once to float32 (not at all for float64).
 
-        Where stages are changed they are those; a table that is asked for in a dtype comes in it.
+        Where stages are changed they are those; a table that is requested in a dtype has it.
         """
         recipe = given_tables(call.dtype, call.changes)
         cos, sin = Emulated(recipe, call.setting).table(at, 0)

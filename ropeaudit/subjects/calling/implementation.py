@@ -27,10 +27,10 @@ Rotate: TypeAlias = Callable[[FloatArray, Positions], FloatArray]
 class Rotator(Protocol):
     """One instance of called code, which may keep state from call to call. Letters: b batch, g heads of k."""
 
-    def one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
+    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
         """Return x rotated as q, or as k. Shapes: (h, s, d), (s,) -> (h, s, d)."""
 
-    def both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return q and k as one call rotates them, where it takes both; dims in the order they were given.
 
         Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) -> two arrays like q and k.
@@ -43,11 +43,11 @@ class Alike:
 
     rotate: Rotate
 
-    def one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
+    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
         """Return x rotated."""
         return self.rotate(x, at)
 
-    def both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return q and k rotated, a batch element at a time."""
         rows = at if at.ndim == 2 else [at] * len(q)
         first, second = (
@@ -60,7 +60,7 @@ class Alike:
 class Implementation(Protocol):
     """Code that rotates. One small file each in `ropeaudit.subjects.third_party`.
 
-    engine: what computes, such as torch. version: of the package. layouts: those that it can be asked for.
+    engine: what computes, such as torch. version: of the package. layouts: those that can be requested.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Called:
         self.narrowest = dtype.precision
 
     def stages(self) -> dict[str, str]:
-        """Return what is known: how q, k and the scores are held; the order of axes that was asked for."""
+        """Return what is known: how q, k and the scores are held; the order of axes that was requested."""
         formats = {"input": self.input.name, "accumulate": self.accumulate.name, "score": self.score.name}
         order = getattr(self.implementation, "order", None)
         changed: Mapping[str, str] = getattr(self.implementation, "changes", {})
@@ -149,7 +149,7 @@ class Called:
     def _rotate(self, x: FloatArray, table: _Instance, key: bool) -> FloatArray:
         given = np.ascontiguousarray(x, dtype=self.dtype.carrier)[None]
         with table.lock:
-            rotated = table.rotator.one(given, table.positions, key)
+            rotated = table.rotator.rotate_one(given, table.positions, key)
         if rotated.shape != given.shape:
             raise ValueError(f"it returns the shape {rotated.shape[1:]} for {given.shape[1:]}")
         return np.ascontiguousarray(rotated[0])

@@ -78,7 +78,7 @@ def _import(where: str) -> tuple[Any, process_state.State]:
                 f"or {_EXAMPLE}"
             ) from None
         raise BadInput(f"--impl {where} cannot be imported: {one_line(error)}") from None
-    except Exception as error:  # whatever a module raises is said
+    except Exception as error:  # whatever a module raises is reported
         raise BadInput(f"--impl {where} cannot be imported: {one_line(error)}") from None
 
 

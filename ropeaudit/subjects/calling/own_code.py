@@ -107,7 +107,7 @@ class Own:
                     thing = patiently(lambda: self.thing(**given), self.name)
             except RopeAuditError:
                 raise
-            except Exception as error:  # whatever it raises is said
+            except Exception as error:  # whatever it raises is reported
                 raise UsageError(f"{self.name} cannot be built with {given}: {one_line(error)}") from None
             if not callable(thing):
                 raise UsageError(f"{self.name} makes a {type(thing).__name__}, which cannot be called")
@@ -117,7 +117,7 @@ class Own:
     def fresh(self, setting: RopeSetting, dtype: Format) -> Rotate:
         """Return the rotation of a new instance, as of q; of a function, of itself."""
         rotator = self.rotator(setting, dtype)
-        return lambda x, positions: rotator.one(x, positions, key=False)
+        return lambda x, positions: rotator.rotate_one(x, positions, key=False)
 
     def rotator(self, setting: RopeSetting, dtype: Format, instance: Any = None) -> OwnRotator:
         """Return what calls an instance, a new one where it is None."""
@@ -154,13 +154,13 @@ class OwnRotator:
         """Return a rotator of an instance that has not been called yet."""
         return replace(self, instance=self.own.instance(self.setting))
 
-    def one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
+    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
         """Return x rotated, as what is returned for q or for k, where both are given."""
         answer = self._answer(x[None], None, at)
         rotated: FloatArray = (answer.keys if key and answer.keys is not None else answer.values)[0]
         return rotated
 
-    def both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return q and k rotated, by one call where it takes both, dims in the order they were given."""
         if "k" in self.fit.convention.signature.roles:
             answer = self._answer(q, k, at)

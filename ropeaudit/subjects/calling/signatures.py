@@ -41,7 +41,7 @@ _BY_NUMBER = {
     3: (("q", "k", "positions"), ("x", "cos", "sin"), ("q", "k", "freqs")),
     4: (("q", "k", "cos", "sin"),),
 }
-LENGTH = 2**18  # positions of a module that wants to know how many; grown where more are asked for
+LENGTH = 2**18  # positions of a module that wants to know how many; grown where more are needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def is_factory(function: Any) -> bool:
 
 
 def wants_numpy(function: Any) -> bool:
-    """Return whether annotations, or what its module imports, speak of NumPy and not of torch."""
+    """Return whether annotations, or what its module imports, name NumPy and not torch."""
     called = getattr(function, "forward", function)
     annotations = " ".join(str(note) for note in getattr(called, "__annotations__", {}).values())
     if "Tensor" in annotations or "torch" in annotations:
@@ -161,7 +161,7 @@ def _positional_signatures(counts: list[int]) -> list[Signature]:
 
 
 def _named_signature(parameters: _Parameters) -> list[Signature]:
-    """Return the signature that the names of the arguments speak of; none if a needed one is not known."""
+    """Return the signature that the names of the arguments suggest; none if a needed one is not known."""
     roles, needed = parameters.roles, {parameter.name for parameter in parameters.needed}
     if any(roles[name] is None for name in needed) or not {"q", "x"} & set(roles.values()):
         return []

@@ -1,1 +1,1 @@
-"""Whether code puts each rotated pair where its position says, and what it does instead."""
+"""Whether code rotates each pair by its position, and what it does instead."""

@@ -1,4 +1,4 @@
-"""How far a rotated pair of right code may stand from where its position says.
+"""How far a rotated pair of right code may be from where it should be.
 
 The error of a pair has two parts. Its phase is off by the roundings of the frequency and of the angle, which
 grow with the position; then cos and sin, the rotation and the output round, whatever the position is. All is
@@ -41,72 +41,74 @@ def careful(dtype: Format) -> Resolved:
     return recipes.named("hf").changed(_COARSE).resolve(dtype)
 
 
-def allowed(one: Resolved, setting: RopeSetting, at: Positions) -> Array:
+def allowed(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
     """Return the largest error of a rotated pair, over its length. Shapes: (s,) -> (s, p).
 
-    `moved` and `flips` are the phase, `stored` the rest.
+    `position_error` and `phase_error` are the phase, `rounding_error` the rest.
     """
-    phase = moved(one, setting, at) + flips(one, setting, at)
-    result: Array = attention_factor(setting.scaling) * np.minimum(2.0, phase) + stored(one, setting)
-    return result
+    phase = position_error(recipe, setting, at) + phase_error(recipe, setting, at)
+    errors: Array = attention_factor(setting.scaling) * np.minimum(2.0, phase) + rounding_error(
+        recipe, setting
+    )
+    return errors
 
 
-def moved(one: Resolved, setting: RopeSetting, at: Positions) -> Array:
+def position_error(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
     """Return the phase by which rounding a position moves a pair: nothing while it is exact."""
     exact = at.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        error = np.abs(round_to(exact, one.position).astype(np.float64) - exact)
-    result: Array = error[:, None] * frequencies(setting)
-    return result
+        error = np.abs(round_to(exact, recipe.position).astype(np.float64) - exact)
+    phase: Array = error[:, None] * frequencies(setting)
+    return phase
 
 
-def flips(one: Resolved, setting: RopeSetting, at: Positions) -> Array:
+def phase_error(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
     """Return the phase by which frequencies and angles may be off. Shapes: (s,) -> (s, p).
 
     Of one formula, in u: x_i rounds, and the logarithm or the slope of an exponential, each to x_i L at most
     (four of them); the power, exponential or division is off by that of its library; a recurrence multiplies
     i times by a step that is off by 2 and rounds each time. The angle rounds as a product, as a sum where the
-    offset is added apart, and as it is stored.
+    offset is added separately, and as it is stored.
     """
-    u, i = one.frequency[0].unit_roundoff, np.arange(setting.pairs)
+    u, i = recipe.frequency[0].unit_roundoff, np.arange(setting.pairs)
     log = math.log(effective_base(setting)) * 2 * i / max(setting.rotary_dim, 1)
     theta, kind = frequencies(setting), setting.scaling.kind
-    steps = 3 * i if one.recipe.frequency_form in _STEPPED else 0
-    nonfinite = (_LIBRARY + 4 * log + steps) * u + one.frequency[1].unit_roundoff
-    nonfinite = nonfinite + 2 * one.angle[0].unit_roundoff + one.angle[1].unit_roundoff + 2.0**-50
-    error = theta * nonfinite
+    steps = 3 * i if recipe.recipe.frequency_form in _STEPPED else 0
+    relative = (_LIBRARY + 4 * log + steps) * u + recipe.frequency[1].unit_roundoff
+    relative = relative + 2 * recipe.angle[0].unit_roundoff + recipe.angle[1].unit_roundoff + 2.0**-50
+    error = theta * relative
     if kind != "default":  # a handful of operations more
         error = error + _blended(setting) * 8 * u
-    result: Array = np.abs(at.astype(np.float64))[:, None] * error
-    return result
+    phase: Array = np.abs(at.astype(np.float64))[:, None] * error
+    return phase
 
 
-def stored(one: Resolved, setting: RopeSetting) -> float:
+def rounding_error(recipe: Resolved, setting: RopeSetting) -> float:
     """Return the error behind the angle: cos and sin, the factor on them, the rotation, the output.
 
     A complex product is off by at most sqrt(5) u (Brent, Percival, Zimmermann, Math. Comp. 76, 2007).
     """
     factor = attention_factor(setting.scaling)
-    table = (_LIBRARY + 2 * (factor != 1)) * one.trig.unit_roundoff
-    table += one.table.unit_roundoff if one.table else 0.0
-    rotated = (1 + table * math.sqrt(2)) * (1 + math.sqrt(5) * one.rotation.unit_roundoff)
-    return factor * 1.01 * (rotated * (1 + one.output.unit_roundoff) - 1 + 2.0**-50)
+    table = (_LIBRARY + 2 * (factor != 1)) * recipe.trig.unit_roundoff
+    table += recipe.table.unit_roundoff if recipe.table else 0.0
+    growth = (1 + table * math.sqrt(2)) * (1 + math.sqrt(5) * recipe.rotation.unit_roundoff)
+    return factor * 1.01 * (growth * (1 + recipe.output.unit_roundoff) - 1 + 2.0**-50)
 
 
 @functools.lru_cache(maxsize=64)
 def frequencies(setting: RopeSetting) -> Array:
     """Return the frequencies in float64, scaled, radians per token. Shapes: -> (p,)."""
-    result: Array = np.abs(exact_rotation.exact(setting).angles(np.array([1], dtype=np.int64))[0])
-    return result
+    theta: Array = np.abs(exact_rotation.exact(setting).angles(np.array([1], dtype=np.int64))[0])
+    return theta
 
 
 def _blended(setting: RopeSetting) -> Array:
-    """The size of what a scaling computes with: a blend adds up terms as large as the plain frequency."""
+    """Return the size of what a scaling computes with: a blend adds terms as large as the plain frequency."""
     theta = frequencies(setting)
     if setting.scaling.kind not in _SWITCHED:
         return theta
     plain = unscaled(effective_base(setting), setting.rotary_dim, "inverse_power", FP64)
     low, high = setting.scaling.low or 1.0, setting.scaling.high or 1.0
     steep = high / (high - low) if high > low else 1.0
-    result: Array = np.maximum(theta, plain * steep)
-    return result
+    sizes: Array = np.maximum(theta, plain * steep)
+    return sizes

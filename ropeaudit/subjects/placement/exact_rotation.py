@@ -1,4 +1,4 @@
-"""The right rotation, in float64, to hold code against.
+"""The exact rotation, in float64, with which code is compared.
 
 Letters: s positions, d head_dim.
 """
@@ -26,7 +26,7 @@ def rotated(x: FloatArray, positions: Positions, setting: RopeSetting) -> FloatA
     """Return x rotated in float64. Shapes: (..., s, d) -> (..., s, d)."""
     subject, flat = exact(setting), x.astype(np.float64).reshape(-1, *x.shape[-2:])
     table = subject.table(positions, 0)
-    return np.stack([subject.rotate(one, table) for one in flat]).reshape(x.shape)
+    return np.stack([subject.rotate(vectors, table) for vectors in flat]).reshape(x.shape)
 
 
 def half_split(rotary_dim: int, head_dim: int) -> NDArray[np.int64]:
@@ -36,20 +36,20 @@ def half_split(rotary_dim: int, head_dim: int) -> NDArray[np.int64]:
 
 
 def rotations(setting: RopeSetting, positions: Positions, dtype: Format) -> NDArray[np.complex128]:
-    """Return what pairs are multiplied by, the attention factor included, to hold a dtype against.
+    """Return what pairs are multiplied by, the attention factor included, far more precisely than a dtype.
 
     Shapes: (s,) -> (s, p).
     """
     if dtype.precision <= FP32.precision:  # plain float64 is far better than that
-        result: NDArray[np.complex128] = np.exp(1j * exact(setting).angles(positions))
-        return result * attention_factor(setting.scaling)
+        points: NDArray[np.complex128] = np.exp(1j * exact(setting).angles(positions))
+        return points * attention_factor(setting.scaling)
     cos, sin = exact(setting).table(positions, 0)
-    both: NDArray[np.complex128] = cos + 1j * sin
-    return both
+    table: NDArray[np.complex128] = cos + 1j * sin
+    return table
 
 
 def complex_pairs(x: FloatArray, setting: RopeSetting) -> NDArray[np.complex128]:
     """Return the pairs as complex numbers. Shapes: (..., d) -> (..., p)."""
     a, b = split_pairs(x, setting)
-    result: NDArray[np.complex128] = a.astype(np.float64) + 1j * b.astype(np.float64)
-    return result
+    pairs: NDArray[np.complex128] = a.astype(np.float64) + 1j * b.astype(np.float64)
+    return pairs

@@ -64,5 +64,5 @@ def _wrapped(size: int, at: Positions) -> Positions:
 
 
 def _restarted(size: int, at: Positions) -> Positions:
-    result: Positions = at[0] + (at - at[0]) % size
-    return result
+    positions: Positions = at[0] + (at - at[0]) % size
+    return positions

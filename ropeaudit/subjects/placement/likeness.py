@@ -41,13 +41,18 @@ class RecipeGroup:
 @functools.lru_cache(maxsize=16)
 def groups(dtype: Format) -> tuple[RecipeGroup, ...]:
     """Return the named recipes by what they do to vectors of a dtype."""
-    results: dict[tuple[object, ...], list[Resolved]] = {}
+    alike: dict[tuple[object, ...], list[Resolved]] = {}
     for recipe in recipes.all_recipes():
         if not recipe.refused:
-            one = replace(recipe, stages=dict(recipe.stages) | {"accumulate": "fp64", "score": "fp64"})
-            resolved = one.resolve(dtype)
-            results.setdefault(arithmetic(resolved), []).append(resolved)
-    return tuple(RecipeGroup(tuple(one.recipe.name for one in some), some[0]) for some in results.values())
+            with_exact_scores = replace(
+                recipe, stages=dict(recipe.stages) | {"accumulate": "fp64", "score": "fp64"}
+            )
+            resolved = with_exact_scores.resolve(dtype)
+            alike.setdefault(arithmetic(resolved), []).append(resolved)
+    return tuple(
+        RecipeGroup(tuple(resolved.recipe.name for resolved in members), members[0])
+        for members in alike.values()
+    )
 
 
 def variants(dtype: Format) -> Iterator[RecipeGroup]:
@@ -59,58 +64,58 @@ def variants(dtype: Format) -> Iterator[RecipeGroup]:
     known = {arithmetic(group.resolved) for group in groups(dtype)}
     stages = ("position", "frequency", "angle", "table", "rotation")
     for start, stage, narrow in itertools.product(("meta", "hf"), stages, ("model", "bf16", "fp16")):
-        stored = f"fp32/{narrow}" if stage in ("frequency", "angle") else narrow
-        resolved = recipes.named(start).changed({stage: stored}).resolve(dtype)
+        fmt = f"fp32/{narrow}" if stage in ("frequency", "angle") else narrow
+        resolved = recipes.named(start).changed({stage: fmt}).resolve(dtype)
         if arithmetic(resolved) not in known:
             known.add(arithmetic(resolved))
             yield RecipeGroup((), resolved)
 
 
-def arithmetic(one: Resolved) -> tuple[object, ...]:
+def arithmetic(recipe: Resolved) -> tuple[object, ...]:
     """Return all that a rotated vector depends on; cos and sin count as they are multiplied."""
-    table = one.table or one.trig
-    narrow = one.trig if one.trig.precision < table.precision else table
-    rounding = one.recipe.rotation_rounding
-    rest = (narrow, one.input, one.rotation, one.output, one.recipe.frequency_form, rounding)
-    return (one.position, one.frequency, one.angle, *rest)
+    table = recipe.table or recipe.trig
+    narrow = recipe.trig if recipe.trig.precision < table.precision else table
+    rounding = recipe.recipe.rotation_rounding
+    rest = (narrow, recipe.input, recipe.rotation, recipe.output, recipe.recipe.frequency_form, rounding)
+    return (recipe.position, recipe.frequency, recipe.angle, *rest)
 
 
-def words(one: Resolved) -> str:
+def words(recipe: Resolved) -> str:
     """Return in words how a recipe rotates: what is rounded before and after cos and sin."""
-    message = []
-    before = {"positions": one.position, "frequencies": one.frequency[1], "angles": one.angle[1]}
+    parts = []
+    before = {"positions": recipe.position, "frequencies": recipe.frequency[1], "angles": recipe.angle[1]}
     for name, fmt in before.items():
         if fmt.precision != FP32.precision:
-            message.append(f"{fmt} {name}")
-    computed, stored = one.frequency
+            parts.append(f"{fmt} {name}")
+    computed, stored = recipe.frequency
     if stored is FP32 and computed is not FP32:
-        message.append(f"frequencies computed in {computed}")
-    form = one.recipe.frequency_form
+        parts.append(f"frequencies computed in {computed}")
+    form = recipe.recipe.frequency_form
     if form != "inverse_power":
-        message.append(_FORMS.get(form, f"frequencies by {form}"))
-    table = one.table or one.trig
+        parts.append(_FORMS.get(form, f"frequencies by {form}"))
+    table = recipe.table or recipe.trig
     if table.precision < FP32.precision:
-        message.append("rounded table" if table is one.dtype else f"{table} table")
-    once = " rounded once" if one.recipe.rotation_rounding == "once" else ""
-    return ", ".join([*message, f"{one.rotation} rotation{once}"])
+        parts.append("rounded table" if table is recipe.dtype else f"{table} table")
+    once = " rounded once" if recipe.recipe.rotation_rounding == "once" else ""
+    return ", ".join([*parts, f"{recipe.rotation} rotation{once}"])
 
 
-def emulated(one: Resolved, setting: RopeSetting, x: Array, offset: int) -> FloatArray:
-    """Return x as a recipe turns it. Shapes: (h, s, d) -> (h, s, d)."""
-    subject = Emulated(one, setting)
+def emulated(recipe: Resolved, setting: RopeSetting, x: Array, offset: int) -> FloatArray:
+    """Return x as a recipe rotates it. Shapes: (h, s, d) -> (h, s, d)."""
+    subject = Emulated(recipe, setting)
     table = subject.table(np.arange(x.shape[1], dtype=np.int64), offset)
     return np.stack([subject.rotate(round_to(head, subject.input), table) for head in x])
 
 
-def rms_difference(results: FloatArray, other: FloatArray) -> float:
-    """Return the RMS distance of two arrays; inf where either is not finite."""
+def rms_difference(y: FloatArray, other: FloatArray) -> float:
+    """Return the RMS difference of two arrays; inf where either is not finite."""
     with np.errstate(invalid="ignore", over="ignore"):
-        value = float(np.sqrt(np.mean((results.astype(np.float64) - other) ** 2)))
+        value = float(np.sqrt(np.mean((y.astype(np.float64) - other) ** 2)))
     return value if np.isfinite(value) else float("inf")
 
 
 def named(
-    results: FloatArray,
+    y: FloatArray,
     x: Array,
     setting: RopeSetting,
     dtype: Format,
@@ -118,27 +123,27 @@ def named(
     seen: Callable[[FloatArray], FloatArray] = lambda vectors: vectors,
     explains: Callable[[FloatArray], bool] | None = None,
 ) -> str:
-    """Return in words what rotated x into `results`; empty where nothing known is clearly nearer than exact.
+    """Return in words what rotated x into `y`; empty where nothing known is clearly nearer than exact.
 
     seen: what is compared of rotated vectors, such as their scores. explains: whether what is seen of others
-    is all of `results`; without it the nearest is returned. Shapes: x (h, s, d).
+    is all of `y`; without it the nearest is returned. Shapes: x (h, s, d).
     """
     exact = rotated(x, np.arange(x.shape[1]) + offset, setting)
-    missed = rms_difference(results, seen(exact))
-    if not np.isfinite(missed):
-        return _named_nonfinite(results, x, setting, dtype, offset, seen)
+    from_exact = rms_difference(y, seen(exact))
+    if not np.isfinite(from_exact):
+        return _named_nonfinite(y, x, setting, dtype, offset, seen)
     plain = [(str(group), emulated(group.resolved, setting, x, offset)) for group in variants(dtype)]
-    nearest, distance = "", _CLEAR * missed
+    nearest, distance = "", _CLEAR * from_exact
     for text, other_vectors in (*_faulty(x, setting, offset), *plain):
-        if (size := rms_difference(results, other := seen(other_vectors))) < distance and (
+        if (size := rms_difference(y, other := seen(other_vectors))) < distance and (
             not explains or explains(other)
         ):
             nearest, distance = text, size
-    return nearest or _heads(results, seen(exact))
+    return nearest or _heads(y, seen(exact))
 
 
 def _faulty(x: Array, setting: RopeSetting, offset: int) -> Iterator[tuple[str, FloatArray]]:
-    """Yield what usual faults turn x into, in float64. Shapes: x (h, s, d)."""
+    """Yield what usual faults make of x, in float64. Shapes: x (h, s, d)."""
     at = np.arange(x.shape[1], dtype=np.int64) + offset
     for fault in faults(setting):
         seen = fault.seen(at)
@@ -146,45 +151,43 @@ def _faulty(x: Array, setting: RopeSetting, offset: int) -> Iterator[tuple[str, 
             yield fault.text, rotated(x, seen, fault.setting)
 
 
-def base_of(results: FloatArray, x: Array, setting: RopeSetting) -> float:
-    """Return the base that vectors at neighbouring positions speak of; nan where they speak of none.
+def base_of(y: FloatArray, x: Array, setting: RopeSetting) -> float:
+    """Return the base that vectors at neighbouring positions show; nan where they show none.
 
-    From one position to the next pair i is rotated by theta_i = base^(-2i/d). Shapes: results, x (h, s, d).
+    From one position to the next pair i is rotated by theta_i = base^(-2i/d). Shapes: y, x (h, s, d).
     """
-    (a, b), (c, d) = split_pairs(x, setting), split_pairs(results.astype(np.float64), setting)
+    (a, b), (c, d) = split_pairs(x, setting), split_pairs(y.astype(np.float64), setting)
     with np.errstate(invalid="ignore", divide="ignore"):
         rotations = (c + 1j * d) * np.conj(a + 1j * b)
         angle = np.angle((rotations[:, 1:] * np.conj(rotations[:, :-1])).sum(axis=(0, 1)))
         i = np.arange(setting.pairs)
-        some = (i >= 1) & (angle > 0.02) & (angle < 1)
-        logs = -np.log(angle[some]) * setting.rotary_dim / (2 * i[some])
+        usable = (i >= 1) & (angle > 0.02) & (angle < 1)
+        logs = -np.log(angle[usable]) * setting.rotary_dim / (2 * i[usable])
     return float(np.exp(np.median(logs))) if logs.size else float("nan")
 
 
 def _named_nonfinite(
-    results: FloatArray,
+    y: FloatArray,
     x: Array,
     setting: RopeSetting,
     dtype: Format,
     offset: int,
     seen: Callable[[FloatArray], FloatArray],
 ) -> str:
-    """Say which recipe loses the same numbers."""
+    """Return the recipes whose vectors are nonfinite in the same places, in words."""
     with np.errstate(invalid="ignore", over="ignore"):
         names = [
             name
             for group in groups(dtype)
-            if np.array_equal(
-                np.isfinite(results), np.isfinite(seen(emulated(group.resolved, setting, x, offset)))
-            )
+            if np.array_equal(np.isfinite(y), np.isfinite(seen(emulated(group.resolved, setting, x, offset))))
             for name in group.names
         ]
     return f"nan or inf, as {', '.join(names)}" if names else "nan or inf"
 
 
-def _heads(results: FloatArray, exact: FloatArray) -> str:
-    """Say which heads are off where most are not."""
-    sizes = np.sqrt(np.mean((results - exact) ** 2, axis=(1, 2)))
+def _heads(y: FloatArray, exact: FloatArray) -> str:
+    """Return which heads are off, in words, where most are not."""
+    sizes = np.sqrt(np.mean((y - exact) ** 2, axis=(1, 2)))
     off = np.flatnonzero(sizes > max(10 * float(np.median(sizes)), 1e-12))
     if not off.size or off.size * 2 > sizes.size:
         return ""

@@ -21,33 +21,33 @@ _FARTHEST = 2**18  # position that others are tried for
 _TRIED = 3  # positions that come nearest
 
 
-def base(at: Positions, x: FloatArray, results: FloatArray, setting: RopeSetting, dtype: Format) -> str:
+def base(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format) -> str:
     """Return the base whose powers all frequencies are; nothing where they are not, or where it is right.
 
-    Shapes: at (s,), x, results (h, s, d).
+    Shapes: at (s,), x and rotated y (h, s, d).
     """
     d = setting.rotary_dim
     if setting.scaling.kind != "default" or setting.pairs < 4 or (np.diff(at) != 1).any() or at.size < 8:
         return ""
-    z, w = (exact_rotation.complex_pairs(one, setting) for one in (x, results))
-    rotated, power = w * np.conj(z) / (np.abs(z) ** 2 + 1e-30), 2 * np.arange(setting.pairs) / d
+    z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
+    rotations, power = w * np.conj(z) / (np.abs(z) ** 2 + 1e-30), 2 * np.arange(setting.pairs) / d
     first = allowance.allowed(allowance.careful(dtype), setting, at)[:, 0]  # the same with every base
-    if not (np.abs(rotated[..., 0] - np.exp(1j * at)) <= first).all():
+    if not (np.abs(rotations[..., 0] - np.exp(1j * at)) <= first).all():
         return ""
     log, lag = np.log(setting.base), 1
     while lag < min(at.size, _LONGEST):
-        steps = rotated[:, lag:] * np.conj(rotated[:, :-lag])
+        steps = rotations[:, lag:] * np.conj(rotations[:, :-lag])
         guess = np.exp(-power * log) if lag > 1 else np.zeros_like(power)
         theta = guess + np.angle(steps.mean(axis=(0, 1)) * np.exp(-1j * lag * guess)) / lag
-        some = (power > 0) & (theta * lag > 0.05) & ((theta < 3) if lag == 1 else (theta > 0))
-        if some.any():
-            log = float(np.median(-np.log(theta[some]) / power[some]))
+        usable = (power > 0) & (theta * lag > 0.05) & ((theta < 3) if lag == 1 else (theta > 0))
+        if usable.any():
+            log = float(np.median(-np.log(theta[usable]) / power[usable]))
         off = np.abs(steps - np.exp(1j * lag * np.exp(-power * log)))[..., np.exp(-power * log) * lag < 3]
         if not (off <= _COARSE).all():
             return ""
         last, lag = lag, lag * 4
     log = _refined(log, power, steps.mean(axis=(0, 1)), last)
-    allowed = allowance.stored(allowance.careful(dtype), setting) + _STILL
+    allowed = allowance.rounding_error(allowance.careful(dtype), setting) + _STILL
     off = np.abs(steps.mean(axis=(0, 1)) - np.exp(1j * last * np.exp(-power * log)))
     text = f"{np.exp(log):.3g}"
     if not (off <= allowed).all() or text == f"{setting.base:.3g}":
@@ -67,7 +67,7 @@ def _refined(log: float, power: Array, mean: Array, lag: int) -> float:
 def position(
     at: Positions,
     x: FloatArray,
-    results: FloatArray,
+    y: FloatArray,
     off: NDArray[np.bool_],
     setting: RopeSetting,
     dtype: Format,
@@ -75,14 +75,14 @@ def position(
     """Return as which position the first misplaced one is rotated.
 
     Nothing where it, or one in the middle or at the end, is rotated as none that was looked for.
-    Shapes: at, off (s,), x, results (s, d).
+    Shapes: at, off (s,), x, y (s, d).
     """
     here = np.flatnonzero(off)
     if not here.size:
         return ""
     seen = {}
     for i in dict.fromkeys(int(here[part]) for part in (-1, here.size // 2, 0)):
-        if (best := _position(int(at[i]), x[i], results[i], at.size, setting, dtype)) is None:
+        if (best := _position(int(at[i]), x[i], y[i], at.size, setting, dtype)) is None:
             return ""
         seen[i] = best
     first = int(here[0])
@@ -90,18 +90,18 @@ def position(
 
 
 def _position(
-    at: int, x: FloatArray, results: FloatArray, size: int, setting: RopeSetting, dtype: Format
+    at: int, x: FloatArray, y: FloatArray, size: int, setting: RopeSetting, dtype: Format
 ) -> int | None:
-    """Return as which position a vector is rotated: its own where that may be. Shapes: x, results (d,)."""
+    """Return as which position a vector is rotated: its own where that may be. Shapes: x, y (d,)."""
     rule = allowance.careful(dtype)
-    z, w = (exact_rotation.complex_pairs(one, setting) for one in (x, results))
+    z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
     if not np.isfinite(w).all() or setting.pairs < 4 or abs(at) > _FARTHEST:
         return None
     theta, ratio = allowance.frequencies(setting), w * np.conj(z) / (np.abs(z) ** 2 + 1e-30)
     reach = 2 * (abs(at) + size) + 256
     candidates = np.arange(-reach, reach)
-    score, some = np.zeros(candidates.size), np.arange(0, setting.pairs, max(1, setting.pairs // 8))
-    for i in some:
+    score, tried = np.zeros(candidates.size), np.arange(0, setting.pairs, max(1, setting.pairs // 8))
+    for i in tried:
         score += (ratio[i] * np.exp(-1j * candidates * theta[i])).real
     for best in (at, *candidates[np.argsort(-score)[:_TRIED]]):
         allowed = allowance.allowed(rule, setting, np.array([best, at])).max(axis=0)

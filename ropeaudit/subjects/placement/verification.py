@@ -1,4 +1,4 @@
-"""Checking that code puts each rotated pair where its position says: of q and k, all heads, every position.
+"""Whether code rotates each pair by its position: of q and k, all heads, every position.
 
 Scores cannot see a position that is wrong for q and k alike, nor a sum over pairs one that is wrong alone.
 Letters: b batch elements, h heads of q, g of k, s positions, d head_dim, p pairs.
@@ -23,10 +23,11 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.implementation import Rotator
 from ropeaudit.subjects.placement import allowance, exact_rotation, naming
-from ropeaudit.subjects.placement.naming import CalledBlock, MisplacedSide
+from ropeaudit.subjects.placement.naming import MisplacedSide
 from ropeaudit.subjects.placement.places import Places
+from ropeaudit.subjects.placement.recipe_match import CalledBlock
 
-APART = 7  # tokens between the positions of two batch elements, where code takes a row of them for each
+BATCH_STEP = 7  # tokens between the positions of two batch elements, where code takes a row of them for each
 _AT_ONCE = 2**22  # numbers of q and k that one call is given
 _FEWEST = 512  # positions of a call, however many heads there are
 
@@ -51,21 +52,21 @@ class GivenVectors:
         each = (len(self.q) + len(self.k)) * self.q.shape[2] * 2
         size = max(_FEWEST, _AT_ONCE // each)
         for start in range(0, self.positions.size, size):
-            some = slice(start, start + size)
-            built = []
-            for side, x in enumerate((self.q[:, some], self.k[:, some])):
+            part = slice(start, start + size)
+            sides = []
+            for side, x in enumerate((self.q[:, part], self.k[:, part])):
                 other = _noise(self.seed, start, side, x.shape)
-                built.append(round_to(np.stack([x, other]), dtype).astype(dtype.carrier))
-            yield built[0], built[1], self.positions[some]
+                sides.append(round_to(np.stack([x, other]), dtype).astype(dtype.carrier))
+            yield sides[0], sides[1], self.positions[part]
 
 
 @functools.lru_cache(maxsize=2)
 def _noise(seed: int, start: int, side: int, shape: tuple[int, ...]) -> Array:
     """Return random numbers that 16-bit formats hold, none of them those of q and k with the same seed."""
-    sampled = np.random.default_rng([seed, start, side, 1]).standard_normal(
+    noise = np.random.default_rng([seed, start, side, 1]).standard_normal(
         shape
-    )  # zeros at the end are lost
-    return qk.on_16_bit_grid(sampled)
+    )  # zeros at the end do not count
+    return qk.on_16_bit_grid(noise)
 
 
 def sampled(positions: Positions, sizes: tuple[int, int, int], seq_len: int, seed: int) -> GivenVectors:
@@ -74,7 +75,7 @@ def sampled(positions: Positions, sizes: tuple[int, int, int], seq_len: int, see
     ends = np.array([0, 1, seq_len - 2, seq_len - 1])
     at = np.unique(np.concatenate([positions, ends[(ends >= 0) & (ends < seq_len)]])).astype(np.int64)
     generator = np.random.default_rng([seed, 1])
-    q, k = (qk.on_16_bit_grid(generator.standard_normal((some, at.size, d))) for some in (heads, kv_heads))
+    q, k = (qk.on_16_bit_grid(generator.standard_normal((count, at.size, d))) for count in (heads, kv_heads))
     return GivenVectors(q, k, at, seed)
 
 
@@ -121,44 +122,44 @@ def check(
     afresh: Callable[[], Rotator] | None = None,
     warm: bool = False,
     rule: Resolved | None = None,
-    apart: int = 0,
+    batch_step: int = 0,
 ) -> Places:
     """Return where the worst rotated pair stands of code that is called at positions + offset.
 
     afresh: makes an instance without a past. warm: the instance is called at the positions before the shift
-    first, so that what it keeps of a call shows. rule: what the allowance is that of, `allowance.careful` if
-    None. apart: added to the positions of the second batch element, where code takes a row of them for each.
+    first, so that what it keeps of a call shows. rule: the recipe whose errors are allowed, by default
+    `allowance.careful`. batch_step: added to the positions of the second batch element, where code takes a
+    row for each.
     """
     seen, rule = {"q": _SideExcess(), "k": _SideExcess()}, rule or allowance.careful(dtype)
     for q, k, before in vectors.blocks(dtype):
         if warm and offset and before[0] == vectors.positions[0]:
-            _tried(rotator, q, k, before)
+            _call_once(rotator, q, k, before)
         at = before + offset
-        block = CalledBlock(
-            at, (q, k), rotator.both(q, k, np.stack([at, at + apart]) if apart else at), apart
-        )
-        for part, x, result in zip(seen.values(), block.given, block.results, strict=True):
-            part.take(excess(x, result, block.rows(), setting, dtype, rule), at, block)
+        rows = np.stack([at, at + batch_step]) if batch_step else at
+        block = CalledBlock(at, (q, k), rotator.rotate_both(q, k, rows), batch_step)
+        for side_excess, x, y in zip(seen.values(), block.given, block.rotated, strict=True):
+            side_excess.take(excess(x, y, block.rows(), setting, dtype, rule), at, block)
     worst = max(seen, key=lambda name: seen[name].excess)
-    message: tuple[str, bool] = "", False
-    sides = {name: side for name, one in seen.items() if (side := one.side()) is not None}
+    resembles: tuple[str, bool] = "", False
+    sides = {name: side for name, part in seen.items() if (side := part.side()) is not None}
     if sides and afresh and _right_afresh(afresh(), sides[worst].block, setting, dtype, rule):
-        message = "state that an earlier call left: called afresh it is right", False
+        resembles = "state that an earlier call left: called afresh it is right", False
     elif sides:
-        message = naming.named(sides, setting, dtype, rotator)
-    return Places(seen[worst].excess, worst, *seen[worst].place, *message)
+        resembles = naming.named(sides, setting, dtype, rotator)
+    return Places(seen[worst].excess, worst, *seen[worst].place, *resembles)
 
 
 def excess(
-    x: FloatArray, results: FloatArray, at: Positions, setting: RopeSetting, dtype: Format, rule: Resolved
+    x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting, dtype: Format, rule: Resolved
 ) -> Array:
     """Return the error of each pair over what is allowed.
 
-    The r last "pairs" are the dims that are not rotated, two by two. What may overflow is not judged.
-    Shapes: x, results (b, h, s, d), at (b, s) -> (b, h, s, p + r).
+    The r last "pairs" are the dims that are not rotated, two by two. What may overflow counts as 0.
+    Shapes: x and rotated y (b, h, s, d), at (b, s) -> (b, h, s, p + r).
     """
     over = np.empty((*x.shape[:3], setting.head_dim // 2))
-    stored, tiny, p = allowance.stored(rule, setting), 4 * dtype.smallest_subnormal, setting.pairs
+    rounding, tiny, p = allowance.rounding_error(rule, setting), 4 * dtype.smallest_subnormal, setting.pairs
     known: dict[int, tuple[Any, Array]] = {}
     with np.errstate(invalid="ignore", over="ignore"):
         for b, row in enumerate(at):
@@ -168,30 +169,27 @@ def excess(
                     allowance.allowed(rule, setting, row),
                 )
             rotations, allowed = known[first]
-            z, w = (exact_rotation.complex_pairs(one[b], setting) for one in (x, results))
-            over[b, ..., :p] = _judged(np.abs(w - z * rotations), np.abs(z), allowed, tiny, dtype)
+            z, w = (exact_rotation.complex_pairs(vectors[b], setting) for vectors in (x, y))
+            over[b, ..., :p] = _over_allowance(np.abs(w - z * rotations), np.abs(z), allowed, tiny, dtype)
             if rest := setting.head_dim - setting.rotary_dim:
                 z, w = (
-                    exact_rotation.complex_pairs(one[b][..., -rest:], _plain(rest)) for one in (x, results)
+                    exact_rotation.complex_pairs(vectors[b][..., -rest:], RopeSetting.of(rest))
+                    for vectors in (x, y)
                 )
-                over[b, ..., p:] = _judged(np.abs(w - z), np.abs(z), stored, tiny, dtype)
+                over[b, ..., p:] = _over_allowance(np.abs(w - z), np.abs(z), rounding, tiny, dtype)
     return over
 
 
-def _plain(dims: int) -> RopeSetting:
-    return RopeSetting.of(dims)
-
-
-def _judged(missed: Array, size: Array, allowed: Any, tiny: float, dtype: Format) -> Array:
-    over = missed / (allowed * size + tiny)
+def _over_allowance(error: Array, size: Array, allowed: Any, tiny: float, dtype: Format) -> Array:
+    over = error / (allowed * size + tiny)
     over = np.where(np.isfinite(over), over, np.inf)
     return np.where(size > dtype.largest / 4, 0.0, over)
 
 
-def _tried(rotator: Rotator, q: FloatArray, k: FloatArray, at: Positions) -> None:
-    """Call for the sake of what is kept of the call; what it raises is of no interest here."""
+def _call_once(rotator: Rotator, q: FloatArray, k: FloatArray, at: Positions) -> None:
+    """Call for the sake of what the code stores of the call; what it raises is of no interest here."""
     try:
-        rotator.both(q, k, at)
+        rotator.rotate_both(q, k, at)
     except Exception:  # whatever other people's code raises
         return
 
@@ -199,9 +197,9 @@ def _tried(rotator: Rotator, q: FloatArray, k: FloatArray, at: Positions) -> Non
 def _right_afresh(
     rotator: Rotator, block: CalledBlock, setting: RopeSetting, dtype: Format, rule: Resolved
 ) -> bool:
-    """Whether an instance without a past puts all pairs of a block where they belong."""
-    result = rotator.both(*block.given, block.at if not block.apart else block.rows())
+    """Return whether an instance that was not called before puts all pairs of a block where they belong."""
+    rotated = rotator.rotate_both(*block.given, block.at if not block.batch_step else block.rows())
     return all(
         bool((excess(x, y, block.rows(), setting, dtype, rule) <= 1).all())
-        for x, y in zip(block.given, result, strict=True)
+        for x, y in zip(block.given, rotated, strict=True)
     )

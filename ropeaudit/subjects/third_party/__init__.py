@@ -19,11 +19,11 @@ _FOUR = ("float64", "float32", "float16", "bfloat16")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An implementation that can be asked for by name.
+    """An implementation that can be requested by name.
 
     module: the file here that calls it, whose `IMPLEMENTATIONS[name]` makes it of this entry. needs: what it
     imports. package: whose version is recorded. extra: what installs it. layouts, dtypes: those that it can
-    be asked for, the layout that it is asked for by default first. calls: what is called.
+    be requested, the default layout first. calls: what is called.
     """
 
     name: str
@@ -216,9 +216,9 @@ def implementation(name: str) -> Implementation:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of theirs: about CUDA, about what else might be installed
-            built: type[Any] = import_module(f"{__name__}.{entry.module}").IMPLEMENTATIONS[name]
+            adapter: type[Any] = import_module(f"{__name__}.{entry.module}").IMPLEMENTATIONS[name]
     except Exception as error:  # whatever a half-installed package raises
         reason = " ".join(str(error).split())[:200]
         raise MissingPackage(f"--impl {name} cannot be imported: {reason}; {entry.install}") from error
-    result: Implementation = built(entry)
-    return result
+    loaded: Implementation = adapter(entry)
+    return loaded

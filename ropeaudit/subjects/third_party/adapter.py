@@ -31,7 +31,7 @@ _STEP = 2**14
 class Adapter(ABC):
     """An implementation as its entry describes it; an `Implementation`.
 
-    partial: whether it rotates a part of the head. scalings: those that it can be asked for.
+    partial: whether it rotates a part of the head. scalings: those that can be requested.
     """
 
     engine: str
@@ -44,7 +44,7 @@ class Adapter(ABC):
         self.dtypes = entry.dtypes
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Say why a setting or dtype is not taken; empty where it is."""
+        """Return why a setting or dtype is not taken; empty where it is."""
         if dtype.name not in self.dtypes:
             return f"it is audited in {', '.join(self.dtypes)}"
         if setting.rotary_dim != setting.head_dim and not (self.partial and setting.rotary_dim):
@@ -85,7 +85,7 @@ class TorchAdapter(Adapter):
 
     @abstractmethod
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
-        """Return what turns tensors."""
+        """Return the function that rotates tensors."""
 
 
 def factor(setting: RopeSetting) -> float:

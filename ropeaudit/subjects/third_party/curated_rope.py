@@ -30,7 +30,7 @@ class Curated(TorchAdapter):
         return rotate
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Say why a setting or dtype is not taken: the base is a whole number there."""
+        """Return why a setting or dtype is not taken: the base is a whole number there."""
         if setting.base != int(setting.base):
             return f"its base is a whole number, and {setting.base} is not"
         return super().refuses(setting, dtype)

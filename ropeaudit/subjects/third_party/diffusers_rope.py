@@ -27,10 +27,10 @@ class OneAxis(TorchAdapter):
 
     def table(self, setting: RopeSetting, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cos and sin. Shapes: (s,) -> two of (s, d)."""
-        result: tuple[torch.Tensor, torch.Tensor] = get_1d_rotary_pos_embed(
+        table: tuple[torch.Tensor, torch.Tensor] = get_1d_rotary_pos_embed(
             setting.head_dim, positions, setting.base, use_real=True, linear_factor=factor(setting)
         )
-        return result
+        return table
 
 
 class Flux(OneAxis):
@@ -41,8 +41,8 @@ class Flux(OneAxis):
     def table(self, setting: RopeSetting, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cos and sin. Shapes: (s,) -> two of (s, d)."""
         embedding = FluxPosEmbed(setting.base, [setting.head_dim])
-        result: tuple[torch.Tensor, torch.Tensor] = embedding(positions[:, None])
-        return result
+        table: tuple[torch.Tensor, torch.Tensor] = embedding(positions[:, None])
+        return table
 
 
 IMPLEMENTATIONS = {"diffusers-1d": OneAxis, "diffusers-flux": Flux}

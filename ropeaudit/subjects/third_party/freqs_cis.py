@@ -32,7 +32,7 @@ class Mistral(TorchAdapter):
         return rotate
 
     def rows(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x in the order that is asked for. Shapes: (1, h, s, d) -> (s, h, d)."""
+        """Return x in the requested order. Shapes: (1, h, s, d) -> (s, h, d)."""
         return x[0].transpose(0, 1)
 
 
@@ -42,15 +42,15 @@ class LlamaComplex(Mistral):
     code = "llama_models.llama3.model"
 
     def rows(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x in the order that is asked for. Shapes: (1, h, s, d) -> (1, s, h, d)."""
+        """Return x in the requested order. Shapes: (1, h, s, d) -> (1, s, h, d)."""
         return x.transpose(1, 2)
 
 
 @functools.lru_cache(maxsize=1)
 def _table(code: str, dim: int, end: int, base: float) -> torch.Tensor:
     """Return the table. Its values do not depend on its length. Shapes: -> (end, d/2), complex."""
-    result: torch.Tensor = import_module(code).precompute_freqs_cis(dim, end, base)
-    return result
+    table: torch.Tensor = import_module(code).precompute_freqs_cis(dim, end, base)
+    return table
 
 
 IMPLEMENTATIONS = {"mistral-inference": Mistral, "llama-models": LlamaComplex}

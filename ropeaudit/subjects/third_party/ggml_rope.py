@@ -41,12 +41,12 @@ class Ggml(Adapter):
         def rotate(x: FloatArray, positions: Positions, fmt: Format) -> FloatArray:
             if not (positions.min() >= -_INT32 and positions.max() < _INT32):
                 raise ValueError("its positions are int32")
-            return _rotated(library, setting, x, positions, _TYPES[fmt.name])
+            return _rotate(library, setting, x, positions, _TYPES[fmt.name])
 
         return rotate
 
 
-def _rotated(
+def _rotate(
     library: Any, setting: RopeSetting, x: FloatArray, positions: Positions, kind: tuple[int, type[Any]]
 ) -> FloatArray:
     """Compute a graph of one node. Shapes: x (h, s, d), positions (s,) -> (h, s, d)."""
@@ -69,11 +69,11 @@ def _rotated(
         library.ggml_build_forward_expand(graph, node)
         if library.cpu.ggml_graph_compute_with_ctx(context, graph, 1):
             raise RuntimeError("ggml could not compute the graph")
-        result = np.empty_like(given)
-        ctypes.memmove(result.ctypes.data, library.ggml_get_data(node), result.nbytes)
+        output = np.empty_like(given)
+        ctypes.memmove(output.ctypes.data, library.ggml_get_data(node), output.nbytes)
     finally:
         library.ggml_free(context)
-    return result.transpose(1, 0, 2).astype(np.float32)
+    return output.transpose(1, 0, 2).astype(np.float32)
 
 
 @functools.cache
@@ -82,7 +82,7 @@ def _library() -> Any:
     base, cpu = (_load(part) for part in ("base", "cpu"))
     pointer, integer, real = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
     long = ctypes.c_int64
-    for name, result, arguments in (
+    for name, restype, arguments in (
         ("ggml_init", pointer, [_Memory]),
         ("ggml_free", None, [pointer]),
         ("ggml_new_tensor_1d", pointer, [pointer, integer, long]),
@@ -93,7 +93,7 @@ def _library() -> Any:
         ("ggml_build_forward_expand", None, [pointer, pointer]),
     ):
         function = getattr(base, name)
-        function.restype, function.argtypes = result, arguments
+        function.restype, function.argtypes = restype, arguments
     compute = cpu.ggml_graph_compute_with_ctx
     compute.restype, compute.argtypes = integer, [pointer, pointer, integer]
     cpu.ggml_cpu_init()

@@ -30,8 +30,8 @@ class LitGpt(TorchAdapter):
 @functools.lru_cache(maxsize=1)
 def _table(end: int, dim: int, base: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cos and sin. Their values do not depend on their length. Shapes: -> two of (end, d)."""
-    result: tuple[torch.Tensor, torch.Tensor] = build_rope_cache(end, dim, base=base)
-    return result
+    table: tuple[torch.Tensor, torch.Tensor] = build_rope_cache(end, dim, base=base)
+    return table
 
 
 IMPLEMENTATIONS = {"litgpt": LitGpt}

@@ -37,9 +37,9 @@ class Megatron(TorchAdapter):
                 for run, first in runs(positions.numpy())
             ]
             angles = torch.cat(parts)
-            whole = angles.repeat_interleave(2, dim=-1) if adjacent else torch.cat((angles, angles), dim=-1)
+            per_dim = angles.repeat_interleave(2, dim=-1) if adjacent else torch.cat((angles, angles), dim=-1)
             rows = x.permute(2, 0, 1, 3)  # (s, 1, h, d)
-            rotated: torch.Tensor = _apply_rotary_pos_emb_bshd(rows, whole[:, None, None], adjacent)
+            rotated: torch.Tensor = _apply_rotary_pos_emb_bshd(rows, per_dim[:, None, None], adjacent)
             return rotated.permute(1, 2, 0, 3)
 
         return rotate

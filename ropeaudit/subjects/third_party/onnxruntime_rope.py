@@ -24,7 +24,7 @@ _TYPES: dict[str, tuple[Any, type[Any]]] = {
 
 
 class OnnxRuntime(Adapter):
-    """A graph of one node; the table holds the rows of the positions that are asked for."""
+    """A graph of one node; the table holds the rows of the requested positions."""
 
     engine = "onnxruntime"
     partial = True
@@ -43,8 +43,8 @@ class OnnxRuntime(Adapter):
                 "sin": np.sin(angles).astype(kind),
                 "ids": np.arange(positions.size)[None],
             }
-            result: FloatArray = sessions[fmt.name].run(None, given)[0][0].astype(np.float32)
-            return result
+            rotated: FloatArray = sessions[fmt.name].run(None, given)[0][0].astype(np.float32)
+            return rotated
 
         return rotate
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _config(kind: type[Any], setting: RopeSetting) -> Any:
-    """A model's config with one head of this setting; scalings that depend on no length go into it."""
+    """Return a model's config with one head of this setting; scalings that depend on no length go into it."""
     given = setting.scaling.parameters()
     rope = {name: given[own] for name, own in HF_NAMES.items() if own in given and own != "maximum"}
     if rope:
@@ -46,7 +46,7 @@ class Llama(TorchAdapter):
 
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation of a new module."""
-        embedding = self.built(setting, dtype)
+        embedding = self.embedding_module(setting, dtype)
 
         def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             cos, sin = embedding(x, positions[None])
@@ -55,7 +55,7 @@ class Llama(TorchAdapter):
 
         return rotate
 
-    def built(self, setting: RopeSetting, dtype: Format) -> Any:
+    def embedding_module(self, setting: RopeSetting, dtype: Format) -> Any:
         """Return a new embedding, as it is loaded."""
         return getattr(self.code, self.embedding)(_config(self.kind, setting))
 
@@ -63,9 +63,9 @@ class Llama(TorchAdapter):
 class LlamaCast(Llama):
     """The same after .to(dtype) of the module, as model.half() does it: inv_freq is rounded."""
 
-    def built(self, setting: RopeSetting, dtype: Format) -> Any:
+    def embedding_module(self, setting: RopeSetting, dtype: Format) -> Any:
         """Return a new embedding, cast."""
-        return super().built(setting, dtype).to(torch_arrays.dtype(dtype))
+        return super().embedding_module(setting, dtype).to(torch_arrays.dtype(dtype))
 
 
 class Cohere(Llama):
@@ -75,13 +75,13 @@ class Cohere(Llama):
 
 
 class Llama4(Llama):
-    """Llama4TextRotaryEmbedding and apply_rotary_emb, which turns complex numbers."""
+    """Llama4TextRotaryEmbedding and apply_rotary_emb, which rotates complex numbers."""
 
     code, kind, embedding = llama4, Llama4TextConfig, "Llama4TextRotaryEmbedding"
 
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation of a new module."""
-        embedding = self.built(setting, dtype)
+        embedding = self.embedding_module(setting, dtype)
 
         def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             rows = x.transpose(1, 2)  # (1, s, h, d)

@@ -19,7 +19,7 @@ class XTransformers(TorchAdapter):
 
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation of a new module."""
-        embedding = self.built(setting, dtype)
+        embedding = self.embedding_module(setting, dtype)
 
         def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             frequencies, scale = embedding(positions)
@@ -28,20 +28,20 @@ class XTransformers(TorchAdapter):
 
         return rotate
 
-    def built(self, setting: RopeSetting, dtype: Format) -> torch.nn.Module:
+    def embedding_module(self, setting: RopeSetting, dtype: Format) -> torch.nn.Module:
         """Return a new embedding, as it is built."""
-        result: torch.nn.Module = RotaryEmbedding(
+        embedding: torch.nn.Module = RotaryEmbedding(
             setting.rotary_dim, base=setting.base, interpolation_factor=factor(setting)
         )
-        return result
+        return embedding
 
 
 class Cast(XTransformers):
     """The same after .to(dtype) of the module: inv_freq, positions and angles are rounded."""
 
-    def built(self, setting: RopeSetting, dtype: Format) -> torch.nn.Module:
+    def embedding_module(self, setting: RopeSetting, dtype: Format) -> torch.nn.Module:
         """Return a new embedding, cast."""
-        return super().built(setting, dtype).to(torch_arrays.dtype(dtype))
+        return super().embedding_module(setting, dtype).to(torch_arrays.dtype(dtype))
 
 
 IMPLEMENTATIONS = {"x-transformers": XTransformers, "x-transformers-cast": Cast}

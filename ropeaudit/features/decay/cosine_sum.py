@@ -37,7 +37,7 @@ def searched(setting: RopeSetting, recipe: Resolved | None = None) -> int:
 
 
 def _never(setting: RopeSetting) -> bool:
-    """Whether half the pairs or more do not turn: they add 1 each, and the others at least -1."""
+    """Return whether half the pairs or more do not rotate: they add 1 each, and the others at least -1."""
     rotator = np.count_nonzero(exact_scores.rotations_per_token(setting)[0])
     return bool(2 * rotator <= setting.pairs)
 
