@@ -134,9 +134,9 @@ def _rerotations(
                 done += 1
                 progress(done / (max(steps) + 1))
             at = first + count * by
-            rotations = CachedKeys(subject, inputs, at, keys), FreshRotation(subject, inputs, at)
+            sides = CachedKeys(subject, inputs, at, keys), FreshRotation(subject, inputs, at)
             on_progress = functools.partial(_hold, progress, done / (max(steps) + 1))
-            difference = Comparison(inputs, setting, case.mask, rotations).run(on_progress)
+            difference = Comparison(inputs, setting, case.mask, sides).run(on_progress)
             growth = _growth(keys, norms)
             yield Rerotated(
                 case, setting, inputs, subject.name, recipe.dtype, count, by, at, difference, growth
