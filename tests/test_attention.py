@@ -22,7 +22,7 @@ from ropeaudit.recipes import load, named
 from ropeaudit.subjects.emulated import Emulated
 
 SMALL = {"heads": 2, "seq_len": 48, "attention": True}
-COLUMNS = list(records.ATTENTION)
+COLUMNS = list(records.COLUMNS.having("attention"))
 
 
 def plain_softmax(scores: np.ndarray) -> np.ndarray:

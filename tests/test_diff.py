@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ropeaudit.audits import records
 from ropeaudit.audits.audit import shift
-from ropeaudit.audits.comparison import KEYS, MEASURED, compare
+from ropeaudit.audits.comparison import COMPARED, KEYS, compare
 from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.main import main
 from ropeaudit.reports.comparison import COLUMNS, headline
@@ -134,7 +134,7 @@ def test_what_shares_no_case_says_why() -> None:
         compare(ROWS, ROWS, 0.5)
 
 
-@given(st.sampled_from(MEASURED), st.floats(1e-3, 1e3), st.floats(1.0, 4.0))
+@given(st.sampled_from(COMPARED), st.floats(1e-3, 1e3), st.floats(1.0, 4.0))
 def test_changed_is_more_than_the_ratio(column: str, times: float, ratio: float) -> None:
     before = changed(ROWS[1], **{column: 0.5}, reference_error=0.0)
     after = changed(before, **{column: 0.5 * times})
@@ -145,9 +145,11 @@ def test_changed_is_more_than_the_ratio(column: str, times: float, ratio: float)
     assert (pair.changed == (column,)) is beyond
 
 
-@pytest.mark.parametrize("column", sorted({*records.ATTENTION} - {"attention_adaptive_tv_mean"}))
+@pytest.mark.parametrize(
+    "column", sorted({*records.COLUMNS.having("attention")} - {"attention_adaptive_tv_mean"})
+)
 def test_another_attention_is_a_change(column: str) -> None:
-    before = changed(ROWS[1], **dict.fromkeys(records.ATTENTION, 0.5))
+    before = changed(ROWS[1], **dict.fromkeys(records.COLUMNS.having("attention"), 0.5))
     (pair,) = compare([before], [changed(before, **{column: 0.75})]).pairs
     assert pair.changed == (column,)
 

@@ -21,7 +21,8 @@ from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
 from ropeaudit.features.explain import remedies, shares
 from ropeaudit.features.explain.analysis import explain, run
 from ropeaudit.features.explain.causes import CAUSES
-from ropeaudit.features.explain.rows import COLUMNS, KINDS, rows
+from ropeaudit.features.explain.columns import COLUMNS, KINDS
+from ropeaudit.features.explain.rows import rows
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
 from ropeaudit.recipes import STAGES, named

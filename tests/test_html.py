@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from ropeaudit import reports
 from ropeaudit.arithmetic.formats import FORMATS, parse
-from ropeaudit.audits import records
+from ropeaudit.audits import judging, records
 from ropeaudit.audits.audit import shift
 from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.features.report.report import merged
@@ -99,12 +99,12 @@ def test_the_finding_comes_first() -> None:
 
 
 def test_verdicts_are_counted(page: Page) -> None:
-    counts = {name: sum(one.verdict == name for one in RESULTS) for name in records.VERDICTS}
+    counts = {name: sum(one.verdict == name for one in RESULTS) for name in judging.VERDICTS}
     message = " ".join(page.text.split())
     for name, count in counts.items():
-        assert (f"{name} {records.VERDICTS[name]}" in message) == (count > 0)
+        assert (f"{name} {judging.VERDICTS[name]}" in message) == (count > 0)
         if count:
-            assert re.search(rf"\b{count} . {name} {re.escape(records.VERDICTS[name][:20])}", message)
+            assert re.search(rf"\b{count} . {name} {re.escape(judging.VERDICTS[name][:20])}", message)
 
 
 def test_every_tag_is_closed(page: Page) -> None:

@@ -18,7 +18,7 @@ from ropeaudit.bounds.monotone import last_exact_offset
 from ropeaudit.errors import NotEmulated, UnknownName, UsageError
 from ropeaudit.features.limit import analysis, boundary_search, likely_failures
 from ropeaudit.features.limit.boundary_search import Question, search
-from ropeaudit.features.limit.report import COLUMNS, row
+from ropeaudit.features.limit.report import COLUMNS
 from ropeaudit.features.limit.tolerance import tolerance
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
@@ -410,7 +410,7 @@ def test_nothing_turns_or_nothing_is_there() -> None:
         "drift_max=1e-9", "fp64", "uniform", heads=1, seq_len=4, head_dim=8, mrope="1,2,1", axis="h", up_to=99
     )
     assert (axes.bound_up_to, axes.first_failure_seen) == (99, None)
-    assert row(axes)["axes"].startswith("split 1/2/1")
+    assert COLUMNS.row(axes)["axes"].startswith("split 1/2/1")
 
 
 @pytest.mark.parametrize(
@@ -504,7 +504,7 @@ def test_frequencies_that_the_offset_changes_are_those_of_a_scan(spec, dtype) ->
         first = scan(records, text, 150)
         claims_hold(result, records, first)
         assert result.first_failure == first, text
-        assert row(result)["frequencies"] == "shifted"
+        assert COLUMNS.row(result)["frequencies"] == "shifted"
 
 
 def test_a_proof_goes_through_a_switch_of_frequencies() -> None:

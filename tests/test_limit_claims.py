@@ -19,7 +19,8 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.features.limit import sentences as limit_sentences
 from ropeaudit.features.limit.boundary_search import boundary
 from ropeaudit.features.limit.limit_result import Limit
-from ropeaudit.features.limit.report import limit_report, row
+from ropeaudit.features.limit.report import COLUMNS as LIMIT_COLUMNS
+from ropeaudit.features.limit.report import limit_report
 from ropeaudit.features.limit.tolerance import AT_LEAST, TOLERABLE, Tolerance, tolerance
 
 COLUMNS = ("drift_rms", "drift_max", "drift_relative", "drift_bias", "self_drift_max")
@@ -58,7 +59,7 @@ def brute(which: int, offsets: int, count: int, budget: int | None = None) -> li
 
 def checked(one: Limit, fails: set[int], values: list[float]) -> dict[str, object]:
     """Hold a row and its sentence against all offsets; return what the table shows of it."""
-    built, first = row(one), min(fails, default=None)
+    built, first = LIMIT_COLUMNS.row(one), min(fails, default=None)
     offsets = range(one.up_to + 1)
     numbers_hold(one, built, fails)
     for name in ("measured_up_to", "first_failure_seen"):
@@ -168,7 +169,7 @@ def built_up(draw: st.DrawFn) -> tuple[Limit, ReferenceTable]:
 @given(built_up())
 def test_no_sentence_is_false_whatever_fails(built) -> None:
     result, reference = built
-    numbers_hold(result, row(result), set(reference.fails))
+    numbers_hold(result, LIMIT_COLUMNS.row(result), set(reference.fails))
     zero = result.at_zero
     model = "" if zero.model == "none" else f" ({zero.model})"
     who = f"hf in bfloat16{model} on {zero.seq_len:,} token{'' if zero.seq_len == 1 else 's'}"
@@ -230,7 +231,7 @@ def test_what_another_tolerance_measured_counts() -> None:
     case = {"heads": 1, "seq_len": 8, "head_dim": 32, "budget": 64, "up_to": 60_000}
     both = list(limit(["drift_max=0.5", "drift_rms=0.05"], "fp16", "uniform", **case))
     for one in both:
-        built = row(one)
+        built = LIMIT_COLUMNS.row(one)
         assert built["evaluated"] == one.boundary.tested
     assert both[0].boundary.tested == both[1].boundary.tested
     (alone,) = limit("drift_max=0.5", "fp16", "uniform", **case)

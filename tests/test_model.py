@@ -25,9 +25,9 @@ from ropeaudit.features.model import layers as model_layers
 from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model import tokens as model_tokens
 from ropeaudit.features.model.analysis import ModelAudit, save, verdict_of
+from ropeaudit.features.model.columns import COLUMNS
 from ropeaudit.features.model.layers import RotatedPairs
 from ropeaudit.features.model.logits import Change, compare
-from ropeaudit.features.model.rows import COLUMNS
 from ropeaudit.main import main
 
 transformers = pytest.importorskip("transformers")

@@ -14,7 +14,7 @@ from ropeaudit.engine import pair
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.parity import analysis
 from ropeaudit.features.parity.command import parity
-from ropeaudit.features.parity.report import COLUMNS, row
+from ropeaudit.features.parity.report import COLUMNS
 from ropeaudit.inputs import qk
 from ropeaudit.main import cli, main
 from ropeaudit.recipes import named
@@ -33,7 +33,7 @@ def compare(first, second, dtype="bf16", offsets=(0,), **case):
     two = analysis.subject(first, {}), analysis.subject(second, {})
     given = {"heads": 2, "seq_len": 96} | case
     called = analysis.names(two, (first, second))
-    return [row(one) for one in analysis.run([Case(**given)], two, called, [parse(dtype)], offsets)]
+    return [COLUMNS.row(one) for one in analysis.run([Case(**given)], two, called, [parse(dtype)], offsets)]
 
 
 def rows(text: str) -> list[dict[str, str]]:

@@ -116,10 +116,8 @@ def _refused_or_stored(name: str, value: object) -> None:
         return
     ((again,), _) = part_rows.parsed("x.part", line)
     assert repr(again.as_dict()) == repr(result)
-    requested = (
-        (str,) if name in records.TEXT_COLUMNS else (int,) if name in records.WHOLE_COLUMNS else (float,)
-    )
-    assert type(value) in (*requested, type(None) if name in records.OPTIONAL_COLUMNS else requested[0])
+    column = records.COLUMNS[name]
+    assert type(value) in (column.kind, type(None) if column.optional else column.kind)
 
 
 @pytest.mark.parametrize(

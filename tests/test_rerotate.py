@@ -14,7 +14,7 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.errors import UsageError
 from ropeaudit.features.rerotate import analysis
 from ropeaudit.features.rerotate.command import rerotate
-from ropeaudit.features.rerotate.report import COLUMNS, row
+from ropeaudit.features.rerotate.report import COLUMNS
 from ropeaudit.inputs import qk
 from ropeaudit.main import cli, main
 from ropeaudit.recipes import named
@@ -35,7 +35,7 @@ def registered(monkeypatch) -> None:
 def measure(recipe, steps, by=-16, dtype="bf16", changes=None, **case):
     resolved = named(recipe).changed(changes or {}).resolve(parse(dtype))
     given = {"heads": 2, "seq_len": 128} | case
-    return [row(one) for one in analysis.run([Case(**given)], [resolved], steps, by)]
+    return [COLUMNS.row(one) for one in analysis.run([Case(**given)], [resolved], steps, by)]
 
 
 def rows(text: str) -> list[dict[str, str]]:

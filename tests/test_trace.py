@@ -15,8 +15,9 @@ from ropeaudit import parse
 from ropeaudit.audits.cases import Case
 from ropeaudit.features.trace import analysis
 from ropeaudit.features.trace import compare as trace_compare
+from ropeaudit.features.trace.columns import COLUMNS, names, rows
 from ropeaudit.features.trace.compare import Stage
-from ropeaudit.features.trace.report import COLUMNS, headline, names, notes, rows, trace_report
+from ropeaudit.features.trace.report import headline, notes, trace_report
 from ropeaudit.main import main
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling.own_code import Own

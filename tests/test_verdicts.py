@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ropeaudit import shift
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.audits import records
+from ropeaudit.audits import judging
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds import attainable
 from ropeaudit.main import main
@@ -63,7 +63,7 @@ SOUND = {
     ],
 )
 def test_the_first_verdict_that_holds(figures, verdict) -> None:
-    assert records.judge(**SOUND | figures) == verdict
+    assert judging.judge(**SOUND | figures) == verdict
 
 
 GOOD = {"nonfinite": 0, "scores": 100, "drift_relative": 0.01, "interval": None, "misplaced": False}
@@ -86,7 +86,7 @@ GOOD = {"nonfinite": 0, "scores": 100, "drift_relative": 0.01, "interval": None,
     ],
 )
 def test_good_enough(figures, within) -> None:
-    assert records.within(0.01, **GOOD | figures) == within
+    assert judging.within(0.01, **GOOD | figures) == within
 
 
 def test_what_careful_code_attains_is_one_value_a_dtype_whatever_the_recipe_rounds() -> None:

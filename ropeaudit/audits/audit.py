@@ -12,7 +12,7 @@ import numpy as np
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.audits import records
+from ropeaudit.audits import judging, records
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import LIMIT, Case, fits, positions_fit
 from ropeaudit.audits.records import Record
@@ -43,7 +43,7 @@ class Audit:
     backend: str = "numpy"
     device: str | None = None
     order: str | None = None
-    tolerance: float = records.TOLERANCE
+    tolerance: float = judging.TOLERANCE
     _factories: list[SubjectFactory] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Audit:
                 raise UsageError(f"offset {offset} is past 2^53 - 1 = {LIMIT - 1}, the largest allowed")
         if not 0 <= self.tolerance < math.inf:
             raise UsageError(
-                f"tolerance {self.tolerance!r} is not a share from 0 up; try {records.TOLERANCE}"
+                f"tolerance {self.tolerance!r} is not a share from 0 up; try {judging.TOLERANCE}"
             )
         for name in ("cases", "dtypes", "offsets"):
             if not getattr(self, name):
@@ -195,7 +195,7 @@ def shift(
     attention: bool = False,
     softmax: str | None = None,
     anchor: int | None = None,
-    tolerance: float = records.TOLERANCE,
+    tolerance: float = judging.TOLERANCE,
     **case: Any,
 ) -> Iterator[Record]:
     """Audit the scores of q and k when `offsets` are added to every position.

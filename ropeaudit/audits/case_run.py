@@ -13,8 +13,9 @@ import numpy as np
 from ropeaudit import bounds
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits.cases import Case, fits
+from ropeaudit.audits.judging import TOLERANCE
 from ropeaudit.audits.recording import CellResult, record
-from ropeaudit.audits.records import TOLERANCE, Record
+from ropeaudit.audits.records import Record
 from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import careful
 from ropeaudit.bounds.sampled import predicted_rms

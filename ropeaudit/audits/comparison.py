@@ -17,23 +17,8 @@ Row = Mapping[str, Any]
 _VERDICTS_SINCE = 3  # the schema whose verdicts have today's meanings
 RATIO = 1.05  # a column that is this many times what it was, or less than its inverse, has changed
 KEYS = tuple(name for name in records.IDENTITY if name not in ("schema", "version", "tolerance"))
-COUNTS = ("nonfinite", "distinct_positions")  # whole numbers: every other one is a change
-# The columns that are compared. Signed ones and those that are computed, not measured, are left out.
-MEASURED = (
-    *COUNTS,
-    "reference_rms",
-    "drift_rms",
-    "drift_max",
-    "drift_mean_abs",
-    "drift_relative",
-    "floor_rms",
-    "self_drift_rms",
-    "self_drift_max",
-    "structural_rms",
-    "structural_max",
-    "place_excess",
-    *(name for name in records.ATTENTION if name != "attention_adaptive_tv_mean"),
-)
+# What is signed, or computed and not measured, is not compared.
+COMPARED = records.COLUMNS.compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +145,7 @@ def _pair(before: Row | None, after: Row, ratio: float) -> Pair:
     pair = Pair(before, after)
     if before is None:
         return pair
-    changed = [name for name in MEASURED if _has_changed(pair, name, ratio)]
+    changed = [name for name in COMPARED if _has_changed(pair, name, ratio)]
     if _same_words(before, after):
         words = [name for name in ("verdict", "within_tolerance") if name in before and name in after]
         changed += [name for name in words if before[name] != after[name]]
@@ -179,6 +164,6 @@ def _has_changed(pair: Pair, name: str, ratio: float) -> bool:
     old, new = value(pair.before, name), value(pair.after, name)
     if math.isnan(old) or math.isnan(new):
         return math.isnan(old) != math.isnan(new)
-    if name in COUNTS:
+    if records.COLUMNS[name].kind is int:  # a count: every other one is a change
         return old != new
     return not pair.within_error(name) and not 1 / ratio <= pair.ratio(name) <= ratio

@@ -7,13 +7,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from ropeaudit.audits import records
+from ropeaudit.audits import judging, records
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import BadInput
 
 _LARGEST = 2**64  # whole number; seeds are below it
-_COUNTS = frozenset({"scores", "nonfinite", "distinct_positions", "worst_head", "worst_query", "worst_key"})
-_SIZES = frozenset({"drift_mean_abs", "drift_relative", "reference_error"})  # and what ends in _rms, _max
 _VALUE = r'(?:"(?:[^"\\]|\\.)*"|[-+.\w]+)'  # of a column, in JSON
 
 
@@ -100,18 +98,17 @@ def _row(path: str, number: int, line: bytes) -> Record:
 
 def _wrong(name: str, value: Any) -> str:
     """Return what is wrong with a value of a column; nothing where nothing is."""
+    column = records.COLUMNS[name]
     if value is None:
-        return "" if name in records.OPTIONAL_COLUMNS else "no value"
-    if name in records.TEXT_COLUMNS:
+        return "" if column.optional else "no value"
+    if column.kind is str:
         if not isinstance(value, str):
             return "no text"
-        return "no verdict" if name == "verdict" and value not in records.VERDICTS else ""
-    if name in records.WHOLE_COLUMNS:
-        if type(value) is not int:
-            return "no whole number"
-    elif type(value) is not float:
+        return "no verdict" if name == "verdict" and value not in judging.VERDICTS else ""
+    if column.kind is int and type(value) is not int:
+        return "no whole number"
+    if column.kind is float and type(value) is not float:
         return "no number"
-    measured = name in _COUNTS or name in _SIZES or name.endswith(("_rms", "_max"))
-    if value < 0 and measured and name not in records.ATTENTION:
+    if value < 0 and column.nonnegative:
         return "below 0"
     return "out of range" if type(value) is int and abs(value) > _LARGEST else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ropeaudit.audits import records
+from ropeaudit.audits import judging, records
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds import Bound
@@ -113,7 +113,7 @@ def identity(
     tolerance: float,
 ) -> dict[str, Any]:
     """Return the columns of `records.IDENTITY`: what was asked for. Nothing is measured for it."""
-    return {
+    return records.COLUMNS.unset(records.IDENTITY) | {
         "schema": records.SCHEMA,
         "subject": subject.name,
         "dtype": subject.dtype.name,
@@ -122,12 +122,9 @@ def identity(
         "backend": subject.backend,
         "version": subject.version,
         "device": subject.device,
-        "environment": None,
-        "engine": None,
         "sample": case.sample,
         "softmax": requested.softmax if requested else None,
         "anchor": requested.anchor if requested else None,
-        **dict.fromkeys(("grid", "offset_t", "offset_h", "offset_w")),
         "stages": " ".join(f"{stage}={fmt}" for stage, fmt in subject.stages().items()),
         "tolerance": tolerance,
     }
@@ -145,28 +142,29 @@ def record(
     drift = measured.drift
     head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
     low, high = drift.interval()
-    return Record(
+    values = {
         **identity(case, loaded, setting, subject, results.offset, requested, tolerance),
-        scores=drift.count,
-        distinct_positions=0 if results.refused else _distinct(subject, loaded.seq_len, results.offset),
-        drift_mean_abs=drift.mean_abs,
-        drift_rms_low=low,
-        drift_rms_high=high,
-        drift_bias=drift.mean,
-        self_drift_max=measured.self_drift.max,
-        self_drift_rms=measured.self_drift.rms,
-        structural_max=results.structural.max,
-        structural_rms=results.structural.rms,
-        predicted_rms=_predicted(results.bound),
-        bound_max=_maximum(results.bound, measured.error),
-        **(results.attention.columns() if results.attention else dict.fromkeys(records.ATTENTION)),
-        **_place_columns(results.places),
-        worst_head=head,
-        worst_query=query,
-        worst_key=key,
-        refused=results.refused or "none",
+        "scores": drift.count,
+        "distinct_positions": 0 if results.refused else _distinct(subject, loaded.seq_len, results.offset),
+        "drift_mean_abs": drift.mean_abs,
+        "drift_rms_low": low,
+        "drift_rms_high": high,
+        "drift_bias": drift.mean,
+        "self_drift_max": measured.self_drift.max,
+        "self_drift_rms": measured.self_drift.rms,
+        "structural_max": results.structural.max,
+        "structural_rms": results.structural.rms,
+        "predicted_rms": _predicted(results.bound),
+        "bound_max": _maximum(results.bound, measured.error),
+        **(results.attention.columns() if results.attention else {}),
+        **(_place_columns(results.places) if results.places else {}),
+        "worst_head": head,
+        "worst_query": query,
+        "worst_key": key,
+        "refused": results.refused or "none",
         **_judged(results, tolerance, (low, high)),
-    )
+    }
+    return Record(**records.COLUMNS.unset(records.COLUMNS) | values)
 
 
 def _predicted(bound: Bound | None) -> float | None:
@@ -187,7 +185,7 @@ def _judged(
     """Return the columns that verdicts rest on, and the verdicts."""
     drift, reference = results.measured.drift, results.measured.reference
     careful = attainable_rms(results.careful, results.subject.dtype, reference.rms)
-    relative = records.ratio(drift.rms, reference.rms)
+    relative = judging.ratio(drift.rms, reference.rms)
     excess = 0.0 if drift.rms == 0 else drift.rms / careful if careful else math.inf
     measured = {
         "nonfinite": drift.nonfinite,
@@ -202,7 +200,7 @@ def _judged(
         words = {"within_tolerance": "undecided", "verdict": "refused"}
         return {**measured, "attainable_rms": math.nan, "drift_relative": relative, **words}
     low, high = interval
-    within = records.within(
+    within = judging.within(
         tolerance,
         nonfinite=drift.nonfinite,
         scores=drift.count,
@@ -217,23 +215,15 @@ def _judged(
         "attainable_rms": careful,
         "drift_relative": relative,
         "within_tolerance": within,
-        "verdict": records.judge(**measured, misplaced=misplaced),  # type: ignore[arg-type]
+        "verdict": judging.judge(**measured, misplaced=misplaced),  # type: ignore[arg-type]
     }
 
 
-def _place_columns(places: Places | None) -> dict[str, Any]:
-    """Return the columns that say where a rotated pair is worst placed; all undefined for a recipe."""
-    if places is None:
-        return dict.fromkeys(records.PLACES)
-    return {
-        "place_excess": places.excess,
-        "place_side": places.side,
-        "place_batch": places.batch,
-        "place_head": places.head,
-        "place_position": places.position,
-        "place_pair": places.pair,
-        "resembles": places.resembles or None,
-    }
+def _place_columns(places: Places) -> dict[str, Any]:
+    """Return the columns that say where a rotated pair is worst placed: `place_head` is `head` of it."""
+    names = records.COLUMNS.having("place")
+    columns = {name: getattr(places, name.removeprefix("place_")) for name in names}
+    return columns | {"resembles": places.resembles or None}
 
 
 def _distinct(subject: Subject, seq_len: int, offset: int) -> int:

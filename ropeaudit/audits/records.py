@@ -1,109 +1,253 @@
-"""The record: the flat row that a case yields, its columns, and the metadata of a run."""
+"""The record: the flat row that a case yields, and its columns."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
+
+from ropeaudit.audits.identity import Identity
+from ropeaudit.runtime.columns import column, columns_of, row_class
 
 # 2: `stages` tells switches and `source` the content of a file; of schema 1 the columns are the same.
 # 3: behaviour (`verdict`) and quality (`within_tolerance`) are two columns; places of rotated pairs
 SCHEMA = 3
 
-# Thresholds of verdicts, here and in the documentation of `verdict` and `within_tolerance` alone.
-TOLERANCE = 0.01  # of drift_relative
-EXCESS = 3.0  # "growing", "coarse": drift_rms > EXCESS * attainable_rms
-GROWTH = 2.0  # "growing": drift_rms > GROWTH * floor_rms
-BROKEN_SHARE = 0.5  # "broken": drift_rms >= BROKEN_SHARE * reference_rms
-FEWEST = 100  # scores below which no drift is called good enough
+
+def _sampled(record: Record) -> bool:
+    return bool(record.sample)
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+def _weighed(record: Record) -> bool:
+    return record.attention_tv_mean is not None
+
+
+def _built(record: Record) -> bool:
+    return record.right_token is not None and not math.isnan(record.right_token)
+
+
+def _placed(record: Record) -> bool:
+    return record.place_excess is not None
+
+
+@row_class
+class Record(Identity):
     """One case: RoPE setting x inputs x subject x dtype x offset. `COLUMNS` explains every field."""
 
-    schema: int
-    subject: str
-    dtype: str
-    offset: int
-    model: str
-    scaling: str
-    clip: float | None
-    length: int | None
-    axes: str
-    backend: str
-    version: str
-    device: str
-    environment: str | None
-    engine: str | None
-    layout: str
-    head_dim: int
-    rotary_dim: int
-    base: float
-    scale: float
-    seq_len: int
-    heads: int
-    kv_heads: int
-    mask: str
-    source: str
-    seed: int | None
-    sample: int | None
-    softmax: str | None
-    anchor: int | None
-    grid: str | None
-    offset_t: float | None
-    offset_h: float | None
-    offset_w: float | None
-    stages: str
-    tolerance: float
-    scores: int
-    nonfinite: int
-    distinct_positions: int
-    reference_rms: float
-    reference_error: float
-    drift_max: float
-    drift_mean_abs: float
-    drift_rms: float
-    drift_rms_low: float | None
-    drift_rms_high: float | None
-    drift_bias: float
-    drift_relative: float
-    attainable_rms: float
-    excess: float
-    floor_rms: float
-    self_drift_max: float
-    self_drift_rms: float
-    structural_max: float
-    structural_rms: float
-    predicted_rms: float | None
-    bound_max: float | None
-    attention_tv_max: float | None
-    attention_tv_mean: float | None
-    attention_kl_max: float | None
-    top1_flips: float | None
-    entropy_reference: float | None
-    entropy: float | None
-    weight_reference: float | None
-    weight: float | None
-    right_token: float | None
-    attention_adaptive_tv_mean: float | None
-    attention_d: float | None
-    attention_d_logit: float | None
-    worst_head: int | None
-    worst_query: int | None
-    worst_key: int | None
-    place_excess: float | None
-    place_side: str | None
-    place_batch: int | None
-    place_head: int | None
-    place_position: int | None
-    place_pair: int | None
-    resembles: str | None
-    within_tolerance: str
-    verdict: str
-    refused: str
+    scores: int = column("how many scores were compared", nonnegative=True)
+    nonfinite: int = column(
+        "how many of the subject's scores are nan or infinite", nonnegative=True, compared=1
+    )
+    distinct_positions: int = column(
+        "how many positions are still different finite numbers once rounded",
+        shown=True,
+        leaves=9,
+        nonnegative=True,
+        least_is_worst=True,
+        compared=2,
+    )
+    reference_rms: float = column("RMS of the exact scores", unit="score", nonnegative=True, compared=3)
+    reference_error: float = column(
+        "certified bound on the error of the reference, in score units", unit="score", nonnegative=True
+    )
+    drift_max: float = column(
+        "largest |subject's score at the offset - exact score|; of a sample a lower bound",
+        unit="score",
+        role="drift",
+        shown=True,
+        leaves=8,
+        nonnegative=True,
+        compared=5,
+    )
+    drift_mean_abs: float = column(
+        "mean of |drift|", unit="score", role="drift", nonnegative=True, compared=6
+    )
+    drift_rms: float = column(
+        "root mean square of drift", unit="score", role="drift", shown=True, nonnegative=True, compared=4
+    )
+    drift_rms_low: float | None = column(
+        "lower end of the 95 % interval of drift_rms over all scores; nan without a sample",
+        unit="score",
+        role="drift",
+        shown=_sampled,
+        leaves=5,
+    )
+    drift_rms_high: float | None = column(
+        "its upper end (normal approximation of the mean square, on a log scale)",
+        unit="score",
+        role="drift",
+        shown=_sampled,
+        leaves=6,
+    )
+    drift_bias: float = column("signed mean of drift", unit="score", role="drift")
+    drift_relative: float = column(
+        "drift_rms / reference_rms",
+        role="drift",
+        style="percent",
+        shown=True,
+        leaves=12,
+        nonnegative=True,
+        compared=7,
+    )
+    attainable_rms: float = column(
+        "drift_rms that careful code in the dtype would have near offset 0: float32 angles, table and "
+        "rotation (float64 for float64), one rounding of q and k to the dtype, and one of the scores for "
+        "dtypes of 16 bits and fewer",
+        unit="score",
+        nonnegative=True,
+    )
+    excess: float = column("drift_rms / attainable_rms", role="drift", shown=True, leaves=10)
+    floor_rms: float = column(
+        "drift_rms of the same subject at offset 0, with the frequencies that hold at the offset",
+        unit="score",
+        role="drift",
+        nonnegative=True,
+        compared=8,
+    )
+    self_drift_max: float = column(
+        "largest |subject's score at the offset - its own score at offset 0|",
+        unit="score",
+        role="drift",
+        nonnegative=True,
+        compared=10,
+    )
+    self_drift_rms: float = column(
+        "root mean square of self-drift; clipped angles add their structural change to it",
+        unit="score",
+        role="drift",
+        shown=True,
+        leaves=7,
+        nonnegative=True,
+        compared=9,
+    )
+    structural_max: float = column(
+        "largest change of the exact scores by the shift itself: new frequencies, clipping",
+        unit="score",
+        nonnegative=True,
+        compared=12,
+    )
+    structural_rms: float = column(
+        "root mean square of that change; drift does not hold it", unit="score", nonnegative=True, compared=11
+    )
+    predicted_rms: float | None = column(
+        "drift_rms predicted from the recipe, for q and k of random phases; nan where numbers may overflow",
+        unit="score",
+        nonnegative=True,
+    )
+    bound_max: float | None = column(
+        "no emulated drift_max exceeds it with q and k of these sizes; inf: overflow; nan: sample",
+        unit="score",
+        nonnegative=True,
+    )
+    attention_tv_max: float | None = column(
+        "--attention: largest share of a row's weight that drift moves, Σ|p - exact p|/2",
+        role="attention",
+        shown=_weighed,
+        leaves=4,
+        compared=14,
+    )
+    attention_tv_mean: float | None = column(
+        "mean of that share (total variation) over rows and heads",
+        role="attention",
+        shown=_weighed,
+        compared=14,
+    )
+    attention_kl_max: float | None = column(
+        "largest KL(exact p || p) of a row, nats; inf where --softmax recipe lost a weight",
+        unit="nats",
+        role="attention",
+        compared=14,
+    )
+    top1_flips: float | None = column(
+        "rows whose largest weight moves to another key; ties do not count",
+        role="attention",
+        shown=_weighed,
+        compared=14,
+    )
+    entropy_reference: float | None = column(
+        "mean Shannon entropy of the exact rows, nats",
+        unit="nats",
+        role="attention",
+        shown=_weighed,
+        leaves=3,
+        compared=14,
+    )
+    entropy: float | None = column(
+        "mean Shannon entropy of the subject's rows, nats",
+        unit="nats",
+        role="attention",
+        shown=_weighed,
+        leaves=2,
+        compared=14,
+    )
+    weight_reference: float | None = column(
+        "mean largest weight of the exact rows", role="attention", compared=14
+    )
+    weight: float | None = column(
+        "mean largest weight of the subject's rows", role="attention", least_is_worst=True, compared=14
+    )
+    right_token: float | None = column(
+        "share of rows that attend most, without a tie, to the token they were built for; nan "
+        "unless --qk is diagonal or previous",
+        role="attention",
+        shown=_built,
+        shown_after="attention_d",
+        least_is_worst=True,
+        compared=14,
+    )
+    attention_adaptive_tv_mean: float | None = column(
+        "attention_tv_mean at the adaptive temperature of arXiv 2410.01104",
+        role="attention",
+        shown=_weighed,
+        shown_after="attention_tv_mean",
+    )
+    attention_d: float | None = column(
+        "AnchorAttention's D(offset, --anchor), arXiv 2411.13476: Σ over heads and keys of the "
+        "mean |A - A at the anchor|; 0 for a subject that offsets do not change",
+        role="attention",
+        shown=_weighed,
+        leaves=1,
+        compared=14,
+    )
+    attention_d_logit: float | None = column(
+        "the same of the first token's scores, before softmax. Random q and k say nothing "
+        "about a trained model's first token",
+        unit="score",
+        role="attention",
+        compared=14,
+    )
+    worst_head: int | None = column(
+        "head of drift_max; nan where no score differs or some are not finite", nonnegative=True
+    )
+    worst_query: int | None = column("query index of drift_max, unshifted", nonnegative=True)
+    worst_key: int | None = column("key index of drift_max, unshifted", nonnegative=True)
+    place_excess: float | None = column(
+        "code: the largest error of a rotated pair over what roundings explain; above 1 a pair "
+        "is not where its position says; nan for a recipe",
+        role="place",
+        shown=_placed,
+        leaves=11,
+        compared=13,
+    )
+    place_side: str | None = column("q or k: which of them has that pair; nan where none does", role="place")
+    place_batch: int | None = column("its batch element", role="place")
+    place_head: int | None = column("its head", role="place")
+    place_position: int | None = column("its position, shifted", unit="tokens", role="place")
+    place_pair: int | None = column("its pair of dims", role="place")
+    resembles: str | None = column(
+        "the recipe or the fault that explains a pair out of place; nan where nothing known does",
+        role="place",
+    )
+    within_tolerance: str = column(
+        "yes or no: drift_relative <= tolerance, and each rotated pair where its position "
+        "says; undecided below 100 scores",
+        shown=True,
+    )
+    verdict: str = column(
+        "how it behaves: sound, exact, coarse, growing, broken, misplaced, overflow or refused", shown=True
+    )
+    refused: str = column("why an implementation could not be audited here; none where it could")
 
     def identity(self) -> tuple[Any, ...]:
         """Return what was asked for, without what was measured: equal for the same cell of a sweep."""
@@ -114,185 +258,7 @@ class Record:
         return dict(zip(COLUMNS, _values(self), strict=True))
 
 
-# The columns of --attention -> what they hold; rows are those of the softmax, one per query and head.
-ATTENTION: dict[str, str] = {
-    "attention_tv_max": "--attention: largest share of a row's weight that drift moves, Σ|p - exact p|/2",
-    "attention_tv_mean": "mean of that share (total variation) over rows and heads",
-    "attention_kl_max": "largest KL(exact p || p) of a row, nats; inf where --softmax recipe lost a weight",
-    "top1_flips": "rows whose largest weight moves to another key; ties do not count",
-    "entropy_reference": "mean Shannon entropy of the exact rows, nats",
-    "entropy": "mean Shannon entropy of the subject's rows, nats",
-    "weight_reference": "mean largest weight of the exact rows",
-    "weight": "mean largest weight of the subject's rows",
-    "right_token": "share of rows that attend most, without a tie, to the token they were built for; nan "
-    "unless --qk is diagonal or previous",
-    "attention_adaptive_tv_mean": "attention_tv_mean at the adaptive temperature of arXiv 2410.01104",
-    "attention_d": "AnchorAttention's D(offset, --anchor), arXiv 2411.13476: Σ over heads and keys of the "
-    "mean |A - A at the anchor|; 0 for a subject that offsets do not change",
-    "attention_d_logit": "the same of the first token's scores, before softmax. Random q and k say nothing "
-    "about a trained model's first token",
-}
-# The columns of code that is called -> what they hold; of a recipe they are undefined.
-PLACES: dict[str, str] = {
-    "place_excess": "code: the largest error of a rotated pair over what roundings explain; above 1 a pair "
-    "is not where its position says; nan for a recipe",
-    "place_side": "q or k: which of them has that pair; nan where none does",
-    "place_batch": "its batch element",
-    "place_head": "its head",
-    "place_position": "its position, shifted",
-    "place_pair": "its pair of dims",
-    "resembles": "the recipe or the fault that explains a pair out of place; nan where nothing known does",
-}
-# column -> what it holds
-COLUMNS: dict[str, str] = {
-    "schema": "version of this list of columns",
-    "subject": "recipe, with the changes made to it in brackets",
-    "dtype": "number format of the model, which the recipe applies to its stages",
-    "offset": "integer added to every position, in tokens",
-    "model": "preset or config, with its layer type where it has several; none without one",
-    "scaling": "how the frequencies are changed: default, linear, dynamic, yarn, longrope, llama3, ...",
-    "clip": "cap of the angles in radians; nan without one",
-    "length": "positions that the frequencies stand for (longrope: the border, or one more); nan without",
-    "axes": "M-RoPE: pairs per position axis and the axes that are shifted; none for one axis",
-    "backend": "what executed the subject: numpy, torch, or an implementation's own engine",
-    "version": "of the implementation; of your own code a digest of its file; torch's with --backend torch; "
-    "ropeaudit's own for an emulated recipe",
-    "device": "where it was executed",
-    "environment": "what the code was run under, such as autocast:bf16; nan where nothing is known of it",
-    "engine": "what measured: numpy or torch; nan where nothing is known of it",
-    "layout": "pairs of dims: half (i, i + rotary_dim/2) or interleaved (2i, 2i + 1)",
-    "head_dim": "dims of a head",
-    "rotary_dim": "dims of a head that are rotated",
-    "base": "theta: frequencies are base^(-2i/rotary_dim)",
-    "scale": "softmax scale that multiplies every score",
-    "seq_len": "positions",
-    "heads": "query heads",
-    "kv_heads": "key-value heads",
-    "mask": "which keys a query sees: causal, full or window:N, the last N",
-    "source": "where q and k come from: gaussian (by-row: each row by itself), ones, ..., or a file "
-    "and the digest of its numbers",
-    "seed": "seed of random q and k, and of the sample; nan where none was used",
-    "sample": "how many scores were drawn at random to stand for all that the mask shows; nan without",
-    "softmax": "--attention: arithmetic of the softmax, fp64 or the recipe's; nan without",
-    "anchor": "--attention: offset that attention_d compares with, in tokens; nan without",
-    "grid": "rows and columns of positions, of images and video; nan for a sequence",
-    "offset_t": "offset of the position axis t as a real number; nan where `offset` says all",
-    "offset_h": "the same of the axis h",
-    "offset_w": "the same of the axis w",
-    "stages": "number format per stage, as far as it is known: stage=format; then switches other than "
-    "inverse_power, each and false, and the axes of --order",
-    "tolerance": "--tolerance: the largest drift_relative that is good enough",
-    "scores": "how many scores were compared",
-    "nonfinite": "how many of the subject's scores are nan or infinite",
-    "distinct_positions": "how many positions are still different finite numbers once rounded",
-    "reference_rms": "RMS of the exact scores",
-    "reference_error": "certified bound on the error of the reference, in score units",
-    "drift_max": "largest |subject's score at the offset - exact score|; of a sample a lower bound",
-    "drift_mean_abs": "mean of |drift|",
-    "drift_rms": "root mean square of drift",
-    "drift_rms_low": "lower end of the 95 % interval of drift_rms over all scores; nan without a sample",
-    "drift_rms_high": "its upper end (normal approximation of the mean square, on a log scale)",
-    "drift_bias": "signed mean of drift",
-    "drift_relative": "drift_rms / reference_rms",
-    "attainable_rms": "drift_rms that careful code in the dtype would have near offset 0: float32 "
-    "angles, table and rotation (float64 for float64), one rounding of q and k to the dtype, and one of the "
-    "scores for dtypes of 16 bits and fewer",
-    "excess": "drift_rms / attainable_rms",
-    "floor_rms": "drift_rms of the same subject at offset 0, with the frequencies that hold at the offset",
-    "self_drift_max": "largest |subject's score at the offset - its own score at offset 0|",
-    "self_drift_rms": "root mean square of self-drift; clipped angles add their structural change to it",
-    "structural_max": "largest change of the exact scores by the shift itself: new frequencies, clipping",
-    "structural_rms": "root mean square of that change; drift does not hold it",
-    "predicted_rms": "drift_rms predicted from the recipe, for q and k of random phases; nan where "
-    "numbers may overflow",
-    "bound_max": "no emulated drift_max exceeds it with q and k of these sizes; inf: overflow; nan: sample",
-    **ATTENTION,
-    "worst_head": "head of drift_max; nan where no score differs or some are not finite",
-    "worst_query": "query index of drift_max, unshifted",
-    "worst_key": "key index of drift_max, unshifted",
-    **PLACES,
-    "within_tolerance": "yes or no: drift_relative <= tolerance, and each rotated pair where its position "
-    "says; undecided below 100 scores",
-    "verdict": "how it behaves: sound, exact, coarse, growing, broken, misplaced, overflow or refused",
-    "refused": "why an implementation could not be audited here; none where it could",
-}
-# the columns that say what was asked for
-IDENTITY = tuple(name for name in list(COLUMNS)[: list(COLUMNS).index("scores")])
+COLUMNS = columns_of(Record)
+IDENTITY = COLUMNS.identity
 _identity: Callable[[Record], tuple[Any, ...]] = attrgetter(*IDENTITY)
 _values: Callable[[Record], tuple[Any, ...]] = attrgetter(*COLUMNS)
-TEXT_COLUMNS = frozenset(f.name for f in fields(Record) if "str" in str(f.type))
-WHOLE_COLUMNS = frozenset(f.name for f in fields(Record) if "int" in str(f.type))
-OPTIONAL_COLUMNS = frozenset(f.name for f in fields(Record) if "None" in str(f.type))
-
-# worst cases last; of those that hold, the last but refused is the verdict
-VERDICTS: dict[str, str] = {
-    "sound": f"drift_rms is at most {EXCESS:g} times what careful code in the dtype has near offset 0",
-    "exact": "drift is within the certified error of the reference",
-    "coarse": f"drift_rms is more than {EXCESS:g} times attainable_rms, and at most {GROWTH:g} times "
-    "floor_rms: so do a rounded or wrong table, a wrong base, a narrow accumulator",
-    "growing": f"drift_rms is more than {EXCESS:g} times attainable_rms, and more than {GROWTH:g} "
-    "times floor_rms",
-    "broken": f"drift_rms is at least {BROKEN_SHARE:.0%} of reference_rms",
-    "misplaced": "code: a rotated pair is not where its position says, and no known recipe explains it",
-    "overflow": "some scores are nan or infinite",
-    "refused": "the implementation does not take this dtype, setting or position",
-}
-# of reports of schema 1 and 2, which are read with the verdicts that they hold
-EARLIER_VERDICTS: dict[str, str] = {
-    "floor": "schema 2: drift_rms was at most twice floor_rms, however large both were",
-    "decorrelated": "schema 2: drift_rms was at least half of reference_rms; now broken",
-}
-WITHIN = ("yes", "no", "undecided")
-
-
-def judge(
-    *,
-    nonfinite: int,
-    drift_max: float,
-    drift_rms: float,
-    floor_rms: float,
-    reference_rms: float,
-    reference_error: float,
-    excess: float,
-    misplaced: bool,
-) -> str:
-    """Return how a row behaves, one word of `VERDICTS`: the first that holds, worst cases first."""
-    if nonfinite:
-        return "overflow"
-    if misplaced:
-        return "misplaced"
-    if drift_rms >= BROKEN_SHARE * reference_rms and drift_max > reference_error:
-        return "broken"
-    if drift_max <= reference_error:
-        return "exact"
-    if excess <= EXCESS:
-        return "sound"
-    return "growing" if drift_rms > GROWTH * floor_rms else "coarse"
-
-
-def within(
-    tolerance: float,
-    *,
-    nonfinite: int,
-    scores: int,
-    drift_relative: float,
-    interval: tuple[float, float] | None,
-    misplaced: bool,
-    exact: bool = False,
-) -> str:
-    """Return whether a row is good enough, one word of `WITHIN`.
-
-    interval: of drift_relative, where it is estimated from a sample. misplaced: whether a rotated pair is off
-    by more than roundings explain. exact: whether drift is within the certified error of the reference.
-    """
-    if nonfinite or misplaced:
-        return "no"
-    low, high = interval or (drift_relative, drift_relative)
-    if scores < FEWEST or low <= tolerance < high:
-        return "undecided"
-    return "yes" if exact or drift_relative <= tolerance else "no"
-
-
-def ratio(value: float, by: float) -> float:
-    """Return value / by, or nan where that is undefined."""
-    return value / by if by and math.isfinite(by) else math.nan

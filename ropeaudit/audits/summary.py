@@ -16,10 +16,6 @@ Row = Mapping[str, Any]
 
 BY = ("subject", "dtype")
 COLUMN = "drift_rms"
-SMALLEST = frozenset(
-    {"distinct_positions", "right_token", "weight"}
-)  # columns whose worst value is the least
-NUMERIC = tuple(name for name in records.COLUMNS if name not in records.TEXT_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +53,8 @@ def groups(rows: Sequence[Row], by: Sequence[str] = BY, column: str = COLUMN) ->
 
     Raises: UnknownName, UsageError for a column that does not exist or that some row lacks.
     """
-    if column not in NUMERIC:
-        raise UnknownName("numeric column", column, NUMERIC)
+    if column not in records.COLUMNS.numeric:
+        raise UnknownName("numeric column", column, records.COLUMNS.numeric)
     for name in by:
         if name not in records.COLUMNS:
             raise UnknownName("column", name, records.COLUMNS)
@@ -79,7 +75,7 @@ def severity(row: Row, column: str) -> float:
     value = _number(row, column)
     if math.isnan(value):
         return math.inf
-    return -value if column in SMALLEST else abs(value)
+    return -value if records.COLUMNS[column].least_is_worst else abs(value)
 
 
 def _worst(rows: Sequence[Row], column: str) -> Row | None:

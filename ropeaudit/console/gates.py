@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ropeaudit.audits.records import COLUMNS, TEXT_COLUMNS, Record
+from ropeaudit.audits.records import COLUMNS, Record
 from ropeaudit.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Gate:
     @property
     def of_drift(self) -> bool:
         """Whether it is on drift, which cannot see a position that is wrong for q and k alike."""
-        return "drift" in self.column or self.column in ("floor_rms", "excess")
+        return COLUMNS[self.column].role == "drift"
 
     def broken_by(self, row: Row) -> bool:
         """Return whether a row makes the run fail."""
@@ -78,9 +78,8 @@ def parse(text: str, relative: bool = False) -> Gate:
     if not match:
         raise UsageError(f"--fail-if {text!r} is not COLUMN>NUMBER; try --fail-if 'drift_rms>0.01'")
     column, sign, number = match.groups()
-    numeric = [name for name in COLUMNS if name not in TEXT_COLUMNS]
-    if column not in numeric:
-        raise UnknownName("numeric column", column, numeric)
+    if column not in COLUMNS.numeric:
+        raise UnknownName("numeric column", column, COLUMNS.numeric)
     times = len(number) > 1 and number.endswith(("x", "X"))
     if times and not relative:
         raise UsageError(f"--fail-if {text!r} compares with an earlier report; add --baseline FILE")

@@ -7,9 +7,13 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ropeaudit.errors import MissingPackage, UnknownName
+from ropeaudit.reports import numbers
+
+if TYPE_CHECKING:
+    from ropeaudit.runtime.columns import Column
 
 Row = Mapping[str, Any]
 
@@ -54,6 +58,7 @@ class Report:
     are for data files alone.
     headline: the finding in a sentence. notes: findings with their remedies. legend: how to read it.
     further: tables of other rows by name; JSON holds them all, and people see those that have a headline.
+    declared: what is known of the columns by name: how a screen shows them, which type an empty one has.
     """
 
     rows: Sequence[Row]
@@ -66,6 +71,11 @@ class Report:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     header: bool = True
     further: Mapping[str, Report] = field(default_factory=dict)
+    declared: Mapping[str, Column[Any]] = field(default_factory=dict)
+
+    def shown(self, name: str, value: Any) -> str:
+        """Return a value of a column as a reader sees it."""
+        return numbers.styled(value, self.declared[name].style if name in self.declared else "short")
 
 
 def render(form: str, report: Report) -> str:

@@ -3,39 +3,69 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ropeaudit.audits import records
-from ropeaudit.audits.comparison import KEYS, MEASURED, Difference, Pair, value
+from ropeaudit.audits.comparison import COMPARED, KEYS, Difference, Pair, value
 from ropeaudit.reports import Report, settings
 from ropeaudit.reports.numbers import short
+from ropeaudit.runtime.columns import Column, Columns, Declare, Together
 
 SCHEMA = 2  # 2: within_tolerance, place_excess
 _TEXTS = ("version", "within_tolerance", "verdict")
 
 
-def _measured_columns() -> dict[str, str]:
-    results: dict[str, str] = {}
-    for name in MEASURED:
-        results |= {
-            f"{name}_before": f"{name} of the earlier report",
-            f"{name}_after": f"{name} of the later one",
-            f"{name}_ratio": "after / before; inf from 0 to more, nan where one is undefined",
-            f"{name}_change": "after - before",
-        }
-    return results
+of = Declare[Pair]()
 
 
-# column -> what it holds
-COLUMNS: dict[str, str] = {
-    "schema": "version of this list of columns",
-    "status": "changed; new or gone: in the later or the earlier report alone; same (with --all)",
-    "changed": "the columns that changed, those that grew most first; none without",
-    **{name: records.COLUMNS[name] for name in KEYS},
-    **{f"{name}_{when}": f"{name} {when}" for name in _TEXTS for when in ("before", "after")},
-    **_measured_columns(),
-}
+class DiffColumns:
+    """The columns of `ropeaudit diff` about the case and what became of it."""
+
+    schema = of.like(records.COLUMNS["schema"], lambda pair: SCHEMA)
+    status: str = of("changed; new or gone: in the later or the earlier report alone; same (with --all)")
+    changed: str = of(
+        "the columns that changed, those that grew most first; none without", lambda pair: _listed(pair)
+    )
+    case = Together[Pair](
+        [records.COLUMNS[name] for name in KEYS],
+        lambda pair: {name: pair.row.get(name) for name in KEYS},
+    )
+
+
+def _sides(name: str) -> list[Column[Pair]]:
+    """Return a column as it was before and after."""
+    kind, unit = records.COLUMNS[name].kind, records.COLUMNS[name].unit
+    return [
+        Column(f"{name}_before", kind, f"{name} of the earlier report", _before(name), unit, optional=True),
+        Column(f"{name}_after", kind, f"{name} of the later one", _after(name), unit, optional=True),
+    ]
+
+
+def _before(name: str) -> Callable[[Pair], Any]:
+    return lambda pair: (pair.before or {}).get(name)
+
+
+def _after(name: str) -> Callable[[Pair], Any]:
+    return lambda pair: (pair.after or {}).get(name)
+
+
+def _compared(name: str) -> list[Column[Pair]]:
+    """Return the columns about a compared column: before and after, and how it changed."""
+    ratio = "after / before; inf from 0 to more, nan where one is undefined"
+    unit = records.COLUMNS[name].unit
+    return [
+        *_sides(name),
+        Column(f"{name}_ratio", float, ratio, lambda pair: pair.ratio(name)),
+        Column(f"{name}_change", float, "after - before", lambda pair: pair.change(name), unit),
+    ]
+
+
+COLUMNS = Columns[Pair](
+    *of.columns(DiffColumns).parts,
+    *(column for name in _TEXTS for column in _sides(name)),
+    *(column for name in COMPARED for column in _compared(name)),
+)
 _SCREEN: tuple[str, ...] = (
     "status",
     "drift_rms_before",
@@ -45,18 +75,6 @@ _SCREEN: tuple[str, ...] = (
 )
 _SCREEN += ("self_drift_rms_ratio", "verdict_before", "verdict_after")
 _DISPENSABLE = ("drift_max_ratio", "self_drift_rms_ratio", "verdict_before", "verdict_after")
-
-
-def row(pair: Pair) -> dict[str, Any]:
-    """Return the columns of `COLUMNS`."""
-    sides = {"before": pair.before or {}, "after": pair.after or {}}
-    values: dict[str, Any] = {"schema": SCHEMA, "status": pair.status, "changed": _listed(pair)}
-    values |= {name: pair.row.get(name) for name in KEYS}
-    values |= {f"{name}_{when}": side.get(name) for name in _TEXTS for when, side in sides.items()}
-    for name in MEASURED:
-        values |= {f"{name}_{when}": side.get(name) for when, side in sides.items()}
-        values |= {f"{name}_ratio": pair.ratio(name), f"{name}_change": pair.change(name)}
-    return values
 
 
 def diff_report(
@@ -70,7 +88,7 @@ def diff_report(
     unchanged: whether cases that did not change have rows too.
     """
     shown = [pair for pair in results.pairs if unchanged or pair.status != "same"]
-    rows = [row(pair) for pair in shown]
+    rows = [COLUMNS.row(pair) for pair in shown]
     screen = ["subject", "dtype", "offset", *settings.varying(rows), *_SCREEN]
     return Report(
         rows=rows,
@@ -81,6 +99,7 @@ def diff_report(
         legend=f"ratio: after / before. Changed: by more than {results.ratio:g} times, by more than the "
         "exact scores are certain to." * bool(rows),
         metadata={"schema": SCHEMA, "ratio": results.ratio, **metadata},
+        declared=COLUMNS,
     )
 
 
@@ -110,7 +129,7 @@ def _times(pair: Pair) -> float:
     nonfinite = [value(side, "nonfinite") or 0.0 for side in (pair.before, pair.after)]
     if nonfinite[0] != nonfinite[1] and not math.isnan(sum(nonfinite)):
         return math.inf if nonfinite[1] > nonfinite[0] else 0.0
-    drifts = [name for name in MEASURED if name in pair.changed and "drift" in name]
+    drifts = [name for name in COMPARED if name in pair.changed and "drift" in name]
     times = [1.0 if math.isnan(pair.ratio(name)) else pair.ratio(name) for name in drifts]
     return times[0] if times else 1.0
 
@@ -130,7 +149,7 @@ def _sentence(pair: Pair) -> str:
     if "nonfinite" in pair.changed:
         counts = [int(value(side, "nonfinite")) for side in (pair.before, pair.after)]
         return f"{_who(pair)} gives {counts[1]} scores that are nan or infinite, before {counts[0]}"
-    name = next(name for name in MEASURED if name in pair.changed and "drift" in name)
+    name = next(name for name in COMPARED if name in pair.changed and "drift" in name)
     what = "" if name == "drift_rms" else f"{name} "
     old, new = (short(value(side, name)) for side in (pair.before, pair.after))
     return f"{_who(pair)} {what}{short(pair.ratio(name))} times ({old} to {new})"
@@ -140,7 +159,7 @@ def _listed(pair: Pair) -> str:
     """The columns that changed, those that grew most first."""
 
     def growth(name: str) -> float:
-        times = pair.ratio(name) if name in MEASURED else 0.0
+        times = pair.ratio(name) if name in COMPARED else 0.0
         return -math.inf if math.isnan(times) else -times
 
     names = sorted(pair.changed, key=growth)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit.audits import records
+from ropeaudit.audits import judging, records
 from ropeaudit.audits.records import Record
 from ropeaudit.inputs import masks
 from ropeaudit.reports import Report, headlines, settings, verdicts
@@ -27,42 +27,9 @@ _SAMPLED = (
     "\ntokens are alike, or gaussian of over 2^28 numbers). Low and high: 95 % interval of drift rms over"
     "\nall scores; drift max is a lower bound. A fault at one position of thousands is likely missed."
 )
-_SCREEN = (
-    "subject",
-    "dtype",
-    "offset",
-    "distinct_positions",
-    "drift_max",
-    "drift_rms",
-    "drift_relative",
-    "excess",
-    "self_drift_rms",
-    "within_tolerance",
-    "verdict",
-)
-_AFTER = (
-    "attention_tv_max",
-    "attention_tv_mean",
-    "attention_adaptive_tv_mean",
-    "top1_flips",
-    "entropy_reference",
-    "entropy",
-    "attention_d",
-)
 _AFTER_LEGEND = (
     "\nAfter softmax: attention tv: share of a row's weight that drift moves; top1 flips: rows whose"
     "\nlargest weight moves to another key; entropy: in nats; attention d: against the anchor's offset."
-)
-_AFTER_FIRST = ("attention_d", "entropy", "entropy_reference", "attention_tv_max")
-_DISPENSABLE = (
-    "drift_rms_low",
-    "drift_rms_high",
-    "self_drift_rms",
-    "drift_max",
-    "distinct_positions",
-    "excess",
-    "place_excess",
-    "drift_relative",
 )
 _MOST_CURVES = 8
 
@@ -83,15 +50,8 @@ def drift_report(
     rows = [record.as_dict() for record in results]
     varying = settings.varying(rows)
     measured = any(record.attention_tv_mean is not None for record in results)
-    after = (
-        (*_AFTER, *(["right_token"] if any(_built(record) for record in results) else [])) if measured else ()
-    )
-    placed = ["place_excess"] if any(record.place_excess is not None for record in results) else []
-    screen = [*_SCREEN[:2], *varying, *_SCREEN[2:-2], *after, *placed, *_SCREEN[-2:]]
-    sampled = any(record.sample for record in results)
-    if sampled:
-        at = screen.index("drift_rms") + 1
-        screen[at:at] = ["drift_rms_low", "drift_rms_high"]
+    subject, dtype, *others = records.COLUMNS.screen(results)
+    screen = [subject, dtype, *varying, *others]
     named = headlines.differing(results)
     notes = [*extra_notes, *(text for one in results if (text := verdicts.note(one, named(one))))]
     notes += headlines.growth_notes(results) + headlines.format_notes(results)
@@ -101,15 +61,16 @@ def drift_report(
         rows=rows,
         columns=list(columns or records.COLUMNS),
         screen=list(columns or screen),
-        dispensable=() if columns else (*(_AFTER_FIRST if measured else ()), *_DISPENSABLE),
+        dispensable=() if columns else records.COLUMNS.dispensable,
         headline=headline(results),
         notes=notes,
         legend=LEGEND
-        + (_PLACED if placed else "")
+        + (_PLACED if "place_excess" in screen else "")
         + (_AFTER_LEGEND if measured else "")
-        + (_SAMPLED if sampled else ""),
+        + (_SAMPLED if "drift_rms_low" in screen else ""),
         metadata={"schema": records.SCHEMA, **metadata},
         header=header,
+        declared=records.COLUMNS,
     )
 
 
@@ -154,7 +115,7 @@ def _worst(results: Sequence[Record]) -> Record:
         return (
             rank if rank > 1 else min(rank, 0),
             {"no": 2, "undecided": 1}.get(verdicts.quality(row), 0),
-            records.ratio(record.nonfinite, record.scores) if record.nonfinite else size,
+            judging.ratio(record.nonfinite, record.scores) if record.nonfinite else size,
         )
 
     return max(results, key=key)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from ropeaudit.arithmetic.formats import FP32, FP64, parse
-from ropeaudit.audits import records
+from ropeaudit.audits import judging
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds.attainable import storing
 from ropeaudit.reports import settings, verdicts
@@ -40,8 +40,8 @@ def _word(results: Sequence[Record], worst: Record) -> tuple[str, int]:
 
 
 def _undecided(record: Record) -> str:
-    if record.scores < records.FEWEST:
-        return f"{record.scores} scores are too few to judge, at least {records.FEWEST} are needed"
+    if record.scores < judging.FEWEST:
+        return f"{record.scores} scores are too few to judge, at least {judging.FEWEST} are needed"
     return "the interval of the sample holds the tolerance: a larger --sample decides"
 
 
@@ -101,7 +101,7 @@ def growth_notes(results: Sequence[Record]) -> list[str]:
                 groups[key] = record
     words: dict[str, list[str]] = {}
     for one in groups.values():
-        growth = times(records.ratio(one.drift_rms, one.floor_rms))
+        growth = times(judging.ratio(one.drift_rms, one.floor_rms))
         share = percent(one.drift_relative)
         where = " ".join([one.dtype, *(f"{name}={value}" for name, value in named(one).items())])
         alike = f"in {where} by {share} at offset {one.offset}, {growth} times {verdicts.at_zero(one)}"
@@ -122,7 +122,7 @@ def format_notes(results: Iterable[Record]) -> list[str]:
         if record.attainable_rms > record.tolerance * record.reference_rms:
             costly.setdefault(record.dtype, record)
     return [
-        f"careful code in {dtype} drifts by {percent(records.ratio(one.attainable_rms, one.reference_rms))} "
+        f"careful code in {dtype} drifts by {percent(judging.ratio(one.attainable_rms, one.reference_rms))} "
         f"near offset 0 at {one.seq_len} tokens, by prediction: {_costs(one)}."
         for dtype, one in costly.items()
     ]

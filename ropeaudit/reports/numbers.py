@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ropeaudit.runtime.columns import Style
+
+
+def styled(value: Any, style: Style) -> str:
+    """Return a value as a screen shows it, in the style that its column declares.
+
+    >>> styled(0.25, "percent"), styled(10000.0, "setting"), styled(0.25, "short")
+    ('25 %', '10000', '0.250')
+    """
+    return _STYLES[style](value)
 
 
 def exact(value: Any) -> str:
@@ -91,3 +104,11 @@ def part(share: float) -> str:
         return str(share)
     value = round(100 * share, 2 if 0.999 <= share < 0.99995 else 1) + 0.0
     return f"{value} %"
+
+
+_STYLES: dict[Style, Callable[[Any], str]] = {
+    "short": short,
+    "setting": setting,
+    "percent": percent,
+    "part": part,
+}

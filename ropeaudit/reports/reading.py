@@ -17,6 +17,7 @@ from ropeaudit.audits import records
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import BadInput
 from ropeaudit.reports import Row
+from ropeaudit.runtime.columns import Column
 
 T = TypeVar("T")
 _LARGEST = 2**128  # whole number; beyond any that is written
@@ -58,12 +59,11 @@ def _whole_record(path: str, row: Row) -> Record:
         )
     if missing := [name for name in records.COLUMNS if name not in row]:
         raise BadInput(f"{path!r} lacks the column {missing[0]!r}; write it again without --columns")
-    needed = (name for name in records.COLUMNS if name not in records.OPTIONAL_COLUMNS)
-    if unknown := [name for name in needed if row[name] is None]:
+    if unknown := records.COLUMNS.names(lambda column: not column.optional and row[column.name] is None):
         raise BadInput(f"{path!r} has a row without {unknown[0]}; measure it again")
     results = dict(row)
     if results["anchor"] is not None:  # attention was measured: what is undefined is a number
-        results |= {name: math.nan for name in records.ATTENTION if results[name] is None}
+        results |= {name: math.nan for name in records.COLUMNS.having("attention") if results[name] is None}
     return Record(**results)
 
 
@@ -75,15 +75,12 @@ def _checked(path: str, rows: list[Row]) -> list[Row]:
 
 def record(row: Row) -> Record:
     """Return a row as a record; of what an older file lacks, floats are nan, counts 0 and words `unknown`."""
-    return Record(**{name: _filled(name, row.get(name)) for name in records.COLUMNS})
+    return Record(**{name: _filled(column, row.get(name)) for name, column in records.COLUMNS.items()})
 
 
-def _filled(name: str, value: Any) -> Any:
-    if value is not None or name in records.OPTIONAL_COLUMNS:
-        return value
-    if name in records.TEXT_COLUMNS:
-        return "unknown"
-    return 0 if name in records.WHOLE_COLUMNS else math.nan
+def _filled(column: Column[Record], value: Any) -> Any:
+    unknown = {str: "unknown", int: 0, float: math.nan}
+    return unknown[column.kind] if value is None and not column.optional else value
 
 
 def whole(path: str) -> dict[str, Any]:
@@ -145,21 +142,21 @@ def _typed(row: Mapping[str, Any], number: int) -> Row:
     for name, value in row.items():
         if name in records.COLUMNS:
             try:
-                results[name] = _value(name, value)
+                results[name] = _value(records.COLUMNS[name], value)
             except (ValueError, TypeError, OverflowError):
-                kind = "whole number" if name in records.WHOLE_COLUMNS else "number"
+                kind = "whole number" if records.COLUMNS[name].kind is int else "number"
                 raise ValueError(f"row {number} has {name} {repr(value)[:40]}, which is no {kind}") from None
     return results
 
 
-def _value(name: str, value: Any) -> Any:
-    """A value of a column; text that CSV made of it is rotated back."""
+def _value(column: Column[Record], value: Any) -> Any:
+    """Return a value of a column, which CSV holds as text. Raises: ValueError, TypeError, OverflowError."""
     undefined = value is None or (isinstance(value, str) and value.lower() in ("", "nan")) or value != value
-    if name in records.TEXT_COLUMNS:
-        return None if undefined and name in records.OPTIONAL_COLUMNS else str(value)
+    if column.kind is str:
+        return None if undefined and column.optional else str(value)
     if undefined:
-        return lacking(name)
-    return _whole(value) if name in records.WHOLE_COLUMNS else float(value)
+        return column.undefined
+    return _whole(value) if column.kind is int else float(value)
 
 
 def _whole(value: Any) -> int:
@@ -171,9 +168,3 @@ def _whole(value: Any) -> int:
     if (isinstance(value, (str, float)) and float(value) != float(number)) or abs(number) > _LARGEST:
         raise ValueError("a fraction, or out of range")
     return number
-
-
-def lacking(name: str) -> float | None:
-    """Return what stands for an undefined value of a column: nan where it always holds floats, else None."""
-    kinds = records.TEXT_COLUMNS | records.WHOLE_COLUMNS | records.OPTIONAL_COLUMNS
-    return None if name in kinds else math.nan

@@ -10,32 +10,14 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.audits.recording import setting_columns
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime.columns import Together
 
-NAMES = (
-    "model",
-    "scaling",
-    "clip",
-    "length",
-    "axes",
-    "layout",
-    "head_dim",
-    "rotary_dim",
-    "base",
-    "scale",
-    "seq_len",
-    "heads",
-    "kv_heads",
-    "mask",
-    "source",
-    "seed",
-)
+NAMES = records.COLUMNS.having("setting")
 _IMPLIED = ("length", "heads", "kv_heads")  # they go with the model, and say little by themselves
-# column -> what it holds
-COLUMNS: dict[str, str] = {name: records.COLUMNS[name] for name in NAMES}
 
 
-class Measured(Protocol):
-    """What an analysis found, as far as it says under which setting."""
+class WithSetting(Protocol):
+    """A result, as far as it says of which q and k and under which setting it is."""
 
     @property
     def case(self) -> Case:
@@ -50,10 +32,11 @@ class Measured(Protocol):
         """q and k."""
 
 
-def row(results: Measured) -> dict[str, Any]:
-    """Return the columns of `COLUMNS`."""
-    values = setting_columns(results.case, results.inputs, results.setting)
-    return {name: values[name] for name in NAMES}
+def _values(result: WithSetting) -> Mapping[str, Any]:
+    return setting_columns(result.case, result.inputs, result.setting)
+
+
+COLUMNS = Together([records.COLUMNS[name] for name in NAMES], _values)
 
 
 def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
-from ropeaudit.audits import records
+from ropeaudit.audits import judging
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import UnknownName
 from ropeaudit.reports.numbers import percent, printable, short, times
@@ -31,7 +31,7 @@ def severity(row: Row) -> tuple[int, float]:
 def quality(row: Row) -> str:
     """Return whether a row is good enough: yes, no, undecided; empty for a report that does not say it."""
     within = str(row.get("within_tolerance") or "")
-    return within if within in records.WITHIN and row.get("verdict") != "refused" else ""
+    return within if within in judging.WITHIN and row.get("verdict") != "refused" else ""
 
 
 def bad(row: Row) -> bool:
@@ -103,10 +103,10 @@ def _behaviour(record: Record) -> str:
     if quality(columns(record)) == "yes" or record.verdict == "sound":
         return ""
     if record.verdict in ("growing", "broken") and record.floor_rms > 0:
-        growth = records.ratio(record.drift_rms, record.floor_rms)
-        if growth > records.GROWTH:
+        growth = judging.ratio(record.drift_rms, record.floor_rms)
+        if growth > judging.GROWTH:
             return f", {times(growth)} times {at_zero(record)}"
-    if math.isfinite(record.excess) and record.excess > records.EXCESS:
+    if math.isfinite(record.excess) and record.excess > judging.EXCESS:
         return f", {times(record.excess)} times what careful {record.dtype} code attains near offset 0"
     return ""
 

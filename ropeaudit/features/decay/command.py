@@ -80,7 +80,7 @@ def _columns(options: dict[str, Any]) -> list[str]:
     """Check the form and the columns. Raises: UnknownName, UsageError."""
     from ropeaudit.console import rows
     from ropeaudit.errors import UsageError
-    from ropeaudit.features.decay.report import COLUMNS
+    from ropeaudit.features.decay.columns import COLUMNS
 
     names = rows.chosen_columns(options, COLUMNS)
     if options["no_header"] and options["form"] not in ("csv", "table"):

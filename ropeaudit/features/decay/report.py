@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ropeaudit.features.decay.analysis import Decay
+from ropeaudit.features.decay.columns import COLUMNS, SCHEMA, Point
 from ropeaudit.features.decay.cosine_sum import searched
 from ropeaudit.reports import Report
 from ropeaudit.reports.charts.series import DataPoint, Series
@@ -16,39 +17,6 @@ from ropeaudit.reports.charts.terminal import curves
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.rope.setting import RopeSetting
 
-SCHEMA = 1
-# column -> what it holds
-COLUMNS: dict[str, str] = {
-    "setting": "the setting: model, or what was chosen",
-    "head_dim": "dims of a head",
-    "rotary_dim": "dims of a head that are rotated",
-    "base": "theta: frequencies are base^(-2i/rotary_dim)",
-    "scaling": "how the frequencies are changed",
-    "clip": "cap of the angles, radians; inf without one",
-    "layout": "pairs of dims: half (i, i + rotary_dim/2) or interleaved (2i, 2i + 1)",
-    "scale": "softmax scale that multiplies every score",
-    "source": "where q and k come from: gaussian, ones, arange or a file",
-    "seed": "seed of gaussian q and k; nan where none was used",
-    "heads": "query heads",
-    "vectors": "queries and keys of a head: every query is paired with every key",
-    "subject": "recipe, nan without one",
-    "dtype": "number format of the model, nan without a recipe",
-    "distance": "position of the query; the key stands at 0",
-    "score_mean": "mean of the exact scores over all pairs, in score units",
-    "score_rms": "RMS of the exact scores over all pairs, in score units",
-    "mean_relative": "score_mean / score_rms at distance 0",
-    "rms_relative": "score_rms / score_rms at distance 0",
-    "bound": "RoFormer, section 3.4.3: mean over j of |sum_{i<j} e^{i distance theta_i}|, exact",
-    "men_sum": "Men et al.: sum_i cos(distance theta_i), exact",
-    "first_failing": "first distance, up to the largest one, at which men_sum < 0; nan where there is none",
-    "subject_mean": "mean of the recipe's scores",
-    "subject_rms": "RMS of the recipe's scores",
-    "drift_rms": "RMS of the recipe's scores minus the exact ones",
-    "drift_relative": "drift_rms / score_rms",
-    "subject_bound": "bound, from the cos and sin that the recipe stores",
-    "subject_men_sum": "men_sum, from the cos that the recipe stores",
-    "subject_first_failing": "first distance at which subject_men_sum is negative or nan",
-}
 LEGEND = (
     "mean, rms relative: mean and RMS of the exact scores of every query with every key, over the RMS at "
     "distance 0;\nbound: RoFormer's decay curve, section 3.4.3; men sum: sum of cos(distance theta_i), "
@@ -56,45 +24,6 @@ LEGEND = (
 )
 _DECAYED = 0.5  # share of the RMS score at distance 0 below which scores "decay"
 _MOST_SENTENCES, _MOST_CURVES = 3, 4
-
-
-def rows(results: Decay) -> list[dict[str, Any]]:
-    """Return a row per distance with the columns of `COLUMNS`."""
-    setting, inputs, recipe = results.setting, results.inputs, results.recipe
-    head = {
-        "setting": results.label,
-        **{name: getattr(setting, name) for name in ("head_dim", "rotary_dim", "base")},
-        "scaling": str(setting.scaling),
-        **{name: getattr(setting, name) for name in ("clip", "layout", "scale")},
-        "source": inputs.source,
-        "seed": inputs.seed,
-        "heads": inputs.q.shape[0],
-        "vectors": inputs.q.shape[1],
-        "subject": recipe.recipe.name if recipe else None,
-        "dtype": recipe.dtype.name if recipe else None,
-    }
-    whole = {"first_failing": results.first, "subject_first_failing": results.own_first}
-    scores, nothing = results.scores, np.full(len(results.distances), np.nan)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        columns = {
-            "score_mean": scores.mean,
-            "score_rms": scores.rms,
-            "mean_relative": scores.mean / results.start,
-            "rms_relative": scores.rms / results.start,
-            "bound": results.exact.bound,
-            "men_sum": results.exact.men_sum,
-            "subject_mean": scores.own_mean,
-            "subject_rms": scores.own_rms,
-            "drift_rms": scores.drift_rms,
-            "drift_relative": scores.drift_rms / scores.rms,
-            "subject_bound": results.own.bound if results.own else nothing,
-            "subject_men_sum": results.own.men_sum if results.own else nothing,
-        }
-    built = []
-    for i, distance in enumerate(results.distances):
-        row = head | whole | {"distance": distance} | {k: float(v[i]) for k, v in columns.items()}
-        built.append({name: row[name] for name in COLUMNS})
-    return built
 
 
 def decay_report(
@@ -105,24 +34,22 @@ def decay_report(
     header: bool = True,
 ) -> Report:
     """Return the report; `shapes` are the exact curves on dense distances, for the finding in words."""
-    whole = [row for one in results for row in rows(one)]
-    some = [name for name in ("setting", "source") if len({row[name] for row in whole}) > 1]
-    own = any(one.recipe for one in results)
-    several = ["first_failing"] if "setting" in some else []
-    screen = [*some, *(("subject", "dtype") if own else ()), "distance", "mean_relative", "rms_relative"]
-    screen += ["bound", "men_sum", *several]
-    screen += ["drift_rms", "drift_relative", "subject_bound", "subject_men_sum"] if own else []
+    points = [Point(one, index) for one in results for index in range(len(one.distances))]
+    rows = [COLUMNS.row(point) for point in points]
+    varying = [name for name in ("setting", "source") if len({row[name] for row in rows}) > 1]
+    shown = COLUMNS.screen(points)
+    if "setting" not in varying:
+        shown.remove("first_failing")  # it is in the headline
     return Report(
-        rows=whole,
+        rows=rows,
         columns=list(columns or COLUMNS),
-        screen=list(columns or screen),
-        dispensable=()
-        if columns
-        else ("drift_relative", "subject_bound", "subject_men_sum", "first_failing"),
+        screen=list(columns or [*varying, *shown]),
+        dispensable=() if columns else COLUMNS.dispensable,
         headline=" ".join([*_headline(shapes), *_worst(results)]),
         notes=_notes(results),
         legend=LEGEND,
         metadata={"schema": SCHEMA, **metadata},
+        declared=COLUMNS,
         header=header,
     )
 

@@ -8,7 +8,7 @@ import click
 
 from ropeaudit.console.options import axis, changes_option, report_options, rope_options, vector_options
 
-_KINDS = ("stage", "pair", "position", "head", "remedy")  # of reports.explain_rows, not loaded for --help
+_KINDS = ("stage", "pair", "position", "head", "remedy")  # of explain/columns.py, not loaded for --help
 
 
 @click.command(
@@ -42,8 +42,8 @@ def explain(**options: Any) -> int:
     from ropeaudit.console import rows, work
     from ropeaudit.errors import UnknownName
     from ropeaudit.features.explain import analysis
+    from ropeaudit.features.explain.columns import COLUMNS
     from ropeaudit.features.explain.report import explain_report
-    from ropeaudit.features.explain.rows import COLUMNS
 
     kind = options["by"]
     if kind not in COLUMNS:

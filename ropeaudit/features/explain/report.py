@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit.audits.records import ratio
+from ropeaudit.audits.judging import ratio
 from ropeaudit.features.explain.analysis import Explanation
 from ropeaudit.features.explain.blames import REST as FLOAT64
+from ropeaudit.features.explain.columns import COLUMNS, KINDS, OWN, SCHEMA
 from ropeaudit.features.explain.remedies import USUAL_SHARE, Remedy
-from ropeaudit.features.explain.rows import COLUMNS, KINDS, SCHEMA, own_columns, rows
+from ropeaudit.features.explain.rows import own_columns, rows
 from ropeaudit.recipes import STAGES
 from ropeaudit.reports import Report, settings
 from ropeaudit.reports.numbers import part, percent, short
@@ -27,14 +28,6 @@ _LEGENDS = {
     "remedy": "set: stages to keep wider, as --set takes them; removed: of the RMS drift; table bytes: cos "
     "and sin up to the last position.",
 }
-_SCREEN: dict[str, tuple[str, ...]] = {
-    "stage": ("stage", "format", "share", "alone_rms", "without_rms", "removed", "cause"),
-    "pair": ("pair", "wavelength", "part_rms", "share", "q_norm", "k_norm"),
-    "position": ("first_query", "last_query", "part_rms", "share"),
-    "head": ("head", "part_rms", "share"),
-    "remedy": ("size", "set", "left_rms", "removed", "meets", "table_bytes", "multiply_bits"),
-}
-_DISPENSABLE = ("multiply_bits", "table_bytes", "without_rms", "alone_rms", "format", "k_norm", "q_norm")
 _PLURAL = {"stage": "stages", "pair": "pairs", "position": "positions", "head": "heads", "remedy": "remedies"}
 _NOTABLE = 0.01  # share of the drift
 _NEITHER = 0.9  # share of the drift that is of no pair, above which pairs are not compared
@@ -56,23 +49,25 @@ def explain_report(
         further["remedies"] = Report(
             whole["remedy"],
             [*own_columns("remedy"), *varying],
-            [*first, *_SCREEN["remedy"]],
-            dispensable=_DISPENSABLE,
+            [*first, *OWN["remedy"].screen(())],
+            dispensable=OWN["remedy"].dispensable,
             headline=_search(results) if whole["remedy"] else "",
             legend=_LEGENDS["remedy"],
+            declared=COLUMNS["remedy"],
         )
         pairs = further.pop("pairs")
         further["pairs"] = Report(pairs.rows, pairs.columns, (), headline=frequencies(_worst(results)))
     return Report(
         rows=whole[kind],
         columns=list(columns or COLUMNS[kind]),
-        screen=list(columns or [*first, *_SCREEN[kind]]),
-        dispensable=() if columns else _DISPENSABLE,
+        screen=list(columns or [*first, *OWN[kind].screen(())]),
+        dispensable=() if columns else OWN[kind].dispensable,
         headline=headline(results),
         notes=notes(results),
         legend=LEGEND if kind == "stage" else _LEGENDS[kind],
         metadata={"schema": SCHEMA, "by": kind, **metadata},
         further=further,
+        declared=COLUMNS[kind],
     )
 
 

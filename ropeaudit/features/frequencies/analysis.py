@@ -7,7 +7,8 @@ Letters: p pairs, i a pair, P a position in tokens; theta in radians per token, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -21,22 +22,84 @@ from ropeaudit.recipes import Recipe, Resolved
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope.frequencies import effect, frequencies
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime.columns import Column, Columns, Declare
 
 Row = dict[str, Any]
 
-# column -> what it holds; FORMAT and RECIPE stand for the chosen ones
-COLUMNS: dict[str, str] = {
-    "setting": "the setting's name",
-    "pair": "number of the pair, from 0, the fastest first",
-    "theta": "exact frequency, radians per token",
-    "wavelength": "tokens of a whole turn, 2 pi / theta",
-    "maximum": "the maximum position, tokens",
-    "angle_at_maximum": "exact angle at the maximum position, radians",
-    "shared_FORMAT": "first position whose angle is the next position's too, once rounded to FORMAT",
-    "shared_position_FORMAT": "first position that is itself the next one's number in FORMAT",
-    "RECIPE": "the number that the recipe stores: theta, or its inverse, or the ratio of neighbours",
-    "RECIPE_error": "relative error of the frequency that this number stands for",
-}
+
+@dataclass(frozen=True, slots=True)
+class PairFrequency:
+    """A frequency pair of a setting. stored: recipe -> the numbers that it stores, and their meaning."""
+
+    label: str
+    setting: RopeSetting
+    maximum: int
+    pair: int
+    exact: Decimal
+    stored: Mapping[str, tuple[Array, list[Decimal]]]
+
+    @property
+    def wavelength(self) -> float:
+        """Tokens of a full turn."""
+        with precise():
+            return float(2 * PI / self.exact) if self.exact else math.inf
+
+    @property
+    def angle_at_maximum(self) -> float:
+        """The exact angle at the maximum position, radians."""
+        with precise():
+            return float(min(self.exact * self.maximum, Decimal(self.setting.clip)))
+
+
+of = Declare[PairFrequency]()
+
+
+class FrequencyColumns:
+    """The columns of `ropeaudit frequencies`, before those of formats and recipes."""
+
+    setting: str = of("the setting's name", lambda one: one.label)
+    pair: int = of("number of the pair, from 0, the fastest first")
+    theta: float = of("exact frequency, radians per token", lambda one: float(one.exact))
+    wavelength: float = of("tokens of a whole turn, 2 pi / theta", unit="tokens")
+    maximum: int = of("the maximum position, tokens", unit="tokens")
+    angle_at_maximum: float = of("exact angle at the maximum position, radians", unit="radians")
+
+
+COLUMNS = of.columns(FrequencyColumns)
+
+
+def columns(formats: Sequence[Format], stored: Iterable[str]) -> Columns[PairFrequency]:
+    """Return all columns: `COLUMNS`, two for each format, and two for each recipe that stores numbers."""
+    return Columns(
+        *COLUMNS.parts,
+        *(_shared_angle(fmt) for fmt in formats),
+        *(_shared_position(fmt) for fmt in formats),
+        *(column for name in stored for column in _of_recipe(name)),
+    )
+
+
+def _shared_angle(fmt: Format) -> Column[PairFrequency]:
+    meaning = f"first position whose angle is the next position's too, once rounded to {fmt}"
+    return Column(
+        f"shared_{fmt.short}", int, meaning, lambda one: first_shared_angle(one.exact, fmt), "tokens"
+    )
+
+
+def _shared_position(fmt: Format) -> Column[PairFrequency]:
+    first = first_shared_position(fmt)
+    meaning = f"first position that is itself the next one's number in {fmt}"
+    return Column(f"shared_position_{fmt.short}", int, meaning, lambda one: first, "tokens")
+
+
+def _of_recipe(name: str) -> list[Column[PairFrequency]]:
+    stored = "the number that the recipe stores: theta, or its inverse, or the ratio of neighbours"
+    error = "relative error of the frequency that this number stands for"
+    return [
+        Column(name, float, stored, lambda one: float(one.stored[name][0][one.pair])),
+        Column(
+            f"{name}_error", float, error, lambda one: _relative(one.stored[name][1][one.pair], one.exact)
+        ),
+    ]
 
 
 def rows(
@@ -46,27 +109,16 @@ def rows(
     formats: Sequence[Format],
     recipes: Sequence[Recipe] = (),
 ) -> list[Row]:
-    """Return a row a pair; `COLUMNS` explains what it holds.
+    """Return a row a pair, with the columns of `columns`.
 
     A recipe has one pair of columns if it stores the same numbers for every format of `formats` as the
     model's dtype, else one for each: hf, hf_bf16. Raises: NotEmulated.
     """
+    stored = _recipe_numbers(setting, formats, recipes)
+    declared = columns(formats, stored)
     thetas = exact_frequencies.frequencies(setting)
-    recipe_numbers = _recipe_numbers(setting, formats, recipes)
-    merged = {f"shared_position_{fmt.short}": first_shared_position(fmt) for fmt in formats}
-    table = []
-    for i, theta in enumerate(thetas):
-        with precise():
-            wavelength = float(2 * PI / theta) if theta else math.inf
-            angle = float(min(theta * maximum, Decimal(setting.clip)))
-        row: Row = {"setting": label, "pair": i, "theta": float(theta), "wavelength": wavelength}
-        row |= {"maximum": maximum, "angle_at_maximum": angle}
-        row |= {f"shared_{fmt.short}": first_shared_angle(theta, fmt) for fmt in formats}
-        row |= merged
-        for name, (values, meant) in recipe_numbers.items():
-            row |= {name: float(values[i]), f"{name}_error": _relative(meant[i], theta)}
-        table.append(row)
-    return table
+    pairs = (PairFrequency(label, setting, maximum, i, theta, stored) for i, theta in enumerate(thetas))
+    return [declared.row(pair) for pair in pairs]
 
 
 def headline(table: Sequence[Row], formats: Sequence[Format]) -> str:

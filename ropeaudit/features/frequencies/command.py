@@ -79,7 +79,7 @@ def _shown(settings: Sequence[Chosen], options: dict[str, Any]) -> tuple[Report,
         maximum = most or one.maximum or _MAXIMUM
         rows += analysis.rows(one.label, one.setting, maximum, formats, loaded)
     notes = [f"{one.label}: no pair is rotated" for one in settings if not one.setting.pairs]
-    columns = list(rows[0]) if rows else list(analysis.COLUMNS)[:6]
+    columns = list(rows[0]) if rows else list(analysis.COLUMNS)
     hidden = {"maximum", *(name for name in columns if name.startswith("shared_position_"))}
     dispensable = [f"shared_{fmt.short}" for fmt in formats] + ["angle_at_maximum"]
     return _report(
@@ -167,6 +167,7 @@ def _report(
     **texts: Any,
 ) -> Report:
     """Join rows and words; --columns chooses among the columns that there are. Raises: UnknownName."""
+    from ropeaudit.audits import records
     from ropeaudit.console import values
     from ropeaudit.errors import UnknownName
     from ropeaudit.reports import Report
@@ -181,4 +182,5 @@ def _report(
     screen = requested or [name for name in columns if name not in hidden]
     texts["dispensable"] = () if requested else texts.get("dispensable", ())
     gathered = run_metadata.gather() | (about or {})
-    return Report(rows, requested or columns, screen, metadata=gathered, **texts)
+    declared = {"tolerance": records.COLUMNS["tolerance"]}  # shown as it was given
+    return Report(rows, requested or columns, screen, metadata=gathered, declared=declared, **texts)

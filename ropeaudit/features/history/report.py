@@ -5,82 +5,76 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ropeaudit.audits import records
 from ropeaudit.features.history.analysis import History
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import short
+from ropeaudit.runtime.columns import Declare
 
 SCHEMA = 1
-# column -> what it holds
-COLUMNS: dict[str, str] = {
-    "schema": "version of this list of columns",
-    "implementation": "what was called",
-    "version": "of its package",
-    "dtype": "number format of the call",
-    "offset": "first position of the call",
-    "seq_len": "positions of the call",
-    "before": "how the call before it on the same instance differs",
-    "before_dtype": "number format of that call",
-    "before_offset": "first position of that call",
-    "before_seq_len": "positions of that call",
-    "difference_max": "largest |result after that call - result on a fresh instance|; q and k are gaussian",
-    "leaks": "yes where anything differs, no where nothing does, refused where it could not be called",
-    "layout": "pairs of dims: half (i, i + rotary_dim/2) or interleaved (2i, 2i + 1)",
-    "head_dim": "dims of a head",
-    "rotary_dim": "dims of a head that are rotated",
-    "base": "theta: frequencies are base^(-2i/rotary_dim)",
-    "scaling": "how the frequencies are changed",
-    "refused": "why it could not be called; none where it could",
-}
+of = Declare[History]()
+
+
+class HistoryColumns:
+    """The columns of `ropeaudit history`."""
+
+    schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
+    implementation: str = of("what was called", lambda one: one.name, shown=True)
+    version: str = of("of its package", shown=True, leaves=3)
+    dtype: str = of("number format of the call", lambda one: one.call.dtype.name, shown=True)
+    offset: int = of("first position of the call", lambda one: one.call.first, unit="tokens", shown=True)
+    seq_len: int = of("positions of the call", lambda one: one.call.length, unit="tokens")
+    before: str = of("how the call before it on the same instance differs", lambda one: one.kind, shown=True)
+    before_dtype: str = of("number format of that call", lambda one: one.before.dtype.name, shown=True)
+    before_offset: int = of(
+        "first position of that call", lambda one: one.before.first, unit="tokens", shown=True, leaves=2
+    )
+    before_seq_len: int = of(
+        "positions of that call", lambda one: one.before.length, unit="tokens", shown=True, leaves=1
+    )
+    difference_max: float = of(
+        "largest |result after that call - result on a fresh instance|; q and k are gaussian",
+        lambda one: one.difference,
+        shown=True,
+    )
+    leaks: str = of(
+        "yes where anything differs, no where nothing does, refused where it could not be called",
+        lambda one: "refused" if one.refused else "yes" if one.leaks else "no",
+        shown=True,
+    )
+    layout = of.like(records.COLUMNS["layout"], lambda one: one.setting.layout)
+    head_dim = of.like(records.COLUMNS["head_dim"], lambda one: one.setting.head_dim)
+    rotary_dim = of.like(records.COLUMNS["rotary_dim"], lambda one: one.setting.rotary_dim)
+    base = of.like(records.COLUMNS["base"], lambda one: one.setting.base)
+    scaling = of.like(records.COLUMNS["scaling"], lambda one: str(one.setting.scaling))
+    refused: str = of("why it could not be called; none where it could", lambda one: one.refused or "none")
+
+
+COLUMNS = of.columns(HistoryColumns)
 LEGEND = (
     "difference max: of the rotated vectors (gaussian, size about 1) between the same call on an instance\n"
     "that was called before and on a fresh one; anything but 0 is state that leaks."
 )
 _SETTINGS = ("seq_len", "head_dim", "rotary_dim", "base", "layout", "scaling")
-_CALL = ("implementation", "version", "dtype", "offset")
-_BEFORE = ("before", "before_dtype", "before_offset", "before_seq_len", "difference_max", "leaks")
-
-
-def row(results: History) -> dict[str, Any]:
-    """Return the columns of `COLUMNS`."""
-    setting = results.setting
-    values = {
-        "schema": SCHEMA,
-        "implementation": results.name,
-        "version": results.version,
-        "dtype": results.call.dtype.name,
-        "offset": results.call.first,
-        "seq_len": results.call.length,
-        "before": results.kind,
-        "before_dtype": results.before.dtype.name,
-        "before_offset": results.before.first,
-        "before_seq_len": results.before.length,
-        "difference_max": results.difference,
-        "leaks": "refused" if results.refused else "yes" if results.leaks else "no",
-        "layout": setting.layout,
-        "head_dim": setting.head_dim,
-        "rotary_dim": setting.rotary_dim,
-        "base": setting.base,
-        "scaling": str(setting.scaling),
-        "refused": results.refused or "none",
-    }
-    return {name: values[name] for name in COLUMNS}
 
 
 def history_report(
     results: Sequence[History], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
-    rows = [row(one) for one in results]
+    rows = [COLUMNS.row(result) for result in results]
+    implementation, version, dtype, offset, *others = COLUMNS.screen(results)
     varying = [name for name in _SETTINGS if len({repr(one[name]) for one in rows}) > 1]
     return Report(
         rows=rows,
         columns=list(columns or COLUMNS),
-        screen=list(columns or [*_CALL, *varying, *_BEFORE]),
-        dispensable=() if columns else ("before_seq_len", "before_offset", "version"),
+        screen=list(columns or [implementation, version, dtype, offset, *varying, *others]),
+        dispensable=() if columns else COLUMNS.dispensable,
         headline=headline(rows),
         notes=notes(rows),
         legend=LEGEND,
         metadata={"schema": SCHEMA, **metadata},
+        declared=COLUMNS,
     )
 
 

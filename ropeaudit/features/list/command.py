@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ropeaudit.console.options import form
+
+if TYPE_CHECKING:
+    from ropeaudit.runtime.columns import Columns
 
 KINDS = ("recipes", "impls", "formats", "models", "columns", "verdicts")
 
@@ -22,109 +26,60 @@ def list_(kind: str, form: str, color: bool | None) -> None:
 
     if kind not in KINDS:
         raise UnknownName("list", kind, KINDS)
-    rows, screen = {
-        "recipes": _recipes,
-        "impls": _implementations,
-        "formats": _formats,
-        "models": _models,
-        "columns": _columns,
-        "verdicts": _verdicts,
-    }[kind]()
-    columns = list(rows[0])
-    output.print_report(Report(rows, columns, screen or columns), form, color)
+    columns, items = _LISTS[kind]()
+    rows = [columns.row(item) for item in items]
+    report = Report(rows, list(columns), columns.screen(()), declared=columns)
+    output.print_report(report, form, color)
 
 
-def _recipes() -> tuple[list[dict[str, Any]], list[str]]:
-    from ropeaudit.recipes import STAGES, all_recipes
+def _recipes() -> tuple[Columns[Any], Iterable[Any]]:
+    from ropeaudit.features.list.columns import RECIPES
+    from ropeaudit.recipes import all_recipes
 
-    rows = []
-    for recipe in all_recipes():
-        rows.append(
-            {
-                "recipe": recipe.name,
-                "summary": recipe.summary,
-                "runs": f"refused: {recipe.refused}" if recipe.refused else "yes",
-                **{stage: recipe.stages[stage] for stage in STAGES},
-                "frequency_form": recipe.frequency_form,
-                "rotation_rounding": recipe.rotation_rounding,
-                "scale_after_store": recipe.scale_after_store,
-                "source": recipe.source,
-                "note": recipe.note,
-                "verified": recipe.verified,
-            }
-        )
-    screen = ["recipe", "position", "frequency", "angle", "table", "rotation", "score", "summary"]
-    return rows, [*screen, "runs"]
+    return RECIPES, all_recipes()
 
 
-def _implementations() -> tuple[list[dict[str, Any]], list[str]]:
+def _implementations() -> tuple[Columns[Any], Iterable[Any]]:
+    from ropeaudit.features.list.columns import ENTRIES as COLUMNS
     from ropeaudit.subjects.third_party import ENTRIES
 
-    return [
-        {
-            "implementation": entry.name,
-            "package": entry.package,
-            "version": entry.version,
-            "layouts": " ".join(entry.layouts),
-            "dtypes": " ".join(entry.dtypes),
-            "calls": entry.calls,
-            "runs": "yes" if entry.installed else entry.install,
-        }
-        for entry in ENTRIES.values()
-    ], ["implementation", "version", "layouts", "dtypes", "runs"]
+    return COLUMNS, ENTRIES.values()
 
 
-def _formats() -> tuple[list[dict[str, Any]], list[str]]:
+def _formats() -> tuple[Columns[Any], Iterable[Any]]:
     from ropeaudit.arithmetic.formats import FORMATS
+    from ropeaudit.features.list.columns import FORMATS as COLUMNS
 
-    return [
-        {
-            "format": fmt.name,
-            "aliases": " ".join(fmt.aliases),
-            "precision": fmt.precision,
-            "unit_roundoff": fmt.unit_roundoff,
-            "largest": fmt.largest,
-            "smallest_normal": fmt.smallest_normal,
-            "smallest_subnormal": fmt.smallest_subnormal,
-            "first_inexact_integer": fmt.first_inexact_integer,
-            "overflow": fmt.overflow,
-        }
-        for fmt in FORMATS
-    ], []
+    return COLUMNS, FORMATS
 
 
-def _models() -> tuple[list[dict[str, Any]], list[str]]:
+def _models() -> tuple[Columns[Any], Iterable[Any]]:
+    from ropeaudit.features.list.columns import MODELS, PresetLayer
     from ropeaudit.rope.presets import all_presets
 
-    rows = [
-        {
-            "model": model.name,
-            "layer": layer,
-            "base": setting.base,
-            "head_dim": setting.head_dim,
-            "rotary_dim": setting.rotary_dim,
-            "layout": setting.layout,
-            "heads": model.heads,
-            "kv_heads": model.kv_heads,
-            "maximum": model.maximum,
-            "scaling": str(setting.scaling),
-            "scale": setting.scale,
-            "source": model.source,
-        }
-        for model in all_presets()
-        for layer, setting in model.layers.items()
-    ]
-    screen = [name for name in rows[0] if name not in ("scaling", "scale", "layout")]
-    return [row | {"kind": str(row["scaling"]).partition(":")[0]} for row in rows], [*screen, "kind"]
+    layers = ((model, layer, setting) for model in all_presets() for layer, setting in model.layers.items())
+    return MODELS, (PresetLayer(*layer) for layer in layers)
 
 
-def _columns() -> tuple[list[dict[str, Any]], list[str]]:
-    from ropeaudit.audits.records import COLUMNS
+def _columns() -> tuple[Columns[Any], Iterable[Any]]:
+    from ropeaudit.audits.records import COLUMNS as LISTED
+    from ropeaudit.features.list.columns import COLUMNS
 
-    return [{"column": name, "meaning": meaning} for name, meaning in COLUMNS.items()], []
+    return COLUMNS, LISTED.values()
 
 
-def _verdicts() -> tuple[list[dict[str, Any]], list[str]]:
-    from ropeaudit.audits.records import VERDICTS
+def _verdicts() -> tuple[Columns[Any], Iterable[Any]]:
+    from ropeaudit.audits.judging import VERDICTS as LISTED
+    from ropeaudit.features.list.columns import VERDICTS
 
-    return [{"verdict": name, "meaning": meaning} for name, meaning in VERDICTS.items()], []
+    return VERDICTS, LISTED.items()
+
+
+_LISTS: dict[str, Callable[[], tuple[Columns[Any], Iterable[Any]]]] = {
+    "recipes": _recipes,
+    "impls": _implementations,
+    "formats": _formats,
+    "models": _models,
+    "columns": _columns,
+    "verdicts": _verdicts,
+}

@@ -37,8 +37,8 @@ def model(**options: Any) -> int:
     from ropeaudit.console import output, rows, values
     from ropeaudit.errors import UnknownName
     from ropeaudit.features.model import load
+    from ropeaudit.features.model.columns import COLUMNS, KINDS
     from ropeaudit.features.model.report import model_report
-    from ropeaudit.features.model.rows import COLUMNS, KINDS
     from ropeaudit.runtime import run_metadata
 
     kind = options["by"]

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropeaudit.features.model.analysis import ModelAudit, Shifted
-from ropeaudit.features.model.rows import COLUMNS, KINDS, SCHEMA, rows
+from ropeaudit.features.model.columns import COLUMNS, COMMON, KINDS, OWN, SCHEMA
+from ropeaudit.features.model.rows import rows
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import short
 
@@ -19,48 +20,6 @@ _LEGENDS = {
     "mean norms\nof its chunks of q and k. Wavelengths in tokens.",
     "pair": "drift rms: what the pair adds to the change of scores; norms: means of its chunks of q and k.",
 }
-_WHERE = ("dtype", "offset")
-_SCREEN: dict[str, tuple[str, ...]] = {
-    "summary": (
-        *_WHERE,
-        "change_max",
-        "change_rms",
-        "structural_rms",
-        "precision_rms",
-        "kl_mean",
-        "top1_flips",
-        "perplexity",
-        "perplexity_change",
-        "score_drift_rms",
-        "first_layer",
-        "cause",
-        "verdict",
-    ),
-    "layer": tuple(name for name in COLUMNS["layer"] if name not in ("schema", "model", "scores")),
-    "head": (
-        *_WHERE,
-        "layer",
-        "head",
-        "score_drift_rms",
-        "drift_pair",
-        "drift_wavelength",
-        "drift_share",
-        "usage_pair",
-        "usage_wavelength",
-        "usage_q",
-        "usage_k",
-    ),
-    "pair": tuple(name for name in COLUMNS["pair"] if name not in ("schema", "model")),
-}
-_DISPENSABLE = (
-    "usage_k",
-    "usage_q",
-    "perplexity",
-    "change_max",
-    "kl_mean",
-    "score_drift_rms",
-    "perplexity_change",
-)
 _REMEDY = {
     "frequencies": "the length switches the frequencies (RoPE scaling)",
     "learned positions": "positions are learned, and each has another vector",
@@ -89,12 +48,13 @@ def model_report(
     return Report(
         rows=built[kind],
         columns=list(columns or COLUMNS[kind]),
-        screen=list(columns or _SCREEN[kind]) if built[kind] else [],
-        dispensable=() if columns else _DISPENSABLE,
+        screen=list(columns or [*COMMON.screen(()), *OWN[kind].screen(())]) if built[kind] else [],
+        dispensable=() if columns else OWN[kind].dispensable,
         headline=headline(audit, built["summary"]),
         notes=notes(audit, built["summary"]),
         legend=_LEGENDS[kind].format(threshold=short(threshold)),
         metadata={"schema": SCHEMA, **metadata, "versions": dict(versions)},
+        declared=COLUMNS[kind],
         further={plural[one]: Report(stored, list(COLUMNS[one]), []) for one, stored in others.items()},
     )
 

@@ -9,59 +9,66 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.audits import records
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.features.module.analysis import FREQUENCIES, ROWS, Buffer
 from ropeaudit.features.module.drift import FAR, NEAR
 from ropeaudit.features.module.source import Source
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import percent
+from ropeaudit.runtime.columns import Declare
 
 SCHEMA = 1
-# column -> what it holds
-COLUMNS: dict[str, str] = {
-    "schema": "version of this list of columns",
-    "buffer": "name of the buffer",
-    "what": "what its values are: inv_freq, periods, angles, cos, sin, or cos and sin both",
-    "dtype": "dtype in which it is stored",
-    "shape": "its sizes",
-    "against": "the model or base that it was compared with, or a base guessed from its values; none without",
-    "cast": "format that its values were rounded to; none where no cast shows",
-    "how": "stored: by its dtype; back: cast and cast back, which the values show; none",
-    "agrees": "yes, no (beyond what float32 arithmetic accounts for), unknown: nothing says what is right",
-    "largest_error": "relative for frequencies and periods, radians for tables",
-    "drift_256": "RMS drift of scores that these values cause by themselves, over the scores' RMS, in a "
-    "causal sequence of 256 tokens, for independent Gaussian q and k",
-    "drift_131072": "the same of tokens 131072 apart; nan for tables, which end before",
-    "finding": "what explains the values",
-}
+of = Declare[Buffer]()
+
+
+class ModuleColumns:
+    """The columns of `ropeaudit module`."""
+
+    schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
+    buffer: str = of("name of the buffer", lambda one: one.stored.name, shown=True)
+    what: str = of("what its values are: inv_freq, periods, angles, cos, sin, or cos and sin both")
+    dtype: str = of("dtype in which it is stored", lambda one: one.stored.dtype, shown=True)
+    shape: str = of("its sizes", lambda one: "x".join(map(str, one.stored.shape)), shown=True, leaves=1)
+    against: str = of(
+        "the model or base that it was compared with, or a base guessed from its values; none without",
+        shown=True,
+        shown_after="drift_131072",
+        leaves=2,
+    )
+    cast: str = of("format that its values were rounded to; none where no cast shows", shown=True)
+    how: str = of(
+        "stored: by its dtype; back: cast and cast back, which the values show; none", shown=True, leaves=3
+    )
+    agrees: str = of(
+        "yes, no (beyond what float32 arithmetic accounts for), unknown: nothing says what is right",
+        lambda one: "unknown" if one.agrees is None else "yes" if one.agrees else "no",
+        shown=True,
+    )
+    largest_error: float | None = of(
+        "relative for frequencies and periods, radians for tables", lambda one: one.error, shown=True
+    )
+    drift_256: float | None = of(
+        "RMS drift of scores that these values cause by themselves, over the scores' RMS, in a causal "
+        "sequence of 256 tokens, for independent Gaussian q and k",
+        lambda one: one.drift_near,
+        shown=True,
+    )
+    drift_131072: float | None = of(
+        "the same of tokens 131072 apart; nan for tables, which end before",
+        lambda one: one.drift_far,
+        shown=True,
+        leaves=4,
+    )
+    finding: str = of("what explains the values")
+
+
+COLUMNS = of.columns(ModuleColumns)
 LEGEND = (
     "how: stored: by its dtype; back: cast and cast back, as its values show. largest error: relative for\n"
     "frequencies, radians for cos and sin. drift 256, drift 131072: RMS drift of scores that these values\n"
     "alone cause, over the scores' RMS, within 256 tokens and 131072 apart (independent Gaussian q and k)."
 )
-_SCREEN: tuple[str, ...] = ("buffer", "dtype", "shape", "cast", "how", "agrees", "largest_error")
-_SCREEN += ("drift_256", "drift_131072", "against")
-_DISPENSABLE = ("shape", "against", "how", "drift_131072")
-
-
-def row(results: Buffer) -> dict[str, Any]:
-    """Return the columns of `COLUMNS`."""
-    agrees = {True: "yes", False: "no", None: "unknown"}[results.agrees]
-    return {
-        "schema": SCHEMA,
-        "buffer": results.stored.name,
-        "what": results.what,
-        "dtype": results.stored.dtype,
-        "shape": "x".join(map(str, results.stored.shape)),
-        "against": results.against,
-        "cast": results.cast,
-        "how": results.how,
-        "agrees": agrees,
-        "largest_error": results.error,
-        f"drift_{NEAR}": results.drift_near,
-        f"drift_{FAR}": results.drift_far,
-        "finding": results.finding,
-    }
 
 
 def module_report(
@@ -69,14 +76,15 @@ def module_report(
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
     return Report(
-        rows=[row(one) for one in results],
+        rows=[COLUMNS.row(one) for one in results],
         columns=list(columns or COLUMNS),
-        screen=list(columns or _SCREEN) if results else [],
-        dispensable=() if columns else _DISPENSABLE,
+        screen=list(columns or COLUMNS.screen(results)) if results else [],
+        dispensable=() if columns else COLUMNS.dispensable,
         headline=headline(source, results),
         notes=[*source.notes, *_notes(results)],
         legend=LEGEND if results else "",
         metadata={"schema": SCHEMA, **metadata},
+        declared=COLUMNS,
     )
 
 

@@ -5,116 +5,166 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit.audits.records import ratio
+from ropeaudit.audits import records
+from ropeaudit.audits.judging import ratio
 from ropeaudit.features.parity.analysis import Parity
 from ropeaudit.reports import Report, settings
 from ropeaudit.reports.numbers import percent, short
+from ropeaudit.runtime.columns import Declare
 
 SCHEMA = 1
-# column -> what it holds
-COLUMNS: dict[str, str] = {
-    "schema": "version of this list of columns",
-    "a": "first subject, with the changes made to it in brackets",
-    "b": "second subject",
-    "dtype": "number format of the model, which both recipes apply to their stages",
-    "offset": "integer added to every position, in tokens",
-    **settings.COLUMNS,
-    "scores": "how many scores were compared",
-    "a_nonfinite": "how many of a's scores are nan or infinite",
-    "b_nonfinite": "how many of b's scores are nan or infinite",
-    "reference_rms": "RMS of the exact scores, of q and k as a rounds them",
-    "reference_error": "certified bound on the error of the exact scores, in score units",
-    "parity_max": "largest |a's score - b's score|",
-    "parity_rms": "root mean square of a's scores minus b's",
-    "parity_bias": "signed mean of a's scores minus b's",
-    "parity_relative": "parity_rms / reference_rms",
-    "a_drift_max": "largest |a's score - exact score|",
-    "a_drift_rms": "root mean square of a's scores minus the exact ones",
-    "b_drift_max": "largest |b's score - exact score|",
-    "b_drift_rms": "root mean square of b's scores minus the exact ones",
-    "nearer": "name of the one with the smaller drift_rms; equal: to 0.5 % or within reference_error",
-    "a_nearer": "share of the scores of which a's is nearer to the exact one",
-    "b_nearer": "share of the scores of which b's is nearer to the exact one; the rest is as near",
-    "worst_head": "head of parity_max; nan where no score differs or some are not finite",
-    "worst_query": "query index of parity_max, unshifted",
-    "worst_key": "key index of parity_max, unshifted",
-}
+
+
+def _nearer(result: Parity) -> str | None:
+    winner = result.apart.winner()
+    return None if winner is None else "equal" if winner < 0 else result.names[winner]
+
+
+def _place(result: Parity) -> tuple[int, int, int] | tuple[None, None, None]:
+    parity = result.apart.difference
+    return parity.place if parity.place and not parity.nonfinite else (None, None, None)
+
+
+of = Declare[Parity]()
+
+
+class ParityColumns:
+    """The columns of `ropeaudit parity`."""
+
+    schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
+    a: str = of(
+        "first subject, with the changes made to it in brackets", lambda one: one.names[0], shown=True
+    )
+    b: str = of("second subject", lambda one: one.names[1], shown=True)
+    dtype = of.like(
+        records.COLUMNS["dtype"],
+        lambda one: one.dtype.name,
+        "number format of the model, which both recipes apply to their stages",
+        shown=True,
+    )
+    offset = of.like(records.COLUMNS["offset"], shown=True)
+    settings = settings.COLUMNS
+    scores = of.like(records.COLUMNS["scores"], lambda one: one.apart.difference.count)
+    a_nonfinite: int = of(
+        "how many of a's scores are nan or infinite", lambda one: one.apart.drifts[0].nonfinite
+    )
+    b_nonfinite: int = of(
+        "how many of b's scores are nan or infinite", lambda one: one.apart.drifts[1].nonfinite
+    )
+    reference_rms = of.like(
+        records.COLUMNS["reference_rms"],
+        lambda one: one.apart.references[0].rms,
+        "RMS of the exact scores, of q and k as a rounds them",
+    )
+    reference_error = of.like(records.COLUMNS["reference_error"], lambda one: one.apart.error)
+    parity_max: float = of(
+        "largest |a's score - b's score|",
+        lambda one: one.apart.difference.max,
+        unit="score",
+        shown=True,
+        leaves=8,
+    )
+    parity_rms: float = of(
+        "root mean square of a's scores minus b's",
+        lambda one: one.apart.difference.rms,
+        unit="score",
+        shown=True,
+    )
+    parity_bias: float = of(
+        "signed mean of a's scores minus b's", lambda one: one.apart.difference.mean, unit="score"
+    )
+    parity_relative: float = of(
+        "parity_rms / reference_rms", lambda one: ratio(one.apart.difference.rms, one.apart.references[0].rms)
+    )
+    a_drift_max: float = of(
+        "largest |a's score - exact score|",
+        lambda one: one.apart.drifts[0].max,
+        unit="score",
+        shown=True,
+        leaves=4,
+    )
+    a_drift_rms: float = of(
+        "root mean square of a's scores minus the exact ones",
+        lambda one: one.apart.drifts[0].rms,
+        unit="score",
+        shown=True,
+    )
+    b_drift_max: float = of(
+        "largest |b's score - exact score|",
+        lambda one: one.apart.drifts[1].max,
+        unit="score",
+        shown=True,
+        leaves=5,
+    )
+    b_drift_rms: float = of(
+        "root mean square of b's scores minus the exact ones",
+        lambda one: one.apart.drifts[1].rms,
+        unit="score",
+        shown=True,
+    )
+    nearer: str | None = of(
+        "name of the one with the smaller drift_rms; equal: to 0.5 % or within reference_error",
+        _nearer,
+        shown=True,
+    )
+    a_nearer: float = of(
+        "share of the scores of which a's is nearer to the exact one",
+        lambda one: ratio(one.apart.nearer[0], one.apart.difference.count),
+        shown=True,
+        leaves=7,
+    )
+    b_nearer: float = of(
+        "share of the scores of which b's is nearer to the exact one; the rest is as near",
+        lambda one: ratio(one.apart.nearer[1], one.apart.difference.count),
+        shown=True,
+        leaves=6,
+    )
+    worst_head = of.like(
+        records.COLUMNS["worst_head"],
+        lambda one: _place(one)[0],
+        "head of parity_max; nan where no score differs or some are not finite",
+        shown=True,
+        leaves=1,
+    )
+    worst_query = of.like(
+        records.COLUMNS["worst_query"],
+        lambda one: _place(one)[1],
+        "query index of parity_max, unshifted",
+        shown=True,
+        leaves=2,
+    )
+    worst_key = of.like(
+        records.COLUMNS["worst_key"],
+        lambda one: _place(one)[2],
+        "key index of parity_max, unshifted",
+        shown=True,
+        leaves=3,
+    )
+
+
+COLUMNS = of.columns(ParityColumns)
 LEGEND = (
     "parity: a's scores minus b's; drift: scores minus the exact ones; nearer: smaller drift rms.\n"
     "Scores are scaled, before softmax. Parity is not accuracy: both goals are legitimate."
 )
-_SCREEN: tuple[str, ...] = (
-    "parity_max",
-    "parity_rms",
-    "a_drift_max",
-    "a_drift_rms",
-    "b_drift_max",
-    "b_drift_rms",
-    "nearer",
-)
-_SCREEN += ("a_nearer", "b_nearer", "worst_head", "worst_query", "worst_key")
-_DISPENSABLE: tuple[str, ...] = (
-    "worst_head",
-    "worst_query",
-    "worst_key",
-    "a_drift_max",
-    "b_drift_max",
-    "b_nearer",
-)
-_DISPENSABLE += ("a_nearer", "parity_max")
-
-
-def row(results: Parity) -> dict[str, Any]:
-    """Return the columns of `COLUMNS`."""
-    apart, (first, second) = results.apart, results.apart.drifts
-    head, query, key = (
-        apart.difference.place if apart.difference.place and not apart.difference.nonfinite else (None,) * 3
-    )
-    winner, count = apart.winner(), apart.difference.count
-    values = {
-        "schema": SCHEMA,
-        "a": results.names[0],
-        "b": results.names[1],
-        "dtype": results.dtype.name,
-        "offset": results.offset,
-        **settings.row(results),
-        "scores": count,
-        "a_nonfinite": first.nonfinite,
-        "b_nonfinite": second.nonfinite,
-        "reference_rms": apart.references[0].rms,
-        "reference_error": apart.error,
-        "parity_max": apart.difference.max,
-        "parity_rms": apart.difference.rms,
-        "parity_bias": apart.difference.mean,
-        "parity_relative": ratio(apart.difference.rms, apart.references[0].rms),
-        "a_drift_max": first.max,
-        "a_drift_rms": first.rms,
-        "b_drift_max": second.max,
-        "b_drift_rms": second.rms,
-        "nearer": None if winner is None else "equal" if winner < 0 else results.names[winner],
-        "a_nearer": ratio(apart.nearer[0], count),
-        "b_nearer": ratio(apart.nearer[1], count),
-        "worst_head": head,
-        "worst_query": query,
-        "worst_key": key,
-    }
-    return {name: values[name] for name in COLUMNS}
 
 
 def parity_report(
     results: Sequence[Parity], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
-    rows = [row(one) for one in results]
+    rows = [COLUMNS.row(result) for result in results]
+    a, b, dtype, offset, *others = COLUMNS.screen(results)
     return Report(
         rows=rows,
         columns=list(columns or COLUMNS),
-        screen=list(columns or ["a", "b", "dtype", "offset", *settings.varying(rows), *_SCREEN]),
-        dispensable=() if columns else _DISPENSABLE,
+        screen=list(columns or [a, b, dtype, offset, *settings.varying(rows), *others]),
+        dispensable=() if columns else COLUMNS.dispensable,
         headline=headline(rows),
         notes=notes(results),
         legend=LEGEND,
         metadata={"schema": SCHEMA, **metadata},
+        declared=COLUMNS,
     )
 
 

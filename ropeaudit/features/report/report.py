@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ropeaudit import reports
-from ropeaudit.audits import records
+from ropeaudit.audits import judging, records
 from ropeaudit.errors import BadInput
 from ropeaudit.reports import Report, Row, reading
 from ropeaudit.reports.drift import drift_report
+from ropeaudit.runtime.columns import Column
 
 _NEEDED = ("dtype", "drift_rms", "verdict")
-COLUMNS: dict[str, str] = {**records.COLUMNS, "file": "the report that the row is from"}
+_FILE: Column[Row] = Column("file", str, "the report that the row is from")
+COLUMNS: Mapping[str, Column[Any]] = {**records.COLUMNS, "file": _FILE}
 
 
 def merged(
@@ -33,7 +35,7 @@ def merged(
         read = reading.read(path)
         for row in read:
             _check(path, row)
-            whole = {name: row.get(name, reading.lacking(name)) for name in records.COLUMNS}
+            whole = {name: row.get(name, column.undefined) for name, column in records.COLUMNS.items()}
             rows.setdefault(tuple(map(_plain, whole.values())), whole | {"file": path})
         sources.append({"file": path, "rows": len(read), **carried(path)})
     stored = list(rows.values())
@@ -49,6 +51,7 @@ def merged(
         dispensable=() if columns else result.dispensable,
         notes=[*notes, *result.notes],
         metadata={**result.metadata, "sources": sources},
+        declared=COLUMNS,
     )
 
 
@@ -107,6 +110,6 @@ def _check(path: str, row: Row) -> None:
     for name in _NEEDED:
         if name not in row:
             raise BadInput(f"{path!r} has no column {name}; write it again without --columns")
-    if row["verdict"] not in {**records.VERDICTS, **records.EARLIER_VERDICTS}:
-        known = ", ".join(records.VERDICTS)
+    if row["verdict"] not in {**judging.VERDICTS, **judging.EARLIER_VERDICTS}:
+        known = ", ".join(judging.VERDICTS)
         raise BadInput(f"{path!r} has a verdict {row['verdict']!r}; there are {known}")

@@ -5,94 +5,128 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit.audits.records import ratio
+from ropeaudit.audits import records
+from ropeaudit.audits.judging import ratio
 from ropeaudit.features.rerotate.analysis import Rerotated
 from ropeaudit.reports import Report, settings
 from ropeaudit.reports.numbers import percent, short
+from ropeaudit.runtime.columns import Declare
 
 SCHEMA = 1
-# column -> what it holds
-COLUMNS: dict[str, str] = {
-    "schema": "version of this list of columns",
-    "subject": "recipe, with the changes made to it in brackets",
-    "dtype": "number format of the model, which the recipe applies to its stages",
-    "steps": "how many times the stored keys were rotated",
-    "by": "tokens of one step",
-    "position": "position of the first key, and of the first query, after the steps",
-    **settings.COLUMNS,
-    "scores": "how many scores were compared",
-    "nonfinite": "how many of the scores of re-rotated keys are nan or infinite",
-    "reference_rms": "RMS of the exact scores",
-    "reference_error": "certified bound on the error of the exact scores, in score units",
-    "drift_max": "largest |score of re-rotated keys - exact score|",
-    "drift_rms": "root mean square of the scores of re-rotated keys minus the exact ones",
-    "drift_relative": "drift_rms / reference_rms",
-    "fresh_drift_max": "largest |score of keys rotated afresh to the final position - exact score|",
-    "fresh_drift_rms": "root mean square of the same",
-    "from_fresh_max": "largest |score of re-rotated keys - score of keys rotated afresh|",
-    "from_fresh_rms": "root mean square of the same",
-    "key_norm_growth": "mean relative change of the norm of the keys against the exact norm",
-    "worst_head": "head of drift_max; nan where no score differs or some are not finite",
-    "worst_query": "query index of drift_max",
-    "worst_key": "key index of drift_max",
-}
+
+
+def _place(result: Rerotated) -> tuple[int, int, int] | tuple[None, None, None]:
+    drift = result.apart.drifts[0]
+    return drift.place if drift.place and not drift.nonfinite else (None, None, None)
+
+
+of = Declare[Rerotated]()
+
+
+class RerotateColumns:
+    """The columns of `ropeaudit rerotate`."""
+
+    schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
+    subject = of.like(records.COLUMNS["subject"], shown=True)
+    dtype = of.like(records.COLUMNS["dtype"], lambda one: one.dtype.name, shown=True)
+    steps: int = of("how many times the stored keys were rotated", shown=True)
+    by: int = of("tokens of one step", unit="tokens", shown=True)
+    position: int = of(
+        "position of the first key, and of the first query, after the steps",
+        unit="tokens",
+        shown=True,
+        leaves=3,
+    )
+    settings = settings.COLUMNS
+    scores = of.like(records.COLUMNS["scores"], lambda one: one.apart.drifts[0].count)
+    nonfinite = of.like(
+        records.COLUMNS["nonfinite"],
+        lambda one: one.apart.drifts[0].nonfinite,
+        "how many of the scores of re-rotated keys are nan or infinite",
+    )
+    reference_rms = of.like(records.COLUMNS["reference_rms"], lambda one: one.apart.references[0].rms)
+    reference_error = of.like(records.COLUMNS["reference_error"], lambda one: one.apart.error)
+    drift_max = of.like(
+        records.COLUMNS["drift_max"],
+        lambda one: one.apart.drifts[0].max,
+        "largest |score of re-rotated keys - exact score|",
+        shown=True,
+        leaves=2,
+    )
+    drift_rms = of.like(
+        records.COLUMNS["drift_rms"],
+        lambda one: one.apart.drifts[0].rms,
+        "root mean square of the scores of re-rotated keys minus the exact ones",
+        shown=True,
+    )
+    drift_relative = of.like(
+        records.COLUMNS["drift_relative"],
+        lambda one: ratio(one.apart.drifts[0].rms, one.apart.references[0].rms),
+        shown=True,
+        leaves=4,
+    )
+    fresh_drift_max: float = of(
+        "largest |score of keys rotated afresh to the final position - exact score|",
+        lambda one: one.apart.drifts[1].max,
+        unit="score",
+    )
+    fresh_drift_rms: float = of(
+        "root mean square of the same",
+        lambda one: one.apart.drifts[1].rms,
+        unit="score",
+        shown=True,
+    )
+    from_fresh_max: float = of(
+        "largest |score of re-rotated keys - score of keys rotated afresh|",
+        lambda one: one.apart.difference.max,
+        unit="score",
+        shown=True,
+        leaves=1,
+    )
+    from_fresh_rms: float = of(
+        "root mean square of the same",
+        lambda one: one.apart.difference.rms,
+        unit="score",
+        shown=True,
+        leaves=5,
+    )
+    key_norm_growth: float = of(
+        "mean relative change of the norm of the keys against the exact norm",
+        lambda one: one.norm,
+        shown=True,
+    )
+    worst_head = of.like(records.COLUMNS["worst_head"], lambda one: _place(one)[0])
+    worst_query = of.like(
+        records.COLUMNS["worst_query"], lambda one: _place(one)[1], "query index of drift_max"
+    )
+    worst_key = of.like(records.COLUMNS["worst_key"], lambda one: _place(one)[2], "key index of drift_max")
+
+
+COLUMNS = of.columns(RerotateColumns)
 LEGEND = (
     "drift: scores of re-rotated keys minus the exact ones; fresh drift: the same of keys rotated afresh to "
     "the final position;\nfrom fresh: the first minus the second. Queries are fresh. Scores are scaled, "
     "before softmax."
 )
-_SCREEN: tuple[str, ...] = ("drift_max", "drift_rms", "drift_relative", "fresh_drift_rms", "from_fresh_max")
-_SCREEN += ("from_fresh_rms", "key_norm_growth")
-_DISPENSABLE = ("from_fresh_max", "drift_max", "position", "drift_relative", "from_fresh_rms")
 _DECORRELATED, _NOTABLE = 0.5, 0.01  # shares of the RMS score, and of the norm of the keys
-
-
-def row(results: Rerotated) -> dict[str, Any]:
-    """Return the columns of `COLUMNS`."""
-    apart, (drift, fresh) = results.apart, results.apart.drifts
-    head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
-    values = {
-        "schema": SCHEMA,
-        "subject": results.subject,
-        "dtype": results.dtype.name,
-        "steps": results.steps,
-        "by": results.by,
-        "position": results.position,
-        **settings.row(results),
-        "scores": drift.count,
-        "nonfinite": drift.nonfinite,
-        "reference_rms": apart.references[0].rms,
-        "reference_error": apart.error,
-        "drift_max": drift.max,
-        "drift_rms": drift.rms,
-        "drift_relative": ratio(drift.rms, apart.references[0].rms),
-        "fresh_drift_max": fresh.max,
-        "fresh_drift_rms": fresh.rms,
-        "from_fresh_max": apart.difference.max,
-        "from_fresh_rms": apart.difference.rms,
-        "key_norm_growth": results.norm,
-        "worst_head": head,
-        "worst_query": query,
-        "worst_key": key,
-    }
-    return {name: values[name] for name in COLUMNS}
 
 
 def rerotate_report(
     results: Sequence[Rerotated], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
-    rows = [row(one) for one in results]
-    varying = settings.varying(rows)
+    rows = [COLUMNS.row(result) for result in results]
+    subject, dtype, *others = COLUMNS.screen(results)
     return Report(
         rows=rows,
         columns=list(columns or COLUMNS),
-        screen=list(columns or ["subject", "dtype", *varying, "steps", "by", "position", *_SCREEN]),
-        dispensable=() if columns else _DISPENSABLE,
+        screen=list(columns or [subject, dtype, *settings.varying(rows), *others]),
+        dispensable=() if columns else COLUMNS.dispensable,
         headline=headline(rows),
         notes=notes(rows),
         legend=LEGEND,
         metadata={"schema": SCHEMA, **metadata},
+        declared=COLUMNS,
     )
 
 

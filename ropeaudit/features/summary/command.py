@@ -23,11 +23,11 @@ def summary(**options: Any) -> int:
     from ropeaudit.audits import records
     from ropeaudit.audits import summary as analysis
     from ropeaudit.console import rows, values, work
-    from ropeaudit.features.summary.report import COLUMNS, summary_report, worst_report
+    from ropeaudit.features.summary.report import OWN, summary_report, worst_report
     from ropeaudit.reports.reading import read
 
     by = values.names(options["by"], "--by") or list(analysis.BY)
-    own = records.COLUMNS if options["worst"] else [*by, *(set(COLUMNS) - set(records.COLUMNS)), "schema"]
+    own = records.COLUMNS if options["worst"] else ["schema", *by, *OWN]
     columns = rows.chosen_columns(options, own)
     whole = [row for path in options["files"] for row in read(path)]
     result = analysis.groups(whole, by, options["column"] or analysis.COLUMN)

@@ -7,47 +7,65 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropeaudit.audits import records
-from ropeaudit.audits.records import EARLIER_VERDICTS, VERDICTS
+from ropeaudit.audits.judging import EARLIER_VERDICTS, VERDICTS
 from ropeaudit.audits.summary import Group, severity
 from ropeaudit.reports import Report, settings
 from ropeaudit.reports.numbers import setting, short
 from ropeaudit.reports.verdicts import quality
+from ropeaudit.runtime.columns import Column, Declare, Together
 
 SCHEMA = 2  # 2: out_of_tolerance, and the verdicts of schema 3 of an audit
-_OWN: dict[str, str] = {
-    "cases": "how many rows the group has",
-    "undefined": "how many of them have no value in the column: nan, refused",
-    "column": "the column that is summarised",
-    "worst": "its worst value: nan before all, then the largest |value|; the smallest of distinct_positions",
-    "median": "its median over the rows that have a value",
-    "worst_at": "subject, dtype and offset of the worst row, with the settings that differ within the group",
-    "out_of_tolerance": "how many rows are not good enough: within_tolerance is no",
-    "verdicts": "how many rows have which verdict",
-    **{f"{verdict}_cases": f"how many rows are {verdict}: {text}" for verdict, text in VERDICTS.items()},
-}
-# column -> what it holds, whatever the rows are grouped by
-COLUMNS: dict[str, str] = {"schema": "version of this list of columns", **records.COLUMNS, **_OWN}
-_SCREEN = ("cases", "out_of_tolerance", "worst", "median", "worst_at", "verdicts")
-_DISPENSABLE = ("median", "verdicts")
+of = Declare[Group]()
 
 
-def row(group: Group, by: Sequence[str]) -> dict[str, Any]:
-    """Return the columns of a group."""
-    verdicts, worst = group.verdicts, group.worst
-    results = [name for name in {**EARLIER_VERDICTS, **VERDICTS} if verdicts[name]]
-    return {
-        "schema": SCHEMA,
-        **group.names,
-        "cases": len(group.rows),
-        "undefined": len(group.rows) - len(group.values),
-        "column": group.column,
-        "worst": worst[group.column] if worst else None,
-        "median": group.median,
-        "worst_at": _place(group, by) if worst else "none",
-        "out_of_tolerance": _out_of_tolerance(group.rows),
-        "verdicts": ", ".join(f"{verdicts[name]} {name}" for name in reversed(results)),
-        **{f"{name}_cases": verdicts[name] for name in VERDICTS},
-    }
+def _verdicts(group: Group) -> str:
+    counts = group.verdicts
+    names = [name for name in {**EARLIER_VERDICTS, **VERDICTS} if counts[name]]
+    return ", ".join(f"{counts[name]} {name}" for name in reversed(names))
+
+
+class SummaryColumns:
+    """The columns of `ropeaudit summary`, beside those that the rows are grouped by."""
+
+    cases: int = of("how many rows the group has", lambda group: len(group.rows), shown=True)
+    undefined: int = of(
+        "how many of them have no value in the column: nan, refused",
+        lambda group: len(group.rows) - len(group.values),
+    )
+    column: str = of("the column that is summarised")
+    worst: float | None = of(
+        "its worst value: nan before all, then the largest |value|; the smallest of distinct_positions",
+        lambda group: group.worst[group.column] if group.worst else None,
+        shown=True,
+        shown_after="out_of_tolerance",
+    )
+    median: float = of(
+        "its median over the rows that have a value", shown=True, shown_after="worst", leaves=1
+    )
+    worst_at: str = of(
+        "subject, dtype and offset of the worst row, with the settings that differ within the group",
+        lambda group: _place(group) if group.worst else "none",
+        shown=True,
+        shown_after="median",
+    )
+    out_of_tolerance: int | None = of(
+        "how many rows are not good enough: within_tolerance is no",
+        lambda group: _out_of_tolerance(group.rows),
+        shown=True,
+    )
+    verdicts: str = of("how many rows have which verdict", _verdicts, shown=True, leaves=2)
+    by_verdict = Together[Group](
+        [
+            Column(f"{verdict}_cases", int, f"how many rows are {verdict}: {text}")
+            for verdict, text in VERDICTS.items()
+        ],
+        lambda group: {f"{verdict}_cases": group.verdicts[verdict] for verdict in VERDICTS},
+    )
+
+
+OWN = of.columns(SummaryColumns)
+# whatever the rows are grouped by
+COLUMNS: Mapping[str, Column[Any]] = {**records.COLUMNS, **OWN}
 
 
 def _out_of_tolerance(rows: Sequence[Mapping[str, Any]]) -> int | None:
@@ -63,16 +81,17 @@ def summary_report(
     metadata: Mapping[str, Any],
 ) -> Report:
     """Return a line per group; `columns` chooses and orders what is shown and written."""
-    rows = [row(group, by) for group in results]
-    known = list(rows[0]) if rows else ["schema", *by, *_OWN]
+    rows = [{"schema": SCHEMA, **group.names, **OWN.row(group)} for group in results]
+    known = list(rows[0]) if rows else ["schema", *by, *OWN]
     return Report(
         rows=rows,
         columns=list(columns or known),
-        screen=list(columns or [*by, *_SCREEN]),
-        dispensable=() if columns else _DISPENSABLE,
+        screen=list(columns or [*by, *OWN.screen(results)]),
+        dispensable=() if columns else OWN.dispensable,
         headline=headline(results),
         legend=_legend(results),
         metadata={"schema": SCHEMA, "by": list(by), **metadata},
+        declared=COLUMNS,
     )
 
 
@@ -95,6 +114,7 @@ def worst_report(
         headline=headline(results),
         legend=_legend(results),
         metadata={"schema": records.SCHEMA, "by": list(by), **metadata},
+        declared=records.COLUMNS,
     )
 
 
@@ -120,8 +140,8 @@ def _who(row: Mapping[str, Any]) -> str:
     return f"{' '.join(str(name) for name in names if name not in (None, 'none'))} at offset {row['offset']}"
 
 
-def _place(group: Group, by: Sequence[str]) -> str:
-    worst = group.worst or {}
+def _place(group: Group) -> str:
+    worst, by = group.worst or {}, group.names
     names = [name for name in ("model", "subject", "dtype") if name in worst and name not in by]
     words = [str(worst[name]) for name in names if worst[name] != "none"]
     several = [name for name in settings.independent(group.rows) if name not in (*by, *names)]
@@ -133,4 +153,4 @@ def _legend(results: Sequence[Group]) -> str:
     if not results:
         return ""
     column = results[0].column
-    return f"worst, median: of {column}: {records.COLUMNS[column]}."
+    return f"worst, median: of {column}: {records.COLUMNS[column].meaning}."

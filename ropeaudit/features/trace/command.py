@@ -28,7 +28,8 @@ def trace(**options: Any) -> int:
     from ropeaudit.arithmetic.formats import parse
     from ropeaudit.console import output, rows, settings, values
     from ropeaudit.features.trace import analysis
-    from ropeaudit.features.trace.report import COLUMNS, trace_report
+    from ropeaudit.features.trace.columns import COLUMNS
+    from ropeaudit.features.trace.report import trace_report
     from ropeaudit.runtime import run_metadata
     from ropeaudit.subjects import factories
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib import resources
 
-from ropeaudit.audits import records
+from ropeaudit.audits import judging
 from ropeaudit.reports import Report, Row
 from ropeaudit.reports.charts import panels, svg
 from ropeaudit.reports.forms import markdown
@@ -88,7 +88,7 @@ def _top(headline: str) -> str:
 def _verdicts(rows: Sequence[Row]) -> str:
     """Return how many cases have which verdict, the worst first, and what it means."""
     counts = Counter(str(row["verdict"]) for row in rows if "verdict" in row)
-    known = {**records.EARLIER_VERDICTS, **records.VERDICTS}
+    known = {**judging.EARLIER_VERDICTS, **judging.VERDICTS}
     ranked = sorted(counts, key=lambda name: [*known, name].index(name), reverse=True)
     lines = [
         f"<strong>{counts[name]:,}</strong> {table.verdict(name)} "

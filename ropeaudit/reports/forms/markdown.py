@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ropeaudit.reports import Report
-from ropeaudit.reports.forms.table import heading, is_number, shown
+from ropeaudit.reports.forms.table import heading, is_number
 from ropeaudit.reports.numbers import printable
 
 
@@ -33,7 +33,7 @@ def _table(report: Report) -> str:
     names = report.screen
     lines = [_line(heading(name) for name in names)]
     lines.append(_line("---:" if is_number(report.rows, name) else "---" for name in names))
-    lines += [_line(_escaped(shown(name, row[name])) for name in names) for row in report.rows]
+    lines += [_line(_escaped(report.shown(name, row[name])) for name in names) for row in report.rows]
     return "\n".join(lines)
 
 

@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit.audits import records
 from ropeaudit.reports import Report
 
 _KEY = b"ropeaudit"  # of the metadata
@@ -20,7 +19,7 @@ def render(report: Report) -> bytes:
     from pyarrow import parquet
 
     columns = {name: [row[name] for row in report.rows] for name in report.columns}
-    arrays = [_array(pyarrow, name, values) for name, values in columns.items()]
+    arrays = [_array(pyarrow, values, _kind(report, name)) for name, values in columns.items()]
     about = json.dumps(dict(report.metadata), ensure_ascii=False).encode("utf-8", "backslashreplace")
     table = pyarrow.Table.from_arrays(arrays, names=list(columns)).replace_schema_metadata({_KEY: about})
     file = io.BytesIO()
@@ -37,13 +36,18 @@ def decode(content: bytes) -> Sequence[Mapping[str, Any]]:
     return result
 
 
-def _array(pyarrow: Any, name: str, values: Sequence[Any]) -> Any:
-    """Return a column of one type: that of the record's column of this name, so that files fit together."""
+def _kind(report: Report, name: str) -> type:
+    """Return the declared type of a column, float where there is none."""
+    return report.declared[name].kind if name in report.declared else float
+
+
+def _array(pyarrow: Any, values: Sequence[Any], kind: type) -> Any:
+    """Return a column of one type, the declared one where its values leave it open: files fit together."""
     seen = [value for value in values if value is not None]
-    if any(isinstance(value, str) for value in seen) or (not seen and name in records.TEXT_COLUMNS):
+    if any(isinstance(value, str) for value in seen) or (not seen and kind is str):
         texts = [None if value is None else _text(value) for value in values]
         return pyarrow.array(texts, pyarrow.string())
-    known = name in records.WHOLE_COLUMNS
+    known = kind is int
     if (seen or known) and all(isinstance(value, int) or (known and math.isnan(value)) for value in seen):
         stored = [value if isinstance(value, int) else None for value in values]
         wide = any(value > 2**63 - 1 for value in stored if value is not None)

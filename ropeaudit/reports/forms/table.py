@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ropeaudit.reports import Report, Row
-from ropeaudit.reports.numbers import part, percent, printable, setting, short
+from ropeaudit.reports.numbers import printable
 from ropeaudit.reports.verdicts import quality
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-_SETTINGS = frozenset({"base", "scale", "tolerance"})
-_PARTS = frozenset({"share", "removed", "left_relative"})
 _BY_QUALITY = {"yes": "green", "no": "red", "undecided": "yellow"}
 _BY_VERDICT = {"overflow": "bold red", "misplaced": "bold red", "refused": "dim"}
 _GAP, _BETWEEN = 2, "   "
@@ -72,7 +71,7 @@ def _table(report: Report, names: Sequence[str]) -> Table:
         number = is_number(report.rows, name)
         table.add_column(heading(name), justify="right" if number else "left", overflow="fold")
     for row in report.rows:
-        table.add_row(*(_cell(name, row) for name in names))
+        table.add_row(*(_cell(report, name, row) for name in names))
     return table
 
 
@@ -80,7 +79,7 @@ def _plain(report: Report, names: Sequence[str]) -> str:
     """Return the table without colours: rich takes half a millisecond for a row, which thousands feel."""
     columns = []
     for name in names:
-        cells = [shown(name, row[name]) for row in report.rows]
+        cells = [report.shown(name, row[name]) for row in report.rows]
         cells = [heading(name), *cells] if report.header else cells
         width, right = max(map(_cells, cells), default=0), is_number(report.rows, name)
         padded = [(" " * (width - _cells(cell)), cell) for cell in cells]
@@ -105,27 +104,18 @@ def heading(name: str) -> str:
     return name.replace("_", " ")
 
 
-def shown(name: str, value: Any) -> str:
-    """Return a value as a reader sees it."""
-    if name == "drift_relative":
-        return percent(value)
-    if name in _PARTS:
-        return part(value)
-    return setting(value) if name in _SETTINGS else short(value)
-
-
 def is_number(rows: Sequence[Row], name: str) -> bool:
     """Return whether a column holds numbers, which stand to the right."""
     return any(isinstance(row[name], (int, float)) for row in rows)
 
 
-def _cell(name: str, row: Row) -> Any:
+def _cell(report: Report, name: str, row: Row) -> Text:
     from rich.text import Text
 
     style = ""
     if name in ("verdict", "within_tolerance"):  # the colour says whether it is good enough
         style = _BY_VERDICT.get(str(row.get("verdict")), _BY_QUALITY.get(quality(row), ""))
-    return Text(shown(name, row[name]), style=style)
+    return Text(report.shown(name, row[name]), style=style)
 
 
 def _fitting(report: Report, width: int) -> tuple[list[str], list[str]]:
@@ -142,6 +132,7 @@ def _fitting(report: Report, width: int) -> tuple[list[str], list[str]]:
 
 def _width(report: Report, names: Sequence[str]) -> int:
     widths = [
-        max([len(heading(name)), *(len(shown(name, row[name])) for row in report.rows)]) for name in names
+        max([len(heading(name)), *(len(report.shown(name, row[name])) for row in report.rows)])
+        for name in names
     ]
     return sum(widths) + _GAP * len(widths)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 from ropeaudit.audits import records
 from ropeaudit.reports import Report, Row
-from ropeaudit.reports.forms.table import heading, is_number, shown
+from ropeaudit.reports.forms.table import heading, is_number
 from ropeaudit.reports.html.text import element, tag, text
-from ropeaudit.reports.numbers import exact
+from ropeaudit.reports.numbers import exact, styled
 from ropeaudit.reports.verdicts import quality
+from ropeaudit.runtime.columns import Style
 
 # verdict -> a mark that tells it from the others without its colour
 SYMBOLS = {
@@ -37,7 +37,7 @@ def table(report: Report, name: str, sortable: bool = False) -> str:
     names = list(report.screen)
     numbers = {column for column in names if is_number(report.rows, column)}
     head = "".join(_header(column, column in numbers, sortable) for column in names)
-    body = "\n".join(_row(row, names, numbers, sortable) for row in report.rows)
+    body = "\n".join(_row(report, row, numbers, sortable) for row in report.rows)
     caption = element("caption", text(name))
     inside = f"{caption}<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>"
     return element(
@@ -79,7 +79,7 @@ def verdict(name: str, within: str = "") -> str:
 
 def explained(name: str) -> str:
     """Return what a column holds, where it is one of an audit's."""
-    return records.COLUMNS.get(name, "")
+    return records.COLUMNS[name].meaning if name in records.COLUMNS else ""
 
 
 def _header(column: str, number: bool, sortable: bool) -> str:
@@ -95,17 +95,18 @@ def _header(column: str, number: bool, sortable: bool) -> str:
     )
 
 
-def _row(row: Row, names: Sequence[str], numbers: set[str], sortable: bool) -> str:
+def _row(report: Report, row: Row, numbers: set[str], sortable: bool) -> str:
     start = tag("tr", data_verdict=row["verdict"]) if sortable and "verdict" in row else "<tr>"
     within = quality(row)
-    cells = (_cell(name, row[name], name in numbers, sortable, within) for name in names)
+    cells = (_cell(report, name, row[name], name in numbers, sortable, within) for name in report.screen)
     return f"{start}{''.join(cells)}</tr>"
 
 
-def _cell(name: str, value: Any, number: bool, sortable: bool, within: str) -> str:
+def _cell(report: Report, name: str, value: Any, number: bool, sortable: bool, within: str) -> str:
     if name == "verdict":
         return f"<td>{verdict(str(value), within)}</td>"
-    message = _message(name, value, type(value).__name__)
+    style = report.declared[name].style if name in report.declared else "short"
+    message = _message(style, value, type(value).__name__)
     if not number:
         return f"<td>{message}</td>"
     full = exact(value)
@@ -117,6 +118,6 @@ def _cell(name: str, value: Any, number: bool, sortable: bool, within: str) -> s
 
 
 @functools.lru_cache(_STORED)
-def _message(name: str, value: Any, kind: str) -> str:
-    """The cell of a value; `kind` keeps 1 and 1.0 apart."""
-    return text(shown(name, value))
+def _message(style: Style, value: Any, kind: str) -> str:
+    """Return the cell of a value; `kind` keeps 1 and 1.0 apart."""
+    return text(styled(value, style))

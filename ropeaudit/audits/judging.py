@@ -1,0 +1,85 @@
+"""The verdict on a row: how it behaves, and whether it is good enough."""
+
+from __future__ import annotations
+
+import math
+
+# Thresholds of verdicts, here and in the documentation of `verdict` and `within_tolerance` alone.
+TOLERANCE = 0.01  # of drift_relative
+EXCESS = 3.0  # "growing", "coarse": drift_rms > EXCESS * attainable_rms
+GROWTH = 2.0  # "growing": drift_rms > GROWTH * floor_rms
+BROKEN_SHARE = 0.5  # "broken": drift_rms >= BROKEN_SHARE * reference_rms
+FEWEST = 100  # scores below which no drift is called good enough
+
+# worst cases last; of those that hold, the last but refused is the verdict
+VERDICTS: dict[str, str] = {
+    "sound": f"drift_rms is at most {EXCESS:g} times what careful code in the dtype has near offset 0",
+    "exact": "drift is within the certified error of the reference",
+    "coarse": f"drift_rms is more than {EXCESS:g} times attainable_rms, and at most {GROWTH:g} times "
+    "floor_rms: so do a rounded or wrong table, a wrong base, a narrow accumulator",
+    "growing": f"drift_rms is more than {EXCESS:g} times attainable_rms, and more than {GROWTH:g} "
+    "times floor_rms",
+    "broken": f"drift_rms is at least {BROKEN_SHARE:.0%} of reference_rms",
+    "misplaced": "code: a rotated pair is not where its position says, and no known recipe explains it",
+    "overflow": "some scores are nan or infinite",
+    "refused": "the implementation does not take this dtype, setting or position",
+}
+# of reports of schema 1 and 2, which are read with the verdicts that they hold
+EARLIER_VERDICTS: dict[str, str] = {
+    "floor": "schema 2: drift_rms was at most twice floor_rms, however large both were",
+    "decorrelated": "schema 2: drift_rms was at least half of reference_rms; now broken",
+}
+WITHIN = ("yes", "no", "undecided")
+
+
+def judge(
+    *,
+    nonfinite: int,
+    drift_max: float,
+    drift_rms: float,
+    floor_rms: float,
+    reference_rms: float,
+    reference_error: float,
+    excess: float,
+    misplaced: bool,
+) -> str:
+    """Return how a row behaves, one word of `VERDICTS`: the first that holds, worst cases first."""
+    if nonfinite:
+        return "overflow"
+    if misplaced:
+        return "misplaced"
+    if drift_rms >= BROKEN_SHARE * reference_rms and drift_max > reference_error:
+        return "broken"
+    if drift_max <= reference_error:
+        return "exact"
+    if excess <= EXCESS:
+        return "sound"
+    return "growing" if drift_rms > GROWTH * floor_rms else "coarse"
+
+
+def within(
+    tolerance: float,
+    *,
+    nonfinite: int,
+    scores: int,
+    drift_relative: float,
+    interval: tuple[float, float] | None,
+    misplaced: bool,
+    exact: bool = False,
+) -> str:
+    """Return whether a row is good enough, one word of `WITHIN`.
+
+    interval: of drift_relative, where it is estimated from a sample. misplaced: whether a rotated pair is off
+    by more than roundings explain. exact: whether drift is within the certified error of the reference.
+    """
+    if nonfinite or misplaced:
+        return "no"
+    low, high = interval or (drift_relative, drift_relative)
+    if scores < FEWEST or low <= tolerance < high:
+        return "undecided"
+    return "yes" if exact or drift_relative <= tolerance else "no"
+
+
+def ratio(value: float, by: float) -> float:
+    """Return value / by, or nan where that is undefined."""
+    return value / by if by and math.isfinite(by) else math.nan

@@ -1,0 +1,129 @@
+"""The columns of every list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ropeaudit.audits import records
+from ropeaudit.recipes import STAGES, Recipe
+from ropeaudit.runtime.columns import Column, Declare, Together
+
+if TYPE_CHECKING:
+    from ropeaudit.arithmetic.formats import Format
+    from ropeaudit.rope.hf_config import ModelRope
+    from ropeaudit.rope.setting import RopeSetting
+    from ropeaudit.subjects.third_party import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class PresetLayer:
+    """A layer type of a model."""
+
+    preset: ModelRope
+    layer: str
+    setting: RopeSetting
+
+
+_SHOWN = ("position", "frequency", "angle", "table", "rotation", "score")  # stages
+_STAGES: list[Column[Recipe]] = [
+    Column(name, str, f"number format of the stage {name}", shown=name in _SHOWN) for name in STAGES
+]
+of_recipe: Declare[Recipe] = Declare()
+of_entry: Declare[Entry] = Declare()
+of_format: Declare[Format] = Declare()
+of_layer: Declare[PresetLayer] = Declare()
+of_column: Declare[Column[Any]] = Declare()
+of_verdict: Declare[tuple[str, str]] = Declare()
+
+
+class RecipeColumns:
+    """The columns of `ropeaudit list recipes`."""
+
+    recipe: str = of_recipe("its name", lambda one: one.name, shown=True)
+    summary: str = of_recipe("what it imitates", shown=True, shown_after="score")
+    runs: str = of_recipe(
+        "yes, or why it is refused",
+        lambda one: f"refused: {one.refused}" if one.refused else "yes",
+        shown=True,
+        shown_after="summary",
+    )
+    stages = Together[Recipe](_STAGES, lambda one: one.stages)
+    frequency_form: str = of_recipe("how frequencies are computed")
+    rotation_rounding: str = of_recipe("what of a rotation is rounded")
+    scale_after_store: int = of_recipe("whether scores are scaled after they are stored")
+    source: str = of_recipe("the code that it imitates")
+    note: str = of_recipe("what else is known of it")
+    verified: str = of_recipe("how it was compared with that code")
+
+
+class EntryColumns:
+    """The columns of `ropeaudit list impls`."""
+
+    implementation: str = of_entry("its name", lambda one: one.name, shown=True)
+    package: str = of_entry("the package that it is of")
+    version: str = of_entry("of that package", shown=True)
+    layouts: str = of_entry("pairs of dims that it takes", lambda one: " ".join(one.layouts), shown=True)
+    dtypes: str = of_entry("number formats that it takes", lambda one: " ".join(one.dtypes), shown=True)
+    calls: str = of_entry("the function that is called")
+    runs: str = of_entry(
+        "yes, or what to type to install it", lambda one: "yes" if one.installed else one.install, shown=True
+    )
+
+
+class FormatColumns:
+    """The columns of `ropeaudit list formats`."""
+
+    format: str = of_format("its name", lambda one: one.name, shown=True)
+    aliases: str = of_format("other names", lambda one: " ".join(one.aliases), shown=True)
+    precision: int = of_format("significant bits", unit="bits", shown=True)
+    unit_roundoff: float = of_format("largest relative error of a rounding", shown=True)
+    largest: float = of_format("largest number", shown=True)
+    smallest_normal: float = of_format("smallest normal number", shown=True)
+    smallest_subnormal: float = of_format("smallest number above 0", shown=True)
+    first_inexact_integer: int = of_format("smallest whole number that it does not hold", shown=True)
+    overflow: str = of_format("what a number beyond the largest becomes", shown=True)
+
+
+class LayerColumns:
+    """The columns of `ropeaudit list models`."""
+
+    model: str = of_layer("its name", lambda one: one.preset.name, shown=True)
+    layer: str = of_layer("its layer type", shown=True)
+    base = of_layer.like(records.COLUMNS["base"], lambda one: one.setting.base, shown=True)
+    head_dim = of_layer.like(records.COLUMNS["head_dim"], lambda one: one.setting.head_dim, shown=True)
+    rotary_dim = of_layer.like(records.COLUMNS["rotary_dim"], lambda one: one.setting.rotary_dim, shown=True)
+    layout = of_layer.like(records.COLUMNS["layout"], lambda one: one.setting.layout)
+    heads = of_layer.like(records.COLUMNS["heads"], lambda one: one.preset.heads, shown=True)
+    kv_heads = of_layer.like(records.COLUMNS["kv_heads"], lambda one: one.preset.kv_heads, shown=True)
+    maximum: int | None = of_layer(
+        "positions that it is made for", lambda one: one.preset.maximum, unit="tokens", shown=True
+    )
+    scaling = of_layer.like(records.COLUMNS["scaling"], lambda one: str(one.setting.scaling))
+    scale = of_layer.like(records.COLUMNS["scale"], lambda one: one.setting.scale)
+    source: str = of_layer("where that stands", lambda one: one.preset.source, shown=True)
+    kind: str = of_layer(
+        "the kind of scaling", lambda one: str(one.setting.scaling).partition(":")[0], shown=True
+    )
+
+
+class ColumnColumns:
+    """The columns of `ropeaudit list columns`."""
+
+    column: str = of_column("its name", lambda one: one.name, shown=True)
+    meaning: str = of_column("what it holds", shown=True)
+
+
+class VerdictColumns:
+    """The columns of `ropeaudit list verdicts`."""
+
+    verdict: str = of_verdict("the word", lambda one: one[0], shown=True)
+    meaning: str = of_verdict("when it holds", lambda one: one[1], shown=True)
+
+
+RECIPES = of_recipe.columns(RecipeColumns)
+ENTRIES = of_entry.columns(EntryColumns)
+FORMATS = of_format.columns(FormatColumns)
+MODELS = of_layer.columns(LayerColumns)
+COLUMNS = of_column.columns(ColumnColumns)
+VERDICTS = of_verdict.columns(VerdictColumns)

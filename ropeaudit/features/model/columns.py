@@ -1,0 +1,272 @@
+"""The columns of a model's audit: those of every row, and those of rows of each kind."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from ropeaudit.audits import records
+from ropeaudit.features.model.layers import HeadDrift
+from ropeaudit.features.model.parts import (
+    HeadScores,
+    PairDrift,
+    Run,
+    drift_pair,
+    drift_share,
+    first_layer,
+    usage_pair,
+)
+from ropeaudit.runtime.columns import Column, Columns, Declare, Together
+
+SCHEMA = 1
+
+
+def _exp(loss: float) -> float:
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def _at(values: Any, pair: int | None) -> float | None:
+    return None if pair is None else float(values[pair])
+
+
+of_run = Declare[Run]()
+of_layer = Declare[HeadScores]()
+of_head = Declare[HeadDrift]()
+of_pair = Declare[PairDrift]()
+_LAYER = "number of the layer, from 0"
+_HEAD = "number of the query head"
+
+
+class ModelColumns:
+    """The columns that rows of every kind have."""
+
+    schema = of_run.like(records.COLUMNS["schema"], lambda run: SCHEMA)
+    model: str = of_run("name of the folder", lambda run: run.audit.folder.name)
+    dtype: str = of_run(
+        "number format of the weights and of the arithmetic, as transformers runs it",
+        lambda run: run.shifted.dtype.name,
+        shown=True,
+    )
+    offset = of_run.like(records.COLUMNS["offset"], lambda run: run.shifted.offset, shown=True)
+
+
+class RunColumns:
+    """The columns of rows by dtype and offset alone."""
+
+    model_type: str = of_run(
+        "as config.json says", lambda run: str(run.audit.folder.config.get("model_type") or "none")
+    )
+    transformers: str = of_run("version that ran the model", lambda run: run.versions["transformers"])
+    torch: str = of_run("version that ran the model", lambda run: run.versions["torch"])
+    source: str = of_run("tokens: random, ids, or the name of a text", lambda run: run.audit.tokens.source)
+    seed: int | None = of_run(
+        "seed of random tokens; nan where none was used", lambda run: run.audit.tokens.seed
+    )
+    tokens: int = of_run("how many tokens were read", lambda run: run.shifted.change.tokens)
+    logits_rms: float = of_run(
+        "RMS of the float64 logits at offset 0", lambda run: run.mean(run.shifted.change.reference_squares)
+    )
+    change_max: float = of_run(
+        "largest |logit at the offset - logit at offset 0|",
+        lambda run: run.shifted.change.defined(run.shifted.change.largest),
+        shown=True,
+        leaves=4,
+    )
+    change_rms: float = of_run(
+        "its root mean square over all tokens and the vocabulary",
+        lambda run: run.shifted.change.rms(run.shifted.change.squares),
+        shown=True,
+    )
+    structural_max: float = of_run(
+        "largest change of the logits of the float64 run",
+        lambda run: run.shifted.change.structural_largest,
+    )
+    structural_rms: float = of_run(
+        "its root mean square", lambda run: run.mean(run.shifted.change.structural_squares), shown=True
+    )
+    precision_max: float = of_run(
+        "largest difference between the change and that of the float64 run",
+        lambda run: run.shifted.change.defined(run.shifted.change.precision_largest),
+    )
+    precision_rms: float = of_run(
+        "its root mean square",
+        lambda run: run.shifted.change.rms(run.shifted.change.precision_squares),
+        shown=True,
+    )
+    error_rms: float = of_run(
+        "RMS of the logits at the offset minus those of the float64 run there",
+        lambda run: run.shifted.change.rms(run.shifted.change.error_squares),
+    )
+    kl_mean: float = of_run(
+        "mean KL(offset 0 || offset) of the next-token distributions, nats",
+        lambda run: run.shifted.change.defined(run.shifted.change.kl_sum / max(run.shifted.change.tokens, 1)),
+        unit="nats",
+        shown=True,
+        leaves=5,
+    )
+    kl_max: float = of_run(
+        "its largest value",
+        lambda run: run.shifted.change.defined(run.shifted.change.kl_largest),
+        unit="nats",
+    )
+    top1_flips: int | None = of_run(
+        "tokens whose most likely successor becomes another one",
+        lambda run: None if run.shifted.change.nonfinite else run.shifted.change.flips,
+        shown=True,
+    )
+    loss: float = of_run("mean next-token loss at offset 0, nats", unit="nats")
+    loss_change: float = of_run(
+        "what the shift adds to it", lambda run: run.shifted_loss - run.loss, unit="nats"
+    )
+    perplexity: float = of_run("exp(loss)", lambda run: _exp(run.loss), shown=True, leaves=3)
+    perplexity_change: float = of_run(
+        "what the shift adds to it",
+        lambda run: _exp(run.shifted_loss) - _exp(run.loss),
+        shown=True,
+        leaves=7,
+    )
+    score_drift_max: float | None = of_run(
+        "largest change of a score after RoPE, in all layers; nan where q and k are not seen",
+        lambda run: run.scores.drift_max if run.scores else None,
+        unit="score",
+    )
+    score_drift_rms: float | None = of_run(
+        "its root mean square",
+        lambda run: run.scores.drift_rms if run.scores else None,
+        unit="score",
+        shown=True,
+        leaves=6,
+    )
+    threshold: float = of_run("--threshold, in score units", unit="score")
+    first_layer: int | None = of_run(
+        "first layer in which some score changes by more than the threshold; nan where none does",
+        lambda run: first_layer(run.shifted, run.threshold),
+        shown=True,
+    )
+    cause: str = of_run(
+        "of the change: rounding, frequencies, learned positions, mask, other or none",
+        lambda run: run.shifted.cause,
+        shown=True,
+    )
+    verdict: str = of_run(
+        "none, precision (float64 logits stay), structure (they change too) or overflow",
+        lambda run: run.shifted.verdict,
+        shown=True,
+    )
+
+
+class ScoreColumns:
+    """The columns about the scores of a layer, or of a head."""
+
+    scores: int = of_layer("how many scores were compared, those that the mask shows", lambda one: one.count)
+    reference_rms: float = of_layer(
+        "RMS of the scores at offset 0, scaled, before softmax", unit="score", shown=True
+    )
+    score_drift_max: float = of_layer(
+        "largest |score at the offset - score at offset 0|",
+        lambda one: one.drift_max,
+        unit="score",
+        shown=True,
+    )
+    score_drift_rms: float = of_layer(
+        "its root mean square", lambda one: one.drift_rms, unit="score", shown=True, leaves=6
+    )
+    score_drift_relative: float = of_layer(
+        "score_drift_rms / reference_rms", lambda one: one.drift_relative, shown=True
+    )
+
+
+SCORES = of_layer.columns(ScoreColumns)
+
+
+class LayerColumns:
+    """The columns of rows by layer."""
+
+    layer: int = of_layer(_LAYER, lambda one: one.heads[0].layer, shown=True)
+    scores = Together[HeadScores](list(SCORES.values()), SCORES.row)
+
+
+class HeadColumns:
+    """The columns of rows by head."""
+
+    layer: int = of_head(_LAYER, shown=True)
+    head: int = of_head(_HEAD, shown=True)
+    scores = Together[HeadDrift](
+        [replace(one, shown=one.name == "score_drift_rms") for one in SCORES.values()],
+        lambda head: SCORES.row(HeadScores([head])),
+    )
+    drift_pair: int | None = of_head(
+        "pair that adds most to the change; nan where nothing is rotated or changes", drift_pair, shown=True
+    )
+    drift_wavelength: float | None = of_head(
+        "tokens of its whole turn",
+        lambda head: _at(head.wavelength, drift_pair(head)),
+        unit="tokens",
+        shown=True,
+    )
+    drift_share: float | None = of_head(
+        "its share of the mean squares of all pairs",
+        drift_share,
+        shown=True,
+    )
+    usage_pair: int | None = of_head(
+        "pair with the largest product of mean norms of q's and k's chunks", usage_pair, shown=True
+    )
+    usage_wavelength: float | None = of_head(
+        "tokens of its whole turn",
+        lambda head: _at(head.wavelength, usage_pair(head)),
+        unit="tokens",
+        shown=True,
+    )
+    usage_q: float | None = of_head(
+        "mean norm of its chunk of q (frequency usage of arXiv 2410.06205)",
+        lambda head: _at(head.q_norm, usage_pair(head)),
+        shown=True,
+        leaves=2,
+    )
+    usage_k: float | None = of_head(
+        "mean norm of its chunk of k",
+        lambda head: _at(head.k_norm, usage_pair(head)),
+        shown=True,
+        leaves=1,
+    )
+
+
+class PairColumns:
+    """The columns of rows by frequency pair."""
+
+    layer: int = of_pair(_LAYER, lambda one: one.head.layer, shown=True)
+    head: int = of_pair(_HEAD, lambda one: one.head.head, shown=True)
+    pair: int = of_pair("number of the pair, from 0, the fastest first", shown=True)
+    wavelength: float = of_pair(
+        "tokens of a whole turn",
+        lambda one: float(one.head.wavelength[one.pair]),
+        unit="tokens",
+        shown=True,
+    )
+    q_norm: float = of_pair(
+        "mean norm of the pair's chunk of q (frequency usage of arXiv 2410.06205)",
+        lambda one: float(one.head.q_norm[one.pair]),
+        shown=True,
+    )
+    k_norm: float = of_pair(
+        "mean norm of its chunk of k", lambda one: float(one.head.k_norm[one.pair]), shown=True
+    )
+    drift_rms: float = of_pair(
+        "RMS over all q and k, seen by the mask or not, of what the pair adds to a score's change",
+        lambda one: float(one.head.pair_rms[one.pair]),
+        unit="score",
+        shown=True,
+    )
+
+
+COMMON = of_run.columns(ModelColumns)
+OWN: dict[str, Columns[Any]] = {
+    "summary": of_run.columns(RunColumns),
+    "layer": of_layer.columns(LayerColumns),
+    "head": of_head.columns(HeadColumns),
+    "pair": of_pair.columns(PairColumns),
+}
+KINDS = tuple(OWN)
+COLUMNS: dict[str, dict[str, Column[Any]]] = {kind: {**COMMON, **own} for kind, own in OWN.items()}

@@ -1,0 +1,244 @@
+"""A column is declared once: a toy one in one line is in every file, table, list, gate and reader."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import ropeaudit
+from ropeaudit import reports
+from ropeaudit.audits import records
+from ropeaudit.features.decay.columns import COLUMNS as DECAY
+from ropeaudit.features.explain import columns as explain_columns
+from ropeaudit.features.explain.rows import rows
+from ropeaudit.features.history.report import COLUMNS as HISTORY
+from ropeaudit.features.limit.report import COLUMNS as LIMIT
+from ropeaudit.features.list import columns as list_columns
+from ropeaudit.features.model.columns import COLUMNS as MODEL
+from ropeaudit.features.module.report import COLUMNS as MODULE
+from ropeaudit.features.parity.report import COLUMNS as PARITY
+from ropeaudit.features.rerotate.report import COLUMNS as REROTATE
+from ropeaudit.features.summary.report import COLUMNS as SUMMARY
+from ropeaudit.features.trace import columns as trace_columns
+from ropeaudit.reports import Report
+from ropeaudit.reports.comparison import COLUMNS as DIFF
+from ropeaudit.runtime.columns import Column, Columns, Declare, Together, column, columns_of, row_class
+
+PACKAGE = Path(ropeaudit.__file__).parent
+LAST = '    refused: str = column("why an implementation could not be audited here; none where it could")\n'
+TOY = (
+    '    toy: float = column("a toy", unit="score", style="percent", role="drift", shown=True, leaves=99, '
+    "nonnegative=True, compared=99, default=0.25)\n"
+)
+USE = """
+import contextlib, io, json, sys
+from ropeaudit.main import main
+
+def run(*arguments):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(list(arguments))
+    return code, out.getvalue() + err.getvalue()
+
+small = ("--heads", "1", "--seq-len", "12", "--head-dim", "8", "--recipe", "hf", "--dtype", "bf16")
+files = [word for name in sys.argv[1:] for word in ("-o", name)]
+seen = {"shift": run("shift", *small, *files)}
+seen["gate"] = run("shift", *small, "--fail-if", "toy>0.1")
+seen["chosen"] = run("shift", *small, "--columns", "offset,toy", "-f", "csv")
+seen["list"] = run("list", "columns")
+seen["explained"] = run("summary", "a.csv", "--column", "toy")
+for name in sys.argv[1:]:
+    if not name.endswith(("html", "md", "txt")):
+        seen[name] = run("summary", name, "--column", "toy", "--worst", "-f", "json")
+seen["merge"] = run("merge", "a.csv", "a.jsonl", "-o", "b.csv")
+seen["diff"] = run("diff", "a.csv", "b.csv", "--all", "-f", "csv")
+print(json.dumps(seen))
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory) -> dict[str, object]:
+    """Run commands of a copy of the package in which a record has one line more."""
+    folder = tmp_path_factory.mktemp("toy")
+    shutil.copytree(PACKAGE, folder / "ropeaudit", ignore=shutil.ignore_patterns("__pycache__"))
+    path = folder / "ropeaudit" / "audits" / "records.py"
+    assert path.read_text().count(LAST) == 1
+    path.write_text(path.read_text().replace(LAST, LAST + TOY))
+    (folder / "use.py").write_text(USE)
+    parquet = ["a.parquet"] if reports.find_spec("pyarrow") else []
+    files = ["a.csv", "a.json", "a.jsonl", "a.md", "a.html", "a.txt", *parquet]
+    command = [sys.executable, "use.py", *files]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    texts = {name: (folder / name).read_text() for name in files if not name.endswith("parquet")}
+    return json.loads(done.stdout) | {"text": texts, "files": files}
+
+
+def test_one_line_puts_a_column_into_every_file_and_table(seen) -> None:
+    code, text = seen["shift"]
+    assert code == 0, text
+    table = text.splitlines()
+    assert any("toy" in line for line in table)
+    assert sum("25 %" in line for line in table) == 2  # in its own style, a row for each offset
+    files = seen["text"]
+    assert files["a.csv"].splitlines()[0].endswith(",refused,toy")
+    assert files["a.csv"].splitlines()[1].endswith(",0.25")
+    assert [row["toy"] for row in json.loads(files["a.json"])["records"]] == [0.25, 0.25]
+    assert all(json.loads(line)["toy"] == 0.25 for line in files["a.jsonl"].splitlines())
+    assert all("25 %" in files[name] for name in ("a.md", "a.html", "a.txt"))
+    assert 'title="a toy"' in files["a.html"]
+
+
+def test_one_line_puts_a_column_into_lists_gates_and_choices(seen) -> None:
+    assert any(line.split() == ["toy", "a", "toy"] for line in seen["list"][1].splitlines())
+    code, text = seen["gate"]
+    assert code == 1
+    assert "failed: toy = 0.25 (toy>0.1)" in text
+    assert seen["chosen"] == [0, "offset,toy\n0,0.25\n1000,0.25\n"]
+
+
+def test_one_line_lets_readers_know_a_column(seen) -> None:
+    assert "worst, median: of toy: a toy." in seen["explained"][1]
+    for name in set(seen["files"]) - {"a.md", "a.html", "a.txt"}:
+        code, text = seen[name]
+        assert code == 0, text
+        assert json.loads(text)["records"][0]["toy"] == 0.25
+    assert seen["merge"][0] == 0
+    header = seen["diff"][1].splitlines()[0]
+    assert header.endswith("toy_before,toy_after,toy_ratio,toy_change")
+
+
+@row_class
+class Toy:
+    """A row of few columns."""
+
+    name: str = column("who it is", role="case", shown=True)
+    size: float = column("how large it is", unit="m", compared=1, style="percent", shown=True, leaves=1)
+    count: int | None = column("how many", shown=lambda row: row.count is not None, shown_after="name")
+    note: str | None = column("what else", default=None)
+
+
+def test_a_declaration_says_type_optionality_and_place() -> None:
+    columns = columns_of(Toy)
+    assert [(one.kind, one.optional) for one in columns.values()] == [
+        (str, False),
+        (float, False),
+        (int, True),
+        (str, True),
+    ]
+    assert columns.numeric == ("size", "count")
+    assert columns.identity == ("name",)
+    assert columns.compared == ("size",)
+    assert columns.dispensable == ("size",)
+    assert columns.unset(columns) == {"count": None, "note": None}
+    assert [one.undefined is None for one in columns.values()] == [True, False, True, True]
+    assert columns.screen([Toy("a", 1.0, None)]) == ["name", "size"]
+    assert columns.screen([Toy("a", 1.0, None), Toy("b", 1.0, 3)]) == ["name", "count", "size"]
+    assert columns.row(Toy("a", 0.5, 3)) == {"name": "a", "size": 0.5, "count": 3, "note": None}
+
+
+@dataclass
+class Box:
+    """A result that is no row."""
+
+    name: str
+    sides: tuple[float, float]
+
+
+of: Declare[Box] = Declare()
+
+
+class BoxColumns:
+    """The columns of a toy report."""
+
+    name: str = of("who it is", shown=True)
+    area: float | None = of("how large it is", lambda box: box.sides[0] * box.sides[1], shown=True)
+    sides = Together[Box](
+        [Column("width", float, "its width"), Column("height", float, "its height")],
+        lambda box: dict(zip(("width", "height"), box.sides, strict=True)),
+    )
+    share: float = of("a share", lambda box: box.sides[0] / 10, style="part", shown=True)
+    empty: int | None = of("nothing", lambda box: None)
+
+
+def test_a_report_takes_names_values_types_and_styles_from_the_declaration() -> None:
+    columns = of.columns(BoxColumns)
+    rows = [columns.row(Box("a", (2.0, 3.0)))]
+    assert rows == [{"name": "a", "area": 6.0, "width": 2.0, "height": 3.0, "share": 0.2, "empty": None}]
+    report = Report(rows, list(columns), columns.screen(()), declared=columns)
+    assert reports.render("csv", report).splitlines()[0] == "name,area,width,height,share,empty"
+    assert reports.render("table", report).splitlines()[-1].split() == ["a", "6.00", "20.0", "%"]
+    assert json.loads(reports.render("json", report))["records"] == rows
+
+
+def test_an_undefined_column_has_its_declared_type_in_parquet() -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import io
+
+    columns = of.columns(BoxColumns)
+    report = Report([columns.row(Box("a", (2.0, 3.0)))], list(columns), (), declared=columns)
+    schema = parquet.read_schema(io.BytesIO(reports.encoded("parquet", report)))
+    types = {name: str(schema.field(name).type) for name in ("name", "area", "empty")}
+    assert types == {"name": "string", "area": "double", "empty": "int64"}
+
+
+def test_a_column_has_one_name() -> None:
+    one = Column("a", int, "once")
+    with pytest.raises(ValueError, match="declared twice"):
+        Columns(one, one)
+
+
+TABLES = {
+    "records": records.COLUMNS,
+    **{f"explain {kind}": columns for kind, columns in explain_columns.COLUMNS.items()},
+    **{f"model {kind}": columns for kind, columns in MODEL.items()},
+    "trace": trace_columns.COLUMNS,
+    "trace profile": trace_columns.PROFILE,
+    "trace recipes": trace_columns.RECIPES,
+    "decay": DECAY,
+    "history": HISTORY,
+    "limit": LIMIT,
+    "module": MODULE,
+    "parity": PARITY,
+    "rerotate": REROTATE,
+    "summary": SUMMARY,
+    "diff": DIFF,
+    "lists": list_columns.MODELS,
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_column_says_what_it_holds(name) -> None:
+    for key, one in TABLES[name].items():
+        assert one.name == key
+        assert one.meaning
+        assert one.kind in (str, int, float)
+        assert not one.leaves or one.shown or name in ("diff", "explain head")
+
+
+def check_types(columns, results) -> None:
+    """Check that every value has the declared type; a number may be whole where floats are declared."""
+    assert results
+    for row in results:
+        assert list(row) == list(columns)
+        for name, value in row.items():
+            one = columns[name]
+            allowed = (int, float) if one.kind is float else (one.kind,)
+            assert (value is None and one.optional) or isinstance(value, allowed), (name, value)
+
+
+def test_values_are_of_the_declared_types() -> None:
+    case = {"heads": 2, "seq_len": 16, "head_dim": 8}
+    measured = ropeaudit.shift((0, 1000), "bf16", attention=True, **case)
+    check_types(records.COLUMNS, [one.as_dict() for one in measured])
+    check_types(
+        LIMIT, [LIMIT.row(one) for one in ropeaudit.limit("drift_rms=1e-2", "bf16", "uniform", **case)]
+    )
+    result = ropeaudit.explain(1000, "bf16", "uniform", **case)
+    for kind in set(explain_columns.KINDS) - {"pair"}:  # whose last row is of no pair, and has words for it
+        check_types(explain_columns.COLUMNS[kind], rows(result, kind))
