@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ropeaudit._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from ropeaudit.arithmetic.formats import parse, round_to
     from ropeaudit.audits.audit import Audit, shift, to_frame
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
     from ropeaudit.features.limit.analysis import limit
     from ropeaudit.features.limit.known import Limit
     from ropeaudit.rope.setting import RopeSetting
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "Audit": "ropeaudit.audits.audit",
@@ -56,3 +56,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'ropeaudit' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
