@@ -330,7 +330,7 @@ def test_progress_counts_both_passes(cache, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         ({"softmax": "fp64"}, "--softmax fp64 says how attention is measured; add --attention"),
         ({"anchor": 3}, "add --attention"),
@@ -350,7 +350,7 @@ LINE = ["shift", "--heads", "2", "--seq-len", "64", "--recipe", "hf", "--dtype",
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         (["--softmax", "recipe"], "add --attention"),
         (["--attention", "--softmax", "fast"], "unknown softmax"),

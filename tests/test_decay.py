@@ -346,7 +346,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         (["--distance", "50-1"], "does not count upwards"),
         (["--distance", "-5"], "is not a distance from 0"),

@@ -208,7 +208,7 @@ def test_a_baseline_of_other_cases_keeps_the_rows(reports, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         (["diff", "A", "none.csv"], "'none.csv' cannot be read"),
         (["diff", "A", "A", "--ratio", "much"], "--ratio 'much' is not a number"),

@@ -217,7 +217,8 @@ def test_against_scores_of_zero_a_relative_drift_is_the_drift() -> None:
     [("", False), ("import numpy as np", True), ("import torch", False), ("import torch, numpy", False)],
 )
 @pytest.mark.parametrize(
-    ("note", "said"), [("", None), (": 'np.ndarray'", True), (": 'torch.Tensor'", False), (": 'float'", None)]
+    ("note", "error_line"),
+    [("", None), (": 'np.ndarray'", True), (": 'torch.Tensor'", False), (": 'float'", None)],
 )
 def test_own_code_gets_numpy_where_it_speaks_of_nothing_else(modules, numpy, note, error_line) -> None:
     space: dict[str, Any] = {}
@@ -309,7 +310,7 @@ def test_a_worker_may_die_twice_with_the_same_work(deaths, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("suffix", "offset", "kept"),
+    ("suffix", "offset", "stored"),
     [("json", 131072, True), ("jsonl", 131072, True), ("csv", 131072, False), ("json", 7, False)],
 )
 def test_rows_that_json_cannot_hold_stay_in_the_part(

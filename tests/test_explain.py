@@ -481,7 +481,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         (["--by", "layer"], "unknown --by 'layer'"),
         (["--tolerance", "1e-3"], "is not COLUMN=NUMBER"),

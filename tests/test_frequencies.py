@@ -181,7 +181,7 @@ def test_every_way_to_compute_in_float32_agrees(form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "values", "said"),
+    ("setting", "values", "error_line"),
     [
         (PLAIN, cast(inv(PLAIN), "bf16"), "inv_freq was cast to bfloat16 (63 of 64 pairs are off"),
         (PLAIN, cast(inv(PLAIN), "fp16"), "inv_freq was cast to float16 ("),
@@ -296,7 +296,7 @@ BASE = inv(RopeSetting.of(128, base=5e5))
 
 
 @pytest.mark.parametrize(
-    ("setting", "points", "said"),
+    ("setting", "points", "error_line"),
     [
         (PLAIN, table(RIGHT), "the cos/sin table agrees within float32 rounding"),
         (PLAIN, table(RIGHT, 2), "the cos/sin table agrees within float32 rounding"),

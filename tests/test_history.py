@@ -162,7 +162,7 @@ def test_every_form_and_file(form, tmp_path, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error_line"),
     [
         (["no-such"], "unknown implementation"),
         (["mlx", "--dtype", "fp17"], "unknown number format"),

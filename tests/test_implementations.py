@@ -179,7 +179,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "dtype", "case", "said"), REFUSED)
+@pytest.mark.parametrize(("name", "dtype", "case", "error_line"), REFUSED)
 def test_what_is_not_taken_is_a_row_with_the_reason(name, dtype, case, error_line) -> None:
     given = {"heads": 1, "seq_len": 8} | case
     offset = given.pop("offset", 0)

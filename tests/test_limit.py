@@ -344,7 +344,7 @@ def out_of(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         (
             ["--dtype", "fp64", "--recipe", "uniform", "--tolerance", "drift_max=1e-9"],
@@ -416,7 +416,7 @@ def test_nothing_turns_or_nothing_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         (["--tolerance", "drift_rms"], "is not COLUMN=NUMBER"),
         (["--tolerance", "drift_rsm=1"], "did you mean drift_rms"),

@@ -403,7 +403,7 @@ def test_custom_code_is_not_executed(copied, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         (["--text", "{text}"], "there is no tokenizer"),
         (["--text", "{empty}"], "the file is empty"),

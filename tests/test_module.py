@@ -228,7 +228,7 @@ def refused(capsys, *arguments):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("fails", "raised RuntimeError: no weights here"),
         ("not_a_module", "returned a int"),

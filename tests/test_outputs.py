@@ -121,7 +121,7 @@ def test_no_command_writes_over_what_it_reads(line, name, how, inputs, tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("written", "read", "made"),
+    ("written", "read", "built"),
     [
         ("a.csv", "a.csv.meta.json", "a.csv.meta.json"),
         ("x.csv", "x.csv.part", "x.csv.part"),

@@ -246,7 +246,7 @@ def test_the_base_reaches_functions_and_modules(path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "error_line"),
     [
         ("in_place", "changes its input where it lies"),
         ("wide", "returns float32 for bfloat16"),
@@ -262,7 +262,8 @@ def test_findings_are_said_and_recorded(path, name, error_line, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "side", "said"), [("skewed", "k", None), ("one_head", None, "head 1 of 2 alone: no rotation")]
+    ("name", "side", "error_line"),
+    [("skewed", "k", None), ("one_head", None, "head 1 of 2 alone: no rotation")],
 )
 def test_k_and_heads_that_are_rotated_otherwise_are_out_of_place(
     name, side, error_line, path, capsys
@@ -294,7 +295,7 @@ def test_prints_stay_out_of_the_report(path, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "error_line"),
     [
         ("raises", "ValueError: boom and more"),
         ("wrong_shape", "returns the shape"),
@@ -315,7 +316,7 @@ def test_what_cannot_be_called_is_one_line(path, name, error_line, capsys) -> No
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "error_line"),
     [
         ("nope_nope:f", "there is no module 'nope_nope' here"),
         ("nope.py:f", "there is no such file"),
@@ -341,7 +342,7 @@ def test_a_file_that_is_no_python_file_is_one_line(tmp_path, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "error_line"),
     [
         ("import nope_nope_nope", "ModuleNotFoundError: No module named 'nope_nope_nope'"),
         ("def f(:", "SyntaxError"),

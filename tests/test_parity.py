@@ -242,7 +242,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         (["hf", "none-such"], "unknown recipe"),
         (["hf", "hf[angle=fp65]"], "unknown number format"),

@@ -123,7 +123,7 @@ def _refused_or_stored(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "error_line"),
     [
         ("offset", "7", "offset '7' is no whole number"),
         ("offset", 7.0, "offset 7.0 is no whole number"),

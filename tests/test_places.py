@@ -64,7 +64,7 @@ def test_every_position_is_looked_at_of_a_sample(capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda x, at: right(x, at.to(x.dtype)), "bfloat16 positions"),
         (
@@ -246,7 +246,7 @@ def test_the_helper_lets_right_kernels_pass(name) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "said"),
+    ("kernel", "message"),
     [
         (
             lambda x, positions: right(x, torch.where(positions == 54321, positions - 1, positions)),

@@ -302,7 +302,7 @@ def test_words_of_the_command_are_those_of_the_drawing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         ([], "a picture needs a file; add -o drift.svg"),
         (["-o", "x.svg"], "draws a report that another command has written; name it"),

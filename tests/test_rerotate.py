@@ -193,7 +193,7 @@ def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         (["--steps", "-1"], "--steps -1 is not a number from 0"),
         (["--steps", "1e9"], "--steps 1000000000"),

@@ -545,7 +545,7 @@ def test_a_gate_sees_the_interval() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         (["--sample", "0"], "--sample 0 is not a whole number from 1 up"),
         (["--sample", "-1"], "--sample -1 is not a whole number from 1 up"),

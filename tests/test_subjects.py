@@ -93,7 +93,7 @@ def test_layouts_are_permutations_of_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "position", "kept"), [("bf16", 8190, 1), ("fp16", 131072, 0), ("fp32", 2**24, 129)]
+    ("dtype", "position", "stored"), [("bf16", 8190, 1), ("fp16", 131072, 0), ("fp32", 2**24, 129)]
 )
 def test_positions_collapse(dtype: str, position: int, stored: int) -> None:
     """[8190, 8191] -> [8192, 8192] in bf16; float32 collides from 2^24."""

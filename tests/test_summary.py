@@ -122,7 +122,7 @@ def test_refused_cases_are_counted_and_not_the_worst() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_line"),
     [
         ([], "Missing argument"),
         (["none.csv"], "cannot be read"),

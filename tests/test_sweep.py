@@ -156,7 +156,7 @@ def test_a_finished_sweep_is_read_and_nothing_measured(name, whole, tmp_path, mo
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.csv"])
-@pytest.mark.parametrize("kept", [0, 1, 13, CELLS - 1])
+@pytest.mark.parametrize("stored", [0, 1, 13, CELLS - 1])
 def test_a_torn_file_is_completed(name, stored, whole, tmp_path) -> None:
     lines = (whole / name).read_bytes().splitlines(keepends=True)
     head, rows = lines[: name == "x.csv"], lines[name == "x.csv" :]

@@ -137,7 +137,7 @@ class Caching(torch.nn.Module):
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize(
-    ("kernel", "said"),
+    ("kernel", "error_line"),
     [
         (positions_in_dtype, "rotary-embedding-torch"),
         (frequencies_cast, "frequencies"),
@@ -151,7 +151,7 @@ def test_a_narrow_stage_fails_and_is_named(kernel, error_line, dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("kernel", "said"),
+    ("kernel", "error_line"),
     [
         (interleaved_complex, "behaves like: interleaved pairs"),
         (off_by_one, "positions one too high"),

@@ -150,7 +150,7 @@ def test_a_wider_accumulator_is_had_by_widening() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "accumulate", "said"),
+    ("dtype", "accumulate", "error_line"),
     [
         ("bf16", "fp16", "torch cannot be told to sum in float16; give --accumulate fp32 or fp64"),
         ("bf16", "bf16", "torch cannot be told to sum in bfloat16; give --accumulate fp32 or fp64"),
@@ -350,7 +350,7 @@ def test_tables_and_rotations_are_halved_too(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "error_line"),
     [
         ("tpu", "--device 'tpu' is not cpu, cuda, cuda:N or mps; try --device cpu"),
         ("", "--device '' is not cpu"),
@@ -407,7 +407,7 @@ def test_a_device_without_float64_is_named_in_a_note() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "said"),
+    ("given", "error", "error_line"),
     [
         ({"backend": "jax"}, UnknownName, "unknown backend 'jax'; known: numpy, torch"),
         ({"device": "cpu"}, UsageError, "--device cpu is where torch computes; add --backend torch"),

@@ -344,7 +344,7 @@ def test_what_rotates_nothing_is_like_no_recipe(tmp_path, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["nope"], "unknown implementation 'nope'"),
         (["transformers-llama", "--dtype", "nope"], "number format"),
