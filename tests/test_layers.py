@@ -17,7 +17,7 @@ HOUSE = [
     ["reports"],
     ["console"],
     ["features"],
-    ["main", "testing", "", "__main__"],
+    ["main", "rendering", "testing", "", "__main__"],
 ]
 FLOORS = {room: level for level, rooms in enumerate(HOUSE) for room in rooms}
 ROOF = len(HOUSE) - 1

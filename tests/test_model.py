@@ -24,7 +24,7 @@ from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.features.model import layers as model_layers
 from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model import wide as model_wide
-from ropeaudit.features.model.analysis import Audit, judge, save
+from ropeaudit.features.model.analysis import ModelAudit, judge, save
 from ropeaudit.features.model.layers import Pairs
 from ropeaudit.features.model.logits import Change, compare
 from ropeaudit.features.model.rows import COLUMNS
@@ -454,7 +454,7 @@ def test_without_transformers_it_says_what_to_install(monkeypatch, tmp_path, cap
 
 
 def test_an_interrupted_run_keeps_what_is_done(built, monkeypatch, capsys) -> None:
-    real, calls = Audit._judged, []
+    real, calls = ModelAudit._judged, []
 
     def broken(self, *arguments):
         calls.append(arguments)
@@ -462,7 +462,7 @@ def test_an_interrupted_run_keeps_what_is_done(built, monkeypatch, capsys) -> No
             raise KeyboardInterrupt
         return real(self, *arguments)
 
-    monkeypatch.setattr(Audit, "_judged", broken)
+    monkeypatch.setattr(ModelAudit, "_judged", broken)
     assert (
         main(["model", str(built("llama")), *FAST[:2], "--offset", "5,6", "--dtype", "fp32", "-f", "csv"])
         == 130

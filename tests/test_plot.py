@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from ropeaudit import parse
-from ropeaudit.audits.audit import shift
+from ropeaudit import parse, shift
 from ropeaudit.audits.cases import Case
 from ropeaudit.features.plot import command, drift, heatmap_analysis, safe, style
 from ropeaudit.features.plot import pictures as plots

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit.features.model.analysis import Audit, Shifted
+from ropeaudit.features.model.analysis import ModelAudit, Shifted
 from ropeaudit.features.model.rows import COLUMNS, KINDS, SCHEMA, rows
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import short
@@ -70,7 +70,7 @@ _REMEDY = {
 
 
 def model_report(
-    audit: Audit,
+    audit: ModelAudit,
     results: Sequence[Shifted],
     kind: str,
     threshold: float,
@@ -99,7 +99,7 @@ def model_report(
     )
 
 
-def headline(audit: Audit, summary: Sequence[Mapping[str, Any]]) -> str:
+def headline(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> str:
     """Return the finding in a sentence: precision or structure, and what it does to the text."""
     if not summary:
         return "Nothing was run."
@@ -144,7 +144,7 @@ def _text(row: Mapping[str, Any]) -> str:
     return f"{message}, perplexity {row['perplexity']:.4g} changes by {short(row['perplexity_change'])}"
 
 
-def notes(audit: Audit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
+def notes(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what the reader must know about how this was run."""
     message = list(audit.folder.notes)
     if audit.narrow:

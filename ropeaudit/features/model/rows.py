@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ropeaudit.features.model.analysis import Audit, Shifted
+from ropeaudit.features.model.analysis import ModelAudit, Shifted
 from ropeaudit.features.model.layers import HeadDrift
 
 SCHEMA = 1
@@ -83,7 +83,7 @@ COLUMNS: dict[str, dict[str, str]] = {
 
 
 def rows(
-    kind: str, audit: Audit, results: Sequence[Shifted], threshold: float, versions: Mapping[str, str]
+    kind: str, audit: ModelAudit, results: Sequence[Shifted], threshold: float, versions: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of a kind, with the columns of `COLUMNS[kind]`."""
     for one in results:
@@ -100,7 +100,9 @@ def rows(
             yield {name: whole[name] for name in COLUMNS[kind]}
 
 
-def _summary(audit: Audit, one: Shifted, threshold: float, versions: Mapping[str, str]) -> dict[str, Any]:
+def _summary(
+    audit: ModelAudit, one: Shifted, threshold: float, versions: Mapping[str, str]
+) -> dict[str, Any]:
     change, scored = one.change, max(len(audit.tokens.ids) - 1, 1)
     loss, shifted = (change.defined(x / scored) for x in (change.loss_sum, change.shifted_loss_sum))
     results = {
