@@ -5,53 +5,22 @@ from __future__ import annotations
 import functools
 import math
 import os
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ropeaudit.errors import UsageError
 from ropeaudit.rope import scaling
-from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.rope.setting import RopeSetting
 
 if TYPE_CHECKING:
+    from ropeaudit.audits.cases import Case
     from ropeaudit.rope.hf_config import ModelRope
 
 T = TypeVar("T")
 SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30  # squares of scores neither overflow nor vanish
 
 
-class Overrides(Protocol):
-    """What is given by hand; None leaves the model's. scaling: as `rope.scaling.parse` reads it."""
-
-    @property
-    def head_dim(self) -> int | None:
-        """Dims of a head."""
-
-    @property
-    def rotary_dim(self) -> int | None:
-        """Dims of a head that are rotated."""
-
-    @property
-    def base(self) -> float | None:
-        """Base of the frequencies."""
-
-    @property
-    def layout(self) -> Layout | None:
-        """How pairs of dims stand."""
-
-    @property
-    def scale(self) -> float | None:
-        """Softmax scale."""
-
-    @property
-    def scaling(self) -> str | None:
-        """How the frequencies are changed."""
-
-    @property
-    def clip(self) -> float | None:
-        """Cap of the angles, radians."""
-
-
-def resolve(default: RopeSetting, override: Overrides, seq_len: int) -> RopeSetting:
-    """Return a setting for `seq_len` positions: `default`, with what is given in its place.
+def resolve(default: RopeSetting, override: Case, seq_len: int) -> RopeSetting:
+    """Return a setting for `seq_len` positions: `default`, with what a case says in its place.
 
     A rotary_dim of the whole head follows head_dim, and a scale of 1/sqrt(head_dim) does; with another
     scaling so does one that holds the old scaling's mscale. Raises: UsageError, BadShape.
