@@ -6,23 +6,21 @@ from typing import Any
 
 import click
 
-from ropeaudit.console.options import form
+from ropeaudit.console.options import ScreenOptions, screen_options
+from ropeaudit.console.parameters import one_of
 
 KINDS = ("recipes", "impls", "formats", "models", "columns", "verdicts")
 
 
 @click.command(name="list")
-@click.argument("kind", metavar="|".join(KINDS))
-@form
-def list_(kind: str, form: str, color: bool | None) -> None:
+@click.argument("kind", metavar="|".join(KINDS), type=one_of("list", KINDS))
+@screen_options
+def list_(kind: str, screen: ScreenOptions) -> None:
     """List what there is: recipes, implementations, formats, models, columns, verdicts."""
     from ropeaudit.console import output
-    from ropeaudit.errors import UnknownName
     from ropeaudit.reports import Report
 
-    if kind not in KINDS:
-        raise UnknownName("list", kind, KINDS)
-    rows, screen = {
+    rows, shown = {
         "recipes": _recipes,
         "impls": _implementations,
         "formats": _formats,
@@ -31,7 +29,7 @@ def list_(kind: str, form: str, color: bool | None) -> None:
         "verdicts": _verdicts,
     }[kind]()
     columns = list(rows[0])
-    output.print_report(Report(rows, columns, screen or columns), form, color)
+    output.print_report(Report(rows, columns, shown or columns), screen)
 
 
 def _recipes() -> tuple[list[dict[str, Any]], list[str]]:
