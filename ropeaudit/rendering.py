@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ropeaudit.features.frequencies.analysis import FrequencyTable
     from ropeaudit.features.frequencies.comparison import TableCheck
     from ropeaudit.features.history.analysis import History
-    from ropeaudit.features.limit.known import Limit
+    from ropeaudit.features.limit.limit_result import Limit
     from ropeaudit.features.model.analysis import ModelAudit
     from ropeaudit.features.module.analysis import ModuleAudit
     from ropeaudit.features.parity.analysis import Parity

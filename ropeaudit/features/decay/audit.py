@@ -17,7 +17,8 @@ from ropeaudit.features.decay.analysis import Decay
 from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT, Resolved
-from ropeaudit.reports.curves import dense, readable
+from ropeaudit.reports.charts.axes import round_values
+from ropeaudit.reports.charts.terminal import dense
 from ropeaudit.rope.setting import RopeSetting
 
 LARGEST = 65536  # distance where nothing says another
@@ -140,7 +141,7 @@ def fitted(cases: Sequence[Case], sources: Mapping[str, Inputs | None]) -> list[
 def usual_distances(cases: Sequence[Case]) -> list[int]:
     """Return a few round distances up to the largest maximum of the models."""
     known = [case.maximum for case in cases if case.maximum is not None]
-    return readable(0, max(known, default=LARGEST))
+    return round_values(0, max(known, default=LARGEST))
 
 
 def requested(recipes: Names, dtypes: Names, changes: Mapping[str, str]) -> list[Resolved | None]:

@@ -37,13 +37,13 @@ def _distances(text: str, flag: str) -> list[int]:
             results += values.integers([word], flag)
             continue
         from ropeaudit.features.decay.analysis import check  # in-function: --help loads no NumPy
-        from ropeaudit.reports.curves import readable
+        from ropeaudit.reports.charts.axes import round_values
 
         first, last = (values.integer(match[name], flag) for name in ("first", "last"))
         if first > last:
             raise UsageError(f"{flag} {word.strip()!r} does not count upwards; try 0-50000")
         check([first, last])
-        results += readable(first, last)
+        results += round_values(first, last)
     return results
 
 
