@@ -11,33 +11,37 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TextIO
 
 import click
 
 from ropeaudit import __version__
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.features.decay.command import decay
-from ropeaudit.features.diff.command import diff
-from ropeaudit.features.env.command import env
-from ropeaudit.features.explain.command import explain
-from ropeaudit.features.frequencies.command import frequencies
-from ropeaudit.features.history.command import history
-from ropeaudit.features.limit.command import limit
-from ropeaudit.features.list.command import list_
-from ropeaudit.features.merge.command import merge
-from ropeaudit.features.model.command import model
-from ropeaudit.features.module.command import module
-from ropeaudit.features.parity.command import parity
-from ropeaudit.features.plot.command import plot
-from ropeaudit.features.report.command import report
-from ropeaudit.features.rerotate.command import rerotate
-from ropeaudit.features.shift.command import shift
-from ropeaudit.features.summary.command import summary
-from ropeaudit.features.trace.command import trace
 from ropeaudit.reports.numbers import printable
 from ropeaudit.runtime import streams
 
+# one line a command: the folder in features/ whose command.py holds it
+COMMANDS = (
+    "shift",
+    "frequencies",
+    "decay",
+    "parity",
+    "rerotate",
+    "limit",
+    "explain",
+    "history",
+    "trace",
+    "module",
+    "model",
+    "report",
+    "diff",
+    "summary",
+    "plot",
+    "merge",
+    "list",
+    "env",
+)
 FAILED, BAD_USE, OUR_FAULT, INTERRUPTED = 1, 2, 3, 130
 _LONGEST = 1500  # characters of a line of a message
 
@@ -56,24 +60,9 @@ def cli() -> None:
     """
 
 
-cli.add_command(shift)
-cli.add_command(frequencies)
-cli.add_command(decay)
-cli.add_command(parity)
-cli.add_command(rerotate)
-cli.add_command(limit)
-cli.add_command(explain)
-cli.add_command(history)
-cli.add_command(trace)
-cli.add_command(module)
-cli.add_command(model)
-cli.add_command(report)
-cli.add_command(diff)
-cli.add_command(summary)
-cli.add_command(plot)
-cli.add_command(merge)
-cli.add_command(list_)
-cli.add_command(env)
+for _name in COMMANDS:
+    _module = import_module(f"ropeaudit.features.{_name}.command")
+    cli.add_command(next(thing for thing in vars(_module).values() if isinstance(thing, click.Command)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

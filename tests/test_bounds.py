@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ropeaudit import recipes
+from ropeaudit import recipes, shift
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.audits.audit import shift
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds import Bound, bound, bounds, terms

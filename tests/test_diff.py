@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ropeaudit import shift
 from ropeaudit.audits import records
-from ropeaudit.audits.audit import shift
 from ropeaudit.audits.comparison import COMPARED, KEYS, compare
 from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.main import main

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ropeaudit import shift
 from ropeaudit.audits import sweep, workers
-from ropeaudit.audits.audit import Audit, shift
+from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.comparison import Pair
 from ropeaudit.console import gates, sweep_file

@@ -16,10 +16,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ropeaudit import reports
+from ropeaudit import reports, shift
 from ropeaudit.arithmetic.formats import FORMATS, parse
 from ropeaudit.audits import judging, records
-from ropeaudit.audits.audit import shift
 from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.features.report.report import merged
 from ropeaudit.main import main

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from ropeaudit import reports
+from ropeaudit import reports, shift
 from ropeaudit.audits import records
-from ropeaudit.audits.audit import shift
 from ropeaudit.reports import Report
 from ropeaudit.reports.drift import drift_report
 

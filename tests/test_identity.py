@@ -56,7 +56,7 @@ def test_recipes_that_differ_in_a_switch_are_other_cells(switch, tmp_path) -> No
     results = []
     for text in ("", switch):
         path.write_text(text)
-        results.append(row(recipe=str(path), **SMALL))
+        results.append(row(recipes=str(path), **SMALL))
     assert results[0].subject == results[1].subject == "own"
     assert results[0].identity() != results[1].identity()
     name, _, value = switch.replace('"', "").partition(" = ")
@@ -67,7 +67,7 @@ def test_recipes_that_differ_in_a_switch_are_other_cells(switch, tmp_path) -> No
 
 
 def test_a_plain_recipe_has_stages_alone() -> None:
-    message = row(recipe="vllm-cuda", **SMALL).stages.split()
+    message = row(recipes="vllm-cuda", **SMALL).stages.split()
     assert tuple(word.partition("=")[0] for word in message) == recipes.STAGES
 
 
@@ -169,7 +169,7 @@ def older(results: records.Record) -> dict[str, object]:
 def test_an_older_file_is_compared_without_what_it_does_not_say(tmp_path) -> None:
     path = tmp_path / "x.npz"
     captured(path, 0)
-    now = [row(recipe=recipe, qk=str(path)) for recipe in ("hf", "vllm-cuda")]
+    now = [row(recipes=recipe, qk=str(path)) for recipe in ("hf", "vllm-cuda")]
     before = [older(one) for one in now]
     after = [one.as_dict() for one in now]
     for pairs in (compare(before, after).pairs, compare(after, before).pairs):
@@ -177,7 +177,7 @@ def test_an_older_file_is_compared_without_what_it_does_not_say(tmp_path) -> Non
     assert compare(before, after).pairs[0].row["source"] == now[0].source
     captured(path, 1)
     with pytest.raises(BadInput, match=r"no case in common: source is .* sha256:"):
-        compare(after, [row(recipe="hf", qk=str(path)).as_dict()])
+        compare(after, [row(recipes="hf", qk=str(path)).as_dict()])
 
 
 def test_rows_of_an_older_schema_are_not_resumed(tmp_path, capsys) -> None:

@@ -458,7 +458,7 @@ def test_bad_arguments_in_python() -> None:
     with pytest.raises(UnknownName):
         limit("drift=1")
     with pytest.raises(NotEmulated):
-        limit(recipe="flashinfer-posids")
+        limit(recipes="flashinfer-posids")
 
 
 def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
@@ -563,7 +563,7 @@ def test_models_are_judged_by_their_own_maximum(out_of) -> None:
 
 
 def test_the_end_of_a_models_positions_is_measured() -> None:
-    (result,) = limit("drift_rms=0.01", recipe="hf", heads=1, seq_len=16, model="llama-3.1-8b", budget=64)
+    (result,) = limit("drift_rms=0.01", recipes="hf", heads=1, seq_len=16, model="llama-3.1-8b", budget=64)
     within = 131_072 - 16
     requested = []
     search(

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeaudit import parse
-from ropeaudit.audits.audit import shift
+from ropeaudit import parse, shift
 from ropeaudit.audits.cases import Case
 from ropeaudit.features.plot import command, drift, heatmap_analysis, safe, style
 from ropeaudit.features.plot import pictures as plots

@@ -12,9 +12,8 @@ import pandas as pd
 import pytest
 from optional import needs
 
-from ropeaudit import reports
+from ropeaudit import reports, shift
 from ropeaudit.audits import records
-from ropeaudit.audits.audit import shift
 from ropeaudit.errors import BadInput
 from ropeaudit.main import main
 from ropeaudit.reports.drift import drift_report

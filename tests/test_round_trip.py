@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropeaudit import reports
+from ropeaudit import reports, shift
 from ropeaudit.audits import records
-from ropeaudit.audits.audit import shift
 from ropeaudit.audits.records import Record
 from ropeaudit.reports import Report, reading
 from ropeaudit.reports.forms.csv import restored

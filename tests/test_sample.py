@@ -382,7 +382,7 @@ def test_neither_threads_nor_blocks_change_the_result(monkeypatch, pools) -> Non
 
 def test_a_row_does_not_depend_on_what_is_measured_with_it() -> None:
     alone = list(shift(1000, "bf16", "hf", sample=700, **SMALL))
-    assert alone == [r for r in shift((7, 1000), sample=700, recipe=["uniform", "hf"], **SMALL)
+    assert alone == [r for r in shift((7, 1000), sample=700, recipes=["uniform", "hf"], **SMALL)
                      if (r.subject, r.dtype, r.offset) == ("hf", "bfloat16", 1000)]  # fmt: skip
 
 

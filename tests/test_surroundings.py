@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 import pytest
 
-from ropeaudit.audits.audit import shift
+from ropeaudit import shift
 from ropeaudit.main import main
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects.calling.timeout import patiently

@@ -8,9 +8,8 @@ from collections import defaultdict
 
 import pytest
 
-from ropeaudit import recipes
+from ropeaudit import recipes, shift
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.audits.audit import shift
 from ropeaudit.audits.records import Record
 
 DTYPES = ("fp64", "fp32", "fp16", "bf16")

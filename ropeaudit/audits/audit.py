@@ -181,64 +181,6 @@ def _by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tupl
         yield replace(case, layout=layout), list(some)
 
 
-def shift(
-    offsets: int | Iterable[int] = (0, 1000),
-    dtypes: str | Iterable[str] = DTYPES,
-    recipe: str | Iterable[str] | None = None,
-    *,
-    changes: Mapping[str, str] | None = None,
-    threads: int | None = None,
-    implementations: str | Iterable[str] = (),
-    backend: str = "numpy",
-    device: str | None = None,
-    order: str | None = None,
-    attention: bool = False,
-    softmax: str | None = None,
-    anchor: int | None = None,
-    tolerance: float = judging.TOLERANCE,
-    **case: Any,
-) -> Iterator[Record]:
-    """Audit the scores of q and k when `offsets` are added to every position.
-
-    Yields one Record per recipe, dtype and offset, in that order; floats are in score units
-    (scaled, before softmax).
-
-    offsets: tokens; negative ones are allowed. dtypes, recipe: names, or a path to a recipe file.
-    recipe is "hf" and "uniform" unless implementations are given: names of `ropeaudit list impls`, called as
-    they are, or own code as module:name. order: of its axes, such as "bhsd"; found out by default.
-    changes: stage -> format, such as {"angle": "fp64"}. threads: all processors by default.
-    backend: what executes recipes, "numpy" or "torch"; device: torch's: "cpu", "cuda", "cuda:1", "mps".
-    attention: measure the rows after softmax too. softmax: "fp64", or "recipe" for the recipe's own
-    arithmetic. anchor: the offset that `attention_d` compares with, 16 by default.
-    tolerance: of drift_relative, which `within_tolerance` goes by.
-    case: the fields of `Case`: qk, heads, kv_heads, seq_len, head_dim, seed, rotary_dim, base, layout,
-    scale, mask, model, config, layer, scaling, clip, mrope, axis, length, sample.
-    Shapes of q and k: (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim).
-    Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, OutOfMemory: children of RopeAuditError.
-    Source: RoFormer, arXiv 2104.09864: exact scores depend on the distance of two tokens alone.
-
-    >>> [record.distinct_positions for record in shift(1000, "bf16", ["hf", "uniform"])]
-    [256, 36]
-    """
-    called = (implementations,) if isinstance(implementations, str) else tuple(implementations)
-    if recipe is None:
-        recipe = () if called else recipes.DEFAULT
-    audit = Audit(
-        cases=(Case(**case),),
-        recipes=(recipe,) if isinstance(recipe, str) else tuple(recipe),
-        dtypes=(dtypes,) if isinstance(dtypes, str) else tuple(dtypes),
-        offsets=(offsets,) if isinstance(offsets, (int, np.integer)) else tuple(offsets),
-        changes=changes or {},
-        attention=AttentionOptions.requested(attention, softmax, anchor),
-        implementations=called,
-        backend=backend,
-        device=device,
-        order=order,
-        tolerance=tolerance,
-    )
-    return audit.run(threads)
-
-
 def to_frame(results: Iterable[Record]) -> pd.DataFrame:
     """Return records as a pandas DataFrame, one row each, columns as in `records.COLUMNS`.
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import math
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
+from ropeaudit.audits import case_setting
 from ropeaudit.engine import plan
 from ropeaudit.errors import BadInput, BadShape, UnknownName, UsageError
 from ropeaudit.inputs import masks, sample_choice, sampled_rows
@@ -18,7 +16,7 @@ from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledQK
-from ropeaudit.rope import axes, scaling
+from ropeaudit.rope import axes
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import run_metadata
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from ropeaudit.rope.hf_config import ModelRope
 
 LIMIT = 2**53  # positions are exact in float64 below it
-SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30  # squares of scores neither overflow nor vanish
 SMALLEST_SCORE = 1e-25  # float32 holds it, and a drift of a part in 1e12 of it, with all its bits
 FULL = "full_attention"
 
@@ -181,27 +178,7 @@ class Case:
 
     def setting(self, seq_len: int) -> RopeSetting:
         """Return the RoPE setting for `seq_len` positions; what is given by hand overrides the model."""
-        if self.scale is not None and not SMALLEST_SCALE <= self.scale <= LARGEST_SCALE:
-            raise UsageError(
-                f"--scale {self.scale!r} is not a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE:g}; "
-                "try --scale 0.125"
-            )
-        start = self._start()
-        head_dim = start.head_dim if self.head_dim is None else self.head_dim
-        whole = start.rotary_dim == start.head_dim
-        usual = math.isclose(start.scale, 1 / math.sqrt(start.head_dim), rel_tol=1e-12)
-        if self.scaling is not None and start.scaling.mscale_all_dim:  # the scale held YaRN's mscale
-            usual = True
-        return RopeSetting.of(
-            head_dim,
-            self.rotary_dim if self.rotary_dim is not None else None if whole else start.rotary_dim,
-            start.base if self.base is None else self.base,
-            self.layout or start.layout,
-            self.scale if self.scale is not None else None if usual else start.scale,
-            chosen := scaling.parse(self.scaling) if self.scaling is not None else start.scaling,
-            chosen.length_for(seq_len),
-            start.clip if self.clip is None else self.clip,
-        )
+        return case_setting.resolve(self._model_setting(), self, seq_len)
 
     def setting_alone(self) -> RopeSetting:
         """Return the RoPE setting of `load`, without making q and k. Raises: see `load`."""
@@ -252,18 +229,10 @@ class Case:
         return tuple(model.layers) if model else (FULL,)
 
     def _model(self) -> ModelRope | None:
-        if self.model is not None and self.config is not None:
-            raise UsageError("--model and --config both name a model; give one of them")
-        if self.model is not None:
-            from ropeaudit.rope import presets  # in-function: most audits need neither
+        return case_setting.model(self.model, self.config, self.base)
 
-            return presets.named(self.model)
-        if self.config is not None:
-            return _config(self.config, self.base, _changed(self.config))
-        return None
-
-    def _start(self) -> RopeSetting:
-        """The setting before anything is changed by hand."""
+    def _model_setting(self) -> RopeSetting:
+        """Return the setting before anything is changed by hand."""
         model = self._model()
         if model is None:
             if self.layer != FULL:
@@ -289,22 +258,6 @@ class Case:
         if self.seed is not None and self.seed < 0:
             raise UsageError(f"--seed {self.seed} is negative; try --seed 0")
         return (heads, kv_heads, seq_len), setting
-
-
-@functools.lru_cache(maxsize=64)
-def _config(path: str, base: float | None, changed: int) -> ModelRope:
-    """Read a config once, until it is changed."""
-    from ropeaudit.rope import hf_config
-
-    return hf_config.read(path, base=base)
-
-
-def _changed(path: str) -> int:
-    """When a file was last changed, in nanoseconds; 0 where that cannot be told."""
-    try:
-        return os.stat(os.path.join(path, "config.json") if os.path.isdir(path) else path).st_mtime_ns
-    except (OSError, ValueError):
-        return 0
 
 
 def _positive(name: str, value: int) -> int:

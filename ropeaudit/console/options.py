@@ -1,13 +1,33 @@
-"""Options that several commands share, as decorators."""
+"""Options that several commands share: each group is declared once, and a command gets it as one object.
+
+A field of a group is an option: its name is that of the flag, its type that of the parsed value.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from functools import wraps
+from typing import Any, Protocol, TypeVar, cast
 
 import click
 
 from ropeaudit.console import overwriting
+from ropeaudit.console.parameters import (
+    CHANGES,
+    INTEGER,
+    INTEGERS,
+    MASKS,
+    NAMES,
+    NUMBERS,
+    TEXT,
+    Parsed,
+    joined,
+    merged,
+    number,
+    one_of,
+)
+from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.reports import FORMS, REGISTRY
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -15,33 +35,94 @@ F = TypeVar("F", bound=Callable[..., Any])
 _TABLE, *_OTHERS = (form.suffixes[0] for form in REGISTRY.values())
 
 
-def form(function: F) -> F:
-    """-f/--format and --color."""
-    for option in (
-        click.option(
-            "--color/--no-color",
-            default=None,
-            help="Colour the table or do not; by default on a terminal. NO_COLOR, FORCE_COLOR work.",
-        ),
+class Decorator(Protocol):
+    """What adds an option to a command."""
+
+    def __call__(self, command: F, /) -> F:
+        """Return the command with the option."""
+
+
+def axis(
+    flag: str,
+    type_: Parsed[list[Any]],
+    help_: str,
+    default: str | None = None,
+    *,
+    shown: str | None = None,
+    metavar: str = "LIST",
+) -> Decorator:
+    """An option that takes lists and may be repeated; its value is a tuple, each value once.
+
+    default: what holds where it is not given, as it could be typed. shown: what --help says instead, where
+    the command must know whether it was given.
+    """
+    text = f"{help_}  [default: {default or shown}]" if default or shown else help_
+    return click.option(
+        flag,
+        type=type_,
+        multiple=True,
+        default=[default] if default else None,
+        callback=joined,
+        metavar=metavar,
+        help=text,
+    )
+
+
+def words(metavar: str, name: str) -> Decorator:
+    """A required argument that takes names, separated by commas or spaces."""
+    return click.argument(name, metavar=metavar, nargs=-1, required=True, type=NAMES, callback=joined)
+
+
+def filled_by(decorator: Callable[[Any], Any]) -> Any:
+    """Return the field of a group that an option fills."""
+    return field(metadata={"option": decorator})
+
+
+def grouped(group: type[Any], name: str) -> Decorator:
+    """Give a command the options of a group, as one object in its parameter `name`."""
+
+    def decorate(command: F) -> F:
+        @wraps(command)
+        def called(**options: Any) -> Any:
+            values = {option.name: options.pop(option.name) for option in fields(group)}
+            return command(**options, **{name: group(**values)})
+
+        for option in reversed(fields(group)):
+            called = option.metadata["option"](called)
+        return cast(F, called)
+
+    return decorate
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenOptions:
+    """How a report is printed. color: None by default, on a terminal."""
+
+    form: str = filled_by(
         click.option(
             "-f",
             "--format",
             "form",
+            type=one_of("report format", FORMS),
             default="table",
             metavar="FORM",
             help=f"Form of the report on stdout: {', '.join(FORMS)}.  [default: table]",
-        ),
-    ):
-        function = option(function)
-    return function
+        )
+    )
+    color: bool | None = filled_by(
+        click.option(
+            "--color/--no-color",
+            default=None,
+            help="Colour the table or do not; by default on a terminal. NO_COLOR, FORCE_COLOR work.",
+        )
+    )
 
 
-def report_options(function: F) -> F:
-    """-f/--format, --color, -o, --columns and -q; `cli.output` and `cli.rows` read them."""
-    function = overwriting.guarded(function)
-    for option in (
-        click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr."),
-        axis("--columns", "Columns to show and write."),
+@dataclass(frozen=True, slots=True)
+class ReportOptions(ScreenOptions):
+    """Where a report goes, and what of it. columns: none for all."""
+
+    outputs: tuple[str, ...] = filled_by(
         click.option(
             "-o",
             "--output",
@@ -49,100 +130,147 @@ def report_options(function: F) -> F:
             multiple=True,
             metavar="FILE",
             help=f"Write a file too: {', '.join(_OTHERS)} or {_TABLE}. Repeatable.",
-        ),
-    ):
-        function = option(function)
-    return form(function)
-
-
-def regression_option(function: F) -> F:
-    """--fail-if of a comparison; `cli.gates` reads it."""
-    return click.option(
-        "--fail-if",
-        "gates",
-        multiple=True,
-        metavar="COND",
-        help="Exit with 1 if a case fulfils it: 'drift_rms>1.1x' is 1.1 times what it was, "
-        "'drift_rms>1e-3' looks at AFTER alone. Repeatable.",
-    )(function)
-
-
-def vector_options(function: F) -> F:
-    """The options that choose q and k, and which of their scores are seen; `cli.settings` reads them."""
-    for option in reversed(
-        (
-            axis("--seq-len", "Positions.", "256"),
-            click.option("--heads", metavar="N", help="Query heads.  [default: 8]"),
-            click.option(
-                "--kv-heads", metavar="N", help="Key-value heads, a divisor of --heads.  [default: --heads]"
-            ),
-            axis("--mask", "Keys that a query sees: causal, full or window:N, the last N.", "causal"),
-            axis(
-                "--qk",
-                "gaussian, ones, arange, diagonal, previous (heads that look at one token), or a file with "
-                "captured q and k: .safetensors, .npz, .pt, q.npy,k.npy.",
-                "gaussian",
-                metavar="SOURCE",
-            ),
-            axis("--seed", "Seeds of random q and k.", "0"),
         )
-    ):
-        function = option(function)
-    return function
+    )
+    columns: tuple[str, ...] = filled_by(axis("--columns", NAMES, "Columns to show and write."))
+    quiet: bool = filled_by(
+        click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
+    )
+
+    def chosen_columns(self, known: Iterable[str], hint: str = "") -> list[str]:
+        """Return the columns that were asked for. Raises: UnknownName if one is not known."""
+        names = list(known)
+        for name in self.columns:
+            if name not in names:
+                raise UnknownName("column", name, names, hint)
+        return list(self.columns)
+
+    def check_header(self, no_header: bool) -> None:
+        """Raise UsageError if a form that has no header is to be without one."""
+        if no_header and self.form not in ("csv", "table"):
+            raise UsageError(f"--no-header goes with csv and table; {self.form} has no header")
 
 
-def changes_option(function: F) -> F:
-    """--set; `recipes.parse_changes` reads it."""
-    return click.option(
-        "--set",
-        "changes",
-        multiple=True,
-        metavar="STAGE=FORMAT",
-        help="Change a stage of every recipe, such as angle=fp64 or frequency_form=divide.",
-    )(function)
+@dataclass(frozen=True, slots=True)
+class QKOptions:
+    """Which q and k, and which of their scores are seen; empty or None where nothing is said."""
 
-
-def length_option(function: F) -> F:
-    """--length; `cli.settings` reads it."""
-    return click.option(
-        "--length",
-        metavar="WHICH",
-        help="Frequencies that depend on the length: unshifted keeps them, shifted lets the offset change "
-        "them.  [default: unshifted]",
-    )(function)
-
-
-def rope_options(function: F) -> F:
-    """The options that choose a RoPE setting; `cli.settings` reads them."""
-    for option in reversed(
-        (
-            axis("--model", "Named models (`ropeaudit list models`), or all."),
-            axis("--config", "Hugging Face config.json files, or their folders.", metavar="PATH"),
-            axis("--layer", "Layer types of a model that has several, or all.", "full_attention"),
-            axis("--head-dim", "Dims of a head, even.", "128"),
-            axis("--rotary-dim", "Dims that are rotated, the first ones.", "--head-dim"),
-            axis("--base", "Base of the frequencies (rope theta).", "10000"),
-            click.option(
-                "--scaling",
-                multiple=True,
-                metavar="SPEC",
-                help="yarn:factor=4,original=32768; default, linear, dynamic, proportional, yarn, longrope, "
-                "llama3 or explicit. Repeatable.",
-            ),
-            axis("--clip", "Cap of the angles in radians, an experiment.", "inf"),
-            axis(
-                "--layout",
-                "Pairs of dims: half (GPT-NeoX, Llama in HF) or interleaved (GPT-J, Meta).",
-                "half; its own of --impl",
-            ),
-            click.option("--scale", metavar="X", help="Softmax scale.  [default: 1/sqrt(head_dim)]"),
+    seq_len: tuple[int, ...] = filled_by(axis("--seq-len", INTEGERS, "Positions.", shown="256"))
+    heads: int | None = filled_by(
+        click.option("--heads", type=INTEGER, metavar="N", help="Query heads.  [default: 8]")
+    )
+    kv_heads: int | None = filled_by(
+        click.option(
+            "--kv-heads",
+            type=INTEGER,
+            metavar="N",
+            help="Key-value heads, a divisor of --heads.  [default: --heads]",
         )
-    ):
-        function = option(function)
-    return function
+    )
+    mask: tuple[str, ...] = filled_by(
+        axis("--mask", MASKS, "Keys that a query sees: causal, full or window:N, the last N.", shown="causal")
+    )
+    qk: tuple[str, ...] = filled_by(
+        axis(
+            "--qk",
+            TEXT,
+            "gaussian, ones, arange, diagonal, previous (heads that look at one token), or a file with "
+            "captured q and k: .safetensors, .npz, .pt, q.npy,k.npy.",
+            shown="gaussian",
+            metavar="SOURCE",
+        )
+    )
+    seed: tuple[int, ...] = filled_by(axis("--seed", INTEGERS, "Seeds of random q and k.", shown="0"))
 
 
-def axis(flag: str, help_: str, default: str | None = None, metavar: str = "LIST") -> Callable[[F], F]:
-    """An option that takes lists, may be repeated, and has a default shown in --help."""
-    shown = f"{help_}  [default: {default}]" if default else help_
-    return click.option(flag, multiple=True, metavar=metavar, help=shown)
+@dataclass(frozen=True, slots=True)
+class RopeOptions:
+    """Which RoPE setting; empty or None where nothing is said."""
+
+    model: tuple[str, ...] = filled_by(
+        axis("--model", NAMES, "Named models (`ropeaudit list models`), or all.")
+    )
+    config: tuple[str, ...] = filled_by(
+        axis("--config", TEXT, "Hugging Face config.json files, or their folders.", metavar="PATH")
+    )
+    layer: tuple[str, ...] = filled_by(
+        axis("--layer", NAMES, "Layer types of a model that has several, or all.", shown="full_attention")
+    )
+    head_dim: tuple[int, ...] = filled_by(axis("--head-dim", INTEGERS, "Dims of a head, even.", shown="128"))
+    rotary_dim: tuple[int, ...] = filled_by(
+        axis("--rotary-dim", INTEGERS, "Dims that are rotated, the first ones.", shown="--head-dim")
+    )
+    base: tuple[float, ...] = filled_by(
+        axis("--base", NUMBERS, "Base of the frequencies (rope theta).", shown="10000")
+    )
+    scaling: tuple[str, ...] = filled_by(
+        axis(
+            "--scaling",
+            TEXT,
+            "yarn:factor=4,original=32768; default, linear, dynamic, proportional, yarn, longrope, "
+            "llama3 or explicit. Repeatable.",
+            metavar="SPEC",
+        )
+    )
+    clip: tuple[float, ...] = filled_by(
+        axis("--clip", NUMBERS, "Cap of the angles in radians, an experiment.", shown="inf")
+    )
+    layout: tuple[str, ...] = filled_by(
+        axis(
+            "--layout",
+            NAMES,
+            "Pairs of dims: half (GPT-NeoX, Llama in HF) or interleaved (GPT-J, Meta).",
+            shown="half; its own of --impl",
+        )
+    )
+    scale: float | None = filled_by(
+        click.option(
+            "--scale",
+            type=number("0.125"),
+            metavar="X",
+            help="Softmax scale.  [default: 1/sqrt(head_dim)]",
+        )
+    )
+
+
+screen_options = grouped(ScreenOptions, "screen")
+qk_options = grouped(QKOptions, "vectors")
+rope_options = grouped(RopeOptions, "rope")
+
+
+def report_options(command: F) -> F:
+    """Options of where a report goes; an output that is one of the inputs is refused before any work."""
+    return grouped(ReportOptions, "output")(overwriting.guarded(command))
+
+
+regression_option: Decorator = click.option(
+    "--fail-if",
+    "gates",
+    multiple=True,
+    metavar="COND",
+    help="Exit with 1 if a case fulfils it: 'drift_rms>1.1x' is 1.1 times what it was, "
+    "'drift_rms>1e-3' looks at AFTER alone. Repeatable.",
+)
+changes_option: Decorator = click.option(
+    "--set",
+    "changes",
+    type=CHANGES,
+    multiple=True,
+    callback=merged,
+    metavar="STAGE=FORMAT",
+    help="Change a stage of every recipe, such as angle=fp64 or frequency_form=divide.",
+)
+recipe_option: Decorator = axis(
+    "--recipe",
+    NAMES,
+    "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.",
+    "hf,uniform",
+)
+dtype_option: Decorator = axis("--dtype", NAMES, "Number formats of the model.", "bf16")
+length_option: Decorator = click.option(
+    "--length",
+    metavar="WHICH",
+    help="Frequencies that depend on the length: unshifted keeps them, shifted lets the offset change "
+    "them.  [default: unshifted]",
+)
+no_header_option: Decorator = click.option("--no-header", is_flag=True, help="Rows alone, for csv and table.")

@@ -1,4 +1,4 @@
-"""Where a report goes: stdout, and files of `cli.outfiles`, which are opened before the work."""
+"""Where a report goes: stdout, and files of `console.output_files`, which are opened before the work."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ropeaudit import reports
+from ropeaudit.console.options import ReportOptions, ScreenOptions
 from ropeaudit.console.output_files import OutputFile
 from ropeaudit.console.output_files import opened as opened
 from ropeaudit.reports import Report
@@ -23,36 +24,36 @@ _LOSSLESS = dict.fromkeys(("csv", "json", "jsonl"), "backslashreplace") | {"html
 _CURVES = 48  # columns of a curve where no terminal says its width
 
 
-def metadata(options: dict[str, Any]) -> dict[str, Any]:
+def metadata(options: ReportOptions) -> dict[str, Any]:
     """Return the metadata of this run, none if no report asked for holds them: they take a while."""
-    if not options["outputs"] and options["form"] in ("table", "csv", "jsonl"):
+    if not options.outputs and options.form in ("table", "csv", "jsonl"):
         return {}
     from ropeaudit.runtime.run_metadata import gather
 
     return gather()
 
 
-def print_report(report: Report, form: str, color: bool | None) -> None:
+def print_report(report: Report, screen: ScreenOptions) -> None:
     """Print a report to stdout; a table on a terminal is coloured and fitted to it."""
     out = streams.report()
-    if form == "table" and (out.isatty() or color):
+    if screen.form == "table" and (out.isatty() or screen.color):
         from rich.console import Console
 
         from ropeaudit.reports.forms import table
 
         width = None if out.isatty() else 10_000
-        console = Console(**_colours(color), file=out, width=width, highlight=False)
+        console = Console(**_colours(screen.color), file=out, width=width, highlight=False)
         console.width = max(console.width, _NARROWEST)  # COLUMNS=0 would show nothing
         table.show(report, console)
     else:
-        if form in _LOSSLESS and isinstance(out, io.TextIOWrapper):
-            out.reconfigure(errors=_LOSSLESS[form])  # data may be ugly, but not lost
-        out.write(reports.render(form, report))
+        if screen.form in _LOSSLESS and isinstance(out, io.TextIOWrapper):
+            out.reconfigure(errors=_LOSSLESS[screen.form])  # data may be ugly, but not lost
+        out.write(reports.render(screen.form, report))
     out.flush()
 
 
 def deliver(
-    report: Report, files: Sequence[OutputFile], options: dict[str, Any], interrupted: bool = False
+    report: Report, files: Sequence[OutputFile], options: ReportOptions, interrupted: bool = False
 ) -> None:
     """Write the files, then stdout, then the notes: a closed pipe must not lose the files.
 
@@ -60,7 +61,7 @@ def deliver(
     """
     for file in replaceable(files, interrupted):
         file.write(report)
-    print_report(report, options["form"], options["color"])
+    print_report(report, options)
     say_notes(report, options)
 
 
@@ -68,7 +69,7 @@ def deliver_plotted(
     report: Report,
     draw: Callable[[int, bool], str],
     files: Sequence[OutputFile],
-    options: dict[str, Any],
+    options: ReportOptions,
     interrupted: bool = False,
 ) -> None:
     """Deliver a report with curves before its legend, in tables alone. draw: from width, ASCII or not."""
@@ -76,8 +77,8 @@ def deliver_plotted(
     out = streams.report()
     width = min(72, max(16, shutil.get_terminal_size().columns - 12)) if out.isatty() else _CURVES
     plain = not (getattr(out, "encoding", None) or "utf-8").lower().startswith("utf")
-    shown = _with_curves(report, draw(width, plain)) if options["form"] == "table" else report
-    print_report(shown, options["form"], options["color"])
+    shown = _with_curves(report, draw(width, plain)) if options.form == "table" else report
+    print_report(shown, options)
     say_notes(report, options)
 
 
@@ -104,9 +105,9 @@ def _with_curves(report: Report, curves: str) -> Report:
     return replace(report, legend="\n\n".join(filter(None, [curves, report.legend])))
 
 
-def say_notes(report: Report, options: dict[str, Any]) -> None:
+def say_notes(report: Report, options: ReportOptions) -> None:
     """Print the first notes of a report to stderr, unless it shows them itself."""
-    if options["quiet"] or options["form"] == "markdown":
+    if options.quiet or options.form == "markdown":
         return
     for note in report.notes[:_MOST_NOTES]:
         say(f"note: {note}")

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+import click
+
 from ropeaudit.errors import UsageError
 from ropeaudit.runtime import paths
 
@@ -26,9 +28,9 @@ def guarded(command: F) -> F:
     """Let a command refuse an output that is one of its inputs, whichever option names them."""
 
     @wraps(command)
-    def checked(*arguments: Any, **options: Any) -> Any:
-        refuse_inputs(options)
-        return command(*arguments, **options)
+    def checked(**options: Any) -> Any:
+        refuse_inputs(click.get_current_context().params)
+        return command(**options)
 
     return cast(F, checked)
 
@@ -86,6 +88,6 @@ def _words(value: Any) -> Iterator[str]:
     """Yield the text in an option's value."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, (list, tuple, dict)):
         for one in value:
             yield from _words(one)

@@ -1,4 +1,4 @@
-"""Gathering rows: with progress, with Ctrl-C at a safe point, and in the columns that were asked for.
+"""Gathering rows with progress, and with Ctrl-C at a safe point.
 
 A Ctrl-C in the middle of a hand-over between threads might hang, so the first one waits for a safe point. A
 SIGTERM, by which batch systems announce an end, is heard like one.
@@ -10,7 +10,7 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ropeaudit.console.progress import Progress
 
@@ -40,21 +40,6 @@ def gathered(
     finally:
         progress.clear()
     return results, False
-
-
-def chosen_columns(options: dict[str, Any], known: Iterable[str], hint: str = "") -> list[str]:
-    """Check the form of the report and return the chosen columns. Raises: UnknownName, UsageError."""
-    from ropeaudit import reports
-    from ropeaudit.console import values
-    from ropeaudit.errors import UnknownName
-
-    if options["form"] not in reports.FORMS:
-        raise UnknownName("report format", options["form"], reports.FORMS)
-    names, all_names = values.names(options["columns"], "--columns"), list(known)
-    for name in names:
-        if name not in all_names:
-            raise UnknownName("column", name, all_names, hint)
-    return names
 
 
 class Interrupts:

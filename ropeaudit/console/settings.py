@@ -2,102 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from ropeaudit.console import values
+from ropeaudit.console.options import QKOptions, RopeOptions
 from ropeaudit.errors import UsageError
 
 if TYPE_CHECKING:
     from ropeaudit.audits.cases import Case
-    from ropeaudit.rope.setting import RopeSetting
 
 _MOST_CASES = 100_000
-
-# option -> how its lists are read; those that a command does not have are left out
-_AXES = {
-    "qk": None,
-    "seq_len": values.integers,
-    "model": values.names,
-    "config": None,
-    "layer": values.names,
-    "scaling": None,
-    "head_dim": values.integers,
-    "rotary_dim": values.integers,
-    "base": values.numbers,
-    "clip": values.numbers,
-    "layout": values.names,
-    "mrope": None,
-    "axis": values.names,
-    "mask": values.masks,
-    "seed": values.integers,
-}
+# fields of a case that take lists, in the order in which cases come: the first changes last
+_AXES = (
+    *("qk", "seq_len", "model", "config", "layer", "scaling", "head_dim", "rotary_dim", "base", "clip"),
+    *("layout", "mrope", "axis", "mask", "seed"),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """A setting, what to call it, and the number of positions that its model is made for."""
+def labels(rope: RopeOptions, cases: Sequence[Case]) -> list[str]:
+    """Return what to call each of the cases that options make: by the model, and what was given as a list."""
+    from ropeaudit.audits import labels
 
-    label: str
-    setting: RopeSetting
-    maximum: int | None
+    listed = {name for name in labels.NAMED if _is_list(getattr(rope, name))}
+    pairs = zip(cases, labels.settings(cases), strict=True)
+    return [labels.label(case, setting, listed) for case, setting in pairs]
 
 
-def chosen(options: dict[str, Any]) -> list[Chosen]:
-    """Return the settings that the options of `cli.options.rope_options` choose.
+def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> list[Case]:
+    """Return the cross product of all settings, in the order of `_AXES`.
 
-    Raises: UsageError, UnknownName, BadInput, BadShape.
+    more: fields of `Case` that only some commands have options for: tuples of those in `_AXES`, else values.
+    Raises: UsageError, UnknownName, BadInput.
     """
-    results = []
-    several = {name for name in _AXES if len(options.get(name) or ()) > 1 or _is_list(options.get(name))}
-    for case in cases({name: options[name] for name in (*_AXES, "scale") if name in options}):
-        setting = case.setting(case.maximum or 0)
-        words = [] if case.model_name == "none" else [case.model_name]
-        for name in ("scaling", "head_dim", "rotary_dim", "base", "clip", "layout"):
-            if name in several or (not words and name == "base"):
-                words.append(f"{name}={_text(getattr(setting, name))}")
-        results.append(Chosen(" ".join(words), setting, case.maximum))
-    return results
-
-
-def cases(options: dict[str, Any]) -> Iterator[Case]:
-    """Yield the cross product of all settings, in the order of the options."""
     from itertools import product
     from math import prod
 
     from ropeaudit.audits.cases import Case
 
-    lists: dict[str, Sequence[Any]] = {}
-    for name, read in _AXES.items():
-        typed = options.get(name) or ()
-        lists[name] = (read(typed, _flag(name)) if read else list(typed)) or [None]
+    given = _values(rope) | (_values(vectors) if vectors else {}) | more
+    lists: dict[str, Sequence[Any]] = {name: given.pop(name, ()) or (None,) for name in _AXES}
     lists["model"] = _all_models(lists["model"])
     count = prod(map(len, lists.values()))
     if count > _MOST_CASES:
         raise UsageError(f"these lists make {count} settings; at most {_MOST_CASES} are allowed: shorten one")
-    single = _single(options)
+    single = {name: value for name, value in given.items() if value is not None}
+    results = []
     for combination in product(*lists.values()):
-        given: dict[str, Any] = {name: v for name, v in zip(lists, combination, strict=True) if v is not None}
-        layer = given.pop("layer", None)
-        case = Case(**given, **single)
+        own = {name: value for name, value in zip(lists, combination, strict=True) if value is not None}
+        layer = own.pop("layer", None)
+        case = Case(**own, **single)
         for one in case.layers() if layer == "all" else [layer]:
-            extra: dict[str, Any] = {"layer": one} if one else {}
-            yield Case(**given, **single, **extra)
-
-
-def _single(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that take one value."""
-    results: dict[str, Any] = {
-        name: values.integer(options[name], _flag(name))
-        for name in ("heads", "kv_heads", "sample")
-        if options.get(name) is not None
-    }
-    if options.get("scale") is not None:
-        results["scale"] = values.number(options["scale"], "--scale", "0.125")
-    if options.get("length") is not None:
-        results["length"] = options["length"]
+            results.append(Case(**own, **single, layer=one) if one else case)
     return results
+
+
+def _values(group: RopeOptions | QKOptions) -> dict[str, Any]:
+    return {option.name: getattr(group, option.name) for option in fields(group)}
 
 
 def _all_models(names: Sequence[Any]) -> Sequence[Any]:
@@ -108,13 +69,6 @@ def _all_models(names: Sequence[Any]) -> Sequence[Any]:
     return [model.name for model in presets.all_presets()]
 
 
-def _is_list(given: Any) -> bool:
-    return bool(given) and any("," in item for item in given)
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def _is_list(given: Sequence[Any]) -> bool:
+    """Return whether an option was given as a list; a scaling with several parameters counts as one."""
+    return len(given) > 1 or any("," in str(item) for item in given)

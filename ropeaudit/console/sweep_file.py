@@ -12,7 +12,7 @@ import math
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from pathlib import Path
 
@@ -218,29 +218,3 @@ def refuse_foreign(path: str, rows: Sequence[Record]) -> None:
             f"{path!r} holds {len(rows)} rows of another sweep, such as {shown(rows[0])}; ask for them too, "
             "or give another -o"
         )
-
-
-def in_order(rows: Iterable[Record]) -> list[Record]:
-    """Return rows, each cell once, as the file tells it that says most. Raises: BadInput if two rows differ.
-
-    What is not finite is null in JSON and is no difference.
-    """
-    results: dict[tuple[object, ...], Record] = {}
-    for row in rows:
-        before = results.setdefault(row.identity(), row)
-        if _finite(before) != _finite(row):
-            raise BadInput(f"two different rows of the same cell: {shown(row)}; leave out one of the files")
-        if math.inf in map(_size, astuple(row)):
-            results[row.identity()] = row
-    return list(results.values())
-
-
-def _size(value: object) -> object:
-    return abs(value) if isinstance(value, float) else value
-
-
-def _finite(row: Record) -> list[object]:
-    """The values of a row, as far as every kind of file can hold them."""
-    return [
-        None if isinstance(value, float) and not math.isfinite(value) else value for value in astuple(row)
-    ]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ropeaudit.features.decay.analysis import Decay
+from ropeaudit.features.decay.audit import DecayCurves
 from ropeaudit.features.decay.columns import COLUMNS, SCHEMA, Point
 from ropeaudit.features.decay.cosine_sum import searched
 from ropeaudit.reports import Report
@@ -24,6 +25,21 @@ LEGEND = (
 )
 _DECAYED = 0.5  # share of the RMS score at distance 0 below which scores "decay"
 _MOST_SENTENCES, _MOST_CURVES = 3, 4
+
+
+def curves_report(
+    results: Sequence[DecayCurves],
+    columns: Sequence[str] | None,
+    metadata: Mapping[str, Any],
+    header: bool = True,
+) -> Report:
+    """Return the report; `columns` chooses and orders what is shown and written."""
+    return decay_report([one.curves for one in results], shapes(results), metadata, columns, header)
+
+
+def shapes(results: Sequence[DecayCurves]) -> list[Decay]:
+    """Return the exact curves on dense distances, those of each setting and each q and k once."""
+    return list({id(one.shape): one.shape for one in results}.values())
 
 
 def decay_report(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from ropeaudit.console.options import regression_option, report_options
+from ropeaudit.console.options import ReportOptions, regression_option, report_options
+from ropeaudit.console.parameters import number
 
 
 @click.command(
@@ -16,31 +15,37 @@ from ropeaudit.console.options import regression_option, report_options
 @click.argument("before", metavar="BEFORE")
 @click.argument("after", metavar="AFTER")
 @click.option(
-    "--ratio", metavar="X", help="Times as much that count as changed, up or down.  [default: 1.05]"
+    "--ratio",
+    type=number("1.05"),
+    default=1.05,
+    metavar="X",
+    help="Times as much that count as changed, up or down.  [default: 1.05]",
 )
 @click.option("--all", "unchanged", is_flag=True, help="Show the cases that did not change too.")
 @regression_option
 @report_options
-def diff(**options: Any) -> int:
+def diff(
+    before: str,
+    after: str,
+    ratio: float,
+    unchanged: bool,
+    gates: tuple[str, ...],
+    output: ReportOptions,
+) -> int:
     """Compare two reports of `ropeaudit shift`: what drifts more than before.
 
     BEFORE and AFTER: .csv, .json, .jsonl or .parquet.
     """
-    from ropeaudit.audits import comparison as analysis
-    from ropeaudit.console import gates, rows, values, work
+    from ropeaudit.console import delivery
+    from ropeaudit.console import gates as conditions
+    from ropeaudit.features.diff import analysis
     from ropeaudit.reports.comparison import COLUMNS, diff_report
-    from ropeaudit.reports.reading import read
 
-    columns = rows.chosen_columns(options, COLUMNS)
-    conditions = [gates.parse(text, relative=True) for text in options["gates"]]
-    ratio = analysis.RATIO if options["ratio"] is None else values.number(options["ratio"], "--ratio", "1.05")
-    result = analysis.compare(read(options["before"]), read(options["after"]), ratio)
-    gates.check_columns(conditions, [side for pair in result.pairs for side in (pair.before, pair.after)])
-    _, code = work.done(
-        options,
-        lambda on_progress: [result],
-        lambda differences, about: diff_report(differences[0], columns, about, options["unchanged"]),
-        {},
-        "comparisons",
+    columns = output.chosen_columns(COLUMNS)
+    requested = [conditions.parse(text, relative=True) for text in gates]
+    result = analysis.diff(before, after, ratio)
+    conditions.check_columns(requested, [side for pair in result.pairs for side in (pair.before, pair.after)])
+    code = delivery.delivered_at_once(
+        lambda metadata: diff_report(result, columns, metadata, unchanged), output
     )
-    return work.judged(gates.broken_since(conditions, result.pairs), code)
+    return delivery.judged(conditions.broken_since(requested, result.pairs), code)

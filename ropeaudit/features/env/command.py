@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import click
 
-from ropeaudit.console.options import form
+from ropeaudit.console.options import ScreenOptions, screen_options
 
 
 @click.command()
-@form
-def env(form: str, color: bool | None) -> None:
+@screen_options
+def env(screen: ScreenOptions) -> None:
     """Show versions, platform and threads, for a bug ticket."""
     from ropeaudit.console import output
     from ropeaudit.reports import Report
     from ropeaudit.runtime import run_metadata
 
     rows = [{"what": name, "value": str(text)} for name, text in run_metadata.environment().items()]
-    output.print_report(Report(rows, ["what", "value"], ["what", "value"]), form, color)
+    output.print_report(Report(rows, ["what", "value"], ["what", "value"]), screen)

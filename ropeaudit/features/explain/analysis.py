@@ -7,16 +7,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 
-from ropeaudit import recipes
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, parse
-from ropeaudit.audits import sampling
+from ropeaudit.arithmetic.formats import FP32
+from ropeaudit.audits import arguments, sampling
+from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.cases import LIMIT, Case, fits, positions_fit
 from ropeaudit.audits.sampling import Sample
 from ropeaudit.audits.variants import Bench, Scene
@@ -27,7 +27,7 @@ from ropeaudit.features.explain.blames import Blame, NonfiniteScores
 from ropeaudit.features.explain.parts import Parts
 from ropeaudit.features.explain.remedies import DriftTolerance, Remedy, RemedySearch
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.recipes import Resolved
+from ropeaudit.recipes import DEFAULT, Resolved
 from ropeaudit.rope.setting import RopeSetting
 
 Progress = Callable[[float], None]
@@ -71,29 +71,36 @@ class Explanation:
         return next((remedy for remedy in self.remedies if remedy.meets), None)
 
 
+@arguments.checked
 def explain(
-    offset: int = 1000,
-    dtype: str = "bf16",
-    recipe: str = recipes.DEFAULT[0],
+    offsets: int | Iterable[int] = 1000,
+    dtypes: Names = "bf16",
+    recipes: Names = DEFAULT[0],
     *,
+    tolerance: str | tuple[str, float] | None = None,
     changes: Mapping[str, str] | None = None,
-    tolerance: tuple[str, float] | None = None,
-    **case: Any,
-) -> Explanation:
+    cases: Case | Iterable[Case] | None = None,
+    on_progress: OnProgress = lambda share: None,
+    **case: Unpack[CaseArguments],
+) -> Iterator[Explanation]:
     """Return which stages of a recipe are to blame for its drift, where it sits, and what removes it.
 
-    offset: tokens. changes: stage -> format, such as {"angle": "fp64"}. tolerance: a column of
-    `remedies.TOLERABLE` and its bound; by default a tenth of the RMS drift. case: the fields of `Case`.
+    Yields one Explanation per recipe, dtype and offset, in that order.
+    tolerance: what a remedy must reach, "drift_rms=1e-3" or ("drift_rms", 1e-3); by default a tenth of the
+    RMS drift.
+    offsets, dtypes, recipes, changes, cases, on_progress, case: as in `ropeaudit.shift`.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated.
 
-    >>> explanation = explain(1000, "fp32", changes={"table": "fp16"}, heads=1, seq_len=32)
+    >>> [explanation] = explain(1000, "fp32", changes={"table": "fp16"}, heads=1, seq_len=32)
     >>> explanation.blames[0].stage, {stage: fmt.name for stage, fmt in explanation.remedy.widths.items()}
     ('table', {'table': 'float32'})
     """
-    resolved = recipes.load(recipe).changed(changes or {}).resolve(parse(dtype))
-    bound = remedies.tolerance(*tolerance) if tolerance else None
-    (explanation,) = run([Case(**case)], [resolved], [offset], bound)
-    return explanation
+    resolved = arguments.resolved(recipes, dtypes, changes)
+    bound = remedies.parse(tolerance) if isinstance(tolerance, str) else None
+    if isinstance(tolerance, tuple):
+        bound = remedies.tolerance(*tolerance)
+    numbers = arguments.numbers(offsets)
+    return run(arguments.cases_of(cases, case), resolved, numbers, bound, on_progress)
 
 
 def run(

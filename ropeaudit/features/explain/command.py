@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import click
 
-from ropeaudit.console.options import axis, changes_option, report_options, rope_options, vector_options
+from ropeaudit.console.options import (
+    QKOptions,
+    ReportOptions,
+    RopeOptions,
+    axis,
+    changes_option,
+    dtype_option,
+    qk_options,
+    recipe_option,
+    report_options,
+    rope_options,
+)
+from ropeaudit.console.parameters import INTEGERS, one_of
 
 _KINDS = ("stage", "pair", "position", "head", "remedy")  # of explain/columns.py, not loaded for --help
 
@@ -14,9 +26,9 @@ _KINDS = ("stage", "pair", "position", "head", "remedy")  # of explain/columns.p
 @click.command(
     epilog="Causes are explained in docs/causes.md. Exit code: 0 done, 2 bad usage or input.",
 )
-@axis("--offset", "Integers added to every position.", "1000")
-@axis("--dtype", "Number formats of the model.", "bf16")
-@axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "hf,uniform")
+@axis("--offset", INTEGERS, "Integers added to every position.", "1000")
+@dtype_option
+@recipe_option
 @click.option(
     "--tolerance",
     metavar="COLUMN=X",
@@ -25,49 +37,52 @@ _KINDS = ("stage", "pair", "position", "head", "remedy")  # of explain/columns.p
 )
 @click.option(
     "--by",
+    type=one_of("--by", _KINDS),
     metavar="ROWS",
     default="stage",
     help=f"What the rows are: {', '.join(_KINDS)}.  [default: stage]",
 )
 @changes_option
-@vector_options
+@qk_options
 @rope_options
 @report_options
-def explain(**options: Any) -> int:
+def explain(
+    offset: tuple[int, ...],
+    dtype: tuple[str, ...],
+    recipe: tuple[str, ...],
+    tolerance: str | None,
+    by: str,
+    changes: Mapping[str, str],
+    vectors: QKOptions,
+    rope: RopeOptions,
+    output: ReportOptions,
+) -> int:
     """Say which stages are to blame for the drift, and which to keep in a wider format.
 
     Each stage gets a share of the drift, with its cause. The remedy is the smallest set of stages whose
     widening meets the tolerance.
     """
-    from ropeaudit.console import rows, work
-    from ropeaudit.errors import UnknownName
+    from ropeaudit.audits.arguments import resolved
+    from ropeaudit.console import delivery, settings
     from ropeaudit.features.explain import analysis
     from ropeaudit.features.explain.columns import COLUMNS
     from ropeaudit.features.explain.report import explain_report
 
-    kind = options["by"]
-    if kind not in COLUMNS:
-        raise UnknownName("--by", kind, COLUMNS)
-    columns = rows.chosen_columns(options, COLUMNS[kind], f"(in rows by {kind})")
-    arguments = _arguments(options)
-    _, code = work.done(
-        options,
-        lambda on_progress: analysis.run(**arguments, progress=on_progress),
-        lambda results, about: explain_report(results, kind, columns, about),
-        work.stages(arguments["chosen"]),
-        "cases",
+    columns = output.chosen_columns(COLUMNS[by], f"(in rows by {by})")
+    cases = settings.cases(rope, vectors)
+    _, code = delivery.delivered(
+        lambda on_progress: analysis.explain(
+            offset,
+            dtype,
+            recipe,
+            tolerance=tolerance,
+            changes=changes,
+            cases=cases,
+            on_progress=on_progress,
+        ),
+        lambda results, metadata: explain_report(results, by, columns, metadata),
+        output,
+        stages=delivery.stages(resolved(recipe, dtype, changes)),
+        noun="cases",
     )
     return code
-
-
-def _arguments(options: dict[str, Any]) -> dict[str, Any]:
-    """Turn options into the arguments of `analyses.explain.run`. Raises: RopeAuditError."""
-    from ropeaudit.console import settings, values, work
-    from ropeaudit.features.explain import remedies
-
-    return {
-        "cases": list(settings.cases(options)),
-        "chosen": work.resolved(options, "bf16"),
-        "offsets": values.integers(options["offset"], "--offset") or [1000],
-        "tolerance": remedies.parse(options["tolerance"]) if options["tolerance"] is not None else None,
-    }

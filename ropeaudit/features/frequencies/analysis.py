@@ -7,24 +7,32 @@ Letters: p pairs, i a pair, P a position in tokens; theta in radians per token, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import PI, Array, precise
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.recipes import Recipe, Resolved
+from ropeaudit.audits import arguments
+from ropeaudit.audits import labels as naming
+from ropeaudit.audits.arguments import Names, RopeArguments
+from ropeaudit.audits.cases import LIMIT, Case
+from ropeaudit.errors import UsageError
+from ropeaudit.recipes import Recipe, Resolved, load
 from ropeaudit.reference import exact_frequencies
-from ropeaudit.rope.frequencies import effect, frequencies
+from ropeaudit.rope.frequencies import effect
+from ropeaudit.rope.frequencies import frequencies as computed_frequencies
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.columns import Column, Columns, Declare
 
 Row = dict[str, Any]
+DTYPES = ("fp32", "fp16", "bf16")
+MAXIMUM = 131072  # positions, where no model says how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +108,47 @@ def _of_recipe(name: str) -> list[Column[PairFrequency]]:
             f"{name}_error", float, error, lambda one: _relative(one.stored[name][1][one.pair], one.exact)
         ),
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class FrequencyTable:
+    """The pairs of a setting. formats: those of angles. rows: one a pair, see `rows`."""
+
+    label: str
+    setting: RopeSetting
+    formats: Sequence[Format]
+    rows: Sequence[Row]
+
+
+@arguments.checked
+def frequencies(
+    dtypes: Names = DTYPES,
+    recipes: Names = (),
+    max_position: int | None = None,
+    *,
+    cases: Case | Iterable[Case] | None = None,
+    labels: Sequence[str] | None = None,
+    **case: Unpack[RopeArguments],
+) -> Iterator[FrequencyTable]:
+    """Yield every pair's frequency, wavelength and the positions that number formats merge, case by case.
+
+    dtypes: formats of the angles, and of the model for recipes. recipes: whose stored numbers are shown
+    beside the exact ones. max_position: where angles are shown; by default the model's maximum, or 131072.
+    labels: what to call each case. cases, case: as in `ropeaudit.shift`; q and k are not looked at.
+    Raises: UsageError, UnknownName, BadInput, NotEmulated.
+
+    >>> [table] = frequencies("bf16", head_dim=4)
+    >>> [row["wavelength"] for row in table.rows]
+    [6.283185307179586, 628.3185307179587]
+    """
+    if max_position is not None and not 1 <= max_position <= LIMIT:
+        raise UsageError(f"--max-position {max_position} is not a position from 1 to 2^53; try 131072")
+    formats, chosen = arguments.formats(dtypes), arguments.cases_of(cases, case)
+    loaded = [load(name) for name in arguments.listed(recipes)]
+    for one, label in zip(chosen, labels or naming.labels(chosen), strict=True):
+        (setting,) = naming.settings([one])
+        maximum = max_position or one.maximum or MAXIMUM
+        yield FrequencyTable(label, setting, formats, rows(label, setting, maximum, formats, loaded))
 
 
 def rows(
@@ -245,7 +294,7 @@ def _recipe_numbers(
 
 def _values(recipe: Resolved, setting: RopeSetting) -> Array:
     computed, stored = recipe.frequency
-    cached = frequencies(setting, recipe.recipe.frequency_form, computed)
+    cached = computed_frequencies(setting, recipe.recipe.frequency_form, computed)
     return round_to(cached, stored).astype(np.float64)
 
 

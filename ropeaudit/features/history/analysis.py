@@ -8,14 +8,16 @@ Letters: h heads, s positions, d head_dim.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, Unpack, runtime_checkable
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.audits import arguments
+from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.cases import Case, positions_fit
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import third_party
@@ -23,6 +25,7 @@ from ropeaudit.subjects.calling import implementation
 from ropeaudit.subjects.calling.implementation import Implementation
 from ropeaudit.subjects.third_party.adapter import Rotation
 
+DTYPES, OFFSETS = ("fp32", "fp16", "bf16"), (0, 1000)
 _HEADS, _FURTHER, _LONGEST = 2, 4096, 2**16
 
 
@@ -83,6 +86,29 @@ def histories(call: AuditCall, dtypes: Sequence[Format]) -> list[tuple[str, Audi
     if first > 0 and until_now <= _LONGEST:
         calls.append(("from 0", AuditCall(dtype, 0, until_now)))
     return calls
+
+
+@arguments.checked
+def history(
+    implementations: Names,
+    dtypes: Names = DTYPES,
+    offsets: int | Iterable[int] = OFFSETS,
+    *,
+    cases: Case | Iterable[Case] | None = None,
+    on_progress: OnProgress = lambda share: None,
+    **case: Unpack[CaseArguments],
+) -> Iterator[History]:
+    """Find state that leaks between the calls of real code: the same call, fresh and after other calls.
+
+    Yields one History per implementation, dtype, offset and kind of earlier call, in that order.
+    implementations: names of `ropeaudit list impls`. dtypes: of the calls, and of those before them.
+    offsets: first positions of the calls.
+    cases, on_progress, case: as in `ropeaudit.shift`; q and k are not looked at, but for seq_len.
+    Raises: UsageError, UnknownName, MissingPackage, BadShape.
+    """
+    formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
+    chosen = arguments.cases_of(cases, case)
+    return run(chosen, arguments.listed(implementations), formats, numbers, on_progress)
 
 
 def run(

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 
-from ropeaudit import recipes
-from ropeaudit.arithmetic.formats import parse
+from ropeaudit.audits import arguments
+from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.audits.records import Record
@@ -27,7 +27,7 @@ from ropeaudit.features.limit.boundary_search import Question
 from ropeaudit.features.limit.limit_result import Limit
 from ropeaudit.features.limit.tolerance import AT_LEAST, TOLERANCE, Tolerance, tolerance
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.recipes import Resolved
+from ropeaudit.recipes import DEFAULT, Resolved
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
 from ropeaudit.subjects import factories
@@ -39,37 +39,33 @@ _MOST, _TYPICAL, _OVERHEAD = 208, 2**26, 2**22  # offsets of a case of 8 heads x
 _EACH = 8  # times as much work where every offset has its own exact scores
 
 
+@arguments.checked
 def limit(
-    tolerances: str | Iterable[str] = TOLERANCE,
-    dtypes: str | Iterable[str] = "bf16",
-    recipe: str | Iterable[str] = recipes.DEFAULT,
+    tolerances: Names = TOLERANCE,
+    dtypes: Names = "bf16",
+    recipes: Names = DEFAULT,
     *,
     up_to: int = UP_TO,
     budget: int | None = None,
     changes: Mapping[str, str] | None = None,
-    **case: Any,
+    cases: Case | Iterable[Case] | None = None,
+    on_progress: OnProgress = lambda share: None,
+    **case: Unpack[CaseArguments],
 ) -> Iterator[Limit]:
     """Yield how far scores meet a tolerance, for each recipe, dtype and tolerance.
 
     tolerances: "column=number", such as "drift_rms=1e-3". up_to: the largest offset, tokens. budget: how many
     offsets may be measured per result; by default it goes by the size of the case.
-    dtypes, recipe, changes, case: as in `ropeaudit.shift`.
+    dtypes, recipes, changes, cases, on_progress, case: as in `ropeaudit.shift`.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated: children of RopeAuditError.
 
     >>> [first] = limit("distinct_positions=16", "fp16", "uniform", seq_len=16, heads=1)
     >>> first.first_failure, first.proved_up_to, first.proof
     (2034, 2033, 'bound')
     """
-    named = [recipe] if isinstance(recipe, str) else list(recipe)
-    formats = [parse(name) for name in ([dtypes] if isinstance(dtypes, str) else dtypes)]
-    chosen = [recipes.load(name).changed(changes or {}) for name in dict.fromkeys(named)]
-    return run(
-        [Case(**case)],
-        [chosen_recipe.resolve(fmt) for chosen_recipe in chosen for fmt in dict.fromkeys(formats)],
-        [tolerance(text) for text in ([tolerances] if isinstance(tolerances, str) else tolerances)],
-        up_to,
-        budget,
-    )
+    resolved = arguments.resolved(recipes, dtypes, changes)
+    requested = [tolerance(text) for text in arguments.listed(tolerances)]
+    return run(arguments.cases_of(cases, case), resolved, requested, up_to, budget, on_progress)
 
 
 def run(

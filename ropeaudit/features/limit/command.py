@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import click
 
 from ropeaudit.console.options import (
+    QKOptions,
+    ReportOptions,
+    RopeOptions,
     axis,
     changes_option,
+    dtype_option,
     length_option,
+    qk_options,
+    recipe_option,
     report_options,
     rope_options,
-    vector_options,
 )
+from ropeaudit.console.parameters import INTEGER, NAMES
 
 
 @click.command(
@@ -26,57 +32,63 @@ from ropeaudit.console.options import (
 )
 @axis(
     "--tolerance",
+    NAMES,
     "Worst accepted value of a column of `shift`, such as drift_rms=1e-3: at most it, of distinct_positions "
     "at least it.",
     "drift_relative=0.01",
     metavar="COLUMN=X",
 )
-@click.option("--up-to", metavar="N", help="Largest offset that is looked at.  [default: 16m]")
+@click.option("--up-to", type=INTEGER, metavar="N", help="Largest offset that is looked at.  [default: 16m]")
 @click.option(
     "--budget",
+    type=INTEGER,
     metavar="N",
     help="Offsets that may be measured per row.  [default: by size, 208 for 8 heads of 256 positions]",
 )
-@axis("--dtype", "Number formats of the model.", "bf16")
-@axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "hf,uniform")
+@dtype_option
+@recipe_option
 @length_option
 @changes_option
-@vector_options
+@qk_options
 @rope_options
 @report_options
-def limit(**options: Any) -> int:
+def limit(
+    tolerance: tuple[str, ...],
+    up_to: int | None,
+    budget: int | None,
+    dtype: tuple[str, ...],
+    recipe: tuple[str, ...],
+    length: str | None,
+    changes: Mapping[str, str],
+    vectors: QKOptions,
+    rope: RopeOptions,
+    output: ReportOptions,
+) -> int:
     """Find how far positions may be shifted within a tolerance.
 
     Reported are the offset up to which it is proved that none fails, the one up to which no failure was seen,
     and the smallest that was seen to fail. Models are judged by the positions that they are made for.
     """
-    from ropeaudit.console import rows, work
+    from ropeaudit.audits.arguments import resolved
+    from ropeaudit.console import delivery, settings
     from ropeaudit.features.limit import analysis
     from ropeaudit.features.limit.report import COLUMNS, limit_report
 
-    columns = rows.chosen_columns(options, COLUMNS)
-    arguments = _arguments(options)
-    _, code = work.done(
-        options,
-        lambda on_progress: analysis.run(**arguments, progress=on_progress),
-        lambda results, about: limit_report(results, columns, about),
-        work.stages(arguments["resolved"]),
+    columns = output.chosen_columns(COLUMNS)
+    cases = settings.cases(rope, vectors, length=length)
+    _, code = delivery.delivered(
+        lambda on_progress: analysis.limit(
+            tolerance,
+            dtype,
+            recipe,
+            up_to=analysis.UP_TO if up_to is None else up_to,
+            budget=budget,
+            changes=changes,
+            cases=cases,
+            on_progress=on_progress,
+        ),
+        lambda results, metadata: limit_report(results, columns, metadata),
+        output,
+        stages=delivery.stages(resolved(recipe, dtype, changes)),
     )
     return code
-
-
-def _arguments(options: dict[str, Any]) -> dict[str, Any]:
-    """Turn options into the arguments of `analyses.limit.run`. Raises: RopeAuditError."""
-    from ropeaudit.console import settings, values, work
-    from ropeaudit.features.limit import analysis
-    from ropeaudit.features.limit.tolerance import TOLERANCE, tolerance
-
-    typed = values.names(options["tolerance"], "--tolerance") or [TOLERANCE]
-    up_to, budget = options["up_to"], options["budget"]
-    return {
-        "cases": list(settings.cases(options)),
-        "resolved": work.resolved(options, "bf16"),
-        "tolerances": [tolerance(text) for text in typed],
-        "up_to": analysis.UP_TO if up_to is None else values.integer(up_to, "--up-to"),
-        "budget": None if budget is None else values.integer(budget, "--budget"),
-    }

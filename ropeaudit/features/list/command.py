@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropeaudit.console.options import form
+from ropeaudit.console.options import ScreenOptions, screen_options
+from ropeaudit.console.parameters import one_of
 
 if TYPE_CHECKING:
     from ropeaudit.runtime.columns import Columns
@@ -16,20 +17,17 @@ KINDS = ("recipes", "impls", "formats", "models", "columns", "verdicts")
 
 
 @click.command(name="list")
-@click.argument("kind", metavar="|".join(KINDS))
-@form
-def list_(kind: str, form: str, color: bool | None) -> None:
+@click.argument("kind", metavar="|".join(KINDS), type=one_of("list", KINDS))
+@screen_options
+def list_(kind: str, screen: ScreenOptions) -> None:
     """List what there is: recipes, implementations, formats, models, columns, verdicts."""
     from ropeaudit.console import output
-    from ropeaudit.errors import UnknownName
     from ropeaudit.reports import Report
 
-    if kind not in KINDS:
-        raise UnknownName("list", kind, KINDS)
     columns, items = _LISTS[kind]()
     rows = [columns.row(item) for item in items]
     report = Report(rows, list(columns), columns.screen(()), declared=columns)
-    output.print_report(report, form, color)
+    output.print_report(report, screen)
 
 
 def _recipes() -> tuple[Columns[Any], Iterable[Any]]:

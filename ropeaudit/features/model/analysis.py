@@ -6,7 +6,7 @@ too: frequencies that the length switches, learned positions, a mask that knows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FP64, Format
+from ropeaudit.audits import arguments
+from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.cases import fits
 from ropeaudit.errors import BadInput, BadShape, UsageError
 from ropeaudit.features.model import layers, load
 from ropeaudit.features.model.layers import HeadDrift
 from ropeaudit.features.model.load import Folder
-from ropeaudit.features.model.tokens import Tokens
+from ropeaudit.features.model.tokens import Tokens, read_tokens
 from ropeaudit.rope import hf_models
 from ropeaudit.runtime import atomic_files, paths
 
@@ -28,9 +30,11 @@ if TYPE_CHECKING:
     from ropeaudit.features.model.run import Pass, Runner
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
+OFFSETS = (1000, 32768)
 STRUCTURE = 1e-8  # a larger change of float64 logits, relative to the largest one, is no rounding ...
 _REACH = 2**20  # ... up to this offset; rounding of angles grows with it
 LARGEST_OFFSET = 2**40
+THRESHOLD = 0.01  # score drift that a layer may have
 
 VERDICTS: dict[str, str] = {
     "none": "no logit changes",
@@ -93,10 +97,15 @@ class ModelAudit:
         model = str(self.folder.text.get("model_type") or "").removesuffix("_text")
         return "interleaved" if model in hf_models.INTERLEAVED else "half"
 
+    def __iter__(self) -> Iterator[Shifted]:
+        """Run it."""
+        return self.run()
+
     def run(self, progress: Callable[[float], None] = lambda share: None) -> Iterator[Shifted]:
         """Yield dtype by dtype, offset by offset; the float64 run comes first. Raises: RopeAuditError."""
         from ropeaudit.features.model.run import Runner
 
+        self.check()
         done, total = 0, (1 + len(self.dtypes)) * (1 + len(self.offsets))
 
         def step() -> None:
@@ -164,6 +173,32 @@ class ModelAudit:
         verdict = verdict_of(change, offset)
         named_cause = cause if verdict == "structure" else "none" if verdict == "none" else "rounding"
         return Shifted(fmt, offset, change, heads, verdict, named_cause)
+
+
+@arguments.checked
+def model(
+    folder: str,
+    offsets: int | Iterable[int] = OFFSETS,
+    dtypes: Names = ("fp32", "bf16"),
+    *,
+    text: str | None = None,
+    tokens: str | None = None,
+    seed: int = 0,
+    save_qk: str | None = None,
+    trust_remote_code: bool = False,
+) -> ModelAudit:
+    """Return the audit of a causal language model at shifted positions; iterate over it, and it runs.
+
+    Yields one Shifted per dtype and offset, in that order, after a float64 run that they are compared with.
+    folder: a local checkpoint: config.json, *.safetensors, a tokenizer if there is one. text: a file to read
+    through the tokenizer. tokens: how many random ones, "128", or their ids, "5,17,3". seed: of random ones.
+    save_qk: a .safetensors file that q and k before RoPE go to.
+    trust_remote_code: execute the Python code that the folder brings.
+    Raises: UsageError, UnknownName, BadInput, MissingPackage.
+    """
+    opened = load.open_folder(folder, trust_remote_code)
+    chosen = read_tokens(opened, text, tokens, seed)
+    return ModelAudit(opened, chosen, arguments.formats(dtypes), arguments.numbers(offsets), save_qk)
 
 
 def verdict_of(change: Change, offset: int) -> str:

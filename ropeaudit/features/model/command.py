@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import click
 
-from ropeaudit.console.options import axis, report_options
+from ropeaudit.console.options import ReportOptions, axis, report_options
+from ropeaudit.console.parameters import INTEGERS, NAMES, NATURAL, number, one_of
 
-if TYPE_CHECKING:
-    from ropeaudit.features.model.analysis import ModelAudit
+_KINDS = ("summary", "layer", "head", "pair")  # features.model.rows.KINDS, not loaded for --help
 
 
 @click.command(
@@ -20,59 +18,66 @@ if TYPE_CHECKING:
 @click.option(
     "--tokens", metavar="N|IDS", help="Random tokens, or most of a text; or ids: 5,17,3.  [default: 128]"
 )
-@click.option("--seed", metavar="N", help="Seed of random tokens.  [default: 0]")
-@axis("--offset", "Integers added to every position.", "1000,32k")
-@axis("--dtype", "Number formats of the model: fp64, fp32, fp16, bf16.", "fp32,bf16")
-@click.option("--threshold", metavar="X", help="Score drift that a layer may have.  [default: 0.01]")
-@click.option("--by", default="summary", metavar="KIND", help="Rows: summary, layer, head or pair.")
+@click.option("--seed", type=NATURAL, default=0, metavar="N", help="Seed of random tokens.  [default: 0]")
+@axis("--offset", INTEGERS, "Integers added to every position.", "1000,32k")
+@axis("--dtype", NAMES, "Number formats of the model: fp64, fp32, fp16, bf16.", "fp32,bf16")
+@click.option(
+    "--threshold",
+    type=number("0.01"),
+    default=0.01,
+    metavar="X",
+    help="Score drift that a layer may have.  [default: 0.01]",
+)
+@click.option(
+    "--by",
+    type=one_of("kind of rows", _KINDS),
+    default="summary",
+    metavar="KIND",
+    help="Rows: summary, layer, head or pair.",
+)
 @click.option("--save-qk", metavar="FILE", help="Write q and k before RoPE as .safetensors, for shift --qk.")
 @click.option("--trust-remote-code", is_flag=True, help="Execute the Python code that the folder brings.")
 @report_options
-def model(**options: Any) -> int:
+def model(
+    folder: str,
+    text: str | None,
+    tokens: str | None,
+    seed: int,
+    offset: tuple[int, ...],
+    dtype: tuple[str, ...],
+    threshold: float,
+    by: str,
+    save_qk: str | None,
+    trust_remote_code: bool,
+    output: ReportOptions,
+) -> int:
     """Run a causal language model at shifted positions, and say whether precision or structure is to blame.
 
     FOLDER is a local checkpoint: config.json, *.safetensors, a tokenizer if there is one. Beside every dtype
     runs a judge that is float64 throughout, rotary tables, norms and softmax included.
     """
-    from ropeaudit.console import output, rows, values
-    from ropeaudit.errors import UnknownName
-    from ropeaudit.features.model import load
-    from ropeaudit.features.model.columns import COLUMNS, KINDS
+    from ropeaudit.console import delivery
+    from ropeaudit.features.model import analysis, load
+    from ropeaudit.features.model.columns import COLUMNS
     from ropeaudit.features.model.report import model_report
-    from ropeaudit.runtime import run_metadata
 
-    kind = options["by"]
-    if kind not in KINDS:
-        raise UnknownName("kind of rows", kind, KINDS)
-    columns = rows.chosen_columns(options, COLUMNS[kind], f"(of --by {kind})")
-    given = options["threshold"]
-    threshold = 0.01 if given is None else values.number(given, "--threshold", "0.01")
-    audit = _audit(options)
-    with output.opened(options["outputs"]) as files:
-        audit.check()
-        results, interrupted = rows.gathered(audit.run, options["quiet"])
-        if results or not interrupted:
-            about = run_metadata.gather()
-            report = model_report(audit, results, kind, threshold, columns, load.versions(), about)
-            output.deliver(report, files, options, interrupted)
-    if interrupted:
-        output.say_interrupted(f"{len(results)} cases", files)
-    return 130 if interrupted else 0
-
-
-def _audit(options: dict[str, Any]) -> ModelAudit:
-    """Turn options into what is audited. Raises: RopeAuditError."""
-    from ropeaudit.arithmetic.formats import parse
-    from ropeaudit.console import values
-    from ropeaudit.errors import UsageError
-    from ropeaudit.features.model import load, tokens
-    from ropeaudit.features.model.analysis import ModelAudit
-
-    seed = 0 if options["seed"] is None else values.integer(options["seed"], "--seed")
-    if seed < 0:
-        raise UsageError(f"--seed {seed} is negative; try --seed 0")
-    dtypes = [parse(name) for name in values.names(options["dtype"], "--dtype") or ("fp32", "bf16")]
-    offsets = values.integers(options["offset"], "--offset") or [1000, 32768]
-    folder = load.open_folder(options["folder"], options["trust_remote_code"])
-    chosen_tokens = tokens.read_tokens(folder, options["text"], options["tokens"], seed)
-    return ModelAudit(folder, chosen_tokens, list(dict.fromkeys(dtypes)), offsets, options["save_qk"])
+    columns = output.chosen_columns(COLUMNS[by], f"(of --by {by})")
+    audit = analysis.model(
+        folder,
+        offset,
+        dtype,
+        text=text,
+        tokens=tokens,
+        seed=seed,
+        save_qk=save_qk,
+        trust_remote_code=trust_remote_code,
+    )
+    _, code = delivery.delivered(
+        audit.run,
+        lambda results, metadata: model_report(
+            audit, results, by, threshold, columns, load.versions(), metadata
+        ),
+        output,
+        noun="cases",
+    )
+    return code

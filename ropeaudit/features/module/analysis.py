@@ -16,11 +16,14 @@ import numpy as np
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.errors import BadInput
+from ropeaudit.audits import arguments
+from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.features.module import drift
 from ropeaudit.features.module.expected import Expected, fits, guessed, pairs_of
-from ropeaudit.features.module.source import RopeBuffer, Source
+from ropeaudit.features.module.source import RopeBuffer, Source, load
 from ropeaudit.recognition.check import Diagnosis, check
+from ropeaudit.rope import hf_config, presets
+from ropeaudit.rope import scaling as scalings
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files import rope_values
 from ropeaudit.tensor_files.checkpoints import StoredTensor
@@ -81,6 +84,62 @@ class _ComparedTable:
         if not self.guessed:
             return self.diagnosis.agrees
         return None if self.diagnosis.agrees or (best and best.meant) else False
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleAudit:
+    """Where RoPE buffers are from, and what was found of each of them."""
+
+    source: Source
+    buffers: Sequence[Buffer]
+
+
+@arguments.checked
+def module(
+    source: str,
+    *,
+    config: str | None = None,
+    model: str | None = None,
+    base: float | None = None,
+    scaling: str | None = None,
+    head_dim: int | None = None,
+    rotary_dim: int | None = None,
+) -> ModuleAudit:
+    """Find RoPE buffers that were cast, be it to bfloat16 and back, or that are not what they should be.
+
+    source: a checkpoint (a folder, a .safetensors or .pt file), whose code is never executed, or a function
+    that returns a module, "file.py:function" or "package.module:function", which is called.
+    What the frequencies should be: those of a config.json or its folder, of a named model, or with this
+    base, scaling and dims; without any, of a config beside the source, and else a base is guessed.
+    Raises: UsageError, UnknownName, BadShape, BadInput.
+    """
+    return audited(source, expected(config, model, base, scaling, head_dim, rotary_dim))
+
+
+def expected(
+    config: str | None,
+    model: str | None,
+    base: float | None,
+    scaling: str | None,
+    head_dim: int | None,
+    rotary_dim: int | None,
+) -> Expected:
+    """Return what the frequencies should be. Raises: UsageError, UnknownName, BadShape, BadInput."""
+    if config is not None and model is not None:
+        raise UsageError("--model and --config both name a model; give one of them")
+    named = None if model is None else presets.named(model)
+    if config is not None:
+        named = hf_config.read(config, base)
+    given = None if scaling is None else scalings.parse(scaling)
+    result = Expected(named, base, given, head_dim, rotary_dim)
+    result.plain(None, 10000.0 if base is None else base)  # what is no setting is refused before any work
+    return result
+
+
+def audited(spec: str, expected: Expected) -> ModuleAudit:
+    """Read the buffers of a source and compare them with what is expected. Raises: BadInput."""
+    source = load(spec, expected)
+    return ModuleAudit(source, list(run(source)))
 
 
 def run(source: Source) -> Iterator[Buffer]:

@@ -6,11 +6,14 @@ more than either drifts. So their distance and the drift of each are measured to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import Format
+from ropeaudit.audits import arguments
+from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.engine.pair import Comparison, FreshRotation, PairStatistics
 from ropeaudit.errors import UsageError
@@ -18,6 +21,8 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Recipe, Resolved
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
+
+OFFSETS = (0, 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,40 @@ def names(pair: Sequence[Recipe], specs: Sequence[str]) -> tuple[str, str]:
     """Return what to call two subjects: their names, or what was typed where two files share a name."""
     first, second = (recipe.name for recipe in pair)
     return (specs[0], specs[1]) if first == second and pair[0] != pair[1] else (first, second)
+
+
+@arguments.checked
+def parity(
+    a: str,
+    b: str,
+    offsets: int | Iterable[int] = OFFSETS,
+    dtypes: Names = "bf16",
+    *,
+    changes: Mapping[str, str] | None = None,
+    cases: Case | Iterable[Case] | None = None,
+    on_progress: OnProgress = lambda share: None,
+    **case: Unpack[CaseArguments],
+) -> Iterator[Parity]:
+    """Compare the scores of two recipes, such as a trainer's and a server's, on the same q and k.
+
+    Yields one Parity per dtype and offset, in that order.
+    a, b: a recipe or a recipe file, changed in brackets as in "hf[angle=fp64]".
+    offsets, dtypes, changes, cases, on_progress, case: as in `ropeaudit.shift`.
+    Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated.
+
+    >>> [result] = parity("hf", "meta", 1000, "bf16", heads=1, seq_len=16)
+    >>> result.names, result.offset
+    (('hf', 'meta'), 1000)
+    """
+    pair, called = subjects(a, b, changes or {})
+    formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
+    return run(arguments.cases_of(cases, case), pair, called, formats, numbers, on_progress)
+
+
+def subjects(a: str, b: str, changes: Mapping[str, str]) -> tuple[tuple[Recipe, Recipe], tuple[str, str]]:
+    """Return two recipes as they were typed, and what to call them. Raises: see `subject`."""
+    pair = subject(a, changes), subject(b, changes)
+    return pair, names(pair, (a, b))
 
 
 def run(

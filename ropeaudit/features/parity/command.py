@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import click
 
-from ropeaudit.console.options import axis, changes_option, report_options, rope_options, vector_options
+from ropeaudit.console.options import (
+    QKOptions,
+    ReportOptions,
+    RopeOptions,
+    axis,
+    changes_option,
+    dtype_option,
+    qk_options,
+    report_options,
+    rope_options,
+)
+from ropeaudit.console.parameters import INTEGERS
 
 
 @click.command(
@@ -15,48 +26,43 @@ from ropeaudit.console.options import axis, changes_option, report_options, rope
 )
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@axis("--offset", "Integers added to every position.", "0,1000")
-@axis("--dtype", "Number formats of the model.", "bf16")
+@axis("--offset", INTEGERS, "Integers added to every position.", "0,1000")
+@dtype_option
 @changes_option
-@vector_options
+@qk_options
 @rope_options
 @report_options
-def parity(**options: Any) -> int:
+def parity(
+    a: str,
+    b: str,
+    offset: tuple[int, ...],
+    dtype: tuple[str, ...],
+    changes: Mapping[str, str],
+    vectors: QKOptions,
+    rope: RopeOptions,
+    output: ReportOptions,
+) -> int:
     """Compare two subjects, such as a trainer A and a server B.
 
     Both see the same q and k. Reported is how far their scores are apart, how far each is from the exact
     scores, and which of them is nearer.
     """
-    from ropeaudit.console import rows, work
+    from ropeaudit.audits.arguments import formats
+    from ropeaudit.console import delivery, settings
     from ropeaudit.features.parity import analysis
     from ropeaudit.features.parity.report import COLUMNS, parity_report
 
-    columns = rows.chosen_columns(options, COLUMNS)
-    arguments = _arguments(options)
-    named = list(zip(arguments["called"], arguments["pair"], strict=True))
-    stages = {f"{name} {fmt}": r.resolve(fmt).stages() for fmt in arguments["dtypes"] for name, r in named}
-    _, code = work.done(
-        options,
-        lambda on_progress: analysis.run(**arguments, progress=on_progress),
-        lambda results, about: parity_report(results, columns, about),
-        stages,
+    columns = output.chosen_columns(COLUMNS)
+    pair, names = analysis.subjects(a, b, changes)
+    cases = settings.cases(rope, vectors)
+    called = list(zip(names, pair, strict=True))
+    resolved = [(name, recipe.resolve(fmt)) for fmt in formats(dtype) for name, recipe in called]
+    _, code = delivery.delivered(
+        lambda on_progress: analysis.parity(
+            a, b, offset, dtype, changes=changes, cases=cases, on_progress=on_progress
+        ),
+        lambda results, metadata: parity_report(results, columns, metadata),
+        output,
+        stages={f"{name} {recipe.dtype}": recipe.stages() for name, recipe in resolved},
     )
     return code
-
-
-def _arguments(options: dict[str, Any]) -> dict[str, Any]:
-    """Turn options into the arguments of `analyses.parity.run`. Raises: UsageError, UnknownName, BadInput."""
-    from ropeaudit import recipes
-    from ropeaudit.console import settings, values, work
-    from ropeaudit.features.parity import analysis
-
-    changes = recipes.parse_changes(options["changes"])
-    specs = options["a"], options["b"]
-    first, second = (analysis.subject(spec, changes) for spec in specs)
-    return {
-        "cases": list(settings.cases(options)),
-        "pair": (first, second),
-        "called": analysis.names((first, second), specs),
-        "dtypes": work.formats(options, "bf16"),
-        "offsets": values.integers(options["offset"], "--offset") or [0, 1000],
-    }

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import click
 
 from ropeaudit.console import overwriting
-from ropeaudit.console.options import axis, changes_option, rope_options, vector_options
+from ropeaudit.console.options import (
+    QKOptions,
+    RopeOptions,
+    axis,
+    changes_option,
+    qk_options,
+    rope_options,
+)
+from ropeaudit.console.parameters import INTEGERS, NAMES, one_of
 from ropeaudit.errors import RopeAuditError
 
 if TYPE_CHECKING:
+    from ropeaudit.audits.cases import Case
     from ropeaudit.features.plot.heatmap_analysis import Heatmap
     from ropeaudit.features.plot.style import Picture
+    from ropeaudit.recipes import Resolved
 
 _KINDS = ("drift", "heatmap", "stages", "bands", "decay", "safe")
 _SUFFIXES = ("svg", "png", "pdf")  # of reports.plots.style, not loaded for --help
-_OWN = ("file", "kind", "outputs", "quiet")  # the options that are none of the case
+_OWN = ("file", "kind", "outputs", "quiet")  # the parameters that are none of the case
 
 
 @click.command(
@@ -37,50 +47,75 @@ _OWN = ("file", "kind", "outputs", "quiet")  # the options that are none of the 
 )
 @click.option(
     "--kind",
+    type=one_of("--kind", _KINDS),
     default="drift",
     metavar="KIND",
     help="drift over offset, heatmap over query and key, stages to blame, bands of frequencies, decay over "
     "distance, safe: what `limit` proved and measured.  [default: drift]",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
-@axis("--offset", "heatmap: integer added to every position.", "1000")
-@axis("--dtype", "heatmap: number format of the model.", "bf16")
-@axis("--recipe", "heatmap: number format per stage: a name or a .toml file.", "hf")
+@axis("--offset", INTEGERS, "heatmap: integer added to every position.", shown="1000")
+@axis("--dtype", NAMES, "heatmap: number format of the model.", shown="bf16")
+@axis("--recipe", NAMES, "heatmap: number format per stage: a name or a .toml file.", shown="hf")
 @changes_option
-@vector_options
+@qk_options
 @rope_options
 @overwriting.guarded
-def plot(**options: Any) -> int:
+def plot(
+    file: str | None,
+    outputs: tuple[str, ...],
+    kind: str,
+    quiet: bool,
+    offset: tuple[int, ...],
+    dtype: tuple[str, ...],
+    recipe: tuple[str, ...],
+    changes: Mapping[str, str],
+    vectors: QKOptions,
+    rope: RopeOptions,
+) -> int:
     """Draw a report of another command, FILE, or measure one case and draw it by query and key."""
     from ropeaudit import reports
-    from ropeaudit.console import output
-    from ropeaudit.errors import UnknownName, UsageError
+    from ropeaudit.audits.arguments import resolved
+    from ropeaudit.console import output, settings
+    from ropeaudit.recipes import DEFAULT
 
-    kind, names = options["kind"], [name for name in options if name not in _OWN and options[name]]
-    if kind not in _KINDS:
-        raise UnknownName("--kind", kind, _KINDS)
-    if not options["outputs"]:
-        raise UsageError(f"a picture needs a file; add -o {kind}.svg")
-    if kind == "heatmap" and options["file"]:
-        raise UsageError(
-            "--kind heatmap measures a case; leave out FILE and give --offset, --dtype, --recipe"
-        )
-    if kind != "heatmap" and (names or not options["file"]):
-        flag = f"leave out --{names[0].replace('_', '-')}" if names else "name it"
-        raise UsageError(f"--kind {kind} draws a report that another command has written; {flag}")
+    _check(kind, file, outputs)
     reports.needed("matplotlib", "a picture", "plot")
-    with output.opened(options["outputs"], _suffix) as files:
-        with _blaming(options["file"]):
+    with output.opened(outputs, _suffix) as files:
+        with _blaming(file):
             from ropeaudit.features.plot.style import encoded
 
-            picture = _plotted(kind, options)
-            contents = [encoded(picture, file.form) for file in files]
-        for file, content in zip(files, contents, strict=True):
-            file.fill([content])
-    if not options["quiet"]:
+            if kind == "heatmap" or file is None:
+                recipes = resolved(recipe or DEFAULT[:1], dtype or "bf16", changes)
+                picture = _heatmap(settings.cases(rope, vectors), recipes, offset or (1000,), quiet)
+            else:
+                from ropeaudit.features.plot.pictures import picture as of_report
+
+                picture = of_report(kind, file)
+            contents = [encoded(picture, target.form) for target in files]
+        for target, content in zip(files, contents, strict=True):
+            target.fill([content])
+    if not quiet:
         for text in (picture.title, *(f"note: {note}" for note in picture.notes)):
             output.say(text)
     return 0
+
+
+def _check(kind: str, file: str | None, outputs: tuple[str, ...]) -> None:
+    """Raise UsageError if a picture of a report is given a case, or one of a case a report."""
+    from ropeaudit.errors import UsageError
+
+    given = click.get_current_context().params
+    names = [name for name in given if name not in _OWN and given[name]]
+    if not outputs:
+        raise UsageError(f"a picture needs a file; add -o {kind}.svg")
+    if kind == "heatmap" and file:
+        raise UsageError(
+            "--kind heatmap measures a case; leave out FILE and give --offset, --dtype, --recipe"
+        )
+    if kind != "heatmap" and (names or not file):
+        flag = f"leave out --{names[0].replace('_', '-')}" if names else "name it"
+        raise UsageError(f"--kind {kind} draws a report that another command has written; {flag}")
 
 
 @contextlib.contextmanager
@@ -96,35 +131,23 @@ def _blaming(path: str | None) -> Iterator[None]:
         raise BadInput(f"{path!r} holds values that no report has: {error}") from None
 
 
-def _plotted(kind: str, options: dict[str, Any]) -> Picture:
-    if kind != "heatmap":
-        from ropeaudit.features.plot.pictures import picture
-
-        return picture(kind, options["file"])
-    from ropeaudit.features.plot.heatmap import draw
-
-    return draw(_measured(options))
-
-
-def _measured(options: dict[str, Any]) -> Heatmap:
-    """Measure the one case that the options describe. Raises: RopeAuditError."""
-    from ropeaudit import recipes
-    from ropeaudit.console import rows, settings, values, work
+def _heatmap(cases: list[Case], recipes: list[Resolved], offsets: tuple[int, ...], quiet: bool) -> Picture:
+    """Measure the one case that the options describe, and draw it. Raises: RopeAuditError."""
+    from ropeaudit.console import rows
     from ropeaudit.errors import UsageError
-    from ropeaudit.features.plot import heatmap_analysis
+    from ropeaudit.features.plot import heatmap, heatmap_analysis
 
-    offsets = values.integers(options["offset"], "--offset") or [1000]
-    resolved, cases = work.resolved(options, "bf16", recipes.DEFAULT[:1]), list(settings.cases(options))
-    count = len(offsets) * len(resolved) * len(cases)
+    count = len(offsets) * len(recipes) * len(cases)
     if count != 1:
         raise UsageError(f"--kind heatmap draws one case and these options make {count}; give one value each")
-    result, interrupted = rows.gathered(
-        lambda on_progress: [heatmap_analysis.measure(cases[0], resolved[0], offsets[0], on_progress)],
-        options["quiet"],
-    )
+
+    def measured(on_progress: Callable[[float], None]) -> list[Heatmap]:
+        return [heatmap_analysis.measure(cases[0], recipes[0], offsets[0], on_progress)]
+
+    results, interrupted = rows.gathered(measured, quiet)
     if interrupted:
         raise KeyboardInterrupt
-    return result[0]
+    return heatmap.draw(results[0])
 
 
 def _suffix(path: str) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from ropeaudit.console.options import report_options
+from ropeaudit.console.options import ReportOptions, report_options
 
 
 @click.command(
@@ -18,28 +17,28 @@ from ropeaudit.console.options import report_options
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @report_options
-def report(**options: Any) -> int:
+def report(files: tuple[str, ...], output: ReportOptions) -> int:
     """Make a page, or any other form, of reports that `ropeaudit shift` has written.
 
     FILE is a .csv, .json or .jsonl; several are merged. With -o and without -f only the finding and the
     names of the files are printed.
     """
-    from ropeaudit.console import output, rows
+    from ropeaudit.console import output as out
     from ropeaudit.features.report.report import COLUMNS, merged
     from ropeaudit.reports.numbers import printable
     from ropeaudit.runtime import run_metadata
 
-    columns = rows.chosen_columns(options, COLUMNS, "(`ropeaudit list columns` explains them)")
+    columns = output.chosen_columns(COLUMNS, "(`ropeaudit list columns` explains them)")
     chosen = click.get_current_context().get_parameter_source("form") is not ParameterSource.DEFAULT
-    with output.opened(options["outputs"]) as files:
-        built = merged(options["files"], columns, run_metadata.gather())
-        if chosen or not files:
-            output.deliver(built, files, options)
+    with out.opened(output.outputs) as targets:
+        built = merged(files, columns, run_metadata.gather())
+        if chosen or not targets:
+            out.deliver(built, targets, output)
             return 0
-        for file in files:
+        for file in targets:
             file.write(built)
     sys.stdout.write(f"{printable(built.headline)}\n")
-    for file in files if not options["quiet"] else ():
+    for file in targets if not output.quiet else ():
         size = "" if file.stream else f", {os.path.getsize(file.path) / 1e6:.2g} MB"
-        output.say(f"wrote {file.path}: {len(built.rows)} rows{size}")
+        out.say(f"wrote {file.path}: {len(built.rows)} rows{size}")
     return 0

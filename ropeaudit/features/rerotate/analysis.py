@@ -10,21 +10,23 @@ Letters: g key-value heads, s positions, d head_dim, p pairs. Positions in token
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.audits import arguments
+from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.engine import plan
 from ropeaudit.engine.kernel import Side
 from ropeaudit.engine.pair import Comparison, FreshRotation, PairStatistics
 from ropeaudit.errors import UsageError
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.recipes import Resolved
+from ropeaudit.recipes import DEFAULT, Resolved
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
@@ -32,6 +34,7 @@ from ropeaudit.runtime import run_metadata
 from ropeaudit.runtime.threads import mapping
 from ropeaudit.subjects.emulated import Emulated
 
+STEPS, BY = (1, 16, 64, 256), -16
 MOST_STEPS = 100_000
 
 
@@ -68,6 +71,32 @@ def check(cases: Sequence[Case], steps: Sequence[int], by: int) -> None:
                 f"--steps {count} is not a number from 0 to {MOST_STEPS}; try --steps 1,16,64,256"
             )
     fits(max(case.check([max(steps) * abs(by)]) for case in cases))
+
+
+@arguments.checked
+def rerotate(
+    steps: int | Iterable[int] = STEPS,
+    by: int = BY,
+    dtypes: Names = "bf16",
+    recipes: Names = DEFAULT,
+    *,
+    changes: Mapping[str, str] | None = None,
+    cases: Case | Iterable[Case] | None = None,
+    on_progress: OnProgress = lambda share: None,
+    **case: Unpack[CaseArguments],
+) -> Iterator[Rerotated]:
+    """Rotate stored keys again and again, and measure how far their scores drift.
+
+    Yields one Rerotated per recipe, dtype and number of steps, in that order.
+    steps: how many times keys are rotated. by: tokens of one step; negative ones move keys to the start.
+    dtypes, recipes, changes, cases, on_progress, case: as in `ropeaudit.shift`.
+    Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated.
+
+    >>> [result.steps for result in rerotate([4, 1], recipes="hf", heads=1, seq_len=16)]
+    [1, 4]
+    """
+    resolved = arguments.resolved(recipes, dtypes, changes)
+    return run(arguments.cases_of(cases, case), resolved, arguments.numbers(steps), by, on_progress)
 
 
 def run(

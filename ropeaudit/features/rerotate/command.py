@@ -2,42 +2,70 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import click
 
-from ropeaudit.console.options import axis, changes_option, report_options, rope_options, vector_options
+from ropeaudit.console.options import (
+    QKOptions,
+    ReportOptions,
+    RopeOptions,
+    axis,
+    changes_option,
+    dtype_option,
+    qk_options,
+    recipe_option,
+    report_options,
+    rope_options,
+)
+from ropeaudit.console.parameters import INTEGER, INTEGERS
 
 
 @click.command(
     epilog="Keys start where they never go below position 0. Exit code: 0 done, 2 bad usage or input."
 )
-@axis("--steps", "How many times keys are rotated.", "1,16,64,256")
-@click.option("--by", metavar="N", help="Tokens of one step, such as --by -16.  [default: -16]")
-@axis("--dtype", "Number formats of the model.", "bf16")
-@axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "hf,uniform")
+@axis("--steps", INTEGERS, "How many times keys are rotated.", "1,16,64,256")
+@click.option(
+    "--by",
+    type=INTEGER,
+    default=-16,
+    metavar="N",
+    help="Tokens of one step, such as --by -16.  [default: -16]",
+)
+@dtype_option
+@recipe_option
 @changes_option
-@vector_options
+@qk_options
 @rope_options
 @report_options
-def rerotate(**options: Any) -> int:
+def rerotate(
+    steps: tuple[int, ...],
+    by: int,
+    dtype: tuple[str, ...],
+    recipe: tuple[str, ...],
+    changes: Mapping[str, str],
+    vectors: QKOptions,
+    rope: RopeOptions,
+    output: ReportOptions,
+) -> int:
     """Rotate stored keys again and again, and report how far their scores drift.
 
     That is what shifting a KV cache does (K-shift in llama.cpp, position-independent reuse): every step
     starts from rounded keys. Queries are fresh.
     """
-    from ropeaudit.console import rows, settings, values, work
+    from ropeaudit.audits.arguments import resolved
+    from ropeaudit.console import delivery, settings
     from ropeaudit.features.rerotate import analysis
     from ropeaudit.features.rerotate.report import COLUMNS, rerotate_report
 
-    columns = rows.chosen_columns(options, COLUMNS)
-    cases, recipes = list(settings.cases(options)), work.resolved(options, "bf16")
-    steps = values.integers(options["steps"], "--steps") or [1, 16, 64, 256]
-    by = -16 if options["by"] is None else values.integer(options["by"], "--by")
-    _, code = work.done(
-        options,
-        lambda on_progress: analysis.run(cases, recipes, steps, by, on_progress),
-        lambda results, about: rerotate_report(results, columns, about),
-        work.stages(recipes),
+    columns = output.chosen_columns(COLUMNS)
+    cases = settings.cases(rope, vectors)
+    _, code = delivery.delivered(
+        lambda on_progress: analysis.rerotate(
+            steps, by, dtype, recipe, changes=changes, cases=cases, on_progress=on_progress
+        ),
+        lambda results, metadata: rerotate_report(results, columns, metadata),
+        output,
+        stages=delivery.stages(resolved(recipe, dtype, changes)),
     )
     return code

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ropeaudit.console import gates, output
 from ropeaudit.console.gates import Gate
+from ropeaudit.console.options import ReportOptions
 from ropeaudit.errors import BadInput
 
 if TYPE_CHECKING:
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Baseline:
-    """The rows of an earlier report; `pairs` holds the comparison once there is something to compare."""
+    """The rows of an earlier report; `pairs` holds the comparison once there is something to compare.
+
+    announced: whether the finding goes to stderr, for forms without sentences.
+    """
 
     path: str
     rows: Sequence[Row]
-    options: dict[str, Any]
+    announced: bool
     pairs: Sequence[Pair] = field(default_factory=list)
     nothing: BadInput | None = None
 
@@ -41,7 +45,7 @@ class Baseline:
         changes = diff_report(result, None, {})
         changes = replace(changes, metadata={}, headline=f"Since {self.path}: {changes.headline}")
         self.pairs = result.pairs
-        if self.options["form"] not in ("table", "markdown") and not self.options["quiet"]:
+        if self.announced:
             output.say(changes.headline)
         return replace(report, further={**report.further, "changes": changes})
 
@@ -54,10 +58,10 @@ class Baseline:
         return gates.broken_since(conditions, self.pairs)
 
 
-def opened(options: dict[str, Any]) -> Baseline | None:
+def opened(path: str | None, options: ReportOptions) -> Baseline | None:
     """Read the file of --baseline, before anything is measured; None without one. Raises: BadInput."""
-    if options["baseline"] is None:
+    if path is None:
         return None
     from ropeaudit.reports.reading import read
 
-    return Baseline(options["baseline"], read(options["baseline"]), options)
+    return Baseline(path, read(path), options.form not in ("table", "markdown") and not options.quiet)

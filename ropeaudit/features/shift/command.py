@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropeaudit.console.options import axis, changes_option, report_options, rope_options, vector_options
-from ropeaudit.features.shift.sweeping import sweep_options
+from ropeaudit.console.options import (
+    QKOptions,
+    ReportOptions,
+    RopeOptions,
+    axis,
+    changes_option,
+    length_option,
+    no_header_option,
+    qk_options,
+    report_options,
+    rope_options,
+)
+from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, SHARE, TEXT
+from ropeaudit.errors import UsageError
+from ropeaudit.features.shift.sweeping import SweepOptions, sweep_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ropeaudit.audits.audit import Audit
-    from ropeaudit.audits.cases import Case
+    from ropeaudit.audits.records import Record
+    from ropeaudit.audits.sweep import Sweep
+    from ropeaudit.audits.sweep_run import SweepRun
+    from ropeaudit.features.shift.baselines import Baseline
+    from ropeaudit.reports import Report
 
 
 @click.command(
@@ -24,13 +40,20 @@ if TYPE_CHECKING:
 )
 @axis(
     "--offset",
+    INTEGERS,
     "Integers added to every position.",
-    "0,1000; for --impl those that positions break at, up to the model's maximum or 128k",
+    shown="0,1000; for --impl those that positions break at, up to the model's maximum or 128k",
 )
-@axis("--dtype", "Number formats of the model.", "fp64,fp32,fp16,bf16")
-@axis("--recipe", "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.", "hf,uniform")
+@axis("--dtype", NAMES, "Number formats of the model.", "fp64,fp32,fp16,bf16")
+@axis(
+    "--recipe",
+    NAMES,
+    "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.",
+    shown="hf,uniform",
+)
 @axis(
     "--impl",
+    NAMES,
     "Real code, called as it is, instead of recipes or beside them: a name (`ropeaudit list impls`), "
     "mypkg.rope:apply_rope or path/to/file.py:apply_rope.",
 )
@@ -47,26 +70,17 @@ if TYPE_CHECKING:
 )
 @changes_option
 @click.option("--accumulate", metavar="FORMAT", help="Accumulator of q·k; short for --set accumulate=FORMAT.")
-@vector_options
+@qk_options
 @click.option(
     "--sample",
+    type=INTEGER,
     metavar="N",
     help="Form only N scores, drawn at random by --seed: for sequences up to millions of tokens.",
 )
 @rope_options
-@click.option(
-    "--mrope",
-    multiple=True,
-    metavar="T,H,W",
-    help="Pairs per position axis; T,H,W:interleaved as in Qwen3-VL.",
-)
-@axis("--axis", "Position axes that are shifted: all, t, h, w, or some, such as hw.", "all")
-@click.option(
-    "--length",
-    metavar="WHICH",
-    help="Frequencies that depend on the length: unshifted keeps them, shifted lets the offset change them.  "
-    "[default: unshifted]",
-)
+@axis("--mrope", TEXT, "Pairs per position axis; T,H,W:interleaved as in Qwen3-VL.", metavar="T,H,W")
+@axis("--axis", NAMES, "Position axes that are shifted: all, t, h, w, or some, such as hw.", shown="all")
+@length_option
 @click.option("--attention", is_flag=True, help="Measure the rows after softmax too: what drift moves there.")
 @click.option(
     "--softmax",
@@ -74,12 +88,15 @@ if TYPE_CHECKING:
     help="Arithmetic of --attention's softmax: fp64, or recipe for that of the recipe.  [default: fp64]",
 )
 @click.option(
-    "--anchor", metavar="N", help="Offset that attention_d compares with (AnchorAttention).  [default: 16]"
+    "--anchor",
+    type=INTEGER,
+    metavar="N",
+    help="Offset that attention_d compares with (AnchorAttention).  [default: 16]",
 )
 @report_options
 @click.option("--curve", is_flag=True, help="Draw drift over the offset beneath the table.")
 @sweep_options
-@click.option("--no-header", is_flag=True, help="Rows alone, for csv and table.")
+@no_header_option
 @click.option(
     "--fail-if",
     "gates",
@@ -90,109 +107,138 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--tolerance",
+    type=SHARE,
+    default=0.01,
     metavar="X",
     help="Largest drift_relative that is good enough, such as 0.01 or 1%.  [default: 1%]",
 )
 @click.option("--baseline", metavar="FILE", help="Compare with an earlier report, as `ropeaudit diff` does.")
-def shift(**options: Any) -> int:
+def shift(
+    offset: tuple[int, ...],
+    dtype: tuple[str, ...],
+    recipe: tuple[str, ...],
+    impl: tuple[str, ...],
+    order: str | None,
+    backend: str,
+    device: str | None,
+    changes: Mapping[str, str],
+    accumulate: str | None,
+    vectors: QKOptions,
+    sample: int | None,
+    rope: RopeOptions,
+    mrope: tuple[str, ...],
+    axis: tuple[str, ...],
+    length: str | None,
+    attention: bool,
+    softmax: str | None,
+    anchor: int | None,
+    output: ReportOptions,
+    curve: bool,
+    sweeping: SweepOptions,
+    no_header: bool,
+    gates: tuple[str, ...],
+    tolerance: float,
+    baseline: str | None,
+) -> int:
     """Shift all positions and report how far the attention scores drift.
 
     Scores are computed with every dtype and recipe and compared with exact ones, which depend on
     distances alone.
     """
     from ropeaudit.audits import records
-    from ropeaudit.console import gates, output, rows, work
-    from ropeaudit.errors import UsageError
-    from ropeaudit.features.shift import baselines, sweeping
-    from ropeaudit.reports.drift import drift_report, plotted
+    from ropeaudit.console import delivery, settings
+    from ropeaudit.console import gates as conditions
+    from ropeaudit.features.shift import analysis, baselines
+    from ropeaudit.features.shift import sweeping as sweeps
 
-    columns = rows.chosen_columns(options, records.COLUMNS, "(`ropeaudit list columns` explains them)")
-    if options["no_header"] and options["form"] not in ("csv", "table"):
-        raise UsageError(f"--no-header goes with csv and table; {options['form']} has no header")
-    if options["curve"] and options["form"] != "table":
-        raise UsageError(f"--curve goes with the table; leave it out or leave out -f {options['form']}")
-    baseline = baselines.opened(options)
-    conditions = [gates.parse(text, relative=baseline is not None) for text in options["gates"]]
-    audit = _audit(options)
-    sweep, jobs = sweeping.planned(audit, options)
-    if options["dry_run"]:
-        return sweeping.show_plan(sweep, options)
-    with output.opened(options["outputs"]) as files, sweeping.stored(sweep, options) as stored:
-        run = sweeping.Run(sweep, jobs, options, stored)
-        _, interrupted = rows.gathered(run.rows, options["quiet"], len(sweep.cells) - run.before)
+    columns = output.chosen_columns(records.COLUMNS, "(`ropeaudit list columns` explains them)")
+    output.check_header(no_header)
+    if curve and output.form != "table":
+        raise UsageError(f"--curve goes with the table; leave it out or leave out -f {output.form}")
+    earlier = baselines.opened(baseline, output)
+    requested = [conditions.parse(text, relative=earlier is not None) for text in gates]
+    cases = settings.cases(rope, vectors, mrope=mrope, axis=axis, length=length, sample=sample)
+    audit = analysis.audit_of(
+        cases,
+        offset or analysis.usual_offsets(cases, bool(impl)),
+        dtype,
+        recipe or None,
+        implementations=impl,
+        changes=_with_accumulator(changes, accumulate),
+        backend=backend,
+        device=device,
+        order=order,
+        attention=attention,
+        softmax=softmax,
+        anchor=anchor,
+        tolerance=tolerance,
+    )
+    sweep = sweeps.planned(audit, sweeping, output.outputs)
+    if sweeping.dry_run:
+        return sweeps.show_plan(sweep, sweeping.resume, output)
+    presentation = _Presentation(columns, not no_header, length != "shifted", curve, earlier)
+    results, code = _measured(sweep, sweeping, output, presentation)
+    if code:
+        return code
+    return delivery.judged(earlier.broken(requested) if earlier else conditions.broken(requested, results))
+
+
+@dataclass(frozen=True, slots=True)
+class _Presentation:
+    """How the report of an audit looks. columns: all of them where there are none."""
+
+    columns: list[str]
+    header: bool
+    frozen: bool
+    curve: bool
+    baseline: Baseline | None
+
+    def report(self, run: SweepRun, metadata: Mapping[str, Any]) -> Report:
+        """Return the report of what a run has measured so far."""
+        from ropeaudit.reports.drift import drift_report
+
+        findings = run.findings()
+        metadata = {**metadata, "stages": run.sweep.audit.stages()}
+        if findings:
+            metadata["findings"] = findings
+        report = drift_report(run.results(), self.columns, metadata, self.header, self.frozen, findings)
+        return self.baseline.beside(report) if self.baseline else report
+
+
+def _measured(
+    sweep: Sweep, sweeping: SweepOptions, options: ReportOptions, presentation: _Presentation
+) -> tuple[list[Record], int]:
+    """Measure and deliver the report, rows stored on the way; return them and the exit code so far."""
+    from ropeaudit.console import delivery, output, rows
+    from ropeaudit.features.shift import sweeping as sweeps
+    from ropeaudit.reports.drift import plotted
+
+    with (
+        output.opened(options.outputs) as files,
+        sweeps.stored(sweep, sweeping.resume, options.outputs) as store,
+    ):
+        run = sweeps.run(sweep, sweeping, store, options.quiet)
+        _, interrupted = rows.gathered(run.rows, options.quiet, len(sweep.cells) - run.before)
         results = run.results()
-        about = output.metadata(options) | {"stages": audit.stages()}
         if results or not interrupted:
-            frozen = options["length"] != "shifted"
-            message = run.findings()
-            about |= {"findings": message} if message else {}
-            report = drift_report(results, columns, about, not options["no_header"], frozen, message)
-            report = baseline.beside(report) if baseline else report
-            draw = functools.partial(plotted, results if options["curve"] else ())
-            with sweeping.stored_rows_named(stored):
+            report = presentation.report(run, output.metadata(options))
+            draw = functools.partial(plotted, results if presentation.curve else ())
+            with sweeps.stored_rows_named(store):
                 output.write_plotted(report, draw, output.replaceable(files, interrupted))
-            if stored and (not interrupted or sweeping.stand_in_report(stored, files, columns, results)):
-                stored.remove()
+            columns = presentation.columns
+            if store and (not interrupted or sweeps.stand_in_report(store, files, columns, results)):
+                store.remove()
             output.deliver_plotted(report, draw, (), options)
-        more = sweeping.how_to_go_on(stored)
+        more = sweeps.how_to_go_on(store)
     if interrupted:
         output.say_interrupted(f"{len(results)} rows", files, more)
-        return 130
-    broken = baseline.broken(conditions) if baseline else gates.broken(conditions, results)
-    return work.judged(broken)
+    return results, delivery.INTERRUPTED if interrupted else delivery.DONE
 
 
-def _audit(options: dict[str, Any]) -> Audit:
-    """Turn options into a checked audit."""
-    from ropeaudit import recipes
-    from ropeaudit.audits.audit import DTYPES, Audit
-    from ropeaudit.console import settings, values
-    from ropeaudit.engine.plan import AttentionOptions
-    from ropeaudit.errors import UsageError
-
-    changes = recipes.parse_changes(options["changes"])
-    if options["accumulate"] is not None:
-        if not options["accumulate"].strip():
-            raise UsageError("--accumulate '' is no number format; try --accumulate fp32")
-        changes["accumulate"] = options["accumulate"]
-    anchor = None if options["anchor"] is None else values.integer(options["anchor"], "--anchor")
-    called = values.names(options["impl"], "--impl")
-    cases = list(settings.cases(options))
-    return Audit(
-        cases=cases,
-        recipes=values.names(options["recipe"], "--recipe") or ([] if called else recipes.DEFAULT),
-        implementations=called,
-        backend=options["backend"],
-        device=options["device"],
-        order=options["order"],
-        dtypes=values.names(options["dtype"], "--dtype") or DTYPES,
-        offsets=values.integers(options["offset"], "--offset") or _offsets(cases, bool(called)),
-        changes=changes,
-        attention=AttentionOptions.requested(options["attention"], options["softmax"], anchor),
-        **_tolerance(options["tolerance"]),
-    )
-
-
-def _offsets(cases: Sequence[Case], called: bool) -> Sequence[int]:
-    """Return the offsets where none is given: for code those that positions break at, up to the maximum."""
-    from ropeaudit.audits.straddling import straddling
-
-    if not called:
-        return [0, 1000]
-    return straddling(
-        min(case.maximum or 2**17 for case in cases), max(case.seq_len or 256 for case in cases)
-    )
-
-
-def _tolerance(typed: str | None) -> dict[str, float]:
-    """Read a share: 0.01 or 1%. Raises: UsageError."""
-    from ropeaudit.console import values
-    from ropeaudit.errors import UsageError
-
-    if typed is None:
-        return {}
-    number = typed.strip().removesuffix("%")
-    share = values.number(number or typed, "--tolerance", "1%")
-    if share < 0:
-        raise UsageError(f"--tolerance {typed!r} is not a share from 0 up; try --tolerance 1%")
-    return {"tolerance": share / 100 if number != typed.strip() else share}
+def _with_accumulator(changes: Mapping[str, str], accumulate: str | None) -> dict[str, str]:
+    """Return the changes of stages, --accumulate among them. Raises: UsageError."""
+    if accumulate is None:
+        return dict(changes)
+    if not accumulate.strip():
+        raise UsageError("--accumulate '' is no number format; try --accumulate fp32")
+    return {**changes, "accumulate": accumulate}

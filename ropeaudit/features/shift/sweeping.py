@@ -1,155 +1,116 @@
-"""How `shift` runs: planned, in tasks, on one process or several, with rows kept in a file as they finish."""
+"""How `shift` runs on the command line: its options, the plan, and the file that rows are stored in."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
+
+from ropeaudit.console import values
+from ropeaudit.console.options import ReportOptions, filled_by, grouped
+from ropeaudit.console.parameters import SHARD, Parsed
+from ropeaudit.errors import UsageError
 
 if TYPE_CHECKING:
     from ropeaudit.audits.audit import Audit
     from ropeaudit.audits.records import Record
     from ropeaudit.audits.sweep import Sweep, Task
+    from ropeaudit.audits.sweep_run import SweepRun
     from ropeaudit.console.output_files import OutputFile
     from ropeaudit.console.sweep_file import SweepFile
 
 _LONG = 3600.0  # seconds
-F = TypeVar("F", bound=Callable[..., Any])
 
 
-def sweep_options(function: F) -> F:
-    """--resume, --jobs, --scheduler, --shard and --dry-run; this file reads them."""
-    for option in reversed(
-        (
-            click.option(
-                "--resume",
-                is_flag=True,
-                help="Measure only what is not in the first -o file, or in FILE.part, where a run keeps "
-                "its rows until it is over.",
-            ),
-            click.option("--jobs", metavar="N", help="Processes that measure side by side.  [default: 1]"),
-            click.option(
-                "--scheduler", metavar="ADDRESS", help="A Dask scheduler, tcp://HOST:PORT; local starts one."
-            ),
-            click.option("--shard", metavar="K/N", help="Measure part K of N alone; see `ropeaudit merge`."),
-            click.option("--dry-run", is_flag=True, help="Show what would be measured, and measure nothing."),
-        )
-    ):
-        function = option(function)
-    return function
-
-
-def planned(audit: Audit, options: dict[str, Any]) -> tuple[Sweep, int]:
-    """Return the cells to measure, and how many processes do so. Raises: UsageError."""
-    from ropeaudit.audits.sweep import Sweep
-    from ropeaudit.console import output_files, values
-    from ropeaudit.errors import UsageError
-
-    jobs = 1 if options["jobs"] is None else values.integer(options["jobs"], "--jobs")
+def _jobs(text: str, flag: str) -> int:
+    jobs = values.integer(text, flag)
     if not 1 <= jobs <= 1024:
-        raise UsageError(f"--jobs {jobs} is not from 1 to 1024; try --jobs 2")
-    if options["resume"] and output_files.first_file(options["outputs"]) is None:
+        raise UsageError(f"{flag} {jobs} is not from 1 to 1024; try {flag} 2")
+    return jobs
+
+
+def _scheduler(address: str, flag: str) -> str:
+    if address != "local" and "://" not in address:
+        raise UsageError(f"{flag} {address!r} is no address; try tcp://127.0.0.1:8786, or local")
+    return address
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """How the cells of an audit are shared out, and whether an earlier run goes on."""
+
+    resume: bool = filled_by(
+        click.option(
+            "--resume",
+            is_flag=True,
+            help="Measure only what is not in the first -o file, or in FILE.part, where a run keeps "
+            "its rows until it is over.",
+        )
+    )
+    jobs: int = filled_by(
+        click.option(
+            "--jobs",
+            type=Parsed("jobs", _jobs),
+            default=1,
+            metavar="N",
+            help="Processes that measure side by side.  [default: 1]",
+        )
+    )
+    scheduler: str | None = filled_by(
+        click.option(
+            "--scheduler",
+            type=Parsed("address", _scheduler),
+            metavar="ADDRESS",
+            help="A Dask scheduler, tcp://HOST:PORT; local starts one.",
+        )
+    )
+    shard: tuple[int, int] = filled_by(
+        click.option(
+            "--shard",
+            type=SHARD,
+            default=(1, 1),
+            metavar="K/N",
+            help="Measure part K of N alone; see `ropeaudit merge`.",
+        )
+    )
+    dry_run: bool = filled_by(
+        click.option("--dry-run", is_flag=True, help="Show what would be measured, and measure nothing.")
+    )
+
+
+sweep_options = grouped(SweepOptions, "sweeping")
+
+
+def planned(audit: Audit, options: SweepOptions, outputs: Sequence[str]) -> Sweep:
+    """Return the cells to measure. Raises: UsageError."""
+    from ropeaudit.audits.sweep import Sweep
+    from ropeaudit.console import output_files
+
+    if options.resume and output_files.first_file(outputs) is None:
         raise UsageError("--resume needs the file to go on with; add -o sweep.jsonl")
-    if (address := options["scheduler"]) is not None and address != "local" and "://" not in address:
-        raise UsageError(f"--scheduler {address!r} is no address; try tcp://127.0.0.1:8786, or local")
-    here = jobs if address in (None, "local") else 1
-    return Sweep(audit, _shard(options["shard"]), here), jobs
+    here = options.jobs if options.scheduler in (None, "local") else 1
+    return Sweep(audit, options.shard, here)
 
 
-def _shard(text: str | None) -> tuple[int, int]:
-    from ropeaudit.errors import UsageError
+def run(sweep: Sweep, options: SweepOptions, store: SweepFile | None, quiet: bool) -> SweepRun:
+    """Return a run that stores its rows in a file, warns before hours of work, and tells its notes."""
+    from ropeaudit.audits.sweep_run import SweepRun
+    from ropeaudit.console import output
 
-    if text is None:
-        return 1, 1
-    match = re.fullmatch(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", text)
-    if not match:
-        raise UsageError(f"--shard {text!r} is not K/N; try --shard 1/16")
-    return int(match[1]), int(match[2])
+    def on_note(text: str) -> None:
+        output.say(f"note: {text}")
 
-
-class Run:
-    """One run of a sweep. done: cell -> row, those of earlier runs included."""
-
-    def __init__(self, sweep: Sweep, jobs: int, options: dict[str, Any], file: SweepFile | None) -> None:
-        """Take the rows that are there."""
-        self.sweep, self.jobs, self.options, self.file = sweep, jobs, options, file
-        self.done: dict[int, Record] = sweep.placed(file.rows)[0] if file else {}
-        self.before = len(self.done)
-        self.reported: dict[int, list[tuple[str, ...]]] = {}  # first cell of a unit -> findings of its worker
-
-    def rows(self, progress: Callable[[float], None]) -> Iterator[Record]:
-        """Measure what is left; yield each row once it is kept."""
-        apart = self.jobs > 1 or self.options["scheduler"] is not None
-        tasks = self.sweep.tasks(self.done, whole=self.file is None and not apart)
-        if not self.options["quiet"]:
-            forewarn(tasks)
-        for cell, row in (self._apart if apart else self._here)(tasks, progress):
-            self._keep(cell, row)
-            yield row
-
-    def results(self) -> list[Record]:
-        """Return all rows that are done, in the planned order."""
-        return [self.done[cell] for cell in sorted(self.done)]
-
-    def findings(self) -> list[str]:
-        """Return what was found out about the code that was called; the order is not that of finishing."""
-        return self.sweep.audit.findings(self.reported[cell] for cell in sorted(self.reported))
-
-    def _keep(self, cell: int, row: Record) -> None:
-        from ropeaudit.errors import BadInput
-
-        if row.identity() != self.sweep.cells[cell].identity:
-            raise BadInput(
-                f"a worker did {row.subject} {row.dtype} with version {row.version}, other than planned; "
-                "it must have this version of ropeaudit and see the same files"
-            )
-        if self.file is not None:
-            self.file.append(row)
-        self.done[cell] = row
-
-    def _tell(self, text: str) -> None:
-        from ropeaudit.console import output
-
-        if not self.options["quiet"]:
-            output.say(f"note: {text}")
-
-    def _here(self, tasks: list[Task], progress: Callable[[float], None]) -> Iterator[tuple[int, Record]]:
-        from ropeaudit.audits import sweep
-        from ropeaudit.runtime import run_metadata
-
-        whole = sum(task.seconds for task in tasks)
-        yield from sweep.measured(
-            self.sweep.audit, tasks, run_metadata.threads(), lambda seconds: progress(seconds / whole)
-        )
-
-    def _apart(self, tasks: list[Task], progress: Callable[[float], None]) -> Iterator[tuple[int, Record]]:
-        from ropeaudit.audits import dask_cluster, sweep, workers
-
-        units = sweep.units(tasks, self.jobs)
-        ready, whole = 0.0, sum(task.seconds for task in tasks)
-
-        def listen() -> None:
-            progress(ready / whole)
-
-        address, audit = self.options["scheduler"], self.sweep.audit
-        finished = (
-            dask_cluster.on_dask(audit, units, address, self.jobs, listen, self._tell)
-            if address is not None
-            else workers.processes(audit, units, self.jobs, listen)
-        )
-        with contextlib.closing(finished):  # type: ignore[type-var]
-            for unit, result in finished:
-                yield from workers.home(unit, result)
-                if isinstance(result, workers.Result):
-                    self.reported[unit[0].cells[0]] = result.findings
-                ready += sum(task.seconds for task in unit)
+    jobs, scheduler = options.jobs, options.scheduler
+    if quiet:
+        return SweepRun(sweep, jobs, scheduler, store)
+    return SweepRun(sweep, jobs, scheduler, store, forewarn, on_note)
 
 
-def forewarn(tasks: list[Task]) -> None:
+def forewarn(tasks: Sequence[Task]) -> None:
     """Say before hours of work about how many they are, and how they become fewer."""
     from ropeaudit.console import output, progress
     from ropeaudit.runtime import run_metadata
@@ -166,26 +127,26 @@ def forewarn(tasks: list[Task]) -> None:
 
 
 @contextlib.contextmanager
-def stored(sweep: Sweep, options: dict[str, Any]) -> Iterator[SweepFile | None]:
+def stored(sweep: Sweep, resume: bool, outputs: Sequence[str]) -> Iterator[SweepFile | None]:
     """Open the file beside the first -o where rows are kept as they finish; None without a file.
 
     Raises: BadOutput; BadInput if it holds rows of another sweep.
     """
     from ropeaudit.console import output_files
 
-    name = output_files.first_file(options["outputs"])
+    name = output_files.first_file(outputs)
     if name is None:
         yield None
         return
     from ropeaudit.console import sweep_file
 
-    if not options["resume"]:
+    if not resume:
         _refuse_other_shard(sweep, name)
 
     def check(path: str, rows: list[Record]) -> None:
         sweep_file.refuse_foreign(path, sweep.placed(rows)[1])
 
-    file = sweep_file.SweepFile(name, options["resume"], check)
+    file = sweep_file.SweepFile(name, resume, check)
     try:
         yield file
     finally:
@@ -249,15 +210,15 @@ def how_to_go_on(file: SweepFile | None) -> str:
     return f"{where}; the same command with --resume goes on"
 
 
-def show_plan(sweep: Sweep, options: dict[str, Any]) -> int:
+def show_plan(sweep: Sweep, resume: bool, options: ReportOptions) -> int:
     """Print what would be measured; no file is written, and NAME.part is only read."""
     from ropeaudit.console import output, output_files, sweep_file
     from ropeaudit.features.shift.plan_report import plan_report
     from ropeaudit.runtime import run_metadata
 
     done: dict[int, Record] = {}
-    if options["resume"]:
-        name = str(output_files.first_file(options["outputs"]))
+    if resume:
+        name = str(output_files.first_file(options.outputs))
         done, foreign = sweep.placed(sweep_file.peek(name))
         sweep_file.refuse_foreign(name, foreign)
     left = [cell for number, cell in enumerate(sweep.cells) if number not in done]
@@ -265,5 +226,5 @@ def show_plan(sweep: Sweep, options: dict[str, Any]) -> int:
     scores = sum(cell.scores for cell in left)
     identities = [cell.identity for cell in sweep.cells]
     report = plan_report(identities, scores, seconds, len(done), run_metadata.gather())
-    output.print_report(report, options["form"], options["color"])
+    output.print_report(report, options)
     return 0

@@ -6,8 +6,9 @@ Letters: h heads, s positions, d head_dim.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Unpack
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from ropeaudit import bounds
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.audits import arguments
+from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.cases import Case
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.features.trace.compare import COMPARED, LIKE, Likeness, Stage, nearest
@@ -22,6 +25,7 @@ from ropeaudit.features.trace.known_recipes import Observed, known_recipes, like
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.rope.setting import LARGEST_BASE, Layout, RopeSetting
 from ropeaudit.runtime import run_metadata
+from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling.implementation import Called, Implementation, one_line
 from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.emulated import Emulated
@@ -59,6 +63,35 @@ class Traced:
     def nearest(self) -> list[Likeness]:
         """Return the recipes that none is nearer than."""
         return nearest(self.likely)
+
+
+@arguments.checked
+def trace(
+    implementations: Names | Sequence[Implementation],
+    dtypes: Names = "bf16",
+    offsets: int | Iterable[int] = OFFSETS,
+    *,
+    order: str | None = None,
+    cases: Case | Iterable[Case] | None = None,
+    on_progress: OnProgress = lambda share: None,
+    **case: Unpack[CaseArguments],
+) -> Iterator[Traced]:
+    """Trace implementations: their dtypes by stage, and the recipe that each behaves like.
+
+    Yields one Traced per implementation and dtype, in that order.
+    implementations: as `called` takes them, or what it returns. offsets: of the error profile.
+    dtypes, order, cases, on_progress, case: as in `ropeaudit.shift`; of q and k, seed alone is looked at.
+    Raises: UsageError, UnknownName, MissingPackage, BadShape, BadInput.
+    """
+    code = called(implementations, order)
+    formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
+    return run(arguments.cases_of(cases, case), code, formats, numbers, on_progress)
+
+
+def called(implementations: Names | Sequence[Implementation], order: str | None) -> list[Implementation]:
+    """Return code to call, by names of `ropeaudit list impls` or as module:name. Raises: see `trace`."""
+    given = [implementations] if isinstance(implementations, str) else implementations
+    return [factories.implementation(one, order) if isinstance(one, str) else one for one in given]
 
 
 def run(

@@ -1,0 +1,99 @@
+"""Arguments of the public functions, as users give them: names, one or several; cases by their fields."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import ParamSpec, TypedDict, TypeVar
+
+from ropeaudit import recipes
+from ropeaudit.arithmetic.formats import Format, parse
+from ropeaudit.audits.cases import Case, Length
+from ropeaudit.errors import UnknownName
+from ropeaudit.inputs.masks import Mask
+from ropeaudit.recipes import Resolved
+from ropeaudit.rope.setting import Layout
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Names = str | Iterable[str]
+OnProgress = Callable[[float], None]
+_KEYWORDS = 0x08  # of code.co_flags: the function has a ** parameter
+
+
+class RopeArguments(TypedDict, total=False):
+    """The fields of `Case` that choose a RoPE setting."""
+
+    model: str | None
+    config: str | None
+    layer: str
+    head_dim: int | None
+    rotary_dim: int | None
+    base: float | None
+    scaling: str | None
+    clip: float | None
+    layout: Layout | None
+    scale: float | None
+    mrope: str | None
+    axis: str
+    length: Length
+
+
+class CaseArguments(RopeArguments, total=False):
+    """The fields of `Case`: a RoPE setting, and q and k."""
+
+    qk: str
+    heads: int | None
+    kv_heads: int | None
+    seq_len: int | None
+    seed: int | None
+    mask: Mask
+    sample: int | None
+
+
+def checked(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a function refuse an argument that it does not have, with a message that names the nearest."""
+    code = function.__code__
+    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    known = [*named, *(CaseArguments.__annotations__ if code.co_flags & _KEYWORDS else ())]
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        for name in kwargs:
+            if name not in known:
+                raise UnknownName(f"argument of {code.co_name}", name, known)
+        return function(*args, **kwargs)
+
+    return called
+
+
+def cases_of(cases: Case | Iterable[Case] | None, fields: CaseArguments | RopeArguments) -> list[Case]:
+    """Return the cases of a call: those given, changed by `fields`, or the one that `fields` describe."""
+    if cases is None:
+        return [Case(**fields)]
+    return [replace(case, **fields) for case in ([cases] if isinstance(cases, Case) else cases)]
+
+
+def listed(names: Names) -> list[str]:
+    """Return one name or several as a list, each once."""
+    return [names] if isinstance(names, str) else list(dict.fromkeys(names))
+
+
+def numbers(values: int | Iterable[int]) -> list[int]:
+    """Return one whole number or several as a list, each once; what is none is left for checks to name."""
+    return list(dict.fromkeys(values)) if isinstance(values, Iterable) else [values]
+
+
+def formats(dtypes: Names) -> list[Format]:
+    """Return number formats by their names, each once. Raises: UnknownName."""
+    return list(dict.fromkeys(parse(name) for name in listed(dtypes)))
+
+
+def resolved(names: Names, dtypes: Names, changes: Mapping[str, str] | None = None) -> list[Resolved]:
+    """Return every recipe, changed, in every dtype, recipe by recipe.
+
+    Raises: UsageError, UnknownName, BadInput, NotEmulated.
+    """
+    chosen = [recipes.load(name).changed(changes or {}) for name in listed(names)]
+    return [recipe.resolve(fmt) for recipe in chosen for fmt in formats(dtypes)]

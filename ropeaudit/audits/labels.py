@@ -1,0 +1,36 @@
+"""What to call the RoPE setting of a case, where several stand beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from ropeaudit.audits.cases import Case
+from ropeaudit.rope.setting import RopeSetting
+
+NAMED = ("scaling", "head_dim", "rotary_dim", "base", "clip", "layout")  # fields that a label may name
+
+
+def settings(cases: Sequence[Case]) -> list[RopeSetting]:
+    """Return the settings of cases, each for as many positions as its model is made for."""
+    return [case.setting(case.maximum or 0) for case in cases]
+
+
+def label(case: Case, setting: RopeSetting, varying: Collection[str]) -> str:
+    """Return the model and the `varying` fields as words; without either, the base."""
+    words = [] if case.model_name == "none" else [case.model_name]
+    for name in NAMED:
+        if name in varying or (not words and name == "base"):
+            words.append(f"{name}={_text(getattr(setting, name))}")
+    return " ".join(words)
+
+
+def labels(cases: Sequence[Case]) -> list[str]:
+    """Return a label for each case, by the fields in which they differ."""
+    every = settings(cases)
+    varying = [name for name in NAMED if len({str(getattr(one, name)) for one in every}) > 1]
+    return [label(case, setting, varying) for case, setting in zip(cases, every, strict=True)]
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

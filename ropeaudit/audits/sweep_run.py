@@ -1,0 +1,107 @@
+"""One run of a sweep: in tasks, on one process or several; each row is stored before it is handed on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from ropeaudit.audits import sweep as sweeps
+from ropeaudit.audits.records import Record
+from ropeaudit.audits.sweep import Sweep, Task
+from ropeaudit.errors import BadInput
+from ropeaudit.runtime import run_metadata
+
+
+class Store(Protocol):
+    """Where rows are kept as they finish. rows: those of earlier runs."""
+
+    rows: list[Record]
+
+    def append(self, row: Record) -> None:
+        """Keep a row."""
+
+
+class SweepRun:
+    """One run of a sweep. done: cell -> row, those of earlier runs included.
+
+    scheduler: the address of a Dask scheduler, "local" for one of its own, None for none.
+    on_plan: gets the tasks before the first of them. on_note: gets what is worth a note while it runs.
+    """
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        jobs: int = 1,
+        scheduler: str | None = None,
+        store: Store | None = None,
+        on_plan: Callable[[Sequence[Task]], None] = lambda tasks: None,
+        on_note: Callable[[str], None] = lambda text: None,
+        threads: int | None = None,
+    ) -> None:
+        """Take the rows that are there. threads: of this process; all processors by default."""
+        self.threads = threads or run_metadata.threads()
+        self.sweep, self.jobs, self.scheduler, self.store = sweep, jobs, scheduler, store
+        self.on_plan, self.on_note = on_plan, on_note
+        self.done: dict[int, Record] = sweep.placed(store.rows)[0] if store else {}
+        self.before = len(self.done)
+        self.reported: dict[int, Sequence[Sequence[str]]] = {}  # first cell of a unit -> findings
+
+    def rows(self, on_progress: Callable[[float], None] = lambda share: None) -> Iterator[Record]:
+        """Measure what is left; yield each row once it is stored."""
+        distributed = self.jobs > 1 or self.scheduler is not None
+        tasks = self.sweep.tasks(self.done, whole=self.store is None and not distributed)
+        self.on_plan(tasks)
+        for cell, row in (self._distributed if distributed else self._here)(tasks, on_progress):
+            self._keep(cell, row)
+            yield row
+
+    def results(self) -> list[Record]:
+        """Return all rows that are done, in the planned order."""
+        return [self.done[cell] for cell in sorted(self.done)]
+
+    def findings(self) -> list[str]:
+        """Return what was found out about the code that was called; the order is not that of finishing."""
+        return self.sweep.audit.findings(self.reported[cell] for cell in sorted(self.reported))
+
+    def _keep(self, cell: int, row: Record) -> None:
+        if row.identity() != self.sweep.cells[cell].identity:
+            raise BadInput(
+                f"a worker did {row.subject} {row.dtype} with version {row.version}, other than planned; "
+                "it must have this version of ropeaudit and see the same files"
+            )
+        if self.store is not None:
+            self.store.append(row)
+        self.done[cell] = row
+
+    def _here(
+        self, tasks: Sequence[Task], on_progress: Callable[[float], None]
+    ) -> Iterable[tuple[int, Record]]:
+        total = sum(task.seconds for task in tasks)
+        return sweeps.measured(
+            self.sweep.audit, tasks, self.threads, lambda seconds: on_progress(seconds / total)
+        )
+
+    def _distributed(
+        self, tasks: Sequence[Task], on_progress: Callable[[float], None]
+    ) -> Iterator[tuple[int, Record]]:
+        from ropeaudit.audits import dask_cluster, workers  # in-function: most runs need neither
+
+        units = sweeps.units(tasks, self.jobs)
+        finished_seconds, total = 0.0, sum(task.seconds for task in tasks)
+
+        def listen() -> None:
+            on_progress(finished_seconds / total)
+
+        audit = self.sweep.audit
+        finished = (
+            dask_cluster.on_dask(audit, units, self.scheduler, self.jobs, listen, self.on_note)
+            if self.scheduler is not None
+            else workers.processes(audit, units, self.jobs, listen)
+        )
+        with contextlib.closing(finished):  # type: ignore[type-var]
+            for unit, result in finished:
+                yield from workers.home(unit, result)
+                if isinstance(result, workers.Result):
+                    self.reported[unit[0].cells[0]] = result.findings
+                finished_seconds += sum(task.seconds for task in unit)

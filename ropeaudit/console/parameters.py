@@ -1,0 +1,118 @@
+"""Types of options: from the text of one item to a value. What they raise says what was seen and allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, TypeVar
+
+import click
+
+from ropeaudit.console import values
+from ropeaudit.errors import UnknownName, UsageError
+
+T = TypeVar("T")
+
+
+class Parsed(click.ParamType, Generic[T]):  # type: ignore[type-arg]  # click before 8.5 takes no arguments
+    """A type whose values a function reads from text and the flag, which its messages name.
+
+    Our own errors are no errors of click and pass through it as they are.
+    """
+
+    def __init__(self, name: str, parse: Callable[[str, str], T]) -> None:
+        """Take the function; name: what click calls the type."""
+        self.name, self.parse = name, parse
+
+    def convert(self, value: str | T, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        """Return the value of some text. Raises: UsageError."""
+        return self.parse(value, flag(param)) if isinstance(value, str) else value
+
+
+def flag(param: click.Parameter | None) -> str:
+    """Return what to call an option in a message: --seq-len; an argument goes by what its help calls it."""
+    if param is None:
+        return "value"
+    if isinstance(param, click.Argument):
+        return param.metavar or str(param.name)
+    return max(param.opts, key=len)
+
+
+def joined(context: click.Context, param: click.Parameter, items: Iterable[Iterable[T]]) -> tuple[T, ...]:
+    """Return the values of all items of a repeatable option, each once: a callback."""
+    return tuple(dict.fromkeys(value for item in items for value in item))
+
+
+def merged(
+    context: click.Context, param: click.Parameter, items: Iterable[Mapping[str, str]]
+) -> dict[str, str]:
+    """Return the entries of all items of a repeatable option, of equal names the last: a callback."""
+    return {name: value for item in items for name, value in item.items()}
+
+
+def number(example: str) -> Parsed[float]:
+    """Return the type of one real number; example: what its message tells to try."""
+    return Parsed("number", lambda text, name: values.number(text, name, example))
+
+
+def within(least: int, most: int, default: int) -> Parsed[int]:
+    """Return the type of a whole number from `least` to `most`."""
+
+    def parse(text: str, name: str) -> int:
+        value = values.integer(text, name)
+        if not least <= value <= most:
+            raise UsageError(f"{name} {value} is not a number from {least} to {most}; try {name} {default}")
+        return value
+
+    return Parsed("integer", parse)
+
+
+def one_of(kind: str, names: Iterable[str]) -> Parsed[str]:
+    """Return the type of a name from a closed list; kind: what the message calls it."""
+    known = tuple(names)
+
+    def parse(text: str, name: str) -> str:
+        if text not in known:
+            raise UnknownName(kind, text, known)
+        return text
+
+    return Parsed("name", parse)
+
+
+def _share(text: str, name: str) -> float:
+    typed = text.strip().removesuffix("%")
+    value = values.number(typed or text, name, "1%")
+    if value < 0:
+        raise UsageError(f"{name} {text!r} is not a share from 0 up; try {name} 1%")
+    return value / 100 if typed != text.strip() else value
+
+
+def _shard(text: str, name: str) -> tuple[int, int]:
+    number, slash, count = (part.strip() for part in text.partition("/"))
+    if not (slash and all(part.isdecimal() and len(part) < 10 for part in (number, count))):
+        raise UsageError(f"{name} {text!r} is not K/N; try {name} 1/16")
+    return int(number), int(count)
+
+
+def _natural(text: str, name: str) -> int:
+    value = values.integer(text, name)
+    if value < 0:
+        raise UsageError(f"{name} {value} is negative; try {name} 0")
+    return value
+
+
+def _changes(text: str, name: str) -> dict[str, str]:
+    from ropeaudit import recipes  # in-function: --help loads no NumPy
+
+    return recipes.parse_changes([text])
+
+
+INTEGER = Parsed("integer", values.integer)
+NATURAL = Parsed("integer", _natural)
+INTEGERS = Parsed("integers", lambda text, name: values.integers([text], name))
+NUMBERS = Parsed("numbers", lambda text, name: values.numbers([text], name))
+NAMES = Parsed("names", lambda text, name: values.names([text], name))
+MASKS = Parsed("masks", lambda text, name: values.masks([text], name))
+TEXT = Parsed("text", lambda text, name: [text])  # an item of its own, commas included
+SHARE = Parsed("share", _share)
+SHARD = Parsed("shard", _shard)
+CHANGES = Parsed("changes", _changes)

@@ -1,0 +1,124 @@
+"""The audit: scores of q and k when a number is added to every position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Unpack
+
+from ropeaudit.audits import arguments
+from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
+from ropeaudit.audits.audit import DTYPES, Audit
+from ropeaudit.audits.cases import Case
+from ropeaudit.audits.records import Record
+from ropeaudit.audits.straddling import straddling
+from ropeaudit.audits.sweep import Sweep
+from ropeaudit.audits.sweep_run import SweepRun
+from ropeaudit.engine.plan import AttentionOptions
+from ropeaudit.recipes import DEFAULT
+
+OFFSETS = (0, 1000)
+
+
+@arguments.checked
+def shift(
+    offsets: int | Iterable[int] = OFFSETS,
+    dtypes: Names = DTYPES,
+    recipes: Names | None = None,
+    *,
+    implementations: Names = (),
+    changes: Mapping[str, str] | None = None,
+    backend: str = "numpy",
+    device: str | None = None,
+    order: str | None = None,
+    attention: bool = False,
+    softmax: str | None = None,
+    anchor: int | None = None,
+    tolerance: float = judging.TOLERANCE,
+    threads: int | None = None,
+    cases: Case | Iterable[Case] | None = None,
+    on_progress: OnProgress = lambda share: None,
+    **case: Unpack[CaseArguments],
+) -> Iterator[Record]:
+    """Audit the scores of q and k when `offsets` are added to every position.
+
+    Yields one Record per case, recipe, dtype and offset, in that order; floats are in score units
+    (scaled, before softmax).
+
+    offsets: tokens; negative ones are allowed. dtypes, recipes: names, or a path to a recipe file.
+    recipes are "hf" and "uniform" unless implementations are given: names of `ropeaudit list impls`, called
+    as they are, or own code as module:name. order: of its axes, such as "bhsd"; found out by default.
+    changes: stage -> format, such as {"angle": "fp64"}. threads: all processors by default.
+    backend: what executes recipes, "numpy" or "torch"; device: torch's: "cpu", "cuda", "cuda:1", "mps".
+    attention: measure the rows after softmax too. softmax: "fp64", or "recipe" for the recipe's own
+    arithmetic. anchor: the offset that `attention_d` compares with, 16 by default.
+    tolerance: of drift_relative, which `within_tolerance` goes by.
+    case: the fields of `Case`: qk, heads, kv_heads, seq_len, head_dim, seed, rotary_dim, base, layout,
+    scale, mask, model, config, layer, scaling, clip, mrope, axis, length, sample. cases: one or several,
+    which these fields change. on_progress: gets the share that is done, from 0 to 1.
+    Shapes of q and k: (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim).
+    Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, OutOfMemory: children of RopeAuditError.
+    Source: RoFormer, arXiv 2104.09864: exact scores depend on the distance of two tokens alone.
+
+    >>> [record.distinct_positions for record in shift(1000, "bf16", ["hf", "uniform"])]
+    [256, 36]
+    """
+    audit = audit_of(
+        arguments.cases_of(cases, case),
+        offsets,
+        dtypes,
+        recipes,
+        implementations=implementations,
+        changes=changes,
+        backend=backend,
+        device=device,
+        order=order,
+        attention=attention,
+        softmax=softmax,
+        anchor=anchor,
+        tolerance=tolerance,
+    )
+    return SweepRun(Sweep(audit), threads=threads).rows(on_progress)
+
+
+def audit_of(
+    cases: Sequence[Case],
+    offsets: int | Iterable[int],
+    dtypes: Names,
+    recipes: Names | None,
+    *,
+    implementations: Names,
+    changes: Mapping[str, str] | None,
+    backend: str,
+    device: str | None,
+    order: str | None,
+    attention: bool,
+    softmax: str | None,
+    anchor: int | None,
+    tolerance: float,
+) -> Audit:
+    """Return a checked audit; the arguments are those of `shift`. Raises: see there."""
+    called = arguments.listed(implementations)
+    if recipes is None:
+        recipes = () if called else DEFAULT
+    return Audit(
+        cases=cases,
+        recipes=arguments.listed(recipes),
+        dtypes=arguments.listed(dtypes),
+        offsets=arguments.numbers(offsets),
+        changes=changes or {},
+        attention=AttentionOptions.requested(attention, softmax, anchor),
+        implementations=called,
+        backend=backend,
+        device=device,
+        order=order,
+        tolerance=tolerance,
+    )
+
+
+def usual_offsets(cases: Sequence[Case], called: bool) -> Sequence[int]:
+    """Return offsets where none is given: for code those that positions break at, up to the maximum."""
+    if not called:
+        return OFFSETS
+    return straddling(
+        min(case.maximum or 2**17 for case in cases), max(case.seq_len or 256 for case in cases)
+    )

@@ -1,0 +1,190 @@
+"""The public API: its names, what a wrong argument gets, and a user's script under mypy strict."""
+
+import ast
+import inspect
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import ropeaudit
+from ropeaudit import UsageError
+from ropeaudit.main import cli
+
+ROOT = Path(__file__).parent.parent
+SMALL = {"heads": 1, "seq_len": 16, "head_dim": 8}
+# commands without a function of their own: what they print is data of the package, or a picture
+WITHOUT = {"env", "list", "plot"}
+
+SCRIPT = """
+from collections.abc import Iterator
+
+import ropeaudit
+from ropeaudit import Case, Difference, Explanation, Group, Limit, ModelAudit, ModuleAudit, Parity, Record
+from ropeaudit import Rerotated, Report, TableCheck, Traced
+
+records: Iterator[Record] = ropeaudit.shift(1000, "bf16", ["hf"], heads=1, seq_len=16, mask="full")
+again: Iterator[Record] = ropeaudit.shift([0, 7], implementations="mine.py:rope", cases=[Case(head_dim=64)])
+limits: Iterator[Limit] = ropeaudit.limit("drift_rms=1e-3", "bf16", up_to=4096, model="llama-3.1-8b")
+why: Iterator[Explanation] = ropeaudit.explain(1000, "fp16", tolerance=("drift_rms", 1e-3), base=1e6)
+pairs: Iterator[Parity] = ropeaudit.parity("hf", "meta", offsets=[0, 1000], layout="interleaved")
+keys: Iterator[Rerotated] = ropeaudit.rerotate([1, 16], by=-16, dtypes=["bf16"], seed=3)
+curves = ropeaudit.decay([0, 10], "ones", "bf16", head_dim=64)
+rows: int = sum(len(table.rows) for table in ropeaudit.frequencies("bf16", scaling="linear:factor=4"))
+table: TableCheck = ropeaudit.check_table("dump.npy", head_dim=64)
+leaks = [one.leaks for one in ropeaudit.history("transformers-llama", offsets=0)]
+traced: Iterator[Traced] = ropeaudit.trace(["mine.py:rope"], order="bhsd")
+buffers: ModuleAudit = ropeaudit.module("model.safetensors", base=1e4)
+whole: ModelAudit = ropeaudit.model("folder", 1000, "bf16", tokens="16")
+changed: Difference = ropeaudit.diff("a.csv", "b.csv", ratio=1.1)
+groups: list[Group] = ropeaudit.summary(["a.csv"], by="dtype", column="drift_max")
+merged: list[Record] = ropeaudit.merge(["a.csv", "b.csv"])
+frame = ropeaudit.to_frame(records)
+page: Report = ropeaudit.report(limits, columns=["proved_up_to"])
+text: str = ropeaudit.render("markdown", ropeaudit.report(changed))
+print(ropeaudit.__version__, text, rows, [one.curves.first for one in curves])
+"""
+WRONG = {
+    "shift": "ropeaudit.shift(1000, head_dims=64)",
+    "limit": 'ropeaudit.limit("drift_rms=1", upto=5)',
+    "parity": 'ropeaudit.parity("hf", "meta", offset=5)',
+    "decay": "ropeaudit.decay(0, mask='full')",
+    "diff": 'ropeaudit.diff("a.csv", "b.csv", ratios=2.0)',
+    "a type": 'ropeaudit.shift(1000, head_dim="64")',
+}
+
+
+def test_every_name_is_there_and_listed() -> None:
+    for name in ropeaudit.__all__:
+        assert getattr(ropeaudit, name).__name__ == name or name == "Format"
+    assert set(ropeaudit.__all__) <= set(dir(ropeaudit))
+    assert "__version__" in dir(ropeaudit)
+    with pytest.raises(AttributeError, match="shifted"):
+        _ = ropeaudit.shifted
+
+
+def test_type_checkers_read_what_is_loaded() -> None:
+    tree = ast.parse(Path(inspect.getfile(ropeaudit)).read_text(encoding="utf-8"))
+    (checked,) = (node for node in tree.body if isinstance(node, ast.If))
+    named = {alias.name: node.module for node in checked.body for alias in node.names}
+    assert named == {name: f"ropeaudit.{home}" for name, home in ropeaudit._HOMES.items()}
+    assert sorted(named) == sorted(ropeaudit.__all__)
+
+
+def test_every_command_has_its_function() -> None:
+    functions = {name for name in ropeaudit.__all__ if inspect.isfunction(getattr(ropeaudit, name))}
+    assert set(cli.commands) - WITHOUT <= functions
+
+
+def test_no_public_function_takes_anything() -> None:
+    for name in ropeaudit.__all__:
+        thing = getattr(ropeaudit, name)
+        if inspect.isfunction(thing):
+            assert "**case: 'Any'" not in str(inspect.signature(thing)), name
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "wrong", "nearest"),
+    [
+        ("shift", (1000,), "head_dims", "head_dim"),
+        ("shift", (1000,), "recipe", "recipes"),
+        ("limit", (), "upto", "up_to"),
+        ("explain", (), "offset", "offsets"),
+        ("parity", ("hf", "meta"), "dtype", "dtypes"),
+        ("rerotate", (), "step", "steps"),
+        ("decay", (), "distance", "distances"),
+        ("frequencies", (), "recipe", "recipes"),
+        ("history", ("transformers-llama",), "seqlen", "seq_len"),
+        ("trace", ("transformers-llama",), "orders", "order"),
+        ("module", ("x.safetensors",), "configs", "config"),
+        ("model", ("x",), "token", "tokens"),
+        ("diff", ("a.csv", "b.csv"), "ratios", "ratio"),
+        ("summary", ("a.csv",), "columns", "column"),
+        ("merge", (), "file", "files"),
+    ],
+)
+def test_a_wrong_argument_names_the_nearest(name, arguments, wrong, nearest) -> None:
+    with pytest.raises(UsageError, match=f"unknown argument of {name} '{wrong}'; did you mean {nearest}"):
+        getattr(ropeaudit, name)(*arguments, **{wrong: 1})
+
+
+def test_a_report_of_every_kind_of_result() -> None:
+    tiny = {**SMALL, "seq_len": 8}
+    made = {
+        "shift": ropeaudit.shift(1000, "bf16", "hf", **tiny),
+        "limit": ropeaudit.limit("distinct_positions=8", "fp16", "uniform", **tiny),
+        "explain": ropeaudit.explain(1000, "bf16", "uniform", **tiny),
+        "parity": ropeaudit.parity("hf", "uniform", 1000, **tiny),
+        "rerotate": ropeaudit.rerotate(1, recipes="hf", **tiny),
+        "decay": ropeaudit.decay([0, 9], "ones", head_dim=8),
+        "frequencies": ropeaudit.frequencies("bf16", head_dim=8),
+    }
+    for name, results in made.items():
+        report = ropeaudit.report(results)
+        assert report.rows, name
+        assert report.headline, name
+        assert ropeaudit.render("csv", report).count("\n") == len(report.rows) + 1, name
+        assert "environment" in report.metadata, name
+    explained = ropeaudit.explain(1000, "bf16", "uniform", **tiny)
+    assert "pair" in ropeaudit.report(explained, by="pair").columns
+    with pytest.raises(UsageError, match="no results"):
+        ropeaudit.report([])
+    with pytest.raises(UsageError, match="is no result"):
+        ropeaudit.report([1])
+
+
+def test_a_report_is_that_of_the_command(capsys, monkeypatch) -> None:
+    from ropeaudit.main import main
+
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    sizes = ["--heads", "1", "--seq-len", "16", "--head-dim", "8", "-q"]
+    assert main(["parity", "hf", "uniform", "--offset", "1000", *sizes]) == 0
+    results = ropeaudit.parity("hf", "uniform", 1000, **SMALL)
+    assert capsys.readouterr().out == ropeaudit.render("table", ropeaudit.report(results))
+
+
+def installed(wheel: Path, folder: Path) -> Path:
+    """Return the Python of a new environment that holds the wheel, before the packages that there are."""
+    venv.create(folder, with_pip=False)
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    places = [
+        subprocess.run([str(one), "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+        for one in (python, sys.executable)
+    ]
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(places[0])
+    Path(places[0], "others.pth").write_text(f"{places[1]}\n")
+    return python
+
+
+@pytest.mark.slow
+def test_a_script_is_checked_against_the_wheel(tmp_path) -> None:
+    """mypy strict takes a script that calls every function, and refuses each wrong argument."""
+    pytest.importorskip("build")
+    pytest.importorskip("mypy")
+    build = [sys.executable, "-m", "build", "--wheel", "-o", str(tmp_path / "dist"), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    python = installed(wheel, tmp_path / "environment")
+
+    def checked(text: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "script.py").write_text(text)
+        command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(python)]
+        return subprocess.run(
+            [*command, "--cache-dir", "cache", "script.py"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    right = checked(SCRIPT)
+    assert right.returncode == 0, right.stdout
+    wrong = checked("import ropeaudit\n" + "\n".join(WRONG.values()) + "\n")
+    for line, name in enumerate(WRONG, 2):
+        assert f"script.py:{line}: error" in wrong.stdout, f"{name}\n{wrong.stdout}"
