@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Unpack
 
-from ropeaudit.audits import arguments
+from ropeaudit.audits import arguments, judging
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.audit import DTYPES, Audit
 from ropeaudit.audits.cases import Case
