@@ -173,30 +173,25 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
     "report form": (
         (
             Place("reports/forms/toy.py", FORM),
-            Place("reports/__init__.py", '    "toy": ("toy", (".toy",)),\n', '    "html": ("html",'),
-            Place("console/options.py", '    "toy",\n', '    "html",\n)'),
+            Place("reports/__init__.py", '        ReportForm("toy", (".toy",)),\n', '        ReportForm("html",'),
         ),
         {f"shift --recipe hf {SMALL} -f toy": "2 rows\n", f"shift --recipe hf {SMALL} -o x.toy": ""},
     ),
     "command": (
         (
             Place("features/toy/command.py", COMMAND, beside=(("__init__.py", '"""ropeaudit toy."""\n'),)),
-            Place(
-                "main.py",
-                "from ropeaudit.features.toy.command import toy\n",
-                "from ropeaudit.features.trace.command",
-            ),
-            Place("main.py", "cli.add_command(toy)\n", "cli.add_command(env)"),
+            Place("main.py", '    "toy",\n', '    "env",\n)'),
         ),
         {"toy": "", "--help": "\n  toy  "},
     ),
     "column of a record": (
         (
-            Place("audits/records.py", "    toy: int\n", "    within_tolerance: str\n"),
             Place(
-                "audits/records.py", '    "toy": "three times the scores",\n', '    "within_tolerance": "yes'
+                "audits/records.py",
+                '    toy: int = column("three times the scores")\n',
+                "    within_tolerance: str = column(",
             ),
-            Place("audits/recording.py", "        toy=3 * drift.count,\n", "        drift_mean_abs="),
+            Place("audits/recording.py", '        "toy": 3 * drift.count,\n', '        "drift_mean_abs":'),
         ),
         {
             "list columns -f csv": "\ntoy,three times the scores",
