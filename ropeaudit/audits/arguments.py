@@ -75,6 +75,10 @@ def cases_of(cases: Case | Iterable[Case] | None, fields: CaseArguments | RopeAr
     return [replace(case, **fields) for case in ([cases] if isinstance(cases, Case) else cases)]
 
 
+def unheard(share: float) -> None:
+    """Take the share that is done, where nobody asked for it."""
+
+
 def listed(names: Names) -> list[str]:
     """Return one name or several as a list, each once."""
     return [names] if isinstance(names, str) else list(dict.fromkeys(names))

@@ -94,7 +94,7 @@ def decay(
     seed: int = 0,
     changes: Mapping[str, str] | None = None,
     cases: Case | Iterable[Case] | None = None,
-    on_progress: OnProgress = lambda share: None,
+    on_progress: OnProgress | None = None,
     **case: Unpack[RopeArguments],
 ) -> Iterator[DecayCurves]:
     """Measure how scores change with the distance between query and key.
@@ -115,7 +115,9 @@ def decay(
     chosen = fitted(arguments.cases_of(cases, case), sources)
     at = usual_distances(chosen) if distances is None else arguments.numbers(distances)
     resolved = requested(recipes, dtypes, changes or {})
-    return DecayPlan(chosen, naming.labels(chosen), sources, resolved, at, vectors, seed).run(on_progress)
+    return DecayPlan(chosen, naming.labels(chosen), sources, resolved, at, vectors, seed).run(
+        on_progress or arguments.unheard
+    )
 
 
 def captured(qk: Names) -> dict[str, Inputs | None]:

@@ -80,7 +80,7 @@ def explain(
     tolerance: str | tuple[str, float] | None = None,
     changes: Mapping[str, str] | None = None,
     cases: Case | Iterable[Case] | None = None,
-    on_progress: OnProgress = lambda share: None,
+    on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
 ) -> Iterator[Explanation]:
     """Return which stages of a recipe are to blame for its drift, where it sits, and what removes it.
@@ -100,7 +100,7 @@ def explain(
     if isinstance(tolerance, tuple):
         bound = remedies.tolerance(*tolerance)
     numbers = arguments.numbers(offsets)
-    return run(arguments.cases_of(cases, case), resolved, numbers, bound, on_progress)
+    return run(arguments.cases_of(cases, case), resolved, numbers, bound, on_progress or arguments.unheard)
 
 
 def run(

@@ -95,7 +95,7 @@ def history(
     offsets: int | Iterable[int] = OFFSETS,
     *,
     cases: Case | Iterable[Case] | None = None,
-    on_progress: OnProgress = lambda share: None,
+    on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
 ) -> Iterator[History]:
     """Find state that leaks between the calls of real code: the same call, fresh and after other calls.
@@ -108,7 +108,7 @@ def history(
     """
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
     chosen = arguments.cases_of(cases, case)
-    return run(chosen, arguments.listed(implementations), formats, numbers, on_progress)
+    return run(chosen, arguments.listed(implementations), formats, numbers, on_progress or arguments.unheard)
 
 
 def run(

@@ -49,7 +49,7 @@ def limit(
     budget: int | None = None,
     changes: Mapping[str, str] | None = None,
     cases: Case | Iterable[Case] | None = None,
-    on_progress: OnProgress = lambda share: None,
+    on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
 ) -> Iterator[Limit]:
     """Yield how far scores meet a tolerance, for each recipe, dtype and tolerance.
@@ -65,7 +65,9 @@ def limit(
     """
     resolved = arguments.resolved(recipes, dtypes, changes)
     requested = [tolerance(text) for text in arguments.listed(tolerances)]
-    return run(arguments.cases_of(cases, case), resolved, requested, up_to, budget, on_progress)
+    return run(
+        arguments.cases_of(cases, case), resolved, requested, up_to, budget, on_progress or arguments.unheard
+    )
 
 
 def run(

@@ -69,7 +69,7 @@ def parity(
     *,
     changes: Mapping[str, str] | None = None,
     cases: Case | Iterable[Case] | None = None,
-    on_progress: OnProgress = lambda share: None,
+    on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
 ) -> Iterator[Parity]:
     """Compare the scores of two recipes, such as a trainer's and a server's, on the same q and k.
@@ -85,7 +85,9 @@ def parity(
     """
     pair, called = subjects(a, b, changes or {})
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
-    return run(arguments.cases_of(cases, case), pair, called, formats, numbers, on_progress)
+    return run(
+        arguments.cases_of(cases, case), pair, called, formats, numbers, on_progress or arguments.unheard
+    )
 
 
 def subjects(a: str, b: str, changes: Mapping[str, str]) -> tuple[tuple[Recipe, Recipe], tuple[str, str]]:

@@ -82,7 +82,7 @@ def rerotate(
     *,
     changes: Mapping[str, str] | None = None,
     cases: Case | Iterable[Case] | None = None,
-    on_progress: OnProgress = lambda share: None,
+    on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
 ) -> Iterator[Rerotated]:
     """Rotate stored keys again and again, and measure how far their scores drift.
@@ -96,7 +96,13 @@ def rerotate(
     [1, 4]
     """
     resolved = arguments.resolved(recipes, dtypes, changes)
-    return run(arguments.cases_of(cases, case), resolved, arguments.numbers(steps), by, on_progress)
+    return run(
+        arguments.cases_of(cases, case),
+        resolved,
+        arguments.numbers(steps),
+        by,
+        on_progress or arguments.unheard,
+    )
 
 
 def run(

@@ -36,7 +36,7 @@ def shift(
     tolerance: float = judging.TOLERANCE,
     threads: int | None = None,
     cases: Case | Iterable[Case] | None = None,
-    on_progress: OnProgress = lambda share: None,
+    on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
 ) -> Iterator[Record]:
     """Audit the scores of q and k when `offsets` are added to every position.
@@ -77,7 +77,7 @@ def shift(
         anchor=anchor,
         tolerance=tolerance,
     )
-    return SweepRun(Sweep(audit), threads=threads).rows(on_progress)
+    return SweepRun(Sweep(audit), threads=threads).rows(on_progress or arguments.unheard)
 
 
 def audit_of(

@@ -73,7 +73,7 @@ def trace(
     *,
     order: str | None = None,
     cases: Case | Iterable[Case] | None = None,
-    on_progress: OnProgress = lambda share: None,
+    on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
 ) -> Iterator[Traced]:
     """Trace implementations: their dtypes by stage, and the recipe that each behaves like.
@@ -85,7 +85,7 @@ def trace(
     """
     code = called(implementations, order)
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
-    return run(arguments.cases_of(cases, case), code, formats, numbers, on_progress)
+    return run(arguments.cases_of(cases, case), code, formats, numbers, on_progress or arguments.unheard)
 
 
 def called(implementations: Names | Sequence[Implementation], order: str | None) -> list[Implementation]:
