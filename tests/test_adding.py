@@ -173,7 +173,9 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
     "report form": (
         (
             Place("reports/forms/toy.py", FORM),
-            Place("reports/__init__.py", '        ReportForm("toy", (".toy",)),\n', '        ReportForm("html",'),
+            Place(
+                "reports/__init__.py", '        ReportForm("toy", (".toy",)),\n', '        ReportForm("html",'
+            ),
         ),
         {f"shift --recipe hf {SMALL} -f toy": "2 rows\n", f"shift --recipe hf {SMALL} -o x.toy": ""},
     ),

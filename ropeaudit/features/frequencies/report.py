@@ -12,6 +12,7 @@ from ropeaudit.errors import UnknownName
 from ropeaudit.features.frequencies import analysis
 from ropeaudit.features.frequencies.analysis import FrequencyTable
 from ropeaudit.features.frequencies.comparison import TableCheck
+from ropeaudit.features.frequencies.shared import first_shared_position
 from ropeaudit.recognition.hypotheses import Hypothesis
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import short
@@ -79,7 +80,7 @@ def _screen(rows: Sequence[Mapping[str, Any]], known: Sequence[str], hidden: set
 
 
 def _legend(formats: Sequence[Format]) -> str:
-    merged = ", ".join(f"{analysis.first_shared_position(fmt)} in {fmt.short}" for fmt in formats)
+    merged = ", ".join(f"{first_shared_position(fmt)} in {fmt.short}" for fmt in formats)
     return f"{_LEGEND}\nPositions themselves are first merged with the next one at {merged}."
 
 

@@ -11,8 +11,9 @@ from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import records
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.features.module.analysis import FREQUENCIES, ROWS, Buffer
+from ropeaudit.features.module.analysis import Buffer
 from ropeaudit.features.module.drift import FAR, NEAR
+from ropeaudit.features.module.grouping import FREQUENCIES, ROWS
 from ropeaudit.features.module.source import Source
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import percent
