@@ -239,6 +239,6 @@ def test_values_are_of_the_declared_types() -> None:
     check_types(
         LIMIT, [LIMIT.row(one) for one in ropeaudit.limit("drift_rms=1e-2", "bf16", "uniform", **case)]
     )
-    result = ropeaudit.explain(1000, "bf16", "uniform", **case)
+    (result,) = ropeaudit.explain(1000, "bf16", "uniform", **case)
     for kind in set(explain_columns.KINDS) - {"pair"}:  # whose last row is of no pair, and has words for it
         check_types(explain_columns.COLUMNS[kind], rows(result, kind))

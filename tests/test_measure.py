@@ -18,7 +18,7 @@ from ropeaudit.features.parity import analysis as parity
 from ropeaudit.inputs import qk
 from ropeaudit.reference import exact_scores
 
-SETTING = {"seq_len": 90, "heads": 4, "kv_heads": 2, "head_dim": 16, "recipe": ["hf", "uniform"]}
+SETTING = {"seq_len": 90, "heads": 4, "kv_heads": 2, "head_dim": 16, "recipes": ["hf", "uniform"]}
 EXACT = [
     "subject",
     "dtype",

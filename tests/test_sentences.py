@@ -59,7 +59,7 @@ def test_positions_are_no_remedy_where_scores_are_lost_at_offset_0() -> None:
 def test_wider_stages_are_no_remedy_where_all_are_float32(tmp_path) -> None:
     """The scores are 1e60: float32 holds none of them, float64 all."""
     np.savez(tmp_path / "x.npz", q=np.full((1, 16, 16), 1e30), k=np.full((1, 16, 16), 1e30))
-    case = {"recipe": "hf", "qk": str(tmp_path / "x.npz")}
+    case = {"recipes": "hf", "qk": str(tmp_path / "x.npz")}
     (record,) = shift(0, "fp32", **case)
     assert "every score is nan or infinite; float32 does not hold these numbers: try --dtype fp64." in (
         verdicts.note(record) or ""

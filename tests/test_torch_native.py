@@ -48,7 +48,7 @@ def test_it_is_a_subject_that_forms_its_scores() -> None:
 
 def disagreements(names: list[str], **case: int) -> list[str]:
     """Cells in which torch and the emulation differ by more than 2 % RMS or 10 % of the largest drift."""
-    given = {"offsets": [0, 1000, 131072], "recipe": names, **case}
+    given = {"offsets": [0, 1000, 131072], "recipes": names, **case}
     wrong = []
     for ours, theirs in zip(shift(**given), shift(**given, backend="torch"), strict=True):
         cell = f"{ours.subject} {ours.dtype} {ours.offset}"
@@ -248,7 +248,7 @@ def test_rounding_once_is_exact_until_the_cast() -> None:
 @pytest.mark.parametrize("case", [{"sample": 2000}, {"attention": True}, {"mask": "window:40"}])
 def test_every_pass_goes_through_torch(case: dict[str, object]) -> None:
     """A sample, rows after softmax and a window: the same figures as the emulation's, the bits of torch."""
-    given = {**SMALL, **case, "offsets": [0, 1000], "dtypes": ["fp32", "bf16"], "recipe": "hf"}
+    given = {**SMALL, **case, "offsets": [0, 1000], "dtypes": ["fp32", "bf16"], "recipes": "hf"}
     for ours, theirs in zip(shift(**given), shift(**given, backend="torch"), strict=True):
         assert theirs.drift_rms == pytest.approx(ours.drift_rms, rel=0.02)
         if "attention" in case:
@@ -256,7 +256,7 @@ def test_every_pass_goes_through_torch(case: dict[str, object]) -> None:
 
 
 def test_threads_change_no_bit(pools: list[int]) -> None:
-    given = {**SMALL, "offsets": [0, 1000], "recipe": ["hf", "vllm-cuda"], "backend": "torch"}
+    given = {**SMALL, "offsets": [0, 1000], "recipes": ["hf", "vllm-cuda"], "backend": "torch"}
     assert list(map(repr, shift(**given, threads=1))) == list(map(repr, shift(**given, threads=3)))
 
 
@@ -413,7 +413,7 @@ def test_a_device_without_float64_is_named_in_a_note() -> None:
     [
         ({"backend": "jax"}, UnknownName, "unknown backend 'jax'; known: numpy, torch"),
         ({"device": "cpu"}, UsageError, "--device cpu is where torch computes; add --backend torch"),
-        ({"backend": "torch", "recipe": "mlx-metal"}, NotEmulated, "Metal fast-math"),
+        ({"backend": "torch", "recipes": "mlx-metal"}, NotEmulated, "Metal fast-math"),
         ({"backend": "torch", "implementations": "transformers-llama"}, UsageError, "add --recipe"),
     ],
 )

@@ -21,6 +21,7 @@ def round_to(values: FloatArray, fmt: Format) -> FloatArray:
     infinity stays one unless the format has none.
     Source: IEEE 754-2019, section 4.3.1; OCP 8-bit floating point specification 1.0.
 
+    >>> from ropeaudit.arithmetic.formats import parse
     >>> round_to(np.array([1 + 2**-11 + 2**-40]), parse("fp16")).tolist()
     [1.0009765625]
     """
