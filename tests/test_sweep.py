@@ -675,7 +675,9 @@ def test_no_scheduler_is_a_clear_message(capsys, monkeypatch) -> None:
 @posix
 def test_the_job_array_of_the_docs_runs(whole, tmp_path) -> None:
     page = (Path(__file__).parent.parent / "docs" / "sweeps.md").read_text(encoding="utf-8")
-    job, merging = (block.partition("```")[0] for block in page.split("<!-- run -->\n```bash\n")[1:])
+    job, merging = (
+        block.partition("```")[0] for block in page.partition("## A job array\n")[2].split("```bash\n")[1:3]
+    )
     requested = "--model all --recipe hf,vllm-cuda --dtype fp16,bf16 --offset 0,1k-1m*4"
     assert requested in job
     job = job.replace(requested, " ".join(SMALL[1:])).replace("1-16", "1-3").replace("/16", "/3")
