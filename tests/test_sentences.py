@@ -205,3 +205,22 @@ def test_a_subject_beside_without_a_drift_has_its_verdict_in_the_headline(tmp_pa
     command = ["shift", "--qk", f"{tmp_path / 'zero.npz'}", "--dtype", "fp8_e4m3", "--offset", "0"]
     assert main([*command, "--recipe", "uniform,meta"]) == 0
     assert "meta there: exact" in capsys.readouterr().out
+
+
+def test_no_headline_begins_well_where_cases_were_refused(tmp_path) -> None:
+    (tmp_path / "short.py").write_text(
+        "import torch\n"
+        "def rotate(x, positions):\n"
+        "    if positions.max() > 500:\n"
+        "        raise IndexError('past the table')\n"
+        "    d = x.shape[-1]\n"
+        "    a = positions.float()[:, None] * 10000.0 ** (-torch.arange(0, d, 2).float() / d)\n"
+        "    u, v = x.float().chunk(2, -1)\n"
+        "    return torch.cat([u * a.cos() - v * a.sin(), v * a.cos() + u * a.sin()], -1).to(x.dtype)\n"
+    )
+    sizes = {"heads": 1, "seq_len": 32, "head_dim": 16}
+    rows = list(shift((0, 1000), "bf16", implementations=f"{tmp_path / 'short.py'}:rotate", **sizes))
+    assert [row.verdict for row in rows] == ["sound", "refused"]
+    headline = drift.drift_report(rows, None, {}).headline
+    assert headline.startswith("Refused in 1 of 2 cases, within tolerance in the other 1: ")
+    assert "also" not in headline

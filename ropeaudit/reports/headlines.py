@@ -22,10 +22,15 @@ def headline(results: Sequence[Record], worst: Record) -> str:
     named = differing(results)(worst)
     word, like = _word(results, worst)
     count = f" ({like} of {len(results)} cases)" if len(results) > 1 else ""
+    refused = sum(record.verdict == "refused" for record in results)
+    if word == "Within tolerance" and refused:  # what did not run is no reason to be at ease
+        word = f"Refused in {refused} of {len(results)} cases, within tolerance in the other {like}"
+        count = ""
     text = f"{word}{count}: {verdicts.sentence(worst, named)[:-1]}"
     if word == "Undecided":
         text += f"; {_undecided(worst)}"
-    return f"{text}{_beside(results, worst)}{_others(results, worst)}{_structure(results)}."
+    others = "" if word.startswith("Refused in") else _others(results, worst)
+    return f"{text}{_beside(results, worst)}{others}{_structure(results)}."
 
 
 def _word(results: Sequence[Record], worst: Record) -> tuple[str, int]:
