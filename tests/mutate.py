@@ -128,7 +128,7 @@ def equivalents() -> dict[tuple[str, str, str, str], str]:
 
 
 def _stamps(file: str) -> tuple[str, str]:
-    tests = sorted((forked.ROOT / "tests").glob("*.py"))
+    tests = sorted((forked.ROOT / "tests").rglob("*.py"))
     return covering.digest([forked.ROOT / file]), covering.digest(
         [path for path in tests if path.name != "mutate.py"]
     )

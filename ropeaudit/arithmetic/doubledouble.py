@@ -21,12 +21,12 @@ Pair: TypeAlias = tuple[Array, Array]
 Words: TypeAlias = tuple[Any, Any, Any]  # high, middle and low: floats, or arrays that broadcast
 
 DIGITS = 60
-# OEIS A000796; tests/test_doubledouble.py compares it with mpmath.
+# OEIS A000796; tests/arithmetic/test_doubledouble.py compares it with mpmath.
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899")
 
 # |computed - exact| of `unit_circle` for multipliers x with |x·w| up to 2^52 turns. The largest
 # term is the float64 evaluation of y^4/24 - ... with y <= pi/64: y^4/24 <= 2^-22, a dozen roundings of
-# 2^-53 each stay below 2^-71. Measured: tests/test_doubledouble.py.
+# 2^-53 each stay below 2^-71. Measured: tests/arithmetic/test_doubledouble.py.
 CIRCLE_ERROR = 2.0**-71
 
 _SPLIT = 134217729.0  # 2^27 + 1

@@ -98,7 +98,7 @@ def digest(paths: list[Path]) -> str:
 
 def test_files() -> list[Path]:
     """Return the files whose tests are held against mutants: those of tests/, and the package's examples."""
-    return [*sorted((ROOT / "tests").glob("test_*.py")), *_with_examples()]
+    return [*sorted((ROOT / "tests").rglob("test_*.py")), *_with_examples()]
 
 
 def _with_examples() -> list[Path]:
@@ -110,7 +110,7 @@ def record(folder: Path, jobs: int, limit: float = 1800.0) -> None:
     """Record what is missing in a folder. Test by test, in forks."""
     helpers = [
         path
-        for path in (ROOT / "tests").glob("*.py")
+        for path in (ROOT / "tests").rglob("*.py")
         if path.name[:5] != "test_" and path.name != "mutate.py"
     ]
     shared = digest([*PACKAGE.rglob("*.py"), *helpers])

@@ -7,10 +7,10 @@ import math
 
 import numpy as np
 import pytest
+from rerotated import measure
 
 from ropeaudit import parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.audits.cases import Case
 from ropeaudit.errors import UsageError
 from ropeaudit.features.rerotate import analysis
 from ropeaudit.features.rerotate.command import rerotate
@@ -30,12 +30,6 @@ SMALL = ["--heads", "1", "--seq-len", "64"]
 @pytest.fixture(autouse=True)
 def registered(monkeypatch) -> None:
     monkeypatch.setitem(cli.commands, "rerotate", rerotate)
-
-
-def measure(recipe, steps, by=-16, dtype="bf16", changes=None, **case):
-    resolved = named(recipe).changed(changes or {}).resolve(parse(dtype))
-    given = {"heads": 2, "seq_len": 128} | case
-    return [COLUMNS.row(one) for one in analysis.run([Case(**given)], [resolved], steps, by)]
 
 
 def rows(text: str) -> list[dict[str, str]]:

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from test_implementations import Planted, plant
+from planted import Planted, plant
 
 from ropeaudit import parse
 from ropeaudit.audits.cases import Case

@@ -9,7 +9,7 @@ import pytest
 
 from ropeaudit import shift
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAMS = {".py": sys.executable, ".sh": "bash"}
 
 

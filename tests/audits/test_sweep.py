@@ -674,7 +674,7 @@ def test_no_scheduler_is_a_clear_message(capsys, monkeypatch) -> None:
 
 @posix
 def test_the_job_array_of_the_docs_runs(whole, tmp_path) -> None:
-    page = (Path(__file__).parent.parent / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
     section = page.partition("## A job array")[2]
     job, merging = (block.partition("```")[0] for block in section.split("```bash\n")[1:3])
     requested = "--model all --recipe hf,vllm-cuda --dtype fp16,bf16 --offset 0,1k-1m*4"

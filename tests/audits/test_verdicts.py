@@ -20,7 +20,7 @@ from ropeaudit.reports import drift, headlines, verdicts
 
 # rows of da8eb7b, the last commit of schema 2:
 # shift --offset 0,1000 --dtype fp32,bf16 --recipe hf,uniform --heads 1 --seq-len 32 -f csv -q
-SCHEMA_2 = Path(__file__).parent / "data" / "schema2.csv"
+SCHEMA_2 = Path(__file__).parents[1] / "data" / "schema2.csv"
 SMALL = {"heads": 1, "seq_len": 32, "head_dim": 16}
 
 

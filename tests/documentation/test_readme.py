@@ -1,6 +1,7 @@
 """The output shown in README and in docs/ is what the blocks above it print.
 
-`python tests/test_readme.py` writes the outputs anew; with words, those of pages whose names hold one.
+`PYTHONPATH=tests python tests/documentation/test_readme.py` writes the outputs anew; with words, those of
+pages whose names hold one.
 """
 
 import contextlib

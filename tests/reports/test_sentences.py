@@ -7,13 +7,13 @@ import re
 import numpy as np
 import pytest
 import torch
+from rerotated import measure
 
 from ropeaudit import shift
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.bounds import attainable
 from ropeaudit.main import main
 from ropeaudit.reports import drift, headlines, verdicts
-from tests.test_rerotate import measure
 
 TINY = {"heads": 1, "seq_len": 16, "head_dim": 16}
 LONG = {"heads": 1, "seq_len": 32, "head_dim": 16}

@@ -1,6 +1,6 @@
 """docs/reference.md is what --help, docstrings and lists say; options that commands share are described once.
 
-`python tests/test_reference_page.py` writes it.
+`python tests/documentation/test_reference_page.py` writes it.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import ropeaudit
 import ropeaudit.testing
 from ropeaudit.main import cli
 
-PAGE = Path(__file__).parent.parent / "docs" / "reference.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 WIDTH = 100
 _SIZE = {
     "max_content_width": WIDTH,
@@ -208,7 +208,7 @@ def test_the_reference_is_what_help_and_docstrings_say() -> None:
     # in a process of its own: click keeps the first help option that a command is asked for
     line = [sys.executable, __file__, "print"]
     fresh = subprocess.run(line, check=True, capture_output=True, encoding="utf-8").stdout
-    assert PAGE.read_text(encoding="utf-8") == fresh, "run python tests/test_reference_page.py"
+    assert PAGE.read_text(encoding="utf-8") == fresh, "run python tests/documentation/test_reference_page.py"
 
 
 def test_each_option_is_described_once_where_it_belongs() -> None:

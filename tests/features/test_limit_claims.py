@@ -1,6 +1,7 @@
 """No number and no sentence of `ropeaudit limit` is false: against brute force, and against made-up failures.
 
-`python tests/test_limit_claims.py` measures 120,000 offsets and prints 35 rows; it takes about ten minutes.
+`python tests/features/test_limit_claims.py` measures 120,000 offsets and prints 35 rows, in about ten
+minutes.
 """
 
 from __future__ import annotations

@@ -4,17 +4,17 @@ import csv
 import io
 import os
 import sys
-import types
 
 import numpy as np
 import pytest
+from planted import Planted, plant, rotated
 
 from ropeaudit import RopeSetting, parse, shift
 from ropeaudit.errors import MissingPackage, UnknownName, UsageError
 from ropeaudit.main import main
 from ropeaudit.subjects import third_party
-from ropeaudit.subjects.third_party import ENTRIES, Entry
-from ropeaudit.subjects.third_party.adapter import Adapter, runs
+from ropeaudit.subjects.third_party import ENTRIES
+from ropeaudit.subjects.third_party.adapter import runs
 
 HEAVY = {"litgpt", "megatron-core", "llama-models"}  # their pins exclude those of others, or are never needed
 LIGHT = sorted(set(ENTRIES) - HEAVY)
@@ -25,18 +25,6 @@ def installed(name: str) -> str:
     if name in HEAVY and not ENTRIES[name].installed:
         pytest.skip(f"{name} is not installed: {ENTRIES[name].install}")
     return name
-
-
-def rotated(x: np.ndarray, positions: np.ndarray, setting: RopeSetting) -> np.ndarray:
-    """RoPE in float64, as RoFormer writes it: pairs are complex numbers. Shapes: (h, s, d)."""
-    d, half = setting.rotary_dim, setting.layout == "half"
-    first, second = (slice(0, d // 2), slice(d // 2, d)) if half else (slice(0, d, 2), slice(1, d, 2))
-    factor = setting.scaling.factor or 1
-    angles = positions[:, None] * setting.base ** (-2.0 * np.arange(d // 2) / d) / factor
-    pairs = (x[..., first] + 1j * x[..., second].astype(float)) * np.exp(1j * angles)
-    result = x.astype(float)
-    result[..., first], result[..., second] = pairs.real, pairs.imag
-    return result
 
 
 def called(name: str, x: np.ndarray, positions: np.ndarray, setting: RopeSetting, dtype="fp32"):
@@ -206,26 +194,6 @@ def test_each_is_audited_in_its_own_layout_unless_one_is_typed(capsys) -> None:
     assert {one["layout"] for one in rows(capsys.readouterr().out)} == {"half"}
 
 
-class Planted(Adapter):
-    """A right rotation of half-split pairs that says that it is interleaved."""
-
-    engine = "numpy"
-
-    def instance(self, setting, dtype):
-        half = RopeSetting.of(setting.head_dim)
-        return lambda x, positions, fmt: rotated(x, positions, half).astype(np.float32)
-
-
-def plant(monkeypatch, kind, name="planted", **entry) -> None:
-    """Register an implementation under a name."""
-    module = types.ModuleType("ropeaudit.subjects.third_party.planted_rope")
-    module.IMPLEMENTATIONS = {name: kind}
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    given = {"needs": ("numpy",), "layouts": ("interleaved",), "dtypes": ("float32", "bfloat16")} | entry
-    built = Entry(name, "planted_rope", package="numpy", extra="planted", calls="nothing", **given)
-    monkeypatch.setitem(third_party.ENTRIES, name, built)
-
-
 def test_a_planted_layout_bug_is_found_at_offset_0(monkeypatch, capsys) -> None:
     plant(monkeypatch, Planted)
     assert main(["shift", "--impl", "planted", "--dtype", "fp32", "--offset", "0", "-f", "csv", "-q"]) == 0
@@ -263,7 +231,7 @@ def test_every_extra_is_in_pyproject() -> None:
     import tomllib
     from pathlib import Path
 
-    text = (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
     for entry in ENTRIES.values():
         needed = {one.replace("_", "-").split(">")[0].split("[")[0] for one in extras[entry.extra]}

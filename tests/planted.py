@@ -1,0 +1,43 @@
+"""An implementation for tests alone: a right rotation of NumPy, registered as adapters are."""
+
+import sys
+import types
+
+import numpy as np
+
+from ropeaudit import RopeSetting
+from ropeaudit.subjects import third_party
+from ropeaudit.subjects.third_party import Entry
+from ropeaudit.subjects.third_party.adapter import Adapter
+
+
+def rotated(x: np.ndarray, positions: np.ndarray, setting: RopeSetting) -> np.ndarray:
+    """RoPE in float64, as RoFormer writes it: pairs are complex numbers. Shapes: (h, s, d)."""
+    d, half = setting.rotary_dim, setting.layout == "half"
+    first, second = (slice(0, d // 2), slice(d // 2, d)) if half else (slice(0, d, 2), slice(1, d, 2))
+    factor = setting.scaling.factor or 1
+    angles = positions[:, None] * setting.base ** (-2.0 * np.arange(d // 2) / d) / factor
+    pairs = (x[..., first] + 1j * x[..., second].astype(float)) * np.exp(1j * angles)
+    result = x.astype(float)
+    result[..., first], result[..., second] = pairs.real, pairs.imag
+    return result
+
+
+class Planted(Adapter):
+    """A right rotation of half-split pairs that says that it is interleaved."""
+
+    engine = "numpy"
+
+    def instance(self, setting, dtype):
+        half = RopeSetting.of(setting.head_dim)
+        return lambda x, positions, fmt: rotated(x, positions, half).astype(np.float32)
+
+
+def plant(monkeypatch, kind, name="planted", **entry) -> None:
+    """Register an implementation under a name."""
+    module = types.ModuleType("ropeaudit.subjects.third_party.planted_rope")
+    module.IMPLEMENTATIONS = {name: kind}
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    given = {"needs": ("numpy",), "layouts": ("interleaved",), "dtypes": ("float32", "bfloat16")} | entry
+    built = Entry(name, "planted_rope", package="numpy", extra="planted", calls="nothing", **given)
+    monkeypatch.setitem(third_party.ENTRIES, name, built)
