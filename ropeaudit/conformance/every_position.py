@@ -42,7 +42,7 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def short_calls(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether heads, batch elements and short calls are rotated alike at offsets that break positions."""
+    """Yield whether heads, batch elements and short calls are rotated alike where positions break."""
     offsets = straddling(code.up_to, _SHORT)
     where = f"{HEADS} heads, 2 batch elements, {_SHORT} tokens at {len(offsets)} offsets up to {offsets[-1]}"
     yield _at_offsets("short calls", code, offsets, 0, where)
@@ -61,7 +61,7 @@ def batch_rows(code: CodeUnderTest) -> Iterator[Finding]:
 def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, detail: str) -> Finding:
     q, k = code.vectors(HEADS, _SHORT)
     vectors = GivenVectors(q, k, np.arange(_SHORT, dtype=np.int64), code.seed)
-    worst, rotator = None, code.rotator()
+    worst, rotator = Places(-1.0, "q", 0, 0, 0, 0), code.rotator()
     for offset in offsets:
         seen = verification.check(
             *(rotator, code.setting, code.dtype, vectors, offset),
@@ -69,11 +69,9 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
             rule=code.rule,
             batch_step=step,
         )
-        if worst is None or seen.excess > worst.excess:
-            worst = seen
+        worst = max(worst, seen, key=lambda one: one.excess)
         if not seen.excess <= 1:
             break
-    assert worst is not None
     return _finding(check, code, worst, detail)
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="Targets: FILE.py:NAME, mypkg.rope:NAME or a name of `ropeaudit list impls`. Exit code: 0 all checks "
-    "passed, 1 one failed, 2 bad usage or input."
+    epilog="Targets: FILE.py:NAME, mypkg.rope:NAME or a name of `ropeaudit list impls`. Exit code: 0 all "
+    "checks passed, 1 one failed, 2 bad usage or input."
 )
 @words("TARGETS", "targets")
 @click.option(

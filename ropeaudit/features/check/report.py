@@ -85,12 +85,11 @@ def headline(results: Sequence[Checked]) -> str:
     if not failed:
         targets = ", ".join(dict.fromkeys(one.target for one in judged))
         dtypes = ", ".join(dict.fromkeys(one.dtype for one in judged))
-        return f"{targets} passes all {len(judged)} checks in {dtypes}, at positions up to {judged[0].up_to - 1}."
+        last = judged[0].up_to - 1
+        return f"{targets} passes all {len(judged)} checks in {dtypes}, at positions up to {last}."
     worst = failed[0]
-    return (
-        f"{worst.target} fails {len(failed)} of {len(judged)} checks; {worst.finding.check} in {worst.dtype}: "
-        f"{_seen(worst)}."
-    )
+    count = f"{worst.target} fails {len(failed)} of {len(judged)} checks"
+    return f"{count}; {worst.finding.check} in {worst.dtype}: {_seen(worst)}."
 
 
 def _seen(one: Checked) -> str:

@@ -1,4 +1,4 @@
-"""What a target is: own code, a named implementation, a model, a config.json, a checkpoint, a vectors case."""
+"""What a target is: code, a model, a config.json, a checkpoint folder, a case of vectors."""
 
 from __future__ import annotations
 
