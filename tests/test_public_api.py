@@ -24,8 +24,8 @@ SCRIPT = """
 from collections.abc import Iterator
 
 import ropeaudit
-from ropeaudit import Case, Checked, Difference, Explanation, Finding, Group, Limit, ModelAudit, ModuleAudit, Parity, Record
-from ropeaudit import Rerotated, Report, TableCheck, Traced
+from ropeaudit import Case, Checked, Difference, Explanation, Finding, Group, Limit, ModelAudit, ModuleAudit
+from ropeaudit import Parity, Record, Rerotated, Report, TableCheck, Traced
 
 records: Iterator[Record] = ropeaudit.shift(1000, "bf16", ["hf"], heads=1, seq_len=16, mask="full")
 again: Iterator[Record] = ropeaudit.shift([0, 7], implementations="mine.py:rope", cases=[Case(head_dim=64)])
@@ -125,7 +125,7 @@ def test_a_report_of_every_kind_of_result() -> None:
         "rerotate": ropeaudit.rerotate(1, recipes="hf", **tiny),
         "decay": ropeaudit.decay([0, 9], "ones", head_dim=8),
         "frequencies": ropeaudit.frequencies("bf16", head_dim=8),
-        "check": ropeaudit.check("rotary-torch", "bf16", up_to=64, head_dim=8),
+        "check": ropeaudit.check("llama-3.1-8b", "bf16", up_to=64),
     }
     for name, results in made.items():
         report = ropeaudit.report(results)
