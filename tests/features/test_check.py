@@ -85,10 +85,10 @@ def test_the_table_of_a_config(capsys, snapshot) -> None:
 @pytest.mark.parametrize("name", MARGINS)
 def test_margins_are_those_of_limit(name: str) -> None:
     path, case = write(name), {"seq_len": 32, "heads": 1, "kv_heads": 1}
-    results = list(analysis.run([path], Case(**case), CheckOptions(up_to=1056), lambda share: None))
+    results = list(analysis.run([path], Case(**case), CheckOptions(up_to=160), lambda share: None))
     length = "shifted" if name == "phi-3.5" else "unshifted"
     expected = limit(
-        dtypes=["bf16", "fp16", "fp32"], recipes="hf", up_to=1024, config=path, length=length, **case
+        dtypes=["bf16", "fp16", "fp32"], recipes="hf", up_to=128, config=path, length=length, **case
     )
     seen = [one.finding.measured for one in results if one.finding.check == "limit"]
     assert seen == [one.margin for one in expected]
