@@ -91,7 +91,8 @@ class CaseRun:
         subjects = [factory.make(at, self.axes) for factory in self.factories]
         cells = [(index, offset) for index in range(len(subjects)) for offset in offsets]
         whole = isinstance(self.loaded, Inputs)  # a sample is rotated block by block and fits always
-        room = max(1, plan.cells_at_once(at, self.loaded.seq_len) - 1) if whole else len(cells)
+        cached = plan.CACHE_BYTES // plan.cell_bytes(at, self.loaded.seq_len)
+        room = max(1, cached - 1) if whole else len(cells)
         starts, passes = range(0, len(cells), room), 2 if self.requested else 1
         for number, start in enumerate(starts):
             batch = [(subjects[index], offset) for index, offset in cells[start : start + room]]

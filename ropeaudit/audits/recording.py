@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from ropeaudit.audits import judging, records
-from ropeaudit.audits.cases import Case
+from ropeaudit.audits.cases import Case, Outline
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import attainable_rms
@@ -24,6 +24,7 @@ from ropeaudit.subjects.placement.places import Places
 if TYPE_CHECKING:
     from ropeaudit.engine.attention import Attention
 
+QK: TypeAlias = Inputs | SampledQK | Outline  # q and k, as far as a row tells of them
 _POSITIONS = 2**20  # looked at together
 
 
@@ -47,35 +48,7 @@ class CellResult:
     refused: str = ""
 
 
-class Sizes(Protocol):
-    """q and k, as far as a row tells of them."""
-
-    @property
-    def heads(self) -> int:
-        """h: query heads."""
-
-    @property
-    def kv_heads(self) -> int:
-        """g: key-value heads."""
-
-    @property
-    def seq_len(self) -> int:
-        """s: positions."""
-
-    @property
-    def source(self) -> str:
-        """Where they come from."""
-
-    @property
-    def seed(self) -> int | None:
-        """The seed, None where none was used."""
-
-    @property
-    def digest(self) -> str:
-        """Which numbers a file held; empty for those that are made."""
-
-
-def setting_columns(case: Case, sizes: Sizes, setting: RopeSetting) -> dict[str, Any]:
+def setting_columns(case: Case, sizes: QK, setting: RopeSetting) -> dict[str, Any]:
     """Return the columns that say under which setting, and of which q and k, something was measured."""
     axes = case.position_axes(setting)
     return {
@@ -105,7 +78,7 @@ def _text(name: str) -> str:
 
 def identity(
     case: Case,
-    sizes: Sizes,
+    sizes: QK,
     setting: RopeSetting,
     subject: Subject,
     offset: int,
