@@ -30,8 +30,10 @@ class UnknownName(UsageError):
     """A name that is not in a closed list; the message names the nearest ones."""
 
     def __init__(self, kind: str, seen: str, allowed: Iterable[str], hint: str = "") -> None:
+        from difflib import get_close_matches  # in-function: it is needed for errors alone
+
         names = list(allowed)
-        close = _nearest(seen, names)
+        close = get_close_matches(seen.lower(), names, n=2, cutoff=0.6)
         tail = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
         super().__init__(f"unknown {kind} {seen!r}; {tail}{' ' + hint if hint else ''}")
 
@@ -58,9 +60,3 @@ class OutOfMemory(RopeAuditError, MemoryError):
 
 class NotEmulated(RopeAuditError):
     """A recipe that NumPy arithmetic cannot reproduce faithfully."""
-
-
-def _nearest(seen: str, names: list[str]) -> list[str]:
-    from difflib import get_close_matches
-
-    return get_close_matches(seen.lower(), names, n=2, cutoff=0.6)

@@ -6,6 +6,7 @@ Letters: h heads, s positions, d head_dim, p pairs. Scores are scaled, before so
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -227,11 +228,7 @@ def _test_scores(test: _Test, function: Callable[..., Any], order: str, offsets:
             raise AssertionError(
                 f"{name} raises in {test.dtype} at offset {offset}: {one_line(error)}"
             ) from error
-
-        def like(offset: int = offset, results: FloatArray = results) -> str:
-            return _like_scores(test, results, offset)
-
-        test.check_scores(results, offset, like)
+        test.check_scores(results, offset, functools.partial(_like_scores, test, results, offset))
 
 
 def _like_scores(test: _Test, results: FloatArray, offset: int) -> str:

@@ -24,15 +24,14 @@ from ropeaudit.engine.plan import AttentionOptions, CellIndex, CellStatistics, P
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.inputs import qk
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.inputs.sampled_rows import SampledQK
+from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import FormsScores, Subject
 from ropeaudit.subjects.calling.implementation import Called
-from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects.emulated import Emulated, OfRecipe
 from ropeaudit.subjects.exact import Exact
 from ropeaudit.subjects.factories import SubjectFactory
-from ropeaudit.subjects.of_recipe import OfRecipe
 from ropeaudit.subjects.placement.places import Places
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class CaseRun:
     def __init__(
         self,
         case: Case,
-        loaded: Inputs | SampledQK,
+        loaded: Inputs | SampledInputs,
         setting: RopeSetting,
         factories: Sequence[SubjectFactory],
         requested: AttentionOptions | None,
@@ -203,7 +202,7 @@ class CaseRun:
 
         rest, loaded = (at, self.case.mask, origin), self.loaded
         with _alone(subjects):
-            if isinstance(loaded, SampledQK):
+            if isinstance(loaded, SampledInputs):
                 pairs = Plan(subjects, measured_at, loaded, *rest)
                 results = sampled_scores.measure(pairs, self.threads, on_progress)
             else:
@@ -251,11 +250,11 @@ class CaseRun:
         return self.structural[key]
 
 
-def _of_use(threads: int, loaded: Inputs | SampledQK) -> int:
+def _of_use(threads: int, loaded: Inputs | SampledInputs) -> int:
     """Return how many threads make a case faster: they share strips of rows."""
     if loaded.seq_len <= _SHORT:
         return 1
-    if isinstance(loaded, SampledQK):
+    if isinstance(loaded, SampledInputs):
         return threads
     return min(threads, loaded.heads * -(-loaded.seq_len // tile.TILE_ROWS))
 

@@ -16,7 +16,7 @@ from ropeaudit.bounds.attainable import attainable_rms
 from ropeaudit.engine.plan import AttentionOptions, CellStatistics
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.inputs.sampled_rows import SampledQK
+from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject
 from ropeaudit.subjects.placement.places import Places
@@ -24,7 +24,7 @@ from ropeaudit.subjects.placement.places import Places
 if TYPE_CHECKING:
     from ropeaudit.engine.attention import Attention
 
-QK: TypeAlias = Inputs | SampledQK | Outline  # q and k, as far as a row tells of them
+QK: TypeAlias = Inputs | SampledInputs | Outline  # q and k, as far as a row tells of them
 _POSITIONS = 2**20  # looked at together
 
 
@@ -105,7 +105,7 @@ def identity(
 
 def record(
     case: Case,
-    loaded: Inputs | SampledQK,
+    loaded: Inputs | SampledInputs,
     results: CellResult,
     requested: AttentionOptions | None,
     tolerance: float,

@@ -49,7 +49,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a unit: its rows, and for each maker of the audit what was found out about its code."""
+    """What came of a unit: its rows, and for each factory of the audit what was found out about its code."""
 
     rows: list[Record]
     findings: list[tuple[str, ...]]

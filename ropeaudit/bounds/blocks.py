@@ -28,7 +28,6 @@ class Blocks:
     """
 
     def __init__(self, mask: Mask, seq_len: int) -> None:
-        """Choose powers of two."""
         self.seq_len, self.fine, self.coarse = (
             seq_len,
             _block_size(seq_len, _BLOCKS),

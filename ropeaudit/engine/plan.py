@@ -16,7 +16,7 @@ from ropeaudit.engine.statistics import Moments, Statistics
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.inputs.sampled_rows import SampledQK
+from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference.exact_scores import Precision
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject
@@ -89,7 +89,7 @@ class Key(NamedTuple):
     precision: Precision
 
 
-V = TypeVar("V", Inputs, SampledQK)  # q and k: all of them, or those of a sample
+V = TypeVar("V", Inputs, SampledInputs)  # q and k: all of them, or those of a sample
 
 
 @dataclass(frozen=True, slots=True)

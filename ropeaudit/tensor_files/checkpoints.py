@@ -5,6 +5,7 @@ Nothing in it is ever executed: no pickles, and no code that a config.json names
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -94,15 +95,8 @@ def read(paths: list[Path], is_wanted: WantedNames) -> tuple[list[StoredTensor],
     chosen_tensors: list[StoredTensor] = []
     count = 0
     for path in paths:
-        tensors: dict[str, Any] = {}
-
-        def load(path: Path = path, tensors: dict[str, Any] = tensors) -> tensorfiles.Tensors:
-            declared_sizes.check(path)
-            pickled = path.suffix.lower() in _PICKLED
-            tensors.update(_pickled(path, is_wanted) if pickled else _safetensors(path, is_wanted))
-            return {}
-
-        tensorfiles.guarded(repr(str(path)), path, load)
+        load = _pickled if path.suffix.lower() in _PICKLED else _safetensors
+        tensors = tensorfiles.guarded(repr(str(path)), path, functools.partial(load, path, is_wanted))
         count += len(tensors)
         chosen_tensors += [tensor for tensor in tensors.values() if tensor is not None]
     return chosen_tensors, count
@@ -112,6 +106,7 @@ def _safetensors(path: Path, is_wanted: WantedNames) -> dict[str, StoredTensor |
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
     from safetensors import safe_open
 
+    declared_sizes.check(path)
     with safe_open(path, framework="numpy") as archive:
         tensors: dict[str, StoredTensor | None] = {}
         for name in archive.keys():  # noqa: SIM118  (no dictionary)
@@ -131,6 +126,7 @@ def _safetensors(path: Path, is_wanted: WantedNames) -> dict[str, StoredTensor |
 def _pickled(path: Path, is_wanted: WantedNames) -> dict[str, StoredTensor | None]:
     import torch
 
+    declared_sizes.check(path)
     loaded = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(loaded, torch.Tensor):
         loaded = {path.stem: loaded}

@@ -181,11 +181,7 @@ def _plane(spec: str, name: str, tensor: NDArray[Any]) -> Array:
 def _real(spec: str, name: str, tensor: Any) -> Array:
     """Return a tensor in float64. Raises: BadInput unless it holds real numbers, and some."""
     seen = f"--against {spec!r}: {name[:40]}"
-    if not isinstance(tensor, np.ndarray):  # .npz archives may hold files that are no arrays
-        raise BadInput(f"{seen} is no array; give real numbers")
-    tensor = tensorfiles.widened(tensor)
-    if not tensorfiles.is_real(tensor):
-        raise BadInput(f"{seen} holds {tensor.dtype}; give real numbers")
+    tensor = tensorfiles.real(seen, tensor)
     if tensor.size == 0:
         raise BadInput(f"{seen} has shape {tensor.shape}, which holds no number")
     with np.errstate(over="ignore", invalid="ignore"):

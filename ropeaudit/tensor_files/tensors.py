@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from ropeaudit.tensor_files import declared_sizes
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 WantedNames: TypeAlias = Callable[[list[str]], Sequence[str]]  # of all names those whose values are loaded
+T = TypeVar("T")
 SUFFIXES = (".safetensors", ".npz", ".pt", ".pth")
 
 
@@ -43,7 +44,7 @@ def wrong(path: Path) -> str:
         return str(getattr(error, "strerror", None) or error)
 
 
-def guarded(seen: str, path: Path, read: Callable[[], Tensors]) -> Tensors:
+def guarded(seen: str, path: Path, read: Callable[[], T]) -> T:
     """Return what `read` gives; whatever it raises becomes a BadInput that begins with `seen`."""
     try:
         with warnings.catch_warnings():  # what a parser thinks of a file is in its error
@@ -76,18 +77,20 @@ def read(path: Path, choose: WantedNames, pair: tuple[str, str]) -> Tensors:
     return reader(path, choose, pair)
 
 
-def widened(tensor: NDArray[Any]) -> NDArray[Any]:
-    """Return a tensor whose bfloat16 is one again: NumPy's own files hand it back as two bytes."""
+def real(seen: str, tensor: Any) -> NDArray[Any]:
+    """Return a tensor of real numbers. Raises: BadInput that begins with `seen`.
+
+    bfloat16, which NumPy's own files hand back as two bytes, is one again.
+    """
+    if not isinstance(tensor, np.ndarray):  # .npz archives may hold files that are no arrays
+        raise BadInput(f"{seen} is no array; give real numbers")
     if tensor.dtype.kind == "V" and tensor.dtype.itemsize == 2:
         import ml_dtypes
 
-        return tensor.view(ml_dtypes.bfloat16)
-    return tensor
-
-
-def is_real(tensor: NDArray[Any]) -> bool:
-    """Return whether a tensor holds real numbers."""
-    return tensor.dtype.kind not in "VOcSUbMm" or "float" in tensor.dtype.name
+        tensor = np.asarray(tensor.view(ml_dtypes.bfloat16))
+    if tensor.dtype.kind in "VOcSUbMm" and "float" not in tensor.dtype.name:
+        raise BadInput(f"{seen} holds {tensor.dtype}; give real numbers")
+    return np.asarray(tensor)
 
 
 def listed(tensors: Tensors) -> str:

@@ -93,7 +93,6 @@ class Called:
     scale_after_store = False
 
     def __init__(self, implementation: Implementation, setting: RopeSetting, dtype: Format) -> None:
-        """Keep what is to be called; nothing is called here."""
         self.implementation, self.setting = implementation, setting
         self.name, self.backend = implementation.name, implementation.engine
         self.version = implementation.version
