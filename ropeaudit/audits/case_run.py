@@ -113,9 +113,7 @@ class CaseRun:
         for cell in batch:
             subject, offset = cell
             if reasons[cell]:
-                yield CellResult(
-                    *cell, at, CellStatistics(), CellStatistics(), Statistics(), refused=reasons[cell]
-                )
+                yield CellResult(*cell, at, refused=reasons[cell])
                 continue
             yield CellResult(
                 subject,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -38,9 +38,9 @@ class CellResult:
     subject: Subject
     offset: int
     setting: RopeSetting
-    measured: CellStatistics
-    floor: CellStatistics
-    structural: Statistics
+    measured: CellStatistics = field(default_factory=CellStatistics)
+    floor: CellStatistics = field(default_factory=CellStatistics)
+    structural: Statistics = field(default_factory=Statistics)
     careful: float = math.nan
     bound: Bound | None = None
     attention: Attention | None = None

@@ -1,8 +1,8 @@
 """A sweep: the cells of an audit planned before anything is measured, and cut into tasks.
 
-A cell is a case x factory x offset, known by what was asked for (`records.IDENTITY`), not by its place: rows of
-an earlier run fill their cells wherever they stand. The bits of a row do not depend on what is measured with
-it: cells may be measured in any order and company. They share q, k and the reference within a task.
+A cell is a case x factory x offset, known by what was requested (`records.IDENTITY`), not by its place: rows
+of an earlier run fill their cells wherever they stand. The bits of a row do not depend on what is measured
+with it: cells may be measured in any order and company. They share q, k and the reference within a task.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Some factories at some offsets of a case, measured together. cells: their places in the plan, in order."""
+    """Some factories at some offsets of a case, measured together. cells: their places in the plan."""
 
     case: Case
     factories: tuple[int, ...]

@@ -26,7 +26,7 @@ from ropeaudit.engine.statistics import Block, Moments, Statistics
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor, Precision
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Subject, key_rotation
+from ropeaudit.subjects import RotatesKeys, Subject
 
 Side = Literal["q", "k"]
 ExactScores: TypeAlias = tuple[A, A | None]  # exact scores: high + low
@@ -54,7 +54,9 @@ def rotate(subject: Subject, side: Side, x: FloatArray, table: Any) -> FloatArra
 
     Shapes: (s, d) -> (s, d).
     """
-    return key_rotation(subject)(x, table) if side == "k" else subject.rotate(x, table)
+    if side == "k" and isinstance(subject, RotatesKeys):
+        return subject.rotate_key(x, table)
+    return subject.rotate(x, table)
 
 
 def rotate_exactly(

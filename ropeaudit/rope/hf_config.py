@@ -68,7 +68,7 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
         shared = next(filter(None, axes), None)
         return ModelRope(name, source, heads, _kv_heads(part, heads), maximum, layers, shared)
     except RopeAuditError as error:
-        raise BadInput(f"{source}: {error}") from None
+        raise BadInput(f"{source}: {error.typed}") from None
 
 
 def _kv_heads(config: Config, heads: int) -> int:

@@ -51,7 +51,7 @@ def guarded(seen: str, path: Path, read: Callable[[], T]) -> T:
             warnings.simplefilter("ignore")
             return read()
     except BadInput as error:
-        flag, text = seen.partition(" ")[0], str(error)
+        flag, text = seen.partition(" ")[0], error.typed
         raise BadInput(f"{flag} {text}" if flag.startswith("--") and flag not in text else text) from None
     except ImportError as error:
         raise BadInput(f"{seen}: cannot be read without {error.name}") from None
