@@ -122,7 +122,7 @@ class Audit:
         return [part for case in self.cases for part in _by_layout(case, self.factories())]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what was asked for; factories are made anew."""
+        """Pickle what was requested; factories are built anew."""
         return Audit, tuple(getattr(self, one.name) for one in fields(self) if one.init)
 
     def check(self, at_once: int = 1) -> list[int]:
@@ -163,12 +163,12 @@ class Audit:
         yield from run.records(offsets)
 
     def _anchors(self) -> list[int]:
-        """Offsets that are measured besides those asked for."""
+        """Offsets that are measured besides those requested."""
         return [self.attention.anchor] if self.attention else []
 
 
 def _by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple[Case, list[int]]]:
-    """Yield a case for each layout that the code of neighbouring factories has, unless one was asked for."""
+    """Yield a case for each layout that the code of neighbouring factories has, unless one was requested."""
     every = list(range(len(factories)))
     requested = case.layout is not None or case.model is not None or case.config is not None
     if requested or not any(factory.layout for factory in factories):

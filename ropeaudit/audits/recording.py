@@ -85,7 +85,7 @@ def identity(
     requested: AttentionOptions | None,
     tolerance: float,
 ) -> dict[str, Any]:
-    """Return the columns of `records.IDENTITY`: what was asked for. Nothing is measured for it."""
+    """Return the columns of `records.IDENTITY`: what was requested. Nothing is measured for it."""
     return records.COLUMNS.unset(records.IDENTITY) | {
         "schema": records.SCHEMA,
         "subject": subject.name,

@@ -165,7 +165,7 @@ def _places(chosen: Pairs, group: int, seq_len: int) -> tuple[Ints, Ints]:
 def _streamed(
     generator: np.random.Generator, places: Ints, rows: int, d: int, progress: Callable[[float], None]
 ) -> NDArray[np.float16]:
-    """Draw `rows` rows in a stream and return those that are wanted. Shapes: places (n,) -> (n, d)."""
+    """Draw `rows` rows in a stream and return those at `places`. Shapes: places (n,) -> (n, d)."""
     vectors = np.empty((places.size, d), np.float16)  # exact: on the grid of `on_16_bit_grid`
     order = np.argsort(places, kind="stable")
     step = _step(d)
@@ -194,7 +194,7 @@ def _step(d: int) -> int:
 def _by_row(
     seed: int, side: int, places: Ints, d: int, progress: Callable[[float], None]
 ) -> NDArray[np.float16]:
-    """Draw every wanted row from a generator that is its own. Shapes: places (n,) -> (n, d)."""
+    """Draw every row at `places` from a generator that is its own. Shapes: places (n,) -> (n, d)."""
     key = np.random.SeedSequence([seed, side]).generate_state(2, np.uint64)
     vectors, counter = np.empty((places.size, d), np.float16), np.zeros(4, np.uint64)
     for start in range(0, places.size, _BLOCK):

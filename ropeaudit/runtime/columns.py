@@ -28,7 +28,7 @@ from typing import (
 R = TypeVar("R")
 C = TypeVar("C")
 In = TypeVar("In", contravariant=True)
-# case, setting: what was asked for, which identifies a row. drift: what a fault that shifts q and k alike
+# case, setting: what was requested, which identifies a row. drift: what a fault that shifts q and k alike
 # does not show in. attention, place: undefined unless those were measured.
 Role = Literal["case", "setting", "drift", "attention", "place", "measured"]
 Style = Literal["short", "setting", "percent", "part"]  # how a screen shows a value; see `reports.numbers`
@@ -162,7 +162,7 @@ class Columns(Mapping[str, Column[Any]], Generic[R]):
 
     @cached_property
     def identity(self) -> tuple[str, ...]:
-        """The columns that say what was asked for: equal for the same cell of a sweep."""
+        """The columns that say what was requested: equal for the same cell of a sweep."""
         return self.having("case", "setting")
 
     @cached_property

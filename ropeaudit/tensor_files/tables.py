@@ -94,14 +94,14 @@ def _tensors(spec: str, paths: list[Path]) -> Tensors:
     if path.suffix.lower() not in tensorfiles.SUFFIXES:
         raise BadInput(f"--against {spec!r}: unknown kind of file; give one of {', '.join(_SUFFIXES)}")
     try:
-        return tensorfiles.read(path, _wanted_names, ("cos", "sin"))
+        return tensorfiles.read(path, _chosen_names, ("cos", "sin"))
     except Unnamed as other:
         if other.args[1] is not None:
             return {path.stem: other.args[1]}
         raise BadInput(f"--against {str(path)!r}: holds {other.args[0]}; give tensors by name") from None
 
 
-def _wanted_names(names: list[str]) -> list[str]:  # the names to load: known ones, or the only one there is
+def _chosen_names(names: list[str]) -> list[str]:  # the names to load: known ones, or the only one there is
     return [name for name in names if _last(name) in _NAMES] or (names if len(names) == 1 else [])
 
 

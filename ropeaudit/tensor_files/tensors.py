@@ -18,7 +18,7 @@ from ropeaudit.errors import BadInput
 from ropeaudit.tensor_files import declared_sizes
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
-WantedNames: TypeAlias = Callable[[list[str]], Sequence[str]]  # of all names those whose values are loaded
+ChooseNames: TypeAlias = Callable[[list[str]], Sequence[str]]  # of all names those whose values are read
 T = TypeVar("T")
 SUFFIXES = (".safetensors", ".npz", ".pt", ".pth")
 
@@ -66,8 +66,8 @@ def read_npy(path: Path) -> NDArray[Any]:
         return np.asarray(np.load(file, allow_pickle=False))
 
 
-def read(path: Path, choose: WantedNames, pair: tuple[str, str]) -> Tensors:
-    """Return all names of a file, with the values of those that are wanted and empty arrays for the others.
+def read(path: Path, choose: ChooseNames, pair: tuple[str, str]) -> Tensors:
+    """Return all names of a file, with the values of those chosen and empty arrays for the others.
 
     pair: what to call two tensors without names. A file whose suffix is not among `SUFFIXES` is a KeyError.
     Raises: Unnamed, and whatever a parser raises.
@@ -98,7 +98,7 @@ def listed(tensors: Tensors) -> str:
     return ", ".join(repr(name[:40])[1:-1] for name in sorted(tensors)[:8]) or "nothing"
 
 
-def _read_npz(path: Path, choose: WantedNames, pair: tuple[str, str]) -> Tensors:
+def _read_npz(path: Path, choose: ChooseNames, pair: tuple[str, str]) -> Tensors:
     with path.open("rb") as file:  # NumPy leaves it open where the archive is damaged
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
@@ -108,7 +108,7 @@ def _read_npz(path: Path, choose: WantedNames, pair: tuple[str, str]) -> Tensors
             return {name: archive[name] if name in chosen else np.zeros(0) for name in archive.files}
 
 
-def _read_safetensors(path: Path, choose: WantedNames, pair: tuple[str, str]) -> Tensors:
+def _read_safetensors(path: Path, choose: ChooseNames, pair: tuple[str, str]) -> Tensors:
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
     from safetensors import safe_open
 
@@ -120,7 +120,7 @@ def _read_safetensors(path: Path, choose: WantedNames, pair: tuple[str, str]) ->
         return {name: archive.get_tensor(name) if name in chosen else np.zeros(0) for name in names}
 
 
-def _read_torch(path: Path, choose: WantedNames, pair: tuple[str, str]) -> Tensors:
+def _read_torch(path: Path, choose: ChooseNames, pair: tuple[str, str]) -> Tensors:
     import torch
 
     def numbers(value: torch.Tensor) -> NDArray[Any]:
@@ -143,7 +143,7 @@ def _read_torch(path: Path, choose: WantedNames, pair: tuple[str, str]) -> Tenso
     return {name: numbers(value) if name in chosen else np.zeros(0) for name, value in tensors.items()}
 
 
-_READERS: dict[str, Callable[[Path, WantedNames, tuple[str, str]], Tensors]] = {
+_READERS: dict[str, Callable[[Path, ChooseNames, tuple[str, str]], Tensors]] = {
     ".safetensors": _read_safetensors,
     ".npz": _read_npz,
     ".pt": _read_torch,
