@@ -125,9 +125,7 @@ def _read_torch(path: Path, choose: ChooseNames, pair: tuple[str, str]) -> Tenso
 
     def numbers(value: torch.Tensor) -> NDArray[Any]:
         detached = value.detach()
-        declared_sizes.check_room(
-            path, detached.numel()
-        )  # one that was expanded takes little room in the file
+        declared_sizes.check_room(path, detached.numel())  # an expanded one is small in the file
         if detached.dtype.is_floating_point:
             detached = detached.to(torch.float64)  # NumPy knows neither bfloat16 nor float8
         return np.asarray(detached.numpy())
