@@ -412,9 +412,9 @@ def test_a_device_without_float64_is_named_in_a_note() -> None:
     ("given", "error", "error_line"),
     [
         ({"backend": "jax"}, UnknownName, "unknown backend 'jax'; known: numpy, torch"),
-        ({"device": "cpu"}, UsageError, "--device cpu is where torch computes; add --backend torch"),
+        ({"device": "cpu"}, UsageError, "device cpu is where torch computes; add backend torch"),
         ({"backend": "torch", "recipes": "mlx-metal"}, NotEmulated, "Metal fast-math"),
-        ({"backend": "torch", "implementations": "transformers-llama"}, UsageError, "add --recipe"),
+        ({"backend": "torch", "implementations": "transformers-llama"}, UsageError, "add recipes"),
     ],
 )
 def test_bad_choices(given: dict[str, str], error: type[Exception], error_line: str) -> None:
