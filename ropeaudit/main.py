@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _say("interrupted", INTERRUPTED)
     except RopeAuditError as error:
-        return _refuse(str(error))
+        return _refuse(error.typed)
     except MemoryError:
         return _refuse("out of memory; give a smaller --seq-len, --heads or --head-dim")
     except OSError as error:

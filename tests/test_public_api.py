@@ -14,7 +14,7 @@ import pytest
 
 import ropeaudit
 from ropeaudit import UsageError
-from ropeaudit.main import cli
+from ropeaudit.main import cli, main
 
 ROOT = Path(__file__).parent.parent
 SMALL = {"heads": 1, "seq_len": 16, "head_dim": 8}
@@ -111,6 +111,15 @@ def test_no_public_function_takes_anything() -> None:
 def test_a_wrong_argument_names_the_nearest(name, arguments, wrong, nearest) -> None:
     with pytest.raises(UsageError, match=f"unknown argument of {name} '{wrong}'; did you mean {nearest}"):
         getattr(ropeaudit, name)(*arguments, **{wrong: 1})
+
+
+def test_an_error_names_arguments_in_python_and_options_on_the_command_line(capsys) -> None:
+    with pytest.raises(UsageError, match=r"^kv_heads 3 does not divide heads 8; "):
+        next(ropeaudit.shift(kv_heads=3))
+    with pytest.raises(UsageError, match=r"^implementations 'a\.b:' .*try implementations "):
+        next(ropeaudit.shift(implementations="a.b:"))
+    assert main(["shift", "--kv-heads", "3"]) == 2
+    assert "error: --kv-heads 3 does not divide --heads 8; " in capsys.readouterr().err
 
 
 def test_a_report_of_every_kind_of_result() -> None:

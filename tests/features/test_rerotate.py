@@ -117,7 +117,7 @@ def test_panels_do_not_change_the_result(monkeypatch) -> None:
 
 
 def test_clipped_angles_are_refused() -> None:
-    with pytest.raises(UsageError, match="leave out --clip"):
+    with pytest.raises(UsageError, match="leave out clip"):
         measure("hf", [1], clip=100.0)
 
 

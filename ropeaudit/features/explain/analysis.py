@@ -100,7 +100,7 @@ def explain(
     if isinstance(tolerance, tuple):
         bound = remedies.tolerance(*tolerance)
     numbers = arguments.numbers(offsets)
-    return run(arguments.cases_of(cases, case), resolved, numbers, bound, on_progress or arguments.unheard)
+    return run(arguments.cases_of(cases, case), resolved, numbers, bound, on_progress or arguments.silent)
 
 
 def run(

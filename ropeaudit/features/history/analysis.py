@@ -108,7 +108,7 @@ def history(
     """
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
     chosen = arguments.cases_of(cases, case)
-    return run(chosen, arguments.listed(implementations), formats, numbers, on_progress or arguments.unheard)
+    return run(chosen, arguments.listed(implementations), formats, numbers, on_progress or arguments.silent)
 
 
 def run(

@@ -66,7 +66,7 @@ def limit(
     resolved = arguments.resolved(recipes, dtypes, changes)
     requested = [tolerance(text) for text in arguments.listed(tolerances)]
     return run(
-        arguments.cases_of(cases, case), resolved, requested, up_to, budget, on_progress or arguments.unheard
+        arguments.cases_of(cases, case), resolved, requested, up_to, budget, on_progress or arguments.silent
     )
 
 
@@ -136,7 +136,7 @@ class _CaseLimits:
             case,
             inputs,
             setting,
-            [factories.emulated(recipe)],
+            [factories.of_recipe(recipe)],
             None,
             run_metadata.threads(),
             lambda share: self.on_progress(),

@@ -86,7 +86,7 @@ def parity(
     pair, called = subjects(a, b, changes or {})
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
     return run(
-        arguments.cases_of(cases, case), pair, called, formats, numbers, on_progress or arguments.unheard
+        arguments.cases_of(cases, case), pair, called, formats, numbers, on_progress or arguments.silent
     )
 
 

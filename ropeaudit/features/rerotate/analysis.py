@@ -101,7 +101,7 @@ def rerotate(
         resolved,
         arguments.numbers(steps),
         by,
-        on_progress or arguments.unheard,
+        on_progress or arguments.silent,
     )
 
 

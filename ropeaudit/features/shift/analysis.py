@@ -77,7 +77,7 @@ def shift(
         anchor=anchor,
         tolerance=tolerance,
     )
-    return SweepRun(Sweep(audit), threads=threads).rows(on_progress or arguments.unheard)
+    return SweepRun(Sweep(audit), threads=threads).rows(on_progress or arguments.silent)
 
 
 def audit_of(

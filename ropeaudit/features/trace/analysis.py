@@ -85,7 +85,7 @@ def trace(
     """
     code = called(implementations, order)
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
-    return run(arguments.cases_of(cases, case), code, formats, numbers, on_progress or arguments.unheard)
+    return run(arguments.cases_of(cases, case), code, formats, numbers, on_progress or arguments.silent)
 
 
 def called(implementations: Names | Sequence[Implementation], order: str | None) -> list[Implementation]:
