@@ -109,33 +109,16 @@ def module(
     base, scaling and dims; without any, of a config beside the source, and else a base is guessed.
     Raises: UsageError, UnknownName, BadShape, BadInput.
     """
-    return audited(source, expected(config, model, base, scaling, head_dim, rotary_dim))
-
-
-def expected(
-    config: str | None,
-    model: str | None,
-    base: float | None,
-    scaling: str | None,
-    head_dim: int | None,
-    rotary_dim: int | None,
-) -> Expected:
-    """Return what the frequencies should be. Raises: UsageError, UnknownName, BadShape, BadInput."""
     if config is not None and model is not None:
         raise UsageError("--model and --config both name a model; give one of them")
     named = None if model is None else presets.named(model)
     if config is not None:
         named = hf_config.read(config, base)
     given = None if scaling is None else scalings.parse(scaling)
-    result = Expected(named, base, given, head_dim, rotary_dim)
-    result.plain(None, 10000.0 if base is None else base)  # what is no setting is refused before any work
-    return result
-
-
-def audited(spec: str, expected: Expected) -> ModuleAudit:
-    """Read the buffers of a source and compare them with what is expected. Raises: BadInput."""
-    source = load(spec, expected)
-    return ModuleAudit(source, list(run(source)))
+    expected = Expected(named, base, given, head_dim, rotary_dim)
+    expected.plain(None, 10000.0 if base is None else base)  # what is no setting is refused before any work
+    opened = load(source, expected)
+    return ModuleAudit(opened, list(run(opened)))
 
 
 def run(source: Source) -> Iterator[Buffer]:

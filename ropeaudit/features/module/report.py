@@ -11,7 +11,7 @@ from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import records
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.features.module.analysis import Buffer
+from ropeaudit.features.module.analysis import Buffer, ModuleAudit
 from ropeaudit.features.module.drift import FAR, NEAR
 from ropeaudit.features.module.grouping import FREQUENCIES, ROWS
 from ropeaudit.features.module.source import Source
@@ -72,17 +72,16 @@ LEGEND = (
 )
 
 
-def module_report(
-    source: Source, results: Sequence[Buffer], columns: Sequence[str] | None, metadata: Mapping[str, Any]
-) -> Report:
+def module_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
+    results = audit.buffers
     return Report(
         rows=[COLUMNS.row(one) for one in results],
         columns=list(columns or COLUMNS),
         screen=list(columns or COLUMNS.screen(results)) if results else [],
         dispensable=() if columns else COLUMNS.dispensable,
-        headline=headline(source, results),
-        notes=[*source.notes, *_notes(results)],
+        headline=headline(audit.source, results),
+        notes=[*audit.source.notes, *_notes(results)],
         legend=LEGEND if results else "",
         metadata={"schema": SCHEMA, **metadata},
         declared=COLUMNS,
