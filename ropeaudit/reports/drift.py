@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ropeaudit.audits import judging, records
 from ropeaudit.audits.records import Record
 from ropeaudit.inputs import masks
-from ropeaudit.reports import Report, headlines, settings, verdicts
+from ropeaudit.reports import Report, headlines, settings, tabulated, verdicts
 from ropeaudit.reports.charts.series import Series, points
 from ropeaudit.reports.numbers import percent, short
 
@@ -57,20 +58,15 @@ def drift_report(
     notes += headlines.growth_notes(results) + headlines.format_notes(results)
     notes += headlines.structure_notes(results, frozen) + headlines.device_notes(results)
     notes += _temperature(_worst(results)) if measured else []
-    return Report(
-        rows=rows,
-        columns=list(columns or records.COLUMNS),
-        screen=list(columns or screen),
-        dispensable=() if columns else records.COLUMNS.dispensable,
+    return replace(
+        tabulated(records.COLUMNS, records.SCHEMA, rows, screen, columns, metadata),
         headline=headline(results),
         notes=notes,
         legend=LEGEND
         + (_PLACED if "place_excess" in screen else "")
         + (_AFTER_LEGEND if measured else "")
         + (_SAMPLED if "drift_rms_low" in screen else ""),
-        metadata={"schema": records.SCHEMA, **metadata},
         header=header,
-        declared=records.COLUMNS,
     )
 
 

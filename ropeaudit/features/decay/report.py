@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from ropeaudit.features.decay.analysis import Decay
 from ropeaudit.features.decay.audit import DecayCurves
 from ropeaudit.features.decay.columns import COLUMNS, SCHEMA, Point
 from ropeaudit.features.decay.cosine_sum import searched
-from ropeaudit.reports import Report
+from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.charts import terminal
 from ropeaudit.reports.charts.series import DataPoint, Series
 from ropeaudit.reports.numbers import percent, short
@@ -41,16 +42,11 @@ def decay_report(
     shown = COLUMNS.screen(points)
     if "setting" not in varying:
         shown.remove("first_failing")  # it is in the headline
-    return Report(
-        rows=rows,
-        columns=list(columns or COLUMNS),
-        screen=list(columns or [*varying, *shown]),
-        dispensable=() if columns else COLUMNS.dispensable,
+    return replace(
+        tabulated(COLUMNS, SCHEMA, rows, [*varying, *shown], columns, metadata),
         headline=" ".join([*_headline(_shapes(results)), *_worst(curves)]),
         notes=_notes(curves),
         legend=LEGEND,
-        metadata={"schema": SCHEMA, **metadata},
-        declared=COLUMNS,
         header=header,
     )
 

@@ -10,7 +10,7 @@ from ropeaudit.audits import records
 from ropeaudit.audits.records import Record
 from ropeaudit.features.limit import sentences
 from ropeaudit.features.limit.limit_result import Limit
-from ropeaudit.reports import Report, settings
+from ropeaudit.reports import Report, settings, tabulated
 from ropeaudit.runtime.columns import Declare, Together
 
 SCHEMA = 2
@@ -163,14 +163,9 @@ def limit_report(
     """Return the report; `columns` chooses and orders what is shown and written."""
     rows = [COLUMNS.row(result) for result in results]
     subject, dtype, *others = COLUMNS.screen(results)
-    return Report(
-        rows=rows,
-        columns=list(columns or COLUMNS),
-        screen=list(columns or [subject, dtype, *settings.varying(rows), *others]),
-        dispensable=() if columns else COLUMNS.dispensable,
-        headline=sentences.headline(results),
-        notes=sentences.notes(results),
-        legend=f"{LEGEND}\n{_MARGIN}" if "margin" in others else LEGEND,
-        metadata={"schema": SCHEMA, **metadata},
-        declared=COLUMNS,
+    screen = [subject, dtype, *settings.varying(rows), *others]
+    legend = f"{LEGEND}\n{_MARGIN}" if "margin" in others else LEGEND
+    report = tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata)
+    return replace(
+        report, headline=sentences.headline(results), notes=sentences.notes(results), legend=legend
     )

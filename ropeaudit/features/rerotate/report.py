@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ropeaudit.audits import records
 from ropeaudit.audits.judging import ratio
 from ropeaudit.features.rerotate.analysis import Rerotated
-from ropeaudit.reports import Report, settings
+from ropeaudit.reports import Report, settings, tabulated
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.runtime.columns import Declare
 
@@ -117,17 +118,9 @@ def rerotate_report(
     """Return the report; `columns` chooses and orders what is shown and written."""
     rows = [COLUMNS.row(result) for result in results]
     subject, dtype, *others = COLUMNS.screen(results)
-    return Report(
-        rows=rows,
-        columns=list(columns or COLUMNS),
-        screen=list(columns or [subject, dtype, *settings.varying(rows), *others]),
-        dispensable=() if columns else COLUMNS.dispensable,
-        headline=headline(rows),
-        notes=notes(rows),
-        legend=LEGEND,
-        metadata={"schema": SCHEMA, **metadata},
-        declared=COLUMNS,
-    )
+    screen = [subject, dtype, *settings.varying(rows), *others]
+    report = tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata)
+    return replace(report, headline=headline(rows), notes=notes(rows), legend=LEGEND)
 
 
 def headline(rows: Sequence[Mapping[str, Any]]) -> str:
