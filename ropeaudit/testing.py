@@ -139,13 +139,13 @@ class _Test:
             return f"RMS score drift {rms:.3g}", right, place
         return None
 
-    def check_places(self, rotator: OwnRotator, vectors: GivenVectors, offset: int, apart: int = 0) -> None:
+    def check_places(self, rotator: OwnRotator, vectors: GivenVectors, offset: int, step: int = 0) -> None:
         """Raise AssertionError if a rotated pair is not where its position says."""
         seen = verification.check(
             *(rotator, self.setting, self.dtype, vectors, offset),
             afresh=rotator.afresh,
             rule=self.resolved,
-            batch_step=apart,
+            batch_step=step,
         )
         if not seen.excess <= 1:
             here = allowance.allowed(self.resolved, self.setting, np.array([seen.position]))[0]

@@ -146,9 +146,9 @@ class CaseRun:
                 sizes = loaded.heads, loaded.kv_heads, self.setting.head_dim
                 self.vectors = verification.sampled(at, sizes, loaded.seq_len, loaded.seed)
         results, dtype = [], subject.dtype
-        for apart in (0, verification.BATCH_STEP)[: 1 + subject.by_batch()]:
+        for step in (0, verification.BATCH_STEP)[: 1 + subject.by_batch()]:
             given = subject.rotator(), subject.setting, dtype, self.vectors, offset
-            results.append(verification.check(*given, afresh=subject.rotator, warm=True, batch_step=apart))
+            results.append(verification.check(*given, afresh=subject.rotator, warm=True, batch_step=step))
         return max(results, key=lambda one: (one.misplaced, one.excess))
 
     def _refusal(self, subject: Subject, offset: int) -> str:

@@ -39,7 +39,7 @@ class Parity:
     offset: int
     formats: tuple[Format, Format]
     inputs_differ: bool
-    apart: PairStatistics
+    statistics: PairStatistics
 
 
 def subject(spec: str, common: Mapping[str, str]) -> Recipe:

@@ -42,7 +42,7 @@ MOST_STEPS = 100_000
 class Rerotated:
     """Keys after some steps. position: that of the first key by then.
 
-    apart: a is the re-rotated, b a fresh rotation at the final position.
+    statistics: a is the re-rotated, b a fresh rotation at the final position.
     norm: mean relative change of the norm of the keys; nan where all are zero or one is not finite.
     """
 
@@ -54,7 +54,7 @@ class Rerotated:
     steps: int
     by: int
     position: int
-    apart: PairStatistics
+    statistics: PairStatistics
     norm: float
 
 
