@@ -12,9 +12,7 @@ from ropeaudit.console.parameters import INTEGERS, one_of
 _KINDS = ("stage", "pair", "position", "head", "remedy")  # of explain/columns.py, not loaded for --help
 
 
-@click.command(
-    epilog="Causes are explained in docs/causes.md. Exit code: 0 done, 2 bad usage or input.",
-)
+@click.command(epilog="Causes are explained in docs/causes.md. Exit code: 0 done, 2 bad usage or input.")
 @options.axis("--offset", INTEGERS, "Integers added to every position.", "1000")
 @options.dtype_option
 @options.recipe_option
@@ -61,13 +59,7 @@ def explain(
     cases = settings.cases(rope, vectors)
     return delivery.delivered(
         lambda on_progress: analysis.explain(
-            offset,
-            dtype,
-            recipe,
-            tolerance=tolerance,
-            changes=changes,
-            cases=cases,
-            on_progress=on_progress,
+            offset, dtype, recipe, tolerance=tolerance, changes=changes, cases=cases, on_progress=on_progress
         ),
         lambda results, metadata: explain_report(results, by, columns, metadata),
         output,

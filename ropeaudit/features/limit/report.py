@@ -65,9 +65,7 @@ class LimitColumns:
     )
     proved_margin: float | None = of("the same of the positions up to which it is proved")
     tolerance_column: str = of(
-        "column of a record that the tolerance speaks of",
-        lambda one: one.tolerance.column,
-        shown=True,
+        "column of a record that the tolerance speaks of", lambda one: one.tolerance.column, shown=True
     )
     tolerance: float = of(
         "largest |value| that is accepted; of distinct_positions the smallest",
@@ -103,9 +101,7 @@ class LimitColumns:
         leaves=4,
     )
     first_failure_seen: int | None = of(
-        "smallest offset that was measured to fail; nan if none was",
-        unit="tokens",
-        shown=True,
+        "smallest offset that was measured to fail; nan if none was", unit="tokens", shown=True
     )
     first_failure: int | None = of(
         "the same where every smaller offset is proved; nan where a smaller one may fail",

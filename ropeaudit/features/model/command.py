@@ -7,7 +7,7 @@ import click
 from ropeaudit.console.options import ReportOptions, axis, report_options
 from ropeaudit.console.parameters import INTEGERS, NAMES, NATURAL, number, one_of
 
-_KINDS = ("summary", "layer", "head", "pair")  # features.model.rows.KINDS, not loaded for --help
+_KINDS = ("summary", "layer", "head", "pair")  # of model/columns.py, not loaded for --help
 
 
 @click.command(

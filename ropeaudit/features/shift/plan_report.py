@@ -39,13 +39,7 @@ def plan_report(
         screen=list(COLUMNS),
         headline=f"{len(cells)} cells, {reported}: {scores} scores, roughly {_rough(seconds)} of one core.",
         legend=LEGEND,
-        metadata={
-            "cells": len(cells),
-            "done": done,
-            "scores": scores,
-            "seconds": seconds,
-            **metadata,
-        },
+        metadata={"cells": len(cells), "done": done, "scores": scores, "seconds": seconds, **metadata},
     )
 
 

@@ -75,10 +75,7 @@ def _out_of_tolerance(rows: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def summary_report(
-    results: Sequence[Group],
-    by: Sequence[str],
-    columns: Sequence[str] | None,
-    metadata: Mapping[str, Any],
+    results: Sequence[Group], by: Sequence[str], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return a line per group; `columns` chooses and orders what is shown and written."""
     rows = [{"schema": SCHEMA, **group.names, **OWN.row(group)} for group in results]
@@ -96,10 +93,7 @@ def summary_report(
 
 
 def worst_report(
-    results: Sequence[Group],
-    by: Sequence[str],
-    columns: Sequence[str] | None,
-    metadata: Mapping[str, Any],
+    results: Sequence[Group], by: Sequence[str], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the worst row of each group, with the columns of a record that the files have."""
     whole = [group.worst for group in results if group.worst]
