@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ropeaudit.audits import records
@@ -35,19 +36,16 @@ class DiffColumns:
 
 def _sides(name: str) -> list[Column[Pair]]:
     """Return a column as it was before and after."""
-    kind, unit = records.COLUMNS[name].kind, records.COLUMNS[name].unit
+    column = records.COLUMNS[name]
+    sides = {"before": f"{name} of the earlier report", "after": f"{name} of the later one"}
     return [
-        Column(f"{name}_before", kind, f"{name} of the earlier report", _before(name), unit, optional=True),
-        Column(f"{name}_after", kind, f"{name} of the later one", _after(name), unit, optional=True),
+        Column(f"{name}_{side}", column.kind, text, partial(_of, side, name), column.unit, optional=True)
+        for side, text in sides.items()
     ]
 
 
-def _before(name: str) -> Callable[[Pair], Any]:
-    return lambda pair: (pair.before or {}).get(name)
-
-
-def _after(name: str) -> Callable[[Pair], Any]:
-    return lambda pair: (pair.after or {}).get(name)
+def _of(side: str, name: str, pair: Pair) -> Any:
+    return (getattr(pair, side) or {}).get(name)
 
 
 def _compared(name: str) -> list[Column[Pair]]:
@@ -66,15 +64,8 @@ COLUMNS = Columns[Pair](
     *(column for name in _TEXTS for column in _sides(name)),
     *(column for name in COMPARED for column in _compared(name)),
 )
-_SCREEN: tuple[str, ...] = (
-    "status",
-    "drift_rms_before",
-    "drift_rms_after",
-    "drift_rms_ratio",
-    "drift_max_ratio",
-)
-_SCREEN += ("self_drift_rms_ratio", "verdict_before", "verdict_after")
 _DISPENSABLE = ("drift_max_ratio", "self_drift_rms_ratio", "verdict_before", "verdict_after")
+_SCREEN = ("status", "drift_rms_before", "drift_rms_after", "drift_rms_ratio", *_DISPENSABLE)
 
 
 def diff_report(

@@ -32,11 +32,10 @@ class WithSetting(Protocol):
         """q and k."""
 
 
-def _values(result: WithSetting) -> Mapping[str, Any]:
-    return setting_columns(result.case, result.inputs, result.setting)
-
-
-COLUMNS = Together([records.COLUMNS[name] for name in NAMES], _values)
+COLUMNS = Together[WithSetting](
+    [records.COLUMNS[name] for name in NAMES],
+    lambda result: setting_columns(result.case, result.inputs, result.setting),
+)
 
 
 def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -20,7 +20,7 @@ def _distances(text: str, flag: str) -> list[int]:
     for word in text.split(","):
         match = _PLAIN_RANGE.fullmatch(word.strip())
         if not match:
-            results += values.integers([word], flag)
+            results += values.integers(word, flag)
             continue
         from ropeaudit.features.decay.analysis import check  # in-function: --help loads no NumPy
         from ropeaudit.reports.charts.axes import round_values

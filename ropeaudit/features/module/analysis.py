@@ -132,8 +132,9 @@ def run(source: Source) -> Iterator[Buffer]:
         and not any(fits(dump, pairs) for dump in tables for _, pairs in expected_pairs)
     ):
         first, (label, pairs) = groups[0][0].stored, expected_pairs[0]
+        shape = "x".join(map(str, first.shape)) or "scalar"
         raise BadInput(
-            f"{source.spec!r}: {first.name} has shape {_shape(first.shape)} and {label} has {pairs} pairs; "
+            f"{source.spec!r}: {first.name} has shape {shape} and {label} has {pairs} pairs; "
             "give what belongs to these tensors with --config, --model, --head-dim or --rotary-dim"
         )
     known: dict[bytes, _ComparedTable | None] = {}
@@ -212,7 +213,3 @@ def _cast(tensor: StoredTensor, agrees: bool) -> tuple[str, str]:
         if np.array_equal(round_to(values, parse(name)), values):
             return name, "back"
     return "none", "none"
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape)) or "scalar"

@@ -136,15 +136,12 @@ def _effect(one: Buffer) -> str:
     if one.error is None or one.drift_near is None:
         return ""
     listed = one.what in FREQUENCIES
-    size = f", {_plural(one.what)} are off by up to {percent(one.error)}" if listed else ""
+    noun = "frequencies" if one.what == "inv_freq" else one.what
+    size = f", {noun} are off by up to {percent(one.error)}" if listed else ""
     text = f"{size}, which alone moves scores by {percent(one.drift_near)} of their RMS within {NEAR} tokens"
     text = text if one.drift_far is None else f"{text} and by {percent(one.drift_far)} at a distance of {FAR}"
     hidden = listed and one.how == "stored"
     return f"{text}; what positions are rounded to is not seen here: run shift --impl" if hidden else text
-
-
-def _plural(what: str) -> str:
-    return "frequencies" if what == "inv_freq" else what
 
 
 def _notes(results: Sequence[Buffer]) -> list[str]:

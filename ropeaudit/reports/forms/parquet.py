@@ -19,7 +19,8 @@ def render(report: Report) -> bytes:
     from pyarrow import parquet
 
     columns = {name: [row[name] for row in report.rows] for name in report.columns}
-    arrays = [_array(pyarrow, values, _kind(report, name)) for name, values in columns.items()]
+    kinds = {name: column.kind for name, column in report.declared.items()}
+    arrays = [_array(pyarrow, values, kinds.get(name, float)) for name, values in columns.items()]
     about = json.dumps(dict(report.metadata), ensure_ascii=False).encode("utf-8", "backslashreplace")
     table = pyarrow.Table.from_arrays(arrays, names=list(columns)).replace_schema_metadata({_KEY: about})
     file = io.BytesIO()
@@ -34,11 +35,6 @@ def decode(content: bytes) -> Sequence[Mapping[str, Any]]:
 
     result: Sequence[Mapping[str, Any]] = parquet.read_table(pyarrow.BufferReader(content)).to_pylist()
     return result
-
-
-def _kind(report: Report, name: str) -> type:
-    """Return the declared type of a column, float where there is none."""
-    return report.declared[name].kind if name in report.declared else float
 
 
 def _array(pyarrow: Any, values: Sequence[Any], kind: type) -> Any:
