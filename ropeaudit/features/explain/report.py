@@ -41,10 +41,11 @@ def explain_report(
     whole = {name: [row for one in results for row in rows(one, name)] for name in KINDS}
     varying = settings.varying(whole["stage"])
     first = [*([] if len(results) == 1 else ["subject", "dtype", "offset"]), *varying]
-    further = {}
-    for name in KINDS:
-        if name != kind:
-            further[_PLURAL[name]] = Report(whole[name], [*own_columns(name), *varying], ())
+    further = {
+        _PLURAL[name]: Report(whole[name], [*own_columns(name), *varying], ())
+        for name in KINDS
+        if name != kind
+    }
     if kind == "stage" and results:
         further["remedies"] = Report(
             whole["remedy"],

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from ropeaudit.audits.records import Record
     from ropeaudit.audits.sweep import Sweep
     from ropeaudit.audits.sweep_run import SweepRun
-    from ropeaudit.features.shift.baselines import Baseline
+    from ropeaudit.console.delivery import Metadata
     from ropeaudit.reports import Report
 
 
@@ -143,6 +142,7 @@ def shift(
     from ropeaudit.engine.plan import AttentionOptions
     from ropeaudit.features.shift import analysis, baselines
     from ropeaudit.features.shift import sweeping as sweeps
+    from ropeaudit.reports.drift import drift_report
 
     columns = output.chosen_columns(records.COLUMNS, "(`ropeaudit list columns` explains them)")
     output.check_header(no_header)
@@ -167,37 +167,26 @@ def shift(
     sweep = sweeps.planned(audit, sweeping, output.outputs)
     if sweeping.dry_run:
         return sweeps.show_plan(sweep, sweeping.resume, output)
-    presentation = _Presentation(columns, not no_header, length != "shifted", curve, earlier)
-    results, code = _measured(sweep, sweeping, output, presentation)
+
+    def report(run: SweepRun, metadata: Metadata) -> Report:
+        findings = run.findings()
+        about = {**metadata, "stages": audit.stages()} | ({"findings": findings} if findings else {})
+        frozen = length != "shifted"
+        measured = drift_report(run.results(), columns, about, not no_header, frozen, findings)
+        return earlier.beside(measured) if earlier else measured
+
+    results, code = _measured(sweep, sweeping, output, report, curve)
     if code:
         return code
     return delivery.judged(earlier.broken(requested) if earlier else conditions.broken(requested, results))
 
 
-@dataclass(frozen=True, slots=True)
-class _Presentation:
-    """How the report of an audit looks. columns: all of them where there are none."""
-
-    columns: list[str]
-    header: bool
-    frozen: bool
-    curve: bool
-    baseline: Baseline | None
-
-    def report(self, run: SweepRun, metadata: Mapping[str, Any]) -> Report:
-        """Return the report of what a run has measured so far."""
-        from ropeaudit.reports.drift import drift_report
-
-        findings = run.findings()
-        metadata = {**metadata, "stages": run.sweep.audit.stages()}
-        if findings:
-            metadata["findings"] = findings
-        report = drift_report(run.results(), self.columns, metadata, self.header, self.frozen, findings)
-        return self.baseline.beside(report) if self.baseline else report
-
-
 def _measured(
-    sweep: Sweep, sweeping: SweepOptions, chosen: options.ReportOptions, presentation: _Presentation
+    sweep: Sweep,
+    sweeping: SweepOptions,
+    chosen: options.ReportOptions,
+    report: Callable[[SweepRun, Metadata], Report],
+    curve: bool,
 ) -> tuple[list[Record], int]:
     """Measure and deliver the report, rows stored on the way; return them and the exit code so far."""
     from ropeaudit.console import delivery, output, rows
@@ -212,14 +201,14 @@ def _measured(
         _, interrupted = rows.gathered(run.rows, chosen.quiet, len(sweep.cells) - run.before)
         results = run.results()
         if results or not interrupted:
-            report = presentation.report(run, output.metadata(chosen))
-            draw = functools.partial(plotted, results if presentation.curve else ())
+            measured = report(run, output.metadata(chosen))
+            draw = functools.partial(plotted, results if curve else ())
             with sweeps.stored_rows_named(store):
-                output.write(report, output.replaceable(files, interrupted), draw)
-            stand_in = store and sweeps.stand_in_report(store, files, presentation.columns, results)
+                output.write(measured, output.replaceable(files, interrupted), draw)
+            stand_in = store and sweeps.stand_in_report(store, files, chosen.columns, results)
             if store and (stand_in or not interrupted):
                 store.remove()
-            output.deliver(report, (), chosen, draw=draw)
+            output.deliver(measured, (), chosen, draw=draw)
         more = sweeps.how_to_go_on(store)
     if interrupted:
         output.say_interrupted(f"{len(results)} rows", files, more)

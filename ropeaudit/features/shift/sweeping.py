@@ -91,13 +91,11 @@ def run(sweep: Sweep, options: SweepOptions, store: SweepFile | None, quiet: boo
     from ropeaudit.audits.sweep_run import SweepRun
     from ropeaudit.console import output
 
-    def on_note(text: str) -> None:
-        output.say(f"note: {text}")
-
-    jobs, scheduler = options.jobs, options.scheduler
     if quiet:
-        return SweepRun(sweep, jobs, scheduler, store)
-    return SweepRun(sweep, jobs, scheduler, store, forewarn, on_note)
+        return SweepRun(sweep, options.jobs, options.scheduler, store)
+    return SweepRun(
+        sweep, options.jobs, options.scheduler, store, forewarn, lambda text: output.say(f"note: {text}")
+    )
 
 
 def forewarn(tasks: Sequence[Task]) -> None:
