@@ -11,6 +11,7 @@ from ropeaudit.audits import records
 from ropeaudit.audits.comparison import COMPARED, KEYS, Difference, Pair, value
 from ropeaudit.reports import Report, settings
 from ropeaudit.reports.numbers import short
+from ropeaudit.reports.verdicts import case_name
 from ropeaudit.runtime.columns import Column, Columns, Declare, Together
 
 SCHEMA = 2  # 2: within_tolerance, place_excess
@@ -107,7 +108,9 @@ def headline(results: Difference) -> str:
             message.append(f"{len(some)} of {total} cases {verb} {word}: {_sentence(worst)}")
     if rest := [pair for pair in changed if pair not in more and pair not in less]:
         first = rest[0]
-        message.append(f"{len(rest)} of {total} changed otherwise: {_who(first)} in {_listed(first)}")
+        message.append(
+            f"{len(rest)} of {total} changed otherwise: {case_name(first.row)} in {_listed(first)}"
+        )
     if not changed:
         message.append(f"no case changed: all {total} are within {results.ratio:g} times what they were")
     counts = [f"{len(some)} {word}" for word in ("new", "gone") if (some := results.of(word))]
@@ -130,20 +133,14 @@ def _size(pair: Pair) -> float:
     return times if times > 1 else 1 / times if times else math.inf
 
 
-def _who(pair: Pair) -> str:
-    names = (pair.row.get("model"), pair.row.get("subject"), pair.row.get("dtype"))
-    who = " ".join(str(name) for name in names if name not in (None, "none"))
-    return f"{who} at offset {pair.row['offset']}"
-
-
 def _sentence(pair: Pair) -> str:
     if "nonfinite" in pair.changed:
         counts = [int(value(side, "nonfinite")) for side in (pair.before, pair.after)]
-        return f"{_who(pair)} gives {counts[1]} scores that are nan or infinite, before {counts[0]}"
+        return f"{case_name(pair.row)} gives {counts[1]} scores that are nan or infinite, before {counts[0]}"
     name = next(name for name in COMPARED if name in pair.changed and "drift" in name)
     what = "" if name == "drift_rms" else f"{name} "
     old, new = (short(value(side, name)) for side in (pair.before, pair.after))
-    return f"{_who(pair)} {what}{short(pair.ratio(name))} times ({old} to {new})"
+    return f"{case_name(pair.row)} {what}{short(pair.ratio(name))} times ({old} to {new})"
 
 
 def _listed(pair: Pair) -> str:

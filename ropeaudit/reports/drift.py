@@ -123,18 +123,11 @@ def _moved(record: Record) -> float | None:
     return None if mean is None or math.isnan(mean) else mean
 
 
-def _built(record: Record) -> bool:
-    """Whether the rows were built to attend to one token, and do so or not."""
-    return record.right_token is not None and not math.isnan(record.right_token)
-
-
 def _clause(record: Record) -> str:
     """Say what drift does after softmax."""
     moved = f"after softmax {percent(_moved(record) or 0.0)} of the weight moves and"
-    if _built(record):
-        return (
-            f"{moved} {percent(record.right_token or 0.0)} of the rows attend to the token they were made for"
-        )
+    if record.right_token is not None and not math.isnan(record.right_token):
+        return f"{moved} {percent(record.right_token)} of the rows attend to the token they were made for"
     flips, rows = int(record.top1_flips or 0), record.heads * record.seq_len
     return f"{moved} {flips} of {rows} top-1 keys change"
 

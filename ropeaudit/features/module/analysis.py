@@ -156,16 +156,10 @@ def _compare(
         tried = [
             _ComparedTable(check(dump, setting, label), label, setting, False) for label, setting in fitting
         ]
-        best = min(tried, key=_rank, default=None)
+        best = min(tried, key=lambda table: table.diagnosis.preference, default=None)
         guess = guessed(dump, expected) if best is None else None
         known[key] = best or (guess and _ComparedTable(*guess, True)) or None
     return known[key]
-
-
-def _rank(table: _ComparedTable) -> tuple[bool, tuple[tuple[int, float, float], ...]]:
-    """Return the sort key: those that agree first, then by what explains them best."""
-    best = table.diagnosis.best
-    return not table.diagnosis.agrees, () if best is None else (best.rank,)
 
 
 def _buffers(
