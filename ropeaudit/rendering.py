@@ -86,8 +86,8 @@ def _by(place: str) -> _Adapter:
         if by is not None:
             raise UsageError(f"by {by!r} says what the rows of explain and of model are; leave it out")
         module, _, name = place.partition(":")
-        built: Report = getattr(import_module(f"ropeaudit.{module}"), name)(results, columns, metadata)
-        return built
+        result: Report = getattr(import_module(f"ropeaudit.{module}"), name)(results, columns, metadata)
+        return result
 
     return render
 

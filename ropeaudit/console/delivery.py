@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -37,8 +38,8 @@ def delivered(
         results, interrupted = rows.gathered(analysis, options.quiet)
         if results or not interrupted:
             metadata = output.metadata(options) | ({} if stages is None else {"stages": stages})
-            built = report(results, metadata)
-            output.deliver(built, files, options, interrupted, lambda *look: curves(results, *look))
+            draw = functools.partial(curves, results)
+            output.deliver(report(results, metadata), files, options, interrupted, draw)
     if interrupted:
         output.say_interrupted(f"{len(results)} {noun}", files)
     return INTERRUPTED if interrupted else DONE

@@ -40,8 +40,8 @@ COLUMNS = Together[WithSetting](
 
 def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the setting columns that differ from row to row: a reader must see these."""
-    reported = [name for name in NAMES if name not in _IMPLIED]
-    return [name for name in reported if len({repr(row[name]) for row in rows}) > 1]
+    telling = [name for name in NAMES if name not in _IMPLIED]
+    return [name for name in telling if len({repr(row[name]) for row in rows}) > 1]
 
 
 def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -138,8 +138,8 @@ def words(remedy: Remedy) -> str:
     for stage in STAGES:
         if stage in remedy.widths:
             by_format.setdefault(remedy.widths[stage].name, []).append(stage)
-    stored = [f"{_listed(stages)} in {name}" for name, stages in sorted(by_format.items())]
-    return f"keeping {' and '.join(stored)}"
+    parts = [f"{_listed(stages)} in {name}" for name, stages in sorted(by_format.items())]
+    return f"keeping {' and '.join(parts)}"
 
 
 def _noun(stage: str) -> str:

@@ -112,8 +112,8 @@ def headline(source: Source, results: Sequence[Buffer]) -> str:
         return f"No cast, but {len(off)} of {len(results)} RoPE buffers {is_off}: {off[0].finding}"
     right = sum(one.agrees is True for one in results)
     agree = f"{right} of {len(results)} agree{'s' if right == 1 else ''} with the exact values within"
-    reported = f"No RoPE buffer was cast: {agree} float32 rounding." if right else ""
-    return " ".join(filter(None, (reported, _unjudged(results))))
+    judged = f"No RoPE buffer was cast: {agree} float32 rounding." if right else ""
+    return " ".join(filter(None, (judged, _unjudged(results))))
 
 
 def _unjudged(results: Sequence[Buffer]) -> str:

@@ -36,19 +36,19 @@ def merged(paths: Sequence[str], columns: Sequence[str] | None, metadata: Mappin
             whole = {name: row.get(name, column.undefined) for name, column in records.COLUMNS.items()}
             rows.setdefault(tuple(map(_plain, whole.values())), whole | {"file": path})
         sources.append({"file": path, "rows": len(read), **carried(path)})
-    stored = list(rows.values())
-    result = _message(paths, stored, metadata)
-    screen = list(columns or [*(["file"] if len(paths) > 1 else []), *result.screen])
-    repeated = sum(source["rows"] for source in sources) - len(stored)
+    distinct = list(rows.values())
+    described = _message(paths, distinct, metadata)
+    screen = list(columns or [*(["file"] if len(paths) > 1 else []), *described.screen])
+    repeated = sum(source["rows"] for source in sources) - len(distinct)
     notes = [f"{repeated} rows stand in these files more than once and count once."] if repeated else []
     return replace(
-        result,
-        rows=stored,
+        described,
+        rows=distinct,
         columns=list(columns or records.COLUMNS),
         screen=screen,
-        dispensable=() if columns else result.dispensable,
-        notes=[*notes, *result.notes],
-        metadata={**result.metadata, "sources": sources},
+        dispensable=() if columns else described.dispensable,
+        notes=[*notes, *described.notes],
+        metadata={**described.metadata, "sources": sources},
         declared=COLUMNS,
     )
 

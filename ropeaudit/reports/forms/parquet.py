@@ -45,9 +45,9 @@ def _array(pyarrow: Any, values: Sequence[Any], kind: type) -> Any:
         return pyarrow.array(texts, pyarrow.string())
     known = kind is int
     if (seen or known) and all(isinstance(value, int) or (known and math.isnan(value)) for value in seen):
-        stored = [value if isinstance(value, int) else None for value in values]
-        wide = any(value > 2**63 - 1 for value in stored if value is not None)
-        return pyarrow.array(stored, pyarrow.uint64() if wide else pyarrow.int64())
+        numbers = [value if isinstance(value, int) else None for value in values]
+        wide = any(value > 2**63 - 1 for value in numbers if value is not None)
+        return pyarrow.array(numbers, pyarrow.uint64() if wide else pyarrow.int64())
     return pyarrow.array([None if v is None else float(v) for v in values], pyarrow.float64())
 
 
