@@ -42,7 +42,7 @@ COMMANDS = (
     "list",
     "env",
 )
-FAILED, BAD_USE, OUR_FAULT, INTERRUPTED = 1, 2, 3, 130
+BAD_USE, OUR_FAULT, INTERRUPTED = 2, 3, 130
 _LONGEST = 1500  # characters of a line of a message
 
 

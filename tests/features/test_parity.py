@@ -92,15 +92,15 @@ def brute(name: str, some: qk.Inputs, setting: RopeSetting, offset: int) -> np.n
 
 def test_parity_is_the_difference_of_all_scores_at_once() -> None:
     some, setting = qk.make("gaussian", 2, 2, 600, RopeSetting.of(128), 0), RopeSetting.of()
-    apart = brute("vllm-cuda", some, setting, 1000) - brute("trtllm", some, setting, 1000)
-    apart *= np.tril(np.ones((600, 600)))
+    difference = brute("vllm-cuda", some, setting, 1000) - brute("trtllm", some, setting, 1000)
+    difference *= np.tril(np.ones((600, 600)))
     (result,) = compare("vllm-cuda", "trtllm", offsets=(1000,), seq_len=600)
-    assert apart.any()
+    assert difference.any()
     assert result["scores"] == 2 * 600 * 601 // 2
-    assert result["parity_rms"] == pytest.approx(np.sqrt((apart**2).sum() / result["scores"]), rel=1e-3)
-    place = np.unravel_index(np.abs(apart).argmax(), apart.shape)
+    assert result["parity_rms"] == pytest.approx(np.sqrt((difference**2).sum() / result["scores"]), rel=1e-3)
+    place = np.unravel_index(np.abs(difference).argmax(), difference.shape)
     assert (result["worst_head"], result["worst_query"], result["worst_key"]) == place
-    assert result["parity_max"] == pytest.approx(np.abs(apart).max(), rel=1e-3)
+    assert result["parity_max"] == pytest.approx(np.abs(difference).max(), rel=1e-3)
 
 
 def test_neither_tiles_nor_panels_nor_threads_change_the_result(monkeypatch) -> None:
