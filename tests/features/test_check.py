@@ -84,7 +84,8 @@ def test_the_table_of_a_config(capsys, snapshot) -> None:
 
 @pytest.mark.parametrize("name", MARGINS)
 def test_margins_are_those_of_limit(name: str) -> None:
-    path, case = write(name), {"seq_len": 32, "heads": 1, "kv_heads": 1}
+    switching = {"original_max_position_embeddings": 64} if name == "phi-3.5" else {}
+    path, case = write(name, **switching), {"seq_len": 32, "heads": 1, "kv_heads": 1}
     results = list(analysis.run([path], Case(**case), CheckOptions(up_to=160), lambda share: None))
     length = "shifted" if name == "phi-3.5" else "unshifted"
     expected = limit(
@@ -148,6 +149,7 @@ def test_where_frequencies_switch(scaling: Any, where: str) -> None:
     path = write("gpt-neox-20b", rope_scaling=scaling)
     finding = by_check(list(check(path, "bf16", up_to=256)))["frequency switch"].finding
     assert (finding.status, finding.where) == ("note" if where else "not applicable", where)
+    assert ("by up to 50 %" in finding.detail) == (where == "from 513 positions on")
 
 
 def test_a_cast_module_is_a_note_with_the_drift_of_its_frequencies() -> None:

@@ -47,7 +47,7 @@ class _Target:
 
 def checks(name: str, kind: Kind, case: Case, options: CheckOptions, progress: Progress) -> Iterator[Checked]:
     """Yield the checks of a model's setting: layer type by layer type. Raises: see `analysis.check`."""
-    target = _target(name, kind, case)
+    target = _target(name, kind, replace(case, seed=options.seed))
     try:
         model = case_setting.model(target.case.model, target.case.config, target.case.base)
     except NotRotated as error:

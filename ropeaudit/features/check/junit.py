@@ -63,7 +63,9 @@ def _case(suite: ElementTree.Element, one: Checked, name: str) -> None:
     measured = measured_words(finding)
     if finding.failed:
         part = ElementTree.SubElement(case, "failure", _attributes(message=measured or finding.detail))
-        part.text = printable("; ".join(filter(None, [finding.detail, finding.where, finding.resembles])))
+        part.text = printable(
+            "; ".join(filter(None, [finding.detail, finding.where, finding.resembles, finding.remedy]))
+        )
     elif finding.status in _SKIPPED:
         kind = finding.status.replace(" ", "-")
         ElementTree.SubElement(case, "skipped", _attributes(type=f"ropeaudit.{kind}", message=finding.detail))

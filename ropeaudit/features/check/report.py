@@ -62,6 +62,7 @@ class CheckColumns:
         "where that is", lambda one: one.finding.where, shown=lambda one: bool(one.finding.where), leaves=2
     )
     resembles: str = of("what it behaves like, where that is known", lambda one: one.finding.resembles)
+    remedy: str = of("what to change, where that is known", lambda one: one.finding.remedy)
     detail: str = of("what was done and seen", lambda one: one.finding.detail)
     up_to: int = of(
         "number of positions that were checked, from 0; 0 where they do not matter", unit="tokens"

@@ -79,7 +79,8 @@ def seen(one: Checked) -> str:
     finding, measured = one.finding, measured_words(one.finding)
     parts = [measured, finding.where] if measured else [finding.detail]
     behaves = f"; behaves like: {finding.resembles}" if finding.resembles else ""
-    return ", ".join(part for part in parts if part) + behaves
+    remedy = f"; {finding.remedy}" if finding.remedy else ""
+    return ", ".join(part for part in parts if part) + behaves + remedy
 
 
 def measured_words(finding: Finding) -> str:
@@ -124,11 +125,10 @@ def notes(results: Sequence[Checked]) -> list[str]:
 
 def _told(one: Checked) -> str:
     """Return all that is known of a check."""
-    finding = one.finding
-    judged = finding.status in ("fail", "waived")
-    measured = f"{seen(one)}; " if judged and not math.isnan(finding.measured) else ""
-    behaves = f"; behaves like: {finding.resembles}" if finding.resembles and not measured else ""
-    return f"{measured}{finding.detail}{behaves}"
+    if one.finding.status == "note":
+        return one.finding.detail
+    seen_here = seen(one)
+    return seen_here if seen_here.startswith(one.finding.detail) else f"{seen_here}; {one.finding.detail}"
 
 
 def _target(one: Checked, several: bool) -> str:
