@@ -21,10 +21,12 @@ from ropeaudit.features.history.report import COLUMNS as HISTORY
 from ropeaudit.features.limit.report import COLUMNS as LIMIT
 from ropeaudit.features.list import columns as list_columns
 from ropeaudit.features.model.columns import COLUMNS as MODEL
+from ropeaudit.features.model.columns import OWN as MODEL_OWN
 from ropeaudit.features.module.report import COLUMNS as MODULE
 from ropeaudit.features.parity.report import COLUMNS as PARITY
 from ropeaudit.features.rerotate.report import COLUMNS as REROTATE
 from ropeaudit.features.summary.report import COLUMNS as SUMMARY
+from ropeaudit.features.summary.report import OWN as SUMMARY_OWN
 from ropeaudit.features.trace import columns as trace_columns
 from ropeaudit.reports import Report
 from ropeaudit.reports.comparison import COLUMNS as DIFF
@@ -219,6 +221,39 @@ def test_every_column_says_what_it_holds(name) -> None:
         assert one.meaning
         assert one.kind in (str, int, float)
         assert not one.leaves or one.shown or name in ("diff", "explain head")
+
+
+SCREENS = TABLES | {
+    **{f"explain {kind}": columns for kind, columns in explain_columns.OWN.items()},
+    **{f"model {kind}": columns for kind, columns in MODEL_OWN.items()},
+    "summary": SUMMARY_OWN,
+    "list recipes": list_columns.RECIPES,
+    "list impls": list_columns.ENTRIES,
+    "list formats": list_columns.FORMATS,
+    "list verdicts": list_columns.VERDICTS,
+}
+
+
+def test_which_columns_are_on_a_screen_and_which_leave_it_first(snapshot) -> None:
+    """Their order is seen, the numbers that make it are not."""
+    text = ""
+    for name, columns in SCREENS.items():
+        orders = {
+            "shown": columns.screen(()),
+            "shown where there is something": columns.names(lambda one: callable(one.shown)),
+            "first to leave": columns.dispensable,
+        }
+        text += "".join(f"{name}, {what}: {' '.join(names)}\n" for what, names in orders.items() if names)
+    assert text == snapshot
+
+
+def test_which_columns_are_compared_and_what_their_values_may_be(snapshot) -> None:
+    orders = {
+        "compared": records.COLUMNS.compared,
+        "never negative": records.COLUMNS.names(lambda one: one.nonnegative),
+        "small is bad": records.COLUMNS.names(lambda one: one.least_is_worst),
+    }
+    assert "".join(f"{what}: {' '.join(names)}\n" for what, names in orders.items()) == snapshot
 
 
 def check_types(columns, results) -> None:
