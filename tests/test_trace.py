@@ -250,6 +250,10 @@ def one_too_high(x, positions):
     return meta(x, positions + 1)
 
 
+def too_long(x, positions):
+    return meta(x * 1.1, positions)
+
+
 def unheard_of(x, positions):
     """Frequencies that nothing known gives."""
     bent = torch.linspace(0.5, 1.5, x.shape[-1] // 2) ** 3
@@ -295,7 +299,12 @@ def test_dtypes_that_no_numbers_bear_out_are_said() -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "fault"),
-    [(wrong_exponent, "base 1.16e+04"), (one_too_high, "positions one too high"), (unheard_of, "")],
+    [
+        (wrong_exponent, "base 1.16e+04"),
+        (one_too_high, "positions one too high"),
+        (too_long, ""),
+        (unheard_of, ""),
+    ],
 )
 def test_what_explains_nothing_is_not_listed(kernel, fault) -> None:
     result = traced(kernel)
