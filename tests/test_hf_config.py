@@ -238,6 +238,12 @@ def test_settings_per_layer_type() -> None:
     assert (sliding.head_dim, sliding.rotary_dim, sliding.scaling.kind) == (256, 256, "default")
 
 
+def test_layers_that_would_not_be_scaled_are_no_type_of_their_own_where_none_is() -> None:
+    assert list(from_config(config("olmo-3-7b"), "o", "here").layers) == ["full_attention", "sliding_attention"]
+    plain = {key: value for key, value in config("olmo-3-7b").items() if key != "rope_scaling"}
+    assert list(from_config(plain, "o", "here").layers) == ["full_attention"]
+
+
 def test_a_layer_type_that_does_not_rotate_is_left_out() -> None:
     values = config("new-gemma-3") | {"model_type": "cohere2"}
     values["rope_parameters"]["full_attention"] = None

@@ -117,6 +117,19 @@ def test_whole_scores_hold_their_certificate(precision, layout, rotary_dim) -> N
     assert bound < scale * (1e-13 if precision == "double" else 1e-19)
 
 
+@pytest.mark.parametrize("precision", ["double", "extended"])
+def test_the_certificate_is_of_the_size_of_the_vectors(precision) -> None:
+    setting, rng = RopeSetting.of(32), np.random.default_rng(3)
+    table, (q, k) = reference.distance_table(np.arange(4.0), setting), rng.standard_normal((2, 4, 32))
+
+    def bound(size: float) -> float:
+        left = reference.rotated(size * q, table, setting, precision)
+        return reference.certificate(left, reference.rotated(k, table, setting, precision))
+
+    assert bound(2.0**-60) == 2.0**-60 * bound(1.0)
+    assert bound(2.0**60) == 2.0**60 * bound(1.0)
+
+
 def test_the_leading_product_is_exact() -> None:
     rng = np.random.default_rng(4)
     setting = RopeSetting.of(256)

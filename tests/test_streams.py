@@ -1,5 +1,7 @@
 """Own code may write, close, fork, leave and set whatever it likes: the report and the other rows stand."""
 
+import contextlib
+import io
 import os
 import shlex
 import subprocess
@@ -7,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from ropeaudit.runtime import streams
 
 KERNEL = """
 import os, sys
@@ -148,6 +152,11 @@ def test_tries_to_call_code_give_no_warnings(tmp_path) -> None:
     assert result.returncode == 0, result.stderr
     assert "UserWarning: of a call" in result.stderr
     assert "UserWarning: of a try" not in result.stderr
+
+
+def test_code_that_writes_is_told_how_much_it_wrote() -> None:
+    with streams.aside(), contextlib.redirect_stderr(io.StringIO()):
+        assert sys.stdout.write("four") == 4
 
 
 @posix
