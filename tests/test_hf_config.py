@@ -239,7 +239,10 @@ def test_settings_per_layer_type() -> None:
 
 
 def test_layers_that_would_not_be_scaled_are_no_type_of_their_own_where_none_is() -> None:
-    assert list(from_config(config("olmo-3-7b"), "o", "here").layers) == ["full_attention", "sliding_attention"]
+    assert list(from_config(config("olmo-3-7b"), "o", "here").layers) == [
+        "full_attention",
+        "sliding_attention",
+    ]
     plain = {key: value for key, value in config("olmo-3-7b").items() if key != "rope_scaling"}
     assert list(from_config(plain, "o", "here").layers) == ["full_attention"]
 
