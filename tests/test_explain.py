@@ -225,6 +225,7 @@ def test_a_remedy_works_when_it_is_set() -> None:
             changes = dict(item.split("=") for item in row["set"].split(","))
             (record,) = shift(offset, dtype, recipe, changes=changes, **TINY)
             assert record.drift_rms == pytest.approx(row["left_rms"], rel=1e-3)
+            assert record.drift_relative == pytest.approx(row["left_relative"], rel=1e-3)
             assert len(changes) == row["size"]
 
 

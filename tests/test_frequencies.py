@@ -401,6 +401,7 @@ def test_every_set_of_rounded_stages_is_known(stages: tuple[str, ...], fmt: Form
     assert fmt.name in best.text
     assert seen == list(stages) or best.text == f"every angle was computed in {fmt.name}"
     assert (best.text[:5] == "every") == (len(stages) == 3)
+    assert best.residual < 1e-6  # radians
 
 
 @given(

@@ -6,7 +6,9 @@ import pytest
 from mpmath import mp, mpf
 
 from ropeaudit.arithmetic import doubledouble as dd
+from ropeaudit.reference import exact_frequencies
 from ropeaudit.reference import exact_scores as reference
+from ropeaudit.rope import scaling
 from ropeaudit.rope.setting import RopeSetting
 
 DIGITS = 50
@@ -115,6 +117,19 @@ def test_whole_scores_hold_their_certificate(precision, layout, rotary_dim) -> N
                 assert abs(seen - exact[m][n]) <= bound
     scale = left.norm * right.norm
     assert bound < scale * (1e-13 if precision == "double" else 1e-19)
+
+
+@pytest.mark.parametrize("kind", ["yarn", "longrope"])
+def test_a_scaling_is_as_long_as_its_two_lengths_say_where_no_factor_is_given(kind) -> None:
+    values = {"original": 4096, "maximum": 16384}
+    values |= {"short": [1.0] * 4, "long": [2.0] * 4} if kind == "longrope" else {}
+    ours, theirs = (
+        RopeSetting.of(8, scaling=scaling.from_mapping(kind, values | more), length=16384)
+        for more in ({}, {"factor": 4.0})
+    )
+    factor = exact_frequencies.attention_factor(ours.scaling)
+    assert factor == exact_frequencies.attention_factor(theirs.scaling) > 1
+    assert exact_frequencies.frequencies(ours) == exact_frequencies.frequencies(theirs)
 
 
 @pytest.mark.parametrize("precision", ["double", "extended"])

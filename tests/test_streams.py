@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from ropeaudit.console.options import ScreenOptions
+from ropeaudit.console.output import print_report
+from ropeaudit.reports import Report
 from ropeaudit.runtime import streams
 
 KERNEL = """
@@ -129,6 +132,14 @@ def test_a_stream_that_knows_ascii_alone_gets_ascii_and_no_question_marks(tmp_pa
     seen = ropeaudit(tmp_path, "list", "columns", "-f", "html", PYTHONIOENCODING="ascii")
     assert seen.stdout.isascii()
     assert "&#" in seen.stdout
+
+
+@pytest.mark.parametrize(("form", "seen"), [("csv", "-\n\\u2014\n"), ("table", "-\n-\n-\n")])
+def test_what_looks_alike_stands_in_tables_and_not_in_data(form, seen, monkeypatch) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors=streams.PLAIN)
+    monkeypatch.setattr("sys.stdout", out)
+    print_report(Report([{"-": "\N{EM DASH}"}], ["-"], ["-"]), ScreenOptions(form, None))
+    assert out.buffer.getvalue().decode("ascii") == seen
 
 
 @posix

@@ -182,6 +182,15 @@ def test_accumulators_that_torch_has_not_are_refused(dtype: str, accumulate: str
     assert (record.verdict == "refused") == (error_line != "none")
 
 
+def test_where_all_is_refused_there_are_no_rows_after_softmax_either() -> None:
+    changes = {"accumulate": "fp16"}
+    (record,) = shift(
+        7, "bf16", "uniform", changes=changes, backend="torch", attention=True, heads=1, seq_len=4
+    )
+    assert record.verdict == "refused"
+    assert record.attention_tv_max is None
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_the_frequencies_is_an_ulp_or_two_off_at_most(form: str) -> None:
     for dtype in ("fp64", "fp32"):
