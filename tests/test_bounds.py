@@ -274,11 +274,11 @@ def test_the_bounds_of_many_cells_are_those_of_each_alone() -> None:
 
 
 @pytest.mark.parametrize("clip", [math.inf, 50.0, 1.1])
-@pytest.mark.parametrize("frequency", ["fp32", "bf16"])
-def test_angles_are_off_by_what_is_known_and_at_most_the_worst_more(clip, frequency) -> None:
-    """In fractions, without slack: products of short frequencies are exact in float32, and sums never are."""
+@pytest.mark.parametrize(("dtype", "frequency"), [("fp32", "fp32"), ("fp32", "bf16"), ("fp64", "bf16")])
+def test_angles_are_off_by_what_is_known_and_at_most_the_worst_more(clip, dtype, frequency) -> None:
+    """In fractions: of products that are exact only the float64 of what is known is left."""
     setting, steps = RopeSetting.of(16, clip=clip), np.arange(1, 60)
-    recipe = recipes.named("uniform").changed({"frequency": frequency}).resolve(parse("fp32"))
+    recipe = recipes.named("uniform").changed({"frequency": frequency}).resolve(parse(dtype))
     subject = Emulated(recipe, setting)
     stored, seen = subject.angles(steps).astype(np.float64), phases.phase(subject, steps, 0)
     for pair, theta in enumerate(exact_frequencies.frequencies(setting)):

@@ -172,6 +172,7 @@ def test_a_report_takes_names_values_types_and_styles_from_the_declaration() -> 
     columns = of.columns(BoxColumns)
     rows = [columns.row(Box("a", (2.0, 3.0)))]
     assert rows == [{"name": "a", "area": 6.0, "width": 2.0, "height": 3.0, "share": 0.2, "empty": None}]
+    assert [str(one.undefined) for one in columns.values()] == ["None", "None", "nan", "nan", "nan", "None"]
     report = Report(rows, list(columns), columns.screen(()), declared=columns)
     assert reports.render("csv", report).splitlines()[0] == "name,area,width,height,share,empty"
     assert reports.render("table", report).splitlines()[-1].split() == ["a", "6.00", "20.0", "%"]

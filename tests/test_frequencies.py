@@ -21,7 +21,7 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.features.frequencies.analysis import COLUMNS, _meant, headline, rows
 from ropeaudit.features.frequencies.command import frequencies as command
-from ropeaudit.features.frequencies.shared import first_shared_angle, first_shared_position
+from ropeaudit.features.frequencies.shared import _first_residue, first_shared_angle, first_shared_position
 from ropeaudit.recognition.check import check
 from ropeaudit.recognition.hypotheses import Hypothesis
 from ropeaudit.reference import exact_frequencies
@@ -98,6 +98,13 @@ def test_in_float32_the_neighbours_of_the_first_shared_angle_agree_with_numpy() 
         positions = np.arange(result - 200_000, result + 2, dtype=np.float64)
         angles = np.float32(positions * theta)  # exact products round twice only in the rarest of cases
         assert np.flatnonzero(np.diff(angles) == 0).tolist() == [200_000]
+
+
+def test_the_first_multiple_in_a_range_is_the_one_that_trying_finds() -> None:
+    for m in range(1, 14):
+        for a, low, width in itertools.product(range(2 * m), range(m), range(m)):
+            tried = (x for x in range(m) if (a * x - low) % m <= width)
+            assert _first_residue(a, m, low, width) == next(tried, None), (a, m, low, width)
 
 
 def test_positions_themselves() -> None:

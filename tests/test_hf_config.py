@@ -546,6 +546,14 @@ def test_a_hostile_file_is_refused(kind: str, tmp_path: Path) -> None:
     assert outcome(file)
 
 
+@pytest.mark.parametrize("content", [b"{'single': 1}", b"", b'{"a": 1', b'{"name": "caf\xe9"}'])
+def test_what_is_no_json_is_said_to_be_none(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_bytes(content)
+    assert "is not JSON in UTF-8: " in outcome(file)
+    assert "; give a config.json" in outcome(file)
+
+
 def test_a_hundred_damaged_configs(tmp_path: Path) -> None:
     refused, seed = 0, 0
     while refused < 150:  # some changes leave a file that says something sensible

@@ -433,6 +433,13 @@ def test_a_module_under_audit_keeps_its_state(path) -> None:
     assert module.calls == 0
 
 
+def test_positions_that_come_again_far_away_are_no_distinct_ones(tmp_path) -> None:
+    kernels = tmp_path / "kernels.py"
+    kernels.write_text(SOURCE + "\n\ndef wraps(x, positions):\n    return bhsd(x, positions % 100)\n")
+    (record,) = shift(0, "fp32", implementations=f"{kernels}:wraps", heads=1, seq_len=300, head_dim=8)
+    assert record.distinct_positions == 100
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="spawned processes")
 @pytest.mark.parametrize("more", [["--jobs", "2"], ["--jobs", "2", "--layout", "half"]])
 def test_findings_come_home_from_workers(more, path, capsys) -> None:

@@ -44,6 +44,12 @@ def meta(x, positions, bent=1.0):
     return rotate(x.float(), angles.cos(), angles.sin()).to(x.dtype)
 
 
+def meta_at_once(x, positions):
+    """A product that is added to something is a product still."""
+    angles = torch.addcmul(torch.zeros(()), positions.float()[:, None], inverse(x.shape[-1]))
+    return rotate(x.float(), angles.cos(), angles.sin()).to(x.dtype)
+
+
 def vllm_cuda(x, positions):
     angles = positions.float()[:, None] * inverse(x.shape[-1])
     cos, sin = (part.to(x.dtype).float() for part in (angles.cos(), angles.sin()))
@@ -92,6 +98,7 @@ def maxtext(x, positions):
 IMITATIONS = [
     (hf, "hf", {"table": "bfloat16", "rotation": "bfloat16", "angle": "float32"}),
     (meta, "meta", {"trig": "float32", "rotation": "float32", "output": "bfloat16"}),
+    (meta_at_once, "meta", {"angle": "float32", "trig": "float32"}),
     (vllm_cuda, "vllm-cuda", {"table": "bfloat16", "rotation": "float32"}),
     (hf_model_cast, "hf-model-cast", {"frequency": "bfloat16", "angle": "float32"}),
     (hf_old_table, "hf-4.31-table", {"position": "bfloat16", "angle": "bfloat16"}),
