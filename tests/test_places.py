@@ -55,6 +55,21 @@ def test_a_right_kernel_is_in_place(name, dtype) -> None:
         assert one.verdict != "misplaced"
 
 
+def test_a_call_is_given_no_more_than_a_part_of_the_positions() -> None:
+    """At most 2^22 numbers, or 512 positions."""
+    for heads, d, sizes in ((1, 2048, [512, 512, 176]), (1, 1024, [1024, 176]), (2, 64, [1200])):
+        x = np.zeros((heads, 1200, d))
+        given = verification.GivenVectors(x, x, np.arange(1200)).blocks(parse("fp32"))
+        assert [(q.shape[2], k.shape[2], at.size) for q, k, at in given] == [(n, n, n) for n in sizes]
+
+
+def test_a_base_is_told_of_four_pairs_and_more() -> None:
+    for pairs, seen in ((4, True), (3, False)):
+        (one,) = audited("other_base", "fp32", (1000,), head_dim=2 * pairs)
+        assert one.verdict == "misplaced"
+        assert ("base 1.05e+04" in (one.resembles or "")) == seen
+
+
 def test_every_position_is_looked_at_of_a_sample(capsys) -> None:
     results = audited("last_ones_late", offsets=(32768,), sample=200, seq_len=50000)
     assert [one.verdict for one in results] == ["misplaced"]
