@@ -80,7 +80,7 @@ def sampled(positions: Positions, sizes: tuple[int, int, int], seq_len: int, see
 
 
 @dataclass(slots=True)
-class _SideExcess:
+class SideExcess:
     """What was seen of one side over all blocks: the largest excess, and which parts are out of place."""
 
     excess: float = -1.0
@@ -131,7 +131,7 @@ def check(
     `allowance.careful`. batch_step: added to the positions of the second batch element, where code takes a
     row for each.
     """
-    seen, rule = {"q": _SideExcess(), "k": _SideExcess()}, rule or allowance.careful(dtype)
+    seen, rule = {"q": SideExcess(), "k": SideExcess()}, rule or allowance.careful(dtype)
     for q, k, before in vectors.blocks(dtype):
         if warm and offset and before[0] == vectors.positions[0]:
             _call_once(rotator, q, k, before)
@@ -143,7 +143,7 @@ def check(
     worst = max(seen, key=lambda name: seen[name].excess)
     resembles: tuple[str, bool] = "", False
     sides = {name: side for name, part in seen.items() if (side := part.side()) is not None}
-    if sides and afresh and _right_afresh(afresh(), sides[worst].block, setting, dtype, rule):
+    if sides and afresh and right_afresh(afresh(), sides[worst].block, setting, dtype, rule):
         resembles = "state that an earlier call left: called afresh it is right", False
     elif sides:
         resembles = naming.named(sides, setting, dtype, rotator)
@@ -194,7 +194,7 @@ def _call_once(rotator: Rotator, q: FloatArray, k: FloatArray, at: Positions) ->
         return
 
 
-def _right_afresh(
+def right_afresh(
     rotator: Rotator, block: CalledBlock, setting: RopeSetting, dtype: Format, rule: Resolved
 ) -> bool:
     """Return whether an instance that was not called before puts all pairs of a block where they belong."""
