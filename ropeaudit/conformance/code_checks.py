@@ -5,7 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 
-from ropeaudit.conformance import every_position
+from ropeaudit.conformance import (
+    answers,
+    batches,
+    compiled,
+    decode,
+    every_position,
+    state,
+    strides,
+    table_end,
+)
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.errors import RopeAuditError
@@ -18,6 +27,15 @@ CHECKS: dict[str, CodeCheck] = {
     "places": every_position.places,
     "short calls": every_position.short_calls,
     "batch rows": every_position.batch_rows,
+    "table end": table_end.table_end,
+    "decode": decode.decode,
+    "pieces": decode.pieces,
+    "alone": batches.alone,
+    "strides": strides.strided,
+    "compiled": compiled.compiled,
+    "state": state.state,
+    "inputs": answers.inputs_unchanged,
+    "dtype": answers.output_dtype,
 }
 
 

@@ -6,6 +6,7 @@ Letters: h heads, s positions, d head_dim.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,8 @@ class CodeUnderTest:
     """One implementation in a dtype.
 
     up_to: number of positions, the last checked is up_to - 1. claimed: the recipe that it is held to; None
-    for what right code explains (`placement.allowance.careful`).
+    for what right code explains (`placement.allowance.careful`). compiled: whether it is compiled too.
+    cached: what checks share, by name.
     """
 
     implementation: Implementation
@@ -34,7 +36,9 @@ class CodeUnderTest:
     up_to: int
     claimed: Resolved | None = None
     seed: int = 0
+    compiled: bool = True
     called: Called = field(init=False)
+    cached: dict[Any, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.called = Called(self.implementation, self.setting, self.dtype)

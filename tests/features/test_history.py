@@ -142,7 +142,7 @@ def test_histories_of_a_call() -> None:
 
 
 def test_a_call_at_another_offset_that_floats_do_not_hold_is_refused() -> None:
-    last = 2**53 - 256 - analysis._FURTHER
+    last = 2**53 - 256 - analysis.FURTHER
     case, names, dtypes = Case(head_dim=8), ["transformers-llama"], [parse("fp32")]
     with pytest.raises(UsageError, match=f"offset {2**53 - 255} takes some of 256 positions past"):
         list(analysis.run([case], names, dtypes, [last + 1]))

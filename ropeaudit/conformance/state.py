@@ -1,0 +1,89 @@
+"""Whether a call gives what it should after calls in another dtype, of another length, at another offset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import FloatArray, Format, parse
+from ropeaudit.conformance import earlier_calls
+from ropeaudit.conformance.agreement import Agreement
+from ropeaudit.conformance.batches import worst
+from ropeaudit.conformance.call_forms import Both
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.earlier_calls import AuditCall, histories
+from ropeaudit.conformance.finding import Finding, not_applicable
+from ropeaudit.conformance.whole_calls import whole_call
+from ropeaudit.errors import RopeAuditError
+from ropeaudit.subjects import Positions
+from ropeaudit.subjects.calling.implementation import Rotator, one_line
+from ropeaudit.subjects.third_party.adapter import Rotation
+
+_LENGTH, _FIRST = 64, 1000
+_DTYPES = ("fp32", "fp16", "bf16")
+
+
+@dataclass(slots=True)
+class _After:
+    """An instance that was called otherwise before, in a dtype; a `Rotator`."""
+
+    rotate: Rotation
+    dtype: Format
+
+    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
+        """Return x rotated."""
+        return self.rotate(x, at, self.dtype)
+
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
+        """Return q and k rotated, a batch element at a time."""
+        rows = at if at.ndim == 2 else [at] * len(q)
+        first, second = (
+            np.stack([self.rotate_one(element, row, key=False) for element, row in zip(x, rows, strict=True)])
+            for x in (q, k)
+        )
+        return first, second
+
+
+def state(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether a call is right after others on the same instance.
+
+    What the code refuses before is left out, and said.
+    """
+    if not earlier_calls.reusable(code.implementation):
+        yield not_applicable("state", "its instances cannot be called again")
+        return
+    length = min(_LENGTH, code.up_to)
+    call = AuditCall(code.dtype, min(_FIRST, code.up_to - length), length)
+    seen, refused = [], []
+    for kind, before in histories(call, [parse(name) for name in _DTYPES]):
+        if before.first + before.length > code.up_to:
+            continue  # past the end of its table
+        used = _called_before(code, before)
+        words = f"after a call in {before.dtype.name} at positions {before.first} to "
+        words += str(before.first + before.length - 1)
+        if isinstance(used, str):
+            refused.append(f"{kind}, {before.dtype.name}: {used}")
+        else:
+            form = Agreement(code, words, used, lambda: code.rotator())
+            seen.append(form.take_all([whole_call(code, call.first, length)]))
+    if not seen:
+        yield not_applicable("state", f"no other call works: {refused[0]}")
+        return
+    detail = f"positions {call.first} to {call.first + length - 1} after {len(seen)} other calls"
+    yield worst(seen).finding("state", "; refused: ".join([detail, *refused]))
+
+
+def _called_before(code: CodeUnderTest, before: AuditCall) -> Rotator | str:
+    """Return an instance that was called, or what that raised."""
+    rotate = earlier_calls.instance(code.implementation, code.setting, code.dtype)
+    if reason := code.implementation.refuses(code.setting, before.dtype):
+        return reason
+    try:
+        earlier_calls.rotated(rotate, code.setting, before)
+    except RopeAuditError:
+        raise
+    except Exception as error:  # whatever other people's code raises
+        return one_line(error)
+    return _After(rotate, code.dtype)

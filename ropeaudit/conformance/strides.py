@@ -1,0 +1,66 @@
+"""Whether code reads its input where the strides say, and not as if it lay in one piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from ropeaudit.conformance.agreement import Agreement
+from ropeaudit.conformance.batches import worst
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.finding import Finding, not_applicable
+from ropeaudit.conformance.whole_calls import WholeCall, called, some_offsets, whole_call
+from ropeaudit.subjects.calling.arrays import Strides
+from ropeaudit.subjects.calling.own_code import Own, OwnRotator
+
+_LENGTH = 64
+# how vectors lie -> the axes that code must have for it, and words
+_WAYS: dict[Strides, tuple[str, str]] = {
+    "transposed": ("hs", "transposed input"),
+    "sliced": ("s", "input sliced out of a wider array"),
+    "expanded": ("b", "an expanded batch (stride 0)"),
+}
+
+
+def strided(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether views are rotated as what lies in one piece: transposed, sliced, expanded."""
+    own = code.own
+    if own is None:
+        yield not_applicable("strides", "an adapter calls it, with arrays of its own")
+        return
+    length = min(_LENGTH, code.up_to)
+    offsets, order = some_offsets(code, length, 3), own.fit(code.setting).convention.order
+    done, refused = [], []
+    for strides, (axes, words) in _WAYS.items():
+        if not set(axes) <= set(order):
+            continue
+        seen = Agreement(code, words, rotator_of_views(own, code, strides))
+        wholes = [whole_call(code, offset, length) for offset in offsets]
+        if strides == "expanded":
+            wholes = [_first_row(code, whole) for whole in wholes]
+        seen.take_all(wholes)
+        if seen.raised:
+            refused.append(seen.raised)
+        else:
+            done.append(seen)
+    if not done:
+        yield not_applicable("strides", f"it takes no views: {'; '.join(refused)}")
+        return
+    detail = f"{', '.join(one.words for one in done)}, at {len(offsets)} offsets"
+    yield worst(done).finding("strides", "; not taken: ".join([detail, *refused]))
+
+
+def rotator_of_views(own: Own, code: CodeUnderTest, strides: Strides) -> OwnRotator:
+    """Return what calls a new instance with views."""
+    rotator = own.rotator(code.setting, code.dtype)
+    fit = rotator.fit
+    rows = None if fit.rows is None else replace(fit.rows, strides=strides)
+    return replace(rotator, fit=replace(fit, convention=replace(fit.convention, strides=strides), rows=rows))
+
+
+def _first_row(code: CodeUnderTest, whole: WholeCall) -> WholeCall:
+    """Return a plain call in which all batch elements are the first."""
+    q, k = (np.repeat(x[:1], len(x), axis=0) for x in whole.block.given)
+    return called(code, code.rotator(), (q, k), whole.block.at)
