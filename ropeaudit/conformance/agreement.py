@@ -45,6 +45,7 @@ class Agreement:
     pair: int = 0
     resembles: str = ""
     raised: str = ""
+    raised_at: str = ""
     differing: int = 0
     elements: int = 0
     calls: int = field(default=0)
@@ -62,8 +63,8 @@ class Agreement:
         except RopeAuditError:
             raise
         except Exception as error:  # whatever other people's code raises
-            where = f"positions {block.at[0]} to {block.at[-1]}"
-            self.raised = f"{self.words}, {where}: it raises {one_line(error)}"
+            self.raised = one_line(error)
+            self.raised_at = f"{self.words}, positions {block.at[0]} to {block.at[-1]}"
             return
         self.calls += 1
         mine = CalledBlock(block.at, block.given, rotated)
@@ -85,15 +86,16 @@ class Agreement:
         return self
 
     def finding(self, check: str, detail: str) -> Finding:
-        """Return the finding; the words say which way to call failed."""
+        """Return the finding; where it fails, the words say by which way to call."""
         differing = self.differing / self.elements if self.elements else np.nan
         if self.raised:
-            return Finding(check, "fail", self.raised, differing=differing)
+            detail = f"{self.raised_at}: it raises {self.raised}"
+            return Finding(check, "fail", detail, where=self.raised_at, differing=differing)
         allowed = self.code.allowed_at(self.position, self.pair)
         return judged(
             check,
             not self.failed,
-            f"{self.words}: {detail}" if self.failed else detail,
+            detail,
             measured=self.excess * allowed,
             allowed=allowed,
             unit=PAIR,

@@ -55,7 +55,8 @@ def output_dtype(code: CodeUnderTest) -> Iterator[Finding]:
 def _answer(code: CodeUnderTest) -> Answer | None:
     """Return what one call came to; None where an adapter makes it."""
     if "answer" not in code.cached:
-        rotator, length = code.rotator(), min(_LENGTH, code.up_to)
+        length = min(_LENGTH, code.up_to)
+        rotator = code.cached.get(("rotator", length)) or code.rotator()
         q, k = given_vectors(code, length)
         at = np.arange(length, dtype=np.int64) + min(_FIRST, code.up_to - length)
         code.cached["answer"] = rotator.answer(q, k, at) if isinstance(rotator, OwnRotator) else None

@@ -21,13 +21,13 @@ def alone(code: CodeUnderTest) -> Iterator[Finding]:
         yield not_applicable("alone", "it takes one row at a time, without heads")
         return
     offsets = some_offsets(code, length, 5)
-    done = []
+    done, instance = [], code.rotator()
     for words, form in _FORMS.items():
 
         def called(form: type[CallForm] = form) -> CallForm:
             return form(code.rotator())
 
-        seen = Agreement(code, words, called(), called)
+        seen = Agreement(code, words, form(instance), called)
         done.append(seen.take_all(whole_call(code, offset, length) for offset in offsets))
     batch, heads = sizes(code, length)
     detail = f"{', '.join(_FORMS)}, of {batch} rows with {heads} heads at {len(offsets)} offsets"

@@ -50,8 +50,8 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
             detail = f"torch.compile with {backend}, at {len(offsets)} offsets up to {offsets[-1]}"
             yield seen.finding("compiled", "; ".join([detail, *failures]))
             return
-        failures.append(seen.raised)
-    yield not_applicable("compiled", f"it cannot be compiled here: {failures[0]}")
+        failures.append(f"with {backend} it raises {seen.raised}")
+    yield not_applicable("compiled", f"torch.compile does not work: {failures[0]}")
 
 
 def backends() -> Iterator[str]:

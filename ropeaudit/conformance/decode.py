@@ -5,57 +5,52 @@ Letters: s positions.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import numpy as np
 
-from ropeaudit.audits.straddling import straddling
+from ropeaudit.conformance import whole_calls
 from ropeaudit.conformance.agreement import Agreement
 from ropeaudit.conformance.call_forms import Pieces
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.conformance.whole_calls import given_vectors, some_offsets, whole_call
 
-_RUN = 64  # tokens that are decoded in a row
-_RUNS, _RUNS_AFTER = 31, 5  # rows of a fresh instance, and of one that saw a prefill
-_DEAR = 0.15, 1.0  # seconds of CPU of a row of 64, above which there are fewer
+# seconds of CPU of a token, runs, tokens of a run: what decodes slowly decodes less
+_RUNS = ((1e-3, 31, 64), (whole_calls.DEAR, 31, 8), (np.inf, 6, 8))
+_AFTER = 5  # runs after a prefill
 _PREFILL = 4096
-_PIECES = (1, 2, 3, 5, 7, 61, 128, 317, 500)  # uneven, 1,024 in all
+_PIECES = (2, 3, 5, 7, 11, 61, 128, 317, 490)  # uneven, 1,024 in all
 
 
 def decode(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether a token at a time is rotated as all at once, of a fresh instance and after a prefill."""
-    length = min(_RUN, code.up_to)
-    words, prefill = "one token at a time", min(_PREFILL, code.up_to)
+    seconds = whole_calls.cost(code)
+    count, longest = next((runs, tokens) for limit, runs, tokens in _RUNS if seconds < limit)
+    length, prefill = min(longest, code.up_to), min(_PREFILL, code.up_to)
+    words, offsets = "one token at a time", runs(code, length, count)
 
     def one_at_a_time() -> Pieces:
         return Pieces(code.rotator(), (1,))
 
     fresh = Agreement(code, words, one_at_a_time(), one_at_a_time)
-    began = time.process_time()
-    offsets = runs(code, length)
-    fresh.take(whole_call(code, offsets[0], length))
-    taken = time.process_time() - began
-    offsets = fewer(offsets, taken)
-    if not fresh.failed:
-        fresh.take_all(whole_call(code, offset, length) for offset in offsets[1:])
-    detail = f"{len(offsets)} runs of {length} positions up to {offsets[-1] + length - 1}, a call each"
+    fresh.take_all(whole_call(code, offset, length) for offset in offsets)
+    calls = f"runs of {length} positions, each a call of its own"
     if fresh.failed:
-        yield fresh.finding("decode", detail)
+        yield fresh.finding("decode", f"{calls}; wrong in run number {fresh.calls} of {len(offsets)}")
         return
     after = one_at_a_time()
     later = Agreement(code, f"{words} after a prefill of {prefill}", after, one_at_a_time)
     after.rotator.rotate_both(*given_vectors(code, prefill), np.arange(prefill, dtype=np.int64))
     begin = [offset for offset in offsets if offset >= prefill] or offsets
-    chosen = begin[:: max(1, len(begin) // _RUNS_AFTER)]
+    chosen = begin[:: max(1, len(begin) // _AFTER)]
     later.take_all(whole_call(code, offset, length) for offset in chosen)
     later.differing += fresh.differing
     later.elements += fresh.elements
     worst = later if later.failed or later.excess > fresh.excess else fresh
     worst.differing, worst.elements = later.differing, later.elements
-    detail += f"; {len(chosen)} runs of an instance that saw a prefill of {prefill}"
-    yield worst.finding("decode", detail)
+    detail = f"{len(offsets)} {calls}, up to position {offsets[-1] + length - 1}"
+    yield worst.finding("decode", f"{detail}; {len(chosen)} of them again after a prefill of {prefill}")
 
 
 def pieces(code: CodeUnderTest) -> Iterator[Finding]:
@@ -72,16 +67,9 @@ def pieces(code: CodeUnderTest) -> Iterator[Finding]:
     yield seen.finding("pieces", f"{length} positions in pieces of {_PIECES[0]} to {_PIECES[-1]}, {where}")
 
 
-def runs(code: CodeUnderTest, length: int) -> list[int]:
+def runs(code: CodeUnderTest, length: int, count: int) -> list[int]:
     """Return first positions of what is decoded: those that straddle what breaks, and random ones."""
-    offsets = straddling(code.up_to, length)
-    random = np.random.default_rng([code.seed, 2]).integers(0, max(1, code.up_to - length + 1), _RUNS)
-    offsets += [int(offset) for offset in random[: max(0, _RUNS - len(offsets))]]
+    offsets = whole_calls.some_offsets(code, length, count)
+    random = np.random.default_rng([code.seed, 2]).integers(0, max(1, code.up_to - length + 1), count)
+    offsets += [int(offset) for offset in random[: count - len(offsets)]]
     return sorted(set(offsets))
-
-
-def fewer(offsets: list[int], seconds: float) -> list[int]:
-    """Return as many as the CPU time of a row leaves: all, 8 or 3, the first and the last with them."""
-    most = len(offsets) if seconds < _DEAR[0] else 8 if seconds < _DEAR[1] else 3
-    chosen = np.unique(np.linspace(0, len(offsets) - 1, min(most, len(offsets))).round().astype(int))
-    return [offsets[i] for i in chosen]

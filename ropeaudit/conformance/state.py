@@ -3,47 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FloatArray, Format, parse
+from ropeaudit.arithmetic.formats import parse
 from ropeaudit.conformance import earlier_calls
 from ropeaudit.conformance.agreement import Agreement
 from ropeaudit.conformance.batches import worst
-from ropeaudit.conformance.call_forms import Both
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.earlier_calls import AuditCall, histories
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.conformance.whole_calls import whole_call
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling.implementation import Rotator, one_line
-from ropeaudit.subjects.third_party.adapter import Rotation
+from ropeaudit.subjects.calling.implementation import Alike, Rotator, one_line
+from ropeaudit.subjects.calling.own_code import OwnRotator
 
 _LENGTH, _FIRST = 64, 1000
 _DTYPES = ("fp32", "fp16", "bf16")
-
-
-@dataclass(slots=True)
-class _After:
-    """An instance that was called otherwise before, in a dtype; a `Rotator`."""
-
-    rotate: Rotation
-    dtype: Format
-
-    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
-        """Return x rotated."""
-        return self.rotate(x, at, self.dtype)
-
-    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
-        """Return q and k rotated, a batch element at a time."""
-        rows = at if at.ndim == 2 else [at] * len(q)
-        first, second = (
-            np.stack([self.rotate_one(element, row, key=False) for element, row in zip(x, rows, strict=True)])
-            for x in (q, k)
-        )
-        return first, second
 
 
 def state(code: CodeUnderTest) -> Iterator[Finding]:
@@ -77,13 +54,20 @@ def state(code: CodeUnderTest) -> Iterator[Finding]:
 
 def _called_before(code: CodeUnderTest, before: AuditCall) -> Rotator | str:
     """Return an instance that was called, or what that raised."""
-    rotate = earlier_calls.instance(code.implementation, code.setting, code.dtype)
     if reason := code.implementation.refuses(code.setting, before.dtype):
         return reason
     try:
-        earlier_calls.rotated(rotate, code.setting, before)
+        if code.own is None:
+            rotate = earlier_calls.instance(code.implementation, code.setting, code.dtype)
+            earlier_calls.rotated(rotate, code.setting, before)
+            return Alike(lambda x, at: rotate(x, at, code.dtype))
+        rotator = code.rotator()
+        q, k = (earlier_calls.given(code.setting, before, seed)[None] for seed in (code.seed, code.seed + 1))
+        at = np.arange(before.length, dtype=np.int64) + before.first
+        if isinstance(rotator, OwnRotator):
+            replace(rotator, dtype=before.dtype).rotate_both(q, k, at)
     except RopeAuditError:
         raise
     except Exception as error:  # whatever other people's code raises
         return one_line(error)
-    return _After(rotate, code.dtype)
+    return rotator

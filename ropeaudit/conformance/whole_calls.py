@@ -5,6 +5,7 @@ Letters: b batch, h heads, s positions, d head_dim, p pairs.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,11 +15,13 @@ from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
+from ropeaudit.errors import RopeAuditError
 from ropeaudit.subjects.calling.implementation import Rotator
 from ropeaudit.subjects.placement import verification
 from ropeaudit.subjects.placement.recipe_match import CalledBlock
 
 BATCH = 2
+DEAR = 8e-3  # seconds of CPU of a call of one token, above which there are fewer calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,29 @@ def sizes(code: CodeUnderTest, length: int) -> tuple[int, int]:
 
 
 def some_offsets(code: CodeUnderTest, length: int, count: int) -> list[int]:
-    """Return up to `count` of the offsets that break positions, the first and the last with them."""
+    """Return up to `count` of the offsets that break positions, the first and the last with them.
+
+    Two where a call is dear.
+    """
+    count = min(count, 2) if cost(code) > DEAR else count
     offsets = straddling(code.up_to, min(length, code.up_to))
     chosen = np.unique(np.linspace(0, len(offsets) - 1, min(count, len(offsets))).round().astype(int))
     return [offsets[i] for i in chosen]
+
+
+def cost(code: CodeUnderTest) -> float:
+    """Return the seconds of CPU of q and k of one token, the least of three; 0 where it raises."""
+    if "cost" not in code.cached:
+        rotator, given, taken = code.rotator(), given_vectors(code, 1), []
+        try:
+            for _ in range(3):
+                began = time.process_time()
+                rotator.rotate_both(*given, np.array([0], dtype=np.int64))
+                taken.append(time.process_time() - began)
+        except RopeAuditError:
+            raise
+        except Exception:  # whatever other people's code raises: the checks will see it
+            taken = [0.0]
+        code.cached["cost"] = min(taken)
+    seconds: float = code.cached["cost"]
+    return seconds

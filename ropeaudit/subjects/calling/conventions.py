@@ -5,6 +5,7 @@ Letters: b batch, h heads, g heads of k, s positions, d head_dim, p pairs.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -187,7 +188,7 @@ class Convention:
         Where stages are changed they are those; a table that is requested in a dtype has it.
         """
         recipe = given_tables(call.dtype, call.changes)
-        cos, sin = Emulated(recipe, call.setting).table(at, 0)
+        cos, sin = _cos_sin(recipe, call.setting, at.tobytes())
         wide = np.float64 if call.dtype is FP64 else np.float32
         if role == "freqs":
             table: Any = np.empty(cos.shape, np.result_type(wide, np.complex64))
@@ -203,6 +204,13 @@ class Convention:
         if role != "freqs" and "table" in call.changes and recipe.table and recipe.table.storage_bits <= 16:
             return arrays.new_array(np.ascontiguousarray(table), recipe.table, self.engine)
         return table if self.engine == "numpy" else arrays.torch().from_numpy(np.ascontiguousarray(table))
+
+
+@functools.lru_cache(maxsize=4)
+def _cos_sin(recipe: Resolved, setting: RopeSetting, at: bytes) -> tuple[FloatArray, FloatArray]:
+    """Return cos and sin at positions, which q and k share. Shapes: -> (s, p) twice."""
+    cos, sin = Emulated(recipe, setting).table(np.frombuffer(at, np.int64), 0)
+    return cos, sin
 
 
 def given_tables(dtype: Format, changes: Changes) -> Resolved:
