@@ -11,7 +11,7 @@ from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
 from ropeaudit.conformance.whole_calls import given_vectors
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.subjects.calling import arrays
+from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling.conventions import Answer
 from ropeaudit.subjects.calling.own_code import OwnRotator
 
@@ -41,7 +41,7 @@ def output_dtype(code: CodeUnderTest) -> Iterator[Finding]:
     if answer is None:
         yield not_applicable("dtype", "an adapter calls it, and hands on numbers alone")
         return
-    given, returned = arrays.spelled(code.dtype), answer.dtype
+    given, returned = torch_arrays.spelled(code.dtype), answer.dtype
     if returned != answer.keys_dtype:
         yield judged("dtype", False, f"q comes back in {returned} and k in {answer.keys_dtype}, for {given}")
     elif returned == given:

@@ -8,7 +8,7 @@ Letters: h heads, s positions, d head_dim.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
 
@@ -20,7 +20,6 @@ from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.cases import Case, positions_fit
 from ropeaudit.conformance import earlier_calls
 from ropeaudit.conformance.earlier_calls import FURTHER, AuditCall, histories, instance, rotated
-from ropeaudit.errors import RopeAuditError
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import implementation
@@ -73,7 +72,7 @@ def history(
     """
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
     chosen = arguments.cases_of(cases, case)
-    return run(chosen, arguments.listed(implementations), formats, numbers, on_progress or arguments.unheard)
+    return run(chosen, arguments.listed(implementations), formats, numbers, on_progress or arguments.silent)
 
 
 def run(
@@ -81,7 +80,7 @@ def run(
     names: Sequence[str],
     dtypes: Sequence[Format],
     offsets: Sequence[int],
-    progress: Callable[[float], None] = lambda share: None,
+    on_progress: OnProgress = arguments.silent,
 ) -> Iterator[History]:
     """Yield the histories, case by case, implementation by implementation, dtype by dtype, offset by offset.
 
@@ -99,7 +98,7 @@ def run(
             detect = getattr(tested, "fit", None)
             layout = detect(setting).layout if detect else tested.layouts[0]
             setting = replace(setting, layout=layout)
-        progress(done / len(work))
+        on_progress(done / len(work))
         yield from _histories_of(tested, setting, AuditCall(dtype, offset, length), dtypes)
 
 
@@ -124,8 +123,6 @@ def _histories_of(
                     if not reason:
                         rotated(used, setting, before)
                         difference = earlier_calls.difference(rotated(used, setting, call), fresh)
-            except RopeAuditError:
-                raise
             except Exception as error:  # whatever other people's code raises is a finding
                 reason = implementation.one_line(error)
         yield History(tested.name, tested.version, setting, call, kind, before, float(difference), reason)

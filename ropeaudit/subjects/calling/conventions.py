@@ -16,7 +16,6 @@ import numpy as np
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.errors import UnknownName
-from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import arrays, signatures
@@ -187,8 +186,8 @@ class Convention:
 
         Where stages are changed they are those; a table that is requested in a dtype has it.
         """
-        recipe = given_tables(call.dtype, call.changes)
-        cos, sin = _cos_sin(recipe, call.setting, at.tobytes())
+        recipe = recipes.named("fp64-angles").changed(call.changes).resolve(call.dtype)
+        cos, sin = _cos_sin(call.dtype, tuple(sorted(call.changes.items())), call.setting, at.tobytes())
         wide = np.float64 if call.dtype is FP64 else np.float32
         if role == "freqs":
             table: Any = np.empty(cos.shape, np.result_type(wide, np.complex64))
@@ -207,15 +206,13 @@ class Convention:
 
 
 @functools.lru_cache(maxsize=4)
-def _cos_sin(recipe: Resolved, setting: RopeSetting, at: bytes) -> tuple[FloatArray, FloatArray]:
+def _cos_sin(
+    dtype: Format, changes: tuple[tuple[str, str], ...], setting: RopeSetting, at: bytes
+) -> tuple[FloatArray, FloatArray]:
     """Return cos and sin at positions, which q and k share. Shapes: -> (s, p) twice."""
+    recipe = recipes.named("fp64-angles").changed(dict(changes)).resolve(dtype)
     cos, sin = Emulated(recipe, setting).table(np.frombuffer(at, np.int64), 0)
     return cos, sin
-
-
-def given_tables(dtype: Format, changes: Changes) -> Resolved:
-    """Return the recipe of tables that code is given: float64, rounded once, but for what is changed."""
-    return recipes.named("fp64-angles").changed(changes).resolve(dtype)
 
 
 def scored(
