@@ -33,7 +33,7 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
     if own is None:
         yield not_applicable("compiled", "an adapter calls it, with arrays of its own")
         return
-    if own.engine == "numpy" or not code.compiled:
+    if own.fit(code.setting).convention.engine == "numpy" or not code.compiled:
         yield not_applicable("compiled", "it takes NumPy arrays" if code.compiled else "it was not requested")
         return
     length, failures = min(_LENGTH, code.up_to), list[str]()

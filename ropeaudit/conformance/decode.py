@@ -16,9 +16,8 @@ from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.conformance.whole_calls import given_vectors, some_offsets, whole_call
 
-# seconds of CPU of a token, runs, tokens of a run: what decodes slowly decodes less
-_RUNS = ((1e-3, 31, 64), (whole_calls.DEAR, 31, 8), (np.inf, 6, 8))
-_AFTER = 5  # runs after a prefill
+# seconds of CPU of a token, runs, tokens of a run, runs after a prefill: what is slow is called less
+_RUNS = ((1e-3, 31, 64, 5), (whole_calls.DEAR, 31, 8, 5), (np.inf, 4, 8, 2))
 _PREFILL = 4096
 _PIECES = (2, 3, 5, 7, 11, 61, 128, 317, 490)  # uneven, 1,024 in all
 
@@ -26,7 +25,7 @@ _PIECES = (2, 3, 5, 7, 11, 61, 128, 317, 490)  # uneven, 1,024 in all
 def decode(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether a token at a time is rotated as all at once, of a fresh instance and after a prefill."""
     seconds = whole_calls.cost(code)
-    count, longest = next((runs, tokens) for limit, runs, tokens in _RUNS if seconds < limit)
+    count, longest, later_runs = next(sizes for limit, *sizes in _RUNS if seconds < limit)
     length, prefill = min(longest, code.up_to), min(_PREFILL, code.up_to)
     words, offsets = "one token at a time", runs(code, length, count)
 
@@ -43,7 +42,7 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
     later = Agreement(code, f"{words} after a prefill of {prefill}", after, one_at_a_time)
     after.rotator.rotate_both(*given_vectors(code, prefill), np.arange(prefill, dtype=np.int64))
     begin = [offset for offset in offsets if offset >= prefill] or offsets
-    chosen = begin[:: max(1, len(begin) // _AFTER)]
+    chosen = begin[:: max(1, len(begin) // later_runs)]
     later.take_all(whole_call(code, offset, length) for offset in chosen)
     later.differing += fresh.differing
     later.elements += fresh.elements

@@ -5,6 +5,7 @@ Letters: b batch, h heads, s positions, d head_dim, p pairs.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 
@@ -14,8 +15,8 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.straddling import straddling
+from ropeaudit.conformance.call_forms import Both, in_one_state
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
-from ropeaudit.errors import RopeAuditError
 from ropeaudit.subjects.calling.implementation import Rotator
 from ropeaudit.subjects.placement import verification
 from ropeaudit.subjects.placement.recipe_match import CalledBlock
@@ -91,18 +92,19 @@ def some_offsets(code: CodeUnderTest, length: int, count: int) -> list[int]:
 
 
 def cost(code: CodeUnderTest) -> float:
-    """Return the seconds of CPU of q and k of one token, the least of three; 0 where it raises."""
+    """Return the seconds of CPU of q and k of one token, the least of five; 0 where it raises."""
     if "cost" not in code.cached:
-        rotator, given, taken = code.rotator(), given_vectors(code, 1), []
-        try:
-            for _ in range(3):
+        rotator, given, taken = code.rotator(), given_vectors(code, 1), list[float]()
+
+        def calls() -> list[Both]:
+            for _ in range(5):
                 began = time.process_time()
                 rotator.rotate_both(*given, np.array([0], dtype=np.int64))
                 taken.append(time.process_time() - began)
-        except RopeAuditError:
-            raise
-        except Exception:  # whatever other people's code raises: the checks will see it
-            taken = [0.0]
-        code.cached["cost"] = min(taken)
+            return []
+
+        with contextlib.suppress(Exception):  # whatever other people's code raises: the checks will see it
+            in_one_state(rotator, calls)
+        code.cached["cost"] = min(taken, default=0.0)
     seconds: float = code.cached["cost"]
     return seconds

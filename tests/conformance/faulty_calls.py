@@ -59,11 +59,18 @@ def second_row_late(x, positions):
     return result
 
 
-def first_head_of_last_row(x, positions):
-    """Rotates the row that its first number chooses: the place in the batch must not matter, it does not."""
+def last_row_late(x, positions):
+    """As a kernel whose last row takes the positions of the next: in a batch of one it is right."""
     result = right(x, positions)
-    if x.ndim == 4 and x.shape[1] > 1 and float(x[0, 0, 0, 0]) > float(x[-1, -1, 0, 0]):
-        result[0] = right(x[:1], positions + 1)[0]
+    if x.shape[0] > 1:
+        result[-1:] = right(x[-1:], positions + 1)
+    return result
+
+
+def last_head_late(x, positions):
+    result = right(x, positions)
+    if x.ndim == 4:
+        result[:, -1:] = right(x[:, -1:], positions + 1)
     return result
 
 
@@ -102,9 +109,7 @@ class KeepsDtype(torch.nn.Module):
     def forward(self, x, positions):
         if self.theta is None:
             self.theta = inverse(x.shape[-1]).to(x.dtype).float()
-        dtype = torch.float32 if x.dtype == torch.float32 else x.dtype
-        theta = self.theta if dtype != torch.float32 else self.theta
-        angles = positions.float()[:, None] * theta
+        angles = positions.float()[:, None] * self.theta
         a, b = x.float().chunk(2, -1)
         return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1).to(
             x.dtype
