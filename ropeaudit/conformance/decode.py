@@ -11,6 +11,7 @@ import numpy as np
 
 from ropeaudit.conformance import whole_calls
 from ropeaudit.conformance.agreement import Agreement
+from ropeaudit.conformance.batches import worst
 from ropeaudit.conformance.call_forms import Pieces
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding
@@ -26,7 +27,7 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether a token at a time is rotated as all at once, of a fresh instance and after a prefill."""
     seconds = whole_calls.cost(code)
     count, longest, later_runs = next(sizes for limit, *sizes in _RUNS if seconds < limit)
-    length, prefill = min(longest, code.up_to), min(_PREFILL, code.up_to)
+    length, prefill = min(longest, code.up_to), min(_PREFILL, code.up_to // 2)
     words, offsets = "one token at a time", runs(code, length, count)
 
     def one_at_a_time() -> Pieces:
@@ -38,18 +39,18 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
     if fresh.failed:
         yield fresh.finding("decode", f"{calls}; wrong in run number {fresh.calls} of {len(offsets)}")
         return
-    after = one_at_a_time()
-    later = Agreement(code, f"{words} after a prefill of {prefill}", after, one_at_a_time)
-    after.rotator.rotate_both(*given_vectors(code, prefill), np.arange(prefill, dtype=np.int64))
-    begin = [offset for offset in offsets if offset >= prefill] or offsets
-    chosen = begin[:: max(1, len(begin) // later_runs)]
-    later.take_all(whole_call(code, offset, length) for offset in chosen)
-    later.differing += fresh.differing
-    later.elements += fresh.elements
-    worst = later if later.failed or later.excess > fresh.excess else fresh
-    worst.differing, worst.elements = later.differing, later.elements
     detail = f"{len(offsets)} {calls}, up to position {offsets[-1] + length - 1}"
-    yield worst.finding("decode", f"{detail}; {len(chosen)} of them again after a prefill of {prefill}")
+    begin = [offset for offset in offsets if offset >= prefill]
+    if not prefill or not begin:
+        yield fresh.finding("decode", detail)
+        return
+    chosen = sorted({prefill, *begin[:: max(1, len(begin) // later_runs)]})
+    after = one_at_a_time()
+    after.rotator.rotate_both(*given_vectors(code, prefill), np.arange(prefill, dtype=np.int64))
+    later = Agreement(code, f"{words} after a prefill of {prefill}", after, one_at_a_time)
+    later.take_all(whole_call(code, offset, length) for offset in chosen)
+    detail += f"; {len(chosen)} runs after a prefill of {prefill}"
+    yield worst([fresh, later]).finding("decode", detail)
 
 
 def pieces(code: CodeUnderTest) -> Iterator[Finding]:
