@@ -14,7 +14,7 @@ from ropeaudit.conformance.batches import worst
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.earlier_calls import AuditCall, histories
 from ropeaudit.conformance.finding import Finding, not_applicable
-from ropeaudit.conformance.whole_calls import whole_call
+from ropeaudit.conformance.whole_calls import called, given_vectors
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.subjects.calling.implementation import Alike, Rotator, one_line
 from ropeaudit.subjects.calling.own_code import OwnRotator
@@ -33,7 +33,8 @@ def state(code: CodeUnderTest) -> Iterator[Finding]:
         return
     length = min(_LENGTH, code.up_to)
     call = AuditCall(code.dtype, min(_FIRST, code.up_to - length), length)
-    seen, refused = [], []
+    at = np.arange(length, dtype=np.int64) + call.first
+    plain, seen, refused = called(code, code.rotator(), given_vectors(code, length), at), [], []
     for kind, before in histories(call, [parse(name) for name in _DTYPES]):
         if before.first + before.length > code.up_to:
             continue  # past the end of its table
@@ -44,7 +45,7 @@ def state(code: CodeUnderTest) -> Iterator[Finding]:
             refused.append(f"{kind}, {before.dtype.name}: {used}")
         else:
             form = Agreement(code, words, used, lambda: code.rotator())
-            seen.append(form.take_all([whole_call(code, call.first, length)]))
+            seen.append(form.take_all([plain]))
     if not seen:
         yield not_applicable("state", f"no other call works: {refused[0]}")
         return

@@ -1,5 +1,7 @@
 """Kernels that go wrong in one way of calling alone; half-split, f(x, positions) or f(q, k, positions)."""
 
+import threading
+
 import numpy as np
 import torch
 
@@ -172,3 +174,23 @@ def no_single_token(x, positions):
     if len(positions) == 1:
         raise IndexError("too few positions")
     return right(x, positions)
+
+
+class Locked:
+    """Right, and cannot be copied."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __call__(self, x, positions):
+        with self.lock:
+            return right(x, positions)
+
+
+def table_of_20000(x, positions):
+    angles = (torch.arange(20000).float()[:, None] * inverse(x.shape[-1]))[positions]
+    if positions.ndim == 2:
+        angles = angles[:, None]
+    a, b = x.float().chunk(2, -1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)

@@ -10,13 +10,13 @@ import torch
 from planted import Planted, plant
 
 from ropeaudit import RopeSetting, parse
-from ropeaudit.conformance import code_checks, compiled
+from ropeaudit.conformance import code_checks, compiled, whole_calls
 from ropeaudit.conformance.agreement import bits_differ
 from ropeaudit.conformance.call_forms import Pieces
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.main import main
 from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling import arrays
+from ropeaudit.subjects.calling import arrays, timeout
 
 KERNELS = Path(faulty_calls.__file__)
 CALLS = ("table end", "decode", "pieces", "alone", "strides", "state", "inputs", "dtype")
@@ -289,3 +289,43 @@ def test_the_command_says_which_way_of_calling_fails(capsys) -> None:
     assert "decode in bfloat16" in first
     assert "one token at a time: " in first
     assert first.endswith("behaves like: positions one too low.")
+
+
+def test_dear_code_is_called_less(monkeypatch) -> None:
+    monkeypatch.setattr(whole_calls, "cost", lambda code: 1.0)
+    assert found("right", "decode")["decode"].detail.startswith("4 runs of 8 positions")
+    assert " at 2 offsets up to " in found("right", "pieces")["pieces"].detail
+
+
+def test_cost_is_that_of_one_token_and_nothing_where_it_raises() -> None:
+    assert 0 < whole_calls.cost(code_of("right")) < 10
+    assert whole_calls.cost(code_of("no_single_token")) == 0
+
+
+def test_instances_are_copies_of_one_that_was_not_called() -> None:
+    code = code_of("KeepsLength")
+    first, second = code.rotator(), code.rotator()
+    whole_calls.called(code, first, whole_calls.given_vectors(code, 8), np.arange(8))
+    assert first.instance.positions is not None
+    assert second.instance.positions is code.rotator().instance.positions is None
+
+
+def test_what_cannot_be_copied_is_built_anew() -> None:
+    code = code_of("Locked")
+    assert code.rotator().instance is not code.rotator().instance
+    assert found("Locked", "decode")["decode"].status == "pass"
+
+
+def test_a_table_that_ends_with_the_last_position_is_not_called_beyond() -> None:
+    checks = ("table end", "batch rows", "decode", "pieces", "alone", "state")
+    assert {one.status for one in found("table_of_20000", *checks).values()} == {"pass"}
+
+
+def test_calls_in_a_row_share_a_state_that_is_put_back_at_the_end() -> None:
+    def changing():
+        timeout.patiently(lambda: torch.set_default_dtype(torch.float64), "a call")
+        return timeout.patiently(torch.get_default_dtype, "a call")
+
+    assert timeout.together(changing, "calls") == torch.float64
+    assert torch.get_default_dtype() == torch.float32
+    assert timeout.patiently(changing, "calls in a call") == torch.float32
