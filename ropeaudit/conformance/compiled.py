@@ -5,6 +5,8 @@ A compiler may fuse and reorder: a right compiled kernel differed from eager in 
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,7 +44,8 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
     for backend in backends():
         seen = Agreement(code, f"compiled with {backend}", _compiled(own, code, backend))
         try:
-            seen.take_all(wholes)
+            with _silent():
+                seen.take_all(wholes)
         except UsageError as late:  # it was waited for long enough
             yield not_applicable("compiled", f"torch.compile with {backend}: {late}")
             return
@@ -58,6 +61,17 @@ def backends() -> Iterator[str]:
     """Yield the backends that may work here, the usual one first; inductor wants a C++ compiler."""
     has_compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++", "cl"))
     yield from (name for name in _BACKENDS if has_compiler or name != "inductor")
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keep a compiler's warnings of what it does not compile out of the report."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _compiled(own: Own, code: CodeUnderTest, backend: str) -> OwnRotator:

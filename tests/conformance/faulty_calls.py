@@ -194,3 +194,12 @@ def table_of_20000(x, positions):
     a, b = x.float().chunk(2, -1)
     cos, sin = angles.cos(), angles.sin()
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+
+def breaks_the_graph(x, positions):
+    """Right, with a number that a compiler does not know."""
+    angles = torch.arange(int(positions.max()) + 1).float()[:, None] * inverse(x.shape[-1])
+    angles = angles[positions]
+    a, b = x.float().chunk(2, -1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)

@@ -190,6 +190,11 @@ def test_compiled_right_code_passes_and_says_which_backend(with_eager) -> None:
     assert one.detail.startswith("torch.compile with eager, at 5 offsets up to ")
 
 
+def test_a_compiler_warns_nobody(with_eager, capfd) -> None:
+    assert found("breaks_the_graph", "compiled", up_to=500)["compiled"].status == "pass"
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.slow
 def test_inductor() -> None:
     one = found("right", "compiled")["compiled"]
