@@ -47,6 +47,7 @@ class CheckOptions:
     recipe: str | None = None
     order: str | None = None
     seed: int = 0
+    compiled: bool = True
 
 
 @arguments.checked
@@ -58,6 +59,7 @@ def check(
     recipe: str | None = None,
     order: str | None = None,
     seed: int = 0,
+    compiled: bool = True,
     on_progress: OnProgress | None = None,
     **rope: Unpack[RopeArguments],
 ) -> Iterator[Checked]:
@@ -67,10 +69,11 @@ def check(
     targets: FILE.py:NAME, package.module:NAME or a name of `ropeaudit list impls`.
     up_to: number of positions that are checked; the model's maximum, else 131,072, by default. recipe: the
     one that code claims to follow; by default what right code in the dtype explains is allowed.
-    order: of the axes of own code, such as "bhsd". rope: the fields of `Case` that choose a RoPE setting.
+    order: of the axes of own code, such as "bhsd". compiled: whether torch code is compiled too.
+    rope: the fields of `Case` that choose a RoPE setting.
     Raises: UsageError, UnknownName, BadInput, MissingPackage.
     """
-    options = CheckOptions(tuple(arguments.formats(dtypes)), up_to, recipe, order, seed)
+    options = CheckOptions(tuple(arguments.formats(dtypes)), up_to, recipe, order, seed, compiled)
     [case] = arguments.cases_of(None, rope)
     return run(arguments.listed(targets), case, options, on_progress or arguments.silent)
 
@@ -133,5 +136,5 @@ def _code_in(
         return
     claimed = recipes.load(options.recipe).resolve(dtype) if options.recipe else None
     yield from code_checks.findings(
-        CodeUnderTest(code, setting, dtype, up_to, claimed, options.seed), progress
+        CodeUnderTest(code, setting, dtype, up_to, claimed, options.seed, options.compiled), progress
     )

@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 )
 @click.option("--order", metavar="AXES", help="Axes of own code, such as bhsd.  [default: found out]")
 @click.option("--seed", type=NATURAL, metavar="N", default=0, help="Seed of q and k.  [default: 0]")
+@click.option(
+    "--compile/--no-compile",
+    "compiled",
+    default=True,
+    help="Compile torch code too, which takes some 10 s.  [default: --compile]",
+)
 @options.rope_options
 @options.report_options
 def check(
@@ -44,6 +50,7 @@ def check(
     recipe: str | None,
     order: str | None,
     seed: int,
+    compiled: bool,
     rope: options.RopeOptions,
     output: options.ReportOptions,
 ) -> int:
@@ -60,7 +67,9 @@ def check(
     cases = settings.cases(rope)
     if len(cases) != 1:
         raise UsageError("check takes one RoPE setting at a time; give a single value of each option")
-    requested = analysis.CheckOptions(tuple(parse(name) for name in dtype), up_to, recipe, order, seed)
+    requested = analysis.CheckOptions(
+        tuple(parse(name) for name in dtype), up_to, recipe, order, seed, compiled
+    )
     findings: list[str] = []
     checked: list[Checked] = []
 
