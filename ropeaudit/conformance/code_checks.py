@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 
-from ropeaudit.conformance import every_position
+from ropeaudit.conformance import every_position, gradient
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.errors import RopeAuditError
@@ -18,6 +18,7 @@ CHECKS: dict[str, CodeCheck] = {
     "places": every_position.places,
     "short calls": every_position.short_calls,
     "batch rows": every_position.batch_rows,
+    "gradient": gradient.gradient,
 }
 
 
