@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
-from ropeaudit.conformance import every_position, gradient
+from ropeaudit.conformance import drift, every_position, gradient, remedies
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.errors import RopeAuditError
@@ -19,6 +20,7 @@ CHECKS: dict[str, CodeCheck] = {
     "short calls": every_position.short_calls,
     "batch rows": every_position.batch_rows,
     "gradient": gradient.gradient,
+    "drift": drift.scores,
 }
 
 
@@ -34,8 +36,15 @@ def findings(
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                yield from check(code)
+                yield from (_with_remedy(finding, code) for finding in check(code))
         except RopeAuditError:
             raise
         except Exception as error:  # whatever other people's code raises
             yield Finding(name, "fail", f"it raises {one_line(error)}")
+
+
+def _with_remedy(finding: Finding, code: CodeUnderTest) -> Finding:
+    """Return a finding with what to change, where what fails behaves like something known."""
+    if not finding.failed or finding.remedy:
+        return finding
+    return replace(finding, remedy=remedies.remedy(finding.resembles, code.dtype, code.up_to))

@@ -7,27 +7,25 @@ gradient is off by no more than a rotated vector may be.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FP32, FloatArray, Format, parse
-from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.straddling import straddling
+from ropeaudit.conformance import narrow_format
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.recipes import Resolved
 from ropeaudit.subjects.calling.gradients import GradientRotator, NoGradient
 from ropeaudit.subjects.calling.implementation import one_line
+from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.placement import allowance, verification
 from ropeaudit.subjects.placement.places import Places
 from ropeaudit.subjects.placement.verification import GivenVectors
 
 _SHORT = 64  # positions of a call
-_NARROWER = (FP32, parse("fp16"), parse("bf16"))  # formats that a gradient may be computed in, finest first
 _FEWEST_BITS = 16  # of a dtype that autograd computes with
-_CUT_OFF = "detach(), .data, no_grad() and a way through NumPy do that; compute in torch, on what is given"
+_REMEDY = "compute what is returned from what is given, in torch and with gradients on"
 
 # what `placement.naming` says of a rotation -> what it means of a gradient, whose pairs are mirrored
 _WORDS = {
@@ -43,32 +41,36 @@ def gradient(code: CodeUnderTest) -> Iterator[Finding]:
     if code.dtype.storage_bits < _FEWEST_BITS:
         yield not_applicable("gradient", f"autograd does not compute in {code.dtype}")
         return
-    if code.own is None:
+    if (own := code.own) is None:
         yield not_applicable("gradient", "of named implementations only the forward pass is called")
         return
-    if code.own.fit(code.setting).convention.engine != "torch":
+    if own.fit(code.setting).convention.engine != "torch":
         yield not_applicable("gradient", "NumPy arrays have no gradient")
         return
-    yield _gradient(code)
+    yield _gradient(code, own)
 
 
-def _gradient(code: CodeUnderTest) -> Finding:
+def _gradient(code: CodeUnderTest, own: Own) -> Finding:
     length = min(_SHORT, code.up_to)
     offsets = straddling(code.up_to, length)
     q, k = code.vectors(HEADS, length)
     vectors = GivenVectors(q, k, np.arange(length, dtype=np.int64), code.seed)
-    worst, at, rotator = Places(-1.0, "q", 0, 0, 0, 0), 0, _rotator(code)
+    worst, at, rotator = (
+        Places(-1.0, "q", 0, 0, 0, 0),
+        0,
+        GradientRotator.of(own.rotator(code.setting, code.dtype)),
+    )
     for offset in offsets:
         try:
             seen = verification.check(
                 *(rotator, code.setting, code.dtype, vectors, offset),
-                afresh=lambda: _rotator(code),
+                afresh=rotator.afresh,
                 rule=_rule(code),
             )
         except RopeAuditError:
             raise
         except NoGradient as error:
-            return Finding("gradient", "fail", f"{error}; {_CUT_OFF}")
+            return Finding("gradient", "fail", str(error), remedy=_REMEDY)
         except Exception as error:  # whatever other people's code raises
             return Finding("gradient", "fail", f"at offset {offset} autograd raises {one_line(error)}")
         if not seen.excess <= worst.excess:
@@ -79,11 +81,6 @@ def _gradient(code: CodeUnderTest) -> Finding:
     if rotator.backward.in_place:
         detail += "; it changes its input where it lies: it was given copies of the leaves"
     return _finding(code, worst, _named(code, rotator, worst, vectors, at), detail)
-
-
-def _rotator(code: CodeUnderTest) -> GradientRotator:
-    assert code.own is not None
-    return GradientRotator.of(code.own.rotator(code.setting, code.dtype))
 
 
 def _rule(code: CodeUnderTest) -> Resolved:
@@ -111,23 +108,6 @@ def _finding(code: CodeUnderTest, seen: Places, resembles: str, detail: str) -> 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """The gradients of a call, mirrored, with what they are of and the positions (b, s)."""
-
-    given: tuple[FloatArray, FloatArray]
-    results: tuple[FloatArray, FloatArray]
-    rows: FloatArray
-
-    def within(self, code: CodeUnderTest, dtype: Format) -> bool:
-        """Return whether every pair is off by no more than right code in a dtype allows."""
-        rule = allowance.careful(dtype)
-        return all(
-            bool((verification.excess(x, y, self.rows, code.setting, dtype, rule) <= 1).all())
-            for x, y in zip(self.given, self.results, strict=True)
-        )
-
-
 def _named(
     code: CodeUnderTest, rotator: GradientRotator, seen: Places, vectors: GivenVectors, offset: int
 ) -> str:
@@ -137,29 +117,19 @@ def _named(
     text = seen.resembles
     for words, meaning in _WORDS.items():
         text = text.replace(words, meaning)
-    text = f"the gradient is that of {text}" if text and text == seen.resembles else text
+    if text and text == seen.resembles and not text.startswith("state"):
+        text = f"the gradient is that of {text}"
     q, k, before = next(vectors.blocks(code.dtype))
-    at = before + offset
     try:
-        call = _Call((q, k), rotator.rotate_both(q, k, at), np.stack([at, at]))
-        forward = _rotator(code).rotator
-        forward.instance = rotator.backward.function
-        right = verification.check(forward, code.setting, code.dtype, vectors, offset, rule=code.rule)
+        results = rotator.rotate_both(q, k, before + offset)
+        forward = verification.check(
+            *(code.rotator(), code.setting, code.dtype, vectors, offset), rule=code.rule
+        )
     except Exception:  # whatever other people's code raises: it then explains nothing
         return text
-    zero = [name for name, x in zip("qk", call.results, strict=True) if not np.any(x)]
+    zero = [name for name, x in zip("qk", results, strict=True) if not np.any(x)]
     if zero:
         return f"the gradient of {' and '.join(zero)} is 0"
-    if right.excess > 1 and right.resembles == seen.resembles != "":
+    if forward.excess > 1 and forward.resembles == seen.resembles != "":
         return f"{seen.resembles}, as in what it returns"
-    return text or _narrow(code, call)
-
-
-def _narrow(code: CodeUnderTest, call: _Call) -> str:
-    """Return the narrower format whose roundings explain gradients; empty where none does."""
-    for fmt in _NARROWER:
-        if fmt.unit_roundoff > code.dtype.unit_roundoff and call.within(code, fmt):
-            stored = all(np.array_equal(round_to(x, fmt), x, equal_nan=True) for x in call.results)
-            held = f", and every number of it is a {fmt} number" if stored else ""
-            return f"the gradient is off by what roundings in {fmt} explain{held}"
-    return ""
+    return text or narrow_format.explanation(code, (q, k), results, before + offset, "the gradient")

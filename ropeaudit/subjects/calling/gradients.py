@@ -32,12 +32,15 @@ def gradients(
     """Return the gradients of vectors, given those of what was returned for them. Raises: NoGradient."""
     for name, result in zip(names, returned, strict=True):
         if not getattr(result, "requires_grad", False):
-            raise NoGradient(f"what it returns for {name} is cut off from it (it does not require grad)")
+            raise NoGradient(
+                f"no gradient reaches {name}: what it returns does not require grad, as behind detach(), "
+                ".data, no_grad() or NumPy"
+            )
     given = [x.to(y.dtype) for x, y in zip(upstream, returned, strict=True)]
     results: tuple[Any, ...] = arrays.torch().autograd.grad(returned, leaves, given, allow_unused=True)
     for name, result in zip(names, results, strict=True):
         if result is None:
-            raise NoGradient(f"the gradient of {name} is None: what it returns does not depend on it")
+            raise NoGradient(f"no gradient reaches {name}: what it returns does not depend on it")
     return results
 
 
@@ -108,18 +111,19 @@ class GradientRotator:
 
     def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
         """Return the gradient of x, as of q or of k. Shapes: (h, s, d), (s,) -> (h, s, d)."""
-        return self.rotate_both(x[None], x[None], at)[key][0]
+        results: FloatArray = self.rotate_both(x[None], x[None], at)[key][0]
+        return results
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return the gradients of q and k, with respect to upstream ones. Shapes: as `Rotator` says."""
         setting, fit = self.rotator.setting, self.rotator.fit
-        upstream = [mirrored(x, setting) for x in (q, k)]
+        left, right = mirrored(q, setting), mirrored(k, setting)
         if not fit.permuted:
-            first, second = self.rotator.rotate_both(*upstream, at)
+            first, second = self.rotator.rotate_both(left, right, at)
         else:  # it returns half-split pairs for interleaved ones: so come the upstream gradients
             order = half_split(setting.rotary_dim, setting.head_dim)
             called = replace(self.rotator, fit=replace(fit, permuted=False))
-            first, second = called.rotate_both(*(np.ascontiguousarray(x[..., order]) for x in upstream), at)
+            first, second = called.rotate_both(left[..., order], right[..., order], at)
         return mirrored(first, setting), mirrored(second, setting)
 
 
