@@ -6,7 +6,7 @@ gradient is off by no more than a rotated vector may be.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -16,12 +16,13 @@ from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.recipes import Resolved
+from ropeaudit.subjects.calling import gradients
 from ropeaudit.subjects.calling.gradients import GradientRotator, NoGradient
-from ropeaudit.subjects.calling.implementation import one_line
-from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling.implementation import Rotator, one_line
 from ropeaudit.subjects.placement import allowance, verification
 from ropeaudit.subjects.placement.places import Places
 from ropeaudit.subjects.placement.verification import GivenVectors
+from ropeaudit.subjects.third_party.adapter import TorchAdapter
 
 _SHORT = 64  # positions of a call
 _FEWEST_BITS = 16  # of a dtype that autograd computes with
@@ -41,30 +42,33 @@ def gradient(code: CodeUnderTest) -> Iterator[Finding]:
     if code.dtype.storage_bits < _FEWEST_BITS:
         yield not_applicable("gradient", f"autograd does not compute in {code.dtype}")
         return
-    if (own := code.own) is None:
-        yield not_applicable("gradient", "of named implementations only the forward pass is called")
+    if (make := _maker(code)) is None:
+        yield not_applicable("gradient", "it takes and returns no torch tensors")
         return
-    if own.fit(code.setting).convention.engine != "torch":
-        yield not_applicable("gradient", "NumPy arrays have no gradient")
-        return
-    yield _gradient(code, own)
+    yield _gradient(code, make)
 
 
-def _gradient(code: CodeUnderTest, own: Own) -> Finding:
+def _maker(code: CodeUnderTest) -> Callable[[], Rotator] | None:
+    """Return what makes rotators of gradients, of new instances; None where autograd does not run."""
+    own, called = code.own, code.implementation
+    if own is not None and own.fit(code.setting).convention.engine == "torch":
+        return lambda: GradientRotator.of(own.rotator(code.setting, code.dtype))
+    if isinstance(called, TorchAdapter):
+        return lambda: gradients.of_tensors(called.module(code.setting, code.dtype), code.setting, code.dtype)
+    return None
+
+
+def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
     length = min(_SHORT, code.up_to)
     offsets = straddling(code.up_to, length)
     q, k = code.vectors(HEADS, length)
     vectors = GivenVectors(q, k, np.arange(length, dtype=np.int64), code.seed)
-    worst, at, rotator = (
-        Places(-1.0, "q", 0, 0, 0, 0),
-        0,
-        GradientRotator.of(own.rotator(code.setting, code.dtype)),
-    )
+    worst, at, rotator = Places(-1.0, "q", 0, 0, 0, 0), 0, make()
     for offset in offsets:
         try:
             seen = verification.check(
                 *(rotator, code.setting, code.dtype, vectors, offset),
-                afresh=rotator.afresh,
+                afresh=make,
                 rule=_rule(code),
             )
         except RopeAuditError:
@@ -78,7 +82,7 @@ def _gradient(code: CodeUnderTest, own: Own) -> Finding:
         if not seen.excess <= 1:
             break
     detail = f"{HEADS} heads, {length} tokens at {len(offsets)} offsets up to {offsets[-1]}, random upstream"
-    if rotator.backward.in_place:
+    if isinstance(rotator, GradientRotator) and rotator.backward.in_place:
         detail += "; it changes its input where it lies: it was given copies of the leaves"
     return _finding(code, worst, _named(code, rotator, worst, vectors, at), detail)
 
@@ -108,9 +112,7 @@ def _finding(code: CodeUnderTest, seen: Places, resembles: str, detail: str) -> 
     )
 
 
-def _named(
-    code: CodeUnderTest, rotator: GradientRotator, seen: Places, vectors: GivenVectors, offset: int
-) -> str:
+def _named(code: CodeUnderTest, rotator: Rotator, seen: Places, vectors: GivenVectors, offset: int) -> str:
     """Return what explains a gradient that is wrong, in words; empty where nothing known does."""
     if seen.excess <= 1:
         return ""
@@ -132,4 +134,5 @@ def _named(
         return f"the gradient of {' and '.join(zero)} is 0"
     if forward.excess > 1 and forward.resembles == seen.resembles != "":
         return f"{seen.resembles}, as in what it returns"
-    return text or narrow_format.explanation(code, (q, k), results, before + offset, "the gradient")
+    text = text or narrow_format.explanation(code, (q, k), results, before + offset, "the gradient")
+    return f"{text}; what it returns is wrong too" if text and forward.excess > 1 else text

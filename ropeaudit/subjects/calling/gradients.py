@@ -5,20 +5,23 @@ Letters: b batch, h heads, g heads of k, s positions, d head_dim.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FloatArray
+from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Positions
+from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import arrays
+from ropeaudit.subjects.calling.implementation import Alike
 from ropeaudit.subjects.calling.own_code import OwnRotator
 from ropeaudit.subjects.calling.signatures import Signature
 from ropeaudit.subjects.placement.exact_rotation import half_split
 
+TensorRotation: TypeAlias = Callable[[Any, Any], Any]
 _VECTORS = {"q": "q", "k": "k", "x": "its input"}  # role -> how it is called in a message
 
 
@@ -125,6 +128,23 @@ class GradientRotator:
             called = replace(self.rotator, fit=replace(fit, permuted=False))
             first, second = called.rotate_both(left[..., order], right[..., order], at)
         return mirrored(first, setting), mirrored(second, setting)
+
+
+def of_tensors(rotation: TensorRotation, setting: RopeSetting, dtype: Format) -> Alike:
+    """Return the gradients of a function of tensors, as `GradientRotator` gives them; a `Rotator`.
+
+    rotation: of x (1, h, s, d) and positions (s,), int64.
+    """
+
+    def rotate(x: FloatArray, at: Positions) -> FloatArray:
+        upstream = torch_arrays.to_torch(mirrored(x, setting), dtype)[None]
+        with arrays.torch().enable_grad():
+            leaf = upstream.flip(-1).requires_grad_()
+            returned = rotation(leaf.clone(), arrays.torch().from_numpy(at))
+            (result,) = gradients((returned,), (leaf,), (upstream,), (_VECTORS["x"],))
+        return mirrored(torch_arrays.to_numpy(result[0]), setting)
+
+    return Alike(rotate)
 
 
 def mirrored(x: FloatArray, setting: RopeSetting) -> FloatArray:
