@@ -105,9 +105,9 @@ def test_an_output_in_a_narrower_format_is_named():
     assert results["growth"].status == results["tolerance"].status == "pass"
 
 
-def test_cutting_off_instead_of_rounding_is_seen_by_the_prediction_alone():
-    """No pair is off by more than an ulp, which places allow."""
-    assert {"drift", "long sequence"} <= failing("truncated", claimed="xformers-f64")
+def test_cutting_off_instead_of_rounding_is_no_rounding():
+    """Its drift is 2.6 times that of rounding, though no pair is out of place."""
+    assert failing("truncated") == {"drift", "long sequence"}
 
 
 def test_a_claim_is_the_yardstick():
