@@ -16,6 +16,7 @@ class Finding:
     check: its name. detail: what was done and seen, a sentence. measured, allowed: in `unit`, nan where there
     is no number. where: the place of `measured`. resembles: what it behaves like, empty where that is not
     known or needs no word. differing: share of elements whose bits differ, nan where bits were not compared.
+    remedy: what to change, empty where that is not known.
     """
 
     check: str
@@ -27,6 +28,7 @@ class Finding:
     where: str = ""
     resembles: str = ""
     differing: float = math.nan
+    remedy: str = ""
 
     @property
     def failed(self) -> bool:

@@ -37,6 +37,7 @@ class CheckColumns:
     )
     where: str = of("where that is", lambda one: one.finding.where, shown=True, leaves=2)
     resembles: str = of("what it behaves like, where that is known", lambda one: one.finding.resembles)
+    remedy: str = of("what to change, where that is known", lambda one: one.finding.remedy)
     detail: str = of("what was done and seen", lambda one: one.finding.detail)
     up_to: int = of("number of positions that were checked, from 0", unit="tokens")
     layout = of.like(records.COLUMNS["layout"], lambda one: one.setting.layout)
@@ -97,13 +98,14 @@ def _seen(one: Checked) -> str:
     size = f"{short(finding.measured)} {finding.unit}, allowed {short(finding.allowed)}"
     parts = [finding.detail] if finding.measured != finding.measured else [size, finding.where]
     behaves = f"; behaves like: {finding.resembles}" if finding.resembles else ""
-    return ", ".join(part for part in parts if part) + behaves
+    remedy = f"; {finding.remedy}" if finding.remedy else ""
+    return ", ".join(part for part in parts if part) + behaves + remedy
 
 
 def notes(results: Sequence[Checked]) -> list[str]:
     """Return what was seen of each check that failed, and why others could not be made."""
     messages = [
-        f"{one.target} in {one.dtype}, {one.finding.check}: {_seen(one)} ({one.finding.detail})."
+        f"{one.target} in {one.dtype}, {one.finding.check}: {_seen(one)}{_detail(one)}."
         for one in results
         if one.finding.failed
     ]
@@ -113,3 +115,8 @@ def notes(results: Sequence[Checked]) -> list[str]:
             missing.setdefault(one.finding.detail, []).append(one.finding.check)
     messages += [f"Not checked: {', '.join(dict.fromkeys(names))}: {why}." for why, names in missing.items()]
     return list(dict.fromkeys(messages))
+
+
+def _detail(one: Checked) -> str:
+    """Return what was done, in brackets, where `_seen` has not said it."""
+    return "" if one.finding.measured != one.finding.measured else f" ({one.finding.detail})"
