@@ -31,6 +31,7 @@ COMMANDS = (
     "limit",
     "explain",
     "history",
+    "vectors",
     "trace",
     "module",
     "model",

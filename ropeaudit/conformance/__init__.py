@@ -1,0 +1,1 @@
+"""Whether code rotates as it should, check by check."""
