@@ -68,7 +68,7 @@ static void *file(const char *folder, const char *name, const char *offset, void
 
 int main(int argc, char **argv) {
     char path[4096], key[256], word[512], dtype[64] = "", layout[64] = "", scaling[64] = "", digest[512] = "";
-    char offsets[256][32], want[64] = "";
+    char offsets[256][32], want[64] = "", integers[64] = "";
     int batch = 0, heads[2] = {0, 0}, length = 0, dim = 0, rotary_dim = 0, calls = 0;
     double base = 0;
     snprintf(path, sizeof path, "%s/manifest.txt", argc == 3 ? argv[1] : "");
@@ -88,6 +88,7 @@ int main(int argc, char **argv) {
         if (!strcmp(key, "scaling.original")) original = atof(word);
         if (!strcmp(key, "want")) strcpy(want, word);
         if (!strcmp(key, "dtype")) strcpy(dtype, word);
+        if (!strcmp(key, "positions_dtype")) strcpy(integers, word);
         if (!strcmp(key, "layout")) strcpy(layout, word);
         if (!strcmp(key, "scaling")) strcpy(scaling, word);
         if (!strcmp(key, "digest")) strcpy(digest, word);
@@ -95,8 +96,8 @@ int main(int argc, char **argv) {
     }
     int wide = !strcmp(dtype, "float32"), known = wide || !strcmp(dtype, "bfloat16");
     int plain = !strcmp(scaling, "default") || !strcmp(scaling, "linear") || !strcmp(scaling, "llama3");
-    if (!known || !plain || strcmp(want, "rotated"))
-        return fprintf(stderr, "%s, scaling %s, %s: not known here\n", dtype, scaling, want), 1;
+    if (!known || !plain || strcmp(want, "rotated") || strcmp(integers, "int64"))
+        return fprintf(stderr, "%s, %s, scaling %s, %s: not known here\n", dtype, integers, scaling, want), 1;
 
     double *theta = malloc(sizeof(double) * dim);
     for (int i = 0; i < rotary_dim / 2; i++) theta[i] = frequency(i, rotary_dim, base, scaling);

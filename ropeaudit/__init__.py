@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ropeaudit.features.shift.analysis import shift
     from ropeaudit.features.summary.analysis import summary
     from ropeaudit.features.trace.analysis import Traced, trace
+    from ropeaudit.features.vectors.analysis import WrittenCase, vectors
     from ropeaudit.rendering import report
     from ropeaudit.reports import Report, render
     from ropeaudit.rope.setting import RopeSetting
@@ -80,6 +81,7 @@ _HOMES = {
     "Traced": "features.trace.analysis",
     "UnknownName": "errors",
     "UsageError": "errors",
+    "WrittenCase": "features.vectors.analysis",
     "check_table": "features.frequencies.comparison",
     "decay": "features.decay.audit",
     "diff": "features.diff.analysis",
@@ -100,6 +102,7 @@ _HOMES = {
     "summary": "features.summary.analysis",
     "to_frame": "audits.audit",
     "trace": "features.trace.analysis",
+    "vectors": "features.vectors.analysis",
 }
 __all__ = [
     "Audit",
@@ -132,6 +135,7 @@ __all__ = [
     "Traced",
     "UnknownName",
     "UsageError",
+    "WrittenCase",
     "check_table",
     "decay",
     "diff",
@@ -152,6 +156,7 @@ __all__ = [
     "summary",
     "to_frame",
     "trace",
+    "vectors",
 ]
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ropeaudit.features.parity.analysis import Parity
     from ropeaudit.features.rerotate.analysis import Rerotated
     from ropeaudit.features.trace.analysis import Traced
+    from ropeaudit.features.vectors.analysis import WrittenCase
 
     Single: TypeAlias = Difference | TableCheck | ModelAudit | ModuleAudit
     Several: TypeAlias = (
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         | Iterable[Parity]
         | Iterable[Rerotated]
         | Iterable[Traced]
+        | Iterable[WrittenCase]
     )
 
 _Columns = Sequence[str] | None
@@ -136,4 +138,5 @@ _OF_SEVERAL: dict[str, _Adapter] = {
     "Record": _by("reports.drift:drift_report"),
     "Rerotated": _by("features.rerotate.report:rerotate_report"),
     "Traced": _by("features.trace.report:trace_report"),
+    "WrittenCase": _by("features.vectors.report:vectors_report"),
 }

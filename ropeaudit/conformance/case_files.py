@@ -65,7 +65,7 @@ def read(folder: str | Path) -> VectorCase:
     if _content(path / FLAT, seen) != case_manifest.flat(content):
         raise BadInput(f"{seen}: {FLAT} does not say what {MANIFEST} says; {_REMEDY}")
     for name, file in _given(spec).items():
-        size = math.prod(file["shape"]) * _item_size(spec, file)
+        size = math.prod(file["shape"]) * _item_size(file)
         _check(path / name, seen, digests[name], size)
     _check(path / TENSORS, seen, digests[TENSORS], None)
     return VectorCase(path, spec, content["digest"])
@@ -113,11 +113,10 @@ def _given(spec: CaseSpec) -> dict[str, Entry]:
     return {file["file"]: file for file in files}
 
 
-def _item_size(spec: CaseSpec, file: Entry) -> int:
+def _item_size(file: Entry) -> int:
     if file["dtype"] in ("int64", "int32"):
         return 8 if file["dtype"] == "int64" else 4
-    fmt = spec.dtype if file["dtype"] == spec.dtype.name else parse(file["dtype"])
-    return int(raw_arrays.stored(fmt).itemsize)
+    return int(raw_arrays.stored(parse(file["dtype"])).itemsize)
 
 
 def _check(path: Path, seen: str, digest: str, size: int | None) -> None:

@@ -46,6 +46,12 @@ def numbers(content: bytes, dtype: Format, shape: tuple[int, ...]) -> FloatArray
     kind = stored(dtype)
     if len(content) != math.prod(shape) * kind.itemsize:
         raise ValueError(f"{len(content)} bytes for the shape {shape}")
-    with np.errstate(invalid="ignore"):  # signalling nans
-        values: FloatArray = np.frombuffer(content, kind).reshape(shape).astype(dtype.carrier)
+    return carried(np.frombuffer(content, kind).reshape(shape), dtype)
+
+
+def carried(x: NDArray[Any], dtype: Format) -> FloatArray:
+    """Return an array of a file in the carrier of its format; nans that signal become quiet ones."""
+    with np.errstate(invalid="ignore"):
+        values: FloatArray = x.astype(dtype.carrier)
+    values[np.isnan(values)] = np.nan
     return values

@@ -15,7 +15,7 @@ from ropeaudit import bounds, recipes
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
-from ropeaudit.conformance import case_files, returned_files, returned_scores
+from ropeaudit.conformance import case_files, misread, returned_files, returned_scores
 from ropeaudit.conformance.case_files import VectorCase
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.conformance.returned_files import Returned
@@ -40,6 +40,7 @@ class Judgement:
     """
 
     case: VectorCase
+    returned: Returned
     records: tuple[Record, ...]
     inputs: Inputs
     recipe: Resolved
@@ -93,7 +94,7 @@ def judge(case: VectorCase, returned: Returned, name: str, claimed: Resolved | N
         source = (
             f"which its numbers resemble at offset {last}" if group else "the usual one; none is resembled"
         )
-    return Judgement(case, records, loaded, resolved, source)
+    return Judgement(case, returned, records, loaded, resolved, source)
 
 
 def _resolved(recipe: str, case: VectorCase) -> Resolved:
@@ -141,6 +142,8 @@ def _places(judged: Judgement) -> Finding:
     off = [record for record in judged.records if not _excess(record) <= 1]
     worst = max(judged.records, key=_excess)
     resembles = next((one.resembles for one in sorted(off, key=_excess)[::-1] if one.resembles), None) or ""
+    if off and not resembles:
+        resembles = misread.explained(judged.case, judged.returned, off[0].offset)
     if gradient:
         resembles = resembles.replace(_FORWARD, "the rotation itself instead of its inverse")
     offsets = ", ".join(str(record.offset) for record in off[:6]) + (", ..." if len(off) > 6 else "")

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
@@ -174,6 +173,4 @@ def _as_asked(tensor: NDArray[Any], entry: Entry, seen: str) -> FloatArray:
     dtype: Format = parse(entry["dtype"])
     if tensor.dtype != raw_arrays.stored(dtype) or list(tensor.shape) != entry["shape"]:
         raise BadInput(f"{seen} is {tensor.dtype} of shape {tensor.shape}; {_form(entry)}")
-    with np.errstate(invalid="ignore"):
-        values: FloatArray = tensor.astype(dtype.carrier)
-    return values
+    return raw_arrays.carried(tensor, dtype)

@@ -27,7 +27,7 @@ HEADS, SEQ_LEN, LONGEST = 4, 256, 8192
 MAXIMUM = 131072  # positions, where no model says how many
 # settings that differ, of models that are used much: bases, scalings, head sizes, partial, interleaved
 USUAL = (
-    *("llama-2-7b", "llama-3.1-8b", "mistral-7b-v0.3", "qwen3-8b", "gemma-2-9b", "gemma-3-4b"),
+    *("llama-2-7b", "llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "gemma-2-9b", "gemma-3-4b"),
     *("phi-3.5-mini", "gpt-oss-20b", "deepseek-v3", "gpt-neox-20b"),
 )
 SETS = {"usual": USUAL}

@@ -102,7 +102,7 @@ def vectors(
 
     if rebuild is not None:
         refuse_beside_rebuild()
-        output.print_report(vectors_report([analysis.rebuilt(rebuild, folder)]), screen)
+        output.print_report(vectors_report([analysis.rebuilt(rebuild, folder)], None, {}), screen)
         return 0
     if set_name is not None:
         rope = replace(rope, model=analysis.models_of(set_name, rope.model, rope.config))
@@ -113,7 +113,7 @@ def vectors(
         lambda on_progress: analysis.run(cases, formats(dtype), folder, options, on_progress), quiet=False
     )
     if results:
-        report = vectors_report(results)
+        report = vectors_report(results, None, {})
         output.print_report(report, screen)
         for note in report.notes:
             output.say(f"note: {note}")

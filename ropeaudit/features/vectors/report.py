@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ropeaudit.audits import records
 from ropeaudit.conformance.case_spec import BATCH
@@ -51,17 +52,19 @@ LEGEND = (
 )
 
 
-def vectors_report(results: Sequence[WrittenCase]) -> Report:
-    """Return the report of what was written."""
+def vectors_report(
+    results: Sequence[WrittenCase], columns: Sequence[str] | None, metadata: Mapping[str, Any]
+) -> Report:
+    """Return the report of what was written; `columns` chooses and orders what is shown and written."""
     return Report(
         rows=[COLUMNS.row(result) for result in results],
-        columns=list(COLUMNS),
-        screen=COLUMNS.screen(results),
-        dispensable=COLUMNS.dispensable,
+        columns=list(columns or COLUMNS),
+        screen=list(columns or COLUMNS.screen(results)),
+        dispensable=() if columns else COLUMNS.dispensable,
         headline=headline(results),
         notes=notes(results),
         legend=LEGEND,
-        metadata={"schema": SCHEMA},
+        metadata={"schema": SCHEMA, **metadata},
         declared=COLUMNS,
     )
 
