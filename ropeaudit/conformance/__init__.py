@@ -1,1 +1,1 @@
-"""Whether code rotates as it should, check by check."""
+"""Whether a target does what RoPE asks of it: one check a file, each a finding with what was measured."""
