@@ -28,6 +28,9 @@ if TYPE_CHECKING:
         UnknownName,
         UsageError,
     )
+    from ropeaudit.conformance.finding import Finding
+    from ropeaudit.features.check.analysis import check
+    from ropeaudit.features.check.checked import Checked
     from ropeaudit.features.decay.audit import DecayCurves, decay
     from ropeaudit.features.diff.analysis import diff
     from ropeaudit.features.explain.analysis import Explanation, explain
@@ -57,9 +60,11 @@ _HOMES = {
     "BadShape": "errors",
     "Buffer": "features.module.analysis",
     "Case": "audits.cases",
+    "Checked": "features.check.checked",
     "DecayCurves": "features.decay.audit",
     "Difference": "audits.comparison",
     "Explanation": "features.explain.analysis",
+    "Finding": "conformance.finding",
     "Format": "arithmetic.formats",
     "FrequencyTable": "features.frequencies.analysis",
     "Group": "audits.summary",
@@ -82,6 +87,7 @@ _HOMES = {
     "UnknownName": "errors",
     "UsageError": "errors",
     "WrittenCase": "features.vectors.analysis",
+    "check": "features.check.analysis",
     "check_table": "features.frequencies.comparison",
     "decay": "features.decay.audit",
     "diff": "features.diff.analysis",
@@ -111,9 +117,11 @@ __all__ = [
     "BadShape",
     "Buffer",
     "Case",
+    "Checked",
     "DecayCurves",
     "Difference",
     "Explanation",
+    "Finding",
     "Format",
     "FrequencyTable",
     "Group",
@@ -136,6 +144,7 @@ __all__ = [
     "UnknownName",
     "UsageError",
     "WrittenCase",
+    "check",
     "check_table",
     "decay",
     "diff",

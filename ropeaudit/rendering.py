@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ropeaudit.audits.comparison import Difference
     from ropeaudit.audits.records import Record
     from ropeaudit.audits.summary import Group
+    from ropeaudit.features.check.checked import Checked
     from ropeaudit.features.decay.audit import DecayCurves
     from ropeaudit.features.explain.analysis import Explanation
     from ropeaudit.features.frequencies.analysis import FrequencyTable
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     Single: TypeAlias = Difference | TableCheck | ModelAudit | ModuleAudit
     Several: TypeAlias = (
         Iterable[Record]
+        | Iterable[Checked]
         | Iterable[Group]
         | Iterable[DecayCurves]
         | Iterable[Explanation]
@@ -128,6 +130,7 @@ _OF_ONE: dict[str, _Adapter] = {
     "TableCheck": _by("features.frequencies.report:check_report"),
 }
 _OF_SEVERAL: dict[str, _Adapter] = {
+    "Checked": _by("features.check.report:check_report"),
     "DecayCurves": _by("features.decay.report:curves_report"),
     "Explanation": _explain,
     "FrequencyTable": _by("features.frequencies.report:frequencies_report"),

@@ -30,6 +30,10 @@ _ORIGINAL = "original_max_position_embeddings"
 _MISSING = "is missing, and its default is not in the file; add it there"
 
 
+class NotRotated(BadInput):
+    """A config of a model that does not encode positions by rotation."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRope:
     """The rotary embedding of a model, as its config declares it.
@@ -67,6 +71,8 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
         heads, maximum = needed(part, _HEADS), count(part, _POSITIONS, 2**53)
         shared = next(filter(None, axes), None)
         return ModelRope(name, source, heads, _kv_heads(part, heads), maximum, layers, shared)
+    except NotRotated as error:
+        raise NotRotated(f"{source}: {error}") from None
     except RopeAuditError as error:
         raise BadInput(f"{source}: {error}") from None
 
@@ -114,7 +120,7 @@ def _check_rotates(config: Config, model: str, rotates: bool) -> None:
     elif model in hf_models.NO_ROPE and not rotates:
         reason = f"model_type = {model}"
     if reason:
-        raise BadInput(
+        raise NotRotated(
             f"the model does not encode positions by rotation ({reason}); there is no RoPE to audit"
         )
 

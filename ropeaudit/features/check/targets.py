@@ -23,6 +23,8 @@ def kind(target: str) -> Kind:
         return _folder(path)
     if path.suffix == ".json" and path.is_file():
         return "config"
+    if path.is_file() and any(path.match(pattern) for pattern in _WEIGHTS):
+        return "checkpoint"
     if factories.is_own(target):
         return "code"
     models = [model.name for model in presets.all_presets()]
