@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ropeaudit.audits.comparison import Difference
     from ropeaudit.audits.records import Record
     from ropeaudit.audits.summary import Group
+    from ropeaudit.conformance.finding import Finding
     from ropeaudit.errors import (
         BadInput,
         BadOutput,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         UnknownName,
         UsageError,
     )
-    from ropeaudit.conformance.finding import Finding
     from ropeaudit.features.check.analysis import check
     from ropeaudit.features.check.checked import Checked
     from ropeaudit.features.decay.audit import DecayCurves, decay

@@ -132,12 +132,13 @@ def _check(path: Path, seen: str, digest: str, size: int | None) -> None:
 
 def _content(path: Path, seen: str) -> bytes:
     try:
-        if path.name in (MANIFEST, FLAT) and path.stat().st_size > _LARGEST:
-            raise BadInput(f"{seen}: {path.name} has {path.stat().st_size:,} bytes; {_REMEDY}")
-        return path.read_bytes()
+        size = path.stat().st_size
+        if size <= _LARGEST or path.name not in (MANIFEST, FLAT):
+            return path.read_bytes()
     except FileNotFoundError:
         hint = "give the folder that `ropeaudit vectors` wrote" if path.name == MANIFEST else _REMEDY
         raise BadInput(f"{seen}: there is no {path.name}; {hint}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadInput(f"{seen}: {path.name} cannot be read: {reason}") from None
+    raise BadInput(f"{seen}: {path.name} has {size:,} bytes, more than any manifest; {_REMEDY}")

@@ -16,7 +16,14 @@ from ropeaudit import recipes
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
-from ropeaudit.conformance import case_files, misread, returned_drift, returned_files, returned_scores
+from ropeaudit.conformance import (
+    case_files,
+    misread,
+    returned_drift,
+    returned_files,
+    returned_naming,
+    returned_scores,
+)
 from ropeaudit.conformance.case_files import VectorCase
 from ropeaudit.conformance.finding import Finding, judged
 from ropeaudit.conformance.returned_files import Returned
@@ -147,7 +154,7 @@ def _places(measured: Measured, returned: Returned) -> Finding:
     spec, gradient = code.spec, code.spec.want == "gradient"
     offset = max(placed, key=lambda one: _size(placed[one].excess))
     worst, off = placed[offset], [one for one in placed if not placed[one].excess <= 1]
-    resembles = worst.resembles or next((placed[one].resembles for one in off if placed[one].resembles), "")
+    resembles = returned_naming.resembles(placed, spec)
     if off and not resembles:
         resembles = misread.explained(code.case, returned, off[0])
     if gradient:

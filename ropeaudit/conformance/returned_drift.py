@@ -83,8 +83,8 @@ def _drift(records: Sequence[Record], limits: Sequence[Bound], text: str) -> Fin
     return judged(
         "drift",
         all(size <= most for _, size, most, _ in cells),
-        f"{record.seq_len} tokens at {offsets}; allowed: {RMS_FACTOR:g} times the predicted RMS of {text}, and "
-        "its bound",
+        f"{record.seq_len} tokens at {offsets}; allowed: {RMS_FACTOR:g} times the predicted RMS of {text}, "
+        "and its bound",
         measured=seen,
         allowed=allowed,
         unit=unit,
@@ -103,7 +103,7 @@ def _growth(first: Record, last: Record, most: float, text: str) -> Finding:
     return judged(
         "growth",
         passed,
-        f"drift at offset {last.offset}{growth}; allowed: {judging.EXCESS:g}, or the drift of {text}, if larger",
+        f"drift at offset {last.offset}{growth}; allowed: {judging.EXCESS:g}, or as much as {text} has there",
         measured=excess,
         allowed=allowed,
         unit=f"times what careful {last.dtype} code has near offset 0",
@@ -124,7 +124,8 @@ def _tolerance(code: ReturnedCode, records: Sequence[Record], claimed: Resolved 
     return judged(
         "tolerance",
         worst.drift_relative <= judging.TOLERANCE,
-        f"drift against {share} of the RMS of the exact scores, {spec.seq_len} tokens at {len(records)} offsets",
+        f"drift against {share} of the RMS of the exact scores, {spec.seq_len} tokens at {len(records)} "
+        "offsets",
         measured=_size(worst.drift_relative),
         allowed=judging.TOLERANCE,
         unit="of the scores' RMS",

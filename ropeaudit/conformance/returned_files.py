@@ -41,14 +41,15 @@ def read(case: VectorCase, output: str | Path) -> Returned:
     path = Path(output)
     seen = f"--output {str(path)!r}"
     try:
-        if path.suffix == ".safetensors" and not path.is_dir():
-            return Returned(*_tensors(case, path, seen))
-        if not path.is_dir():
-            what = "is no folder" if path.exists() else "no such folder"
-            raise BadInput(f"{seen}: {what}; give the folder that the kernel wrote into")
-        names = {item.name for item in path.iterdir()}
+        is_folder, exists = path.is_dir(), path.exists()
+        names = {item.name for item in path.iterdir()} if is_folder else set()
     except (OSError, ValueError) as error:
         raise BadInput(f"{seen}: {getattr(error, 'strerror', None) or error}") from None
+    if path.suffix == ".safetensors" and not is_folder:
+        return Returned(*_tensors(case, path, seen))
+    if not is_folder:
+        what = "is no folder" if exists else "no such folder"
+        raise BadInput(f"{seen}: {what}; give the folder that the kernel wrote into")
     expected = {entry["file"] for _, _, entry in _entries(case)}
     raw = expected & names
     if path.resolve() == case.folder.resolve():

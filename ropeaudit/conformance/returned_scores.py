@@ -6,6 +6,7 @@ Letters: b batch elements, h heads of q, g of k, s positions.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,15 +14,15 @@ from ropeaudit import bounds, recipes
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.audits.judging import TOLERANCE
 from ropeaudit.conformance.case_files import VectorCase
-from ropeaudit.conformance.finding import Finding
+from ropeaudit.conformance.finding import Finding, judged, not_applicable
+from ropeaudit.conformance.returned_drift import RMS_FACTOR
 from ropeaudit.conformance.returned_files import Returned
 from ropeaudit.engine import kernel
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.subjects.emulated import Emulated
 
-RMS_FACTOR = 1.5  # as of rotated vectors, in `returned`
-_USUAL = "hf"
+_USUAL, _UNIT = "hf", "score units"
 _UNSEEN = "scores cannot show a position that is wrong for q and k alike"
 
 
@@ -30,7 +31,7 @@ def findings(case: VectorCase, returned: Returned, recipe: str | None) -> list[F
     spec, vectors = case.spec, case.vectors()
     resolved = recipes.load(recipe or _USUAL).resolve(spec.dtype)
     subject = Emulated(resolved, spec.setting)
-    cells: dict[str, list[tuple[float, float, str]]] = {"bound": [], "prediction": [], "drift": []}
+    cells: dict[str, list[tuple[float, float, str, str]]] = {"drift": [], "tolerance": []}
     for b in range(len(vectors["q"])):
         q, k = (vectors[name][b].astype(np.float64) for name in "qk")
         inputs = Inputs(q, k, "vectors", spec.seed)
@@ -45,30 +46,24 @@ def findings(case: VectorCase, returned: Returned, recipe: str | None) -> list[F
             here = f"offset {offset}, batch element {b}"
             place = f"{here}, head {at[0]}, query {at[1]}, key {at[2]}"
             rms = float(np.sqrt(np.mean(drift**2)))
-            cells["bound"].append((float(drift[at]), limit.maximum + error, place))
-            cells["prediction"].append((rms, RMS_FACTOR * limit.rms + error, here))
-            cells["drift"].append((rms / size if size else math.inf, TOLERANCE, here))
-    name = f"recipe {resolved.recipe.name} ({'as claimed' if recipe else 'the usual one'})"
-    texts = {
-        "bound": (f"largest drift of scores against the a-priori bound of {name}; {_UNSEEN}", "score units"),
-        "prediction": (f"RMS drift against {RMS_FACTOR:g} times the prediction of {name}", "score units"),
-        "drift": (f"RMS drift over the scores' RMS at {spec.seq_len} tokens", "of the scores' RMS"),
-    }
-    return [_finding(check, cells[check], *texts[check]) for check in texts]
+            cells["drift"].append((float(drift[at]), limit.maximum + error, f"{_UNIT}, the largest", place))
+            cells["drift"].append((rms, RMS_FACTOR * limit.rms + error, f"RMS, in {_UNIT}", here))
+            relative = rms / size if size else math.inf
+            cells["tolerance"].append((relative, TOLERANCE, "of the scores' RMS", here))
+    name = f"recipe {resolved.recipe.name}{', as claimed' if recipe else ''}"
+    what = f"{spec.seq_len} tokens at {len(spec.offsets)} offsets up to {spec.offsets[-1]}"
+    limit_words = f"{RMS_FACTOR:g} times the predicted RMS of {name}, and its bound"
+    drifting = _finding("drift", cells["drift"], f"{what}; allowed: {limit_words}; {_UNSEEN}")
+    if recipe:
+        return [drifting, not_applicable("tolerance", f"{name} says what is allowed")]
+    share = f"drift against {TOLERANCE:.0%} of the RMS of the exact scores, {what}"
+    return [drifting, _finding("tolerance", cells["tolerance"], share)]
 
 
-def _finding(check: str, cells: list[tuple[float, float, str]], detail: str, unit: str) -> Finding:
-    seen, allowed, where = max(cells, key=lambda cell: cell[0] / cell[1] if cell[1] else math.inf)
-    held = all(size <= most for size, most, _ in cells)
-    return Finding(
-        check=check,
-        status="pass" if held else "fail",
-        detail=detail,
-        measured=seen,
-        allowed=allowed,
-        unit=unit,
-        where=where,
-    )
+def _finding(check: str, cells: Sequence[tuple[float, float, str, str]], detail: str) -> Finding:
+    seen, allowed, unit, where = max(cells, key=lambda cell: cell[0] / cell[1] if cell[1] else math.inf)
+    held = all(size <= most for size, most, _, _ in cells)
+    return judged(check, held, detail, measured=seen, allowed=allowed, unit=unit, where=where)
 
 
 def _exact(inputs: Inputs, case: VectorCase) -> tuple[Array, float]:

@@ -30,7 +30,7 @@ C_FAULTS = {
         "batch element 1 alone",
     ),
     "no scaling": ('!strcmp(scaling, "llama3")) {', "0) {", "places", ""),
-    "cut off to bfloat16": ("bits + 0x7fff + ((bits >> 16) & 1)", "bits", "prediction", ""),
+    "cut off to bfloat16": ("bits + 0x7fff + ((bits >> 16) & 1)", "bits", "drift", ""),
 }
 JS_FAULTS = {
     "positions in int16": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog="Targets: own code (FILE.py:NAME, mypkg.rope:NAME), a name of `ropeaudit list impls` or `list "
-    "models`, a config.json, a checkpoint (its folder or a .safetensors file); several at once. A WAIVE file "
+    "models`, a config.json, a checkpoint (its folder or a .safetensors file), a case of "
+    "`ropeaudit vectors` with --output FOLDER, where its kernel wrote; several at once. A WAIVE file "
     'holds entries such as [[waive]] check = "places", target = "rope.py:rotate", reason = "ticket 12", '
     'until = "2027-01-31", and dtype = "bf16" if it is for that alone. Exit code: 0 no check failed, 1 one failed '
     "that is not waived, 2 bad usage or input."
@@ -71,16 +73,18 @@ def check(
     """
     from ropeaudit.arithmetic.formats import parse
     from ropeaudit.console import delivery, settings
-    from ropeaudit.features.check import analysis, waivers
+    from ropeaudit.features.check import analysis, case_target, waivers
     from ropeaudit.features.check import junit as junit_form
     from ropeaudit.features.check.report import COLUMNS, check_report
 
+    returned, files = case_target.split(output.outputs)
+    output = replace(output, outputs=files)
     columns = output.chosen_columns(COLUMNS)
     cases = settings.cases(rope)
     if len(cases) != 1:
         raise UsageError("check takes one RoPE setting at a time; give a single value of each option")
     options = analysis.CheckOptions(
-        tuple(dict.fromkeys(map(parse, dtype))), up_to, recipe, order, seed, text, tokens
+        tuple(dict.fromkeys(map(parse, dtype))), up_to, recipe, order, seed, text, tokens, returned
     )
     accepted = waivers.read(waive) if waive is not None else []
     findings: list[str] = []
