@@ -1,8 +1,8 @@
 """Which fault explains what a kernel wrote back at all offsets, where it cannot be called at others.
 
 Code that is called is asked for further positions until faults that look alike differ. Here the other
-offsets of the case decide: a fault is named only if it changes positions at the offsets that are wrong, and at
-none of those that are right.
+offsets of the case decide: a fault is named only if it changes positions at the offsets that are wrong, and
+at none of those that are right.
 """
 
 from __future__ import annotations
