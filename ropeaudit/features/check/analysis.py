@@ -51,7 +51,7 @@ def check(
     chosen = () if dtypes is None else tuple(arguments.formats(dtypes))
     options = CheckOptions(chosen, up_to, recipe, order, seed, text, tokens, returned)
     [case] = arguments.cases_of(None, rope)
-    results = run(arguments.listed(targets), case, options, on_progress or arguments.unheard)
+    results = run(arguments.listed(targets), case, options, on_progress or arguments.silent)
     return waivers.applied(results, waivers.read(waive) if waive is not None else [], waivers.today())
 
 

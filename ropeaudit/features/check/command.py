@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +21,7 @@ from ropeaudit.errors import UsageError
 
 if TYPE_CHECKING:
     from ropeaudit.features.check.analysis import Checked
+    from ropeaudit.reports import Report
 
 
 @click.command(
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
     "models`, a config.json, a checkpoint (its folder or a .safetensors file), a case of "
     "`ropeaudit vectors` with --output FOLDER, where its kernel wrote; several at once. A WAIVE file "
     'holds entries such as [[waive]] check = "places", target = "rope.py:rotate", reason = "ticket 12", '
-    'until = "2027-01-31", and dtype = "bf16" if it is for that alone. Exit code: 0 no check failed, 1 one failed '
-    "that is not waived, 2 bad usage or input."
+    'until = "2027-01-31", and dtype = "bf16" if it is for that alone. Exit code: 0 no check failed, '
+    "1 one failed that is not waived, 2 bad usage or input."
 )
 @words("TARGETS", "targets")
 @click.option(
@@ -88,23 +90,23 @@ def check(
     )
     accepted = waivers.read(waive) if waive is not None else []
     findings: list[str] = []
+    checked: list[Checked] = []
+
+    def report(results: list[Checked], metadata: Mapping[str, Any]) -> Report:
+        checked.extend(results)
+        return check_report(results, columns, metadata, [*waivers.notes(results, accepted), *findings])
+
     with junit_form.opened(junit, output.outputs) as file:
-        results, code = delivery.delivered(
+        code = delivery.delivered(
             lambda on_progress: waivers.applied(
                 analysis.run(targets, cases[0], options, on_progress, findings.extend),
                 accepted,
                 waivers.today(),
             ),
-            lambda some, metadata: check_report(
-                some, columns, metadata, [*waivers.notes(some, accepted), *findings]
-            ),
+            report,
             output,
             noun="checks",
         )
         if file is not None and code == delivery.DONE:
-            file.fill([junit_form.content(results)])
-    return code or _exit_code(results)
-
-
-def _exit_code(results: list[Checked]) -> int:
-    return 1 if any(one.finding.failed for one in results) else 0
+            file.fill([junit_form.content(checked)])
+    return code or int(any(one.finding.failed for one in checked))

@@ -90,7 +90,7 @@ def vectors(
     """
     chosen = arguments.cases_of(cases, case)
     options = Options(tuple(arguments.numbers(offsets)), want, tables, positions, context)
-    yield from run(chosen, arguments.formats(dtypes), str(folder), options, on_progress or arguments.unheard)
+    yield from run(chosen, arguments.formats(dtypes), str(folder), options, on_progress or arguments.silent)
 
 
 def run(
@@ -98,7 +98,7 @@ def run(
     dtypes: Sequence[Format],
     folder: str,
     options: Options,
-    progress: Callable[[float], None] = arguments.unheard,
+    progress: Callable[[float], None] = arguments.silent,
 ) -> Iterator[WrittenCase]:
     """Write the cases, each in every dtype, and yield them as they are written. Raises: see `vectors`."""
     specs = [specified(case, dtype, options) for case in cases for dtype in dtypes]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ropeaudit.audits import records
 from ropeaudit.conformance.case_spec import BATCH
 from ropeaudit.features.vectors.analysis import WrittenCase
-from ropeaudit.reports import Report
+from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.numbers import printable
 from ropeaudit.runtime.columns import Declare
 
@@ -56,17 +57,9 @@ def vectors_report(
     results: Sequence[WrittenCase], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report of what was written; `columns` chooses and orders what is shown and written."""
-    return Report(
-        rows=[COLUMNS.row(result) for result in results],
-        columns=list(columns or COLUMNS),
-        screen=list(columns or COLUMNS.screen(results)),
-        dispensable=() if columns else COLUMNS.dispensable,
-        headline=headline(results),
-        notes=notes(results),
-        legend=LEGEND,
-        metadata={"schema": SCHEMA, **metadata},
-        declared=COLUMNS,
-    )
+    rows, screen = [COLUMNS.row(result) for result in results], COLUMNS.screen(results)
+    report = tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata)
+    return replace(report, headline=headline(results), notes=notes(results), legend=LEGEND)
 
 
 def headline(results: Sequence[WrittenCase]) -> str:
