@@ -133,6 +133,8 @@ def _check(path: Path, seen: str, digest: str, size: int | None) -> None:
 def _content(path: Path, seen: str) -> bytes:
     try:
         size = path.stat().st_size
+        if path.exists() and not path.is_file():
+            raise OSError(0, "it is no file")
         if size <= _LARGEST or path.name not in (MANIFEST, FLAT):
             return path.read_bytes()
     except FileNotFoundError:

@@ -87,8 +87,7 @@ def _check_case(case: VectorCase, path: Path, names: set[str], seen: str) -> boo
     """Return whether the output names its case. Raises: BadInput if that is another one."""
     if CASE not in names:
         return False
-    with (path / CASE).open("rb") as file:
-        text = file.read(_LONGEST).decode("utf-8", "replace").strip()
+    text = _content(path / CASE, seen, _LONGEST).decode("utf-8", "replace").strip()
     _same(case, text, f"{seen}: {CASE}")
     return True
 
@@ -111,11 +110,25 @@ def _raw(case: VectorCase, path: Path, names: set[str], seen: str) -> Arrays:
     for offset, name, entry in wanted:
         file, dtype, shape = path / entry["file"], parse(entry["dtype"]), tuple(entry["shape"])
         size = math.prod(shape) * raw_arrays.stored(dtype).itemsize
+        if not file.is_file():
+            raise BadInput(f"{seen}: {file.name} is no file; {_form(entry)}")
         here = file.stat().st_size
         if here != size:
             raise BadInput(f"{seen}: {file.name} has {here:,} bytes{_size_hint(here, size)}, {_form(entry)}")
-        arrays.setdefault(offset, {})[name] = raw_arrays.numbers(file.read_bytes(), dtype, shape)
+        arrays.setdefault(offset, {})[name] = raw_arrays.numbers(_content(file, seen, size), dtype, shape)
     return arrays
+
+
+def _content(file: Path, seen: str, most: int) -> bytes:
+    """Return the first bytes of a file. Raises: BadInput."""
+    try:
+        if file.is_file():
+            with file.open("rb") as stream:
+                return stream.read(most)
+        reason = "it is no file"
+    except OSError as error:
+        reason = str(error.strerror or error)
+    raise BadInput(f"{seen}: {file.name} cannot be read: {reason}")
 
 
 def _size_hint(here: int, size: int) -> str:

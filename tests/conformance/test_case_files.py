@@ -1,6 +1,7 @@
 """A case of vectors is read as it was written; one that was changed is refused, with what is wrong."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -81,7 +82,23 @@ def forged(path: Path) -> None:
     path.write_bytes(case_manifest.as_json(content | {"digest": case_manifest.digest_of(content)}))
 
 
+def replaced_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def replaced_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 DAMAGES = {
+    "q.bin cannot be read: it is no file": ("q.bin", replaced_by_folder),
+    "k.bin cannot be read: it is no file": ("k.bin", replaced_by_pipe),
+    "manifest.json has 16,777,217 bytes": (
+        "manifest.json",
+        lambda path: path.write_bytes(b" " * (2**24 + 1)),
+    ),
     "q.bin: its digest differs": ("q.bin", flip),
     "positions.1000.bin: its digest differs": ("positions.1000.bin", flip),
     "inputs.safetensors: its digest differs": ("inputs.safetensors", flip),

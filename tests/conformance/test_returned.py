@@ -14,6 +14,7 @@ from ropeaudit.conformance.case_files import VectorCase
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.conformance.returned_subject import NotAsked, ReturnedCode, conjugate
 from ropeaudit.errors import BadInput
+from ropeaudit.subjects.placement import verification
 
 CHECKS = ["written back", "places", "drift", "growth", "tolerance"]
 
@@ -182,6 +183,26 @@ def test_numbers_of_nothing_are_said_to_be_no_rotation(near: VectorCase, tmp_pat
     )
 
 
+def test_what_nothing_explains_is_sought_at_a_few_offsets_and_measured_at_all(
+    tmp_path: Path, monkeypatch
+) -> None:
+    read = case(tmp_path / "case", offsets=range(100, 160, 10))
+    arrays = rotated(read)
+    for offset, one in arrays.items():
+        one["k"] += offset / 1000 * np.random.default_rng(0).standard_normal(one["k"].shape)
+    out, calls = written(read, tmp_path / "out", arrays), []
+    check = verification.check
+    monkeypatch.setattr(
+        verification, "check", lambda *args, **rest: (calls.append(args[-1]), check(*args, **rest))[1]
+    )
+    place = judged(read, out)["places"]
+    assert calls == [0, 100, 110, 120]  # at 0 it is right
+    assert place.detail.endswith("out of place at 6 of them: 100, 110, 120, 130, 140, 150")
+    assert place.where.startswith("offset 150: k, ")
+    monkeypatch.setattr(returned, "_MOST_UNEXPLAINED", 99)
+    assert judged(read, out)["places"] == place
+
+
 # ---------------------------------------------------------------------------- gradients and scores
 
 
@@ -289,6 +310,9 @@ def test_what_is_missing_or_of_another_size_is_refused(given: VectorCase, tmp_pa
     path.write_bytes(content[: len(content) // 2])
     refused(given, out, "half of it: one batch element")
     path.unlink()
+    path.mkdir()
+    refused(given, out, "k.1000.bin is no file")
+    path.rmdir()
     refused(given, out, "1 of 8 files are missing, the first k.1000.bin")
     refused(given, given.folder / "q.bin", "is no folder")
 
@@ -298,6 +322,9 @@ def test_what_is_of_another_case_is_refused(given: VectorCase, tmp_path: Path) -
     out = written(other, tmp_path / "out", rotated(other))
     refused(given, out, "case.txt names another case, sha256:")
     (out / "case.txt").unlink()
+    (out / "case.txt").mkdir()
+    refused(given, out, "case.txt cannot be read: it is no file")
+    (out / "case.txt").rmdir()
     results = judged(given, out)  # it may be a kernel that is wrong: judged, with what it looks like
     assert "no rotation of what was given" in results["places"].resembles
     assert "it does not name its case" in results["written back"].detail
