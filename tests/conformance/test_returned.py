@@ -9,12 +9,13 @@ from safetensors.numpy import save_file
 from vector_kernels import case, rotated, write, written
 
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.conformance import raw_arrays, returned, returned_files
+from ropeaudit.conformance import raw_arrays, returned, returned_files, returned_naming
 from ropeaudit.conformance.case_files import VectorCase
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.conformance.returned_subject import NotAsked, ReturnedCode, conjugate
 from ropeaudit.errors import BadInput
 from ropeaudit.subjects.placement import verification
+from ropeaudit.subjects.placement.places import Places
 
 CHECKS = ["written back", "places", "drift", "growth", "tolerance"]
 
@@ -164,6 +165,34 @@ def test_another_order_of_axes_is_named(order: str, near: VectorCase, tmp_path: 
     assert f"axes in the order {order}, head_dim" in results["places"].resembles
 
 
+def test_another_order_of_axes_is_named_beside_an_attention_factor(tmp_path: Path) -> None:
+    read = case(tmp_path / "case", offsets=1000, model="gpt-oss-20b", head_dim=None)
+    order = AXES["batch, seq, heads"]
+    arrays = {o: {side: x.transpose(order) for side, x in one.items()} for o, one in rotated(read).items()}
+    place = judged(read, written(read, tmp_path / "out", arrays))["places"]
+    assert "axes in the order batch, seq, heads" in place.resembles
+
+
+def test_numbers_that_are_partly_right_are_not_said_to_be_no_rotation(
+    near: VectorCase, tmp_path: Path
+) -> None:
+    arrays = rotated(near)
+    for one in arrays.values():
+        one["q"][0, 0] = np.random.default_rng(1).standard_normal(one["q"][0, 0].shape)
+    place = judged(near, written(near, tmp_path / "out", arrays))["places"]
+    assert place.status == "fail"
+    assert "no rotation" not in place.resembles
+
+
+def test_a_fault_of_another_setting_is_wrong_at_every_offset(near: VectorCase) -> None:
+    words = "positions from 0, as where the offset is left out"
+    right, wrong = Places(0.5, "q", 0, 0, 0, 0), Places(9.0, "q", 0, 0, 0, 0, f"interleaved pairs or {words}")
+    assert returned_naming.resembles({0: right, 1000: wrong}, near.spec) == words
+    everywhere = Places(9.0, "q", 0, 0, 0, 0, "interleaved pairs")
+    assert returned_naming.resembles({0: everywhere, 1000: wrong}, near.spec) == "interleaved pairs"
+    assert returned_naming.resembles({0: right, 1000: right}, near.spec) == ""
+
+
 def test_another_byte_order_is_named(near: VectorCase, tmp_path: Path) -> None:
     out = written(near, tmp_path / "out", rotated(near))
     for path in out.glob("*.bin"):
@@ -226,6 +255,15 @@ def test_a_gradient_is_the_inverse_rotation(layout: str, dtype: str, tmp_path: P
     assert "rotated forward, not back" in forward.resembles
 
 
+def test_a_gradient_may_be_rounded_in_its_own_dtype(tmp_path: Path) -> None:
+    read = case(tmp_path / "case", offsets=1000, want="gradient")
+    out = written(read, tmp_path / "out", rotated(read, "hf"))
+    assert judged(read, out, "meta")["gradient"].status == "pass"
+    rotated_so = case(tmp_path / "rotated", offsets=1000)
+    out = written(rotated_so, tmp_path / "out", rotated(rotated_so, "hf"))
+    assert judged(rotated_so, out, "meta")["places"].status == "fail"
+
+
 def test_no_gradient_at_all_is_seen(tmp_path: Path) -> None:
     read = case(tmp_path / "case", want="gradient", offsets=1000)
     vectors = read.vectors()
@@ -275,6 +313,12 @@ def test_scores_are_judged_by_their_drift(tmp_path: Path) -> None:
 def test_scores_of_mixed_up_heads_fail(tmp_path: Path) -> None:
     read = case(tmp_path / "case", want="scores", heads=4, kv_heads=2)
     arrays = rotated(read)
+    assert not failed(judged(read, scores(read, arrays, tmp_path / "right")))
+    second = {o: {side: x.copy() for side, x in one.items()} for o, one in arrays.items()}
+    second[0]["q"][1] *= 1.1
+    place = judged(read, scores(read, second, tmp_path / "second"))["drift"]
+    assert place.status == "fail"
+    assert place.where.startswith("offset 0, batch element 1")
     arrays[1000]["k"] = arrays[1000]["k"][:, ::-1]
     results = judged(read, scores(read, arrays, tmp_path / "out"))
     assert failed(results) == {"drift", "tolerance"}
@@ -389,10 +433,11 @@ def test_calls_that_were_not_asked_for_are_not_answered(given: VectorCase) -> No
     at = np.arange(48)
     assert np.array_equal(code.rotate_both(q, k, at + 1000)[1], arrays[1000]["k"])
     assert np.array_equal(code.rotate_one(q[1, :, 5:9], at[5:9] + 1000, False), arrays[1000]["q"][1, :, 5:9])
-    for wrong in (at + 999, at[::-1] + 1000, np.stack([at, at])):
+    for wrong in (at + 999, at[::-1] + 1000, at + 1000 + (at > 5), np.stack([at, at])):
         with pytest.raises(NotAsked):
             code.rotate_both(q, k, wrong)
-    for x, key in ((q[0], True), (k[0], False), (q[0] + 1, False)):
+    later = q[0] + (at > 5)[:, None]
+    for x, key in ((q[0], True), (k[0], False), (q[0] + 1, False), (later, False)):
         with pytest.raises(NotAsked):
             code.rotate_one(x, at + 1000, key)
 
