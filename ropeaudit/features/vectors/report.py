@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -47,10 +48,6 @@ class VectorsColumns:
 
 
 COLUMNS = of.columns(VectorsColumns)
-LEGEND = (
-    "Run a kernel on each folder, let it write what manifest.json asks for into another folder, and type\n"
-    "ropeaudit check FOLDER --output OUT"
-)
 
 
 def vectors_report(
@@ -59,7 +56,16 @@ def vectors_report(
     """Return the report of what was written; `columns` chooses and orders what is shown and written."""
     rows, screen = [COLUMNS.row(result) for result in results], COLUMNS.screen(results)
     report = tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata)
-    return replace(report, headline=headline(results), notes=notes(results), legend=LEGEND)
+    return replace(report, headline=headline(results), notes=notes(results), legend=legend(results))
+
+
+def legend(results: Sequence[WrittenCase]) -> str:
+    """Return what to do with what was written."""
+    folder = shlex.quote(printable(results[0].folder)) if len(results) == 1 else "FOLDER"
+    return (
+        "Let a kernel read it and write what manifest.json asks for into another folder OUT, and type\n"
+        f"ropeaudit check {folder} --output OUT"
+    )
 
 
 def headline(results: Sequence[WrittenCase]) -> str:
@@ -68,9 +74,8 @@ def headline(results: Sequence[WrittenCase]) -> str:
     if len(results) > 1:
         return f"{len(results)} cases of vectors were written, {size:.1f} MiB."
     (only,) = results
-    calls = (
-        f"{len(only.spec.offsets)} calls at positions up to {only.spec.offsets[-1] + only.spec.seq_len - 1}"
-    )
+    number, last = len(only.spec.offsets), only.spec.offsets[-1] + only.spec.seq_len - 1
+    calls = f"{number} call{'s' * (number > 1)} at positions up to {last}"
     return f"A case of vectors was written to {printable(only.folder)}: {calls}, {size:.1f} MiB."
 
 
