@@ -135,7 +135,7 @@ def test_a_report_of_every_kind_of_result() -> None:
         "rerotate": ropeaudit.rerotate(1, recipes="hf", **tiny),
         "decay": ropeaudit.decay([0, 9], "ones", head_dim=8),
         "frequencies": ropeaudit.frequencies("bf16", head_dim=8),
-        "check": ropeaudit.check("rotary-torch", "bf16", up_to=64, head_dim=8),
+        "check": ropeaudit.check("llama-3.1-8b", "bf16", up_to=64),
     }
     for name, results in made.items():
         report = ropeaudit.report(results)

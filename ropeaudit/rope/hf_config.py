@@ -71,7 +71,7 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
         shared = next(filter(None, axes), None)
         return ModelRope(name, source, heads, _kv_heads(part, heads), maximum, layers, shared)
     except NotRotated as error:
-        raise NotRotated(f"{source}: {error}") from None
+        raise NotRotated(f"{source}: {error.typed}") from None
     except RopeAuditError as error:
         raise BadInput(f"{source}: {error.typed}") from None
 

@@ -20,12 +20,10 @@ from ropeaudit.rope.setting import RopeSetting
 
 Path = tuple[str, ...]
 # names that are about positions and hold neither "rope" nor "rotary"
-_ABOUT = frozenset(
-    """
-    partial_rotary_factor original_max_position_embeddings max_position_embeddings n_positions head_dim
-    global_head_dim query_pre_attn_scalar attention_multiplier alibi position_embedding_type use_logn_attn
-    attn_temperature_tuning
-    """.split()
+_ABOUT = (
+    *("partial_rotary_factor", "original_max_position_embeddings", "max_position_embeddings", "n_positions"),
+    *("head_dim", "global_head_dim", "query_pre_attn_scalar", "attention_multiplier", "alibi"),
+    *("position_embedding_type", "use_logn_attn", "attn_temperature_tuning"),
 )
 # which layers rotate: `rope.layer_kinds` reads these
 LAYERS = ("no_rope_layers", "no_rope_layer_interval", "layer_types", "sliding_window_pattern")

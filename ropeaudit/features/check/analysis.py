@@ -87,7 +87,7 @@ def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
     elif case.model is not None or case.config is not None:
         raise UsageError("--model and --config say the setting of code; name the model or file as the target")
     if options.up_to is not None and options.up_to < 1:
-        raise UsageError(f"up_to {options.up_to} is not a number of positions from 1 up; try 128k")
+        raise UsageError(f"--up-to {options.up_to} is not a number of positions from 1 up; try 128k")
     if "checkpoint" not in kinds and (options.text is not None or options.tokens is not None):
         raise UsageError("--text and --tokens go with the folder of a checkpoint")
     if "code" not in kinds and options.order is not None:

@@ -25,7 +25,7 @@ _MOST = 2**21  # positions: of a table that is built from 0, see `third_party.ad
 def check_options(options: CheckOptions) -> None:
     """Raise UsageError for what code cannot be checked with."""
     if options.up_to is not None and not 1 <= options.up_to <= _MOST:
-        raise UsageError(f"up_to {options.up_to} is not a number of positions from 1 to {_MOST}; try 128k")
+        raise UsageError(f"--up-to {options.up_to} is not a number of positions from 1 to {_MOST}; try 128k")
 
 
 def checks(

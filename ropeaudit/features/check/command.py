@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropeaudit.console.options import (
-    ReportOptions,
-    RopeOptions,
-    axis,
-    report_options,
-    rope_options,
-    words,
-)
+from ropeaudit.console import options
 from ropeaudit.console.parameters import INTEGER, NAMES, NATURAL
 from ropeaudit.errors import UsageError
 
@@ -32,7 +25,7 @@ if TYPE_CHECKING:
     'until = "2027-01-31", and dtype = "bf16" if it is for that alone. Exit code: 0 no check failed, '
     "1 one failed that is not waived, 2 bad usage or input."
 )
-@words("TARGETS", "targets")
+@options.words("TARGETS", "targets")
 @click.option(
     "--up-to",
     type=INTEGER,
@@ -40,7 +33,7 @@ if TYPE_CHECKING:
     help="Positions that are checked: of code every one.  [default: the model's maximum, else 128k; of "
     "configs those of `limit`]",
 )
-@axis("--dtype", NAMES, "Number formats of q and k.", shown="bf16; of configs bf16,fp16,fp32")
+@options.axis("--dtype", NAMES, "Number formats of q and k.", shown="bf16; of configs bf16,fp16,fp32")
 @click.option(
     "--recipe",
     metavar="NAME",
@@ -53,8 +46,8 @@ if TYPE_CHECKING:
 @click.option("--tokens", metavar="N|IDS", help="Tokens that it reads, random ones or ids: runs it.")
 @click.option("--junit", metavar="FILE", help="Write JUnit XML too.")
 @click.option("--waive", metavar="FILE", help="Failures that are accepted until a day (TOML, see below).")
-@rope_options
-@report_options
+@options.rope_options
+@options.report_options
 def check(
     targets: tuple[str, ...],
     up_to: int | None,
@@ -66,8 +59,8 @@ def check(
     tokens: str | None,
     junit: str | None,
     waive: str | None,
-    rope: RopeOptions,
-    output: ReportOptions,
+    rope: options.RopeOptions,
+    output: options.ReportOptions,
 ) -> int:
     """Check code, a model's RoPE setting or a checkpoint: is it right, and up to which position?
 
@@ -85,28 +78,23 @@ def check(
     cases = settings.cases(rope)
     if len(cases) != 1:
         raise UsageError("check takes one RoPE setting at a time; give a single value of each option")
-    options = analysis.CheckOptions(
+    requested = analysis.CheckOptions(
         tuple(dict.fromkeys(map(parse, dtype))), up_to, recipe, order, seed, text, tokens, returned
     )
     accepted = waivers.read(waive) if waive is not None else []
     findings: list[str] = []
     checked: list[Checked] = []
 
+    def run(on_progress: delivery.OnProgress) -> Iterator[Checked]:
+        results = analysis.run(targets, cases[0], requested, on_progress, findings.extend)
+        return waivers.applied(results, accepted, waivers.today())
+
     def report(results: list[Checked], metadata: Mapping[str, Any]) -> Report:
         checked.extend(results)
         return check_report(results, columns, metadata, [*waivers.notes(results, accepted), *findings])
 
     with junit_form.opened(junit, output.outputs) as file:
-        code = delivery.delivered(
-            lambda on_progress: waivers.applied(
-                analysis.run(targets, cases[0], options, on_progress, findings.extend),
-                accepted,
-                waivers.today(),
-            ),
-            report,
-            output,
-            noun="checks",
-        )
+        code = delivery.delivered(run, report, output, noun="checks")
         if file is not None and code == delivery.DONE:
             file.fill([junit_form.content(checked)])
     return code or int(any(one.finding.failed for one in checked))

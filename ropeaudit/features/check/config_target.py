@@ -12,7 +12,7 @@ from ropeaudit.arithmetic.formats import Format, parse
 from ropeaudit.audits import case_setting
 from ropeaudit.audits.cases import FULL, Case
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted
-from ropeaudit.errors import BadInput
+from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.features.check import limits
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Progress
 from ropeaudit.features.check.setting_words import cast_finding, setting_words, switch_finding
@@ -83,9 +83,9 @@ def _target(name: str, kind: Kind, case: Case) -> _Target:
     return _Target(name, kind, replace(case, model=None, config=name), config, digest)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: RopeAuditError) -> str:
     """Return what is wrong with a config, without the path that stands before it."""
-    return str(error).partition(": ")[2] or str(error)
+    return error.typed.partition(": ")[2] or error.typed
 
 
 def _read(target: _Target, model: ModelRope, case: Case) -> Finding:
