@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 from vector_kernels import case, rotated, write, written
 
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.conformance import raw_arrays, returned, returned_files, returned_naming
+from ropeaudit.conformance import misread, raw_arrays, returned, returned_files, returned_naming
 from ropeaudit.conformance.case_files import VectorCase
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.conformance.returned_subject import NotAsked, ReturnedCode, conjugate
@@ -182,6 +182,10 @@ def test_numbers_that_are_partly_right_are_not_said_to_be_no_rotation(
     place = judged(near, written(near, tmp_path / "out", arrays))["places"]
     assert place.status == "fail"
     assert "no rotation" not in place.resembles
+    returned_so = returned_files.read(near, tmp_path / "out")
+    assert (
+        misread.explained(near, returned_so, 1000) == ""
+    )  # three of four heads are as long as they should be
 
 
 def test_a_fault_of_another_setting_is_wrong_at_every_offset(near: VectorCase) -> None:
