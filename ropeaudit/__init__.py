@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from ropeaudit.features.summary.analysis import summary as summary
     from ropeaudit.features.trace.analysis import Traced as Traced
     from ropeaudit.features.trace.analysis import trace as trace
+    from ropeaudit.features.vectors.analysis import WrittenCase as WrittenCase
+    from ropeaudit.features.vectors.analysis import vectors as vectors
     from ropeaudit.rendering import report as report
     from ropeaudit.reports import Report as Report
     from ropeaudit.reports import render as render
@@ -103,6 +105,7 @@ _NAMES = {
     "features.shift.analysis": ("shift",),
     "features.summary.analysis": ("summary",),
     "features.trace.analysis": ("Traced", "trace"),
+    "features.vectors.analysis": ("WrittenCase", "vectors"),
     "rendering": ("report",),
     "reports": ("Report", "render"),
     "rope.setting": ("RopeSetting",),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ropeaudit.features.parity.analysis import Parity
     from ropeaudit.features.rerotate.analysis import Rerotated
     from ropeaudit.features.trace.analysis import Traced
+    from ropeaudit.features.vectors.analysis import WrittenCase
 
     Single: TypeAlias = Difference | TableCheck | ModelAudit | ModuleAudit
     Several: TypeAlias = Iterable[
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         | Parity
         | Rerotated
         | Traced
+        | WrittenCase
     ]
 
 _Columns = Sequence[str] | None
@@ -133,4 +135,5 @@ _OF_SEVERAL: dict[str, _Adapter] = {
     "Record": _by("reports.drift:drift_report"),
     "Rerotated": _by("features.rerotate.report:rerotate_report"),
     "Traced": _by("features.trace.report:trace_report"),
+    "WrittenCase": _by("features.vectors.report:vectors_report"),
 }

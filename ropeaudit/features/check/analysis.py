@@ -10,7 +10,7 @@ from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names, OnProgress, RopeArguments
 from ropeaudit.audits.cases import Case
 from ropeaudit.errors import UsageError
-from ropeaudit.features.check import code_target, waivers
+from ropeaudit.features.check import case_target, code_target, waivers
 from ropeaudit.features.check.checked import Checked as Checked
 from ropeaudit.features.check.checked import CheckOptions as CheckOptions
 from ropeaudit.features.check.checked import Note, Progress
@@ -26,27 +26,31 @@ def check(
     recipe: str | None = None,
     order: str | None = None,
     seed: int = 0,
+    compiled: bool = True,
     text: str | None = None,
     tokens: str | None = None,
     waive: str | None = None,
+    returned: str | None = None,
     on_progress: OnProgress | None = None,
     **rope: Unpack[RopeArguments],
 ) -> Iterator[Checked]:
-    """Check targets of any kind: own code, named implementations, models, configs, checkpoints.
+    """Check targets of any kind: own code, named implementations, models, configs, checkpoints, cases.
 
     Yields one Checked per target, dtype and check, in that order.
     targets: FILE.py:NAME, package.module:NAME, a name of `ropeaudit list impls` or `ropeaudit list models`,
-    a config.json, a checkpoint. dtypes: by default bf16 for code, bf16, fp16 and fp32 for the others.
+    a config.json, a checkpoint, a case of `ropeaudit.vectors`. dtypes: by default bf16 for code, bf16, fp16
+    and fp32 for the others.
     up_to: number of positions that are checked; by default the model's maximum, else 131,072, and for configs
     as many as `limit` looks at. recipe: the one that code claims to follow (by default what right code in the
     dtype explains is allowed), for configs the one that is judged (hf by default).
-    order: of the axes of own code, such as "bhsd". text, tokens: what a checkpoint's model reads, as in
-    `ropeaudit.model`; without them it is not run. waive: a TOML file of accepted failures.
+    order: of the axes of own code, such as "bhsd". compiled: whether torch code is compiled too. text,
+    tokens: what a checkpoint's model reads, as in `ropeaudit.model`; without them it is not run. waive: a
+    TOML file of accepted failures. returned: where a kernel wrote what a case asks for.
     rope: the fields of `Case` that choose a RoPE setting.
     Raises: UsageError, UnknownName, BadInput, MissingPackage.
     """
     chosen = () if dtypes is None else tuple(arguments.formats(dtypes))
-    options = CheckOptions(chosen, up_to, recipe, order, seed, text, tokens)
+    options = CheckOptions(chosen, up_to, recipe, order, seed, text, tokens, returned, compiled)
     [case] = arguments.cases_of(None, rope)
     results = run(arguments.listed(targets), case, options, on_progress or arguments.silent)
     return waivers.applied(results, waivers.read(waive) if waive is not None else [], waivers.today())
@@ -67,11 +71,18 @@ def run(
         def on_progress(share: float, done: int = done) -> None:
             progress((done + share) / len(targets))
 
-        yield from _of_kind(target, which, case, options, on_progress, note)
+        if which == "case":
+            yield from case_target.checks(target, options, kinds.count("case") > 1)
+        else:
+            yield from _of_kind(target, which, case, options, on_progress, note)
 
 
 def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
     """Raise UsageError for options that go with none of the targets."""
+    if "case" in kinds:
+        case_target.check_options(case, options)
+    elif options.returned is not None:
+        raise UsageError(f"--output {options.returned!r} is no report, and no target is a case of vectors")
     if "code" in kinds:
         code_target.check_options(options)
     elif case.model is not None or case.config is not None:
@@ -93,10 +104,8 @@ def _of_kind(
         from ropeaudit.features.check import checkpoint_target
 
         yield from checkpoint_target.checks(target, case, options, progress, note)
-    elif which in ("model", "config"):
+    else:
         from ropeaudit.features.check import config_target
 
         alone = replace(case, model=None, config=None)
         yield from config_target.checks(target, which, alone, options, progress)
-    else:
-        raise UsageError(f"{target} is a {which}; give code, a model, a config.json or a checkpoint's folder")

@@ -37,7 +37,8 @@ class Checked:
 class CheckOptions:
     """What is requested of every target; what is None or empty goes by the kind of target.
 
-    up_to: number of positions. text, tokens: what a whole model is to read, which runs it.
+    up_to: number of positions. text, tokens: what a whole model is to read, which runs it. returned: where a
+    kernel wrote what a case of vectors asks for. compiled: whether torch code is compiled too.
     """
 
     dtypes: tuple[Format, ...] = ()
@@ -47,3 +48,5 @@ class CheckOptions:
     seed: int = 0
     text: str | None = None
     tokens: str | None = None
+    returned: str | None = None
+    compiled: bool = True

@@ -62,5 +62,5 @@ def _findings(
         return
     claimed = recipes.load(options.recipe).resolve(dtype) if options.recipe else None
     yield from code_checks.findings(
-        CodeUnderTest(code, setting, dtype, up_to, claimed, options.seed), progress
+        CodeUnderTest(code, setting, dtype, up_to, claimed, options.seed, options.compiled), progress
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog="Targets: own code (FILE.py:NAME, mypkg.rope:NAME), a name of `ropeaudit list impls` or `list "
-    "models`, a config.json, a checkpoint (its folder or a .safetensors file); several at once. A WAIVE file "
+    "models`, a config.json, a checkpoint (its folder or a .safetensors file), a case of "
+    "`ropeaudit vectors` with --output FOLDER, where its kernel wrote; several at once. A WAIVE file "
     'holds entries such as [[waive]] check = "places", target = "rope.py:rotate", reason = "ticket 12", '
     'until = "2027-01-31", and dtype = "bf16" if it is for that alone. Exit code: 0 no check failed, '
     "1 one failed that is not waived, 2 bad usage or input."
@@ -40,6 +42,12 @@ if TYPE_CHECKING:
 )
 @click.option("--order", metavar="AXES", help="Axes of own code, such as bhsd.  [default: found out]")
 @click.option("--seed", type=NATURAL, metavar="N", default=0, help="Seed of q and k.  [default: 0]")
+@click.option(
+    "--compile/--no-compile",
+    "compiled",
+    default=True,
+    help="Compile torch code too, which takes some 10 s.  [default: --compile]",
+)
 @click.option("--text", metavar="FILE", help="Text that a checkpoint's model reads: runs it.")
 @click.option("--tokens", metavar="N|IDS", help="Tokens that it reads, random ones or ids: runs it.")
 @click.option("--junit", metavar="FILE", help="Write JUnit XML too.")
@@ -53,6 +61,7 @@ def check(
     recipe: str | None,
     order: str | None,
     seed: int,
+    compiled: bool,
     text: str | None,
     tokens: str | None,
     junit: str | None,
@@ -66,16 +75,18 @@ def check(
     """
     from ropeaudit.arithmetic.formats import parse
     from ropeaudit.console import delivery, settings
-    from ropeaudit.features.check import analysis, waivers
+    from ropeaudit.features.check import analysis, case_target, waivers
     from ropeaudit.features.check import junit as junit_form
     from ropeaudit.features.check.report import COLUMNS, check_report
 
+    returned, files = case_target.split(output.outputs)
+    output = replace(output, outputs=files)
     columns = output.chosen_columns(COLUMNS)
     cases = settings.cases(rope)
     if len(cases) != 1:
         raise UsageError("check takes one RoPE setting at a time; give a single value of each option")
     requested = analysis.CheckOptions(
-        tuple(dict.fromkeys(map(parse, dtype))), up_to, recipe, order, seed, text, tokens
+        tuple(dict.fromkeys(map(parse, dtype))), up_to, recipe, order, seed, text, tokens, returned, compiled
     )
     accepted = waivers.read(waive) if waive is not None else []
     findings: list[str] = []

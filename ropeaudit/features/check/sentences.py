@@ -49,7 +49,8 @@ def _passed(judged: Sequence[Checked], targets: Sequence[str]) -> str:
     inside = f" in {', '.join(dtypes)}" if dtypes else ""
     verb = "passes all" if all(one.finding.status == "pass" for one in judged) else "has"
     places = [one for one in judged if one.kind in ("code", "case")]
-    last = f", at positions up to {places[0].up_to - 1:,}" if places else ""
+    which = "positions" if places and places[0].kind == "code" else "the positions of its calls,"
+    last = f", at {which} up to {places[0].up_to - 1:,}" if places else ""
     return f"{targets[0]} {verb} {_checks(judged)}{inside}{last}"
 
 
