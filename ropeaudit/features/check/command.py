@@ -98,7 +98,7 @@ def check(
 
     def report(results: list[Checked], metadata: Mapping[str, Any]) -> Report:
         checked.extend(results)
-        return check_report(results, columns, metadata, [*waivers.notes(results, accepted), *findings])
+        return check_report(results, columns, metadata, findings, waivers.notes(results, accepted))
 
     with junit_form.opened(junit, output.outputs) as file:
         code = delivery.delivered(run, report, output, noun="checks")

@@ -93,8 +93,12 @@ def check_report(
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
     findings: Sequence[str] = (),
+    waived: Sequence[str] = (),
 ) -> Report:
-    """Return the report; `columns` chooses and orders what is shown and written; findings: on the calls."""
+    """Return the report; `columns` chooses and orders what is shown and written.
+
+    findings: on the calls. waived: on waivers, which come first.
+    """
     rows = [COLUMNS.row(result) for result in results]
     varying = {name for name in ("target", "dtype", "layer") if len(_values(rows, name)) > 1}
     single = {"target", "dtype", "layer"} - varying
@@ -104,7 +108,7 @@ def check_report(
         screen=list(columns or [name for name in COLUMNS.screen(results) if name not in single]),
         dispensable=() if columns else COLUMNS.dispensable,
         headline=headline(results),
-        notes=[*notes(results), *findings],
+        notes=[*waived, *notes(results), *findings],
         legend=_legend(results),
         metadata={"schema": SCHEMA, **metadata},
         declared=COLUMNS,
