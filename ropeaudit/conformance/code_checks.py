@@ -11,7 +11,10 @@ from ropeaudit.conformance import (
     batches,
     compiled,
     decode,
+    drift,
     every_position,
+    gradient,
+    remedies,
     state,
     strides,
     table_end,
@@ -37,6 +40,8 @@ CHECKS: dict[str, CodeCheck] = {
     "state": state.state,
     "inputs": answers.inputs_unchanged,
     "dtype": answers.output_dtype,
+    "gradient": gradient.gradient,
+    "drift": drift.scores,
 }
 
 
@@ -53,10 +58,17 @@ def findings(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 for finding in check(code):
-                    yield finding
+                    yield _with_remedy(finding, code)
                     if name == "table end" and finding.failed:  # the others see what it takes
                         code = replace(code, up_to=int(finding.measured))
         except RopeAuditError:
             raise
         except Exception as error:  # whatever other people's code raises
             yield Finding(name, "fail", f"it raises {one_line(error)}")
+
+
+def _with_remedy(finding: Finding, code: CodeUnderTest) -> Finding:
+    """Return a finding with what to change, where what fails behaves like something known."""
+    if not finding.failed or finding.remedy:
+        return finding
+    return replace(finding, remedy=remedies.remedy(finding.resembles, code.dtype, code.up_to))
