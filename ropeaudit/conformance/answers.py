@@ -34,8 +34,8 @@ def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:
 def output_dtype(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether what is returned has the dtype of what is given.
 
-    A wider one loses nothing and passes, said; one that does not hold every number of the given dtype fails,
-    and so do q and k of different dtypes, which cannot be multiplied.
+    Another one fails: a narrower loses digits or range; a wider loses nothing, but makes all that follows
+    wider, and attention wants q, k and v in one dtype.
     """
     answer = _answer(code)
     if answer is None:
@@ -48,8 +48,8 @@ def output_dtype(code: CodeUnderTest) -> Iterator[Finding]:
         yield judged("dtype", True, f"{given} comes back in {given}")
     else:
         wider = _holds(returned, code.dtype)
-        lost = "which loses nothing" if wider else "which does not hold every number of it"
-        yield judged("dtype", wider, f"{given} comes back in {returned}, {lost}")
+        lost = "loses nothing, but is not the dtype of v" if wider else "does not hold every number of it"
+        yield judged("dtype", False, f"{given} comes back in {returned}, which {lost}")
 
 
 def _answer(code: CodeUnderTest) -> Answer | None:

@@ -18,6 +18,7 @@ from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.conformance.whole_calls import some_offsets, whole_call
 from ropeaudit.errors import UsageError
 from ropeaudit.subjects.calling import arrays
+from ropeaudit.subjects.calling.detection import silent
 from ropeaudit.subjects.calling.own_code import Own, OwnRotator
 
 _LENGTH = 64
@@ -77,5 +78,5 @@ def _silent() -> Iterator[None]:
 def _compiled(own: Own, code: CodeUnderTest, backend: str) -> OwnRotator:
     """Return what calls a new instance through torch.compile."""
     rotator = own.rotator(code.setting, code.dtype)
-    compile_ = arrays.torch().compile
-    return replace(rotator, instance=compile_(rotator.instance, backend=backend, options=_BACKENDS[backend]))
+    function = arrays.torch().compile(rotator.instance, backend=backend, options=_BACKENDS[backend])
+    return replace(rotator, instance=silent(function))

@@ -1,5 +1,6 @@
 """Kernels that go wrong in one way of calling alone; half-split, f(x, positions) or f(q, k, positions)."""
 
+import functools
 import threading
 
 import numpy as np
@@ -200,6 +201,19 @@ def breaks_the_graph(x, positions):
     """Right, with a number that a compiler does not know."""
     angles = torch.arange(int(positions.max()) + 1).float()[:, None] * inverse(x.shape[-1])
     angles = angles[positions]
+    a, b = x.float().chunk(2, -1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+
+@functools.lru_cache
+def cached_inverse(d):
+    return inverse(d)
+
+
+def warned_of(x, positions):
+    """Right, with a cache that a compiler warns of."""
+    angles = positions.float()[:, None] * cached_inverse(x.shape[-1])
     a, b = x.float().chunk(2, -1)
     cos, sin = angles.cos(), angles.sin()
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)

@@ -146,7 +146,7 @@ def _try(convention: Convention, function: Any, setting: RopeSetting) -> Fit:
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     positions = np.arange(_START, _START + _LENGTH, dtype=np.int64)
     x64 = x.astype(np.float64)
-    values = convention(_silent(function), x, positions, setting, FP32).values.astype(np.float64)
+    values = convention(silent(function), x, positions, setting, FP32).values.astype(np.float64)
     norm, fits = float(np.sqrt(np.mean(x**2))), []
     layouts: tuple[Layout, ...] = get_args(Layout)
     for layout in layouts:
@@ -171,7 +171,7 @@ def _try(convention: Convention, function: Any, setting: RopeSetting) -> Fit:
     return min(with_reasons, key=lambda candidate: candidate.rank)
 
 
-def _silent(function: Any) -> Callable[..., Any]:
+def silent(function: Any) -> Callable[..., Any]:
     """Return what calls a function without its warnings: what it is given here may make no sense to it."""
 
     def called(*plain: Any, **named: Any) -> Any:
