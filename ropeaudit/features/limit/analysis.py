@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias, Unpack
+from typing import Unpack
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
-from ropeaudit.audits.audit import by_layout
-from ropeaudit.audits.case_by_case import loaded, steps
+from ropeaudit.audits.case_by_case import steps
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case, fits
+from ropeaudit.audits.chosen import Chosen, chosen, factory, loaded
 from ropeaudit.audits.records import Record
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.errors import UsageError
@@ -34,11 +34,9 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT, Resolved
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
-from ropeaudit.subjects import factories
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.factories import SubjectFactory
 
-Searched: TypeAlias = Resolved | SubjectFactory  # a recipe, or code that is called
 UP_TO = 2**24  # the default of the largest offset
 CODE_UP_TO = 2**17  # positions of code where no model says how many
 CODE_MOST = 80  # offsets of code, of which each takes several calls
@@ -74,34 +72,16 @@ def limit(
     >>> first.first_failure, first.proved_up_to, first.proof
     (2034, 2033, 'bound')
     """
-    chosen = subjects(recipes, arguments.listed(implementations), dtypes, changes)
+    some = chosen(recipes, implementations, dtypes, changes, DEFAULT)
     requested = [tolerance(text) for text in arguments.listed(tolerances)]
     return run(
-        arguments.cases_of(cases, case), chosen, requested, up_to, budget, on_progress or arguments.silent
+        arguments.cases_of(cases, case), some, requested, up_to, budget, on_progress or arguments.silent
     )
-
-
-def subjects(
-    recipes: Names | None, implementations: Sequence[str], dtypes: Names, changes: Mapping[str, str] | None
-) -> list[Searched]:
-    """Return every recipe, then every implementation, in every dtype.
-
-    Recipes are the usual ones where none is given, and none beside implementations.
-    Raises: UsageError, UnknownName, BadInput, NotEmulated, MissingPackage.
-    """
-    usual = () if implementations else DEFAULT
-    resolved = arguments.resolved(recipes or usual, dtypes, changes)
-    codes = [
-        factories.implementation(name, None, changes, alone=not resolved)
-        for name in dict.fromkeys(implementations)
-    ]
-    called = (factories.called(code, fmt) for code in codes for fmt in arguments.formats(dtypes))
-    return [*resolved, *called]
 
 
 def run(
     cases: Sequence[Case],
-    chosen: Sequence[Searched],
+    some: Sequence[Chosen],
     tolerances: Sequence[Tolerance],
     up_to: int | None = None,
     budget: int | None = None,
@@ -116,39 +96,25 @@ def run(
         if value is not None and not (whole and value >= least):
             raise UsageError(f"{name} {value!r} is not a whole number from {least} up")
     fits(max(case.check([UP_TO if up_to is None else up_to]) for case in cases))
-    work = steps(on_progress, len(cases) * len(chosen) * len(tolerances))
-    made = [factories.of_recipe(one) if isinstance(one, Resolved) else one for one in chosen]
-    parts = [(one, [chosen[i] for i in some]) for case in cases for one, some in by_layout(case, made)]
+    work = steps(on_progress, len(cases) * len(some) * len(tolerances))
     return (
         result
-        for part, (case, inputs, setting) in zip(
-            parts, loaded((case for case, _ in parts), [up_to or 0]), strict=True
-        )
-        for subject in part[1]
+        for case, inputs, setting, part in loaded(cases, some, [up_to or 0])
+        for subject in part
         for result in _CaseLimits(
             case, inputs, setting, subject, usual_up_to(case, subject) if up_to is None else up_to
         ).limits(tolerances, budget or most(case, inputs, setting, _is_code(subject)), work)
     )
 
 
-def usual_up_to(case: Case, subject: Searched) -> int:
+def usual_up_to(case: Case, subject: Chosen) -> int:
     """Return the largest offset where none is given: of code the last one within the maximum, or 128k."""
     if not _is_code(subject):
         return UP_TO
     return max(0, (case.maximum or CODE_UP_TO) - (case.seq_len or 256))
 
 
-def stages(chosen: Iterable[Searched]) -> dict[str, Mapping[str, str]]:
-    """Return "subject dtype" -> stage -> format, for the metadata."""
-    return {
-        f"{one.recipe.name if isinstance(one, Resolved) else one.name} {one.dtype}": (
-            one.stages() if isinstance(one, Resolved) else dict(one.stages)
-        )
-        for one in chosen
-    }
-
-
-def _is_code(subject: Searched) -> bool:
+def _is_code(subject: Chosen) -> bool:
     return isinstance(subject, SubjectFactory)
 
 
@@ -169,9 +135,7 @@ def most(case: Case, inputs: Inputs, setting: RopeSetting, code: bool = False) -
 class _CaseLimits:
     """One subject in one case: its records so far, and what is proved of it."""
 
-    def __init__(
-        self, case: Case, inputs: Inputs, setting: RopeSetting, subject: Searched, up_to: int
-    ) -> None:
+    def __init__(self, case: Case, inputs: Inputs, setting: RopeSetting, subject: Chosen, up_to: int) -> None:
         self.case, self.inputs, self.seq_len, self.subject = case, inputs, inputs.q.shape[1], subject
         self.up_to, self.ranges = up_to, bound_proof.regimes(case, setting, self.seq_len, up_to)
         self.frozen = self.ranges != bound_proof.regimes(
@@ -182,7 +146,7 @@ class _CaseLimits:
             case,
             inputs,
             setting,
-            [factories.of_recipe(subject) if isinstance(subject, Resolved) else subject],
+            [factory(subject)],
             None,
             run_metadata.threads(),
             lambda share: self.on_progress(),

@@ -87,21 +87,24 @@ def limit(
     Reported are the offset up to which it is proved that none fails, the one up to which no failure was seen,
     and the smallest that was seen to fail. Models are judged by the positions that they are made for.
     """
+    from ropeaudit.audits.chosen import chosen as requested
+    from ropeaudit.audits.chosen import stages
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.limit import analysis, conditions
     from ropeaudit.features.limit.report import COLUMNS, limit_report
     from ropeaudit.features.limit.tolerance import tolerance as parsed
+    from ropeaudit.recipes import DEFAULT
 
     columns = output.chosen_columns(COLUMNS)
     cases = settings.cases(rope, vectors, length=length)
-    chosen = analysis.subjects(recipe, impl, dtype, changes)
+    chosen = requested(recipe, impl, dtype, changes, DEFAULT)
     largest = [analysis.usual_up_to(case, one) for case in cases for one in chosen]
-    requested = conditions.parse(gates, min(largest) if up_to is None else up_to)
+    conditional = conditions.parse(gates, min(largest) if up_to is None else up_to)
     accepted = [parsed(text) for text in tolerance]
     return delivery.delivered(
         lambda on_progress: analysis.run(cases, chosen, accepted, up_to, budget, on_progress),
         lambda results, metadata: limit_report(results, columns, metadata),
         output,
-        stages=analysis.stages(chosen),
-        broken=lambda results: conditions.broken(requested, results),
+        stages=stages(chosen),
+        broken=lambda results: conditions.broken(conditional, results),
     )
