@@ -238,6 +238,15 @@ def test_settings_per_layer_type() -> None:
     assert (sliding.head_dim, sliding.rotary_dim, sliding.scaling.kind) == (256, 256, "default")
 
 
+def test_layers_that_would_not_be_scaled_are_no_type_of_their_own_where_none_is() -> None:
+    assert list(from_config(config("olmo-3-7b"), "o", "here").layers) == [
+        "full_attention",
+        "sliding_attention",
+    ]
+    plain = {key: value for key, value in config("olmo-3-7b").items() if key != "rope_scaling"}
+    assert list(from_config(plain, "o", "here").layers) == ["full_attention"]
+
+
 def test_a_layer_type_that_does_not_rotate_is_left_out() -> None:
     values = config("new-gemma-3") | {"model_type": "cohere2"}
     values["rope_parameters"]["full_attention"] = None
@@ -535,6 +544,14 @@ def test_a_hostile_file_is_refused(kind: str, tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_bytes(WHOLE[kind])
     assert outcome(file)
+
+
+@pytest.mark.parametrize("content", [b"{'single': 1}", b"", b'{"a": 1', b'{"name": "caf\xe9"}'])
+def test_what_is_no_json_is_said_to_be_none(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_bytes(content)
+    assert "is not JSON in UTF-8: " in outcome(file)
+    assert "; give a config.json" in outcome(file)
 
 
 def test_a_hundred_damaged_configs(tmp_path: Path) -> None:
