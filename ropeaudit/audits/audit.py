@@ -119,7 +119,7 @@ class Audit:
 
         Makers are named by their place in `factories`.
         """
-        return [part for case in self.cases for part in _by_layout(case, self.factories())]
+        return [part for case in self.cases for part in by_layout(case, self.factories())]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what was requested; factories are built anew."""
@@ -167,7 +167,7 @@ class Audit:
         return [self.attention.anchor] if self.attention else []
 
 
-def _by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple[Case, list[int]]]:
+def by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple[Case, list[int]]]:
     """Yield a case for each layout that the code of neighbouring factories has, unless one was requested."""
     every = list(range(len(factories)))
     requested = case.layout is not None or case.model is not None or case.config is not None

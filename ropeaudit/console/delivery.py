@@ -28,11 +28,13 @@ def delivered(
     stages: Stages | None = None,
     noun: str = "rows",
     curves: Callable[[Sequence[T], int, bool], str] = lambda results, width, plain: "",
+    broken: Callable[[list[T]], Iterable[str]] = lambda results: (),
 ) -> int:
     """Run an analysis and deliver its report; return the exit code.
 
     analysis: takes a function that gets the share done, from 0 to 1. report: from the results and the
     metadata. noun: what an interruption counts. curves: from results, width and whether ASCII must do.
+    broken: from the results, a line for each --fail-if that was broken.
     """
     with output.opened(options.outputs) as files:
         results, interrupted = rows.gathered(analysis, options.quiet)
@@ -42,7 +44,7 @@ def delivered(
             output.deliver(report(results, metadata), files, options, interrupted, draw)
     if interrupted:
         output.say_interrupted(f"{len(results)} {noun}", files)
-    return INTERRUPTED if interrupted else DONE
+    return INTERRUPTED if interrupted else judged(broken(results))
 
 
 def delivered_at_once(report: Callable[[Metadata], Report], options: ReportOptions, code: int = DONE) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from ropeaudit.audits.comparison import Pair, value
 from ropeaudit.audits.records import COLUMNS, Record
 from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.runtime.columns import Columns
 
 Row = Mapping[str, Any]
 
@@ -44,7 +45,7 @@ class Gate:
     @property
     def of_drift(self) -> bool:
         """Whether it is on drift, which cannot see a position that is wrong for q and k alike."""
-        return COLUMNS[self.column].role == "drift"
+        return self.column in COLUMNS and COLUMNS[self.column].role == "drift"
 
     def broken_by(self, row: Row) -> bool:
         """Return whether a row makes the run fail."""
@@ -70,14 +71,19 @@ class Gate:
         return _OPERATORS[self.sign](new, self.bound * old)
 
 
-def parse(text: str, relative: bool = False) -> Gate:
-    """Read COLUMN SIGN NUMBER; with `relative` also 1.1x. Raises: UsageError, UnknownName."""
+def parse(
+    text: str, relative: bool = False, columns: Columns[Any] = COLUMNS, example: str = "drift_rms>0.01"
+) -> Gate:
+    """Read COLUMN SIGN NUMBER; with `relative` also 1.1x. Raises: UsageError, UnknownName.
+
+    columns: those of the report. example: a condition on them, for the message.
+    """
     match = _GATE.fullmatch(text)
     if not match:
-        raise UsageError(f"--fail-if {text!r} is not COLUMN>NUMBER; try --fail-if 'drift_rms>0.01'")
+        raise UsageError(f"--fail-if {text!r} is not COLUMN>NUMBER; try --fail-if '{example}'")
     column, sign, number = match.groups()
-    if column not in COLUMNS.numeric:
-        raise UnknownName("numeric column", column, COLUMNS.numeric)
+    if column not in columns.numeric:
+        raise UnknownName("numeric column", column, columns.numeric)
     times = len(number) > 1 and number.endswith(("x", "X"))
     if times and not relative:
         raise UsageError(f"--fail-if {text!r} compares with an earlier report; add --baseline FILE")
@@ -92,9 +98,16 @@ def parse(text: str, relative: bool = False) -> Gate:
 
 def broken(gates: Sequence[Gate], results: Iterable[Record]) -> list[str]:
     """Return a line for every gate that some record breaks: the first such record, and how many."""
-    rows, lines = [record.as_dict() for record in results] if gates else [], []
+    return broken_by_rows(gates, [record.as_dict() for record in results] if gates else [])
+
+
+def broken_by_rows(
+    gates: Sequence[Gate], rows: Sequence[Row], exempt: Callable[[Gate, Row], bool] = lambda gate, row: False
+) -> list[str]:
+    """Return a line for every gate that some row breaks. exempt: rows that do not break a gate, whatever."""
+    lines = []
     for gate in gates:
-        failing = [row for row in rows if gate.broken_by(row)]
+        failing = [row for row in rows if not exempt(gate, row) and gate.broken_by(row)]
         if failing:
             lines.append(_line(gate, failing[0], "", len(failing), len(rows)))
     return lines
@@ -120,7 +133,9 @@ def check_columns(gates: Sequence[Gate], rows: Iterable[Row | None]) -> None:
 
 
 def _line(gate: Gate, row: Row, was: str, failing: int, of: int) -> str:
-    who = f"{row['subject']} {row.get('dtype', '')} at offset {row['offset']}"
+    where = f" at offset {row['offset']}" if "offset" in row else ""
+    who = f"{row['subject']} {row.get('dtype', '')}{where}"
     why = " misplaced:" if gate.of_drift and row.get("verdict") == "misplaced" else ""
-    seen = f"{gate.column} = {row[gate.column]}{was} ({gate})"
+    value_seen = "nan" if row[gate.column] is None else row[gate.column]
+    seen = f"{gate.column} = {value_seen}{was} ({gate})"
     return f"failed:{why} {seen} for {who}; {failing} of {of} cases fail"

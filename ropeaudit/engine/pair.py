@@ -38,7 +38,8 @@ class PairStatistics:
 
     drifts: of each against its own reference. references: the exact scores of each. difference: a's scores
     minus b's. nearer: how many scores of each are nearer to the exact ones than the other's. error: the
-    certificate of the reference.
+    certificate of the reference. elements: how many of rotated q and k were compared bit by bit; differing:
+    how many of these are not the same.
     """
 
     drifts: tuple[Statistics, Statistics] = field(default_factory=lambda: (Statistics(), Statistics()))
@@ -48,6 +49,8 @@ class PairStatistics:
     difference: Statistics = field(default_factory=Statistics)
     nearer: tuple[int, int] = (0, 0)
     error: float = 0.0
+    elements: int = 0
+    differing: int = 0
 
     def merge(self, later: PairStatistics) -> None:
         """Take in what was gathered over later tiles."""
@@ -55,6 +58,7 @@ class PairStatistics:
             mine.merge(others)
         self.nearer = self.nearer[0] + later.nearer[0], self.nearer[1] + later.nearer[1]
         self.error = max(self.error, later.error)
+        self.elements, self.differing = self.elements + later.elements, self.differing + later.differing
 
     def _all(self) -> tuple[Statistics, ...]:
         return *self.drifts, *self.references, self.difference
@@ -104,11 +108,19 @@ class FreshRotation:
 
 
 class _Panels(NamedTuple):
-    """One pair of panels, and what all heads share there."""
+    """One pair of panels, and what all heads share there. new: whether q, and k, are there the first time."""
 
     rows: slice
     cols: slice
     tables: tuple[Any, Any]
+    new: tuple[bool, bool]
+
+
+def differing_bits(first: FloatArray, second: FloatArray, fmt: Format) -> int:
+    """Return how many elements, rounded to a format, are not the same bits; a nan is like every other nan."""
+    a, b = (round_to(x, fmt) for x in (first, second))
+    different = ((a != b) | (np.signbit(a) != np.signbit(b))) & ~(np.isnan(a) & np.isnan(b))
+    return int(np.count_nonzero(different))
 
 
 class Comparison:
@@ -121,11 +133,14 @@ class Comparison:
         mask: Mask,
         pair: tuple[RotationFunction, RotationFunction],
         origin: int = 0,
+        bits: Format | None = None,
     ) -> None:
         """Remember what is compared.
 
-        origin: added to the positions of the reference; it matters where angles are clipped.
+        origin: added to the positions of the reference; it matters where angles are clipped. bits: the format
+        in which rotated q and k are compared bit by bit; None: they are not.
         """
+        self.bits = bits
         self.inputs, self.setting, self.mask, self.pair, self.origin = inputs, setting, mask, pair, origin
         subjects = [rotator.subject for rotator in pair]
         distinct = inputs.distinct(subject.input for subject in subjects)
@@ -146,11 +161,14 @@ class Comparison:
         return result
 
     def _panels(self, size: int) -> Iterator[_Panels]:
+        seen: tuple[set[int], set[int]] = set(), set()
         for rows, cols in masks.panels(self.mask, size, plan.PANEL):
             for rotator in self.pair:
                 rotator.prepare([rows, cols])
-            own = self._distances(rows)
-            yield _Panels(rows, cols, (own, own if cols == rows else self._distances(cols)))
+            own, new = self._distances(rows), (rows.start not in seen[0], cols.start not in seen[1])
+            seen[0].add(rows.start)
+            seen[1].add(cols.start)
+            yield _Panels(rows, cols, (own, own if cols == rows else self._distances(cols)), new)
 
     def _distances(self, panel: slice) -> Any:
         numbers = np.arange(panel.start, panel.stop, dtype=np.float64) + self.origin
@@ -158,17 +176,22 @@ class Comparison:
 
     def _head(self, panels: _Panels, head: int) -> PairStatistics:
         """Compare all tiles of a head within a pair of panels."""
-        rows, cols, tables = panels
+        rows, cols, tables, new = panels
         result, kv_head = PairStatistics(), head // self.inputs.group
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            rotated = []
+            rotated, sides = [], []
             for rotator in self.pair:
-                q = scores.operand(rotator.rotated("q", head, rows), rotator.subject)
-                k = scores.operand(rotator.rotated("k", kv_head, cols), rotator.subject)
+                sides.append((rotator.rotated("q", head, rows), rotator.rotated("k", kv_head, cols)))
+                q, k = (scores.operand(x, rotator.subject) for x in sides[-1])
                 rotated.append((q, np.ascontiguousarray(k.T)))
-            sides = self.inputs.q[head][rows], self.inputs.k[kv_head][cols]
+            if self.bits:
+                alone = head % self.inputs.group == 0  # several heads share those of k
+                for index in [index for index, on in enumerate((new[0], new[1] and alone)) if on]:
+                    result.elements += sides[0][index].size
+                    result.differing += differing_bits(sides[0][index], sides[1][index], self.bits)
+            given = self.inputs.q[head][rows], self.inputs.k[kv_head][cols]
             exact = {
-                fmt: kernel.exact_factors(sides, fmt, tables, self.setting, self.precision)
+                fmt: kernel.exact_factors(given, fmt, tables, self.setting, self.precision)
                 for fmt in dict.fromkeys(self.formats)
             }
             result.error = max(exact_scores.certificate(q, k) for q, k in exact.values())

@@ -451,7 +451,7 @@ def test_positions_of_captured_vectors_that_floats_do_not_hold_are_refused(tmp_p
 
 
 def test_bad_arguments_in_python() -> None:
-    with pytest.raises(UsageError, match="up-to"):
+    with pytest.raises(UsageError, match="up_to"):
         list(limit(up_to=1.5))
     with pytest.raises(UnknownName, match="length"):
         list(limit(length="shift"))

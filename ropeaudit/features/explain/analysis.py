@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Unpack
 
 import numpy as np
@@ -18,14 +18,16 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.audits import arguments, sampling
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
-from ropeaudit.audits.case_by_case import loaded, steps
+from ropeaudit.audits.case_by_case import steps
 from ropeaudit.audits.cases import LIMIT, Case, fits
+from ropeaudit.audits.chosen import Chosen, chosen, loaded
 from ropeaudit.audits.sampling import Sample
 from ropeaudit.audits.variants import Bench, Scene
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import UsageError
 from ropeaudit.features.explain import blames, parts, remedies, shares
 from ropeaudit.features.explain.blames import Blame, NonfiniteScores
+from ropeaudit.features.explain.code import recipe_of
 from ropeaudit.features.explain.parts import Parts
 from ropeaudit.features.explain.remedies import DriftTolerance, Remedy, RemedySearch
 from ropeaudit.inputs.qk import Inputs
@@ -40,7 +42,8 @@ class Explanation:
     """Why one recipe drifts at one offset.
 
     blames: every stage, the worst first. wavelengths: tokens, one a pair. cancelling: RMS of the summed
-    |terms| of a score over the RMS score.
+    |terms| of a score over the RMS score. code: what was called, where the recipe is what it resembles;
+    resembles: that recipe in words.
     """
 
     case: Case
@@ -59,11 +62,14 @@ class Explanation:
     parts: Parts
     wavelengths: Array
     cancelling: float
+    code: str = ""
+    resembles: str = ""
 
     @property
     def subject(self) -> str:
-        """The recipe's name, with the changes made to it."""
-        return self.recipe.recipe.name
+        """The recipe's name, with the changes made to it; of code its own, and that name."""
+        name = self.recipe.recipe.name
+        return f"{self.code} (as {name})" if self.code else name
 
     @property
     def remedy(self) -> Remedy | None:
@@ -75,8 +81,9 @@ class Explanation:
 def explain(
     offsets: int | Iterable[int] = 1000,
     dtypes: Names = "bf16",
-    recipes: Names = DEFAULT[0],
+    recipes: Names | None = None,
     *,
+    implementations: Names = (),
     tolerance: str | tuple[str, float] | None = None,
     changes: Mapping[str, str] | None = None,
     cases: Case | Iterable[Case] | None = None,
@@ -87,30 +94,31 @@ def explain(
 
     Yields one Explanation per recipe, dtype and offset, in that order.
     tolerance: what a remedy must reach, "drift_rms=1e-3" or ("drift_rms", 1e-3); by default a tenth of the
-    RMS drift.
-    offsets, dtypes, recipes, changes, cases, on_progress, case: as in `ropeaudit.shift`.
-    Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated.
+    RMS drift. recipes: "hf" unless implementations are given. implementations: code, explained by way of the
+    recipe that its numbers resemble at the offset; refused where they resemble none.
+    offsets, dtypes, changes, cases, on_progress, case: as in `ropeaudit.shift`.
+    Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, MissingPackage.
 
     >>> [explanation] = explain(1000, "fp32", changes={"table": "fp16"}, heads=1, seq_len=32)
     >>> explanation.blames[0].stage, {stage: fmt.name for stage, fmt in explanation.remedy.widths.items()}
     ('table', {'table': 'float32'})
     """
-    resolved = arguments.resolved(recipes, dtypes, changes)
+    some = chosen(recipes, implementations, dtypes, changes, DEFAULT[:1])
     bound = remedies.parse(tolerance) if isinstance(tolerance, str) else None
     if isinstance(tolerance, tuple):
         bound = remedies.tolerance(*tolerance)
     numbers = arguments.numbers(offsets)
-    return run(arguments.cases_of(cases, case), resolved, numbers, bound, on_progress or arguments.silent)
+    return run(arguments.cases_of(cases, case), some, numbers, bound, on_progress or arguments.silent)
 
 
 def run(
     cases: Sequence[Case],
-    chosen: Sequence[Resolved],
+    some: Sequence[Chosen],
     offsets: Sequence[int],
     tolerance: DriftTolerance | None = None,
     on_progress: OnProgress = arguments.silent,
 ) -> Iterator[Explanation]:
-    """Check the arguments, and yield an explanation per case, recipe and offset, in that order.
+    """Check the arguments, and yield an explanation per case, subject and offset, in that order.
 
     Raises: UsageError, UnknownName, BadShape, BadInput.
     """
@@ -118,12 +126,26 @@ def run(
         if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)) or abs(offset) >= LIMIT:
             raise UsageError(f"offset {offset!r} is not a whole number of tokens below 2^53")
     fits(max(case.check(offsets) for case in cases))
-    work = steps(on_progress, len(cases) * len(chosen) * len(offsets))
+    work = steps(on_progress, len(cases) * len(some) * len(offsets))
     return (
-        _Explainer(case, inputs, setting, recipe, int(offset), next(work)).explained(tolerance)
-        for case, inputs, setting in loaded(cases, offsets)
-        for recipe, offset in itertools.product(chosen, offsets)
+        _explained(case, inputs, setting, subject, int(offset), tolerance, next(work))
+        for case, inputs, setting, part in loaded(cases, some, offsets)
+        for subject, offset in itertools.product(part, offsets)
     )
+
+
+def _explained(
+    case: Case,
+    inputs: Inputs,
+    setting: RopeSetting,
+    subject: Chosen,
+    offset: int,
+    tolerance: DriftTolerance | None,
+    on_progress: OnProgress,
+) -> Explanation:
+    recipe, words, code = recipe_of(subject, case, inputs, setting, offset)
+    explanation = _Explainer(case, inputs, setting, recipe, offset, on_progress).explained(tolerance)
+    return replace(explanation, code=code, resembles=words)
 
 
 class _Explainer:

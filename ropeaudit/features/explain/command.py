@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import click
 
 from ropeaudit.console import options
-from ropeaudit.console.parameters import INTEGERS, one_of
+from ropeaudit.console.parameters import INTEGERS, NAMES, one_of
 
 _KINDS = ("stage", "pair", "position", "head", "remedy")  # of explain/columns.py, not loaded for --help
 
@@ -15,7 +15,18 @@ _KINDS = ("stage", "pair", "position", "head", "remedy")  # of explain/columns.p
 @click.command(epilog="Causes are explained in docs/causes.md. Exit code: 0 done, 2 bad usage or input.")
 @options.axis("--offset", INTEGERS, "Integers added to every position.", "1000")
 @options.dtype_option
-@options.recipe_option
+@options.axis(
+    "--recipe",
+    NAMES,
+    "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.",
+    shown="hf,uniform; none beside --impl",
+)
+@options.axis(
+    "--impl",
+    NAMES,
+    "Real code, explained by way of the recipe that its numbers resemble: a name (`ropeaudit list impls`), "
+    "mypkg.rope:apply_rope or path/to/file.py:apply_rope.",
+)
 @click.option(
     "--tolerance",
     metavar="COLUMN=X",
@@ -37,6 +48,7 @@ def explain(
     offset: tuple[int, ...],
     dtype: tuple[str, ...],
     recipe: tuple[str, ...],
+    impl: tuple[str, ...],
     tolerance: str | None,
     by: str,
     changes: Mapping[str, str],
@@ -49,20 +61,22 @@ def explain(
     Each stage gets a share of the drift, with its cause. The remedy is the smallest set of stages whose
     widening meets the tolerance.
     """
-    from ropeaudit.audits.arguments import resolved
+    from ropeaudit.audits.chosen import chosen as requested
+    from ropeaudit.audits.chosen import stages
     from ropeaudit.console import delivery, settings
-    from ropeaudit.features.explain import analysis
+    from ropeaudit.features.explain import analysis, remedies
     from ropeaudit.features.explain.columns import COLUMNS
     from ropeaudit.features.explain.report import explain_report
+    from ropeaudit.recipes import DEFAULT
 
     columns = output.chosen_columns(COLUMNS[by], f"(in rows by {by})")
     cases = settings.cases(rope, vectors)
+    chosen = requested(recipe, impl, dtype, changes, DEFAULT)
+    bound = None if tolerance is None else remedies.parse(tolerance)
     return delivery.delivered(
-        lambda on_progress: analysis.explain(
-            offset, dtype, recipe, tolerance=tolerance, changes=changes, cases=cases, on_progress=on_progress
-        ),
+        lambda on_progress: analysis.run(cases, chosen, offset, bound, on_progress),
         lambda results, metadata: explain_report(results, by, columns, metadata),
         output,
-        stages=delivery.stages(resolved(recipe, dtype, changes)),
+        stages=stages(chosen),
         noun="cases",
     )

@@ -78,7 +78,10 @@ def headline(results: Sequence[Explanation]) -> str:
         return "No case was explained."
     one = _worst(results)
     worst = f"Worst of {len(results)} cases: " if len(results) > 1 else ""
-    return worst + (_overflow(one) if one.nonfinite else _drift(one))
+    by_way = (
+        f" Figures are those of {one.recipe.recipe.name}, which {one.code} resembles." if one.code else ""
+    )
+    return worst + (_overflow(one) if one.nonfinite else _drift(one)) + by_way
 
 
 def _who(one: Explanation) -> str:
@@ -191,6 +194,11 @@ def notes(results: Sequence[Explanation]) -> list[str]:
     """Return what the reader must know: scores left out, shares that are not defined, float64 stages."""
     message = []
     for one in results:
+        if one.code:
+            message.append(
+                f"{one.code} in {one.recipe.dtype} at offset {one.offset}: what it returns is, to within the "
+                f"recipe's own roundings, {one.resembles}; the recipe is explained, its scores in float64."
+            )
         heads, size, _ = one.inputs.q.shape
         sampled = one.sample
         if not sampled.covers(one.inputs):

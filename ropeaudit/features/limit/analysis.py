@@ -15,12 +15,15 @@ from typing import Unpack
 
 import numpy as np
 
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
-from ropeaudit.audits.case_by_case import loaded, steps
+from ropeaudit.audits.case_by_case import steps
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case, fits
+from ropeaudit.audits.chosen import Chosen, chosen, factory, loaded
 from ropeaudit.audits.records import Record
+from ropeaudit.audits.straddling import straddling
 from ropeaudit.errors import UsageError
 from ropeaudit.features.limit import bound_proof, boundary_search, likely_failures
 from ropeaudit.features.limit.bound_proof import Proof
@@ -31,10 +34,12 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT, Resolved
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
-from ropeaudit.subjects import factories
 from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects.factories import SubjectFactory
 
 UP_TO = 2**24  # the default of the largest offset
+CODE_UP_TO = 2**17  # positions of code where no model says how many
+CODE_MOST = 80  # offsets of code, of which each takes several calls
 FEWEST = 64  # offsets that any search may measure
 _MOST, _TYPICAL, _OVERHEAD = 208, 2**26, 2**22  # offsets of a case of 8 heads x 256² scores x 128 dims
 _EACH = 8  # times as much work where every offset has its own exact scores
@@ -44,42 +49,45 @@ _EACH = 8  # times as much work where every offset has its own exact scores
 def limit(
     tolerances: Names = TOLERANCE,
     dtypes: Names = "bf16",
-    recipes: Names = DEFAULT,
+    recipes: Names | None = None,
     *,
-    up_to: int = UP_TO,
+    implementations: Names = (),
+    up_to: int | None = None,
     budget: int | None = None,
     changes: Mapping[str, str] | None = None,
     cases: Case | Iterable[Case] | None = None,
     on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
 ) -> Iterator[Limit]:
-    """Yield how far scores meet a tolerance, for each recipe, dtype and tolerance.
+    """Yield how far scores meet a tolerance, for each recipe or implementation, dtype and tolerance.
 
-    tolerances: "column=number", such as "drift_rms=1e-3". up_to: the largest offset, tokens. budget: how many
-    offsets may be measured per result; by default it goes by the size of the case.
-    dtypes, recipes, changes, cases, on_progress, case: as in `ropeaudit.shift`.
-    Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated: children of RopeAuditError.
+    tolerances: "column=number", such as "drift_rms=1e-3". up_to: the largest offset, tokens; by default 16m,
+    and for code the last one within the model's maximum or 128k positions. budget: how many offsets may be
+    measured per result; by default it goes by the size of the case, and is small for code.
+    dtypes, recipes, implementations, changes, cases, on_progress, case: as in `ropeaudit.shift`. Nothing is
+    proved of code, and a row with a misplaced pair meets no tolerance.
+    Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, MissingPackage.
 
     >>> [first] = limit("distinct_positions=16", "fp16", "uniform", seq_len=16, heads=1)
     >>> first.first_failure, first.proved_up_to, first.proof
     (2034, 2033, 'bound')
     """
-    resolved = arguments.resolved(recipes, dtypes, changes)
+    some = chosen(recipes, implementations, dtypes, changes, DEFAULT)
     requested = [tolerance(text) for text in arguments.listed(tolerances)]
     return run(
-        arguments.cases_of(cases, case), resolved, requested, up_to, budget, on_progress or arguments.silent
+        arguments.cases_of(cases, case), some, requested, up_to, budget, on_progress or arguments.silent
     )
 
 
 def run(
     cases: Sequence[Case],
-    resolved: Sequence[Resolved],
+    some: Sequence[Chosen],
     tolerances: Sequence[Tolerance],
-    up_to: int = UP_TO,
+    up_to: int | None = None,
     budget: int | None = None,
     on_progress: OnProgress = arguments.silent,
 ) -> Iterator[Limit]:
-    """Check the arguments, and yield the limits: case by case, recipe by recipe, tolerance by tolerance.
+    """Check the arguments, and yield the limits: case by case, subject by subject, tolerance by tolerance.
 
     Raises: UsageError, UnknownName, BadShape, BadInput.
     """
@@ -87,20 +95,36 @@ def run(
         whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
         if value is not None and not (whole and value >= least):
             raise UsageError(f"{name} {value!r} is not a whole number from {least} up")
-    fits(max(case.check([up_to]) for case in cases))
-    work = steps(on_progress, len(cases) * len(resolved) * len(tolerances))
+    fits(max(case.check([UP_TO if up_to is None else up_to]) for case in cases))
+    work = steps(on_progress, len(cases) * len(some) * len(tolerances))
     return (
         result
-        for case, inputs, setting in loaded(cases, [up_to])
-        for recipe in resolved
-        for result in _CaseLimits(case, inputs, setting, recipe, up_to).limits(
-            tolerances, budget or most(case, inputs, setting), work
-        )
+        for case, inputs, setting, part in loaded(cases, some, [up_to or 0])
+        for subject in part
+        for result in _CaseLimits(
+            case, inputs, setting, subject, usual_up_to(case, subject) if up_to is None else up_to
+        ).limits(tolerances, budget or most(case, inputs, setting, _is_code(subject)), work)
     )
 
 
-def most(case: Case, inputs: Inputs, setting: RopeSetting) -> int:
-    """Return how many offsets may be measured by default: the fewer, the more work each of them is."""
+def usual_up_to(case: Case, subject: Chosen) -> int:
+    """Return the largest offset where none is given: of code the last one within the maximum, or 128k."""
+    if not _is_code(subject):
+        return UP_TO
+    return max(0, (case.maximum or CODE_UP_TO) - (case.seq_len or 256))
+
+
+def _is_code(subject: Chosen) -> bool:
+    return isinstance(subject, SubjectFactory)
+
+
+def most(case: Case, inputs: Inputs, setting: RopeSetting, code: bool = False) -> int:
+    """Return how many offsets may be measured by default: the fewer, the more work each of them is.
+
+    code: each offset takes a number of calls, most of them to see where it puts the rotated pairs.
+    """
+    if code:
+        return CODE_MOST
     heads, seq_len, head_dim = inputs.q.shape
     each = setting.clipped or (setting.scaling.kind == "dynamic" and case.length == "shifted")
     work = (heads * seq_len**2 * head_dim + _OVERHEAD) * (_EACH if each else 1)
@@ -111,10 +135,8 @@ def most(case: Case, inputs: Inputs, setting: RopeSetting) -> int:
 class _CaseLimits:
     """One subject in one case: its records so far, and what is proved of it."""
 
-    def __init__(
-        self, case: Case, inputs: Inputs, setting: RopeSetting, recipe: Resolved, up_to: int
-    ) -> None:
-        self.case, self.inputs, self.seq_len, self.recipe = case, inputs, inputs.q.shape[1], recipe
+    def __init__(self, case: Case, inputs: Inputs, setting: RopeSetting, subject: Chosen, up_to: int) -> None:
+        self.case, self.inputs, self.seq_len, self.subject = case, inputs, inputs.q.shape[1], subject
         self.up_to, self.ranges = up_to, bound_proof.regimes(case, setting, self.seq_len, up_to)
         self.frozen = self.ranges != bound_proof.regimes(
             replace(case, length="shifted"), setting, self.seq_len, up_to
@@ -124,13 +146,15 @@ class _CaseLimits:
             case,
             inputs,
             setting,
-            [factories.of_recipe(recipe)],
+            [factory(subject)],
             None,
             run_metadata.threads(),
             lambda share: self.on_progress(),
         )
         self.records: dict[int, Record] = {}
-        self.proof = Proof(case, inputs, recipe, self.ranges, self.at, lambda: self.on_progress())
+        self.proof: Proof | None = None
+        if isinstance(subject, Resolved):
+            self.proof = Proof(case, inputs, subject, self.ranges, self.at, lambda: self.on_progress())
 
     def limits(self, tolerances: Sequence[Tolerance], most: int, work: Iterator[OnProgress]) -> list[Limit]:
         """Return the limits: each is searched with up to `most` offsets and judged by all measured ones."""
@@ -152,7 +176,7 @@ class _CaseLimits:
             return [accepted.holds(self.records[offset]) for offset in offsets]
 
         test([0])
-        proved = self.proof.up_to(accepted)
+        proved = self.proof.up_to(accepted) if self.proof else None
         within = -1 if self.frozen or not self.case.maximum else self.case.maximum - self.seq_len
         boundary_search.search(
             Question(
@@ -162,6 +186,7 @@ class _CaseLimits:
                 most,
                 self.landmarks(),
                 min(within, self.up_to),
+                self.breaking(),
             ),
             test,
             self.guess,
@@ -186,6 +211,8 @@ class _CaseLimits:
             self.records[0],
             at_measured,
             at_failure,
+            _is_code(self.subject),
+            tuple(self.subject.findings) if isinstance(self.subject, SubjectFactory) else (),
         )
 
     def at(self, offset: int) -> Record:
@@ -200,7 +227,9 @@ class _CaseLimits:
             self.records.update((record.offset, record) for record in self.run.records(missing))
 
     def guess(self, low: int, high: int, count: int) -> list[int]:
-        """Return offsets of a range that are likely to fail, of each regime some."""
+        """Return offsets of a range that are likely to fail, of each regime some; of code none is known."""
+        if not isinstance(self.subject, Resolved):
+            return []
         parts = [(max(low, regime.first), min(high, regime.last), regime.setting) for regime in self.ranges]
         parts = [part for part in parts if part[0] <= part[1]]
         axes = self.case.position_axes(self.ranges[0].setting)
@@ -208,7 +237,7 @@ class _CaseLimits:
             offset
             for first, last, setting in parts
             for offset in likely_failures.likeliest(
-                Emulated(self.recipe, setting, axes), self.seq_len, first, last, count // len(parts)
+                Emulated(self.subject, setting, axes), self.seq_len, first, last, count // len(parts)
             )
         ]
 
@@ -219,8 +248,17 @@ class _CaseLimits:
         frequencies; the first that the model is not made for.
         """
         positions = {regime.last + self.seq_len for regime in self.ranges[:-1]} | {self.case.maximum or 1}
-        for fmt in (self.recipe.position, *self.recipe.angle):
+        formats: tuple[Format, ...] = (self.subject.dtype,)
+        if isinstance(self.subject, Resolved):
+            formats = (self.subject.position, *self.subject.angle)
+        for fmt in formats:
             positions |= {fmt.first_inexact_integer}
             if fmt.largest < UP_TO**2:
                 positions |= {int(fmt.largest), int(fmt.largest * (1 + fmt.unit_roundoff / 2))}
         return sorted(positions)
+
+    def breaking(self) -> list[int]:
+        """Return the offsets that break positions in code, which are measured before any other."""
+        if isinstance(self.subject, Resolved):
+            return []
+        return straddling(self.up_to + self.seq_len, self.seq_len)

@@ -32,6 +32,7 @@ class Question:
     proved: it is known without a test that offsets up to this one hold; -1: of none. most: how many may be
     tested. landmarks: positions where something may change, such as the first that a format does not hold.
     within: offsets up to this one matter most, those of the positions that a model is made for; -1: none do.
+    required: offsets that are tested before any other choice is made.
     """
 
     seq_len: int
@@ -40,6 +41,7 @@ class Question:
     most: int
     landmarks: Sequence[int] = ()
     within: int = -1
+    required: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,9 @@ class _BoundarySearch:
             self.walk(range(q.proved + 1, q.up_to + 1))
         elif self.failing is None:
             inner = WITHIN if q.within > q.proved else 0
-            self.walk(thinned(grid(q), (q.most - inner) // 2))
+            required = [offset for offset in q.required if q.proved < offset <= q.up_to]
+            chosen = thinned(grid(q), max(0, (q.most - inner) // 2 - len(required)))
+            self.walk(sorted({*required, *chosen}))
             self.ask(self.innermost(inner))
             self.refine()
         top = self.top()

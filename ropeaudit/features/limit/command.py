@@ -15,8 +15,9 @@ from ropeaudit.console.parameters import INTEGER, NAMES
     "the a-priori bound proves it (bound_up_to), or each was measured. Where there are too many for that, "
     "powers of two, ends of formats, the end of the model's positions, neighbours of the boundary, the "
     "offsets whose angles are the worst, and spread ones are measured: no failure was seen in "
-    "`measured_offsets` of them up to measured_up_to, and one that was not measured may fail. Exit "
-    "code: 0 done, 2 bad usage or input."
+    "`measured_offsets` of them up to measured_up_to, and one that was not measured may fail. Of code "
+    "nothing is proved unless every offset was measured; offsets that break positions are measured first. "
+    "Exit code: 0 done, 1 a --fail-if was broken, 2 bad usage or input."
 )
 @options.axis(
     "--tolerance",
@@ -26,56 +27,84 @@ from ropeaudit.console.parameters import INTEGER, NAMES
     "drift_relative=0.01",
     metavar="COLUMN=X",
 )
-@click.option("--up-to", type=INTEGER, metavar="N", help="Largest offset that is looked at.  [default: 16m]")
+@click.option(
+    "--up-to",
+    type=INTEGER,
+    metavar="N",
+    help="Largest offset that is looked at.  [default: 16m; of --impl the last one within the model's "
+    "maximum, or within 128k positions]",
+)
 @click.option(
     "--budget",
     type=INTEGER,
     metavar="N",
-    help="Offsets that may be measured per row.  [default: by size, 208 for 8 heads of 256 positions]",
+    help="Offsets that may be measured per row.  [default: by size, 208 for 8 heads of 256 positions; 80 of "
+    "--impl]",
 )
 @options.dtype_option
-@options.recipe_option
+@options.axis(
+    "--recipe",
+    NAMES,
+    "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.",
+    shown="hf,uniform; none beside --impl",
+)
+@options.axis(
+    "--impl",
+    NAMES,
+    "Real code, called as it is, instead of recipes or beside them: a name (`ropeaudit list impls`), "
+    "mypkg.rope:apply_rope or path/to/file.py:apply_rope. A row with a misplaced pair meets no tolerance.",
+)
 @options.length_option
 @options.changes_option
 @options.qk_options
 @options.rope_options
 @options.report_options
+@click.option(
+    "--fail-if",
+    "gates",
+    multiple=True,
+    metavar="COND",
+    help="Exit with 1 if a row fulfils it: 'first_failure_seen<131072', 'margin<1'. nan does; but where no "
+    "failure was seen, no condition on first_failure_seen, first_failure, failure_position or "
+    "value_at_failure is fulfilled. Repeatable.",
+)
 def limit(
     tolerance: tuple[str, ...],
     up_to: int | None,
     budget: int | None,
     dtype: tuple[str, ...],
     recipe: tuple[str, ...],
+    impl: tuple[str, ...],
     length: str | None,
     changes: Mapping[str, str],
     vectors: options.QKOptions,
     rope: options.RopeOptions,
     output: options.ReportOptions,
+    gates: tuple[str, ...],
 ) -> int:
     """Find how far positions may be shifted within a tolerance.
 
     Reported are the offset up to which it is proved that none fails, the one up to which no failure was seen,
     and the smallest that was seen to fail. Models are judged by the positions that they are made for.
     """
-    from ropeaudit.audits.arguments import resolved
+    from ropeaudit.audits.chosen import chosen as requested
+    from ropeaudit.audits.chosen import stages
     from ropeaudit.console import delivery, settings
-    from ropeaudit.features.limit import analysis
+    from ropeaudit.features.limit import analysis, conditions
     from ropeaudit.features.limit.report import COLUMNS, limit_report
+    from ropeaudit.features.limit.tolerance import tolerance as parsed
+    from ropeaudit.recipes import DEFAULT
 
     columns = output.chosen_columns(COLUMNS)
     cases = settings.cases(rope, vectors, length=length)
+    chosen = requested(recipe, impl, dtype, changes, DEFAULT)
+    largest = [analysis.usual_up_to(case, one) for case in cases for one in chosen]
+    conditional = conditions.parse(gates, min(largest) if up_to is None else up_to)
+    accepted = [parsed(text) for text in tolerance]
     return delivery.delivered(
-        lambda on_progress: analysis.limit(
-            tolerance,
-            dtype,
-            recipe,
-            up_to=analysis.UP_TO if up_to is None else up_to,
-            budget=budget,
-            changes=changes,
-            cases=cases,
-            on_progress=on_progress,
-        ),
+        lambda on_progress: analysis.run(cases, chosen, accepted, up_to, budget, on_progress),
         lambda results, metadata: limit_report(results, columns, metadata),
         output,
-        stages=delivery.stages(resolved(recipe, dtype, changes)),
+        stages=stages(chosen),
+        broken=lambda results: conditions.broken(conditional, results),
     )

@@ -25,6 +25,8 @@ class Limit:
     frequencies, and those of the unshifted one were used at every offset. changing: each offset was measured
     with its own, and not all are the same.
     at_zero, at_measured, at_failure: what was measured at offset 0, at measured_up_to, at first_failure_seen.
+    called: whether it is code, of which nothing is proved: unless every offset was measured, and then for
+    these q and k, and these calls, alone. findings: how it is called, and what it does then.
     """
 
     case: Case
@@ -37,15 +39,27 @@ class Limit:
     at_zero: Record
     at_measured: Record | None
     at_failure: Record | None
+    called: bool = False
+    findings: tuple[str, ...] = ()
 
     @property
     def proved_up_to(self) -> int | None:
-        """Up to this offset none fails: each was measured, or the bound proves it; None if 0 fails."""
+        """Up to this offset none fails: each was measured, or the bound proves it; None if 0 fails.
+
+        Of code that was not measured at every offset None too.
+        """
+        if self.called and not self.boundary.exhaustive:
+            return None
         return self.boundary.proved if self.boundary.proved >= 0 else None
 
     @property
+    def fails_at_zero(self) -> bool:
+        """Whether offset 0 fails already."""
+        return self.first_failure_seen == 0
+
+    @property
     def proof(self) -> Proved:
-        """What proves it: the bound alone, or measurements of every offset that it leaves open."""
+        """What proves it: the bound alone, or measurements of all offsets that it leaves open; or nothing."""
         if self.proved_up_to is None:
             return "none"
         return "bound" if self.bound_up_to == self.proved_up_to else "exhaustive"
@@ -86,7 +100,7 @@ class Limit:
             return "unjudged"
         if failing is not None and failing <= within:
             return "fails"
-        if self.boundary.proved >= within:
+        if self._proved >= within:
             return "holds"
         return "unseen" if self.boundary.held_up_to >= within else "partly"
 
@@ -98,7 +112,11 @@ class Limit:
     @property
     def proved_margin(self) -> float | None:
         """How many times its maximum the positions are up to which it is proved."""
-        return self._times(self.boundary.proved)
+        return self._times(self._proved)
+
+    @property
+    def _proved(self) -> int:
+        return -1 if self.proved_up_to is None else self.proved_up_to
 
     def _times(self, offset: int) -> float | None:
         if self.within is None or offset < 0:

@@ -75,13 +75,14 @@ class LimitColumns:
     )
     up_to: int = of("largest offset that was looked at; the smallest is 0", unit="tokens")
     proved_up_to: int | None = of(
-        "no offset from 0 to it fails: proved by the bound, or each measured; nan if 0 fails",
+        "no offset from 0 to it fails: proved by the bound, or each measured; nan if 0 fails, and for code "
+        "unless every offset was measured",
         unit="tokens",
         shown=True,
     )
     proof: str = of(
         "of proved_up_to: bound: by the a-priori bound alone; exhaustive: every offset that the bound leaves "
-        "open was measured; none: offset 0 fails",
+        "open was measured; none: offset 0 fails, or code was not measured at every offset",
         shown=True,
         leaves=2,
     )

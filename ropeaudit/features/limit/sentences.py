@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ropeaudit.audits.records import Record
 from ropeaudit.features.limit.limit_result import Limit
 from ropeaudit.features.limit.tolerance import Tolerance
 from ropeaudit.reports import headlines, verdicts
+from ropeaudit.reports.numbers import printable
 
 
 def headline(limits: Sequence[Limit]) -> str:
@@ -33,7 +35,8 @@ def headline(limits: Sequence[Limit]) -> str:
         )
     none = "No failure was measured in any"
     if all(limit.boundary.exhaustive for limit in limits):
-        none = f"No offset up to {min(limit.up_to for limit in limits):,} fails in any"
+        fails = "failed" if any(limit.called for limit in limits) else "fails"
+        none = f"No offset up to {min(limit.up_to for limit in limits):,} {fails} in any"
     return f"{none} of {len(limits)} cases; the first of them: {sentence(limits[0])}"
 
 
@@ -64,7 +67,9 @@ def _of_models(with_maximum: Sequence[Limit], rest: str) -> str:
 def sentence(limit: Limit) -> str:
     """Return what is known of one limit."""
     who, tolerance = _who(limit), limit.tolerance
-    if limit.proved_up_to is None:
+    if limit.fails_at_zero:
+        if limit.at_zero.verdict == "refused":
+            return f"{who} cannot be called: {printable(limit.at_zero.refused)}."
         return f"{who} does not meet {tolerance} at offset 0 already: {_value(limit)}{_aside(limit)}."
     if limit.standing == "fails":
         failing = limit.first_failure_seen
@@ -75,25 +80,31 @@ def sentence(limit: Limit) -> str:
     if limit.standing == "holds":
         times = _times(limit.proved_margin)
         over = f", {times} times over" if times else ""
-        text = f"{who} holds {tolerance} through all {limit.case.maximum:,} positions{over}"
+        verb = "held" if limit.called else "holds"
+        text = f"{who} {verb} {tolerance} through all {limit.case.maximum:,} positions{over}"
         return f"{text}: {_proved(limit)}{_beyond(limit)}."
     if limit.boundary.exhaustive:
-        text = f"{who} meets {tolerance} at every offset up to {_place(limit, limit.proved_up_to)}"
+        meets, fails = ("met", "failed") if limit.called else ("meets", "fails")
+        text = f"{who} {meets} {tolerance} at every offset up to {_place(limit, limit.proved_up_to or 0)}"
         text += _aside(limit)
         if limit.first_failure_seen is None:
             return f"{text}."
-        return f"{text} and fails at offset {limit.first_failure_seen:,}: {_value(limit)}."
+        return f"{text} and {fails} at offset {limit.first_failure_seen:,}: {_value(limit)}."
     times = _times(limit.margin)
     over = f", {times} times its {limit.case.maximum:,} positions" if times and limit.within else ""
-    text = (
-        f"{who}: no failure of {tolerance} seen in {_measured(limit)}{over}{_aside(limit)}; {_proved(limit)}"
-    )
-    return f"{text}{_failure(limit)}."
+    text = f"{who}: no failure of {tolerance} seen in {_measured(limit)}{over}{_aside(limit)}"
+    proof = "" if limit.called else f"; {_proved(limit)}"
+    return f"{text}{proof}{_failure(limit)}."
 
 
 def notes(limits: Sequence[Limit]) -> list[str]:
     """Return what the reader must know: models that fall short, remedies, frequencies that change."""
-    texts, shown = [], []
+    texts, shown = [text for limit in limits for text in limit.findings], list[Record]()
+    for name in dict.fromkeys(limit.at_zero.subject for limit in limits if limit.called):
+        texts.append(
+            f"{name} is code: what it does was measured, in these calls and on these q and k, and no bound "
+            "proves anything of it; scores are formed in float64."
+        )
     for limit in limits:
         failing = limit.at_failure
         if limit.standing == "fails" and failing is not None:
@@ -146,6 +157,8 @@ def _measured(limit: Limit) -> str:
 def _proved(limit: Limit) -> str:
     """Return what stands behind proved_up_to."""
     offset = limit.boundary.proved
+    if limit.called:
+        return f"every offset up to {offset:,} was measured"
     if offset == 0:
         return "proved at offset 0 alone"
     how = {"bound": "by the bound", "exhaustive": "every offset measured"}[limit.proof]
@@ -157,8 +170,9 @@ def _proved(limit: Limit) -> str:
 def _before(limit: Limit) -> str:
     """Return what is known below a failure."""
     if limit.boundary.exhaustive:
-        return "every smaller offset meets it"
-    return f"no failure seen in {_measured(limit)}; {_proved(limit)}"
+        return "every smaller offset met it" if limit.called else "every smaller offset meets it"
+    proof = "" if limit.called else f"; {_proved(limit)}"
+    return f"no failure seen in {_measured(limit)}{proof}"
 
 
 def _beyond(limit: Limit) -> str:
@@ -180,6 +194,10 @@ def _value(limit: Limit) -> str:
     record, column = limit.at_failure, limit.tolerance.column
     if record is None:
         return ""
+    if record.verdict == "refused":
+        return f"it is refused: {printable(record.refused)}"
+    if record.verdict == "misplaced":
+        return f"verdict misplaced: it {verdicts.misplaced(record)}"
     value = float(getattr(record, column))
     if math.isnan(value):
         if record.nonfinite:

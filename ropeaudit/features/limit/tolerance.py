@@ -24,8 +24,11 @@ class Tolerance:
     value: float
 
     def holds(self, record: Record) -> bool:
-        """Return whether a record meets it; nan does not, and drift_bias counts without its sign."""
-        return self.accepts(float(getattr(record, self.column)))
+        """Return whether a record meets it; nan does not, and drift_bias counts without its sign.
+
+        A row with a misplaced pair meets none: drift does not see what is wrong for q and k alike.
+        """
+        return record.verdict != "misplaced" and self.accepts(float(getattr(record, self.column)))
 
     def accepts(self, value: float) -> bool:
         """Return whether a value of the column meets it."""

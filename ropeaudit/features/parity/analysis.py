@@ -8,28 +8,34 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Unpack
 
-from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.case_by_case import loaded, steps
 from ropeaudit.audits.cases import Case, fits
-from ropeaudit.engine.pair import Comparison, FreshRotation, PairStatistics
-from ropeaudit.errors import UsageError
+from ropeaudit.engine.pair import Comparison, PairStatistics
+from ropeaudit.features.parity import sides
+from ropeaudit.features.parity.sides import CallFailed, Compared, OneRotation, subjects
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.recipes import Recipe, Resolved
-from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.subjects import Subject
+from ropeaudit.subjects.factories import SubjectFactory
 
 OFFSETS = (0, 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """Two subjects in one case, dtype and offset. inputs_differ: they round q and k differently."""
+    """Two subjects in one case, dtype and offset. inputs_differ: they round q and k differently.
+
+    permuted: those that rotate another layout than that of q and k, whose dims are permuted for them, and
+    which. forms: the formats in which the scores of code and of a recipe beside it are formed; empty for two
+    of a kind. refused: why the two could not be compared; empty where they could. findings: how code was
+    called.
+    """
 
     case: Case
     setting: RopeSetting
@@ -40,26 +46,10 @@ class Parity:
     formats: tuple[Format, Format]
     inputs_differ: bool
     statistics: PairStatistics
-
-
-def subject(spec: str, common: Mapping[str, str]) -> Recipe:
-    """Return a recipe by name or file, with its own changes in brackets: hf[angle=fp64,table=fp32].
-
-    common: changes made to it before its own. Raises: UnknownName, BadInput, UsageError.
-    """
-    name, own = spec.strip(), dict[str, str]()
-    if name.endswith("]") and "[" in name:
-        name, _, inner = name[:-1].rpartition("[")
-        if not name or not inner.strip():
-            raise UsageError(f"subject {spec!r} is not NAME[STAGE=FORMAT]; try hf[angle=fp64]")
-        own = recipes.parse_changes([inner])
-    return recipes.load(name).changed({**common, **own})
-
-
-def names(pair: Sequence[Recipe], specs: Sequence[str]) -> tuple[str, str]:
-    """Return what to call two subjects: their names, or what was typed where two files share a name."""
-    first, second = (recipe.name for recipe in pair)
-    return (specs[0], specs[1]) if first == second and pair[0] != pair[1] else (first, second)
+    permuted: tuple[tuple[str, Layout], ...] = ()
+    forms: tuple[str, ...] = ()
+    refused: str = ""
+    findings: tuple[str, ...] = ()
 
 
 @arguments.checked
@@ -74,12 +64,14 @@ def parity(
     on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
 ) -> Iterator[Parity]:
-    """Compare the scores of two recipes, such as a trainer's and a server's, on the same q and k.
+    """Compare the scores of two subjects, such as a trainer's and a server's, on the same q and k.
 
     Yields one Parity per dtype and offset, in that order.
-    a, b: a recipe or a recipe file, changed in brackets as in "hf[angle=fp64]".
+    a, b: a recipe or a recipe file, changed in brackets as in "hf[angle=fp64]"; or code that is called: a
+    name of `ropeaudit list impls`, or your own as "file.py:name". Code gets q and k in the layout that it
+    has, and its scores are formed in float64.
     offsets, dtypes, changes, cases, on_progress, case: as in `ropeaudit.shift`.
-    Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated.
+    Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, MissingPackage.
 
     >>> [result] = parity("hf", "meta", 1000, "bf16", heads=1, seq_len=16)
     >>> result.names, result.offset
@@ -92,15 +84,9 @@ def parity(
     )
 
 
-def subjects(a: str, b: str, changes: Mapping[str, str]) -> tuple[tuple[Recipe, Recipe], tuple[str, str]]:
-    """Return two recipes as they were typed, and what to call them. Raises: see `subject`."""
-    pair = subject(a, changes), subject(b, changes)
-    return pair, names(pair, (a, b))
-
-
 def run(
     cases: Sequence[Case],
-    pair: tuple[Recipe, Recipe],
+    pair: tuple[Compared, Compared],
     called: tuple[str, str],
     dtypes: Sequence[Format],
     offsets: Sequence[int],
@@ -111,29 +97,81 @@ def run(
     offsets: tokens, added to every position.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated.
     """
-    resolved = [(recipe.resolve(fmt), other.resolve(fmt)) for fmt in dtypes for recipe, other in [pair]]
+    factories = [(sides.factory(pair[0], fmt), sides.factory(pair[1], fmt)) for fmt in dtypes]
     fits(max(case.check(offsets) for case in cases))
-    work = steps(on_progress, len(cases) * len(resolved) * len(offsets))
+    work = steps(on_progress, len(cases) * len(factories) * len(offsets))
+    laid_out = [sides.in_layout(case, pair, dtypes[0]) for case in cases]
+    as_requested = [case.layout is not None for case in cases]
     return (
-        _parity(case, inputs, setting, two, called, offset, next(work))
-        for case, inputs, setting in loaded(cases, offsets)
-        for two, offset in itertools.product(resolved, offsets)
+        _parity(_Setup(case, setting, inputs, pair, called, forced), two, offset, next(work))
+        for forced, (case, inputs, setting) in zip(as_requested, loaded(laid_out, offsets), strict=True)
+        for two, offset in itertools.product(factories, offsets)
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Setup:
+    """What all dtypes and offsets of a case share. forced: both get its layout, whatever theirs is."""
+
+    case: Case
+    setting: RopeSetting
+    inputs: Inputs
+    pair: tuple[Compared, Compared]
+    names: tuple[str, str]
+    forced: bool
+
+    def settings(self) -> list[RopeSetting]:
+        """Return the setting of each side, in its own layout."""
+        if self.forced:
+            return [self.setting] * 2
+        return [replace(self.setting, layout=sides.own_layout(one, self.setting)) for one in self.pair]
+
+
 def _parity(
-    case: Case,
-    inputs: Inputs,
-    setting: RopeSetting,
-    two: tuple[Resolved, Resolved],
-    called: tuple[str, str],
-    offset: int,
-    on_progress: OnProgress,
+    setup: _Setup, two: tuple[SubjectFactory, SubjectFactory], offset: int, on_progress: OnProgress
 ) -> Parity:
-    axes = case.position_axes(setting)
-    first, second = (Emulated(recipe, setting, axes) for recipe in two)
-    rotations = FreshRotation(first, inputs, offset), FreshRotation(second, inputs, offset)
-    compared = Comparison(inputs, setting, case.mask, rotations, offset if setting.clipped else 0)
-    formats, differ = (first.input, second.input), compared.formats[0] is not compared.formats[1]
-    differences = compared.run(on_progress)
-    return Parity(case, setting, inputs, called, first.dtype, offset, formats, differ, differences)
+    """Compare two subjects at one offset; what refuses to be called there is refused."""
+    inputs, setting, own = setup.inputs, setup.setting, setup.settings()
+    axes = setup.case.position_axes(setting)
+    first, second = (one.make(at, axes) for one, at in zip(two, own, strict=True))
+    rotations = tuple(OneRotation(subject, inputs, offset, setting) for subject in (first, second))
+    compared = Comparison(
+        inputs,
+        setting,
+        setup.case.mask,
+        (rotations[0], rotations[1]),
+        offset if setting.clipped else 0,
+        first.dtype,
+    )
+    statistics, refused = PairStatistics(), _refusal(setup.names, (first, second), inputs.seq_len, offset)
+    if not refused:
+        try:
+            statistics = compared.run(on_progress)
+        except CallFailed as error:
+            refused = f"a call fails: {error}"
+    permuted = [
+        (name, at.layout) for name, at in zip(setup.names, own, strict=True) if at.layout != setting.layout
+    ]
+    return Parity(
+        setup.case,
+        setting,
+        inputs,
+        setup.names,
+        first.dtype,
+        offset,
+        (first.input, second.input),
+        compared.formats[0] is not compared.formats[1],
+        statistics,
+        tuple(permuted),
+        sides.forms((first, second)),
+        refused,
+        tuple(dict.fromkeys(text for one in two for text in one.findings)),
+    )
+
+
+def _refusal(names: Sequence[str], subjects: Sequence[Subject], seq_len: int, offset: int) -> str:
+    """Return which of two subjects cannot be called at an offset, and why; empty where both can."""
+    reasons = (
+        (name, subject.refusal(seq_len, offset)) for name, subject in zip(names, subjects, strict=True)
+    )
+    return next((f"{name} refuses: {reason}" for name, reason in reasons if reason), "")

@@ -1,4 +1,4 @@
-"""ropeaudit parity: two recipes on the same q and k."""
+"""ropeaudit parity: two recipes or implementations on the same q and k."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from ropeaudit.console.parameters import INTEGERS
 
 @click.command(
     epilog="Subjects: a recipe (`ropeaudit list recipes`) or a .toml file, changed in brackets as in "
-    "'hf[angle=fp64]'. Exit code: 0 done, 2 bad usage or input."
+    "'hf[angle=fp64]'; or real code, called as it is: a name (`ropeaudit list impls`), "
+    "mypkg.rope:apply_rope or path/to/file.py:apply_rope. Code gets q and k in the layout that it has, "
+    "unless --layout is given. Exit code: 0 done, 2 bad usage or input."
 )
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
@@ -35,23 +37,21 @@ def parity(
     """Compare two subjects, such as a trainer A and a server B.
 
     Both see the same q and k. Reported is how far their scores are apart, how far each is from the exact
-    scores, and which of them is nearer.
+    scores, which of them is nearer, and how many elements of rotated q and k differ in their bits.
     """
     from ropeaudit.audits.arguments import formats
     from ropeaudit.console import delivery, settings
-    from ropeaudit.features.parity import analysis
+    from ropeaudit.features.parity import analysis, sides
     from ropeaudit.features.parity.report import COLUMNS, parity_report
 
     columns = output.chosen_columns(COLUMNS)
-    pair, names = analysis.subjects(a, b, changes)
-    cases = settings.cases(rope, vectors)
+    pair, names = sides.subjects(a, b, changes)
+    cases, dtypes = settings.cases(rope, vectors), formats(dtype)
     called = list(zip(names, pair, strict=True))
-    resolved = [(name, recipe.resolve(fmt)) for fmt in formats(dtype) for name, recipe in called]
+    made = [(name, sides.factory(one, fmt)) for fmt in dtypes for name, one in called]
     return delivery.delivered(
-        lambda on_progress: analysis.parity(
-            a, b, offset, dtype, changes=changes, cases=cases, on_progress=on_progress
-        ),
+        lambda on_progress: analysis.run(cases, pair, names, dtypes, offset, on_progress),
         lambda results, metadata: parity_report(results, columns, metadata),
         output,
-        stages={f"{name} {recipe.dtype}": recipe.stages() for name, recipe in resolved},
+        stages={f"{name} {one.dtype}": dict(one.stages) for name, one in made},
     )

@@ -13,11 +13,11 @@ from ropeaudit.reports import Report, settings, tabulated
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.runtime.columns import Declare
 
-SCHEMA = 1
+SCHEMA = 2  # 2: bits_differing, refused
 
 
 def _nearer(result: Parity) -> str | None:
-    winner = result.statistics.winner()
+    winner = None if result.refused else result.statistics.winner()
     return None if winner is None else "equal" if winner < 0 else result.names[winner]
 
 
@@ -40,7 +40,7 @@ class ParityColumns:
     dtype = of.like(
         records.COLUMNS["dtype"],
         lambda one: one.dtype.name,
-        "number format of the model, which both recipes apply to their stages",
+        "number format of q and k, which recipes apply to their stages",
         shown=True,
     )
     offset = of.like(records.COLUMNS["offset"], shown=True)
@@ -121,6 +121,13 @@ class ParityColumns:
         shown=True,
         leaves=6,
     )
+    bits_differing: float = of(
+        "share of the elements of rotated q and k, rounded to dtype, that are not the same bits in both",
+        lambda one: ratio(one.statistics.differing, one.statistics.elements),
+        style="percent",
+        shown=True,
+        leaves=9,
+    )
     worst_head = of.like(
         records.COLUMNS["worst_head"],
         lambda one: _place(one)[0],
@@ -142,11 +149,17 @@ class ParityColumns:
         shown=True,
         leaves=3,
     )
+    refused: str = of(
+        "why the two could not be compared; none where they could",
+        lambda one: one.refused or "none",
+        shown=lambda one: bool(one.refused),
+    )
 
 
 COLUMNS = of.columns(ParityColumns)
 LEGEND = (
     "parity: a's scores minus b's; drift: scores minus the exact ones; nearer: smaller drift rms.\n"
+    "bits differing: of the elements of rotated q and k, rounded to the dtype.\n"
     "Scores are scaled, before softmax. Parity is not accuracy: both goals are legitimate."
 )
 
@@ -166,23 +179,47 @@ def headline(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the finding in a sentence: where the two differ most, and who is nearer to the truth there."""
     if not rows:
         return "No case was compared."
-    worst = max(rows, key=_severity)
-    names, where = f"{worst['a']} and {worst['b']}", f"in {worst['dtype']} at offset {worst['offset']}"
+    compared = [row for row in rows if row["refused"] == "none"]
+    if not compared:
+        one = rows[0]
+        return f"{one['a']} and {one['b']} cannot be compared {_where(one)}: {one['refused']}."
+    missing = len(rows) - len(compared)
+    left = f" {missing} of {len(rows)} cases {'is' if missing == 1 else 'are'} refused." if missing else ""
+    return f"{_difference(max(compared, key=_severity), len(compared))}.{_bits(compared)}{left}"
+
+
+def _where(one: Mapping[str, Any]) -> str:
+    return f"in {one['dtype']} at offset {one['offset']}"
+
+
+def _difference(worst: Mapping[str, Any], count: int) -> str:
+    """Return how far the two are apart in the case where they are farthest."""
+    names, where = f"{worst['a']} and {worst['b']}", _where(worst)
     nonfinite = [(worst[side], worst[f"{side}_nonfinite"]) for side in "ab" if worst[f"{side}_nonfinite"]]
     if nonfinite:
-        message = ", ".join(f"{count} of {worst['scores']} scores of {name}" for name, count in nonfinite)
-        return f"{names} cannot be compared {where}: {message} are nan or infinite."
+        message = ", ".join(f"{many} of {worst['scores']} scores of {name}" for name, many in nonfinite)
+        return f"{names} cannot be compared {where}: {message} are nan or infinite"
     if worst["parity_max"] == 0:
-        count = f", and in all {len(rows)} cases" if len(rows) > 1 else ""
-        return f"{names} give the same scores {where}{count}: every one of {worst['scores']} is equal."
+        every = f", and in all {count} cases" if count > 1 else ""
+        return f"{names} give the same scores {where}{every}: every one of {worst['scores']} is equal"
     drifts = worst["a_drift_rms"], worst["b_drift_rms"]
     size = f"{names} differ by {short(worst['parity_rms'])} RMS {where}"
     if worst["nearer"] == "equal":
-        return f"{size}; both are equally near to the exact scores ({short(drifts[0])} RMS)."
+        return f"{size}; both are equally near to the exact scores ({short(drifts[0])} RMS)"
     return (
         f"{size}; {worst['nearer']} is nearer to the exact scores ({short(min(drifts))} against "
-        f"{short(max(drifts))})."
+        f"{short(max(drifts))})"
     )
+
+
+def _bits(compared: Sequence[Mapping[str, Any]]) -> str:
+    """Return in how many elements of rotated q and k the bits differ, in the case where most do."""
+    most = max(compared, key=lambda row: float(row["bits_differing"]))
+    if most["bits_differing"] == 0:
+        return " Rotated q and k have the same bits in all."
+    where = f" {_where(most)}" if len(compared) > 1 else ""
+    upto = "Up to " if len(compared) > 1 else ""
+    return f" {upto}{percent(most['bits_differing'])} of the rotated elements differ in their bits{where}."
 
 
 def _severity(one: Mapping[str, Any]) -> tuple[int, float]:
@@ -192,9 +229,24 @@ def _severity(one: Mapping[str, Any]) -> tuple[int, float]:
 
 def notes(results: Sequence[Parity]) -> list[str]:
     """Return what the reader must know: inputs that differ, scores that are lost, who wins where."""
-    message = []
+    message: list[str] = []
     for one in results:
         where = f"{one.dtype} at offset {one.offset}"
+        message += one.findings
+        if one.refused:
+            message.append(f"{where}: {one.refused}.")
+            continue
+        for name, layout in one.permuted:
+            message.append(
+                f"{name} pairs dims in the layout {layout}, q and k are {one.setting.layout}: their dims are "
+                "permuted for it and back, as conversions of weights do; --layout gives both the same ones."
+            )
+        if one.forms and one.forms[0] != one.forms[1]:
+            (a, b), forms = one.names, one.forms
+            message.append(
+                f"{one.dtype}: scores of {a} are formed in {forms[0]}, those of {b} in {forms[1]}: parity "
+                "holds that too, bits differing does not; --set accumulate=fp64,score=fp64 makes them alike."
+            )
         if one.inputs_differ:
             (first, second), (a, b) = one.formats, one.names
             message.append(

@@ -1,0 +1,176 @@
+"""The two sides of a parity: recipes, and code that is called, in the layout that each of them has.
+
+Letters: s positions, d head_dim.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit import recipes
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.audits.cases import Case
+from ropeaudit.engine import kernel
+from ropeaudit.engine.kernel import Side
+from ropeaudit.engine.pair import FreshRotation
+from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
+from ropeaudit.inputs.qk import Inputs
+from ropeaudit.recipes import Recipe
+from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.subjects import Subject, factories, third_party
+from ropeaudit.subjects.calling.implementation import Called, Implementation, one_line
+from ropeaudit.subjects.factories import SubjectFactory
+from ropeaudit.subjects.placement.exact_rotation import half_split
+
+Compared: TypeAlias = Recipe | Implementation
+Dims: TypeAlias = NDArray[np.int64]
+
+
+class CallFailed(Exception):
+    """Code that was called raised: what it raised, in a line."""
+
+
+def subject(spec: str, common: Mapping[str, str], alone: bool = False) -> Compared:
+    """Return a recipe by name or file, with its own changes in brackets: hf[angle=fp64,table=fp32]; or code.
+
+    Code is a name of `ropeaudit list impls`, or the user's own as FILE.py:NAME. common: changes made to a
+    recipe before its own. alone: whether there is no recipe for them to change.
+    Raises: UnknownName, BadInput, UsageError, MissingPackage.
+    """
+    name, own, bare = spec.strip(), dict[str, str](), spec.strip().partition("[")[0]
+    if is_code(bare):
+        if bare != name:
+            raise UsageError(f"{spec!r}: {bare} computes as it does, so no stage can be changed; try {bare}")
+        return factories.implementation(name, changes=common if factories.is_own(name) else {}, alone=alone)
+    if name.endswith("]") and "[" in name:
+        name, _, inner = name[:-1].rpartition("[")
+        if not name or not inner.strip():
+            raise UsageError(f"subject {spec!r} is not NAME[STAGE=FORMAT]; try hf[angle=fp64]")
+        own = recipes.parse_changes([inner])
+    named = {recipe.name for recipe in recipes.all_recipes()}
+    if not name.endswith(".toml") and name not in named:
+        hint = "(or a path that ends in .toml, or FILE.py:NAME)"
+        raise UnknownName("recipe or implementation", name, [*sorted(named), *third_party.ENTRIES], hint)
+    return recipes.load(name).changed({**common, **own})
+
+
+def is_code(name: str) -> bool:
+    """Return whether a name is that of code that is called."""
+    return factories.is_own(name) or name in third_party.ENTRIES
+
+
+def subjects(a: str, b: str, changes: Mapping[str, str]) -> tuple[tuple[Compared, Compared], tuple[str, str]]:
+    """Return two subjects as they were typed, and what to call them. Raises: see `subject`."""
+    both = all(is_code(spec.strip()) for spec in (a, b))
+    if changes and both and not any(factories.is_own(spec.strip()) for spec in (a, b)):
+        raise UsageError(f"--set {next(iter(changes))} changes recipes, and neither {a} nor {b} is one")
+    pair = subject(a, changes, both), subject(b, changes, both)
+    return pair, names(pair, (a, b))
+
+
+def names(pair: Sequence[Compared], specs: Sequence[str]) -> tuple[str, str]:
+    """Return what to call two subjects: their names, or what was typed where two files share a name."""
+    first, second = (one.name for one in pair)
+    return (specs[0], specs[1]) if first == second and pair[0] != pair[1] else (first, second)
+
+
+def factory(one: Compared, dtype: Format) -> SubjectFactory:
+    """Return the factory of a subject in a dtype. Raises: NotEmulated."""
+    return (
+        factories.of_recipe(one.resolve(dtype)) if isinstance(one, Recipe) else factories.called(one, dtype)
+    )
+
+
+def in_layout(case: Case, pair: Sequence[Compared], dtype: Format) -> Case:
+    """Return a case in the layout of the first of the two that is code, unless one was requested."""
+    if case.layout is not None or case.model is not None or case.config is not None:
+        return case
+    layouts = (factory(one, dtype).layout for one in pair if not isinstance(one, Recipe))
+    first = next(layouts, None)
+    return replace(case, layout=first(case.setting_alone())) if first else case
+
+
+def own_layout(one: Compared, setting: RopeSetting) -> Layout:
+    """Return the layout in which a subject rotates q and k that come in a layout: of code, its own."""
+    if isinstance(one, Recipe):
+        return setting.layout
+    if hasattr(one, "fit"):  # the user's: found out
+        layout: Layout = one.fit(setting).layout
+        return layout
+    return setting.layout if setting.layout in one.layouts else one.layouts[0]
+
+
+class OneRotation(FreshRotation):
+    """q and k as one side rotates them: given in its layout, and returned in that of the case."""
+
+    def __init__(self, subject: Subject, inputs: Inputs, offset: int, setting: RopeSetting) -> None:
+        """Prepare the order of dims. setting: of the case; that of the subject may have another layout."""
+        super().__init__(subject, inputs, offset)
+        own: RopeSetting = getattr(subject, "setting", setting)
+        self.into, self.back = orders(setting, own.layout, returns_halves(subject))
+
+    def _table(self, panel: slice) -> Any:
+        with _reported(self.subject):
+            return super()._table(panel)
+
+    def rotated(self, side: Side, head: int, panel: slice) -> FloatArray:
+        """Return q or k of a head, rotated and stored. Shapes: -> (panel, d)."""
+        x = (self.inputs.q if side == "q" else self.inputs.k)[head][panel]
+        x = round_to(x if self.into is None else x[:, self.into], self.subject.input)
+        with _reported(self.subject):
+            y = kernel.rotate(self.subject, side, x, self.tables[panel.start])
+        return y if self.back is None else np.ascontiguousarray(y[:, self.back])
+
+
+def orders(setting: RopeSetting, layout: Layout, halves: bool) -> tuple[Dims | None, Dims | None]:
+    """Return the orders of dims that take x (s, d) into a layout, and what comes back out of it.
+
+    setting: with the layout that x has and that is to come back. halves: it comes back half-split, though its
+    pairs are interleaved.
+    """
+    to_half = half_split(setting.rotary_dim, setting.head_dim)
+    to_interleaved = np.argsort(to_half)
+    into = None
+    if layout != setting.layout:
+        into = to_half if layout == "half" else to_interleaved
+    returned = "half" if halves else layout
+    back = None
+    if returned != setting.layout:
+        back = to_half if setting.layout == "half" else to_interleaved
+    return into, back
+
+
+def forms(subjects: Sequence[Subject]) -> tuple[str, ...]:
+    """Return the formats in which each forms its scores, of code and a recipe; nothing for two of a kind."""
+    if len({isinstance(one, Called) for one in subjects}) == 1:
+        return ()
+    formats = ((one.accumulate.name, one.score.name) for one in subjects)
+    return tuple(" and ".join(dict.fromkeys(names)) for names in formats)
+
+
+def returns_halves(subject: Subject) -> bool:
+    """Return whether a subject is code that takes interleaved pairs and returns them half-split."""
+    if not isinstance(subject, Called):
+        return False
+    fit = getattr(subject.implementation, "fit", None)
+    return fit is not None and bool(fit(subject.setting).permuted)
+
+
+@contextlib.contextmanager
+def _reported(subject: Subject) -> Iterator[None]:
+    """Turn whatever other people's code raises into `CallFailed`."""
+    try:
+        yield
+    except RopeAuditError:
+        raise
+    except Exception as error:  # a fault of a recipe would be ours
+        if not isinstance(subject, Called):
+            raise
+        raise CallFailed(one_line(error)) from None

@@ -1,0 +1,209 @@
+"""Limits of code that is called, and --fail-if of limits: what is measured, what is claimed, what fails."""
+
+import json
+
+import pytest
+
+from ropeaudit import limit, report
+from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.features.limit import analysis, boundary_search, conditions
+from ropeaudit.features.limit.boundary_search import Question
+from ropeaudit.main import main
+
+CODE = """
+import numpy as np
+
+def right(x, positions):
+    d = x.shape[-1]
+    t = np.asarray(positions, dtype=np.float64)[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
+    a, b = x[..., : d // 2].astype(np.float64), x[..., d // 2 :].astype(np.float64)
+    y = np.concatenate([a * np.cos(t) - b * np.sin(t), b * np.cos(t) + a * np.sin(t)], -1)
+    return y.astype(x.dtype)
+
+def short(x, positions):
+    return right(x, np.asarray(positions).astype(np.int16))
+
+def ends(x, positions):
+    if np.asarray(positions).max() >= 3000:
+        raise IndexError("the table ends")
+    return right(x, positions)
+
+def no_float16(x, positions):
+    if x.dtype == np.float16:
+        raise TypeError("float16 is not taken")
+    return right(x, positions)
+
+def interleaved(x, positions):
+    order = np.argsort(np.arange(x.shape[-1]).reshape(-1, 2).T.reshape(-1))
+    return right(x[..., np.argsort(order)], positions)[..., order]
+"""
+SMALL = {"heads": 1, "seq_len": 16, "head_dim": 16}
+FLAGS = ["--heads", "1", "--seq-len", "16", "--head-dim", "16"]
+
+
+@pytest.fixture
+def code(tmp_path):
+    path = tmp_path / "k.py"
+    path.write_text(CODE)
+    return lambda name: f"{path}:{name}"
+
+
+def one(code, name, dtype="fp32", **given):
+    [result] = limit("drift_relative=0.01", dtype, implementations=code(name), **(SMALL | given))
+    return result
+
+
+def test_right_code_is_measured_and_not_proved(code) -> None:
+    result = one(code, "right")
+    assert result.up_to == 2**17 - 16
+    assert result.first_failure_seen is None
+    assert (result.proof, result.proved_up_to, result.bound_up_to) == ("none", None, None)
+    assert result.measured_up_to == result.up_to
+    assert result.boundary.tested <= analysis.CODE_MOST
+    shown = report([result])
+    assert "no failure of drift_relative ≤ 0.01 seen in" in shown.headline
+    assert "proved" not in shown.headline
+    assert any("no bound proves anything of it" in note for note in shown.notes)
+    assert any("called as f(x, positions)" in note for note in shown.notes)
+
+
+def test_a_misplaced_row_meets_no_tolerance(code) -> None:
+    result = one(code, "short")
+    assert result.first_failure_seen == 2**15 - 15  # the first sequence that holds position 2^15
+    assert result.at_failure.verdict == "misplaced"
+    assert "verdict misplaced: it rotates pair" in report([result]).headline
+    [loose] = limit("drift_relative=9", "fp32", implementations=code("short"), **SMALL)
+    assert loose.first_failure_seen == 2**15 - 15
+
+
+def test_every_offset_measured_is_said_in_the_past_tense(code) -> None:
+    result = one(code, "right", up_to=40)
+    assert (result.proof, result.proved_up_to, result.boundary.exhaustive) == ("exhaustive", 40, True)
+    assert " met drift_relative ≤ 0.01 at every offset up to 40" in report([result]).headline
+
+
+def test_the_end_of_a_table_is_a_failure(code) -> None:
+    result = one(code, "ends")
+    assert result.first_failure_seen == 3000 - 15
+    assert "it is refused: IndexError: the table ends" in report([result]).headline
+
+
+def test_a_dtype_that_is_not_taken_is_said(code) -> None:
+    result = one(code, "no_float16", "fp16")
+    assert result.fails_at_zero
+    assert result.margin is None
+    assert report([result]).headline.endswith("cannot be called: TypeError: float16 is not taken.")
+
+
+def test_code_has_its_own_layout_and_stands_beside_recipes(code) -> None:
+    results = list(
+        limit("drift_rms=0.1", "fp32", "hf", implementations=code("interleaved"), up_to=30, **SMALL)
+    )
+    assert [result.at_zero.layout for result in results] == ["interleaved", "interleaved"]  # as shift does
+    assert [result.first_failure_seen for result in results] == [None, None]
+    assert [result.called for result in results] == [False, True]
+
+
+def test_a_model_sets_how_far_code_is_looked_at(code) -> None:
+    given = {"model": "llama-2-7b", "budget": 64, "rotary_dim": 16}
+    result = one(code, "right", **given)
+    assert result.up_to == 4096 - 16
+    assert result.standing == "unseen"
+    assert result.margin == 1
+    assert result.proved_margin is None
+    assert report([result]).headline.count("no failure") == 1
+
+
+def test_required_offsets_are_tested_however_few_there_are() -> None:
+    seen = []
+
+    def test(offsets):
+        seen.extend(offsets)
+        return [True] * len(offsets)
+
+    required = (0, 77, 12345, 65000)
+    boundary_search.search(Question(16, 70000, -1, 64, required=(*required, 80000)), test)
+    assert set(required) <= set(seen)
+    assert max(seen) == 70000
+    assert len(seen) <= 64
+
+
+@pytest.mark.parametrize(
+    ("condition", "failing"),
+    [
+        ("first_failure_seen<131072", []),
+        ("first_failure_seen<100", []),
+        ("failure_position>0", []),
+        ("value_at_failure>0", []),
+        ("first_failure!=7", []),
+        ("margin<1", ["margin = nan (margin<1)"]),
+        ("measured_up_to<30", []),
+        ("measured_up_to<=30", ["measured_up_to = 30 (measured_up_to<=30)"]),
+    ],
+)
+def test_conditions_where_nothing_fails(condition, failing) -> None:
+    results = list(limit("nonfinite=0", "fp32", "hf", up_to=30, **SMALL))
+    lines = conditions.broken(conditions.parse([condition], None), results)
+    assert len(lines) == len(failing)
+    assert all(part in line for part, line in zip(failing, lines, strict=True))
+
+
+def test_conditions_where_something_fails() -> None:
+    results = list(limit("distinct_positions=16", "fp16", "uniform", **SMALL))
+    for condition, count in (
+        ("first_failure_seen<131072", 1),
+        ("first_failure_seen<2034", 0),
+        ("failure_position<2050", 1),
+        ("value_at_failure>=0", 1),
+    ):
+        assert len(conditions.broken(conditions.parse([condition], None), results)) == count, condition
+
+
+def test_a_failure_that_is_not_known_to_be_the_first_breaks_a_condition_on_the_first() -> None:
+    results = list(limit("drift_relative=1e-3", "fp16", "uniform", budget=64, **(SMALL | {"seq_len": 128})))
+    assert results[0].first_failure_seen is not None
+    if results[0].first_failure is None:
+        assert conditions.broken(conditions.parse(["first_failure<1"], None), results)
+
+
+def test_the_exit_code(capsys) -> None:
+    command = [
+        "limit",
+        "--recipe",
+        "uniform",
+        "--dtype",
+        "fp16",
+        "--tolerance",
+        "distinct_positions=16",
+        *FLAGS,
+    ]
+    assert main([*command, "--fail-if", "first_failure_seen<2034"]) == 0
+    capsys.readouterr()
+    assert main([*command, "--fail-if", "first_failure_seen<131072", "-f", "json"]) == 1
+    seen = capsys.readouterr()
+    assert json.loads(seen.out)["records"][0]["first_failure_seen"] == 2034
+    assert "failed: first_failure_seen = 2034 (first_failure_seen<131072) for uniform float16;" in seen.err
+
+
+def test_what_is_not_looked_at_cannot_be_required(code, capsys) -> None:
+    with pytest.raises(UsageError, match="up_to 131071"):
+        conditions.parse(["first_failure_seen<131072"], 1000)
+    assert conditions.parse(["first_failure_seen<1001", "first_failure<=1000"], 1000)
+    for text in ("first_failure_seen<=1001", "first_failure<1002", "first_failure<inf"):
+        with pytest.raises(UsageError, match="try up_to"):
+            conditions.parse([text], 1000)
+    with pytest.raises(UnknownName):
+        conditions.parse(["drift_rms>1"], None)
+    with pytest.raises(UsageError, match="try --fail-if 'first_failure_seen<131072'"):
+        conditions.parse(["margin"], None)
+    command = ["limit", "--impl", code("right"), *FLAGS, "--fail-if", "first_failure_seen<131072"]
+    assert main(command) == 2
+    assert "--up-to 131071" in capsys.readouterr().err
+
+
+def test_named_implementations() -> None:
+    pytest.importorskip("transformers")
+    given = {"up_to": 2000, "budget": 64} | SMALL
+    [result] = limit("drift_relative=0.05", "bf16", implementations="transformers-llama", **given)
+    assert result.first_failure_seen is None
+    assert result.at_zero.subject == "transformers-llama"
