@@ -1,7 +1,7 @@
 """Whether each rotated pair stands where its position says: at every position, and in short calls.
 
 A long call sees each position once, in blocks, with one head; short calls see heads and batch elements at
-offsets that break positions, of an instance that was called before.
+offsets that break positions, of an instance that was called before, and one call sees many of them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from ropeaudit.subjects.placement.verification import BATCH_STEP, GivenVectors
 
 BLOCK = 4096  # positions of a call
 _SHORT = 64  # positions of a short call
+_MANY_HEADS, _MANY_ROWS, _FEW = 33, 5, 16  # of a short call: more than warps and tiles hold; its positions
+_FAR = 1000  # its offset: angles of several turns
 _PAIR = "of a pair's length"
 
 
@@ -59,10 +61,10 @@ def batch_rows(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, detail: str) -> Finding:
-    q, k = code.vectors(HEADS, _SHORT)
-    vectors = GivenVectors(q, k, np.arange(_SHORT, dtype=np.int64), code.seed)
     worst, rotator = Places(-1.0, "q", 0, 0, 0, 0), code.rotator()
-    for offset in offsets:
+
+    def take(vectors: GivenVectors, offset: int) -> bool:
+        nonlocal worst
         seen = verification.check(
             *(rotator, code.setting, code.dtype, vectors, offset),
             afresh=code.rotator,
@@ -70,9 +72,24 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
             batch_step=step,
         )
         worst = max(worst, seen, key=lambda one: one.excess)
-        if not seen.excess <= 1:
-            break
+        return seen.excess <= 1
+
+    q, k = code.vectors(HEADS, _SHORT)
+    few = GivenVectors(q, k, np.arange(_SHORT, dtype=np.int64), code.seed)
+    right = all(take(few, offset) for offset in offsets)
+    rows, heads = _many(code)
+    last = code.up_to - _FEW - step * (rows - 1)  # the last offset of such a call
+    if right and rows * heads > 1 and last >= 0:
+        offset, (q, k) = min(_FAR, last), code.vectors(heads, _FEW)
+        take(GivenVectors(q, k, np.arange(_FEW, dtype=np.int64), code.seed, rows), offset)
+        detail += f"; {heads} heads, {rows} batch elements, {_FEW} tokens at offset {offset}"
     return _finding(check, code, worst, detail)
+
+
+def _many(code: CodeUnderTest) -> tuple[int, int]:
+    """Return the number of batch elements and of heads of a call with many; one without such an axis."""
+    order = "hsd" if code.own is None else code.own.fit(code.setting).convention.order
+    return _MANY_ROWS if "b" in order else 1, _MANY_HEADS if "h" in order else 1
 
 
 def _finding(check: str, code: CodeUnderTest, seen: Places, detail: str) -> Finding:

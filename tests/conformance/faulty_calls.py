@@ -217,3 +217,27 @@ def warned_of(x, positions):
     a, b = x.float().chunk(2, -1)
     cos, sin = angles.cos(), angles.sin()
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+
+def third_row_late(x, positions):
+    """Right in the first two rows of a batch."""
+    return torch.cat([right(x[:2], positions), right(x[2:], positions - 1)])
+
+
+def heads_behind_8_late(x, positions):
+    """As a kernel whose grid ends with the eighth head."""
+    return torch.cat([right(x[:, :8], positions), right(x[:, 8:], positions - 1)], 1)
+
+
+def third_row_of_positions(x, positions):
+    """Takes the positions of two rows, those of the second for all that follow."""
+    if positions.ndim == 2:
+        positions = torch.cat([positions[:2], positions[1:2].expand(max(0, len(positions) - 2), -1)])
+        positions = positions[: len(x)]
+    return right(x, positions)
+
+
+def second_row_of_positions_late(x, positions):
+    if positions.ndim == 2 and len(positions) == 2:
+        positions = positions - torch.tensor([[0], [1]])
+    return right(x, positions)

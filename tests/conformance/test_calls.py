@@ -68,6 +68,30 @@ def test_a_fault_fails_its_check_and_says_which_way_of_calling(name, check, wher
 
 
 @pytest.mark.parametrize(
+    ("name", "check", "like"),
+    [
+        ("third_row_late", "short calls", "batch element 2 to 4 alone: positions one too low"),
+        ("heads_behind_8_late", "short calls", "head 8 to 32 of 33 alone: positions one too low"),
+        ("third_row_of_positions", "batch rows", "batch element 2 to 4 alone"),
+    ],
+)
+def test_rows_and_heads_behind_the_usual_few_are_called_too(name, check, like) -> None:
+    finding = found(name, check)[check]
+    assert finding.failed
+    assert like in finding.resembles
+    assert "33 heads, 5 batch elements, 16 tokens at offset 1000" in finding.detail
+
+
+def test_a_row_is_named_with_its_own_position() -> None:
+    finding = found("second_row_of_positions_late", "batch rows", up_to=100)["batch rows"]
+    assert finding.failed
+    position = int(finding.where.partition("position ")[2].partition(",")[0])
+    assert "batch element 1" in finding.where
+    assert position in range(7, 71)
+    assert found("second_row_of_positions_late", "batch rows", up_to=71)["batch rows"].failed
+
+
+@pytest.mark.parametrize(
     ("name", "others"),
     [
         ("decodes_one_late", ("pieces", "alone", "strides", "state")),

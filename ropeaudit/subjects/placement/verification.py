@@ -39,25 +39,26 @@ Bool = NDArray[np.bool_]
 class GivenVectors:
     """What code is given: q (h, s, d) and k (g, s, d) at positions (s,) before the shift, in its dtype.
 
-    A second batch element with random numbers of its own is added, so that pairs that are 0 or alike in q and
-    k, and what mixes up batch elements, are seen too.
+    Batch elements with random numbers of their own are added, `batch` in all, so that pairs that are 0 or
+    alike in q and k, and what mixes up batch elements, are seen too.
     """
 
     q: FloatArray
     k: FloatArray
     positions: Positions
     seed: int = 0
+    batch: int = 2
 
     def blocks(self, dtype: Format) -> Iterator[tuple[FloatArray, FloatArray, Positions]]:
-        """Yield q (2, h, n, d), k (2, g, n, d) and positions (n,), a part of the positions at a time."""
-        each = (len(self.q) + len(self.k)) * self.q.shape[2] * 2
+        """Yield q (b, h, n, d), k (b, g, n, d) and positions (n,), a part of the positions at a time."""
+        each = (len(self.q) + len(self.k)) * self.q.shape[2] * self.batch
         size = max(_FEWEST, _AT_ONCE // each)
         for start in range(0, self.positions.size, size):
             part = slice(start, start + size)
             sides = []
             for side, x in enumerate((self.q[:, part], self.k[:, part])):
-                other = _noise(self.seed, start, side, x.shape)
-                sides.append(round_to(np.stack([x, other]), dtype).astype(dtype.carrier))
+                others = _noise(self.seed, start, side, (self.batch - 1, *x.shape))
+                sides.append(round_to(np.concatenate([x[None], others]), dtype).astype(dtype.carrier))
             yield sides[0], sides[1], self.positions[part]
 
 
@@ -100,7 +101,8 @@ class _SideExcess:
         self.positions.append(at[off.any(axis=(0, 1, 3))])
         if float(over[worst]) > self.excess:
             self.excess = float(over[worst])
-            self.place = (int(worst[0]), int(worst[1]), int(at[worst[2]]), int(worst[3]))
+            batch, head, row, pair = map(int, worst)
+            self.place = batch, head, int(block.rows()[batch, row]), pair
             if self.excess > 1:
                 self.block = block
 
@@ -127,8 +129,8 @@ def check(
 
     afresh: makes an instance without a past. warm: the instance is called at the positions before the shift
     first, so that what it keeps of a call shows. rule: the recipe whose errors are allowed, by default
-    `allowance.careful`. batch_step: added to the positions of the second batch element, where code takes a
-    row for each.
+    `allowance.careful`. batch_step: added to the positions from one batch element to the next, where code
+    takes a row for each.
     """
     seen, rule = {"q": _SideExcess(), "k": _SideExcess()}, rule or allowance.careful(dtype)
     for q, k, before in vectors.blocks(dtype):
@@ -136,7 +138,7 @@ def check(
             with contextlib.suppress(Exception):  # of interest is only what the code stores of the call
                 rotator.rotate_both(q, k, before)
         at = before + offset
-        rows = np.stack([at, at + batch_step]) if batch_step else at
+        rows = at + batch_step * np.arange(len(q))[:, None] if batch_step else at
         block = CalledBlock(at, (q, k), rotator.rotate_both(q, k, rows), batch_step)
         for side_excess, x, y in zip(seen.values(), block.given, block.rotated, strict=True):
             side_excess.take(excess(x, y, block.rows(), setting, dtype, rule), at, block)
