@@ -19,10 +19,12 @@ _LENGTH, _FIRST = 64, 1  # position 0 shows nothing: it is not rotated
 
 
 def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether q and k are afterwards what they were, or are what is returned."""
+    """Yield whether all that is given is afterwards what it was; q and k may be what is returned."""
     answer = _answer(code)
     if answer is None:
         yield not_applicable("inputs", "an adapter calls it, with arrays of its own")
+    elif answer.changed_beside:
+        yield judged("inputs", False, f"it changes the {' and '.join(answer.changed_beside)} that it is given")
     elif not answer.changed:
         yield judged("inputs", True, "what it is given is afterwards as before")
     elif answer.in_place:

@@ -241,3 +241,21 @@ def second_row_of_positions_late(x, positions):
     if positions.ndim == 2 and len(positions) == 2:
         positions = positions - torch.tensor([[0], [1]])
     return right(x, positions)
+
+
+def changes_positions(x, positions):
+    positions += 1
+    return right(x, positions - 1)
+
+
+def changes_positions_numpy(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    result = right_numpy(x, positions)
+    positions[...] = 0
+    return result
+
+
+def changes_tables(x, cos, sin):
+    a, b = x.float().chunk(2, -1)
+    result = torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+    sin.neg_()
+    return result

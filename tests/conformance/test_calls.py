@@ -150,6 +150,9 @@ def test_views_that_are_refused_aloud_do_not_fail() -> None:
         ("in_place_returned", "bf16", "pass", "returns that or nothing"),
         ("changes_input", "bf16", "fail", "returns another array"),
         ("changes_keys", "bf16", "fail", "returns another array"),
+        ("changes_positions", "bf16", "fail", "it changes the positions that it is given"),
+        ("changes_positions_numpy", "bf16", "fail", "it changes the positions that it is given"),
+        ("changes_tables", "bf16", "fail", "it changes the sin that it is given"),
     ],
 )
 def test_inputs(name, dtype, status, detail) -> None:

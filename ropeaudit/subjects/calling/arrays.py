@@ -85,6 +85,14 @@ def values(array: Any) -> tuple[FloatArray, str]:
     return torch_arrays.to_numpy(array).copy(), str(array.dtype).removeprefix("torch.")
 
 
+def content(array: Any) -> bytes:
+    """Return all bits of a tensor or an array, in the order of its elements."""
+    if isinstance(array, np.ndarray):
+        return array.tobytes()
+    content: bytes = array.detach().contiguous().view(torch().uint8).numpy().tobytes()
+    return content
+
+
 def parts(returned: Any, both: bool) -> tuple[Any, Any]:
     """Return the rotated vector, and the rotated keys where both were given. Raises: WrongShape."""
     if not isinstance(returned, (tuple, list)):

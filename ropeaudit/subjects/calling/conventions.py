@@ -27,6 +27,7 @@ from ropeaudit.subjects.emulated import Emulated
 
 ORDERS = ("bhsd", "bshd", "sbhd", "hsd", "shd", "sd")
 TABLES = ("position", "frequency", "angle", "trig", "table")  # stages of tables that code may be given
+_BESIDE = ("positions", "cos", "sin", "freqs")  # roles of arrays that are not rotated
 Changes: TypeAlias = Mapping[str, str]
 NO_CHANGES: Changes = MappingProxyType({})
 
@@ -43,9 +44,10 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call returned: values (b, h, s, d), those of k where both are rotated. changed: its input.
+    """What a call returned: values (b, h, s, d), those of k where both are rotated. changed: q, k or x.
 
     keys_dtype: of k, that of the values where k is not returned. in_place: it returned nothing, or its input.
+    changed_beside: the roles of other arrays that it changed: positions, cos, sin, freqs.
     """
 
     values: FloatArray
@@ -54,13 +56,15 @@ class Answer:
     changed: bool
     keys_dtype: str
     in_place: bool
+    changed_beside: tuple[str, ...] = ()
 
     @staticmethod
     def joined(answers: list[Answer], values: FloatArray, keys: FloatArray | None) -> Answer:
         """Return what several calls came to as one answer, with these values and keys."""
         first, changed = answers[0], any(answer.changed for answer in answers)
         in_place = all(answer.in_place for answer in answers)
-        return Answer(values, keys, first.dtype, changed, first.keys_dtype, in_place)
+        beside = tuple(dict.fromkeys(role for answer in answers for role in answer.changed_beside))
+        return Answer(values, keys, first.dtype, changed, first.keys_dtype, in_place, beside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +147,13 @@ class Convention:
         named = {name: arguments[role] for name, role in self.signature.arguments if name is not None}
         vectors = [arguments[role] for role in ("q", "x", "k") if role in arguments]
         before = [arrays.values(vector)[0] for vector in vectors]
+        beside = {role: arrays.content(arguments[role]) for role in _BESIDE if role in arguments}
         returned = patiently(lambda: arrays.quietly(call.function, positional, named), "a call")
         changed = not all(
             np.array_equal(old, arrays.values(vector)[0], equal_nan=True)
             for old, vector in zip(before, vectors, strict=True)
         )
+        changed_beside = tuple(role for role in beside if arrays.content(arguments[role]) != beside[role])
         if returned is None:  # it rotated its input where it lay; at position 0 nothing shows
             returned = tuple(vectors) if "k" in arguments else vectors[0]
         first, second = arrays.parts(returned, "k" in arguments)
@@ -162,7 +168,7 @@ class Convention:
             raise arrays.WrongShape(f"returns the shape {keys.shape} for k {given_k.shape}")
         back = np.argsort(axes)
         keys = None if keys is None else keys.transpose(back)
-        return Answer(values.transpose(back), keys, dtype, changed, keys_dtype, in_place)
+        return Answer(values.transpose(back), keys, dtype, changed, keys_dtype, in_place, changed_beside)
 
     def _argument(self, role: str, x: FloatArray, at: Positions, call: _Call) -> Any:
         """Return what a role is filled with."""

@@ -134,6 +134,8 @@ class Own:
         """Note what is worth knowing of an answer."""
         if answer.changed:
             self._note("changes its input where it lies; it was given copies")
+        if answer.changed_beside:
+            self._note(f"changes the {' and '.join(answer.changed_beside)} where they lie; it was given copies")
         if answer.dtype != (expected := torch_arrays.spelled(dtype)):
             self._note(f"returns {answer.dtype} for {expected}")
 
