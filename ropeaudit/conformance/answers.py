@@ -24,7 +24,9 @@ def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:
     if answer is None:
         yield not_applicable("inputs", "an adapter calls it, with arrays of its own")
     elif answer.changed_beside:
-        yield judged("inputs", False, f"it changes the {' and '.join(answer.changed_beside)} that it is given")
+        yield judged(
+            "inputs", False, f"it changes the {' and '.join(answer.changed_beside)} that it is given"
+        )
     elif not answer.changed:
         yield judged("inputs", True, "what it is given is afterwards as before")
     elif answer.in_place:

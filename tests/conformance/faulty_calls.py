@@ -257,3 +257,27 @@ def changes_tables(x, cos, sin):
     result = torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
     sin.neg_()
     return result
+
+
+def in_place_aliased(x, positions):
+    """Overwrites the first half before the second is computed: float() is no copy of float32."""
+    angles = positions.float()[:, None] * inverse(x.shape[-1])
+    cos, sin = angles.cos(), angles.sin()
+    a, b = (half.float() for half in x.chunk(2, -1))
+    half = x.shape[-1] // 2
+    x[..., :half] = a * cos - b * sin
+    x[..., half:] = b * cos + a * sin
+    return x
+
+
+def half_only(x, positions):
+    """As a kernel that is compiled for 16 bits alone."""
+    if x.dtype not in (torch.bfloat16, torch.float16):
+        raise TypeError("expected bfloat16 or float16")
+    return right(x, positions)
+
+
+def float16_only_late(x, positions):
+    if x.dtype != torch.float16:
+        raise TypeError("expected float16")
+    return right(x, positions + 1)

@@ -381,3 +381,24 @@ def test_calls_in_a_row_share_a_state_that_is_put_back_at_the_end() -> None:
     assert timeout.together(changing, "calls") == torch.float64
     assert torch.get_default_dtype() == torch.float32
     assert timeout.patiently(changing, "calls in a call") == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "code", "said"),
+    [
+        ("half_only", "bf16", 0, "passes all"),
+        ("half_only", "fp16", 0, "passes all"),
+        ("half_only", "fp32", 1, "TypeError: expected bfloat16 or float16"),
+        ("in_place_aliased", "bf16", 0, "passes all"),
+        ("in_place_aliased", "fp32", 1, "Wrap it and audit the wrapper: def rotate"),
+        ("float16_only_late", "fp16", 1, "behaves like: positions one too high"),
+        ("float16_only_late", "bf16", 1, "TypeError: expected float16"),
+    ],
+)
+def test_code_that_takes_16_bits_alone_is_judged_there(name, dtype, code, said, capsys) -> None:
+    command = ["check", f"{KERNELS}:{name}", "--dtype", dtype, "--head-dim", "32", "--up-to", "500"]
+    assert main([*command, "--no-compile"]) == code
+    seen = capsys.readouterr()
+    assert said in seen.out
+    if dtype == "fp32":
+        assert "call in float32: in bfloat16 f(x, positions) with torch tensors bhsd fits" in seen.out

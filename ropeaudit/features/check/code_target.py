@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ropeaudit import recipes
-from ropeaudit.arithmetic.formats import Format, parse
+from ropeaudit.arithmetic.formats import FP32, Format, parse
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import code_checks
 from ropeaudit.conformance.code_under_test import CodeUnderTest
@@ -17,6 +17,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import implementation
 from ropeaudit.subjects.calling.implementation import Implementation
+from ropeaudit.subjects.calling.own_code import Own
 
 DTYPES, UP_TO = ("bf16",), 2**17
 _MOST = 2**21  # positions: of a table that is built from 0, see `third_party.adapter.LONGEST_TABLE`
@@ -59,6 +60,11 @@ def _findings(
 ) -> Iterator[Finding]:
     if reason := implementation.refusal(code, setting, dtype):
         yield not_applicable("places", reason)
+        return
+    if isinstance(code, Own) and dtype is FP32 and (fit := code.fit(setting)).unfit:
+        yield Finding(
+            "call", "fail", f"in {fit.dtype} {fit.convention} fits, in float32 no call: {fit.unfit}"
+        )
         return
     claimed = recipes.load(options.recipe).resolve(dtype) if options.recipe else None
     yield from code_checks.findings(

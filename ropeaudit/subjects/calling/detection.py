@@ -14,7 +14,8 @@ from typing import Any, get_args
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FP32
+from ropeaudit.arithmetic.formats import FP32, Format, parse
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects.calling import arrays, signatures
@@ -26,7 +27,12 @@ from ropeaudit.subjects.calling.signatures import Signature
 from ropeaudit.subjects.placement.exact_rotation import half_split, rotated
 
 _BATCH, _HEADS, _START, _LENGTH = 5, 3, 3, 7  # of the trial: positions 3 ... 9
-_SURE = 1e-3  # relative RMS error of a call that is right
+_SURE = 1e-3  # relative RMS error of a call that is right, beside the roundings of its dtype
+_DTYPES = (FP32, parse("bf16"), parse("fp16"))  # that are tried, one after the other, until code fits
+
+
+class NoFit(UsageError):
+    """Code fits no call in a dtype; another one may do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,7 @@ class Fit:
     one of them. odd: those that it rotates otherwise.
     misfit: why the call does not fit at all, which is no finding on the code; None where it does.
     rows: how to give it a row of positions for each batch element; None where it takes none.
+    dtype: in which it was found out. unfit: why it fits no call in float32; empty where it does.
     """
 
     convention: Convention
@@ -46,6 +53,8 @@ class Fit:
     odd: tuple[tuple[int, int], ...]
     misfit: Misfit | None = None
     rows: Convention | None = None
+    dtype: Format = FP32
+    unfit: str = ""
 
     @property
     def rank(self) -> tuple[bool, float]:
@@ -59,7 +68,25 @@ class Fit:
 
 
 def fit(make: Callable[[], Any], name: str, setting: RopeSetting, order: str | None) -> Fit:
-    """Return how to call what `make` makes. Raises: UsageError, UnknownName, where no call works."""
+    """Return how to call what `make` makes: in float32, or where it fits no call then, in 16 bits.
+
+    Raises: UsageError, UnknownName, where no call works.
+    """
+    unfit: list[NoFit] = []
+    for dtype in _DTYPES:
+        try:
+            found = _fit_in(dtype, make, name, setting, order)
+        except NoFit as error:
+            unfit.append(error)
+        else:
+            return replace(found, dtype=dtype, unfit=str(unfit[0]) if unfit else "")
+    raise unfit[0]
+
+
+def _fit_in(
+    dtype: Format, make: Callable[[], Any], name: str, setting: RopeSetting, order: str | None
+) -> Fit:
+    """Return how to call it in a dtype. Raises: NoFit, UsageError, UnknownName."""
     if order is not None and order.lower() not in ORDERS:
         raise UnknownName("--order", order, ORDERS, "(b batch, h heads, s positions, d head_dim)")
     function = make()
@@ -71,7 +98,7 @@ def fit(make: Callable[[], Any], name: str, setting: RopeSetting, order: str | N
     for engine in engines:
         for convention in _conventions(signatures.possible_signatures(function, name), orders, engine):
             try:
-                candidate = _try(convention, make(), setting)
+                candidate = _try(convention, make(), setting, dtype)
             except RopeAuditError:
                 raise
             except Exception as error:  # whatever other people's code raises is a finding
@@ -80,25 +107,30 @@ def fit(make: Callable[[], Any], name: str, setting: RopeSetting, order: str | N
                 continue
             if best is None or candidate.rank < best.rank:
                 best = candidate
-            if best.error < _SURE:
+            if best.error < _sure(dtype):
                 break
         if best is not None and best.misfit is None:
-            return replace(best, rows=_by_row(best, make, setting))
+            return replace(best, rows=_by_row(best, make, setting, dtype))
     if best is None:
         attempts = signatures.described(iter(failed))
-        raise UsageError(f"{name} could not be called in any way that is known. Tried {attempts}")
+        raise NoFit(f"{name} could not be called in any way that is known. Tried {attempts}")
     if best.misfit is not None and (part := best.misfit.rotated_dims):
         raise UsageError(
             f"{name}, called as {best.convention}, {best.misfit}, so it is not audited with --rotary-dim "
             f"{setting.rotary_dim}; if only the first {part} dims are to be rotated, try --rotary-dim {part}"
         )
-    raise UsageError(
+    raise NoFit(
         f"{name}, called as {best.convention}, {best.misfit}; what to give it is not known, so it is not "
         f"audited. {_suggested_wrapper(name, setting, best)}"
     )
 
 
-def _by_row(best: Fit, make: Callable[[], Any], setting: RopeSetting) -> Convention | None:
+def _sure(dtype: Format) -> float:
+    """Return the relative RMS error of a right call: its numbers are rounded once, and sums before that."""
+    return _SURE + dtype.unit_roundoff
+
+
+def _by_row(best: Fit, make: Callable[[], Any], setting: RopeSetting, dtype: Format) -> Convention | None:
     """Return how to give a row of positions for each batch element; None where code takes none.
 
     Code that takes positions (s,) may take (b, s) too: it does where equal rows give what (s,) gives.
@@ -107,7 +139,8 @@ def _by_row(best: Fit, make: Callable[[], Any], setting: RopeSetting) -> Convent
         return best.convention if best.convention.by_batch else None
     convention = replace(best.convention, rank=2)
     try:
-        takes_rows = convention.by_batch and _try(convention, make(), setting).error <= 2 * best.error + _SURE
+        most = 2 * best.error + _SURE
+        takes_rows = convention.by_batch and _try(convention, make(), setting, dtype).error <= most
     except Exception:  # whatever other people's code raises: it takes no such positions
         return None
     return convention if takes_rows else None
@@ -137,16 +170,17 @@ def _conventions(
                 yield from (Convention(signature, order, engine, rank, width) for width in widths)
 
 
-def _try(convention: Convention, function: Any, setting: RopeSetting) -> Fit:
+def _try(convention: Convention, function: Any, setting: RopeSetting, dtype: Format) -> Fit:
     """Call once, compare with both layouts, and return the nearest fit.
 
     Raises: whatever the code raises.
     """
     shape = (_BATCH, _HEADS, _LENGTH, setting.head_dim)
-    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    x = round_to(np.random.default_rng(0).standard_normal(shape).astype(np.float32), dtype)
+    x = x.astype(dtype.carrier)
     positions = np.arange(_START, _START + _LENGTH, dtype=np.int64)
     x64 = x.astype(np.float64)
-    values = convention(silent(function), x, positions, setting, FP32).values.astype(np.float64)
+    values = convention(silent(function), x, positions, setting, dtype).values.astype(np.float64)
     norm, fits = float(np.sqrt(np.mean(x**2))), []
     layouts: tuple[Layout, ...] = get_args(Layout)
     for layout in layouts:

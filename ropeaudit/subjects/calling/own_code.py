@@ -135,7 +135,9 @@ class Own:
         if answer.changed:
             self._note("changes its input where it lies; it was given copies")
         if answer.changed_beside:
-            self._note(f"changes the {' and '.join(answer.changed_beside)} where they lie; it was given copies")
+            self._note(
+                f"changes the {' and '.join(answer.changed_beside)} where they lie; it was given copies"
+            )
         if answer.dtype != (expected := torch_arrays.spelled(dtype)):
             self._note(f"returns {answer.dtype} for {expected}")
 
@@ -204,8 +206,9 @@ def is_module(thing: Any) -> bool:
 
 
 def _sureness(fit: Fit) -> str:
+    inside = f" in {fit.dtype}, for in float32 no call fits" if fit.unfit else ""
     if fit.sure:
-        return " (detected)"
+        return f" (detected{inside})"
     if not np.isfinite(fit.error):
-        return " (a guess: it returns nan or inf)"
-    return f" (the nearest; at positions 3 to 9 it is {100 * fit.error:.2g} % off that rotation)"
+        return f" (a guess{inside}: it returns nan or inf)"
+    return f" (the nearest{inside}; at positions 3 to 9 it is {100 * fit.error:.2g} % off that rotation)"
