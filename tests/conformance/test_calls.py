@@ -402,3 +402,13 @@ def test_code_that_takes_16_bits_alone_is_judged_there(name, dtype, code, said, 
     assert said in seen.out
     if dtype == "fp32":
         assert "call in float32: in bfloat16 f(x, positions) with torch tensors bhsd fits" in seen.out
+
+
+def test_modules_are_called_in_eval_mode_and_that_is_said() -> None:
+    assert found("EvalLate", "short calls")["short calls"].resembles == "positions one too low"
+    for name in ("TrainingLate", "training_late"):
+        code = code_of(name)
+        [one] = code_checks.CHECKS["short calls"](code)
+        assert one.status == "pass"
+        assert any("called in eval mode; training mode is not" in text for text in code.own.findings)
+    assert code.own.thing.training

@@ -95,7 +95,10 @@ class Own:
         return ""
 
     def instance(self, setting: RopeSetting) -> Any:
-        """Return a new instance, or the function itself, which has but one. Raises: UsageError."""
+        """Return a new instance, or the function itself, which has but one; modules in eval mode.
+
+        Raises: UsageError.
+        """
         thing = self.thing
         if inspect.isclass(thing) or (not is_module(thing) and signatures.is_factory(thing)):
             parameters = signatures.building(thing)
@@ -114,8 +117,15 @@ class Own:
                 raise UsageError(f"{self.name} cannot be built with {given}: {one_line(error)}") from None
             if not callable(thing):
                 raise UsageError(f"{self.name} makes a {type(thing).__name__}, which cannot be called")
-            return thing
-        return copy.deepcopy(thing) if is_module(thing) else thing
+            return self._for_inference(thing)
+        return self._for_inference(copy.deepcopy(thing)) if is_module(thing) else thing
+
+    def _for_inference(self, thing: Any) -> Any:
+        """Return what was made, a module in eval mode, in which models run that are served."""
+        if is_module(thing) and thing.training:
+            patiently(thing.eval, self.name)
+            self._note("a module is called in eval mode; training mode is not")
+        return thing
 
     def fresh(self, setting: RopeSetting, dtype: Format) -> Rotate:
         """Return the rotation of a new instance, as of q; of a function, of itself."""
