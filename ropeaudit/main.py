@@ -24,6 +24,7 @@ from ropeaudit.runtime import streams
 # one line a command: the folder in features/ whose command.py holds it
 COMMANDS = (
     "shift",
+    "check",
     "frequencies",
     "decay",
     "parity",

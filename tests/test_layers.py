@@ -14,7 +14,7 @@ HOUSE = [
     ["subjects"],
     ["engine", "bounds", "recognition"],
     ["audits"],
-    ["reports"],
+    ["reports", "conformance"],
     ["console"],
     ["features"],
     ["main", "rendering", "testing", "", "__main__"],

@@ -1,0 +1,67 @@
+"""Code that is checked: what is called, on which setting, in which dtype, up to which position.
+
+Letters: h heads, s positions, d head_dim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.inputs import qk
+from ropeaudit.recipes import Resolved
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.calling.implementation import Called, Implementation, Rotator
+from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.placement import allowance
+
+HEADS = 4
+
+
+@dataclass(slots=True)
+class CodeUnderTest:
+    """One implementation in a dtype.
+
+    up_to: number of positions, the last checked is up_to - 1. claimed: the recipe that it is held to; None
+    for what right code explains (`placement.allowance.careful`).
+    """
+
+    implementation: Implementation
+    setting: RopeSetting
+    dtype: Format
+    up_to: int
+    claimed: Resolved | None = None
+    seed: int = 0
+    called: Called = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.called = Called(self.implementation, self.setting, self.dtype)
+
+    @property
+    def own(self) -> Own | None:
+        """The user's own code; None for an implementation that an adapter calls."""
+        return self.implementation if isinstance(self.implementation, Own) else None
+
+    @property
+    def rule(self) -> Resolved:
+        """The recipe whose roundings are allowed."""
+        return self.claimed or allowance.careful(self.dtype)
+
+    def rotator(self) -> Rotator:
+        """Return a new instance, which was not called before."""
+        return self.called.rotator()
+
+    def vectors(self, heads: int, length: int) -> tuple[FloatArray, FloatArray]:
+        """Return random q and k that every format of 16 bits and more holds. Shapes: -> (h, s, d) twice."""
+        generator = np.random.default_rng([self.seed, heads, length])
+        shape = (heads, length, self.setting.head_dim)
+        q, k = (qk.on_16_bit_grid(generator.standard_normal(shape)) for _ in "qk")
+        return q, k
+
+    def allowed_at(self, position: int, pair: int) -> float:
+        """Return the error that a rotated pair may have, over its length."""
+        if pair >= self.setting.pairs:  # a dim that is not rotated
+            return allowance.rounding_error(self.rule, self.setting)
+        return float(allowance.allowed(self.rule, self.setting, np.array([position]))[0, pair])

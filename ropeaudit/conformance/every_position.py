@@ -1,0 +1,90 @@
+"""Whether each rotated pair stands where its position says: at every position, and in short calls.
+
+A long call sees each position once, in blocks, with one head; short calls see heads and batch elements at
+offsets that break positions, of an instance that was called before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ropeaudit.audits.straddling import straddling
+from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
+from ropeaudit.conformance.finding import Finding, judged, not_applicable
+from ropeaudit.subjects.placement import verification
+from ropeaudit.subjects.placement.places import Places
+from ropeaudit.subjects.placement.verification import BATCH_STEP, GivenVectors
+
+BLOCK = 4096  # positions of a call
+_SHORT = 64  # positions of a short call
+_PAIR = "of a pair's length"
+
+
+def places(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether every position up to the last is rotated by itself: one instance, block after block."""
+    q, k = code.vectors(1, BLOCK)
+    worst, rotator = None, code.rotator()
+    for start in range(0, code.up_to, BLOCK):
+        count = min(BLOCK, code.up_to - start)
+        vectors = GivenVectors(q[:, :count], k[:, :count], np.arange(count, dtype=np.int64), code.seed)
+        seen = verification.check(
+            *(rotator, code.setting, code.dtype, vectors, start), afresh=code.rotator, rule=code.rule
+        )
+        worst = seen if worst is None or seen.excess > worst.excess else worst
+        if not seen.excess <= 1:
+            detail = f"calls of {BLOCK} positions; the first that is wrong ends at {start + count - 1}"
+            yield _finding("places", code, seen, detail)
+            return
+    if worst is not None:
+        yield _finding("places", code, worst, f"all {code.up_to} positions, in calls of {BLOCK}, q and k")
+
+
+def short_calls(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether heads, batch elements and short calls are rotated alike where positions break."""
+    offsets = straddling(code.up_to, _SHORT)
+    where = f"{HEADS} heads, 2 batch elements, {_SHORT} tokens at {len(offsets)} offsets up to {offsets[-1]}"
+    yield _at_offsets("short calls", code, offsets, 0, where)
+
+
+def batch_rows(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether batch elements at positions of their own are rotated by them."""
+    if not code.called.by_batch():
+        yield not_applicable("batch rows", "it takes no row of positions for each batch element")
+        return
+    offsets = straddling(code.up_to, _SHORT)
+    where = f"2 batch elements, {BATCH_STEP} positions apart, at {len(offsets)} offsets up to {offsets[-1]}"
+    yield _at_offsets("batch rows", code, offsets, BATCH_STEP, where)
+
+
+def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, detail: str) -> Finding:
+    q, k = code.vectors(HEADS, _SHORT)
+    vectors = GivenVectors(q, k, np.arange(_SHORT, dtype=np.int64), code.seed)
+    worst, rotator = Places(-1.0, "q", 0, 0, 0, 0), code.rotator()
+    for offset in offsets:
+        seen = verification.check(
+            *(rotator, code.setting, code.dtype, vectors, offset),
+            afresh=code.rotator,
+            rule=code.rule,
+            batch_step=step,
+        )
+        worst = max(worst, seen, key=lambda one: one.excess)
+        if not seen.excess <= 1:
+            break
+    return _finding(check, code, worst, detail)
+
+
+def _finding(check: str, code: CodeUnderTest, seen: Places, detail: str) -> Finding:
+    allowed = code.allowed_at(seen.position, seen.pair)
+    return judged(
+        check,
+        seen.excess <= 1,
+        detail,
+        measured=seen.excess * allowed,
+        allowed=allowed,
+        unit=_PAIR,
+        where=f"{seen.side}, batch element {seen.batch}, head {seen.head}, position {seen.position}, "
+        f"pair {seen.pair}",
+        resembles=seen.resembles,
+    )

@@ -1,0 +1,44 @@
+"""What a check came to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal["pass", "fail", "not applicable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check of one target.
+
+    check: its name. detail: what was done and seen, a sentence. measured, allowed: in `unit`, nan where there
+    is no number. where: the place of `measured`. resembles: what it behaves like, empty where that is not
+    known or needs no word. differing: share of elements whose bits differ, nan where bits were not compared.
+    """
+
+    check: str
+    status: Status
+    detail: str
+    measured: float = math.nan
+    allowed: float = math.nan
+    unit: str = ""
+    where: str = ""
+    resembles: str = ""
+    differing: float = math.nan
+
+    @property
+    def failed(self) -> bool:
+        """Whether it failed."""
+        return self.status == "fail"
+
+
+def judged(check: str, passed: bool, detail: str, **rest: float | str) -> Finding:
+    """Return a finding that passed or failed. rest: the other fields of `Finding`."""
+    return Finding(check, "pass" if passed else "fail", detail, **rest)  # type: ignore[arg-type]
+
+
+def not_applicable(check: str, reason: str) -> Finding:
+    """Return a finding of a check that could not be made, with the reason."""
+    return Finding(check, "not applicable", reason)

@@ -1,0 +1,49 @@
+"""What a target is: code, a model, a config.json, a checkpoint folder, a case of vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from ropeaudit.errors import BadInput, UnknownName
+from ropeaudit.rope import presets
+from ropeaudit.subjects import factories, third_party
+
+Kind = Literal["code", "model", "config", "checkpoint", "case"]
+
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
+
+
+def kind(target: str) -> Kind:
+    """Return what a target is. Raises: UnknownName, BadInput."""
+    path = Path(target)
+    if target in third_party.ENTRIES:
+        return "code"
+    if path.is_dir():
+        return _folder(path)
+    if path.suffix == ".json" and path.is_file():
+        return "config"
+    if factories.is_own(target):
+        return "code"
+    models = [model.name for model in presets.all_presets()]
+    if target in models:
+        return "model"
+    raise UnknownName(
+        "target",
+        target,
+        [*third_party.ENTRIES, *models],
+        "(or FILE.py:NAME, mypkg.rope:name, a config.json, a checkpoint folder)",
+    )
+
+
+def _folder(path: Path) -> Kind:
+    if (path / "manifest.json").is_file():
+        return "case"
+    if any(next(path.glob(pattern), None) for pattern in _WEIGHTS):
+        return "checkpoint"
+    if (path / "config.json").is_file():
+        return "config"
+    raise BadInput(
+        f"{path} holds neither a config.json nor weights nor a manifest.json of `ropeaudit vectors`; "
+        "give a model's folder"
+    )
