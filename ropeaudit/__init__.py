@@ -10,149 +10,99 @@ from typing import TYPE_CHECKING, Any
 from ropeaudit._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from ropeaudit.arithmetic.formats import Format, parse
-    from ropeaudit.arithmetic.rounding import round_to
-    from ropeaudit.audits.audit import Audit, to_frame
-    from ropeaudit.audits.cases import Case
-    from ropeaudit.audits.comparison import Difference
-    from ropeaudit.audits.records import Record
-    from ropeaudit.audits.summary import Group
-    from ropeaudit.errors import (
-        BadInput,
-        BadOutput,
-        BadShape,
-        MissingPackage,
-        NotEmulated,
-        OutOfMemory,
-        RopeAuditError,
-        UnknownName,
-        UsageError,
-    )
-    from ropeaudit.features.decay.audit import DecayCurves, decay
-    from ropeaudit.features.diff.analysis import diff
-    from ropeaudit.features.explain.analysis import Explanation, explain
-    from ropeaudit.features.frequencies.analysis import FrequencyTable, frequencies
-    from ropeaudit.features.frequencies.comparison import TableCheck, check_table
-    from ropeaudit.features.history.analysis import History, history
-    from ropeaudit.features.limit.analysis import limit
-    from ropeaudit.features.limit.limit_result import Limit
-    from ropeaudit.features.merge.analysis import merge
-    from ropeaudit.features.model.analysis import ModelAudit, Shifted, model
-    from ropeaudit.features.module.analysis import Buffer, ModuleAudit, module
-    from ropeaudit.features.parity.analysis import Parity, parity
-    from ropeaudit.features.rerotate.analysis import Rerotated, rerotate
-    from ropeaudit.features.shift.analysis import shift
-    from ropeaudit.features.summary.analysis import summary
-    from ropeaudit.features.trace.analysis import Traced, trace
-    from ropeaudit.rendering import report
-    from ropeaudit.reports import Report, render
-    from ropeaudit.rope.setting import RopeSetting
+    from ropeaudit.arithmetic.formats import Format as Format
+    from ropeaudit.arithmetic.formats import parse as parse
+    from ropeaudit.arithmetic.rounding import round_to as round_to
+    from ropeaudit.audits.audit import Audit as Audit
+    from ropeaudit.audits.audit import to_frame as to_frame
+    from ropeaudit.audits.cases import Case as Case
+    from ropeaudit.audits.comparison import Difference as Difference
+    from ropeaudit.audits.records import Record as Record
+    from ropeaudit.audits.summary import Group as Group
+    from ropeaudit.errors import BadInput as BadInput
+    from ropeaudit.errors import BadOutput as BadOutput
+    from ropeaudit.errors import BadShape as BadShape
+    from ropeaudit.errors import MissingPackage as MissingPackage
+    from ropeaudit.errors import NotEmulated as NotEmulated
+    from ropeaudit.errors import OutOfMemory as OutOfMemory
+    from ropeaudit.errors import RopeAuditError as RopeAuditError
+    from ropeaudit.errors import UnknownName as UnknownName
+    from ropeaudit.errors import UsageError as UsageError
+    from ropeaudit.features.decay.audit import DecayCurves as DecayCurves
+    from ropeaudit.features.decay.audit import decay as decay
+    from ropeaudit.features.diff.analysis import diff as diff
+    from ropeaudit.features.explain.analysis import Explanation as Explanation
+    from ropeaudit.features.explain.analysis import explain as explain
+    from ropeaudit.features.frequencies.analysis import FrequencyTable as FrequencyTable
+    from ropeaudit.features.frequencies.analysis import frequencies as frequencies
+    from ropeaudit.features.frequencies.comparison import TableCheck as TableCheck
+    from ropeaudit.features.frequencies.comparison import check_table as check_table
+    from ropeaudit.features.history.analysis import History as History
+    from ropeaudit.features.history.analysis import history as history
+    from ropeaudit.features.limit.analysis import limit as limit
+    from ropeaudit.features.limit.limit_result import Limit as Limit
+    from ropeaudit.features.merge.analysis import merge as merge
+    from ropeaudit.features.model.analysis import ModelAudit as ModelAudit
+    from ropeaudit.features.model.analysis import Shifted as Shifted
+    from ropeaudit.features.model.analysis import model as model
+    from ropeaudit.features.module.analysis import Buffer as Buffer
+    from ropeaudit.features.module.analysis import ModuleAudit as ModuleAudit
+    from ropeaudit.features.module.analysis import module as module
+    from ropeaudit.features.parity.analysis import Parity as Parity
+    from ropeaudit.features.parity.analysis import parity as parity
+    from ropeaudit.features.rerotate.analysis import Rerotated as Rerotated
+    from ropeaudit.features.rerotate.analysis import rerotate as rerotate
+    from ropeaudit.features.shift.analysis import shift as shift
+    from ropeaudit.features.summary.analysis import summary as summary
+    from ropeaudit.features.trace.analysis import Traced as Traced
+    from ropeaudit.features.trace.analysis import trace as trace
+    from ropeaudit.rendering import report as report
+    from ropeaudit.reports import Report as Report
+    from ropeaudit.reports import render as render
+    from ropeaudit.rope.setting import RopeSetting as RopeSetting
 
-# public name -> the module that holds it; a test compares it with the imports above, which type checkers read
-_HOMES = {
-    "Audit": "audits.audit",
-    "BadInput": "errors",
-    "BadOutput": "errors",
-    "BadShape": "errors",
-    "Buffer": "features.module.analysis",
-    "Case": "audits.cases",
-    "DecayCurves": "features.decay.audit",
-    "Difference": "audits.comparison",
-    "Explanation": "features.explain.analysis",
-    "Format": "arithmetic.formats",
-    "FrequencyTable": "features.frequencies.analysis",
-    "Group": "audits.summary",
-    "History": "features.history.analysis",
-    "Limit": "features.limit.limit_result",
-    "MissingPackage": "errors",
-    "ModelAudit": "features.model.analysis",
-    "ModuleAudit": "features.module.analysis",
-    "NotEmulated": "errors",
-    "OutOfMemory": "errors",
-    "Parity": "features.parity.analysis",
-    "Record": "audits.records",
-    "Report": "reports",
-    "Rerotated": "features.rerotate.analysis",
-    "RopeAuditError": "errors",
-    "RopeSetting": "rope.setting",
-    "Shifted": "features.model.analysis",
-    "TableCheck": "features.frequencies.comparison",
-    "Traced": "features.trace.analysis",
-    "UnknownName": "errors",
-    "UsageError": "errors",
-    "check_table": "features.frequencies.comparison",
-    "decay": "features.decay.audit",
-    "diff": "features.diff.analysis",
-    "explain": "features.explain.analysis",
-    "frequencies": "features.frequencies.analysis",
-    "history": "features.history.analysis",
-    "limit": "features.limit.analysis",
-    "merge": "features.merge.analysis",
-    "model": "features.model.analysis",
-    "module": "features.module.analysis",
-    "parity": "features.parity.analysis",
-    "parse": "arithmetic.formats",
-    "render": "reports",
-    "report": "rendering",
-    "rerotate": "features.rerotate.analysis",
-    "round_to": "arithmetic.rounding",
-    "shift": "features.shift.analysis",
-    "summary": "features.summary.analysis",
-    "to_frame": "audits.audit",
-    "trace": "features.trace.analysis",
+# module -> its public names; a test compares them with the imports above, which type checkers read
+_NAMES = {
+    "arithmetic.formats": ("Format", "parse"),
+    "arithmetic.rounding": ("round_to",),
+    "audits.audit": ("Audit", "to_frame"),
+    "audits.cases": ("Case",),
+    "audits.comparison": ("Difference",),
+    "audits.records": ("Record",),
+    "audits.summary": ("Group",),
+    "errors": (
+        "BadInput",
+        "BadOutput",
+        "BadShape",
+        "MissingPackage",
+        "NotEmulated",
+        "OutOfMemory",
+        "RopeAuditError",
+        "UnknownName",
+        "UsageError",
+    ),
+    "features.decay.audit": ("DecayCurves", "decay"),
+    "features.diff.analysis": ("diff",),
+    "features.explain.analysis": ("Explanation", "explain"),
+    "features.frequencies.analysis": ("FrequencyTable", "frequencies"),
+    "features.frequencies.comparison": ("TableCheck", "check_table"),
+    "features.history.analysis": ("History", "history"),
+    "features.limit.analysis": ("limit",),
+    "features.limit.limit_result": ("Limit",),
+    "features.merge.analysis": ("merge",),
+    "features.model.analysis": ("ModelAudit", "Shifted", "model"),
+    "features.module.analysis": ("Buffer", "ModuleAudit", "module"),
+    "features.parity.analysis": ("Parity", "parity"),
+    "features.rerotate.analysis": ("Rerotated", "rerotate"),
+    "features.shift.analysis": ("shift",),
+    "features.summary.analysis": ("summary",),
+    "features.trace.analysis": ("Traced", "trace"),
+    "rendering": ("report",),
+    "reports": ("Report", "render"),
+    "rope.setting": ("RopeSetting",),
 }
-__all__ = [
-    "Audit",
-    "BadInput",
-    "BadOutput",
-    "BadShape",
-    "Buffer",
-    "Case",
-    "DecayCurves",
-    "Difference",
-    "Explanation",
-    "Format",
-    "FrequencyTable",
-    "Group",
-    "History",
-    "Limit",
-    "MissingPackage",
-    "ModelAudit",
-    "ModuleAudit",
-    "NotEmulated",
-    "OutOfMemory",
-    "Parity",
-    "Record",
-    "Report",
-    "Rerotated",
-    "RopeAuditError",
-    "RopeSetting",
-    "Shifted",
-    "TableCheck",
-    "Traced",
-    "UnknownName",
-    "UsageError",
-    "check_table",
-    "decay",
-    "diff",
-    "explain",
-    "frequencies",
-    "history",
-    "limit",
-    "merge",
-    "model",
-    "module",
-    "parity",
-    "parse",
-    "render",
-    "report",
-    "rerotate",
-    "round_to",
-    "shift",
-    "summary",
-    "to_frame",
-    "trace",
-]
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -10,16 +10,39 @@ RopeAuditError
 ├── OutOfMemory       a device on which not even a few rows of scores fit (exit code 2)
 └── NotEmulated       a recipe that NumPy arithmetic cannot reproduce (exit code 2)
 
-A message says what was seen, what was allowed and what to type.
+A message says what was seen, what was allowed and what to type. It is written with options, --head-dim, whose
+dashes tell them from words; so the command line shows it. To Python users an error names arguments, head_dim.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+
+# options that go by another name in Python; others have underscores for dashes
+_ARGUMENTS = {
+    "accumulate": "changes accumulate",
+    "distance": "distances",
+    "dtype": "dtypes",
+    "impl": "implementations",
+    "offset": "offsets",
+    "recipe": "recipes",
+    "set": "changes",
+}
+_COMMAND_LINE = ("fail-if", "jobs", "resume", "scheduler", "shard")  # what no Python function takes
+_OPTION = re.compile(rf"(?<![\w-])--(?!(?:{'|'.join(_COMMAND_LINE)})\b)([a-z]+(?:-[a-z]+)*)")
 
 
 class RopeAuditError(Exception):
     """The root: catching it catches everything that ropeaudit raises on purpose."""
+
+    @property
+    def typed(self) -> str:
+        """The message as the command line shows it, with options in the place of arguments."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        return _OPTION.sub(lambda option: _ARGUMENTS.get(option[1], option[1].replace("-", "_")), self.typed)
 
 
 class UsageError(RopeAuditError, ValueError):
@@ -30,8 +53,10 @@ class UnknownName(UsageError):
     """A name that is not in a closed list; the message names the nearest ones."""
 
     def __init__(self, kind: str, seen: str, allowed: Iterable[str], hint: str = "") -> None:
+        from difflib import get_close_matches  # in-function: it is needed for errors alone
+
         names = list(allowed)
-        close = _nearest(seen, names)
+        close = get_close_matches(seen.lower(), names, n=2, cutoff=0.6)
         tail = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
         super().__init__(f"unknown {kind} {seen!r}; {tail}{' ' + hint if hint else ''}")
 
@@ -58,9 +83,3 @@ class OutOfMemory(RopeAuditError, MemoryError):
 
 class NotEmulated(RopeAuditError):
     """A recipe that NumPy arithmetic cannot reproduce faithfully."""
-
-
-def _nearest(seen: str, names: list[str]) -> list[str]:
-    from difflib import get_close_matches
-
-    return get_close_matches(seen.lower(), names, n=2, cutoff=0.6)

@@ -43,7 +43,7 @@ COMMANDS = (
     "list",
     "env",
 )
-FAILED, BAD_USE, OUR_FAULT, INTERRUPTED = 1, 2, 3, 130
+BAD_USE, OUR_FAULT, INTERRUPTED = 2, 3, 130
 _LONGEST = 1500  # characters of a line of a message
 
 
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _say("interrupted", INTERRUPTED)
     except RopeAuditError as error:
-        return _refuse(str(error))
+        return _refuse(error.typed)
     except MemoryError:
         return _refuse("out of memory; give a smaller --seq-len, --heads or --head-dim")
     except OSError as error:

@@ -196,7 +196,7 @@ def load(spec: str) -> Recipe:
         name = name if name.isprintable() else repr(name)[1:-1]
         return _from_table(name, table, replace(parent, source=spec, verified="", refused=""))
     except RopeAuditError as error:
-        raise BadInput(f"recipe file {spec!r}: {error}") from None
+        raise BadInput(f"recipe file {spec!r}: {error.typed}") from None
 
 
 def parse_changes(items: Iterable[str]) -> dict[str, str]:

@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from ropeaudit.features.trace.analysis import Traced
 
     Single: TypeAlias = Difference | TableCheck | ModelAudit | ModuleAudit
-    Several: TypeAlias = (
-        Iterable[Record]
-        | Iterable[Group]
-        | Iterable[DecayCurves]
-        | Iterable[Explanation]
-        | Iterable[FrequencyTable]
-        | Iterable[History]
-        | Iterable[Limit]
-        | Iterable[Parity]
-        | Iterable[Rerotated]
-        | Iterable[Traced]
-    )
+    Several: TypeAlias = Iterable[
+        Record
+        | Group
+        | DecayCurves
+        | Explanation
+        | FrequencyTable
+        | History
+        | Limit
+        | Parity
+        | Rerotated
+        | Traced
+    ]
 
 _Columns = Sequence[str] | None
 _Metadata = Mapping[str, Any]
@@ -86,8 +86,8 @@ def _by(place: str) -> _Adapter:
         if by is not None:
             raise UsageError(f"by {by!r} says what the rows of explain and of model are; leave it out")
         module, _, name = place.partition(":")
-        built: Report = getattr(import_module(f"ropeaudit.{module}"), name)(results, columns, metadata)
-        return built
+        result: Report = getattr(import_module(f"ropeaudit.{module}"), name)(results, columns, metadata)
+        return result
 
     return render
 
@@ -106,12 +106,6 @@ def _model(audit: ModelAudit, columns: _Columns, by: str | None, metadata: _Meta
     return model_report(audit, list(audit), by or "summary", THRESHOLD, columns, load.versions(), metadata)
 
 
-def _module(audit: ModuleAudit, columns: _Columns, by: str | None, metadata: _Metadata) -> Report:
-    from ropeaudit.features.module.report import module_report
-
-    return module_report(audit.source, audit.buffers, columns, metadata)
-
-
 def _summary(groups: list[Group], columns: _Columns, by: str | None, metadata: _Metadata) -> Report:
     from ropeaudit.features.summary.report import summary_report
 
@@ -122,11 +116,11 @@ def _summary(groups: list[Group], columns: _Columns, by: str | None, metadata: _
 _OF_ONE: dict[str, _Adapter] = {
     "Difference": _by("reports.comparison:diff_report"),
     "ModelAudit": _model,
-    "ModuleAudit": _module,
+    "ModuleAudit": _by("features.module.report:module_report"),
     "TableCheck": _by("features.frequencies.report:check_report"),
 }
 _OF_SEVERAL: dict[str, _Adapter] = {
-    "DecayCurves": _by("features.decay.report:curves_report"),
+    "DecayCurves": _by("features.decay.report:decay_report"),
     "Explanation": _explain,
     "FrequencyTable": _by("features.frequencies.report:frequencies_report"),
     "Group": _summary,

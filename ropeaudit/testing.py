@@ -6,7 +6,8 @@ Letters: h heads, s positions, d head_dim, p pairs. Scores are scaled, before so
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,7 @@ from ropeaudit.subjects.placement.verification import GivenVectors
 RMS_FACTOR = 1.5  # of the predicted RMS; see `assert_shift_invariant`
 _STEP, _EVERY = 2**14, 2**18 + 2**14  # positions of a call, and of all calls between the offsets
 _MASK: masks.Mask = "full"
+_EXACT_SUMS = {"accumulate": "fp64", "score": "fp64"}
 
 
 def assert_shift_invariant(
@@ -81,8 +83,7 @@ def assert_shift_invariant(
         raise UsageError("give a function that rotates, or scores=, a function that returns scores; not both")
     setting = RopeSetting.of(head_dim, rotary_dim, base, layout, scale)
     built = inputs.make("gaussian", heads, heads, seq_len, setting, seed)
-    changes = {} if scores else {"accumulate": "fp64", "score": "fp64"}
-    resolved = recipes.load(recipe).changed(changes).resolve(parse(dtype))
+    resolved = _resolved(recipe, {} if scores else _EXACT_SUMS, parse(dtype))
     test = _Test(resolved, recipe, setting, built, _exact(built, setting, resolved.input))
     offsets = list(offsets)
     if not offsets:
@@ -139,13 +140,13 @@ class _Test:
             return f"RMS score drift {rms:.3g}", right, place
         return None
 
-    def check_places(self, rotator: OwnRotator, vectors: GivenVectors, offset: int, apart: int = 0) -> None:
+    def check_places(self, rotator: OwnRotator, vectors: GivenVectors, offset: int, step: int = 0) -> None:
         """Raise AssertionError if a rotated pair is not where its position says."""
         seen = verification.check(
             *(rotator, self.setting, self.dtype, vectors, offset),
             afresh=rotator.afresh,
             rule=self.resolved,
-            batch_step=apart,
+            batch_step=step,
         )
         if not seen.excess <= 1:
             here = allowance.allowed(self.resolved, self.setting, np.array([seen.position]))[0]
@@ -187,9 +188,8 @@ def _test_rotation(
             if rows:
                 test.check_places(rotator, vectors, offset, rows)
             rotated = [x[0] for x in rotator.rotate_both(q[None], k[None], vectors.positions + offset)]
-        test.check_scores(
-            _products(rotated[0], rotated[1], setting.scale), offset, lambda: "nothing known resembles it"
-        )
+        scores = _scores(rotated[0], rotated[1], Emulated(test.resolved, setting))
+        test.check_scores(scores, offset, lambda: "nothing known resembles it")
     first, last = min(offsets), max(offsets) + test.inputs.seq_len
     for start in range(first, last, _STEP) if whole and last - first <= _EVERY else ():
         at = np.arange(min(_STEP, last - start), dtype=np.int64)
@@ -227,19 +227,16 @@ def _test_scores(test: _Test, function: Callable[..., Any], order: str, offsets:
             raise AssertionError(
                 f"{name} raises in {test.dtype} at offset {offset}: {one_line(error)}"
             ) from error
-
-        def like(offset: int = offset, results: FloatArray = results) -> str:
-            return _like_scores(test, results, offset)
-
-        test.check_scores(results, offset, like)
+        test.check_scores(results, offset, functools.partial(_like_scores, test, results, offset))
 
 
 def _like_scores(test: _Test, results: FloatArray, offset: int) -> str:
     """Return what explains scores: vectors rotated otherwise; else a narrow accumulator of such a drift."""
     q, k = (x.astype(np.float64) for x in test.vectors())
+    exact_sums = Emulated(_resolved(test.recipe, _EXACT_SUMS, test.dtype), test.setting)
 
     def seen(rotated: FloatArray) -> FloatArray:
-        return _products(rotated[: len(q)], rotated[len(q) :], test.setting.scale)
+        return _scores(rotated[: len(q)], rotated[len(q) :], exact_sums)
 
     def explains(other: FloatArray) -> bool:
         return test.off(results, other, offset) is None
@@ -248,20 +245,25 @@ def _like_scores(test: _Test, results: FloatArray, offset: int) -> str:
     if text := likeness.named(results, vectors, test.setting, test.dtype, offset, seen, explains):
         return text
     for fmt in ("fp16", "bf16"):
-        one = recipes.load(test.recipe).changed({"accumulate": fmt}).resolve(test.dtype)
-        subject = Emulated(one, test.setting)
-        rotated = zip(*(likeness.emulated(one, test.setting, x, offset) for x in (q, k)), strict=True)
-        formed = np.stack([_formed(subject, a, b, test.setting.scale) for a, b in rotated])
+        narrow = _resolved(test.recipe, {"accumulate": fmt}, test.dtype)
+        rotated = [likeness.emulated(narrow, test.setting, x, offset) for x in (q, k)]
+        formed = _scores(rotated[0], rotated[1], Emulated(narrow, test.setting))
         sizes = [likeness.rms_difference(other, test.exact[0]) for other in (results, formed)]
         if 0.5 < sizes[0] / sizes[1] < 2:
             return f"drift as large as that of a {fmt} accumulator"
     return "nothing known resembles it"
 
 
-def _formed(subject: Emulated, q: FloatArray, k: FloatArray, scale: float) -> FloatArray:
-    """Scores of a head as a recipe forms them. Shapes: (s, d) twice -> (s, s)."""
-    left, right = forming.operand(q, subject), np.ascontiguousarray(forming.operand(k, subject).T)
-    return forming.formed(NUMPY, left, right, subject, scale)
+def _resolved(recipe: str, changes: Mapping[str, str], dtype: Format) -> Resolved:
+    return recipes.load(recipe).changed(changes).resolve(dtype)
+
+
+def _scores(q: FloatArray, k: FloatArray, subject: Emulated) -> FloatArray:
+    """Return the scores that a recipe forms of rotated q and k. Shapes: (h, s, d) twice -> (h, s, s)."""
+    scale, results = subject.setting.scale, []
+    for left, right in zip(forming.operand(q, subject), forming.operand(k, subject), strict=True):
+        results.append(forming.formed(NUMPY, left, np.ascontiguousarray(right.T), subject, scale))
+    return np.stack(results)
 
 
 def _exact(built: Inputs, setting: RopeSetting, fmt: Format) -> tuple[Array, float]:
@@ -274,10 +276,3 @@ def _exact(built: Inputs, setting: RopeSetting, fmt: Format) -> tuple[Array, flo
         error = max(error, exact_scores.certificate(q, k))
     largest = max(float(np.abs(one).max()) for one in results)
     return np.stack(results), error + built.q.shape[2] * 2.0**-52 * largest * 8
-
-
-def _products(q: FloatArray, k: FloatArray, scale: float) -> FloatArray:
-    """q·k of all pairs of positions, scaled, in float64. Shapes: (h, s, d) twice -> (h, s, s)."""
-    left, right = q.astype(np.float64), k.astype(np.float64)
-    formed: FloatArray = np.matmul(left, right.transpose(0, 2, 1)) * scale
-    return formed

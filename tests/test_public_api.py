@@ -9,11 +9,12 @@ import venv
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ropeaudit
 from ropeaudit import UsageError
-from ropeaudit.main import cli
+from ropeaudit.main import cli, main
 
 ROOT = Path(__file__).parent.parent
 SMALL = {"heads": 1, "seq_len": 16, "head_dim": 8}
@@ -112,6 +113,15 @@ def test_a_wrong_argument_names_the_nearest(name, arguments, wrong, nearest) -> 
         getattr(ropeaudit, name)(*arguments, **{wrong: 1})
 
 
+def test_an_error_names_arguments_in_python_and_options_on_the_command_line(capsys) -> None:
+    with pytest.raises(UsageError, match=r"^kv_heads 3 does not divide heads 8; "):
+        next(ropeaudit.shift(kv_heads=3))
+    with pytest.raises(UsageError, match=r"^implementations 'a\.b:' .*try implementations "):
+        next(ropeaudit.shift(implementations="a.b:"))
+    assert main(["shift", "--kv-heads", "3"]) == 2
+    assert "error: --kv-heads 3 does not divide --heads 8; " in capsys.readouterr().err
+
+
 def test_a_report_of_every_kind_of_result() -> None:
     tiny = {**SMALL, "seq_len": 8}
     made = {
@@ -135,6 +145,36 @@ def test_a_report_of_every_kind_of_result() -> None:
         ropeaudit.report([])
     with pytest.raises(UsageError, match="is no result"):
         ropeaudit.report([1])
+
+
+def test_a_report_of_what_files_and_code_hold(tmp_path, monkeypatch) -> None:
+    from planted import Planted, plant
+    from safetensors.numpy import save_file
+    from tiny_models import make
+
+    theta = 10000.0 ** (-np.arange(0, 8, 2) / 8)
+    np.save(tmp_path / "table.npy", theta)
+    save_file({"rotary.inv_freq": theta.astype(np.float16)}, tmp_path / "state.safetensors")
+    rows = ropeaudit.report(ropeaudit.shift([0, 1000], "bf16", "uniform", **SMALL))
+    (tmp_path / "a.csv").write_text(ropeaudit.render("csv", rows))
+    (tmp_path / "kernel.py").write_text("def rope(x, positions):\n    return x\n")
+    plant(monkeypatch, Planted)
+    after = str(tmp_path / "a.csv")
+    results = {
+        "check_table": ropeaudit.check_table(str(tmp_path / "table.npy"), head_dim=8),
+        "history": ropeaudit.history("planted", "fp32", offsets=0, seq_len=8),
+        "trace": ropeaudit.trace(f"{tmp_path / 'kernel.py'}:rope", "bf16", [0]),
+        "module": ropeaudit.module(str(tmp_path / "state.safetensors"), base=1e4, head_dim=8),
+        "model": ropeaudit.model(str(make("llama", tmp_path / "model", 1)), 1000, "fp32", tokens="8"),
+        "diff": ropeaudit.diff(after, after),
+        "summary": ropeaudit.summary(after),
+    }
+    for name, result in results.items():
+        report = ropeaudit.report(result)
+        assert report.headline, name
+        assert ropeaudit.render("csv", report).count("\n") == len(report.rows) + 1, name
+    with pytest.raises(UsageError, match=r"by 'layer' says what the rows of explain and of model are; leave"):
+        ropeaudit.report(ropeaudit.diff(after, after), by="layer")
 
 
 def test_a_report_is_that_of_the_command(capsys, monkeypatch) -> None:

@@ -75,8 +75,8 @@ def cases_of(cases: Case | Iterable[Case] | None, fields: CaseArguments | RopeAr
     return [replace(case, **fields) for case in ([cases] if isinstance(cases, Case) else cases)]
 
 
-def unheard(share: float) -> None:
-    """Take the share that is done, where nobody asked for it."""
+def silent(share: float) -> None:
+    """Drop the share that is done, where no progress was requested."""
 
 
 def listed(names: Names) -> list[str]:

@@ -85,9 +85,9 @@ class Audit:
         return self._factories
 
     def findings(self, workers: Iterable[Sequence[Sequence[str]]] = ()) -> list[str]:
-        """Return what was found out about the code that was called, so far, each once: maker by maker.
+        """Return what was found out about the code that was called, so far, each once: factory by factory.
 
-        workers: what each worker found, for each maker.
+        workers: what each worker found, for each factory.
         """
         here = [factory.findings for factory in self._factories]
         by_factory = zip(here, *workers, strict=True)
@@ -115,14 +115,14 @@ class Audit:
             yield from self.measure(case, [every[index] for index in some], offsets, threads, part)
 
     def parts(self) -> list[tuple[Case, list[int]]]:
-        """Return what is measured in a row: each case, in the layout that neighbouring makers have.
+        """Return what is measured in a row: each case, in the layout that neighbouring factories have.
 
         Makers are named by their place in `factories`.
         """
         return [part for case in self.cases for part in _by_layout(case, self.factories())]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what was asked for; makers are made anew."""
+        """Pickle what was requested; factories are built anew."""
         return Audit, tuple(getattr(self, one.name) for one in fields(self) if one.init)
 
     def check(self, at_once: int = 1) -> list[int]:
@@ -144,7 +144,7 @@ class Audit:
         threads: int | None = None,
         progress: Callable[[float], None] = lambda share: None,
     ) -> Iterator[Record]:
-        """Yield the records of one case, maker by maker, offset by offset; their bits depend on no other.
+        """Yield the records of one case, factory by factory, offset by offset; their bits depend on no other.
 
         progress gets the share of the case that is done.
         """
@@ -163,12 +163,12 @@ class Audit:
         yield from run.records(offsets)
 
     def _anchors(self) -> list[int]:
-        """Offsets that are measured besides those asked for."""
+        """Offsets that are measured besides those requested."""
         return [self.attention.anchor] if self.attention else []
 
 
 def _by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple[Case, list[int]]]:
-    """Yield a case for each layout that the code of neighbouring makers has, unless one was asked for."""
+    """Yield a case for each layout that the code of neighbouring factories has, unless one was requested."""
     every = list(range(len(factories)))
     requested = case.layout is not None or case.model is not None or case.config is not None
     if requested or not any(factory.layout for factory in factories):

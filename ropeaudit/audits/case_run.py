@@ -24,15 +24,14 @@ from ropeaudit.engine.plan import AttentionOptions, CellIndex, CellStatistics, P
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.inputs import qk
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.inputs.sampled_rows import SampledQK
+from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import FormsScores, Subject
 from ropeaudit.subjects.calling.implementation import Called
-from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects.emulated import Emulated, OfRecipe
 from ropeaudit.subjects.exact import Exact
 from ropeaudit.subjects.factories import SubjectFactory
-from ropeaudit.subjects.of_recipe import OfRecipe
 from ropeaudit.subjects.placement.places import Places
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class CaseRun:
     def __init__(
         self,
         case: Case,
-        loaded: Inputs | SampledQK,
+        loaded: Inputs | SampledInputs,
         setting: RopeSetting,
         factories: Sequence[SubjectFactory],
         requested: AttentionOptions | None,
@@ -91,7 +90,8 @@ class CaseRun:
         subjects = [factory.make(at, self.axes) for factory in self.factories]
         cells = [(index, offset) for index in range(len(subjects)) for offset in offsets]
         whole = isinstance(self.loaded, Inputs)  # a sample is rotated block by block and fits always
-        room = max(1, plan.cells_at_once(at, self.loaded.seq_len) - 1) if whole else len(cells)
+        cached = plan.CACHE_BYTES // plan.cell_bytes(at, self.loaded.seq_len)
+        room = max(1, cached - 1) if whole else len(cells)
         starts, passes = range(0, len(cells), room), 2 if self.requested else 1
         for number, start in enumerate(starts):
             batch = [(subjects[index], offset) for index, offset in cells[start : start + room]]
@@ -113,9 +113,7 @@ class CaseRun:
         for cell in batch:
             subject, offset = cell
             if reasons[cell]:
-                yield CellResult(
-                    *cell, at, CellStatistics(), CellStatistics(), Statistics(), refused=reasons[cell]
-                )
+                yield CellResult(*cell, at, refused=reasons[cell])
                 continue
             yield CellResult(
                 subject,
@@ -146,9 +144,9 @@ class CaseRun:
                 sizes = loaded.heads, loaded.kv_heads, self.setting.head_dim
                 self.vectors = verification.sampled(at, sizes, loaded.seq_len, loaded.seed)
         results, dtype = [], subject.dtype
-        for apart in (0, verification.BATCH_STEP)[: 1 + subject.by_batch()]:
+        for step in (0, verification.BATCH_STEP)[: 1 + subject.by_batch()]:
             given = subject.rotator(), subject.setting, dtype, self.vectors, offset
-            results.append(verification.check(*given, afresh=subject.rotator, warm=True, batch_step=apart))
+            results.append(verification.check(*given, afresh=subject.rotator, warm=True, batch_step=step))
         return max(results, key=lambda one: (one.misplaced, one.excess))
 
     def _refusal(self, subject: Subject, offset: int) -> str:
@@ -202,7 +200,7 @@ class CaseRun:
 
         rest, loaded = (at, self.case.mask, origin), self.loaded
         with _alone(subjects):
-            if isinstance(loaded, SampledQK):
+            if isinstance(loaded, SampledInputs):
                 pairs = Plan(subjects, measured_at, loaded, *rest)
                 results = sampled_scores.measure(pairs, self.threads, on_progress)
             else:
@@ -250,11 +248,11 @@ class CaseRun:
         return self.structural[key]
 
 
-def _of_use(threads: int, loaded: Inputs | SampledQK) -> int:
+def _of_use(threads: int, loaded: Inputs | SampledInputs) -> int:
     """Return how many threads make a case faster: they share strips of rows."""
     if loaded.seq_len <= _SHORT:
         return 1
-    if isinstance(loaded, SampledQK):
+    if isinstance(loaded, SampledInputs):
         return threads
     return min(threads, loaded.heads * -(-loaded.seq_len // tile.TILE_ROWS))
 

@@ -8,41 +8,51 @@ import os
 from typing import TYPE_CHECKING, TypeVar
 
 from ropeaudit.errors import UsageError
-from ropeaudit.rope import scaling
-from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.rope import scaling as scalings
+from ropeaudit.rope.setting import Layout, RopeSetting
 
 if TYPE_CHECKING:
-    from ropeaudit.audits.cases import Case
     from ropeaudit.rope.hf_config import ModelRope
 
 T = TypeVar("T")
 SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30  # squares of scores neither overflow nor vanish
 
 
-def resolve(default: RopeSetting, override: Case, seq_len: int) -> RopeSetting:
-    """Return a setting for `seq_len` positions: `default`, with what a case says in its place.
+def resolve(
+    default: RopeSetting,
+    seq_len: int,
+    *,
+    head_dim: int | None,
+    rotary_dim: int | None,
+    base: float | None,
+    layout: Layout | None,
+    scale: float | None,
+    scaling: str | None,
+    clip: float | None,
+) -> RopeSetting:
+    """Return a setting for `seq_len` positions: `default`, with what is given in its place.
 
     A rotary_dim of the whole head follows head_dim, and a scale of 1/sqrt(head_dim) does; with another
     scaling so does one that holds the old scaling's mscale. Raises: UsageError, BadShape.
     """
-    if override.scale is not None and not SMALLEST_SCALE <= override.scale <= LARGEST_SCALE:
+    if scale is not None and not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
         raise UsageError(
-            f"--scale {override.scale!r} is not a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE:g}; "
+            f"--scale {scale!r} is not a number from {SMALLEST_SCALE:g} to {LARGEST_SCALE:g}; "
             "try --scale 0.125"
         )
-    chosen = default.scaling if override.scaling is None else scaling.parse(override.scaling)
+    chosen = default.scaling if scaling is None else scalings.parse(scaling)
     follows = math.isclose(default.scale, 1 / math.sqrt(default.head_dim), rel_tol=1e-12)
-    if override.scaling is not None and default.scaling.mscale_all_dim:
+    if scaling is not None and default.scaling.mscale_all_dim:
         follows = True
     return RopeSetting.of(
-        _first(override.head_dim, default.head_dim),
-        _first(override.rotary_dim, None if default.rotary_dim == default.head_dim else default.rotary_dim),
-        _first(override.base, default.base),
-        override.layout or default.layout,
-        _first(override.scale, None if follows else default.scale),
+        _first(head_dim, default.head_dim),
+        _first(rotary_dim, None if default.rotary_dim == default.head_dim else default.rotary_dim),
+        _first(base, default.base),
+        layout or default.layout,
+        _first(scale, None if follows else default.scale),
         chosen,
         chosen.length_for(seq_len),
-        _first(override.clip, default.clip),
+        _first(clip, default.clip),
     )
 
 

@@ -15,7 +15,7 @@ from ropeaudit.inputs import masks, sample_choice, sampled_rows
 from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.inputs.sampled_rows import SampledQK
+from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.rope import axes
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import Layout, RopeSetting
@@ -96,31 +96,31 @@ class Case:
         if inputs.is_file(self.qk):
             return self._from_file()
         fits(needed)
-        (heads, kv_heads, seq_len), setting = self._synthetic()
-        seed = 0 if self.seed is None else self.seed
-        return inputs.make(self.qk, heads, kv_heads, seq_len, setting, seed), setting
+        sizes, setting = self._synthetic()
+        return inputs.make(self.qk, *sizes, setting, self.seed or 0), setting
 
-    def draw(self, progress: Callable[[float], None] = lambda share: None) -> tuple[SampledQK, RopeSetting]:
+    def draw(
+        self, progress: Callable[[float], None] = lambda share: None
+    ) -> tuple[SampledInputs, RopeSetting]:
         """Return `sample` scores' rows of q and k and the RoPE setting; progress gets the share done.
 
         Raises: BadInput, BadShape, UnknownName, UsageError.
         """
         needed = self.check(())
-        count, seed = _positive("sample", self.sample or 0), 0 if self.seed is None else self.seed
+        count, seed = _positive("sample", self.sample or 0), self.seed or 0
         if inputs.is_file(self.qk):
             loaded, setting = self._from_file()
             chosen = sampled_rows.by_norms(loaded, self.mask, count, seed)
             return sampled_rows.of(loaded, chosen, seed), setting
         fits(needed)
-        (heads, kv_heads, seq_len), setting = self._synthetic()
-        sizes = heads, kv_heads, seq_len
+        sizes, setting = self._synthetic()
         chosen = sampled_rows.choose(self.qk, sizes, setting.head_dim, self.mask, count, seed)
         return sampled_rows.synthetic(self.qk, sizes, setting, chosen, seed, progress), setting
 
     def outline(self) -> tuple[Outline, RopeSetting]:
         """Return what `load` or `draw` will give, without making it. Raises: what they raise."""
         self.check(())
-        seed = 0 if self.seed is None else self.seed
+        seed = self.seed or 0
         if inputs.is_file(self.qk):
             loaded, setting = self._from_file()
             sizes = loaded.heads, loaded.kv_heads, loaded.seq_len
@@ -178,7 +178,17 @@ class Case:
 
     def setting(self, seq_len: int) -> RopeSetting:
         """Return the RoPE setting for `seq_len` positions; what is given by hand overrides the model."""
-        return case_setting.resolve(self._model_setting(), self, seq_len)
+        return case_setting.resolve(
+            self._model_setting(),
+            seq_len,
+            head_dim=self.head_dim,
+            rotary_dim=self.rotary_dim,
+            base=self.base,
+            layout=self.layout,
+            scale=self.scale,
+            scaling=self.scaling,
+            clip=self.clip,
+        )
 
     def setting_alone(self) -> RopeSetting:
         """Return the RoPE setting of `load`, without making q and k. Raises: see `load`."""

@@ -79,7 +79,7 @@ class Difference:
 
 
 def compare(before: Sequence[Row], after: Sequence[Row], ratio: float = RATIO) -> Difference:
-    """Join the rows of two reports by what was asked for, and say which changed.
+    """Join the rows of two reports by what was requested, and say which changed.
 
     Rows are joined by the columns of `KEYS` that every row of both has: the version of what was measured
     is not among them, and where a row is of schema 1, what that schema did not say is left out too.
@@ -132,7 +132,7 @@ def _old_key(value: Any) -> Any:
 
 
 def _apart(before: Sequence[Row], after: Sequence[Row], keys: Sequence[str]) -> str:
-    """Say which column keeps the two apart."""
+    """Say in which column the two differ throughout."""
     for name in keys:
         old, new = ({_plain(row[name]) for row in rows} for rows in (before, after))
         if old and new and not old & new:

@@ -1,4 +1,4 @@
-"""What was asked for: the columns that identify a row."""
+"""What was requested: the columns that identify a row."""
 
 from __future__ import annotations
 

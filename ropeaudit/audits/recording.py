@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from ropeaudit.audits import judging, records
-from ropeaudit.audits.cases import Case
+from ropeaudit.audits.cases import Case, Outline
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import attainable_rms
 from ropeaudit.engine.plan import AttentionOptions, CellStatistics
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.inputs.sampled_rows import SampledQK
+from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject
 from ropeaudit.subjects.placement.places import Places
@@ -24,6 +24,7 @@ from ropeaudit.subjects.placement.places import Places
 if TYPE_CHECKING:
     from ropeaudit.engine.attention import Attention
 
+QK: TypeAlias = Inputs | SampledInputs | Outline  # q and k, as far as a row tells of them
 _POSITIONS = 2**20  # looked at together
 
 
@@ -37,9 +38,9 @@ class CellResult:
     subject: Subject
     offset: int
     setting: RopeSetting
-    measured: CellStatistics
-    floor: CellStatistics
-    structural: Statistics
+    measured: CellStatistics = field(default_factory=CellStatistics)
+    floor: CellStatistics = field(default_factory=CellStatistics)
+    structural: Statistics = field(default_factory=Statistics)
     careful: float = math.nan
     bound: Bound | None = None
     attention: Attention | None = None
@@ -47,35 +48,7 @@ class CellResult:
     refused: str = ""
 
 
-class Sizes(Protocol):
-    """q and k, as far as a row tells of them."""
-
-    @property
-    def heads(self) -> int:
-        """h: query heads."""
-
-    @property
-    def kv_heads(self) -> int:
-        """g: key-value heads."""
-
-    @property
-    def seq_len(self) -> int:
-        """s: positions."""
-
-    @property
-    def source(self) -> str:
-        """Where they come from."""
-
-    @property
-    def seed(self) -> int | None:
-        """The seed, None where none was used."""
-
-    @property
-    def digest(self) -> str:
-        """Which numbers a file held; empty for those that are made."""
-
-
-def setting_columns(case: Case, sizes: Sizes, setting: RopeSetting) -> dict[str, Any]:
+def setting_columns(case: Case, sizes: QK, setting: RopeSetting) -> dict[str, Any]:
     """Return the columns that say under which setting, and of which q and k, something was measured."""
     axes = case.position_axes(setting)
     return {
@@ -105,14 +78,14 @@ def _text(name: str) -> str:
 
 def identity(
     case: Case,
-    sizes: Sizes,
+    sizes: QK,
     setting: RopeSetting,
     subject: Subject,
     offset: int,
     requested: AttentionOptions | None,
     tolerance: float,
 ) -> dict[str, Any]:
-    """Return the columns of `records.IDENTITY`: what was asked for. Nothing is measured for it."""
+    """Return the columns of `records.IDENTITY`: what was requested. Nothing is measured for it."""
     return records.COLUMNS.unset(records.IDENTITY) | {
         "schema": records.SCHEMA,
         "subject": subject.name,
@@ -132,7 +105,7 @@ def identity(
 
 def record(
     case: Case,
-    loaded: Inputs | SampledQK,
+    loaded: Inputs | SampledInputs,
     results: CellResult,
     requested: AttentionOptions | None,
     tolerance: float,

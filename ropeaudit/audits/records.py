@@ -250,7 +250,7 @@ class Record(Identity):
     refused: str = column("why an implementation could not be audited here; none where it could")
 
     def identity(self) -> tuple[Any, ...]:
-        """Return what was asked for, without what was measured: equal for the same cell of a sweep."""
+        """Return what was requested, without what was measured: equal for the same cell of a sweep."""
         return _identity(self)
 
     def as_dict(self) -> dict[str, Any]:

@@ -22,8 +22,8 @@ COLUMN = "drift_rms"
 class Group:
     """The rows that agree in some columns.
 
-    names: those columns -> their values. worst: the row whose value is the worst, one that has lost it
-    (nan, where scores are not finite) before all others; None where every case was refused.
+    names: those columns -> their values. worst: the row whose value is the worst, a nan (where
+    scores are nonfinite) before all others; None where every case was refused.
     """
 
     names: Mapping[str, Any]
@@ -71,7 +71,7 @@ def groups(rows: Sequence[Row], by: Sequence[str] = BY, column: str = COLUMN) ->
 
 
 def severity(row: Row, column: str) -> float:
-    """Return how bad a row is: the larger the worse, inf where scores are lost."""
+    """Return how bad a row is: the larger the worse, inf where scores are nonfinite."""
     value = _number(row, column)
     if math.isnan(value):
         return math.inf

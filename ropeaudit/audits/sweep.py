@@ -1,8 +1,8 @@
 """A sweep: the cells of an audit planned before anything is measured, and cut into tasks.
 
-A cell is a case x maker x offset, known by what was asked for (`records.IDENTITY`), not by its place: rows of
-an earlier run fill their cells wherever they stand. The bits of a row do not depend on what is measured with
-it: cells may be measured in any order and company. They share q, k and the reference within a task.
+A cell is a case x factory x offset, known by what was requested (`records.IDENTITY`), not by its place: rows
+of an earlier run fill their cells wherever they stand. The bits of a row do not depend on what is measured
+with it: cells may be measured in any order and company. They share q, k and the reference within a task.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _UNIT_SECONDS, _UNITS_PER_JOB = 0.25, 8  # small tasks go to a worker together
 
 
 class Cell(NamedTuple):
-    """A case, a maker and an offset.
+    """A case, a factory and an offset.
 
-    case, maker: places in `Audit.parts` and `Audit.factories`; scores: how many it forms.
+    case, factory: places in `Audit.parts` and `Audit.factories`; scores: how many it forms.
     """
 
     case: int
@@ -48,7 +48,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Some makers at some offsets of a case, measured together. cells: their places in the plan, in order."""
+    """Some factories at some offsets of a case, measured together. cells: their places in the plan."""
 
     case: Case
     factories: tuple[int, ...]
@@ -96,7 +96,7 @@ class Sweep:
     def tasks(self, done: Mapping[int, Any], whole: bool = False) -> list[Task]:
         """Return what is to be measured, in order: all cells but those in `done`.
 
-        whole: a case's makers and offsets stay together, which is fastest and hands over its rows late.
+        whole: a case's factories and offsets stay together, which is fastest and hands over its rows late.
         """
         by_case: dict[int, dict[int, list[int]]] = {}
         for number, cell in enumerate(self.cells):
@@ -105,7 +105,7 @@ class Sweep:
         return [task for factories in by_case.values() for task in self._case_tasks(factories, whole)]
 
     def _case_tasks(self, factories: Mapping[int, list[int]], whole: bool) -> Iterator[Task]:
-        """Cut the cells of a case, maker -> cells, into rectangles of makers x offsets."""
+        """Cut the cells of a case, factory -> cells, into rectangles of factories x offsets."""
         alike: dict[tuple[int, ...], list[list[int]]] = {}
         for cells in factories.values():
             alike.setdefault(tuple(self.cells[number].offset for number in cells), []).append(cells)

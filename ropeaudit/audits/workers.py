@@ -49,7 +49,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a unit: its rows, and for each maker of the audit what was found out about its code."""
+    """What came of a unit: its rows, and for each factory of the audit what was found out about its code."""
 
     rows: list[Record]
     findings: list[tuple[str, ...]]
@@ -62,7 +62,9 @@ def result_of(audit: Audit, unit: Unit, threads: int) -> Result | Problem:
             rows = [row for _, row in sweep.measured(audit, unit, threads)]
             return Result(rows, [tuple(factory.findings) for factory in audit.factories()])
         except errors.UnknownName as error:  # its arguments are no message
-            return Problem("UsageError", str(error))
+            return Problem("UsageError", error.typed)
+        except RopeAuditError as error:
+            return Problem(type(error).__name__, error.typed)
         except Exception as error:
             return Problem(type(error).__name__, str(error))
 

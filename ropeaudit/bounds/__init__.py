@@ -136,10 +136,8 @@ class _Norms:
         self.by_phase, self.by_rate, self.by_even = weight * np.sqrt(sums.weighted[cell][:, heads])
         self.pairs, self.rest = weight * np.sqrt(sums.pairs[heads]), np.sqrt(sums.rest[heads])
         self.squares, self.rest_squares = weight**2 * sums.squares[heads], sums.rest_squares[heads]
-        self.largest, self.largest_rest = (
-            weight * np.sqrt(sums.largest[0, heads]),
-            np.sqrt(sums.largest[1, heads]),
-        )
+        pairs, rest = np.sqrt(sums.largest[:, heads])
+        self.largest, self.largest_rest = weight * pairs, rest
 
 
 class _CellBound:

@@ -28,12 +28,8 @@ class Blocks:
     """
 
     def __init__(self, mask: Mask, seq_len: int) -> None:
-        """Choose powers of two."""
-        self.seq_len, self.fine, self.coarse = (
-            seq_len,
-            _block_size(seq_len, _BLOCKS),
-            _block_size(seq_len, _SUMS),
-        )
+        self.seq_len = seq_len
+        self.fine, self.coarse = _block_size(seq_len, _BLOCKS), _block_size(seq_len, _SUMS)
         width = masks.reach(mask, seq_len) + 1
         if width < seq_len:
             quarter = 1 << max(0, width.bit_length() - 3)

@@ -40,8 +40,7 @@ def phase_up_to(subject: Emulated, steps: Positions, offset: int) -> Phase:
     The known ones, of rounded frequencies, depend on distances alone; `worst` of a row grows with the offset.
     They hold where `covers` is true. Shapes: steps (s,) -> three of (s, p).
     """
-    form = subject.recipe.recipe.frequency_form
-    _, _, error = phases.stored_frequencies(subject.setting, form, *subject.recipe.frequency)
+    _, _, error = phases.stored_frequencies(subject)
     place = steps.astype(np.float64)
     known = place[:, None] * error
     worst = _worst(subject, place + offset)
@@ -53,7 +52,7 @@ def phase_up_to(subject: Emulated, steps: Positions, offset: int) -> Phase:
 def _worst(subject: Emulated, position: Array) -> Array:
     """Return half an ulp of every rounding of the angles that is not always exact. Shapes: (s,) -> (s, p)."""
     recipe, form = subject.recipe, subject.recipe.recipe.frequency_form
-    cached, _, _ = phases.stored_frequencies(subject.setting, form, *recipe.frequency)
+    cached, _, _ = phases.stored_frequencies(subject)
     product, angle = recipe.angle
     divided = form == "divide"
     raw = position[:, None] / cached if divided else position[:, None] * cached

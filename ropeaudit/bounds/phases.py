@@ -41,14 +41,19 @@ class Phase:
     variance: Array
 
 
-@functools.lru_cache(maxsize=256)
-def stored_frequencies(
-    setting: RopeSetting, form: FrequencyForm, computed: Format, stored: Format
-) -> Frequencies:
+def stored_frequencies(subject: Emulated) -> Frequencies:
     """Return the stored numbers, the frequencies that they stand for, and the errors of these.
 
     Shapes: -> three of (p,). Units: those of `rope.frequencies.unscaled`, radians per token twice.
     """
+    recipe = subject.recipe
+    return _stored_frequencies(subject.setting, recipe.recipe.frequency_form, *recipe.frequency)
+
+
+@functools.lru_cache(maxsize=256)
+def _stored_frequencies(
+    setting: RopeSetting, form: FrequencyForm, computed: Format, stored: Format
+) -> Frequencies:
     cached = round_to(frequencies(setting, form, computed), stored).astype(np.float64)
     effects = [Decimal(x) for x in effect(setting, stored).tolist()] if form == "recurrence" else []
     meant, error = [], []
@@ -67,9 +72,7 @@ def stored_frequencies(
 
 def thetas(subject: Emulated) -> Array:
     """Return the frequencies that the recipe's stand for, radians per token. Shapes: -> (p,)."""
-    return stored_frequencies(
-        subject.setting, subject.recipe.recipe.frequency_form, *subject.recipe.frequency
-    )[1]
+    return stored_frequencies(subject)[1]
 
 
 def rate(subject: Emulated) -> Array:
@@ -77,9 +80,7 @@ def rate(subject: Emulated) -> Array:
 
     0 where angles are clipped: there they do not grow evenly.
     """
-    _, _, error = stored_frequencies(
-        subject.setting, subject.recipe.recipe.frequency_form, *subject.recipe.frequency
-    )
+    _, _, error = stored_frequencies(subject)
     return np.zeros_like(error) if subject.setting.clipped else error
 
 
@@ -104,7 +105,7 @@ def phase(subject: Emulated, steps: Positions, offset: int) -> Phase:
 def _phase_at(subject: Emulated, steps: Positions, shift: int, origin: int) -> Phase:
     """Return the errors at steps + shift; where angles are clipped the reference stands at steps + origin."""
     recipe, setting = subject.recipe, subject.setting
-    _, theta, error = stored_frequencies(setting, recipe.recipe.frequency_form, *recipe.frequency)
+    _, theta, error = stored_frequencies(subject)
     exact = (steps + shift).astype(np.float64)
     position = round_to(exact, recipe.position).astype(np.float64)
     reference = (steps + origin).astype(np.float64) if setting.clipped else exact
@@ -128,7 +129,7 @@ def _phase_at(subject: Emulated, steps: Positions, shift: int, origin: int) -> P
 def _roundings(subject: Emulated, position: Array) -> tuple[Array, Array]:
     """Return the largest sum and the variance of roundings of the angles. Shapes: (s,) -> two of (s, p)."""
     recipe, form = subject.recipe, subject.recipe.recipe.frequency_form
-    cached, _, _ = stored_frequencies(subject.setting, form, *recipe.frequency)
+    cached, _, _ = stored_frequencies(subject)
     product, angle = recipe.angle
     worst, variance = np.zeros((2, position.size, cached.size))
     if form == "recurrence":

@@ -13,14 +13,14 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.bounds import phases, terms
 from ropeaudit.bounds.phases import Phase
-from ropeaudit.inputs.sampled_rows import SampledQK
+from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.subjects.emulated import Emulated
 
 _BLOCK = 2048  # scores at once
 
 
-def predicted_rms(subject: Emulated, sample: SampledQK, offset: int) -> float:
+def predicted_rms(subject: Emulated, sample: SampledInputs, offset: int) -> float:
     """Predict the RMS drift of all scores from those that were sampled, each with its weight.
 
     What `bounds.bound(...).rms` predicts, with the phase errors of every single score instead of those of
@@ -35,7 +35,7 @@ def predicted_rms(subject: Emulated, sample: SampledQK, offset: int) -> float:
     return subject.setting.scale * math.sqrt(max(mean, 0.0)) if math.isfinite(mean) else math.inf
 
 
-def _squares(subject: Emulated, sample: SampledQK, block: slice, offset: int) -> Array:
+def _squares(subject: Emulated, sample: SampledInputs, block: slice, offset: int) -> Array:
     """Return the expected squared error of each score, unscaled. Shapes: -> (n,)."""
     setting, later = subject.setting, terms.after_rotation(subject)
     rotated, unrotated = terms.rotated_pair(subject), terms.unrotated_dim(subject)

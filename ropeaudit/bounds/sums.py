@@ -43,7 +43,6 @@ class PhaseWeights:
     means: Array
 
     def __init__(self, subject: Emulated, offset: int, blocks: Blocks, phase: PhaseAt) -> None:
-        """Compute them all; `phase` gives the errors of the angles."""
         seq_len = blocks.seq_len
         self._phase: Callable[[Positions], Phase] = lambda steps: phase(subject, steps, offset)
         self.input = subject.input
@@ -111,7 +110,6 @@ class InputSummation:
     def __init__(
         self, inputs: Inputs, setting: RopeSetting, cells: Sequence[PhaseWeights], blocks: Blocks
     ) -> None:
-        """Keep what is gathered; cells are called by their index."""
         self.inputs, self.setting, self.cells = inputs, setting, cells
         self.size, self.fine, self.coarse = blocks.seq_len, blocks.fine, blocks.coarse
         formats = inputs.distinct(weights.input for weights in cells)

@@ -7,13 +7,11 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ropeaudit.audits.comparison import Pair, value
 from ropeaudit.audits.records import COLUMNS, Record
 from ropeaudit.errors import UnknownName, UsageError
-
-if TYPE_CHECKING:
-    from ropeaudit.audits.comparison import Pair
 
 Row = Mapping[str, Any]
 
@@ -50,10 +48,10 @@ class Gate:
 
     def broken_by(self, row: Row) -> bool:
         """Return whether a row makes the run fail."""
-        value = row[self.column]
-        if value is None or math.isnan(value) or (self.of_drift and row.get("verdict") == "misplaced"):
+        seen = row[self.column]
+        if seen is None or math.isnan(seen) or (self.of_drift and row.get("verdict") == "misplaced"):
             return True
-        return _OPERATORS[self.sign](value, self.bound)
+        return _OPERATORS[self.sign](seen, self.bound)
 
     def broken_since(self, pair: Pair) -> bool:
         """Return whether a case makes the run fail, compared with what it was where the gate is relative.
@@ -66,7 +64,7 @@ class Gate:
             return self.broken_by(pair.after)
         if pair.before is None or pair.within_error(self.column):
             return False
-        old, new = (_number(side.get(self.column)) for side in (pair.before, pair.after))
+        old, new = value(pair.before, self.column), value(pair.after, self.column)
         if math.isnan(old) or math.isnan(new):
             return math.isnan(new) and not math.isnan(old)
         return _OPERATORS[self.sign](new, self.bound * old)
@@ -126,7 +124,3 @@ def _line(gate: Gate, row: Row, was: str, failing: int, of: int) -> str:
     why = " misplaced:" if gate.of_drift and row.get("verdict") == "misplaced" else ""
     seen = f"{gate.column} = {row[gate.column]}{was} ({gate})"
     return f"failed:{why} {seen} for {who}; {failing} of {of} cases fail"
-
-
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)

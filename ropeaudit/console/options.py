@@ -78,6 +78,11 @@ def filled_by(decorator: Callable[[Any], Any]) -> Any:
     return field(metadata={"option": decorator})
 
 
+def option(*flags: str, **attributes: Any) -> Any:
+    """Return the field of a group that a `click.option` fills."""
+    return filled_by(click.option(*flags, **attributes))
+
+
 def grouped(group: type[Any], name: str) -> Decorator:
     """Give a command the options of a group, as one object in its parameter `name`."""
 
@@ -98,23 +103,19 @@ def grouped(group: type[Any], name: str) -> Decorator:
 class ScreenOptions:
     """How a report is printed. color: None by default, on a terminal."""
 
-    form: str = filled_by(
-        click.option(
-            "-f",
-            "--format",
-            "form",
-            type=one_of("report format", FORMS),
-            default="table",
-            metavar="FORM",
-            help=f"Form of the report on stdout: {', '.join(FORMS)}.  [default: table]",
-        )
+    form: str = option(
+        "-f",
+        "--format",
+        "form",
+        type=one_of("report format", FORMS),
+        default="table",
+        metavar="FORM",
+        help=f"Form of the report on stdout: {', '.join(FORMS)}.  [default: table]",
     )
-    color: bool | None = filled_by(
-        click.option(
-            "--color/--no-color",
-            default=None,
-            help="Colour the table or do not; by default on a terminal. NO_COLOR, FORCE_COLOR work.",
-        )
+    color: bool | None = option(
+        "--color/--no-color",
+        default=None,
+        help="Colour the table or do not; by default on a terminal. NO_COLOR, FORCE_COLOR work.",
     )
 
 
@@ -122,20 +123,16 @@ class ScreenOptions:
 class ReportOptions(ScreenOptions):
     """Where a report goes, and what of it. columns: none for all."""
 
-    outputs: tuple[str, ...] = filled_by(
-        click.option(
-            "-o",
-            "--output",
-            "outputs",
-            multiple=True,
-            metavar="FILE",
-            help=f"Write a file too: {', '.join(_OTHERS)} or {_TABLE}. Repeatable.",
-        )
+    outputs: tuple[str, ...] = option(
+        "-o",
+        "--output",
+        "outputs",
+        multiple=True,
+        metavar="FILE",
+        help=f"Write a file too: {', '.join(_OTHERS)} or {_TABLE}. Repeatable.",
     )
     columns: tuple[str, ...] = filled_by(axis("--columns", NAMES, "Columns to show and write."))
-    quiet: bool = filled_by(
-        click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
-    )
+    quiet: bool = option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
 
     def chosen_columns(self, known: Iterable[str], hint: str = "") -> list[str]:
         """Return the columns that were asked for. Raises: UnknownName if one is not known."""
@@ -156,16 +153,12 @@ class QKOptions:
     """Which q and k, and which of their scores are seen; empty or None where nothing is said."""
 
     seq_len: tuple[int, ...] = filled_by(axis("--seq-len", INTEGERS, "Positions.", shown="256"))
-    heads: int | None = filled_by(
-        click.option("--heads", type=INTEGER, metavar="N", help="Query heads.  [default: 8]")
-    )
-    kv_heads: int | None = filled_by(
-        click.option(
-            "--kv-heads",
-            type=INTEGER,
-            metavar="N",
-            help="Key-value heads, a divisor of --heads.  [default: --heads]",
-        )
+    heads: int | None = option("--heads", type=INTEGER, metavar="N", help="Query heads.  [default: 8]")
+    kv_heads: int | None = option(
+        "--kv-heads",
+        type=INTEGER,
+        metavar="N",
+        help="Key-value heads, a divisor of --heads.  [default: --heads]",
     )
     mask: tuple[str, ...] = filled_by(
         axis("--mask", MASKS, "Keys that a query sees: causal, full or window:N, the last N.", shown="causal")
@@ -223,13 +216,8 @@ class RopeOptions:
             shown="half; its own of --impl",
         )
     )
-    scale: float | None = filled_by(
-        click.option(
-            "--scale",
-            type=number("0.125"),
-            metavar="X",
-            help="Softmax scale.  [default: 1/sqrt(head_dim)]",
-        )
+    scale: float | None = option(
+        "--scale", type=number("0.125"), metavar="X", help="Softmax scale.  [default: 1/sqrt(head_dim)]"
     )
 
 

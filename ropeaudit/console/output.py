@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from ropeaudit import reports
 from ropeaudit.console.options import ReportOptions, ScreenOptions
@@ -18,6 +18,7 @@ from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import printable
 from ropeaudit.runtime import streams
 
+Draw: TypeAlias = Callable[[int, bool], str]
 _MOST_NOTES = 8
 _NARROWEST = 20  # columns of a terminal
 _LOSSLESS = dict.fromkeys(("csv", "json", "jsonl"), "backslashreplace") | {"html": "xmlcharrefreplace"}
@@ -53,36 +54,26 @@ def print_report(report: Report, screen: ScreenOptions) -> None:
 
 
 def deliver(
-    report: Report, files: Sequence[OutputFile], options: ReportOptions, interrupted: bool = False
-) -> None:
-    """Write the files, then stdout, then the notes: a closed pipe must not lose the files.
-
-    interrupted: the report is a part of what was asked for, and takes the place of no other.
-    """
-    for file in replaceable(files, interrupted):
-        file.write(report)
-    print_report(report, options)
-    say_notes(report, options)
-
-
-def deliver_plotted(
     report: Report,
-    draw: Callable[[int, bool], str],
     files: Sequence[OutputFile],
     options: ReportOptions,
     interrupted: bool = False,
+    draw: Draw = lambda width, plain: "",
 ) -> None:
-    """Deliver a report with curves before its legend, in tables alone. draw: from width, ASCII or not."""
-    write_plotted(report, draw, replaceable(files, interrupted))
+    """Write the files, then stdout, then the notes: a closed pipe must not lose the files.
+
+    interrupted: the report is a part of what was asked for, and takes the place of no other. draw: the curves
+    that stand before the legend of a table, from width and whether ASCII must do.
+    """
+    write(report, replaceable(files, interrupted), draw)
     out = streams.report()
     width = min(72, max(16, shutil.get_terminal_size().columns - 12)) if out.isatty() else _CURVES
     plain = not (getattr(out, "encoding", None) or "utf-8").lower().startswith("utf")
-    shown = _with_curves(report, draw(width, plain)) if options.form == "table" else report
-    print_report(shown, options)
+    print_report(_with_curves(report, draw(width, plain)) if options.form == "table" else report, options)
     say_notes(report, options)
 
 
-def write_plotted(report: Report, draw: Callable[[int, bool], str], files: Sequence[OutputFile]) -> None:
+def write(report: Report, files: Sequence[OutputFile], draw: Draw) -> None:
     """Write the files, tables with curves. Raises: BadOutput."""
     for file in files:
         file.write(_with_curves(report, draw(_CURVES, False)) if file.form == "table" else report)

@@ -139,10 +139,10 @@ def _refuse_stdout(path: str) -> None:
         goes = os.fstat(streams.descriptor(1))
         if not stat.S_ISREG(goes.st_mode) or paths.is_stream(path):
             return
-        nonfinite = os.path.samestat(goes, os.stat(path))
+        same = os.path.samestat(goes, os.stat(path))
     except (OSError, ValueError):
         return
-    if nonfinite:
+    if same:
         raise UsageError(f"-o {path!r} is the file that stdout goes to; give another name, or no `>`")
 
 

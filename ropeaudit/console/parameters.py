@@ -108,10 +108,10 @@ def _changes(text: str, name: str) -> dict[str, str]:
 
 INTEGER = Parsed("integer", values.integer)
 NATURAL = Parsed("integer", _natural)
-INTEGERS = Parsed("integers", lambda text, name: values.integers([text], name))
-NUMBERS = Parsed("numbers", lambda text, name: values.numbers([text], name))
-NAMES = Parsed("names", lambda text, name: values.names([text], name))
-MASKS = Parsed("masks", lambda text, name: values.masks([text], name))
+INTEGERS = Parsed("integers", values.integers)
+NUMBERS = Parsed("numbers", values.numbers)
+NAMES = Parsed("names", values.names)
+MASKS = Parsed("masks", values.masks)
 TEXT = Parsed("text", lambda text, name: [text])  # an item of its own, commas included
 SHARE = Parsed("share", _share)
 SHARD = Parsed("shard", _shard)

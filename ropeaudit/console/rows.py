@@ -49,7 +49,7 @@ class Interrupts:
         """Begin with none."""
         self.pending = False
 
-    def on_progress(self, number: int, frame: FrameType | None) -> None:
+    def handle(self, number: int, frame: FrameType | None) -> None:
         """Handle the signal."""
         if self.pending:
             raise KeyboardInterrupt
@@ -66,7 +66,7 @@ def held_back() -> Iterator[Interrupts]:
     """Hold Ctrl-C and SIGTERM back within the block; outside the main thread nothing is changed."""
     interrupts = Interrupts()
     try:
-        before = {one: signal.signal(one, interrupts.on_progress) for one in (signal.SIGINT, signal.SIGTERM)}
+        before = {one: signal.signal(one, interrupts.handle) for one in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:  # not the main thread
         yield interrupts
         return

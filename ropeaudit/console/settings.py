@@ -24,7 +24,9 @@ def labels(rope: RopeOptions, cases: Sequence[Case]) -> list[str]:
     """Return what to call each of the cases that options make: by the model, and what was given as a list."""
     from ropeaudit.audits import labels
 
-    listed = {name for name in labels.NAMED if _is_list(getattr(rope, name))}
+    given = {name: getattr(rope, name) for name in labels.NAMED}
+    # a scaling with several parameters counts as a list
+    listed = {name for name, items in given.items() if len(items) > 1 or "," in "".join(map(str, items))}
     pairs = zip(cases, labels.settings(cases), strict=True)
     return [labels.label(case, setting, listed) for case, setting in pairs]
 
@@ -67,8 +69,3 @@ def _all_models(names: Sequence[Any]) -> Sequence[Any]:
     from ropeaudit.rope import presets
 
     return [model.name for model in presets.all_presets()]
-
-
-def _is_list(given: Sequence[Any]) -> bool:
-    """Return whether an option was given as a list; a scaling with several parameters counts as one."""
-    return len(given) > 1 or any("," in str(item) for item in given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeVar
 
 from ropeaudit.errors import UsageError
@@ -49,9 +49,9 @@ def integer(text: str, flag: str) -> int:
     return int(-value_exact if match["sign"] == "-" else value_exact)
 
 
-def integers(items: Iterable[str], flag: str) -> list[int]:
+def integers(text: str, flag: str) -> list[int]:
     """Read lists and ranges: 0,1000,16k; 1k-1m*2 multiplies, 0-4096+256 adds. Raises: UsageError."""
-    return _listed(items, flag, lambda word: _integer_or_range(word, flag))
+    return _listed(text, flag, lambda word: _integer_or_range(word, flag))
 
 
 def number(text: str, flag: str, example: str) -> float:
@@ -64,17 +64,17 @@ def number(text: str, flag: str, example: str) -> float:
     raise UsageError(f"{flag} {text.strip()!r} is not a number; try {flag} {example}")
 
 
-def numbers(items: Iterable[str], flag: str) -> list[float]:
+def numbers(text: str, flag: str) -> list[float]:
     """Read a list of real numbers: 10000,5e5. Raises: UsageError."""
-    return _listed(items, flag, lambda word: [number(word, flag, "10000")])
+    return _listed(text, flag, lambda word: [number(word, flag, "10000")])
 
 
-def names(items: Iterable[str], flag: str) -> list[str]:
+def names(text: str, flag: str) -> list[str]:
     """Read a list of names: hf,uniform. Raises: UsageError."""
-    return _listed(items, flag, lambda word: [word.strip()])
+    return _listed(text, flag, lambda word: [word.strip()])
 
 
-def masks(items: Iterable[str], flag: str) -> list[str]:
+def masks(text: str, flag: str) -> list[str]:
     """Read a list of masks; a window's width may be written as 4k. Raises: UsageError."""
 
     def one(word: str) -> list[str]:
@@ -82,16 +82,15 @@ def masks(items: Iterable[str], flag: str) -> list[str]:
         sized = kind == "window" and _SCALAR.fullmatch(width)
         return [f"window:{integer(width, flag)}" if sized else word.strip()]
 
-    return _listed(items, flag, one)
+    return _listed(text, flag, one)
 
 
-def _listed(items: Iterable[str], flag: str, read: Callable[[str], list[T]]) -> list[T]:
+def _listed(text: str, flag: str, read: Callable[[str], list[T]]) -> list[T]:
     results: list[T] = []
-    for item in items:
-        for word in item.split(","):
-            if not word.strip():
-                raise UsageError(f"{flag} {item!r} has an empty element; leave it out or give a value")
-            results += read(word)
+    for word in text.split(","):
+        if not word.strip():
+            raise UsageError(f"{flag} {text!r} has an empty element; leave it out or give a value")
+        results += read(word)
     return list(dict.fromkeys(results))
 
 
@@ -101,17 +100,16 @@ def _integer_or_range(text: str, flag: str) -> list[int]:
         return [integer(text, flag)]
     first, last = integer(match["first"], flag), integer(match["last"], flag)
     step = integer(match["step"], flag)
-    result = _multiples if match["how"] == "*" else _sums
     if first > last or step < 1 or (match["how"] == "*" and (step < 2 or first < 1)):
         raise UsageError(f"{flag} {text.strip()!r} does not count upwards; try 1k-1m*2 or 0-4096+256")
-    return result(first, last, step, flag)
+    return _multiples(first, last, step) if match["how"] == "*" else _sums(first, last, step, flag)
 
 
 def _out_of_range(text: str, flag: str) -> UsageError:
     return UsageError(f"{flag} {text.strip()!r} is out of range; whole numbers go up to 1e20")
 
 
-def _multiples(first: int, last: int, step: int, flag: str) -> list[int]:
+def _multiples(first: int, last: int, step: int) -> list[int]:
     results = [first]
     while results[-1] * step <= last:
         results.append(results[-1] * step)

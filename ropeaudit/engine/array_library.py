@@ -109,58 +109,45 @@ class ArrayLibrary(Protocol[A]):
         """Return the sum of all products of elements."""
 
 
-class NumPy:
-    """The library whose arrays are those of NumPy."""
+class _NumPy:
+    """Implement `ArrayLibrary` on NumPy arrays."""
 
     def empty(self, shape: tuple[int, ...], fmt: Format) -> NumPyArray:
-        """Return an array, not initialized, that carries float32 or float64."""
         return np.empty(shape, fmt.carrier)
 
     def precision(self, x: NumPyArray) -> int:
-        """Return the significant bits of an array's dtype."""
         return 24 if x.dtype == np.float32 else 53
 
     def converted(self, x: NumPyArray, fmt: Format) -> NumPyArray:
-        """Return x in the dtype of float32 or float64; x itself where it has it."""
         return x.astype(fmt.carrier, copy=False)
 
     def contiguous(self, x: NumPyArray) -> NumPyArray:
-        """Return x with its rows behind each other in memory."""
         return np.ascontiguousarray(x)
 
     def copy(self, x: NumPyArray, out: NumPyArray) -> NumPyArray:
-        """Write x into `out`, in the dtype of `out`."""
         np.copyto(out, x, casting="same_kind")
         return out
 
     def fill(self, x: NumPyArray, value: float) -> None:
-        """Set every element to `value`."""
         x.fill(value)
 
     def add(self, a: NumPyArray, b: NumPyArray, out: NumPyArray | None = None) -> NumPyArray:
-        """Return a + b."""
         return np.asarray(np.add(a, b, out=out))
 
     def subtract(self, a: NumPyArray, b: NumPyArray, out: NumPyArray | None = None) -> NumPyArray:
-        """Return a - b."""
         return np.asarray(np.subtract(a, b, out=out))
 
     def multiply(self, a: NumPyArray, b: NumPyArray | float, out: NumPyArray | None = None) -> NumPyArray:
-        """Return a * b, elementwise."""
         return np.asarray(np.multiply(a, b, out=out))
 
     def matmul(self, a: NumPyArray, b: NumPyArray, out: NumPyArray) -> NumPyArray:
-        """Return the product of two matrices; where `out` has another dtype, converted to it."""
         if a.dtype == out.dtype:
             return np.asarray(np.matmul(a, b, out=out))
         out[...] = a @ b
         return out
 
     def row_products(self, a: NumPyArray, b: NumPyArray) -> NumPyArray:
-        """Return the products of rows of a with the same rows of b. Shapes: (n, d) twice -> (n,).
-
-        They are the diagonals of BLAS products of `_SQUARE` rows.
-        """
+        # the diagonals of BLAS products of `_SQUARE` rows
         (count, d), padded = a.shape, -(-len(a) // _SQUARE) * _SQUARE
         left, right = np.zeros((2, padded, d), a.dtype)
         left[:count], right[:count] = a, b
@@ -169,52 +156,42 @@ class NumPy:
         return np.array(np.diagonal(squares, axis1=1, axis2=2).reshape(-1)[:count])
 
     def add_product(self, total: NumPyArray | float, a: NumPyArray, b: NumPyArray, fmt: Format) -> NumPyArray:
-        """Return total + a * b of float64 arrays, rounded once to `fmt`, in float64."""
         product, error = dd.two_product(a, b)
         high, low = dd.two_sum(total, product)
         return round_to(dd.to_odd((high, low + error)), fmt).astype(np.float64)
 
     def round(self, x: NumPyArray, fmt: Format, scratch: NumPyArray | None = None) -> None:
-        """Round x to `fmt` where it lies; `scratch`, an array like it, is overwritten."""
         if fmt is FP32:
             x[...] = round_to(x, fmt)
         else:
             round_in_place(x, fmt, scratch)
 
     def hide(self, x: NumPyArray, hidden: NumPyArray | None, value: float = 0.0) -> None:
-        """Set to `value`, where it lies, what the mask hides."""
         if hidden is not None:
             np.copyto(x, value, where=hidden)
 
     def absolute(self, x: NumPyArray, out: NumPyArray | None = None) -> NumPyArray:
-        """Return |x|."""
         return np.asarray(np.abs(x, out=out))
 
     def largest(self, x: NumPyArray) -> float:
-        """Return the largest element; nan where one is nan."""
         return float(x.max())
 
     def largest_size(self, x: NumPyArray) -> float:
-        """Return the largest absolute value; nan where one is nan."""
         low, high = float(x.min()), float(x.max())
         return high if high >= -low else -low
 
     def argmax(self, x: NumPyArray) -> int:
-        """Return the number of the largest element, row by row."""
         return int(x.argmax())
 
     def finite(self, x: NumPyArray) -> int:
-        """Count the finite elements."""
         return int(np.isfinite(x).sum())
 
     def total(self, x: NumPyArray) -> float:
-        """Return the sum of all elements."""
         rows = x @ np.ones(x.shape[1]) if x.ndim == 2 else x  # a product by rows is the fastest sum
         return float(rows.sum())
 
     def dot(self, a: NumPyArray, b: NumPyArray) -> float:
-        """Return the sum of all products of elements."""
         return float(np.dot(a.reshape(-1), b.reshape(-1)))
 
 
-NUMPY = NumPy()
+NUMPY = _NumPy()

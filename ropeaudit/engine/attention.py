@@ -106,7 +106,7 @@ class Attention:
             setattr(self, name, max(mine, other) if name.endswith("_max") else mine + other)
 
     def columns(self) -> dict[str, float]:
-        """Return the attention columns of a record; all nan where a row is lost."""
+        """Return the attention columns of a record; all nan where a row is nonfinite."""
         rows = max(self.rows, 1)
         results = {
             "attention_tv_max": self.tv_max,

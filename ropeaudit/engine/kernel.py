@@ -26,7 +26,7 @@ from ropeaudit.engine.statistics import Block, Moments, Statistics
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor, Precision
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Subject, key_rotation
+from ropeaudit.subjects import RotatesKeys, Subject
 
 Side = Literal["q", "k"]
 ExactScores: TypeAlias = tuple[A, A | None]  # exact scores: high + low
@@ -36,7 +36,6 @@ class Workspace(Generic[A]):
     """Arrays of the size of a block, of which each thread has its own and uses them again and again."""
 
     def __init__(self, library: ArrayLibrary[A]) -> None:
-        """Remember the library; arrays come when they are asked for."""
         self.library, self.local = library, threading.local()
 
     def array(self, number: int, fmt: Format, shape: tuple[int, ...]) -> A:
@@ -55,7 +54,9 @@ def rotate(subject: Subject, side: Side, x: FloatArray, table: Any) -> FloatArra
 
     Shapes: (s, d) -> (s, d).
     """
-    return key_rotation(subject)(x, table) if side == "k" else subject.rotate(x, table)
+    if side == "k" and isinstance(subject, RotatesKeys):
+        return subject.rotate_key(x, table)
+    return subject.rotate(x, table)
 
 
 def rotate_exactly(
@@ -138,7 +139,7 @@ def measure(
     (d, c), of pairs (n, d) twice. results: of each offset.
     """
     library, paired = block.library, block.weights is not None
-    fmt, form = (FP64, scores.form_pairs) if paired else (scores.tile_format(subject), scores.form)
+    fmt = FP64 if paired else scores.tile_format(subject)
     base, formed, spare = (workspace.array(number, fmt, block.shape) for number in range(3))
     wide, scratch = formed, spare
     if fmt is not FP64:
@@ -150,7 +151,10 @@ def measure(
             result.self_drift.add_nonfinite(block.visible)
             library.fill(out, math.nan)
             continue
-        form(library, *factors, subject, scale, out, spare)
+        if paired:
+            scores.form_pairs(library, *factors, subject, scale, out)
+        else:
+            scores.form(library, *factors, subject, scale, out, spare)
         if number:
             own = library.subtract(formed, base, spare)
             library.hide(own, block.hidden)

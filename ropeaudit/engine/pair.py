@@ -87,7 +87,6 @@ class FreshRotation:
     """q and k rotated from scratch, at their positions + offset."""
 
     def __init__(self, subject: Subject, inputs: Inputs, offset: int) -> None:
-        """Remember the subject and its offset; the tables come with `prepare`."""
         self.subject, self.inputs, self.offset = subject, inputs, offset
         self.tables: dict[int, Any] = {}
 
@@ -104,26 +103,12 @@ class FreshRotation:
         return kernel.rotate(self.subject, side, round_to(x, self.subject.input), self.tables[panel.start])
 
 
-def input_formats(inputs: Inputs, subjects: Sequence[Subject]) -> list[Format]:
-    """Return how each subject's q and k are rounded; a format that changes nothing counts as float64."""
-    known = inputs.distinct(subject.input for subject in subjects)
-    return [known[subject.input] for subject in subjects]
-
-
 class _Panels(NamedTuple):
     """One pair of panels, and what all heads share there."""
 
     rows: slice
     cols: slice
     tables: tuple[Any, Any]
-
-
-class _Tile(NamedTuple):
-    """One tile: its scores, and where its rows and columns stand in the panels."""
-
-    block: Block[NumPyArray]
-    in_q: slice
-    in_k: slice
 
 
 class Comparison:
@@ -143,7 +128,8 @@ class Comparison:
         """
         self.inputs, self.setting, self.mask, self.pair, self.origin = inputs, setting, mask, pair, origin
         subjects = [rotator.subject for rotator in pair]
-        self.formats = input_formats(inputs, subjects)
+        distinct = inputs.distinct(subject.input for subject in subjects)
+        self.formats = [distinct[subject.input] for subject in subjects]
         wide = max(subject.narrowest for subject in subjects) > FP32.precision
         self.precision: Precision = "extended" if wide else "double"
 
@@ -186,53 +172,44 @@ class Comparison:
                 for fmt in dict.fromkeys(self.formats)
             }
             result.error = max(exact_scores.certificate(q, k) for q, k in exact.values())
-            for here in self._tiles(head, panels):
-                self._tile(result, here, rotated, exact)
+            for top in range(rows.start, rows.stop, tile.TILE_ROWS):
+                queries = slice(top, min(top + tile.TILE_ROWS, rows.stop))
+                in_q = slice(queries.start - rows.start, queries.stop - rows.start)
+                for keys in masks.tiles(self.mask, queries, cols, tile.TILE_COLUMNS, self.inputs.seq_len):
+                    in_k = slice(keys.start - cols.start, keys.stop - cols.start)
+                    block = Block.tile(self.mask, head, queries, keys)
+                    self._gather(
+                        result,
+                        block,
+                        [(q[in_q], k[:, in_k]) for q, k in rotated],
+                        {fmt: (q.rows(in_q), k.rows(in_k)) for fmt, (q, k) in exact.items()},
+                    )
         return result
 
-    def _tiles(self, head: int, panels: _Panels) -> Iterator[_Tile]:
-        rows, cols, _ = panels
-        for top in range(rows.start, rows.stop, tile.TILE_ROWS):
-            queries = slice(top, min(top + tile.TILE_ROWS, rows.stop))
-            in_q = slice(queries.start - rows.start, queries.stop - rows.start)
-            for keys in masks.tiles(self.mask, queries, cols, tile.TILE_COLUMNS, self.inputs.q.shape[1]):
-                in_k = slice(keys.start - cols.start, keys.stop - cols.start)
-                yield _Tile(Block.tile(self.mask, head, queries, keys), in_q, in_k)
-
-    def _tile(
+    def _gather(
         self,
         result: PairStatistics,
-        here: _Tile,
+        block: Block[NumPyArray],
         rotated: Sequence[tuple[FloatArray, FloatArray]],
         factors: dict[Format, tuple[Factor, Factor]],
     ) -> None:
-        block, in_q, in_k = here
-        exact = {fmt: exact_scores.product(q.rows(in_q), k.rows(in_k)) for fmt, (q, k) in factors.items()}
+        """Form both scores of a tile and take in their differences. rotated: q (r, d), k (d, c)."""
+        exact = {fmt: exact_scores.product(q, k) for fmt, (q, k) in factors.items()}
         formed: list[NumPyArray] = []
         drifts: list[NumPyArray] = []
         for rotator, fmt, (q, k) in zip(self.pair, self.formats, rotated, strict=True):
-            own = scores.formed(NUMPY, q[in_q], k[:, in_k], rotator.subject, self.setting.scale)
+            own = scores.formed(NUMPY, q, k, rotator.subject, self.setting.scale)
             formed.append(own)
             drifts.append(kernel.minus_exact(NUMPY, own, exact[fmt], block.hidden))
         for reference, fmt in zip(result.references, self.formats, strict=True):
             kernel.gather_exact(reference, exact[fmt], block)
         difference = kernel.minus_exact(NUMPY, formed[0], (formed[1], None), block.hidden)
-        _gather(result, difference, drifts, block)
-
-
-def _gather(
-    result: PairStatistics,
-    difference: NumPyArray,
-    drifts: Sequence[NumPyArray],
-    block: Block[NumPyArray],
-) -> None:
-    """Take in the differences of a tile. Shapes: difference and both drifts (r, c)."""
-    scratch = np.empty_like(difference)
-    result.difference.add(difference, block, scratch)
-    for drift, gathered in zip(drifts, result.drifts, strict=True):
-        gathered.add(drift, block, scratch)
-    first, second = np.abs(drifts[0]), np.abs(drifts[1])
-    result.nearer = (
-        result.nearer[0] + int((first < second).sum()),
-        result.nearer[1] + int((second < first).sum()),
-    )
+        scratch = np.empty_like(difference)
+        result.difference.add(difference, block, scratch)
+        for drift, gathered in zip(drifts, result.drifts, strict=True):
+            gathered.add(drift, block, scratch)
+        first, second = np.abs(drifts[0]), np.abs(drifts[1])
+        result.nearer = (
+            result.nearer[0] + int((first < second).sum()),
+            result.nearer[1] + int((second < first).sum()),
+        )

@@ -5,9 +5,9 @@ Letters: h heads, g key-value heads, s positions, d head_dim.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.engine.statistics import Moments, Statistics
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.inputs.masks import Mask
+from ropeaudit.inputs.qk import Inputs
+from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference.exact_scores import Precision
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject
@@ -87,18 +89,7 @@ class Key(NamedTuple):
     precision: Precision
 
 
-class Vectors(Protocol):
-    """q and k: all of them (`inputs.Inputs`), or those of a sample (`sampled_rows.SampledQK`)."""
-
-    @property
-    def seq_len(self) -> int:
-        """s: positions."""
-
-    def distinct(self, formats: Iterable[Format]) -> dict[Format, Format]:
-        """Return each format, or float64 in the place of one that leaves q and k as they are."""
-
-
-V = TypeVar("V", bound=Vectors)
+V = TypeVar("V", Inputs, SampledInputs)  # q and k: all of them, or those of a sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +130,6 @@ class Plan(Generic[V]):
             precision: Precision = "extended" if subject.narrowest > FP32.precision else "double"
             groups.setdefault(Key(seen[subject.input], precision), []).append(index)
         return groups
-
-
-def cells_at_once(setting: RopeSetting, seq_len: int) -> int:
-    """How many cells fit in the cache together, one head at a time."""
-    return max(2, CACHE_BYTES // cell_bytes(setting, seq_len))
 
 
 def bytes_needed(setting: RopeSetting, heads: int, kv_heads: int, seq_len: int) -> int:

@@ -19,7 +19,7 @@ from ropeaudit.engine.array_library import NUMPY, NumPyArray
 from ropeaudit.engine.kernel import Workspace
 from ropeaudit.engine.plan import CellIndex, CellStatistics, Key, Plan
 from ropeaudit.engine.statistics import Block
-from ropeaudit.inputs.sampled_rows import SampledQK
+from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.runtime.threads import mapping
 
@@ -27,7 +27,7 @@ BLOCK = 2048  # pairs at once
 
 
 def measure(
-    cases: Plan[SampledQK], threads: int, progress: Callable[[float], None]
+    cases: Plan[SampledInputs], threads: int, progress: Callable[[float], None]
 ) -> dict[CellIndex, CellStatistics]:
     """Return what was measured, for every cell of the plan; `progress` gets the share done."""
     results, count = {cell: CellStatistics.sampled() for cell in cases.cells()}, len(cases.inputs)
@@ -46,7 +46,7 @@ def measure(
 class _Pairs:
     """The sampled pairs of a plan, a block at a time."""
 
-    def __init__(self, cases: Plan[SampledQK]) -> None:
+    def __init__(self, cases: Plan[SampledInputs]) -> None:
         self.plan, self.groups = cases, cases.keys()
         self.workspace: Workspace[NumPyArray] = Workspace(NUMPY)
 
@@ -96,7 +96,7 @@ class _Pairs:
             yield scores.operand(q, subject), scores.operand(k, subject)
 
 
-def _place(measured: CellStatistics, sampled: SampledQK) -> None:
+def _place(measured: CellStatistics, sampled: SampledInputs) -> None:
     """Say where the largest values stand: until here their number among the pairs was noted."""
     for statistics in (measured.drift, measured.self_drift):
         if statistics.place is not None:

@@ -58,15 +58,7 @@ def form(
     store(library, out, subject, scale, scratch)
 
 
-def form_pairs(
-    library: ArrayLibrary[A],
-    q: A,
-    k: A,
-    subject: Subject,
-    scale: float,
-    out: A,
-    scratch: A | None = None,
-) -> None:
+def form_pairs(library: ArrayLibrary[A], q: A, k: A, subject: Subject, scale: float, out: A) -> None:
     """Write the subject's scores of rows of q with the same rows of k into `out`, as `form` does.
 
     float32 and float64 accumulate in products of a few rows, of which the diagonal counts; as their shape is

@@ -65,7 +65,7 @@ class Moments(IntEnum):
 
 @dataclass(slots=True)
 class Statistics:
-    """Count, mean square, largest absolute value and means, as far as they are asked for.
+    """Count, mean square, largest absolute value and means, as far as they are requested.
 
     One value that is not finite makes every statistic nan: a gate on them must not hold.
     weighted: of sampled scores, of which each counts by its weight: 1/(N p) where it was drawn with

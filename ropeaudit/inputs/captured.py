@@ -77,11 +77,7 @@ def _pick(spec: str, tensors: Tensors, which: str) -> NDArray[Any]:
 
 def _heads(spec: str, name: str, tensor: NDArray[Any]) -> NDArray[np.float64]:
     """Check one tensor and bring it to (h, s, d) in float64."""
-    if not isinstance(tensor, np.ndarray):  # .npz archives may hold files that are no arrays
-        raise BadInput(f"--qk {spec!r}: {name} is no array; give real numbers")
-    tensor = tensorfiles.widened(tensor)
-    if not tensorfiles.is_real(tensor):
-        raise BadInput(f"--qk {spec!r}: {name} holds {tensor.dtype}; give real numbers")
+    tensor = tensorfiles.real(f"--qk {spec!r}: {name}", tensor)
     if tensor.ndim not in (3, 4) or 0 in tensor.shape or tensor.shape[-1] % 2:
         raise BadInput(
             f"--qk {spec!r}: {name} has shape {tensor.shape}; give (heads, seq, head_dim) or "

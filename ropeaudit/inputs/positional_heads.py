@@ -47,9 +47,8 @@ def vectors(kind: str, kv_heads: int, seq_len: int, setting: RopeSetting, seed: 
 def _size(kind: str, speeds: FloatArray, tokens: int, setting: RopeSetting) -> float:
     """Return |psi_i| with which the softmax gives `WEIGHT` to the right one of all tokens on both sides."""
     t = np.arange(1.0, tokens + 1.0)
-    gaps = sum(
-        (1.0 - np.cos(t * speed) for speed in speeds), np.zeros_like(t)
-    )  # in units of |psi_i|² * scale
+    # in units of |psi_i|² * scale
+    gaps = sum((1.0 - np.cos(t * speed) for speed in speeds), np.zeros_like(t))
     largest_sum, low, high = 1.0 / WEIGHT - 1.0, 0.0, LARGEST_SCORE / max(speeds.size, 1)
     if 2.0 * np.exp(-high * gaps).sum() > largest_sum:
         raise UsageError(

@@ -105,7 +105,6 @@ class _SizeSums:
     """Running sums of the sizes of keys (g, s + 1), and of queries times all keys they see (h s + 1,)."""
 
     def __init__(self, mask: Mask, q: Array, k: Array) -> None:
-        """Sum them up."""
         self.seq_len, self.group = q.shape[1], len(q) // len(k)
         places = np.arange(self.seq_len)
         self.first, self.last = masks.first_seen(mask, places), masks.last_seen(mask, places, self.seq_len)

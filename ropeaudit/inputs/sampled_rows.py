@@ -45,7 +45,7 @@ class SideRows:
 
 
 @dataclass(frozen=True, slots=True)
-class SampledQK:
+class SampledInputs:
     """The rows of q and k at the sampled pairs, and the sizes of what they were sampled from."""
 
     pairs: Pairs
@@ -77,12 +77,14 @@ def by_norms(inputs: Inputs, mask: Mask, count: int, seed: int) -> Pairs:
     return pairs.by_size(mask, q, k, count, seed)
 
 
-def of(inputs: Inputs, chosen: Pairs, seed: int) -> SampledQK:
+def of(inputs: Inputs, chosen: Pairs, seed: int) -> SampledInputs:
     """Return the sampled rows of q and k that are in memory."""
     q, k = (x.reshape(-1, x.shape[2]) for x in (inputs.q, inputs.k))
     in_q, in_k = _places(chosen, inputs.group, inputs.seq_len)
     sizes = inputs.heads, inputs.kv_heads, inputs.seq_len
-    return SampledQK(chosen, SideRows(q, in_q), SideRows(k, in_k), *sizes, inputs.source, seed, inputs.digest)
+    return SampledInputs(
+        chosen, SideRows(q, in_q), SideRows(k, in_k), *sizes, inputs.source, seed, inputs.digest
+    )
 
 
 def choose(kind: str, sizes: tuple[int, int, int], d: int, mask: Mask, count: int, seed: int) -> Pairs:
@@ -111,7 +113,7 @@ def synthetic(
     chosen: Pairs,
     seed: int,
     progress: Callable[[float], None] = lambda share: None,
-) -> SampledQK:
+) -> SampledInputs:
     """Return the rows that `inputs.make` makes, without making the others.
 
     sizes: h, g and s. progress gets the share done, from 0 to 1. Raises: UnknownName.
@@ -124,7 +126,7 @@ def synthetic(
             SideRows(rows, chosen.head // (heads // kv_heads))
             for rows in constant(kind, kv_heads, seq_len, setting, seed)
         )
-        return SampledQK(chosen, q, k, heads, kv_heads, seq_len, kind, seed)
+        return SampledInputs(chosen, q, k, *sizes, kind, seed)
     if (kind := source(kind, sizes, d)) == BY_ROW:
         store = [_by_row(seed, side, x, d, progress) for side, x in enumerate((in_q, in_k))]
     else:
@@ -135,17 +137,8 @@ def synthetic(
                 generator, in_k, kv_heads * seq_len, d, lambda share: progress(split + (1 - split) * share)
             ),
         ]
-    pair_numbers = np.arange(in_q.size)
-    return SampledQK(
-        chosen,
-        SideRows(store[0], pair_numbers),
-        SideRows(store[1], pair_numbers),
-        heads,
-        kv_heads,
-        seq_len,
-        kind,
-        seed,
-    )
+    q, k = (SideRows(rows, np.arange(in_q.size)) for rows in store)
+    return SampledInputs(chosen, q, k, *sizes, kind, seed)
 
 
 def source(kind: str, sizes: tuple[int, int, int], d: int) -> str:
@@ -172,7 +165,7 @@ def _places(chosen: Pairs, group: int, seq_len: int) -> tuple[Ints, Ints]:
 def _streamed(
     generator: np.random.Generator, places: Ints, rows: int, d: int, progress: Callable[[float], None]
 ) -> NDArray[np.float16]:
-    """Draw `rows` rows in a stream and return those that are wanted. Shapes: places (n,) -> (n, d)."""
+    """Draw `rows` rows in a stream and return those at `places`. Shapes: places (n,) -> (n, d)."""
     vectors = np.empty((places.size, d), np.float16)  # exact: on the grid of `on_16_bit_grid`
     order = np.argsort(places, kind="stable")
     step = _step(d)
@@ -201,7 +194,7 @@ def _step(d: int) -> int:
 def _by_row(
     seed: int, side: int, places: Ints, d: int, progress: Callable[[float], None]
 ) -> NDArray[np.float16]:
-    """Draw every wanted row from a generator that is its own. Shapes: places (n,) -> (n, d)."""
+    """Draw every row at `places` from a generator that is its own. Shapes: places (n,) -> (n, d)."""
     key = np.random.SeedSequence([seed, side]).generate_state(2, np.uint64)
     vectors, counter = np.empty((places.size, d), np.float16), np.zeros(4, np.uint64)
     for start in range(0, places.size, _BLOCK):

@@ -44,6 +44,11 @@ class Diagnosis:
         """The first hypothesis, if there is any."""
         return next(iter(self.hypotheses), None)
 
+    @property
+    def preference(self) -> tuple[bool, tuple[tuple[int, float, float], ...]]:
+        """What sorts diagnoses of a dump: those that agree first, then by what explains them best."""
+        return not self.agrees, () if self.best is None else (self.best.rank,)
+
 
 def check(dump: Dump, setting: RopeSetting, label: str = "") -> Diagnosis:
     """Return how a dump differs from the exact table of a setting, and what explains the difference.

@@ -65,16 +65,13 @@ class CosSinTable:
 
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
         nothing = np.zeros((0, 0))
-        self.values = (nothing if dump.cos is None else dump.cos) + 1j * (
-            nothing if dump.sin is None else dump.sin
-        )
+        cos, sin = (nothing if part is None else part for part in (dump.cos, dump.sin))
+        self.values = cos + 1j * sin
         self.setting, self.exact, self.tolerance = setting, exact, hypotheses.tolerance(setting)
         self.factor = float(exact_frequencies.attention_factor(setting.scaling))
         self.recovered = recovered(self.values)
-        self.first = np.zeros(
-            0, np.int64
-        )  # position at which every pair is first off; set by `rows`, as `off`
-        self.off = np.zeros(0, bool)  # whether a pair is off
+        # set by `rows`: the position at which every pair is first off, and whether it is off
+        self.first, self.off = np.zeros(0, np.int64), np.zeros(0, bool)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield a row for every pair: the frequency recovered, the largest error and where it begins."""
@@ -194,16 +191,11 @@ class CosSinTable:
                 if held and "position" in steps:
                     continue
                 words = _WORDS[_STEPS if held and count == 2 else steps]
-                angles = (place if "position" in steps else at) * (
-                    theta if "frequency" in steps else self.exact
-                )
-                last = fmt if "angle" in steps else None
-                yield (
-                    words.format(fmt),
-                    hypotheses.cast(angles, last),
-                    cost + 0.05 * (count - 1),
-                    "angle" in steps,
-                )
+                positions = place if "position" in steps else at
+                angles = positions * (theta if "frequency" in steps else self.exact)
+                rounded = "angle" in steps
+                values = hypotheses.cast(angles, fmt if rounded else None)
+                yield words.format(fmt), values, cost + 0.05 * (count - 1), rounded
         if fmt.name == "tf32":  # nothing is computed in it but products
             return
         for number, form in enumerate(_FORMS):

@@ -13,7 +13,7 @@ from ropeaudit.errors import MissingPackage, UnknownName
 from ropeaudit.reports import numbers
 
 if TYPE_CHECKING:
-    from ropeaudit.runtime.columns import Column
+    from ropeaudit.runtime.columns import Column, Columns
 
 Row = Mapping[str, Any]
 
@@ -76,6 +76,28 @@ class Report:
     def shown(self, name: str, value: Any) -> str:
         """Return a value of a column as a reader sees it."""
         return numbers.styled(value, self.declared[name].style if name in self.declared else "short")
+
+
+def tabulated(
+    declared: Columns[Any],
+    schema: int,
+    rows: Sequence[Row],
+    screen: Sequence[str],
+    columns: Sequence[str] | None,
+    metadata: Mapping[str, Any],
+) -> Report:
+    """Return a report of declared columns, without a word yet.
+
+    screen: what a reader sees. columns: instead, if there are any, all that is shown and written.
+    """
+    return Report(
+        rows,
+        list(columns or declared),
+        list(columns or screen),
+        () if columns else declared.dispensable,
+        metadata={"schema": schema, **metadata},
+        declared=declared,
+    )
 
 
 def render(form: str, report: Report) -> str:

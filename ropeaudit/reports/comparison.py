@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ropeaudit.audits import records
 from ropeaudit.audits.comparison import COMPARED, KEYS, Difference, Pair, value
 from ropeaudit.reports import Report, settings
 from ropeaudit.reports.numbers import short
+from ropeaudit.reports.verdicts import case_name
 from ropeaudit.runtime.columns import Column, Columns, Declare, Together
 
 SCHEMA = 2  # 2: within_tolerance, place_excess
@@ -35,19 +37,16 @@ class DiffColumns:
 
 def _sides(name: str) -> list[Column[Pair]]:
     """Return a column as it was before and after."""
-    kind, unit = records.COLUMNS[name].kind, records.COLUMNS[name].unit
+    column = records.COLUMNS[name]
+    sides = {"before": f"{name} of the earlier report", "after": f"{name} of the later one"}
     return [
-        Column(f"{name}_before", kind, f"{name} of the earlier report", _before(name), unit, optional=True),
-        Column(f"{name}_after", kind, f"{name} of the later one", _after(name), unit, optional=True),
+        Column(f"{name}_{side}", column.kind, text, partial(_of, side, name), column.unit, optional=True)
+        for side, text in sides.items()
     ]
 
 
-def _before(name: str) -> Callable[[Pair], Any]:
-    return lambda pair: (pair.before or {}).get(name)
-
-
-def _after(name: str) -> Callable[[Pair], Any]:
-    return lambda pair: (pair.after or {}).get(name)
+def _of(side: str, name: str, pair: Pair) -> Any:
+    return (getattr(pair, side) or {}).get(name)
 
 
 def _compared(name: str) -> list[Column[Pair]]:
@@ -66,15 +65,8 @@ COLUMNS = Columns[Pair](
     *(column for name in _TEXTS for column in _sides(name)),
     *(column for name in COMPARED for column in _compared(name)),
 )
-_SCREEN: tuple[str, ...] = (
-    "status",
-    "drift_rms_before",
-    "drift_rms_after",
-    "drift_rms_ratio",
-    "drift_max_ratio",
-)
-_SCREEN += ("self_drift_rms_ratio", "verdict_before", "verdict_after")
 _DISPENSABLE = ("drift_max_ratio", "self_drift_rms_ratio", "verdict_before", "verdict_after")
+_SCREEN = ("status", "drift_rms_before", "drift_rms_after", "drift_rms_ratio", *_DISPENSABLE)
 
 
 def diff_report(
@@ -116,7 +108,9 @@ def headline(results: Difference) -> str:
             message.append(f"{len(some)} of {total} cases {verb} {word}: {_sentence(worst)}")
     if rest := [pair for pair in changed if pair not in more and pair not in less]:
         first = rest[0]
-        message.append(f"{len(rest)} of {total} changed otherwise: {_who(first)} in {_listed(first)}")
+        message.append(
+            f"{len(rest)} of {total} changed otherwise: {case_name(first.row)} in {_listed(first)}"
+        )
     if not changed:
         message.append(f"no case changed: all {total} are within {results.ratio:g} times what they were")
     counts = [f"{len(some)} {word}" for word in ("new", "gone") if (some := results.of(word))]
@@ -139,20 +133,14 @@ def _size(pair: Pair) -> float:
     return times if times > 1 else 1 / times if times else math.inf
 
 
-def _who(pair: Pair) -> str:
-    names = (pair.row.get("model"), pair.row.get("subject"), pair.row.get("dtype"))
-    who = " ".join(str(name) for name in names if name not in (None, "none"))
-    return f"{who} at offset {pair.row['offset']}"
-
-
 def _sentence(pair: Pair) -> str:
     if "nonfinite" in pair.changed:
         counts = [int(value(side, "nonfinite")) for side in (pair.before, pair.after)]
-        return f"{_who(pair)} gives {counts[1]} scores that are nan or infinite, before {counts[0]}"
+        return f"{case_name(pair.row)} gives {counts[1]} scores that are nan or infinite, before {counts[0]}"
     name = next(name for name in COMPARED if name in pair.changed and "drift" in name)
     what = "" if name == "drift_rms" else f"{name} "
     old, new = (short(value(side, name)) for side in (pair.before, pair.after))
-    return f"{_who(pair)} {what}{short(pair.ratio(name))} times ({old} to {new})"
+    return f"{case_name(pair.row)} {what}{short(pair.ratio(name))} times ({old} to {new})"
 
 
 def _listed(pair: Pair) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ropeaudit.audits import judging, records
 from ropeaudit.audits.records import Record
 from ropeaudit.inputs import masks
-from ropeaudit.reports import Report, headlines, settings, verdicts
+from ropeaudit.reports import Report, headlines, settings, tabulated, verdicts
 from ropeaudit.reports.charts.series import Series, points
 from ropeaudit.reports.numbers import percent, short
 
@@ -57,20 +58,15 @@ def drift_report(
     notes += headlines.growth_notes(results) + headlines.format_notes(results)
     notes += headlines.structure_notes(results, frozen) + headlines.device_notes(results)
     notes += _temperature(_worst(results)) if measured else []
-    return Report(
-        rows=rows,
-        columns=list(columns or records.COLUMNS),
-        screen=list(columns or screen),
-        dispensable=() if columns else records.COLUMNS.dispensable,
+    return replace(
+        tabulated(records.COLUMNS, records.SCHEMA, rows, screen, columns, metadata),
         headline=headline(results),
         notes=notes,
         legend=LEGEND
         + (_PLACED if "place_excess" in screen else "")
         + (_AFTER_LEGEND if measured else "")
         + (_SAMPLED if "drift_rms_low" in screen else ""),
-        metadata={"schema": records.SCHEMA, **metadata},
         header=header,
-        declared=records.COLUMNS,
     )
 
 
@@ -127,18 +123,11 @@ def _moved(record: Record) -> float | None:
     return None if mean is None or math.isnan(mean) else mean
 
 
-def _built(record: Record) -> bool:
-    """Whether the rows were built to attend to one token, and do so or not."""
-    return record.right_token is not None and not math.isnan(record.right_token)
-
-
 def _clause(record: Record) -> str:
     """Say what drift does after softmax."""
     moved = f"after softmax {percent(_moved(record) or 0.0)} of the weight moves and"
-    if _built(record):
-        return (
-            f"{moved} {percent(record.right_token or 0.0)} of the rows attend to the token they were made for"
-        )
+    if record.right_token is not None and not math.isnan(record.right_token):
+        return f"{moved} {percent(record.right_token)} of the rows attend to the token they were made for"
     flips, rows = int(record.top1_flips or 0), record.heads * record.seq_len
     return f"{moved} {flips} of {rows} top-1 keys change"
 

@@ -32,17 +32,16 @@ class WithSetting(Protocol):
         """q and k."""
 
 
-def _values(result: WithSetting) -> Mapping[str, Any]:
-    return setting_columns(result.case, result.inputs, result.setting)
-
-
-COLUMNS = Together([records.COLUMNS[name] for name in NAMES], _values)
+COLUMNS = Together[WithSetting](
+    [records.COLUMNS[name] for name in NAMES],
+    lambda result: setting_columns(result.case, result.inputs, result.setting),
+)
 
 
 def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the setting columns that differ from row to row: a reader must see these."""
-    reported = [name for name in NAMES if name not in _IMPLIED]
-    return [name for name in reported if len({repr(row[name]) for row in rows}) > 1]
+    telling = [name for name in NAMES if name not in _IMPLIED]
+    return [name for name in telling if len({repr(row[name]) for row in rows}) > 1]
 
 
 def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -48,6 +48,12 @@ def who(record: Record, several: Mapping[str, str] | None = None) -> str:
     )
 
 
+def case_name(row: Row) -> str:
+    """Return which case a row is of, as far as it says: model, subject, dtype and offset."""
+    names = (row.get("model"), row.get("subject"), row.get("dtype"))
+    return f"{' '.join(str(name) for name in names if name not in (None, 'none'))} at offset {row['offset']}"
+
+
 def size(record: Record) -> str:
     """Return how far a record drifts; its share is of the RMS of the exact scores at this length."""
     share = _distinct_percent(record.drift_relative, record.tolerance)

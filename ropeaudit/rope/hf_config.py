@@ -27,7 +27,6 @@ _FULL, _SLIDING = hf_json.LAYER_TYPES[:2]
 _KINDS = tuple(name for name, rules in scaling.KINDS.items() if rules.in_config)
 _LEGACY = {"su": "longrope", "mrope": "default"}
 _ORIGINAL = "original_max_position_embeddings"
-_MISSING = "is missing, and its default is not in the file; add it there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
         shared = next(filter(None, axes), None)
         return ModelRope(name, source, heads, _kv_heads(part, heads), maximum, layers, shared)
     except RopeAuditError as error:
-        raise BadInput(f"{source}: {error}") from None
+        raise BadInput(f"{source}: {error.typed}") from None
 
 
 def _kv_heads(config: Config, heads: int) -> int:
@@ -91,7 +90,7 @@ def _ropes(config: Config, model: str, base: float | None) -> dict[str, Config]:
     if _SLIDING not in layers and model in hf_models.SLIDING_UNSCALED and given:
         layers[_SLIDING] = {"rope_theta": given.get("rope_theta")}
     if _SLIDING not in layers and model.startswith(hf_models.LOCAL_BASE):
-        raise BadInput(f"{hf_json.LOCAL_BASE} {_MISSING}")
+        raise BadInput(f"{hf_json.LOCAL_BASE} {hf_json.MISSING}")
     for layer, rope in layers.items():
         hf_json.check_inner(rope)
         local_here = local if layer == _SLIDING else None
@@ -161,7 +160,7 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
         dims, fraction = needed(config, ["qk_rope_head_dim"]), None  # of which the fraction is 1
     if fraction is None:
         if dims is None and model in hf_models.OWN_FRACTION:
-            raise BadInput(f"{hf_json.FRACTIONS[0]} {_MISSING}")
+            raise BadInput(f"{hf_json.FRACTIONS[0]} {hf_json.MISSING}")
         return dims or head_dim
     if not 0 < fraction <= 1:
         raise BadInput(f"{hf_json.FRACTIONS[0]} = {shown(fraction)} is not above 0 and at most 1")

@@ -20,6 +20,7 @@ BASES = ("rope_theta", "rotary_emb_base")
 FRACTIONS = ("partial_rotary_factor", "rotary_pct", "rope_pct")
 LOCAL_BASE = "rope_local_base_freq"
 LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention")
+MISSING = "is missing, and its default is not in the file; add it there"
 _PARTS = ("thinker_config", "text_config", "llm_config", "language_config")
 _TOP = {*DICTS, *BASES, *FRACTIONS, LOCAL_BASE, "rotary", "rotary_dim", "rope_interleave", "qk_rope_head_dim"}
 _TOP |= {"no_rope_layers", "no_rope_layer_interval"}  # which layers do not rotate; those that do are audited
@@ -129,9 +130,7 @@ def needed(config: Config, keys: Iterable[str], largest: int = 2**16) -> int:
     """Return a positive integer that has to be there. Raises: BadInput."""
     value = count(config, keys, largest)
     if value is None:
-        raise BadInput(
-            f"{first(config, keys)[0]} is missing, and its default is not in the file; add it there"
-        )
+        raise BadInput(f"{first(config, keys)[0]} {MISSING}")
     return value
 
 

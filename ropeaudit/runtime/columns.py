@@ -12,17 +12,42 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 from types import NoneType
-from typing import Any, Generic, Literal, Protocol, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    dataclass_transform,
+    get_args,
+    get_type_hints,
+)
 
 R = TypeVar("R")
 C = TypeVar("C")
 In = TypeVar("In", contravariant=True)
-# case, setting: what was asked for, which identifies a row. drift: what a fault that shifts q and k alike
+# case, setting: what was requested, which identifies a row. drift: what a fault that shifts q and k alike
 # does not show in. attention, place: undefined unless those were measured.
 Role = Literal["case", "setting", "drift", "attention", "place", "measured"]
 Style = Literal["short", "setting", "percent", "part"]  # how a screen shows a value; see `reports.numbers`
 Shown = Callable[[Any], bool] | bool  # whether a row puts a column on the screen; True: it is always there
 _KEY = "column"  # of a field's metadata
+
+
+class Options(TypedDict, total=False):
+    """What a declaration may say of a column; see `Column`."""
+
+    unit: str
+    role: Role
+    style: Style
+    shown: Shown
+    shown_after: str
+    leaves: int
+    nonnegative: bool
+    least_is_worst: bool
+    compared: int
 
 
 class Part(Protocol[In]):
@@ -137,7 +162,7 @@ class Columns(Mapping[str, Column[Any]], Generic[R]):
 
     @cached_property
     def identity(self) -> tuple[str, ...]:
-        """The columns that say what was asked for: equal for the same cell of a sweep."""
+        """The columns that say what was requested: equal for the same cell of a sweep."""
         return self.having("case", "setting")
 
     @cached_property
@@ -177,19 +202,10 @@ class Declare(Generic[R]):
     """
 
     def __call__(
-        self,
-        meaning: str,
-        value: Callable[[R], Any] | None = None,
-        *,
-        unit: str = "",
-        style: Style = "short",
-        shown: Callable[[R], bool] | bool = False,
-        shown_after: str = "",
-        leaves: int = 0,
+        self, meaning: str, value: Callable[[R], Any] | None = None, **options: Unpack[Options]
     ) -> Any:
         """Declare a column; value computes it, by default it is the result's attribute of that name."""
-        screen: dict[str, Any] = {"shown": shown, "shown_after": shown_after, "leaves": leaves}
-        return Column("", str, meaning, value, unit=unit, style=style, **screen)
+        return Column("", str, meaning, value, **options)
 
     def like(
         self,
@@ -202,7 +218,7 @@ class Declare(Generic[R]):
     ) -> Any:
         """Declare a column that another report has too, here perhaps with a meaning of its own."""
         meaning = meaning or column.meaning
-        screen: dict[str, Any] = {"shown": shown, "shown_after": "", "leaves": leaves}
+        screen = Options(shown=shown, shown_after="", leaves=leaves)
         return dataclasses.replace(column, value=value, meaning=meaning, **screen)
 
     def columns(self, cls: type[Any]) -> Columns[R]:
@@ -217,35 +233,9 @@ class Declare(Generic[R]):
         return Columns(*parts)
 
 
-def column(
-    meaning: str,
-    *,
-    unit: str = "",
-    role: Role = "measured",
-    style: Style = "short",
-    shown: Shown = False,
-    shown_after: str = "",
-    leaves: int = 0,
-    nonnegative: bool = False,
-    least_is_worst: bool = False,
-    compared: int = 0,
-    default: Any = dataclasses.MISSING,
-) -> Any:
+def column(meaning: str, *, default: Any = dataclasses.MISSING, **options: Unpack[Options]) -> Any:
     """Declare a field of a `row_class` as a column; its name and type are the field's. See `Column`."""
-    declared: Column[Any] = Column(
-        "",
-        str,
-        meaning,
-        unit=unit,
-        role=role,
-        style=style,
-        shown=shown,
-        shown_after=shown_after,
-        leaves=leaves,
-        nonnegative=nonnegative,
-        least_is_worst=least_is_worst,
-        compared=compared,
-    )
+    declared: Column[Any] = Column("", str, meaning, **options)
     return dataclasses.field(default=default, metadata={_KEY: declared})
 
 

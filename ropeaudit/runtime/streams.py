@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 PLAIN = "ropeaudit-plain"  # the error handler of text that an encoding cannot hold
 _LEFT_BEHIND = 10.0  # seconds that threads and exit handlers of other people's code may take at the end
@@ -35,11 +35,11 @@ _ASCII = {ord(odd): plain for plain, odds in _ALIKE.items() for odd in odds} | s
 )
 
 
-class _Reserved:
+class _Reserved(NamedTuple):
     """Streams that `reserve` set aside. report: where the report goes. errors: stderr as it was."""
 
-    def __init__(self, report: TextIO, errors: int) -> None:
-        self.report, self.errors = report, errors
+    report: TextIO
+    errors: int
 
 
 _reserved: _Reserved | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -61,11 +60,6 @@ class RotatesKeys(Protocol):
 
     def rotate_key(self, x: FloatArray, table: Any) -> FloatArray:
         """Return x rotated by its positions, as k. Shapes: (s, d) -> (s, d)."""
-
-
-def key_rotation(subject: Subject) -> Callable[[FloatArray, Any], FloatArray]:
-    """Return how a subject rotates k."""
-    return subject.rotate_key if isinstance(subject, RotatesKeys) else subject.rotate
 
 
 @runtime_checkable

@@ -19,13 +19,37 @@ from ropeaudit import __version__
 from ropeaudit.arithmetic import doubledouble as dd
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_own, round_to
+from ropeaudit.recipes import Resolved
+from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.frequencies import effect, frequencies
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.scaled import attention_factor
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.of_recipe import OfRecipe
 
 Table = tuple[FloatArray, FloatArray]
+
+
+class OfRecipe:
+    """A resolved recipe and a RoPE setting; the engines that execute it inherit from this."""
+
+    def __init__(self, recipe: Resolved, setting: RopeSetting, axes: Axes | None = None) -> None:
+        self.axes = axes
+        self.name = recipe.recipe.name
+        self.recipe, self.setting = recipe, setting
+        self.dtype, self.input = recipe.dtype, recipe.input
+        self.accumulate, self.score = recipe.accumulate, recipe.score
+        self.scale_after_store = recipe.recipe.scale_after_store
+        self.narrowest = recipe.narrowest
+        self.softmax, self.output = recipe.softmax, recipe.output
+
+    def refusal(self, seq_len: int, offset: int) -> str:
+        """Return nothing: a recipe takes every position."""
+        return ""
+
+    def stages(self) -> dict[str, str]:
+        """Return stage -> format name, then the switches that are not plain."""
+        return self.recipe.stages() | self.recipe.switches()
 
 
 class Emulated(OfRecipe):

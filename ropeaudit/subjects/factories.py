@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -65,7 +66,7 @@ def is_own(name: str) -> bool:
 
 
 def called(code: Implementation, dtype: Format) -> SubjectFactory:
-    """Return the maker of an implementation that is called."""
+    """Return the factory of an implementation that is called."""
     from ropeaudit.subjects.calling.implementation import Called
 
     def make(setting: RopeSetting, axes: Axes | None) -> Subject:
@@ -86,34 +87,17 @@ def called(code: Implementation, dtype: Format) -> SubjectFactory:
     )
 
 
-def emulated(recipe: Resolved) -> SubjectFactory:
-    """Return the maker of a recipe that NumPy executes."""
-
-    def make(setting: RopeSetting, axes: Axes | None) -> Subject:
-        return Emulated(recipe, setting, axes)
-
-    return SubjectFactory(recipe.recipe.name, recipe.dtype, make, recipe.stages())
-
-
-def torch_native(recipe: Resolved, device: str) -> SubjectFactory:
-    """Return the maker of a recipe that torch executes on a device. Raises: UsageError if it is not there."""
-    from ropeaudit.subjects import torch_numbers  # in-function: importing torch takes seconds
-    from ropeaudit.subjects.torch_native import TorchNative
-
-    place = torch_numbers.device(str(device))
-
-    def make(setting: RopeSetting, axes: Axes | None) -> Subject:
-        return TorchNative(recipe, setting, axes, place)
-
-    return SubjectFactory(recipe.recipe.name, recipe.dtype, make, recipe.stages())
-
-
-def of_recipe(recipe: Resolved, backend: str, device: str | None) -> SubjectFactory:
-    """Return the maker of a recipe on one of `BACKENDS`. Raises: UnknownName, UsageError."""
+def of_recipe(recipe: Resolved, backend: str = "numpy", device: str | None = None) -> SubjectFactory:
+    """Return the factory of a recipe on one of `BACKENDS`. Raises: UnknownName, UsageError."""
     if backend not in BACKENDS:
         raise UnknownName("backend", str(backend), BACKENDS)
+    make: Callable[[RopeSetting, Axes | None], Subject] = functools.partial(Emulated, recipe)
     if backend == "torch":
-        return torch_native(recipe, "cpu" if device is None else device)
-    if device is not None:
+        from ropeaudit.subjects import torch_numbers  # in-function: importing torch takes seconds
+        from ropeaudit.subjects.torch_native import TorchNative
+
+        place = torch_numbers.device("cpu" if device is None else str(device))
+        make = functools.partial(TorchNative, recipe, device=place)
+    elif device is not None:
         raise UsageError(f"--device {device} is where torch computes; add --backend torch")
-    return emulated(recipe)
+    return SubjectFactory(recipe.recipe.name, recipe.dtype, make, recipe.stages())

@@ -19,14 +19,18 @@ listeners: list[Callable[[torch.Tensor], None]] = []
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3", "float8_e5m2")
 
 
+def spelled(fmt: Format) -> str:
+    """Return a format's name as torch and ml_dtypes spell it."""
+    return "float8_e4m3fn" if fmt.name == "float8_e4m3" else fmt.name
+
+
 def dtype(fmt: Format) -> torch.dtype:
     """Return torch's dtype of a format. Raises: UsageError where it has none."""
     import torch
 
-    names = {"float8_e4m3": "float8_e4m3fn"}
     if fmt.name not in DTYPES:
         raise UsageError(f"torch has no dtype {fmt.name}; give one of {', '.join(DTYPES)}")
-    torch_dtype: torch.dtype = getattr(torch, names.get(fmt.name, fmt.name))
+    torch_dtype: torch.dtype = getattr(torch, spelled(fmt))
     return torch_dtype
 
 

@@ -28,7 +28,7 @@ from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, torch_arrays
-from ropeaudit.subjects.of_recipe import OfRecipe
+from ropeaudit.subjects.emulated import OfRecipe
 from ropeaudit.subjects.torch_numbers import NATIVE, Numbers, by_halves, dtype
 
 Table = tuple[torch.Tensor, torch.Tensor]
@@ -44,7 +44,6 @@ class TorchNative(OfRecipe):
     def __init__(
         self, recipe: Resolved, setting: RopeSetting, axes: Axes | None, device: torch.device
     ) -> None:
-        """Keep what is to be executed and where; no arithmetic happens here."""
         super().__init__(recipe, setting, axes)
         self.numbers = Numbers(device)
         self.device = self.numbers.label

@@ -114,11 +114,12 @@ def by_halves(rows: int, work: Callable[[slice], None]) -> None:
             work(part)
         except RuntimeError as error:  # torch.cuda.OutOfMemoryError is one
             size = part.stop - part.start
-            if not is_full(error):
+            text = " ".join(str(error).split())
+            if not (isinstance(error, torch.OutOfMemoryError) or any(full in text.lower() for full in _FULL)):
                 raise
             if size <= FEWEST_ROWS:
                 raise OutOfMemory(
-                    f"out of memory on the device with {size} rows of scores: {_line(error)}; "
+                    f"out of memory on the device with {size} rows of scores: {text[:120]}; "
                     "free some of its memory, or give --device cpu"
                 ) from None
             middle = part.start + size // 2
@@ -128,19 +129,9 @@ def by_halves(rows: int, work: Callable[[slice], None]) -> None:
         _let_go()
 
 
-def is_full(error: RuntimeError) -> bool:
-    """Return whether torch ran out of memory."""
-    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error).lower() for text in _FULL)
-
-
 def _let_go() -> None:
     """Give cached memory back to the devices; the tensors of the failed work are gone by now."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     if torch.backends.mps.is_available():
         torch.mps.empty_cache()
-
-
-def _line(error: RuntimeError) -> str:
-    text = " ".join(str(error).split())
-    return text[:120]

@@ -5,6 +5,7 @@ Nothing in it is ever executed: no pickles, and no code that a config.json names
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +29,7 @@ _GIVE = "give a folder with config.json and *.safetensors, or one .safetensors o
 
 
 # (name, shape, what reads the first `ROWS` rows) -> whether the tensor is loaded
-WantedNames: TypeAlias = Callable[[str, tuple[int, ...], Callable[[], NDArray[Any]]], bool]
+IsRequested: TypeAlias = Callable[[str, tuple[int, ...], Callable[[], NDArray[Any]]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,29 +90,23 @@ def _unindexed(folder: Path) -> list[Path]:
     return [folder / f"{stem}-{n:05}-of-{count}{suffix}" for n in range(1, int(count) + 1)]
 
 
-def read(paths: list[Path], is_wanted: WantedNames) -> tuple[list[StoredTensor], int]:
-    """Return the tensors that are wanted, and how many there are in all. Raises: BadInput."""
+def read(paths: list[Path], is_requested: IsRequested) -> tuple[list[StoredTensor], int]:
+    """Return the tensors that are requested, and how many there are in all. Raises: BadInput."""
     chosen_tensors: list[StoredTensor] = []
     count = 0
     for path in paths:
-        tensors: dict[str, Any] = {}
-
-        def load(path: Path = path, tensors: dict[str, Any] = tensors) -> tensorfiles.Tensors:
-            declared_sizes.check(path)
-            pickled = path.suffix.lower() in _PICKLED
-            tensors.update(_pickled(path, is_wanted) if pickled else _safetensors(path, is_wanted))
-            return {}
-
-        tensorfiles.guarded(repr(str(path)), path, load)
+        load = _pickled if path.suffix.lower() in _PICKLED else _safetensors
+        tensors = tensorfiles.guarded(repr(str(path)), path, functools.partial(load, path, is_requested))
         count += len(tensors)
         chosen_tensors += [tensor for tensor in tensors.values() if tensor is not None]
     return chosen_tensors, count
 
 
-def _safetensors(path: Path, is_wanted: WantedNames) -> dict[str, StoredTensor | None]:
+def _safetensors(path: Path, is_requested: IsRequested) -> dict[str, StoredTensor | None]:
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
     from safetensors import safe_open
 
+    declared_sizes.check(path)
     with safe_open(path, framework="numpy") as archive:
         tensors: dict[str, StoredTensor | None] = {}
         for name in archive.keys():  # noqa: SIM118  (no dictionary)
@@ -123,27 +118,28 @@ def _safetensors(path: Path, is_wanted: WantedNames) -> dict[str, StoredTensor |
 
             real = part.get_dtype() in _FLOATS
             tensors[name] = (
-                of_array(name, archive.get_tensor(name)) if real and is_wanted(name, shape, head) else None
+                of_array(name, archive.get_tensor(name)) if real and is_requested(name, shape, head) else None
             )
         return tensors
 
 
-def _pickled(path: Path, is_wanted: WantedNames) -> dict[str, StoredTensor | None]:
+def _pickled(path: Path, is_requested: IsRequested) -> dict[str, StoredTensor | None]:
     import torch
 
+    declared_sizes.check(path)
     loaded = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(loaded, torch.Tensor):
         loaded = {path.stem: loaded}
     if not isinstance(loaded, dict):
         raise BadInput(f"{str(path)!r}: holds a {type(loaded).__name__}; give a state dict")
     tensors = {name: tensor for name, tensor in _flat("", loaded) if isinstance(tensor, torch.Tensor)}
-    return chosen(tensors, is_wanted, path)
+    return chosen(tensors, is_requested, path)
 
 
 def chosen(
-    tensors: Mapping[str, Any], is_wanted: WantedNames, path: Path | None = None
+    tensors: Mapping[str, Any], is_requested: IsRequested, path: Path | None = None
 ) -> dict[str, StoredTensor | None]:
-    """Return torch tensors by their names, with nothing for those that are not wanted.
+    """Return torch tensors by their names, with nothing for those that are not requested.
 
     path: the file that they are from, whose tensors may declare more than there is room for.
     """
@@ -152,7 +148,7 @@ def chosen(
         shape = tuple(tensor.shape)
         real = tensor.is_floating_point() or tensor.is_complex()
         head = lambda: of_tensor(name, tensor[first_rows(shape)]).values  # noqa: E731
-        if not (real and is_wanted(name, shape, head)):
+        if not (real and is_requested(name, shape, head)):
             return None
         if path is not None:
             declared_sizes.check_room(path, tensor.numel())

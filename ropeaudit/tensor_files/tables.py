@@ -94,14 +94,14 @@ def _tensors(spec: str, paths: list[Path]) -> Tensors:
     if path.suffix.lower() not in tensorfiles.SUFFIXES:
         raise BadInput(f"--against {spec!r}: unknown kind of file; give one of {', '.join(_SUFFIXES)}")
     try:
-        return tensorfiles.read(path, _wanted_names, ("cos", "sin"))
+        return tensorfiles.read(path, _chosen_names, ("cos", "sin"))
     except Unnamed as other:
         if other.args[1] is not None:
             return {path.stem: other.args[1]}
         raise BadInput(f"--against {str(path)!r}: holds {other.args[0]}; give tensors by name") from None
 
 
-def _wanted_names(names: list[str]) -> list[str]:  # the names to load: known ones, or the only one there is
+def _chosen_names(names: list[str]) -> list[str]:  # the names to load: known ones, or the only one there is
     return [name for name in names if _last(name) in _NAMES] or (names if len(names) == 1 else [])
 
 
@@ -181,11 +181,7 @@ def _plane(spec: str, name: str, tensor: NDArray[Any]) -> Array:
 def _real(spec: str, name: str, tensor: Any) -> Array:
     """Return a tensor in float64. Raises: BadInput unless it holds real numbers, and some."""
     seen = f"--against {spec!r}: {name[:40]}"
-    if not isinstance(tensor, np.ndarray):  # .npz archives may hold files that are no arrays
-        raise BadInput(f"{seen} is no array; give real numbers")
-    tensor = tensorfiles.widened(tensor)
-    if not tensorfiles.is_real(tensor):
-        raise BadInput(f"{seen} holds {tensor.dtype}; give real numbers")
+    tensor = tensorfiles.real(seen, tensor)
     if tensor.size == 0:
         raise BadInput(f"{seen} has shape {tensor.shape}, which holds no number")
     with np.errstate(over="ignore", invalid="ignore"):

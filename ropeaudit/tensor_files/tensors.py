@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,8 @@ from ropeaudit.errors import BadInput
 from ropeaudit.tensor_files import declared_sizes
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
-WantedNames: TypeAlias = Callable[[list[str]], Sequence[str]]  # of all names those whose values are loaded
+ChooseNames: TypeAlias = Callable[[list[str]], Sequence[str]]  # of all names those whose values are read
+T = TypeVar("T")
 SUFFIXES = (".safetensors", ".npz", ".pt", ".pth")
 
 
@@ -43,14 +44,14 @@ def wrong(path: Path) -> str:
         return str(getattr(error, "strerror", None) or error)
 
 
-def guarded(seen: str, path: Path, read: Callable[[], Tensors]) -> Tensors:
+def guarded(seen: str, path: Path, read: Callable[[], T]) -> T:
     """Return what `read` gives; whatever it raises becomes a BadInput that begins with `seen`."""
     try:
         with warnings.catch_warnings():  # what a parser thinks of a file is in its error
             warnings.simplefilter("ignore")
             return read()
     except BadInput as error:
-        flag, text = seen.partition(" ")[0], str(error)
+        flag, text = seen.partition(" ")[0], error.typed
         raise BadInput(f"{flag} {text}" if flag.startswith("--") and flag not in text else text) from None
     except ImportError as error:
         raise BadInput(f"{seen}: cannot be read without {error.name}") from None
@@ -65,8 +66,8 @@ def read_npy(path: Path) -> NDArray[Any]:
         return np.asarray(np.load(file, allow_pickle=False))
 
 
-def read(path: Path, choose: WantedNames, pair: tuple[str, str]) -> Tensors:
-    """Return all names of a file, with the values of those that are wanted and empty arrays for the others.
+def read(path: Path, choose: ChooseNames, pair: tuple[str, str]) -> Tensors:
+    """Return all names of a file, with the values of those chosen and empty arrays for the others.
 
     pair: what to call two tensors without names. A file whose suffix is not among `SUFFIXES` is a KeyError.
     Raises: Unnamed, and whatever a parser raises.
@@ -76,18 +77,20 @@ def read(path: Path, choose: WantedNames, pair: tuple[str, str]) -> Tensors:
     return reader(path, choose, pair)
 
 
-def widened(tensor: NDArray[Any]) -> NDArray[Any]:
-    """Return a tensor whose bfloat16 is one again: NumPy's own files hand it back as two bytes."""
+def real(seen: str, tensor: Any) -> NDArray[Any]:
+    """Return a tensor of real numbers. Raises: BadInput that begins with `seen`.
+
+    bfloat16, which NumPy's own files hand back as two bytes, is one again.
+    """
+    if not isinstance(tensor, np.ndarray):  # .npz archives may hold files that are no arrays
+        raise BadInput(f"{seen} is no array; give real numbers")
     if tensor.dtype.kind == "V" and tensor.dtype.itemsize == 2:
         import ml_dtypes
 
-        return tensor.view(ml_dtypes.bfloat16)
-    return tensor
-
-
-def is_real(tensor: NDArray[Any]) -> bool:
-    """Return whether a tensor holds real numbers."""
-    return tensor.dtype.kind not in "VOcSUbMm" or "float" in tensor.dtype.name
+        tensor = np.asarray(tensor.view(ml_dtypes.bfloat16))
+    if tensor.dtype.kind in "VOcSUbMm" and "float" not in tensor.dtype.name:
+        raise BadInput(f"{seen} holds {tensor.dtype}; give real numbers")
+    return np.asarray(tensor)
 
 
 def listed(tensors: Tensors) -> str:
@@ -95,7 +98,7 @@ def listed(tensors: Tensors) -> str:
     return ", ".join(repr(name[:40])[1:-1] for name in sorted(tensors)[:8]) or "nothing"
 
 
-def _read_npz(path: Path, choose: WantedNames, pair: tuple[str, str]) -> Tensors:
+def _read_npz(path: Path, choose: ChooseNames, pair: tuple[str, str]) -> Tensors:
     with path.open("rb") as file:  # NumPy leaves it open where the archive is damaged
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
@@ -105,7 +108,7 @@ def _read_npz(path: Path, choose: WantedNames, pair: tuple[str, str]) -> Tensors
             return {name: archive[name] if name in chosen else np.zeros(0) for name in archive.files}
 
 
-def _read_safetensors(path: Path, choose: WantedNames, pair: tuple[str, str]) -> Tensors:
+def _read_safetensors(path: Path, choose: ChooseNames, pair: tuple[str, str]) -> Tensors:
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
     from safetensors import safe_open
 
@@ -117,14 +120,12 @@ def _read_safetensors(path: Path, choose: WantedNames, pair: tuple[str, str]) ->
         return {name: archive.get_tensor(name) if name in chosen else np.zeros(0) for name in names}
 
 
-def _read_torch(path: Path, choose: WantedNames, pair: tuple[str, str]) -> Tensors:
+def _read_torch(path: Path, choose: ChooseNames, pair: tuple[str, str]) -> Tensors:
     import torch
 
     def numbers(value: torch.Tensor) -> NDArray[Any]:
         detached = value.detach()
-        declared_sizes.check_room(
-            path, detached.numel()
-        )  # one that was expanded takes little room in the file
+        declared_sizes.check_room(path, detached.numel())  # an expanded one is small in the file
         if detached.dtype.is_floating_point:
             detached = detached.to(torch.float64)  # NumPy knows neither bfloat16 nor float8
         return np.asarray(detached.numpy())
@@ -140,7 +141,7 @@ def _read_torch(path: Path, choose: WantedNames, pair: tuple[str, str]) -> Tenso
     return {name: numbers(value) if name in chosen else np.zeros(0) for name, value in tensors.items()}
 
 
-_READERS: dict[str, Callable[[Path, WantedNames, tuple[str, str]], Tensors]] = {
+_READERS: dict[str, Callable[[Path, ChooseNames, tuple[str, str]], Tensors]] = {
     ".safetensors": _read_safetensors,
     ".npz": _read_npz,
     ".pt": _read_torch,

@@ -250,7 +250,7 @@ def test_columns_are_explained_and_in_order() -> None:
     ],
 )
 def test_integers(text, expected) -> None:
-    assert values.integers([text], "--offset") == expected
+    assert values.integers(text, "--offset") == expected
 
 
 @pytest.mark.parametrize(
@@ -258,4 +258,4 @@ def test_integers(text, expected) -> None:
 )
 def test_bad_integers(text) -> None:
     with pytest.raises(UsageError):
-        values.integers([text], "--offset")
+        values.integers(text, "--offset")

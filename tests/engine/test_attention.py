@@ -334,11 +334,11 @@ def test_progress_counts_both_passes(cache, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("options", "error_line"),
     [
-        ({"softmax": "fp64"}, "--softmax fp64 says how attention is measured; add --attention"),
-        ({"anchor": 3}, "add --attention"),
+        ({"softmax": "fp64"}, "softmax fp64 says how attention is measured; add attention"),
+        ({"anchor": 3}, "add attention"),
         ({"attention": True, "anchor": 1.5}, "not a whole number"),
-        ({"changes": {"softmax": "bf16"}}, "add --attention --softmax recipe"),
-        ({"attention": True, "changes": {"softmax": "bf16"}}, "add --attention --softmax recipe"),
+        ({"changes": {"softmax": "bf16"}}, "add attention softmax recipe"),
+        ({"attention": True, "changes": {"softmax": "bf16"}}, "add attention softmax recipe"),
     ],
 )
 def test_bad_options(options, error_line) -> None:

@@ -98,7 +98,7 @@ def test_the_size_of_the_reference_has_all_digits(mask, sample, tmp_path) -> Non
     assert result.reference_error < 1e-17
     if mask == "causal":
         (same,) = parity.run([Case(**case)], (recipes.named("hf"),) * 2, ("a", "b"), [parse("fp64")], [0])
-        assert [one.rms for one in same.apart.references] == pytest.approx([rms] * 2, rel=1e-15, abs=0)
+        assert [one.rms for one in same.statistics.references] == pytest.approx([rms] * 2, rel=1e-15, abs=0)
         (explained,) = explain.run([Case(**case)], [recipes.named("hf").resolve(parse("fp64"))], [0], None)
         assert explained.reference.rms == pytest.approx(rms, rel=1e-15, abs=0)
     if sample:
@@ -114,15 +114,15 @@ def test_shift_parity_and_explain_agree(recipe, dtype) -> None:
     one = recipes.named(recipe)
     (pair,) = parity.run([Case(**case)], (one, one), ("a", "b"), [parse(dtype)], [1000])
     (why,) = explain.run([Case(**case)], [one.resolve(parse(dtype))], [1000], None)
-    for drift in (*pair.apart.drifts, why.drift):
+    for drift in (*pair.statistics.drifts, why.drift):
         assert drift.rms == pytest.approx(row.drift_rms, rel=1e-12, abs=0)
         assert drift.max == row.drift_max
-    for drift in pair.apart.drifts:
+    for drift in pair.statistics.drifts:
         assert drift.mean == pytest.approx(row.drift_bias, abs=1e-12 * row.drift_rms)
         assert drift.mean_abs == pytest.approx(row.drift_mean_abs, rel=1e-12, abs=0)
-    for reference in (*pair.apart.references, why.reference):
+    for reference in (*pair.statistics.references, why.reference):
         assert reference.rms == pytest.approx(row.reference_rms, rel=1e-15, abs=0)
-    assert pair.apart.error == why.error == row.reference_error
+    assert pair.statistics.error == why.error == row.reference_error
 
 
 def test_the_published_error_is_the_certificate_of_the_reference() -> None:

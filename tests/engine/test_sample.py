@@ -569,7 +569,7 @@ def test_bad_input_gets_one_line(options, error_line, capsys) -> None:
 def test_a_sample_is_of_shift_alone() -> None:
     with pytest.raises(UsageError, match="goes with shift alone"):
         Case(sample=10).load()
-    with pytest.raises(BadShape, match="--sample 0"):
+    with pytest.raises(BadShape, match="sample 0"):
         list(shift(0, "bf16", sample=0))
     with pytest.raises(UsageError, match="sample"):
         Case(sample=1.5)

@@ -197,7 +197,7 @@ def test_a_sum_that_is_nan_fails() -> None:
 
 
 def test_wrong_head_dim_and_distances_are_refused() -> None:
-    with pytest.raises(BadShape, match="--head-dim 64"):
+    with pytest.raises(BadShape, match="head_dim 64"):
         analysis.score_curve([0], PLAIN, qk.make("ones", 1, 1, 1, RopeSetting.of(64)))
     for bad in ([], [-1], [2**53]):
         with pytest.raises(UsageError, match="distance"):

@@ -130,7 +130,7 @@ def test_what_shares_no_case_says_why() -> None:
         compare(ROWS, [changed(row, seed=1) for row in ROWS])
     with pytest.raises(BadInput, match="the later one is empty"):
         compare(ROWS, [])
-    with pytest.raises(UsageError, match=r"--ratio 0\.5"):
+    with pytest.raises(UsageError, match=r"ratio 0\.5"):
         compare(ROWS, ROWS, 0.5)
 
 

@@ -20,7 +20,7 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
 from ropeaudit.features.explain import remedies, shares
 from ropeaudit.features.explain.analysis import run
-from ropeaudit.features.explain.causes import CAUSES
+from ropeaudit.features.explain.blames import CAUSES
 from ropeaudit.features.explain.columns import COLUMNS, KINDS
 from ropeaudit.features.explain.rows import rows
 from ropeaudit.inputs import qk

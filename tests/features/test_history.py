@@ -55,10 +55,10 @@ def test_it_is_what_two_calls_by_hand_give(capsys) -> None:
     x = torch.from_numpy(np.random.default_rng(0).standard_normal((2, 256, 128))).float()[None]
     used, fresh = RotaryEmbedding(128), RotaryEmbedding(128)
     used.rotate_queries_or_keys(torch.ones(1, 1, 1256, 128, dtype=torch.bfloat16))
-    apart = used.rotate_queries_or_keys(x, offset=1000) - fresh.rotate_queries_or_keys(x, offset=1000)
+    difference = used.rotate_queries_or_keys(x, offset=1000) - fresh.rotate_queries_or_keys(x, offset=1000)
     results = history(capsys, "rotary-embedding-torch", "--dtype", "fp32,bf16", "--offset", "1000")
     (leak,) = [one for one in results if one["leaks"] == "yes" and one["dtype"] == "float32"]
-    assert float(leak["difference_max"]) == pytest.approx(float(apart.abs().max()), rel=1e-6)
+    assert float(leak["difference_max"]) == pytest.approx(float(difference.abs().max()), rel=1e-6)
 
 
 def test_what_keeps_no_state_leaks_none(capsys) -> None:

@@ -482,7 +482,7 @@ def test_cases_multiply() -> None:
     resolved = [recipes.named("hf").resolve(parse(fmt)) for fmt in ("fp16", "bf16")]
     reported = []
     requested = [tolerance("drift_rms=1e-3"), tolerance("nonfinite=0")]
-    results = list(analysis.run(given, resolved, requested, 60, progress=reported.append))
+    results = list(analysis.run(given, resolved, requested, 60, on_progress=reported.append))
     assert len(results) == 8
     assert [one.tolerance for one in results] == requested * 4
     assert reported == sorted(reported)

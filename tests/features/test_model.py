@@ -28,6 +28,7 @@ from ropeaudit.features.model.analysis import ModelAudit, save, verdict_of
 from ropeaudit.features.model.columns import COLUMNS
 from ropeaudit.features.model.layers import RotatedPairs
 from ropeaudit.features.model.logits import Change, compare
+from ropeaudit.features.model.report import headline, notes
 from ropeaudit.main import main
 
 transformers = pytest.importorskip("transformers")
@@ -525,3 +526,29 @@ def test_the_captured_attention_is_the_eager_one(kind, built) -> None:
         with torch.no_grad():
             assert torch.equal(model(torch.tensor([ids])).logits[0], own.logits)
         assert len(own.layers) == 2
+
+
+def summary_row(**values) -> dict:
+    usual = {"dtype": "bf16", "offset": 1000, "verdict": "none", "change_rms": 0.0, "structural_rms": 0.0}
+    return usual | {"precision_rms": 0.0, "source": "random", "tokens": 24, "score_drift_max": 1.0} | values
+
+
+def test_the_headline_of_a_model_where_numbers_overflow_and_where_nothing_changes() -> None:
+    audit = SimpleNamespace()
+    assert headline(audit, []) == "Nothing was run."
+    overflow = headline(audit, [summary_row(), summary_row(verdict="overflow", dtype="fp16", offset=7)])
+    assert overflow.startswith("Overflow: in fp16 at offset 7 some logits are nan or infinite")
+    assert headline(audit, [summary_row()]).startswith("Nothing changes: logits are the same at all offsets")
+
+
+def test_the_notes_of_a_model_say_what_may_mislead() -> None:
+    folder = SimpleNamespace(notes=["the folder's own"], path="model")
+    tokens = SimpleNamespace(source="random")
+    audit = SimpleNamespace(folder=folder, narrow=["a: fp32"], tokens=tokens, save="q.safetensors")
+    own, narrow, noise, far, unseen, saved = notes(audit, [summary_row(offset=2**24, score_drift_max=None)])
+    assert own == "the folder's own"
+    assert "still holds narrower numbers (a: fp32)" in narrow
+    assert noise.startswith("random tokens")
+    assert far == f"at offset {2**24} neighbouring positions share a number in float32, as models hold them"
+    assert unseen.startswith("q and k could not be seen")
+    assert "`ropeaudit shift --qk q.safetensors --config model` audits them" in saved

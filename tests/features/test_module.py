@@ -149,8 +149,8 @@ def test_the_effect_is_what_shift_measures(dtype, name, tmp_path, capsys) -> Non
     (measured,) = shift(0, "fp64", "fp64-angles", changes={"frequency": f"fp32/{name}"}, heads=8)
     assert row["drift_256"] == pytest.approx(measured.drift_relative, rel=0.05)
     exact, result = 1e4 ** (-np.arange(64) / 64), theta.to(dtype).double().numpy()
-    apart = np.abs(np.exp(131072j * exact) - np.exp(131072j * result))
-    assert row["drift_131072"] == pytest.approx(math.sqrt(np.mean(apart**2)), rel=1e-6)
+    difference = np.abs(np.exp(131072j * exact) - np.exp(131072j * result))
+    assert row["drift_131072"] == pytest.approx(math.sqrt(np.mean(difference**2)), rel=1e-6)
     assert row["largest_error"] == pytest.approx(np.abs(result / exact - 1).max())
 
 

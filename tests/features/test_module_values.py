@@ -263,9 +263,9 @@ def test_the_effect_of_frequencies_counts_every_distance_as_often_as_it_occurs()
         yarn = scaling.parse(f"yarn:factor=1,original=4096,attention_factor={factor}")
         share = math.sqrt(factor**4 / (factor**4 + head_dim / 32 - 1))
         assert drifts(dump, RopeSetting.of(head_dim, 32, scaling=yarn))[0] == pytest.approx(near * share)
-    apart = np.arange(256)[:, None] - np.arange(256)
-    apart = apart[np.tril_indices(256)][:, None]
-    expected = np.mean(np.abs(np.exp(1j * apart * wrong) - np.exp(1j * apart * theta)) ** 2)
+    distances = np.arange(256)[:, None] - np.arange(256)
+    distances = distances[np.tril_indices(256)][:, None]
+    expected = np.mean(np.abs(np.exp(1j * distances * wrong) - np.exp(1j * distances * theta)) ** 2)
     assert near == pytest.approx(np.sqrt(expected), rel=1e-9)
     at_far = np.mean(np.abs(np.exp(131072j * wrong) - np.exp(131072j * theta)) ** 2)
     assert far == pytest.approx(np.sqrt(at_far), rel=1e-6)

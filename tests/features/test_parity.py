@@ -92,15 +92,15 @@ def brute(name: str, some: qk.Inputs, setting: RopeSetting, offset: int) -> np.n
 
 def test_parity_is_the_difference_of_all_scores_at_once() -> None:
     some, setting = qk.make("gaussian", 2, 2, 600, RopeSetting.of(128), 0), RopeSetting.of()
-    apart = brute("vllm-cuda", some, setting, 1000) - brute("trtllm", some, setting, 1000)
-    apart *= np.tril(np.ones((600, 600)))
+    difference = brute("vllm-cuda", some, setting, 1000) - brute("trtllm", some, setting, 1000)
+    difference *= np.tril(np.ones((600, 600)))
     (result,) = compare("vllm-cuda", "trtllm", offsets=(1000,), seq_len=600)
-    assert apart.any()
+    assert difference.any()
     assert result["scores"] == 2 * 600 * 601 // 2
-    assert result["parity_rms"] == pytest.approx(np.sqrt((apart**2).sum() / result["scores"]), rel=1e-3)
-    place = np.unravel_index(np.abs(apart).argmax(), apart.shape)
+    assert result["parity_rms"] == pytest.approx(np.sqrt((difference**2).sum() / result["scores"]), rel=1e-3)
+    place = np.unravel_index(np.abs(difference).argmax(), difference.shape)
     assert (result["worst_head"], result["worst_query"], result["worst_key"]) == place
-    assert result["parity_max"] == pytest.approx(np.abs(apart).max(), rel=1e-3)
+    assert result["parity_max"] == pytest.approx(np.abs(difference).max(), rel=1e-3)
 
 
 def test_neither_tiles_nor_panels_nor_threads_change_the_result(monkeypatch) -> None:
@@ -119,16 +119,16 @@ def test_neither_tiles_nor_panels_nor_threads_change_the_result(monkeypatch) -> 
 
 def test_only_tiles_are_held(monkeypatch) -> None:
     shapes = []
-    real = pair._gather
+    real = pair.kernel.minus_exact
 
-    def gather(result, difference, *rest):
-        shapes.append(difference.shape)
-        real(result, difference, *rest)
+    def minus_exact(library, formed, *rest):
+        shapes.append(formed.shape)
+        return real(library, formed, *rest)
 
-    monkeypatch.setattr(pair, "_gather", gather)
+    monkeypatch.setattr(pair.kernel, "minus_exact", minus_exact)
     compare("hf", "meta", heads=1, seq_len=1100)
     assert max(shapes) == (512, 512)
-    assert len(shapes) == 6
+    assert len(shapes) == 3 * 6  # the drifts of both, and their difference
 
 
 def test_inputs_rounded_differently_get_a_reference_each(tmp_path, capsys) -> None:

@@ -86,10 +86,12 @@ def test_keys_are_turned_one_step_after_the_other_from_stored_values() -> None:
     for _ in range(3):
         k = subject.rotate(k, subject.table(np.full(40, 5), 0))
     fresh = subject.rotate(round_to(some.k[0], subject.input), subject.table(positions, 15))
-    apart = np.tril(q.astype(np.float64) @ (k.astype(np.float64) - fresh).T) / math.sqrt(128)
+    difference = np.tril(q.astype(np.float64) @ (k.astype(np.float64) - fresh).T) / math.sqrt(128)
     (result,) = measure("hf-sdpa", [3], 5, heads=1, seq_len=40)
-    assert result["from_fresh_rms"] == pytest.approx(math.sqrt((apart**2).sum() / result["scores"]), rel=1e-4)
-    assert result["from_fresh_max"] == pytest.approx(np.abs(apart).max(), rel=1e-3)
+    assert result["from_fresh_rms"] == pytest.approx(
+        math.sqrt((difference**2).sum() / result["scores"]), rel=1e-4
+    )
+    assert result["from_fresh_max"] == pytest.approx(np.abs(difference).max(), rel=1e-3)
 
 
 def test_an_attention_factor_comes_in_once() -> None:
@@ -117,7 +119,7 @@ def test_panels_do_not_change_the_result(monkeypatch) -> None:
 
 
 def test_clipped_angles_are_refused() -> None:
-    with pytest.raises(UsageError, match="leave out --clip"):
+    with pytest.raises(UsageError, match="leave out clip"):
         measure("hf", [1], clip=100.0)
 
 

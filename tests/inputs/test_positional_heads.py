@@ -77,7 +77,7 @@ def test_the_first_row_has_no_previous_token() -> None:
 @pytest.mark.parametrize("setting", [{"rotary_dim": 0}, {"head_dim": 2}, {"base": 1.0001}])
 @pytest.mark.parametrize("kind", ["diagonal", "previous"])
 def test_settings_that_cannot_tell_neighbours_apart(kind, setting) -> None:
-    with pytest.raises(UsageError, match=r"needs fast frequencies.*--rotary-dim or --qk gaussian"):
+    with pytest.raises(UsageError, match=r"needs fast frequencies.*rotary_dim or qk gaussian"):
         Case(qk=kind, **setting).check([0])
     with pytest.raises(UsageError, match="needs fast frequencies"):
         qk.make(kind, 1, 1, 4, Case(**setting).setting(4))

@@ -320,8 +320,8 @@ def test_a_file_a_folder_and_a_byte_order_mark(tmp_path: Path) -> None:
 
 Change = dict[str, Any]
 REFUSED: list[tuple[str, Change, str]] = [
-    ("llama-3.1-8b", {"rope_theta": None}, "rope_theta is missing; give --base"),
-    ("gpt-neox-20b", {"rotary_emb_base": None}, "rope_theta is missing; give --base"),
+    ("llama-3.1-8b", {"rope_theta": None}, "rope_theta is missing; give base"),
+    ("gpt-neox-20b", {"rotary_emb_base": None}, "rope_theta is missing; give base"),
     ("gpt-neox-20b", {"rotary_pct": None}, "partial_rotary_factor is missing"),
     (
         "qwen3-vl",

@@ -194,7 +194,7 @@ def test_a_negative_offset_shortens_the_length() -> None:
 def test_a_clip_that_is_not_reached_changes_nothing_and_one_axis_is_refused() -> None:
     (record,) = rows(1000, "fp32", "uniform", clip=1e9)
     assert record.structural_max == 0.0
-    with pytest.raises(UsageError, match="--clip goes with --axis all"):
+    with pytest.raises(UsageError, match="clip goes with axis all"):
         rows(1000, "fp32", clip=10.0, mrope="4,6,6", axis="h")
 
 
@@ -249,7 +249,7 @@ def test_the_largest_base_that_the_message_names_is_taken() -> None:
 
 def test_the_largest_head_that_the_message_names_is_taken() -> None:
     assert RopeSetting.of(LARGEST_DIM).head_dim == LARGEST_DIM
-    with pytest.raises(UsageError, match=f"from 2 to {LARGEST_DIM}; try --head-dim 128"):
+    with pytest.raises(UsageError, match=f"from 2 to {LARGEST_DIM}; try head_dim 128"):
         RopeSetting.of(LARGEST_DIM + 2)
 
 

@@ -58,7 +58,7 @@ def test_a_row_of_positions_for_each_batch_element_is_right() -> None:
 
 
 def test_half_of_the_dims_is_refused_with_the_flag_to_try() -> None:
-    with pytest.raises(UsageError, match=r"leaves dims 32 to 63 as they are.*try --rotary-dim 32$"):
+    with pytest.raises(UsageError, match=r"leaves dims 32 to 63 as they are.*try rotary_dim 32$"):
         audited("half_of_the_dims")
 
 

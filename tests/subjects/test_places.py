@@ -214,7 +214,7 @@ def test_tables_that_code_is_given_honour_changes(name, stage, word) -> None:
     ("name", "stage"), [("q_k_tables", "rotation"), ("x_positions", "table"), ("x_positions", "accumulate")]
 )
 def test_changes_that_reach_nothing_are_errors(name, stage) -> None:
-    with pytest.raises(UsageError, match=f"--set {stage}: .*add --recipe, or leave it out"):
+    with pytest.raises(UsageError, match=f"changes {stage}: .*add recipes, or leave it out"):
         audited(name, changes={stage: "bf16"})
 
 

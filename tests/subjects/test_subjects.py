@@ -12,6 +12,7 @@ from ropeaudit.inputs import qk
 from ropeaudit.rope.frequencies import FORMS, unscaled
 from ropeaudit.subjects import Subject
 from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects.exact import Exact
 
 POSITIONS = np.array([0, 1, 7, 1000, 131071, -3])
 
@@ -23,6 +24,12 @@ def emulated(recipe: str, dtype: str, setting: RopeSetting | None = None, **chan
 
 def test_it_is_a_subject() -> None:
     assert isinstance(emulated("hf", "bf16"), Subject)
+
+
+def test_the_exact_rotation_is_a_subject_that_refuses_and_rounds_nothing() -> None:
+    exact = Exact(RopeSetting.of(64), parse("bf16"))
+    assert isinstance(exact, Subject)
+    assert (exact.refusal(8, 10**6), exact.stages(), exact.distinct_positions(POSITIONS)) == ("", {}, 6)
 
 
 @pytest.mark.parametrize("form", FORMS)

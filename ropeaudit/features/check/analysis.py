@@ -72,7 +72,7 @@ def check(
     """
     options = CheckOptions(tuple(arguments.formats(dtypes)), up_to, recipe, order, seed)
     [case] = arguments.cases_of(None, rope)
-    return run(arguments.listed(targets), case, options, on_progress or arguments.unheard)
+    return run(arguments.listed(targets), case, options, on_progress or arguments.silent)
 
 
 def run(

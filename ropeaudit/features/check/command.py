@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropeaudit.console.options import (
-    ReportOptions,
-    RopeOptions,
-    axis,
-    report_options,
-    rope_options,
-    words,
-)
+from ropeaudit.console import options
 from ropeaudit.console.parameters import INTEGER, NAMES, NATURAL
 from ropeaudit.errors import UsageError
 
 if TYPE_CHECKING:
     from ropeaudit.features.check.analysis import Checked
+    from ropeaudit.reports import Report
 
 
 @click.command(
     epilog="Targets: FILE.py:NAME, mypkg.rope:NAME or a name of `ropeaudit list impls`. Exit code: 0 all "
     "checks passed, 1 one failed, 2 bad usage or input."
 )
-@words("TARGETS", "targets")
+@options.words("TARGETS", "targets")
 @click.option(
     "--up-to",
     type=INTEGER,
     metavar="N",
     help="Positions that are checked, every one.  [default: the model's maximum, else 128k]",
 )
-@axis("--dtype", NAMES, "Number formats of q and k.", "bf16")
+@options.axis("--dtype", NAMES, "Number formats of q and k.", "bf16")
 @click.option(
     "--recipe",
     metavar="NAME",
@@ -40,8 +35,8 @@ if TYPE_CHECKING:
 )
 @click.option("--order", metavar="AXES", help="Axes of own code, such as bhsd.  [default: found out]")
 @click.option("--seed", type=NATURAL, metavar="N", default=0, help="Seed of q and k.  [default: 0]")
-@rope_options
-@report_options
+@options.rope_options
+@options.report_options
 def check(
     targets: tuple[str, ...],
     up_to: int | None,
@@ -49,8 +44,8 @@ def check(
     recipe: str | None,
     order: str | None,
     seed: int,
-    rope: RopeOptions,
-    output: ReportOptions,
+    rope: options.RopeOptions,
+    output: options.ReportOptions,
 ) -> int:
     """Check whether code rotates as RoPE asks, at every position.
 
@@ -65,16 +60,18 @@ def check(
     cases = settings.cases(rope)
     if len(cases) != 1:
         raise UsageError("check takes one RoPE setting at a time; give a single value of each option")
-    options = analysis.CheckOptions(tuple(parse(name) for name in dtype), up_to, recipe, order, seed)
+    requested = analysis.CheckOptions(tuple(parse(name) for name in dtype), up_to, recipe, order, seed)
     findings: list[str] = []
-    results, code = delivery.delivered(
-        lambda on_progress: analysis.run(targets, cases[0], options, on_progress, findings.extend),
-        lambda some, metadata: check_report(some, columns, metadata, findings),
+    checked: list[Checked] = []
+
+    def report(results: list[Checked], metadata: Mapping[str, Any]) -> Report:
+        checked.extend(results)
+        return check_report(results, columns, metadata, findings)
+
+    code = delivery.delivered(
+        lambda on_progress: analysis.run(targets, cases[0], requested, on_progress, findings.extend),
+        report,
         output,
         noun="checks",
     )
-    return code or _exit_code(results)
-
-
-def _exit_code(results: list[Checked]) -> int:
-    return 1 if any(one.finding.failed for one in results) else 0
+    return code or int(any(one.finding.failed for one in checked))

@@ -162,7 +162,7 @@ def score_curve(
             f"q and k of {inputs.source!r} have head_dim {inputs.q.shape[2]} and the setting "
             f"{setting.head_dim}; give --head-dim {inputs.q.shape[2]}"
         )
-    sums = [_block_of_scores(block, setting, inputs, recipe).arrays() for block, _ in _blocks(distances)]
+    sums = [_block_of_scores(block, setting, inputs, recipe) for block, _ in _blocks(distances)]
     pairs = inputs.q.shape[0] * inputs.q.shape[1] ** 2
     mean, square, own_mean, own_square, drift_square = np.concatenate(sums, axis=1) / pairs
     if recipe is None:
@@ -170,35 +170,15 @@ def score_curve(
     return Scores(mean, np.sqrt(square), own_mean, np.sqrt(own_square), np.sqrt(drift_square))
 
 
-class _Sums:
-    """Sums over all pairs of vectors at each distance, of what `Scores` holds means of. Shapes: (s,) each."""
-
-    def __init__(self, distances: int) -> None:
-        self.exact, self.exact_squares, self.own, self.own_squares, self.drift_squares = np.zeros(
-            (5, distances)
-        )
-
-    def arrays(self) -> Array:
-        """Return all sums. Shapes: -> (5, s)."""
-        return np.stack([self.exact, self.exact_squares, self.own, self.own_squares, self.drift_squares])
-
-    def add_exact(self, exact: Array) -> None:
-        """Take in the exact scores of a query. Shapes: (s, n)."""
-        self.exact += exact.sum(axis=1)
-        self.exact_squares += np.einsum("sn,sn->s", exact, exact)
-
-    def add_own(self, own: NumPyArray, drift: NumPyArray) -> None:
-        """Take in a recipe's scores of a query and their drift. Shapes: (s, n)."""
-        self.own += own.sum(axis=1)
-        self.own_squares += (own * own).sum(axis=1)
-        self.drift_squares += (drift * drift).sum(axis=1)
-
-
 def _block_of_scores(
     block: NDArray[np.int64], setting: RopeSetting, inputs: Inputs, recipe: Resolved | None
-) -> _Sums:
-    """Sum the scores of every query with every key of its head, at some distances."""
-    sums, count = _Sums(block.size), inputs.k.shape[1]
+) -> Array:
+    """Sum over every query with every key of its head, at some distances, what `Scores` holds means of.
+
+    Shapes: (s,) -> (5, s).
+    """
+    sums, count = np.zeros((5, block.size)), inputs.k.shape[1]
+    exact_sum, exact_squares, own_sum, own_squares, drift_squares = sums  # views
     own = _OwnScores(Emulated(recipe, setting), block, count) if recipe else None
     precision: Precision = "extended" if recipe and recipe.narrowest > FP32.precision else "double"
     table = exact_scores.distance_table(block.astype(np.float64), setting)
@@ -212,12 +192,17 @@ def _block_of_scores(
         for query in queries:
             q = kernel.rotate_exactly(_repeated(query, block.size), table, setting, precision, setting.scale)
             exact = exact_scores.product(q, k)
-            sums.add_exact(exact_scores.joined(*exact))
+            joined = exact_scores.joined(*exact)
+            exact_sum += joined.sum(axis=1)
+            exact_squares += np.einsum("sn,sn->s", joined, joined)
             if own is None or own_k is None:
                 continue
             with np.errstate(invalid="ignore", over="ignore"):
                 formed = own.scores(query, own_k)
-                sums.add_own(formed, kernel.minus_exact(NUMPY, formed, exact))
+                drift = kernel.minus_exact(NUMPY, formed, exact)
+                own_sum += formed.sum(axis=1)
+                own_squares += (formed * formed).sum(axis=1)
+                drift_squares += (drift * drift).sum(axis=1)
     return sums
 
 

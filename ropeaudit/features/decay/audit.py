@@ -116,7 +116,7 @@ def decay(
     at = usual_distances(chosen) if distances is None else arguments.numbers(distances)
     resolved = requested(recipes, dtypes, changes or {})
     return DecayPlan(chosen, naming.labels(chosen), sources, resolved, at, vectors, seed).run(
-        on_progress or arguments.unheard
+        on_progress or arguments.silent
     )
 
 

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropeaudit.console import values
-from ropeaudit.console.options import (
-    ReportOptions,
-    RopeOptions,
-    axis,
-    changes_option,
-    no_header_option,
-    report_options,
-    rope_options,
-)
+from ropeaudit.console import options, values
 from ropeaudit.console.parameters import NAMES, Parsed, within
 from ropeaudit.errors import UsageError
-
-if TYPE_CHECKING:
-    from ropeaudit.features.decay.audit import DecayCurves
-    from ropeaudit.reports import Report
 
 _PLAIN_RANGE = re.compile(r"(?P<first>[^-+*]+)-(?P<last>[^-+*]+)")
 
@@ -34,7 +20,7 @@ def _distances(text: str, flag: str) -> list[int]:
     for word in text.split(","):
         match = _PLAIN_RANGE.fullmatch(word.strip())
         if not match:
-            results += values.integers([word], flag)
+            results += values.integers(word, flag)
             continue
         from ropeaudit.features.decay.analysis import check  # in-function: --help loads no NumPy
         from ropeaudit.reports.charts.axes import round_values
@@ -61,14 +47,14 @@ _DISTANCES, _SOURCES = Parsed("distances", _distances), Parsed("sources", _sourc
     epilog="Distances: 0-50000 picks a few round ones, 0-4096+64 and 1-64k*2 count. The first failing "
     "distance is looked for at every integer up to the largest one. k = 1024, m = 1024²."
 )
-@axis(
+@options.axis(
     "--distance",
     _DISTANCES,
     "Positions of the query; the key stands at 0.",
     shown="0 to the model's positions, or to 64k",
 )
-@rope_options
-@axis(
+@options.rope_options
+@options.axis(
     "--qk",
     _SOURCES,
     "ones, gaussian, arange, diagonal, previous, or a file with captured q and k: .safetensors, .npz, .pt, "
@@ -90,31 +76,31 @@ _DISTANCES, _SOURCES = Parsed("distances", _distances), Parsed("sources", _sourc
     metavar="N",
     help="Seed of gaussian q and k.  [default: 0]",
 )
-@axis(
+@options.axis(
     "--dtype",
     NAMES,
     "Number formats in which a recipe computes the same curves.",
     shown="none; all with --recipe",
 )
-@axis(
+@options.axis(
     "--recipe",
     NAMES,
     "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.",
     shown="hf,uniform",
 )
-@changes_option
-@report_options
-@no_header_option
+@options.changes_option
+@options.report_options
+@options.no_header_option
 def decay(
     distance: tuple[int, ...],
-    rope: RopeOptions,
+    rope: options.RopeOptions,
     qk: tuple[str, ...],
     vectors: int,
     seed: int,
     dtype: tuple[str, ...],
     recipe: tuple[str, ...],
     changes: Mapping[str, str],
-    output: ReportOptions,
+    output: options.ReportOptions,
     no_header: bool,
 ) -> int:
     """Show how scores change with the distance between query and key.
@@ -125,7 +111,7 @@ def decay(
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.decay import audit
     from ropeaudit.features.decay.columns import COLUMNS
-    from ropeaudit.features.decay.report import curves_report, plotted, shapes
+    from ropeaudit.features.decay.report import decay_report, plotted
 
     columns = output.chosen_columns(COLUMNS)
     output.check_header(no_header)
@@ -135,16 +121,11 @@ def decay(
     labels = settings.labels(rope, cases)
     distances = distance or audit.usual_distances(cases)
     plan = audit.DecayPlan(cases, labels, sources, recipes, distances, vectors, seed)
-    stages = delivery.stages(one for one in recipes if one is not None)
-
-    def report(results: list[DecayCurves], metadata: Mapping[str, Any]) -> Report:
-        return curves_report(results, columns, {**metadata, "stages": stages}, header=not no_header)
-
-    _, code = delivery.delivered(
+    return delivery.delivered(
         plan.run,
-        report,
+        lambda results, metadata: decay_report(results, columns, metadata, header=not no_header),
         output,
+        stages=delivery.stages(recipe for recipe in plan.recipes if recipe is not None),
         noun=f"of {len(plan)} cases",
-        curves=lambda results, width, plain: plotted(shapes(results), width, plain),
+        curves=plotted,
     )
-    return code

@@ -38,8 +38,8 @@ def searched(setting: RopeSetting, recipe: Resolved | None = None) -> int:
 
 def _never(setting: RopeSetting) -> bool:
     """Return whether half the pairs or more do not rotate: they add 1 each, and the others at least -1."""
-    rotator = np.count_nonzero(exact_scores.rotations_per_token(setting)[0])
-    return bool(2 * rotator <= setting.pairs)
+    rotating = np.count_nonzero(exact_scores.rotations_per_token(setting)[0])
+    return bool(2 * rotating <= setting.pairs)
 
 
 def _settled(setting: RopeSetting) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ from ropeaudit.features.decay.analysis import Decay
 from ropeaudit.features.decay.audit import DecayCurves
 from ropeaudit.features.decay.columns import COLUMNS, SCHEMA, Point
 from ropeaudit.features.decay.cosine_sum import searched
-from ropeaudit.reports import Report
+from ropeaudit.reports import Report, tabulated
+from ropeaudit.reports.charts import terminal
 from ropeaudit.reports.charts.series import DataPoint, Series
-from ropeaudit.reports.charts.terminal import curves
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.rope.setting import RopeSetting
 
@@ -27,47 +28,32 @@ _DECAYED = 0.5  # share of the RMS score at distance 0 below which scores "decay
 _MOST_SENTENCES, _MOST_CURVES = 3, 4
 
 
-def curves_report(
+def decay_report(
     results: Sequence[DecayCurves],
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
     header: bool = True,
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
-    return decay_report([one.curves for one in results], shapes(results), metadata, columns, header)
-
-
-def shapes(results: Sequence[DecayCurves]) -> list[Decay]:
-    """Return the exact curves on dense distances, those of each setting and each q and k once."""
-    return list({id(one.shape): one.shape for one in results}.values())
-
-
-def decay_report(
-    results: Sequence[Decay],
-    shapes: Sequence[Decay],
-    metadata: Mapping[str, Any],
-    columns: Sequence[str] | None = None,
-    header: bool = True,
-) -> Report:
-    """Return the report; `shapes` are the exact curves on dense distances, for the finding in words."""
-    points = [Point(one, index) for one in results for index in range(len(one.distances))]
+    curves = [one.curves for one in results]
+    points = [Point(one, index) for one in curves for index in range(len(one.distances))]
     rows = [COLUMNS.row(point) for point in points]
     varying = [name for name in ("setting", "source") if len({row[name] for row in rows}) > 1]
     shown = COLUMNS.screen(points)
     if "setting" not in varying:
         shown.remove("first_failing")  # it is in the headline
-    return Report(
-        rows=rows,
-        columns=list(columns or COLUMNS),
-        screen=list(columns or [*varying, *shown]),
-        dispensable=() if columns else COLUMNS.dispensable,
-        headline=" ".join([*_headline(shapes), *_worst(results)]),
-        notes=_notes(results),
+    return replace(
+        tabulated(COLUMNS, SCHEMA, rows, [*varying, *shown], columns, metadata),
+        headline=" ".join([*_headline(_shapes(results)), *_worst(curves)]),
+        notes=_notes(curves),
         legend=LEGEND,
-        metadata={"schema": SCHEMA, **metadata},
-        declared=COLUMNS,
         header=header,
     )
+
+
+def _shapes(results: Sequence[DecayCurves]) -> list[Decay]:
+    """Return the exact curves on dense distances, those of each setting and each q and k once."""
+    return list({id(one.shape): one.shape for one in results}.values())
 
 
 def _headline(shapes: Sequence[Decay]) -> list[str]:
@@ -162,8 +148,9 @@ def _or_none(distance: int | None) -> str:
     return "none" if distance is None else str(distance)
 
 
-def plotted(shapes: Sequence[Decay], width: int = 48, plain: bool = False) -> str:
+def plotted(results: Sequence[DecayCurves], width: int, plain: bool) -> str:
     """Return small curves as text: RMS score of every q and k, and RoFormer's bound, over distance 0."""
+    shapes = _shapes(results)
     lines = [
         _curve(
             f"{one.label} {one.inputs.source}: RMS score / that at distance 0",
@@ -175,7 +162,7 @@ def plotted(shapes: Sequence[Decay], width: int = 48, plain: bool = False) -> st
     ]
     for one in {(shape.label, shape.setting): shape for shape in shapes}.values():
         lines.append(_curve(f"{one.label}: RoFormer's bound", one.distances, one.exact.bound))
-    return curves(lines, _MOST_CURVES, width, plain)
+    return terminal.curves(lines, _MOST_CURVES, width, plain)
 
 
 def _curve(label: str, distances: Iterable[int], values: Iterable[float]) -> Series:

@@ -45,7 +45,5 @@ def diff(
     requested = [conditions.parse(text, relative=True) for text in gates]
     result = analysis.diff(before, after, ratio)
     conditions.check_columns(requested, [side for pair in result.pairs for side in (pair.before, pair.after)])
-    code = delivery.delivered_at_once(
-        lambda metadata: diff_report(result, columns, metadata, unchanged), output
-    )
-    return delivery.judged(conditions.broken_since(requested, result.pairs), code)
+    delivery.delivered_at_once(lambda metadata: diff_report(result, columns, metadata, unchanged), output)
+    return delivery.judged(conditions.broken_since(requested, result.pairs))

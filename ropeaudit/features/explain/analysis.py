@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -17,7 +18,8 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.audits import arguments, sampling
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
-from ropeaudit.audits.cases import LIMIT, Case, fits, positions_fit
+from ropeaudit.audits.case_by_case import loaded, steps
+from ropeaudit.audits.cases import LIMIT, Case, fits
 from ropeaudit.audits.sampling import Sample
 from ropeaudit.audits.variants import Bench, Scene
 from ropeaudit.engine.statistics import Statistics
@@ -29,8 +31,6 @@ from ropeaudit.features.explain.remedies import DriftTolerance, Remedy, RemedySe
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT, Resolved
 from ropeaudit.rope.setting import RopeSetting
-
-Progress = Callable[[float], None]
 
 _SHARE_OF_WORK = 0.8  # of the time that the shares take
 
@@ -100,7 +100,7 @@ def explain(
     if isinstance(tolerance, tuple):
         bound = remedies.tolerance(*tolerance)
     numbers = arguments.numbers(offsets)
-    return run(arguments.cases_of(cases, case), resolved, numbers, bound, on_progress or arguments.unheard)
+    return run(arguments.cases_of(cases, case), resolved, numbers, bound, on_progress or arguments.silent)
 
 
 def run(
@@ -108,28 +108,22 @@ def run(
     chosen: Sequence[Resolved],
     offsets: Sequence[int],
     tolerance: DriftTolerance | None = None,
-    progress: Progress = lambda share: None,
+    on_progress: OnProgress = arguments.silent,
 ) -> Iterator[Explanation]:
-    """Yield an explanation per case, recipe and offset, in that order.
+    """Check the arguments, and yield an explanation per case, recipe and offset, in that order.
 
-    progress gets the share that is done, from 0 to 1. Raises: UsageError, UnknownName, BadShape, BadInput.
+    Raises: UsageError, UnknownName, BadShape, BadInput.
     """
     for offset in offsets:
         if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)) or abs(offset) >= LIMIT:
             raise UsageError(f"offset {offset!r} is not a whole number of tokens below 2^53")
     fits(max(case.check(offsets) for case in cases))
-    total, done = len(cases) * len(chosen) * len(offsets), 0
-    for case in cases:
-        inputs, setting = case.load()
-        positions_fit(offsets, inputs.q.shape[1])
-        for recipe in chosen:
-            for offset in offsets:
-
-                def part(share: float, start: int = done) -> None:
-                    progress((start + share) / total)
-
-                yield _Explainer(case, inputs, setting, recipe, int(offset), part).explained(tolerance)
-                done += 1
+    work = steps(on_progress, len(cases) * len(chosen) * len(offsets))
+    return (
+        _Explainer(case, inputs, setting, recipe, int(offset), next(work)).explained(tolerance)
+        for case, inputs, setting in loaded(cases, offsets)
+        for recipe, offset in itertools.product(chosen, offsets)
+    )
 
 
 class _Explainer:
@@ -142,10 +136,10 @@ class _Explainer:
         setting: RopeSetting,
         recipe: Resolved,
         offset: int,
-        progress: Progress,
+        on_progress: OnProgress,
     ) -> None:
         self.case, self.inputs, self.setting = case, inputs, setting
-        self.recipe, self.offset, self.progress = recipe, offset, progress
+        self.recipe, self.offset, self.on_progress = recipe, offset, on_progress
         positions = np.arange(inputs.q.shape[1], dtype=np.int64) + offset
         self.names = shares.players(recipe, positions)
         self.coalitions = list(shares.coalitions(self.names))
@@ -179,8 +173,8 @@ class _Explainer:
         table = self.inputs.q.shape[1] + max(0, self.offset)
         names = [] if self.bench.reference.nonfinite else self.names
         search = RemedySearch(self.bench, self.recipe, names, accepted, table)
-        sets = search.run(lambda share: self.progress(_SHARE_OF_WORK))
-        self.progress(1.0)
+        sets = search.run(lambda share: self.on_progress(_SHARE_OF_WORK))
+        self.on_progress(1.0)
         return Explanation(
             self.case,
             self.setting,
@@ -203,5 +197,5 @@ class _Explainer:
     def _values(self) -> dict[shares.Coalition, float]:
         """Return the mean square drift of every coalition of stages, nan where a score is not finite."""
         recipes_alone = [shares.alone(self.recipe, self.names, names) for names in self.coalitions]
-        drifts = self.bench.drifts(recipes_alone, lambda share: self.progress(_SHARE_OF_WORK * share))
+        drifts = self.bench.drifts(recipes_alone, lambda share: self.on_progress(_SHARE_OF_WORK * share))
         return {names: drift.rms**2 for names, drift in zip(self.coalitions, drifts, strict=True)}

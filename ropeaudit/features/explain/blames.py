@@ -8,12 +8,28 @@ from dataclasses import dataclass
 
 from ropeaudit import recipes
 from ropeaudit.audits.variants import Bench
-from ropeaudit.features.explain import causes, shares
+from ropeaudit.features.explain import shares
 from ropeaudit.recipes import Resolved
 
 REST = "float64"  # what float64 in every stage leaves
 _REST_SHOWN = 1e-6  # of the mean square
 _DIGITS = 3  # of a share, by which stages are ranked
+# stage -> why it drifts. Two things override it: any score that is not finite is overflow, and an accumulator
+# is quantisation unless the terms of a score are more than CANCELS times what the sum of as many
+# independent terms would leave of them.
+CAUSES: dict[str, str] = {
+    "position": "aliasing",  # distinct positions become the same number
+    "frequency": "sensitivity",  # a position multiplies the relative error of a frequency
+    "angle": "sensitivity",  # the spacing of angles grows with the position
+    "trig": "quantisation",
+    "table": "quantisation",
+    "input": "quantisation",
+    "rotation": "quantisation",
+    "output": "quantisation",
+    "accumulate": "cancellation",
+    "score": "quantisation",
+}
+CANCELS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +97,8 @@ def blames(
         removed = 1.0 - without.rms / rms if rms else math.nan
         first = nonfinite is not None and stage in (nonfinite.first, *nonfinite.repaired_by)
         overflows = first or (nonfinite is not None and only.nonfinite > 0)
-        cause = causes.cause(stage, overflows, cancelling, bench.scene.setting.head_dim)
-        ranked.append(Blame(stage, stages[stage], only.rms, without.rms, removed, share, cause))
+        why = cause(stage, overflows, cancelling, bench.scene.setting.head_dim)
+        ranked.append(Blame(stage, stages[stage], only.rms, without.rms, removed, share, why))
     if nonfinite and nonfinite.first == "input":
         ranked.append(Blame("input", stages["input"], math.nan, math.nan, math.nan, math.nan, "overflow"))
     ranked.sort(key=lambda blame: _order(blame, nonfinite))
@@ -96,3 +112,17 @@ def _order(blame: Blame, nonfinite: NonfiniteScores | None) -> tuple[bool, float
     """Return the sort key: the stage that overflows first, then by share; equals keep the order of stages."""
     share = 0.0 if math.isnan(blame.share) else round(blame.share, _DIGITS)
     return not (nonfinite and nonfinite.first == blame.stage), -share
+
+
+def cause(stage: str, overflows: bool, cancelling: float, head_dim: int) -> str:
+    """Return why a stage drifts, in a word; docs/causes.md has an example of each.
+
+    overflows: whether it makes scores infinite or nan, or its widening alone repairs them. cancelling: RMS
+    of the summed |terms| of a score over the RMS score; independent terms have (2/pi) sqrt(head_dim).
+    """
+    if overflows:
+        return "overflow"
+    independent = 2 / math.pi * math.sqrt(head_dim)
+    if stage == "accumulate" and not cancelling > CANCELS * independent:
+        return "quantisation"
+    return CAUSES[stage]

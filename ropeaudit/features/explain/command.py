@@ -6,29 +6,16 @@ from collections.abc import Mapping
 
 import click
 
-from ropeaudit.console.options import (
-    QKOptions,
-    ReportOptions,
-    RopeOptions,
-    axis,
-    changes_option,
-    dtype_option,
-    qk_options,
-    recipe_option,
-    report_options,
-    rope_options,
-)
+from ropeaudit.console import options
 from ropeaudit.console.parameters import INTEGERS, one_of
 
 _KINDS = ("stage", "pair", "position", "head", "remedy")  # of explain/columns.py, not loaded for --help
 
 
-@click.command(
-    epilog="Causes are explained in docs/causes.md. Exit code: 0 done, 2 bad usage or input.",
-)
-@axis("--offset", INTEGERS, "Integers added to every position.", "1000")
-@dtype_option
-@recipe_option
+@click.command(epilog="Causes are explained in docs/causes.md. Exit code: 0 done, 2 bad usage or input.")
+@options.axis("--offset", INTEGERS, "Integers added to every position.", "1000")
+@options.dtype_option
+@options.recipe_option
 @click.option(
     "--tolerance",
     metavar="COLUMN=X",
@@ -42,10 +29,10 @@ _KINDS = ("stage", "pair", "position", "head", "remedy")  # of explain/columns.p
     default="stage",
     help=f"What the rows are: {', '.join(_KINDS)}.  [default: stage]",
 )
-@changes_option
-@qk_options
-@rope_options
-@report_options
+@options.changes_option
+@options.qk_options
+@options.rope_options
+@options.report_options
 def explain(
     offset: tuple[int, ...],
     dtype: tuple[str, ...],
@@ -53,9 +40,9 @@ def explain(
     tolerance: str | None,
     by: str,
     changes: Mapping[str, str],
-    vectors: QKOptions,
-    rope: RopeOptions,
-    output: ReportOptions,
+    vectors: options.QKOptions,
+    rope: options.RopeOptions,
+    output: options.ReportOptions,
 ) -> int:
     """Say which stages are to blame for the drift, and which to keep in a wider format.
 
@@ -70,19 +57,12 @@ def explain(
 
     columns = output.chosen_columns(COLUMNS[by], f"(in rows by {by})")
     cases = settings.cases(rope, vectors)
-    _, code = delivery.delivered(
+    return delivery.delivered(
         lambda on_progress: analysis.explain(
-            offset,
-            dtype,
-            recipe,
-            tolerance=tolerance,
-            changes=changes,
-            cases=cases,
-            on_progress=on_progress,
+            offset, dtype, recipe, tolerance=tolerance, changes=changes, cases=cases, on_progress=on_progress
         ),
         lambda results, metadata: explain_report(results, by, columns, metadata),
         output,
         stages=delivery.stages(resolved(recipe, dtype, changes)),
         noun="cases",
     )
-    return code

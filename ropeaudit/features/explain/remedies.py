@@ -126,7 +126,7 @@ class RemedySearch:
         meeting = [i for i in order if self._meets(exact[i])]
         if meeting:
             remedies = [self._narrowest(sets[i], self._meets) for i in meeting[:_MOST_SETS]]
-            return min(remedies, key=lambda r: (_doubles(r.widths), _size(r.drift)))
+            return min(remedies, key=lambda r: ([*r.widths.values()].count(FP64), _size(r.drift)))
         least_nonfinite, least = _size(exact[order[0]])
         return self._narrowest(
             sets[order[0]], lambda drift: _size(drift) <= (least_nonfinite, least * _ALIKE)
@@ -172,7 +172,3 @@ class RemedySearch:
 def _size(drift: Statistics) -> tuple[int, float]:
     """Return how bad a drift is: nonfinite scores first, then its RMS."""
     return drift.nonfinite, 0.0 if drift.nonfinite else drift.rms
-
-
-def _doubles(widths: Mapping[str, Format]) -> int:
-    return sum(1 for fmt in widths.values() if fmt is FP64)

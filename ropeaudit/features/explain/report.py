@@ -41,10 +41,11 @@ def explain_report(
     whole = {name: [row for one in results for row in rows(one, name)] for name in KINDS}
     varying = settings.varying(whole["stage"])
     first = [*([] if len(results) == 1 else ["subject", "dtype", "offset"]), *varying]
-    further = {}
-    for name in KINDS:
-        if name != kind:
-            further[_PLURAL[name]] = Report(whole[name], [*own_columns(name), *varying], ())
+    further = {
+        _PLURAL[name]: Report(whole[name], [*own_columns(name), *varying], ())
+        for name in KINDS
+        if name != kind
+    }
     if kind == "stage" and results:
         further["remedies"] = Report(
             whole["remedy"],
@@ -137,8 +138,8 @@ def words(remedy: Remedy) -> str:
     for stage in STAGES:
         if stage in remedy.widths:
             by_format.setdefault(remedy.widths[stage].name, []).append(stage)
-    stored = [f"{_listed(stages)} in {name}" for name, stages in sorted(by_format.items())]
-    return f"keeping {' and '.join(stored)}"
+    parts = [f"{_listed(stages)} in {name}" for name, stages in sorted(by_format.items())]
+    return f"keeping {' and '.join(parts)}"
 
 
 def _noun(stage: str) -> str:

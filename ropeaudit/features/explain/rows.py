@@ -25,10 +25,6 @@ def own_columns(kind: str) -> list[str]:
     return ["subject", "dtype", "offset", *OWN[kind]]
 
 
-def _pairs(result: Explanation) -> Iterator[PairPart]:
-    return (PairPart(result, index) for index in range(len(result.parts.squares)))
-
-
 def _queries(result: Explanation) -> Iterator[QueriesPart]:
     size, heads = result.sample.positions.size, len(result.sample.heads)
     seen = np.arange(1, size + 1) if result.case.mask == "causal" else np.full(size, size)
@@ -44,7 +40,7 @@ def _heads(result: Explanation) -> Iterator[HeadPart]:
 
 _PARTS: Mapping[str, Callable[[Explanation], Iterable[Any]]] = {
     "stage": lambda result: result.blames,
-    "pair": _pairs,
+    "pair": lambda result: (PairPart(result, index) for index in range(len(result.parts.squares))),
     "position": _queries,
     "head": _heads,
     "remedy": lambda result: (Widening(result, one) for one in result.remedies),

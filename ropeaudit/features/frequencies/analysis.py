@@ -198,8 +198,8 @@ def _recipe_numbers(
 
 def _values(recipe: Resolved, setting: RopeSetting) -> Array:
     computed, stored = recipe.frequency
-    cached = computed_frequencies(setting, recipe.recipe.frequency_form, computed)
-    return round_to(cached, stored).astype(np.float64)
+    numbers = computed_frequencies(setting, recipe.recipe.frequency_form, computed)
+    return round_to(numbers, stored).astype(np.float64)
 
 
 def _meant(values: Array, recipe: Resolved, setting: RopeSetting) -> list[Decimal]:

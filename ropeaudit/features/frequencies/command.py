@@ -51,12 +51,10 @@ def frequencies(
     another base, another scaling.
     """
     from ropeaudit.console import delivery, settings
-    from ropeaudit.console import output as out
     from ropeaudit.errors import UsageError
     from ropeaudit.features.frequencies import analysis
     from ropeaudit.features.frequencies.comparison import check_table
     from ropeaudit.features.frequencies.report import check_report, frequencies_report
-    from ropeaudit.runtime import run_metadata
 
     cases = settings.cases(rope)
     labels = settings.labels(rope, cases)
@@ -69,7 +67,9 @@ def frequencies(
     for name, given in (("recipe", recipe), ("dtype", dtype), ("max-position", max_position)):
         if given:
             raise UsageError(f"--{name} does not go with --against; leave one of them out")
-    with out.opened(output.outputs) as files:
-        check = check_table(against, cases=cases, labels=labels)
-        out.deliver(check_report(check, output.columns, run_metadata.gather()), files, output)
-    return 0 if check.diagnosis.agrees else 1
+    check = check_table(against, cases=cases, labels=labels)
+    return delivery.delivered_at_once(
+        lambda metadata: check_report(check, output.columns, metadata),
+        output,
+        delivery.DONE if check.diagnosis.agrees else delivery.BROKEN,
+    )

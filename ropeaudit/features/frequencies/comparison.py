@@ -51,8 +51,4 @@ def check_table(
             refused = error
     if not results:
         raise refused
-    return min(results, key=_preference)
-
-
-def _preference(one: TableCheck) -> tuple[bool, list[tuple[int, float, float]]]:
-    return not one.diagnosis.agrees, [hypothesis.rank for hypothesis in one.diagnosis.hypotheses[:1]]
+    return min(results, key=lambda one: one.diagnosis.preference)

@@ -8,7 +8,7 @@ Letters: h heads, s positions, d head_dim.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, Unpack, runtime_checkable
 
@@ -108,7 +108,7 @@ def history(
     """
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
     chosen = arguments.cases_of(cases, case)
-    return run(chosen, arguments.listed(implementations), formats, numbers, on_progress or arguments.unheard)
+    return run(chosen, arguments.listed(implementations), formats, numbers, on_progress or arguments.silent)
 
 
 def run(
@@ -116,7 +116,7 @@ def run(
     names: Sequence[str],
     dtypes: Sequence[Format],
     offsets: Sequence[int],
-    progress: Callable[[float], None] = lambda share: None,
+    on_progress: OnProgress = arguments.silent,
 ) -> Iterator[History]:
     """Yield the histories, case by case, implementation by implementation, dtype by dtype, offset by offset.
 
@@ -132,7 +132,7 @@ def run(
         setting = case.setting(length)
         if case.layout is None and case.model is None and case.config is None:
             setting = replace(setting, layout=tested.layouts[0])
-        progress(done / len(work))
+        on_progress(done / len(work))
         yield from _histories_of(tested, setting, AuditCall(dtype, offset, length), dtypes)
 
 

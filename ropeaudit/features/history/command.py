@@ -37,11 +37,10 @@ def history(
 
     columns = output.chosen_columns(COLUMNS)
     cases = settings.cases(rope, seq_len=seq_len)
-    _, code = delivery.delivered(
+    return delivery.delivered(
         lambda on_progress: analysis.history(
             implementations, dtype, offset, cases=cases, on_progress=on_progress
         ),
         lambda results, metadata: history_report(results, columns, metadata),
         output,
     )
-    return code

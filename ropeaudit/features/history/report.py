@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ropeaudit.audits import records
 from ropeaudit.features.history.analysis import History
-from ropeaudit.reports import Report
+from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.numbers import short
 from ropeaudit.runtime.columns import Declare
 
@@ -65,17 +66,9 @@ def history_report(
     rows = [COLUMNS.row(result) for result in results]
     implementation, version, dtype, offset, *others = COLUMNS.screen(results)
     varying = [name for name in _SETTINGS if len({repr(one[name]) for one in rows}) > 1]
-    return Report(
-        rows=rows,
-        columns=list(columns or COLUMNS),
-        screen=list(columns or [implementation, version, dtype, offset, *varying, *others]),
-        dispensable=() if columns else COLUMNS.dispensable,
-        headline=headline(rows),
-        notes=notes(rows),
-        legend=LEGEND,
-        metadata={"schema": SCHEMA, **metadata},
-        declared=COLUMNS,
-    )
+    screen = [implementation, version, dtype, offset, *varying, *others]
+    report = tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata)
+    return replace(report, headline=headline(rows), notes=notes(rows), legend=LEGEND)
 
 
 def headline(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -17,8 +17,9 @@ import numpy as np
 
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
+from ropeaudit.audits.case_by_case import loaded, steps
 from ropeaudit.audits.case_run import CaseRun
-from ropeaudit.audits.cases import Case, fits, positions_fit
+from ropeaudit.audits.cases import Case, fits
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import UsageError
 from ropeaudit.features.limit import bound_proof, boundary_search, likely_failures
@@ -66,7 +67,7 @@ def limit(
     resolved = arguments.resolved(recipes, dtypes, changes)
     requested = [tolerance(text) for text in arguments.listed(tolerances)]
     return run(
-        arguments.cases_of(cases, case), resolved, requested, up_to, budget, on_progress or arguments.unheard
+        arguments.cases_of(cases, case), resolved, requested, up_to, budget, on_progress or arguments.silent
     )
 
 
@@ -76,30 +77,26 @@ def run(
     tolerances: Sequence[Tolerance],
     up_to: int = UP_TO,
     budget: int | None = None,
-    progress: Callable[[float], None] = lambda share: None,
+    on_progress: OnProgress = arguments.silent,
 ) -> Iterator[Limit]:
-    """Yield the limits: case by case, recipe by recipe, dtype by dtype, tolerance by tolerance.
+    """Check the arguments, and yield the limits: case by case, recipe by recipe, tolerance by tolerance.
 
-    progress gets the share that is done, from 0 to 1. Raises: UsageError, UnknownName, BadShape, BadInput.
+    Raises: UsageError, UnknownName, BadShape, BadInput.
     """
-    _check(cases, up_to, budget)
-    rows, done = len(cases) * len(resolved) * len(tolerances), 0
-    for case in cases:
-        inputs, setting = case.load()
-        positions_fit([up_to], inputs.q.shape[1])
-        for accepted in tolerances:
-            if accepted.column in AT_LEAST and accepted.value > inputs.q.shape[1]:
-                raise UsageError(
-                    f"--tolerance {accepted.column}={accepted.value:g}: {inputs.q.shape[1]} are all"
-                )
-        for recipe in resolved:
-            case_limits = _CaseLimits(case, inputs, setting, recipe, up_to)
-
-            def part(share: float, start: int = done) -> None:
-                progress((start + share) / rows)
-
-            yield from case_limits.limits(tolerances, budget or most(case, inputs, setting), part)
-            done += len(tolerances)
+    for name, value, least in (("--up-to", up_to, 0), ("--budget", budget, FEWEST)):
+        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        if value is not None and not (whole and value >= least):
+            raise UsageError(f"{name} {value!r} is not a whole number from {least} up")
+    fits(max(case.check([up_to]) for case in cases))
+    work = steps(on_progress, len(cases) * len(resolved) * len(tolerances))
+    return (
+        result
+        for case, inputs, setting in loaded(cases, [up_to])
+        for recipe in resolved
+        for result in _CaseLimits(case, inputs, setting, recipe, up_to).limits(
+            tolerances, budget or most(case, inputs, setting), work
+        )
+    )
 
 
 def most(case: Case, inputs: Inputs, setting: RopeSetting) -> int:
@@ -109,15 +106,6 @@ def most(case: Case, inputs: Inputs, setting: RopeSetting) -> int:
     work = (heads * seq_len**2 * head_dim + _OVERHEAD) * (_EACH if each else 1)
     usual = int(max(FEWEST, _MOST * (_TYPICAL + _OVERHEAD) // work))
     return usual + (boundary_search.WITHIN if case.maximum else 0)
-
-
-def _check(cases: Sequence[Case], up_to: int, budget: int | None) -> None:
-    for name, value, least in (("--up-to", up_to, 0), ("--budget", budget, FEWEST)):
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-            raise UsageError(f"{name} {value!r} is not a whole number from {least} up")
-    fits(max(case.check([up_to]) for case in cases))
 
 
 class _CaseLimits:
@@ -136,7 +124,7 @@ class _CaseLimits:
             case,
             inputs,
             setting,
-            [factories.emulated(recipe)],
+            [factories.of_recipe(recipe)],
             None,
             run_metadata.threads(),
             lambda share: self.on_progress(),
@@ -144,23 +132,18 @@ class _CaseLimits:
         self.records: dict[int, Record] = {}
         self.proof = Proof(case, inputs, recipe, self.ranges, self.at, lambda: self.on_progress())
 
-    def limits(
-        self, tolerances: Sequence[Tolerance], most: int, progress: Callable[[float], None]
-    ) -> list[Limit]:
+    def limits(self, tolerances: Sequence[Tolerance], most: int, work: Iterator[OnProgress]) -> list[Limit]:
         """Return the limits: each is searched with up to `most` offsets and judged by all measured ones."""
-        bounds: list[int | None] = []
         for accepted in tolerances:
-
-            def part(share: float, start: int = len(bounds)) -> None:
-                progress(start + share)
-
-            bounds.append(self.search(accepted, most, part))
+            if accepted.column in AT_LEAST and accepted.value > self.seq_len:
+                raise UsageError(f"--tolerance {accepted.column}={accepted.value:g}: {self.seq_len} are all")
+        bounds = [self.search(accepted, most, next(work)) for accepted in tolerances]
         return [self.limit(accepted, bound) for accepted, bound in zip(tolerances, bounds, strict=True)]
 
-    def search(self, accepted: Tolerance, most: int, progress: Callable[[float], None]) -> int | None:
+    def search(self, accepted: Tolerance, most: int, on_progress: OnProgress) -> int | None:
         """Measure the offsets that decide a tolerance; return up to where the bound proves it."""
         tested = 0
-        self.on_progress = lambda: progress(min(1.0, tested / most))
+        self.on_progress = lambda: on_progress(min(1.0, tested / most))
 
         def test(offsets: Sequence[int]) -> list[bool]:
             nonlocal tested

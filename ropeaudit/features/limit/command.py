@@ -6,19 +6,7 @@ from collections.abc import Mapping
 
 import click
 
-from ropeaudit.console.options import (
-    QKOptions,
-    ReportOptions,
-    RopeOptions,
-    axis,
-    changes_option,
-    dtype_option,
-    length_option,
-    qk_options,
-    recipe_option,
-    report_options,
-    rope_options,
-)
+from ropeaudit.console import options
 from ropeaudit.console.parameters import INTEGER, NAMES
 
 
@@ -30,7 +18,7 @@ from ropeaudit.console.parameters import INTEGER, NAMES
     "`measured_offsets` of them up to measured_up_to, and one that was not measured may fail. Exit "
     "code: 0 done, 2 bad usage or input."
 )
-@axis(
+@options.axis(
     "--tolerance",
     NAMES,
     "Worst accepted value of a column of `shift`, such as drift_rms=1e-3: at most it, of distinct_positions "
@@ -45,13 +33,13 @@ from ropeaudit.console.parameters import INTEGER, NAMES
     metavar="N",
     help="Offsets that may be measured per row.  [default: by size, 208 for 8 heads of 256 positions]",
 )
-@dtype_option
-@recipe_option
-@length_option
-@changes_option
-@qk_options
-@rope_options
-@report_options
+@options.dtype_option
+@options.recipe_option
+@options.length_option
+@options.changes_option
+@options.qk_options
+@options.rope_options
+@options.report_options
 def limit(
     tolerance: tuple[str, ...],
     up_to: int | None,
@@ -60,9 +48,9 @@ def limit(
     recipe: tuple[str, ...],
     length: str | None,
     changes: Mapping[str, str],
-    vectors: QKOptions,
-    rope: RopeOptions,
-    output: ReportOptions,
+    vectors: options.QKOptions,
+    rope: options.RopeOptions,
+    output: options.ReportOptions,
 ) -> int:
     """Find how far positions may be shifted within a tolerance.
 
@@ -76,7 +64,7 @@ def limit(
 
     columns = output.chosen_columns(COLUMNS)
     cases = settings.cases(rope, vectors, length=length)
-    _, code = delivery.delivered(
+    return delivery.delivered(
         lambda on_progress: analysis.limit(
             tolerance,
             dtype,
@@ -91,4 +79,3 @@ def limit(
         output,
         stages=delivery.stages(resolved(recipe, dtype, changes)),
     )
-    return code

@@ -10,7 +10,7 @@ from ropeaudit.audits import records
 from ropeaudit.audits.records import Record
 from ropeaudit.features.limit import sentences
 from ropeaudit.features.limit.limit_result import Limit
-from ropeaudit.reports import Report, settings
+from ropeaudit.reports import Report, settings, tabulated
 from ropeaudit.runtime.columns import Declare, Together
 
 SCHEMA = 2
@@ -65,9 +65,7 @@ class LimitColumns:
     )
     proved_margin: float | None = of("the same of the positions up to which it is proved")
     tolerance_column: str = of(
-        "column of a record that the tolerance speaks of",
-        lambda one: one.tolerance.column,
-        shown=True,
+        "column of a record that the tolerance speaks of", lambda one: one.tolerance.column, shown=True
     )
     tolerance: float = of(
         "largest |value| that is accepted; of distinct_positions the smallest",
@@ -103,9 +101,7 @@ class LimitColumns:
         leaves=4,
     )
     first_failure_seen: int | None = of(
-        "smallest offset that was measured to fail; nan if none was",
-        unit="tokens",
-        shown=True,
+        "smallest offset that was measured to fail; nan if none was", unit="tokens", shown=True
     )
     first_failure: int | None = of(
         "the same where every smaller offset is proved; nan where a smaller one may fail",
@@ -163,14 +159,9 @@ def limit_report(
     """Return the report; `columns` chooses and orders what is shown and written."""
     rows = [COLUMNS.row(result) for result in results]
     subject, dtype, *others = COLUMNS.screen(results)
-    return Report(
-        rows=rows,
-        columns=list(columns or COLUMNS),
-        screen=list(columns or [subject, dtype, *settings.varying(rows), *others]),
-        dispensable=() if columns else COLUMNS.dispensable,
-        headline=sentences.headline(results),
-        notes=sentences.notes(results),
-        legend=f"{LEGEND}\n{_MARGIN}" if "margin" in others else LEGEND,
-        metadata={"schema": SCHEMA, **metadata},
-        declared=COLUMNS,
+    screen = [subject, dtype, *settings.varying(rows), *others]
+    legend = f"{LEGEND}\n{_MARGIN}" if "margin" in others else LEGEND
+    report = tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata)
+    return replace(
+        report, headline=sentences.headline(results), notes=sentences.notes(results), legend=legend
     )

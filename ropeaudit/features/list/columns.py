@@ -1,19 +1,19 @@
-"""The columns of every list."""
+"""Every list: its columns, and what it lists."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ropeaudit.audits import records
-from ropeaudit.recipes import STAGES, Recipe
-from ropeaudit.runtime.columns import Column, Declare, Together
-
-if TYPE_CHECKING:
-    from ropeaudit.arithmetic.formats import Format
-    from ropeaudit.rope.hf_config import ModelRope
-    from ropeaudit.rope.setting import RopeSetting
-    from ropeaudit.subjects.third_party import Entry
+from ropeaudit.arithmetic.formats import FORMATS, Format
+from ropeaudit.audits import judging, records
+from ropeaudit.recipes import STAGES, Recipe, all_recipes
+from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.rope.presets import all_presets
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime.columns import Column, Columns, Declare, Together
+from ropeaudit.subjects.third_party import ENTRIES, Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ _SHOWN = ("position", "frequency", "angle", "table", "rotation", "score")  # sta
 _STAGES: list[Column[Recipe]] = [
     Column(name, str, f"number format of the stage {name}", shown=name in _SHOWN) for name in STAGES
 ]
-of_recipe: Declare[Recipe] = Declare()
-of_entry: Declare[Entry] = Declare()
-of_format: Declare[Format] = Declare()
-of_layer: Declare[PresetLayer] = Declare()
-of_column: Declare[Column[Any]] = Declare()
-of_verdict: Declare[tuple[str, str]] = Declare()
+of_recipe = Declare[Recipe]()
+of_entry = Declare[Entry]()
+of_format = Declare[Format]()
+of_layer = Declare[PresetLayer]()
+of_column = Declare[Column[Any]]()
+of_verdict = Declare[tuple[str, str]]()
 
 
 class RecipeColumns:
@@ -121,9 +121,21 @@ class VerdictColumns:
     meaning: str = of_verdict("when it holds", lambda one: one[1], shown=True)
 
 
-RECIPES = of_recipe.columns(RecipeColumns)
-ENTRIES = of_entry.columns(EntryColumns)
-FORMATS = of_format.columns(FormatColumns)
 MODELS = of_layer.columns(LayerColumns)
-COLUMNS = of_column.columns(ColumnColumns)
-VERDICTS = of_verdict.columns(VerdictColumns)
+
+
+def _layers() -> Iterator[PresetLayer]:
+    for model in all_presets():
+        for layer, setting in model.layers.items():
+            yield PresetLayer(model, layer, setting)
+
+
+# what `ropeaudit list` takes -> the columns, and the items of the rows
+LISTS: dict[str, tuple[Columns[Any], Callable[[], Iterable[Any]]]] = {
+    "recipes": (of_recipe.columns(RecipeColumns), all_recipes),
+    "impls": (of_entry.columns(EntryColumns), ENTRIES.values),
+    "formats": (of_format.columns(FormatColumns), lambda: FORMATS),
+    "models": (MODELS, _layers),
+    "columns": (of_column.columns(ColumnColumns), records.COLUMNS.values),
+    "verdicts": (of_verdict.columns(VerdictColumns), judging.VERDICTS.items),
+}

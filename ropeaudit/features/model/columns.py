@@ -7,16 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from ropeaudit.audits import records
+from ropeaudit.features.model import parts
 from ropeaudit.features.model.layers import HeadDrift
-from ropeaudit.features.model.parts import (
-    HeadScores,
-    PairDrift,
-    Run,
-    drift_pair,
-    drift_share,
-    first_layer,
-    usage_pair,
-)
+from ropeaudit.features.model.parts import HeadScores, PairDrift, Run
 from ropeaudit.runtime.columns import Column, Columns, Declare, Together
 
 SCHEMA = 1
@@ -63,56 +56,51 @@ class RunColumns:
     seed: int | None = of_run(
         "seed of random tokens; nan where none was used", lambda run: run.audit.tokens.seed
     )
-    tokens: int = of_run("how many tokens were read", lambda run: run.shifted.change.tokens)
+    tokens: int = of_run("how many tokens were read", lambda run: run.change.tokens)
     logits_rms: float = of_run(
-        "RMS of the float64 logits at offset 0", lambda run: run.mean(run.shifted.change.reference_squares)
+        "RMS of the float64 logits at offset 0", lambda run: run.mean(run.change.reference_squares)
     )
     change_max: float = of_run(
         "largest |logit at the offset - logit at offset 0|",
-        lambda run: run.shifted.change.defined(run.shifted.change.largest),
+        lambda run: run.change.defined(run.change.largest),
         shown=True,
         leaves=4,
     )
     change_rms: float = of_run(
         "its root mean square over all tokens and the vocabulary",
-        lambda run: run.shifted.change.rms(run.shifted.change.squares),
+        lambda run: run.change.rms(run.change.squares),
         shown=True,
     )
     structural_max: float = of_run(
-        "largest change of the logits of the float64 run",
-        lambda run: run.shifted.change.structural_largest,
+        "largest change of the logits of the float64 run", lambda run: run.change.structural_largest
     )
     structural_rms: float = of_run(
-        "its root mean square", lambda run: run.mean(run.shifted.change.structural_squares), shown=True
+        "its root mean square", lambda run: run.mean(run.change.structural_squares), shown=True
     )
     precision_max: float = of_run(
         "largest difference between the change and that of the float64 run",
-        lambda run: run.shifted.change.defined(run.shifted.change.precision_largest),
+        lambda run: run.change.defined(run.change.precision_largest),
     )
     precision_rms: float = of_run(
-        "its root mean square",
-        lambda run: run.shifted.change.rms(run.shifted.change.precision_squares),
-        shown=True,
+        "its root mean square", lambda run: run.change.rms(run.change.precision_squares), shown=True
     )
     error_rms: float = of_run(
         "RMS of the logits at the offset minus those of the float64 run there",
-        lambda run: run.shifted.change.rms(run.shifted.change.error_squares),
+        lambda run: run.change.rms(run.change.error_squares),
     )
     kl_mean: float = of_run(
         "mean KL(offset 0 || offset) of the next-token distributions, nats",
-        lambda run: run.shifted.change.defined(run.shifted.change.kl_sum / max(run.shifted.change.tokens, 1)),
+        lambda run: run.change.defined(run.change.kl_sum / max(run.change.tokens, 1)),
         unit="nats",
         shown=True,
         leaves=5,
     )
     kl_max: float = of_run(
-        "its largest value",
-        lambda run: run.shifted.change.defined(run.shifted.change.kl_largest),
-        unit="nats",
+        "its largest value", lambda run: run.change.defined(run.change.kl_largest), unit="nats"
     )
     top1_flips: int | None = of_run(
         "tokens whose most likely successor becomes another one",
-        lambda run: None if run.shifted.change.nonfinite else run.shifted.change.flips,
+        lambda run: None if run.change.nonfinite else run.change.flips,
         shown=True,
     )
     loss: float = of_run("mean next-token loss at offset 0, nats", unit="nats")
@@ -121,10 +109,7 @@ class RunColumns:
     )
     perplexity: float = of_run("exp(loss)", lambda run: _exp(run.loss), shown=True, leaves=3)
     perplexity_change: float = of_run(
-        "what the shift adds to it",
-        lambda run: _exp(run.shifted_loss) - _exp(run.loss),
-        shown=True,
-        leaves=7,
+        "what the shift adds to it", lambda run: _exp(run.shifted_loss) - _exp(run.loss), shown=True, leaves=7
     )
     score_drift_max: float | None = of_run(
         "largest change of a score after RoPE, in all layers; nan where q and k are not seen",
@@ -141,7 +126,7 @@ class RunColumns:
     threshold: float = of_run("--threshold, in score units", unit="score")
     first_layer: int | None = of_run(
         "first layer in which some score changes by more than the threshold; nan where none does",
-        lambda run: first_layer(run.shifted, run.threshold),
+        lambda run: parts.first_layer(run.shifted, run.threshold),
         shown=True,
     )
     cause: str = of_run(
@@ -197,37 +182,37 @@ class HeadColumns:
         lambda head: SCORES.row(HeadScores([head])),
     )
     drift_pair: int | None = of_head(
-        "pair that adds most to the change; nan where nothing is rotated or changes", drift_pair, shown=True
+        "pair that adds most to the change; nan where nothing is rotated or changes",
+        parts.drift_pair,
+        shown=True,
     )
     drift_wavelength: float | None = of_head(
         "tokens of its whole turn",
-        lambda head: _at(head.wavelength, drift_pair(head)),
+        lambda head: _at(head.wavelength, parts.drift_pair(head)),
         unit="tokens",
         shown=True,
     )
     drift_share: float | None = of_head(
-        "its share of the mean squares of all pairs",
-        drift_share,
-        shown=True,
+        "its share of the mean squares of all pairs", parts.drift_share, shown=True
     )
     usage_pair: int | None = of_head(
-        "pair with the largest product of mean norms of q's and k's chunks", usage_pair, shown=True
+        "pair with the largest product of mean norms of q's and k's chunks", parts.usage_pair, shown=True
     )
     usage_wavelength: float | None = of_head(
         "tokens of its whole turn",
-        lambda head: _at(head.wavelength, usage_pair(head)),
+        lambda head: _at(head.wavelength, parts.usage_pair(head)),
         unit="tokens",
         shown=True,
     )
     usage_q: float | None = of_head(
         "mean norm of its chunk of q (frequency usage of arXiv 2410.06205)",
-        lambda head: _at(head.q_norm, usage_pair(head)),
+        lambda head: _at(head.q_norm, parts.usage_pair(head)),
         shown=True,
         leaves=2,
     )
     usage_k: float | None = of_head(
         "mean norm of its chunk of k",
-        lambda head: _at(head.k_norm, usage_pair(head)),
+        lambda head: _at(head.k_norm, parts.usage_pair(head)),
         shown=True,
         leaves=1,
     )
@@ -240,10 +225,7 @@ class PairColumns:
     head: int = of_pair(_HEAD, lambda one: one.head.head, shown=True)
     pair: int = of_pair("number of the pair, from 0, the fastest first", shown=True)
     wavelength: float = of_pair(
-        "tokens of a whole turn",
-        lambda one: float(one.head.wavelength[one.pair]),
-        unit="tokens",
-        shown=True,
+        "tokens of a whole turn", lambda one: float(one.head.wavelength[one.pair]), unit="tokens", shown=True
     )
     q_norm: float = of_pair(
         "mean norm of the pair's chunk of q (frequency usage of arXiv 2410.06205)",

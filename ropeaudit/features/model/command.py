@@ -7,7 +7,7 @@ import click
 from ropeaudit.console.options import ReportOptions, axis, report_options
 from ropeaudit.console.parameters import INTEGERS, NAMES, NATURAL, number, one_of
 
-_KINDS = ("summary", "layer", "head", "pair")  # features.model.rows.KINDS, not loaded for --help
+_KINDS = ("summary", "layer", "head", "pair")  # of model/columns.py, not loaded for --help
 
 
 @click.command(
@@ -72,7 +72,7 @@ def model(
         save_qk=save_qk,
         trust_remote_code=trust_remote_code,
     )
-    _, code = delivery.delivered(
+    return delivery.delivered(
         audit.run,
         lambda results, metadata: model_report(
             audit, results, by, threshold, columns, load.versions(), metadata
@@ -80,4 +80,3 @@ def model(
         output,
         noun="cases",
     )
-    return code

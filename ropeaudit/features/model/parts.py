@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ropeaudit.features.model.analysis import ModelAudit, Shifted
 from ropeaudit.features.model.layers import HeadDrift
+
+if TYPE_CHECKING:
+    from ropeaudit.features.model.logits import Change
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +26,19 @@ class Run:
     versions: Mapping[str, str]
 
     @property
+    def change(self) -> Change:
+        """The change of the logits."""
+        return self.shifted.change
+
+    @property
     def loss(self) -> float:
         """The mean next-token loss at offset 0, nats."""
-        return self.shifted.change.defined(self.shifted.change.loss_sum / self._scored)
+        return self.change.defined(self.change.loss_sum / self._scored)
 
     @property
     def shifted_loss(self) -> float:
         """The mean next-token loss at the offset, nats."""
-        return self.shifted.change.defined(self.shifted.change.shifted_loss_sum / self._scored)
+        return self.change.defined(self.change.shifted_loss_sum / self._scored)
 
     @property
     def _scored(self) -> int:
@@ -42,7 +51,7 @@ class Run:
 
     def mean(self, squares: float) -> float:
         """Return the root of a mean over all logits, however many of them are not finite."""
-        return math.sqrt(squares / max(self.shifted.change.count, 1))
+        return math.sqrt(squares / max(self.change.count, 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ropeaudit.features.model.analysis import ModelAudit, Shifted
 from ropeaudit.features.model.columns import COLUMNS, COMMON, KINDS, OWN, SCHEMA
-from ropeaudit.features.model.rows import rows
+from ropeaudit.features.model.parts import HeadScores, PairDrift, Run, by_layer
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import short
 
@@ -38,25 +38,38 @@ def model_report(
     metadata: Mapping[str, Any],
 ) -> Report:
     """Return the report, its rows by `kind`; JSON holds the other kinds too, but for pairs."""
-    built = {
-        one: list(rows(one, audit, results, threshold, versions))
-        for one in KINDS
-        if one in (kind, *KINDS[:3])
-    }
-    others = {one: built[one] for one in built if one != kind}
+    runs = [Run(audit, shifted, threshold, versions) for shifted in results]
+    rows = {name: _rows(name, runs) for name in KINDS if name in (kind, *KINDS[:3])}
     plural = {"summary": "summary", "layer": "layers", "head": "heads"}
     return Report(
-        rows=built[kind],
+        rows=rows[kind],
         columns=list(columns or COLUMNS[kind]),
-        screen=list(columns or [*COMMON.screen(()), *OWN[kind].screen(())]) if built[kind] else [],
+        screen=list(columns or [*COMMON.screen(()), *OWN[kind].screen(())]) if rows[kind] else [],
         dispensable=() if columns else OWN[kind].dispensable,
-        headline=headline(audit, built["summary"]),
-        notes=notes(audit, built["summary"]),
+        headline=headline(audit, rows["summary"]),
+        notes=notes(audit, rows["summary"]),
         legend=_LEGENDS[kind].format(threshold=short(threshold)),
         metadata={"schema": SCHEMA, **metadata, "versions": dict(versions)},
         declared=COLUMNS[kind],
-        further={plural[one]: Report(stored, list(COLUMNS[one]), []) for one, stored in others.items()},
+        further={plural[name]: Report(rows[name], list(COLUMNS[name]), []) for name in rows if name != kind},
     )
+
+
+def _rows(kind: str, runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return the rows of a kind, with the columns of `COLUMNS[kind]`."""
+    return [COMMON.row(run) | OWN[kind].row(part) for run in runs for part in _parts(kind, run)]
+
+
+def _parts(kind: str, run: Run) -> Iterable[Any]:
+    """Return what the rows of a kind are of."""
+    heads = run.shifted.heads
+    if kind == "summary":
+        return [run]
+    if kind == "layer":
+        return map(HeadScores, by_layer(run.shifted).values())
+    if kind == "head":
+        return heads
+    return (PairDrift(head, pair) for head in heads for pair in range(head.pair_rms.size))
 
 
 def headline(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> str:

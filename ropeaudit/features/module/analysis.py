@@ -109,33 +109,16 @@ def module(
     base, scaling and dims; without any, of a config beside the source, and else a base is guessed.
     Raises: UsageError, UnknownName, BadShape, BadInput.
     """
-    return audited(source, expected(config, model, base, scaling, head_dim, rotary_dim))
-
-
-def expected(
-    config: str | None,
-    model: str | None,
-    base: float | None,
-    scaling: str | None,
-    head_dim: int | None,
-    rotary_dim: int | None,
-) -> Expected:
-    """Return what the frequencies should be. Raises: UsageError, UnknownName, BadShape, BadInput."""
     if config is not None and model is not None:
         raise UsageError("--model and --config both name a model; give one of them")
     named = None if model is None else presets.named(model)
     if config is not None:
         named = hf_config.read(config, base)
     given = None if scaling is None else scalings.parse(scaling)
-    result = Expected(named, base, given, head_dim, rotary_dim)
-    result.plain(None, 10000.0 if base is None else base)  # what is no setting is refused before any work
-    return result
-
-
-def audited(spec: str, expected: Expected) -> ModuleAudit:
-    """Read the buffers of a source and compare them with what is expected. Raises: BadInput."""
-    source = load(spec, expected)
-    return ModuleAudit(source, list(run(source)))
+    expected = Expected(named, base, given, head_dim, rotary_dim)
+    expected.plain(None, 10000.0 if base is None else base)  # what is no setting is refused before any work
+    opened = load(source, expected)
+    return ModuleAudit(opened, list(run(opened)))
 
 
 def run(source: Source) -> Iterator[Buffer]:
@@ -149,8 +132,9 @@ def run(source: Source) -> Iterator[Buffer]:
         and not any(fits(dump, pairs) for dump in tables for _, pairs in expected_pairs)
     ):
         first, (label, pairs) = groups[0][0].stored, expected_pairs[0]
+        shape = "x".join(map(str, first.shape)) or "scalar"
         raise BadInput(
-            f"{source.spec!r}: {first.name} has shape {_shape(first.shape)} and {label} has {pairs} pairs; "
+            f"{source.spec!r}: {first.name} has shape {shape} and {label} has {pairs} pairs; "
             "give what belongs to these tensors with --config, --model, --head-dim or --rotary-dim"
         )
     known: dict[bytes, _ComparedTable | None] = {}
@@ -172,16 +156,10 @@ def _compare(
         tried = [
             _ComparedTable(check(dump, setting, label), label, setting, False) for label, setting in fitting
         ]
-        best = min(tried, key=_rank, default=None)
+        best = min(tried, key=lambda table: table.diagnosis.preference, default=None)
         guess = guessed(dump, expected) if best is None else None
         known[key] = best or (guess and _ComparedTable(*guess, True)) or None
     return known[key]
-
-
-def _rank(table: _ComparedTable) -> tuple[bool, tuple[tuple[int, float, float], ...]]:
-    """Return the sort key: those that agree first, then by what explains them best."""
-    best = table.diagnosis.best
-    return not table.diagnosis.agrees, () if best is None else (best.rank,)
 
 
 def _buffers(
@@ -229,7 +207,3 @@ def _cast(tensor: StoredTensor, agrees: bool) -> tuple[str, str]:
         if np.array_equal(round_to(values, parse(name)), values):
             return name, "back"
     return "none", "none"
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape)) or "scalar"

@@ -43,15 +43,22 @@ def module(
     are known by their values: frequencies, periods, angles, cos and sin. Without a config, a model or
     --base nothing says what their frequencies should be, and the base is guessed from the values.
     """
-    from ropeaudit.console import output as out
+    from ropeaudit.console import delivery
     from ropeaudit.features.module import analysis
     from ropeaudit.features.module.report import COLUMNS, module_report
-    from ropeaudit.runtime import run_metadata
 
     columns = output.chosen_columns(COLUMNS)
-    expected = analysis.expected(config, model, base, scaling, head_dim, rotary_dim)
-    with out.opened(output.outputs) as files:
-        result = analysis.audited(source, expected)
-        report = module_report(result.source, result.buffers, columns, run_metadata.gather())
-        out.deliver(report, files, output)
-    return 1 if any(one.wrong for one in result.buffers) else 0
+    audit = analysis.module(
+        source,
+        config=config,
+        model=model,
+        base=base,
+        scaling=scaling,
+        head_dim=head_dim,
+        rotary_dim=rotary_dim,
+    )
+    return delivery.delivered_at_once(
+        lambda metadata: module_report(audit, columns, metadata),
+        output,
+        delivery.BROKEN if any(buffer.wrong for buffer in audit.buffers) else delivery.DONE,
+    )

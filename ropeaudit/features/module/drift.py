@@ -29,7 +29,7 @@ def _sequence(dump: Dump, setting: RopeSetting) -> float | None:
     if rows < 2:
         return None
     if dump.cos is not None:
-        points = _points(dump)[:rows]
+        points: Any = (dump.cos + 1j * (0 if dump.sin is None else dump.sin))[:rows]
         exact = _exact(np.arange(rows, dtype=np.float64), setting)
         squares = 0.0
         for m in range(rows):
@@ -63,10 +63,6 @@ def _share(mean_square: float, setting: RopeSetting) -> float:
     power = float(np.abs(_exact(np.zeros(1), setting)[0, 0]) ** 4)
     share = setting.rotary_dim / setting.head_dim
     return math.sqrt(mean_square * share / (power * share + (1 - share)))
-
-
-def _points(dump: Dump) -> Any:
-    return (0 if dump.cos is None else dump.cos) + 1j * (0 if dump.sin is None else dump.sin)
 
 
 def _exact(at: Array, setting: RopeSetting) -> Any:

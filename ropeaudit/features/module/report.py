@@ -11,7 +11,7 @@ from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import records
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.features.module.analysis import Buffer
+from ropeaudit.features.module.analysis import Buffer, ModuleAudit
 from ropeaudit.features.module.drift import FAR, NEAR
 from ropeaudit.features.module.grouping import FREQUENCIES, ROWS
 from ropeaudit.features.module.source import Source
@@ -72,17 +72,16 @@ LEGEND = (
 )
 
 
-def module_report(
-    source: Source, results: Sequence[Buffer], columns: Sequence[str] | None, metadata: Mapping[str, Any]
-) -> Report:
+def module_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
+    results = audit.buffers
     return Report(
         rows=[COLUMNS.row(one) for one in results],
         columns=list(columns or COLUMNS),
         screen=list(columns or COLUMNS.screen(results)) if results else [],
         dispensable=() if columns else COLUMNS.dispensable,
-        headline=headline(source, results),
-        notes=[*source.notes, *_notes(results)],
+        headline=headline(audit.source, results),
+        notes=[*audit.source.notes, *_notes(results)],
         legend=LEGEND if results else "",
         metadata={"schema": SCHEMA, **metadata},
         declared=COLUMNS,
@@ -113,8 +112,8 @@ def headline(source: Source, results: Sequence[Buffer]) -> str:
         return f"No cast, but {len(off)} of {len(results)} RoPE buffers {is_off}: {off[0].finding}"
     right = sum(one.agrees is True for one in results)
     agree = f"{right} of {len(results)} agree{'s' if right == 1 else ''} with the exact values within"
-    reported = f"No RoPE buffer was cast: {agree} float32 rounding." if right else ""
-    return " ".join(filter(None, (reported, _unjudged(results))))
+    judged = f"No RoPE buffer was cast: {agree} float32 rounding." if right else ""
+    return " ".join(filter(None, (judged, _unjudged(results))))
 
 
 def _unjudged(results: Sequence[Buffer]) -> str:
@@ -137,15 +136,12 @@ def _effect(one: Buffer) -> str:
     if one.error is None or one.drift_near is None:
         return ""
     listed = one.what in FREQUENCIES
-    size = f", {_plural(one.what)} are off by up to {percent(one.error)}" if listed else ""
+    noun = "frequencies" if one.what == "inv_freq" else one.what
+    size = f", {noun} are off by up to {percent(one.error)}" if listed else ""
     text = f"{size}, which alone moves scores by {percent(one.drift_near)} of their RMS within {NEAR} tokens"
     text = text if one.drift_far is None else f"{text} and by {percent(one.drift_far)} at a distance of {FAR}"
     hidden = listed and one.how == "stored"
     return f"{text}; what positions are rounded to is not seen here: run shift --impl" if hidden else text
-
-
-def _plural(what: str) -> str:
-    return "frequencies" if what == "inv_freq" else what
 
 
 def _notes(results: Sequence[Buffer]) -> list[str]:

@@ -93,7 +93,7 @@ def _read(data: Any, name: str, source: str, base: float | None, notes: list[str
     try:
         return hf_config.from_config(data, name, repr(source), base)
     except BadInput as error:
-        notes.append(f"{error}; bases are guessed from the values")
+        notes.append(f"{error.typed}; bases are guessed from the values")
         return None
 
 

@@ -6,7 +6,8 @@ more than either drifts. So their distance and the drift of each are measured to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -14,7 +15,8 @@ from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
-from ropeaudit.audits.cases import Case, fits, positions_fit
+from ropeaudit.audits.case_by_case import loaded, steps
+from ropeaudit.audits.cases import Case, fits
 from ropeaudit.engine.pair import Comparison, FreshRotation, PairStatistics
 from ropeaudit.errors import UsageError
 from ropeaudit.inputs.qk import Inputs
@@ -37,7 +39,7 @@ class Parity:
     offset: int
     formats: tuple[Format, Format]
     inputs_differ: bool
-    apart: PairStatistics
+    statistics: PairStatistics
 
 
 def subject(spec: str, common: Mapping[str, str]) -> Recipe:
@@ -86,7 +88,7 @@ def parity(
     pair, called = subjects(a, b, changes or {})
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
     return run(
-        arguments.cases_of(cases, case), pair, called, formats, numbers, on_progress or arguments.unheard
+        arguments.cases_of(cases, case), pair, called, formats, numbers, on_progress or arguments.silent
     )
 
 
@@ -102,27 +104,21 @@ def run(
     called: tuple[str, str],
     dtypes: Sequence[Format],
     offsets: Sequence[int],
-    progress: Callable[[float], None] = lambda share: None,
+    on_progress: OnProgress = arguments.silent,
 ) -> Iterator[Parity]:
-    """Yield what was measured, case by case, dtype by dtype, offset by offset.
+    """Check the arguments, and yield what was measured, case by case, dtype by dtype, offset by offset.
 
-    offsets: tokens, added to every position. progress gets the share that is done, from 0 to 1.
+    offsets: tokens, added to every position.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated.
     """
     resolved = [(recipe.resolve(fmt), other.resolve(fmt)) for fmt in dtypes for recipe, other in [pair]]
     fits(max(case.check(offsets) for case in cases))
-    total, done = len(cases) * len(resolved) * len(offsets), 0
-    for case in cases:
-        inputs, setting = case.load()
-        positions_fit(offsets, inputs.q.shape[1])
-        for two in resolved:
-            for offset in offsets:
-
-                def part(share: float, start: int = done) -> None:
-                    progress((start + share) / total)
-
-                yield _parity(case, inputs, setting, two, called, offset, part)
-                done += 1
+    work = steps(on_progress, len(cases) * len(resolved) * len(offsets))
+    return (
+        _parity(case, inputs, setting, two, called, offset, next(work))
+        for case, inputs, setting in loaded(cases, offsets)
+        for two, offset in itertools.product(resolved, offsets)
+    )
 
 
 def _parity(
@@ -132,12 +128,12 @@ def _parity(
     two: tuple[Resolved, Resolved],
     called: tuple[str, str],
     offset: int,
-    progress: Callable[[float], None],
+    on_progress: OnProgress,
 ) -> Parity:
     axes = case.position_axes(setting)
     first, second = (Emulated(recipe, setting, axes) for recipe in two)
     rotations = FreshRotation(first, inputs, offset), FreshRotation(second, inputs, offset)
     compared = Comparison(inputs, setting, case.mask, rotations, offset if setting.clipped else 0)
     formats, differ = (first.input, second.input), compared.formats[0] is not compared.formats[1]
-    differences = compared.run(progress)
+    differences = compared.run(on_progress)
     return Parity(case, setting, inputs, called, first.dtype, offset, formats, differ, differences)

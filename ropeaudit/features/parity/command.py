@@ -6,17 +6,7 @@ from collections.abc import Mapping
 
 import click
 
-from ropeaudit.console.options import (
-    QKOptions,
-    ReportOptions,
-    RopeOptions,
-    axis,
-    changes_option,
-    dtype_option,
-    qk_options,
-    report_options,
-    rope_options,
-)
+from ropeaudit.console import options
 from ropeaudit.console.parameters import INTEGERS
 
 
@@ -26,21 +16,21 @@ from ropeaudit.console.parameters import INTEGERS
 )
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@axis("--offset", INTEGERS, "Integers added to every position.", "0,1000")
-@dtype_option
-@changes_option
-@qk_options
-@rope_options
-@report_options
+@options.axis("--offset", INTEGERS, "Integers added to every position.", "0,1000")
+@options.dtype_option
+@options.changes_option
+@options.qk_options
+@options.rope_options
+@options.report_options
 def parity(
     a: str,
     b: str,
     offset: tuple[int, ...],
     dtype: tuple[str, ...],
     changes: Mapping[str, str],
-    vectors: QKOptions,
-    rope: RopeOptions,
-    output: ReportOptions,
+    vectors: options.QKOptions,
+    rope: options.RopeOptions,
+    output: options.ReportOptions,
 ) -> int:
     """Compare two subjects, such as a trainer A and a server B.
 
@@ -57,7 +47,7 @@ def parity(
     cases = settings.cases(rope, vectors)
     called = list(zip(names, pair, strict=True))
     resolved = [(name, recipe.resolve(fmt)) for fmt in formats(dtype) for name, recipe in called]
-    _, code = delivery.delivered(
+    return delivery.delivered(
         lambda on_progress: analysis.parity(
             a, b, offset, dtype, changes=changes, cases=cases, on_progress=on_progress
         ),
@@ -65,4 +55,3 @@ def parity(
         output,
         stages={f"{name} {recipe.dtype}": recipe.stages() for name, recipe in resolved},
     )
-    return code

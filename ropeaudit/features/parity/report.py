@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ropeaudit.audits import records
 from ropeaudit.audits.judging import ratio
 from ropeaudit.features.parity.analysis import Parity
-from ropeaudit.reports import Report, settings
+from ropeaudit.reports import Report, settings, tabulated
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.runtime.columns import Declare
 
@@ -16,12 +17,12 @@ SCHEMA = 1
 
 
 def _nearer(result: Parity) -> str | None:
-    winner = result.apart.winner()
+    winner = result.statistics.winner()
     return None if winner is None else "equal" if winner < 0 else result.names[winner]
 
 
 def _place(result: Parity) -> tuple[int, int, int] | tuple[None, None, None]:
-    parity = result.apart.difference
+    parity = result.statistics.difference
     return parity.place if parity.place and not parity.nonfinite else (None, None, None)
 
 
@@ -44,61 +45,62 @@ class ParityColumns:
     )
     offset = of.like(records.COLUMNS["offset"], shown=True)
     settings = settings.COLUMNS
-    scores = of.like(records.COLUMNS["scores"], lambda one: one.apart.difference.count)
+    scores = of.like(records.COLUMNS["scores"], lambda one: one.statistics.difference.count)
     a_nonfinite: int = of(
-        "how many of a's scores are nan or infinite", lambda one: one.apart.drifts[0].nonfinite
+        "how many of a's scores are nan or infinite", lambda one: one.statistics.drifts[0].nonfinite
     )
     b_nonfinite: int = of(
-        "how many of b's scores are nan or infinite", lambda one: one.apart.drifts[1].nonfinite
+        "how many of b's scores are nan or infinite", lambda one: one.statistics.drifts[1].nonfinite
     )
     reference_rms = of.like(
         records.COLUMNS["reference_rms"],
-        lambda one: one.apart.references[0].rms,
+        lambda one: one.statistics.references[0].rms,
         "RMS of the exact scores, of q and k as a rounds them",
     )
-    reference_error = of.like(records.COLUMNS["reference_error"], lambda one: one.apart.error)
+    reference_error = of.like(records.COLUMNS["reference_error"], lambda one: one.statistics.error)
     parity_max: float = of(
         "largest |a's score - b's score|",
-        lambda one: one.apart.difference.max,
+        lambda one: one.statistics.difference.max,
         unit="score",
         shown=True,
         leaves=8,
     )
     parity_rms: float = of(
         "root mean square of a's scores minus b's",
-        lambda one: one.apart.difference.rms,
+        lambda one: one.statistics.difference.rms,
         unit="score",
         shown=True,
     )
     parity_bias: float = of(
-        "signed mean of a's scores minus b's", lambda one: one.apart.difference.mean, unit="score"
+        "signed mean of a's scores minus b's", lambda one: one.statistics.difference.mean, unit="score"
     )
     parity_relative: float = of(
-        "parity_rms / reference_rms", lambda one: ratio(one.apart.difference.rms, one.apart.references[0].rms)
+        "parity_rms / reference_rms",
+        lambda one: ratio(one.statistics.difference.rms, one.statistics.references[0].rms),
     )
     a_drift_max: float = of(
         "largest |a's score - exact score|",
-        lambda one: one.apart.drifts[0].max,
+        lambda one: one.statistics.drifts[0].max,
         unit="score",
         shown=True,
         leaves=4,
     )
     a_drift_rms: float = of(
         "root mean square of a's scores minus the exact ones",
-        lambda one: one.apart.drifts[0].rms,
+        lambda one: one.statistics.drifts[0].rms,
         unit="score",
         shown=True,
     )
     b_drift_max: float = of(
         "largest |b's score - exact score|",
-        lambda one: one.apart.drifts[1].max,
+        lambda one: one.statistics.drifts[1].max,
         unit="score",
         shown=True,
         leaves=5,
     )
     b_drift_rms: float = of(
         "root mean square of b's scores minus the exact ones",
-        lambda one: one.apart.drifts[1].rms,
+        lambda one: one.statistics.drifts[1].rms,
         unit="score",
         shown=True,
     )
@@ -109,13 +111,13 @@ class ParityColumns:
     )
     a_nearer: float = of(
         "share of the scores of which a's is nearer to the exact one",
-        lambda one: ratio(one.apart.nearer[0], one.apart.difference.count),
+        lambda one: ratio(one.statistics.nearer[0], one.statistics.difference.count),
         shown=True,
         leaves=7,
     )
     b_nearer: float = of(
         "share of the scores of which b's is nearer to the exact one; the rest is as near",
-        lambda one: ratio(one.apart.nearer[1], one.apart.difference.count),
+        lambda one: ratio(one.statistics.nearer[1], one.statistics.difference.count),
         shown=True,
         leaves=6,
     )
@@ -155,17 +157,9 @@ def parity_report(
     """Return the report; `columns` chooses and orders what is shown and written."""
     rows = [COLUMNS.row(result) for result in results]
     a, b, dtype, offset, *others = COLUMNS.screen(results)
-    return Report(
-        rows=rows,
-        columns=list(columns or COLUMNS),
-        screen=list(columns or [a, b, dtype, offset, *settings.varying(rows), *others]),
-        dispensable=() if columns else COLUMNS.dispensable,
-        headline=headline(rows),
-        notes=notes(results),
-        legend=LEGEND,
-        metadata={"schema": SCHEMA, **metadata},
-        declared=COLUMNS,
-    )
+    screen = [a, b, dtype, offset, *settings.varying(rows), *others]
+    report = tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata)
+    return replace(report, headline=headline(rows), notes=notes(results), legend=LEGEND)
 
 
 def headline(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -207,7 +201,7 @@ def notes(results: Sequence[Parity]) -> list[str]:
                 f"{one.dtype}: {a} rounds q and k to {first}, {b} to {second}: each is compared with its own "
                 "reference, and parity holds that rounding too; --set input=FORMAT makes them alike."
             )
-        for name, drift in zip(one.names, one.apart.drifts, strict=True):
+        for name, drift in zip(one.names, one.statistics.drifts, strict=True):
             if drift.nonfinite:
                 share = percent(drift.nonfinite / drift.count)
                 message.append(

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropeaudit.console import overwriting
-from ropeaudit.console.options import (
-    QKOptions,
-    RopeOptions,
-    axis,
-    changes_option,
-    qk_options,
-    rope_options,
-)
+from ropeaudit.console import options, overwriting
 from ropeaudit.console.parameters import INTEGERS, NAMES, one_of
 from ropeaudit.errors import RopeAuditError
 
@@ -54,12 +46,12 @@ _OWN = ("file", "kind", "outputs", "quiet")  # the parameters that are none of t
     "distance, safe: what `limit` proved and measured.  [default: drift]",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
-@axis("--offset", INTEGERS, "heatmap: integer added to every position.", shown="1000")
-@axis("--dtype", NAMES, "heatmap: number format of the model.", shown="bf16")
-@axis("--recipe", NAMES, "heatmap: number format per stage: a name or a .toml file.", shown="hf")
-@changes_option
-@qk_options
-@rope_options
+@options.axis("--offset", INTEGERS, "heatmap: integer added to every position.", shown="1000")
+@options.axis("--dtype", NAMES, "heatmap: number format of the model.", shown="bf16")
+@options.axis("--recipe", NAMES, "heatmap: number format per stage: a name or a .toml file.", shown="hf")
+@options.changes_option
+@options.qk_options
+@options.rope_options
 @overwriting.guarded
 def plot(
     file: str | None,
@@ -70,8 +62,8 @@ def plot(
     dtype: tuple[str, ...],
     recipe: tuple[str, ...],
     changes: Mapping[str, str],
-    vectors: QKOptions,
-    rope: RopeOptions,
+    vectors: options.QKOptions,
+    rope: options.RopeOptions,
 ) -> int:
     """Draw a report of another command, FILE, or measure one case and draw it by query and key."""
     from ropeaudit import reports

@@ -71,12 +71,8 @@ def measure(
             query, key = np.unravel_index(np.abs(drift).argmax(), drift.shape)
             largest = max(largest, (float(abs(drift[query, key])), head, int(query), int(key)))
         progress((head + 1) / heads)
-    hidden = np.broadcast_to(_hidden(case, size), squares.shape)
+    masked = masks.hidden(case.mask, slice(0, size), slice(0, size))
+    hidden = np.broadcast_to(False if masked is None else np.asarray(masked, bool), squares.shape)
     rms = np.sqrt(squares / heads)
     rms[~np.isfinite(rms)] = np.nan
     return Heatmap(case, recipe, offset, heads, rms, hidden, largest if finite else None)
-
-
-def _hidden(case: Case, size: int) -> NDArray[np.bool_]:
-    result = masks.hidden(case.mask, slice(0, size), slice(0, size))
-    return np.zeros((size, size), bool) if result is None else np.asarray(result, bool)

@@ -17,11 +17,11 @@ _IMPLIED = ("scaling", "axes", "layout", "head_dim", "rotary_dim", "base", "scal
 
 def draw(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
     """Return the picture of rows of `ropeaudit limit`; positions in tokens."""
-    reported = [
+    telling = [
         name for name in settings.varying(rows) if name not in _IMPLIED or not _one_per_model(rows, name)
     ]
     several = len({(row["tolerance_column"], row["tolerance"]) for row in rows}) > 1
-    groups = {f"{_name(row, reported, several)} #{number}": row for number, row in enumerate(rows)}
+    groups = {f"{_name(row, telling, several)} #{number}": row for number, row in enumerate(rows)}
     bars, notes = style.limited(groups, _MOST, "rows")
     figure, (axes,) = style.figure(headline, height=1.8 + 0.24 * len(bars))
     dtypes = list(dict.fromkeys(row["dtype"] for row in bars.values()))
@@ -85,8 +85,8 @@ def _one_per_model(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
     return len({(row["model"], repr(row[name])) for row in rows}) == len({row["model"] for row in rows})
 
 
-def _name(row: Mapping[str, Any], reported: Sequence[str], several: bool) -> str:
-    words = series.label(row, reported)
+def _name(row: Mapping[str, Any], telling: Sequence[str], several: bool) -> str:
+    words = series.label(row, telling)
     return f"{words} {row['tolerance_column']}={setting(row['tolerance'])}" if several else words
 
 

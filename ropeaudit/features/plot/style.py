@@ -155,10 +155,7 @@ def encoded(picture: Picture, suffix: str) -> bytes:
 
     file = io.BytesIO()
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
-    with (
-        matplotlib.rc_context({"svg.hashsalt": "ropeaudit"}),
-        warnings.catch_warnings(record=True) as caught,
-    ):
+    with matplotlib.rc_context({"svg.hashsalt": "ropeaudit"}), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         picture.figure.savefig(file, format=suffix, metadata=undated[suffix])
     if _BOXES not in picture.notes and any("Glyph" in str(warning.message) for warning in caught):

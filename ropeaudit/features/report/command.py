@@ -31,14 +31,14 @@ def report(files: tuple[str, ...], output: ReportOptions) -> int:
     columns = output.chosen_columns(COLUMNS, "(`ropeaudit list columns` explains them)")
     chosen = click.get_current_context().get_parameter_source("form") is not ParameterSource.DEFAULT
     with out.opened(output.outputs) as targets:
-        built = merged(files, columns, run_metadata.gather())
+        page = merged(files, columns, run_metadata.gather())
         if chosen or not targets:
-            out.deliver(built, targets, output)
+            out.deliver(page, targets, output)
             return 0
         for file in targets:
-            file.write(built)
-    sys.stdout.write(f"{printable(built.headline)}\n")
+            file.write(page)
+    sys.stdout.write(f"{printable(page.headline)}\n")
     for file in targets if not output.quiet else ():
         size = "" if file.stream else f", {os.path.getsize(file.path) / 1e6:.2g} MB"
-        out.say(f"wrote {file.path}: {len(built.rows)} rows{size}")
+        out.say(f"wrote {file.path}: {len(page.rows)} rows{size}")
     return 0

@@ -21,9 +21,7 @@ _FILE: Column[Row] = Column("file", str, "the report that the row is from")
 COLUMNS: Mapping[str, Column[Any]] = {**records.COLUMNS, "file": _FILE}
 
 
-def merged(
-    paths: Sequence[str], columns: Sequence[str] | None, metadata: Mapping[str, Any], header: bool = True
-) -> Report:
+def merged(paths: Sequence[str], columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
     """Return the report of all rows of these files, in their order; a row that says all the same counts once.
 
     Its metadata are those of merging, and under "sources" those that each file carries.
@@ -38,27 +36,27 @@ def merged(
             whole = {name: row.get(name, column.undefined) for name, column in records.COLUMNS.items()}
             rows.setdefault(tuple(map(_plain, whole.values())), whole | {"file": path})
         sources.append({"file": path, "rows": len(read), **carried(path)})
-    stored = list(rows.values())
-    result = _message(paths, stored, metadata, header)
-    screen = list(columns or [*(["file"] if len(paths) > 1 else []), *result.screen])
-    repeated = sum(source["rows"] for source in sources) - len(stored)
+    distinct = list(rows.values())
+    described = _message(paths, distinct, metadata)
+    screen = list(columns or [*(["file"] if len(paths) > 1 else []), *described.screen])
+    repeated = sum(source["rows"] for source in sources) - len(distinct)
     notes = [f"{repeated} rows stand in these files more than once and count once."] if repeated else []
     return replace(
-        result,
-        rows=stored,
+        described,
+        rows=distinct,
         columns=list(columns or records.COLUMNS),
         screen=screen,
-        dispensable=() if columns else result.dispensable,
-        notes=[*notes, *result.notes],
-        metadata={**result.metadata, "sources": sources},
+        dispensable=() if columns else described.dispensable,
+        notes=[*notes, *described.notes],
+        metadata={**described.metadata, "sources": sources},
         declared=COLUMNS,
     )
 
 
-def _message(paths: Sequence[str], rows: Sequence[Row], about: Mapping[str, Any], header: bool) -> Report:
+def _message(paths: Sequence[str], rows: Sequence[Row], about: Mapping[str, Any]) -> Report:
     """What is said of the rows; by hand a file can be given values that nothing can be said of."""
     try:
-        return drift_report([reading.record(row) for row in rows], None, about, header, frozen=False)
+        return drift_report([reading.record(row) for row in rows], None, about, frozen=False)
     except (ValueError, ArithmeticError, TypeError) as error:
         raise BadInput(f"{', '.join(paths)}: values that no audit gives: {error}") from None
 

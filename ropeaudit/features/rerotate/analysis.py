@@ -10,7 +10,7 @@ Letters: g key-value heads, s positions, d head_dim, p pairs. Positions in token
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -18,9 +18,9 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.audits import arguments
+from ropeaudit.audits import arguments, case_by_case
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
-from ropeaudit.audits.cases import Case, fits, positions_fit
+from ropeaudit.audits.cases import Case, fits
 from ropeaudit.engine import plan
 from ropeaudit.engine.kernel import Side
 from ropeaudit.engine.pair import Comparison, FreshRotation, PairStatistics
@@ -42,7 +42,7 @@ MOST_STEPS = 100_000
 class Rerotated:
     """Keys after some steps. position: that of the first key by then.
 
-    apart: a is the re-rotated, b a fresh rotation at the final position.
+    statistics: a is the re-rotated, b a fresh rotation at the final position.
     norm: mean relative change of the norm of the keys; nan where all are zero or one is not finite.
     """
 
@@ -54,7 +54,7 @@ class Rerotated:
     steps: int
     by: int
     position: int
-    apart: PairStatistics
+    statistics: PairStatistics
     norm: float
 
 
@@ -96,13 +96,8 @@ def rerotate(
     [1, 4]
     """
     resolved = arguments.resolved(recipes, dtypes, changes)
-    return run(
-        arguments.cases_of(cases, case),
-        resolved,
-        arguments.numbers(steps),
-        by,
-        on_progress or arguments.unheard,
-    )
+    numbers = arguments.numbers(steps)
+    return run(arguments.cases_of(cases, case), resolved, numbers, by, on_progress or arguments.silent)
 
 
 def run(
@@ -110,29 +105,21 @@ def run(
     recipes: Sequence[Resolved],
     steps: Sequence[int],
     by: int,
-    progress: Callable[[float], None] = lambda share: None,
+    on_progress: OnProgress = arguments.silent,
 ) -> Iterator[Rerotated]:
-    """Yield what was measured: case by case, recipe by recipe, by growing number of steps.
+    """Check the arguments, and yield what was measured: case by case, recipe by recipe, by growing steps.
 
-    by: tokens of one step; negative ones move keys towards the start. progress gets the share done.
+    by: tokens of one step; negative ones move keys towards the start.
     Raises: UsageError, UnknownName, BadShape, BadInput.
     """
     check(cases, steps, by)
-    total, done = len(cases) * len(recipes), 0
-    for case in cases:
-        inputs, setting = case.load()
-        positions_fit([max(steps) * abs(by)], inputs.q.shape[1])
-        if setting.clipped:
-            raise UsageError(
-                "clipped angles do not add up, so keys cannot be rotated again; leave out --clip"
-            )
-        for recipe in recipes:
-
-            def part(share: float, start: int = done) -> None:
-                progress((start + share) / total)
-
-            yield from _rerotations(case, inputs, setting, recipe, sorted(set(steps)), by, part)
-            done += 1
+    work = case_by_case.steps(on_progress, len(cases) * len(recipes))
+    return (
+        result
+        for case, inputs, setting in case_by_case.loaded(cases, [max(steps) * abs(by)])
+        for recipe in recipes
+        for result in _rerotations(case, inputs, setting, recipe, sorted(set(steps)), by, next(work))
+    )
 
 
 class CachedKeys(FreshRotation):
@@ -155,8 +142,10 @@ def _rerotations(
     recipe: Resolved,
     steps: Sequence[int],
     by: int,
-    progress: Callable[[float], None],
+    on_progress: OnProgress,
 ) -> Iterator[Rerotated]:
+    if setting.clipped:
+        raise UsageError("clipped angles do not add up, so keys cannot be rotated again; leave out --clip")
     axes = case.position_axes(setting)
     subject, stepper = Emulated(recipe, setting, axes), Emulated(recipe, _step_setting(setting), axes)
     first, norms, done = start(steps, by), _norms(inputs, setting, recipe.input), 0
@@ -167,20 +156,20 @@ def _rerotations(
             for _ in range(done, count):
                 keys = list(mapped(stepper.rotate, keys, [table] * len(keys)))
                 done += 1
-                progress(done / (max(steps) + 1))
+                on_progress(done / (max(steps) + 1))
             at = first + count * by
             sides = CachedKeys(subject, inputs, at, keys), FreshRotation(subject, inputs, at)
-            on_progress = functools.partial(_hold, progress, done / (max(steps) + 1))
-            difference = Comparison(inputs, setting, case.mask, sides).run(on_progress)
+            held = functools.partial(_hold, on_progress, done / (max(steps) + 1))
+            difference = Comparison(inputs, setting, case.mask, sides).run(held)
             growth = _growth(keys, norms)
             yield Rerotated(
                 case, setting, inputs, subject.name, recipe.dtype, count, by, at, difference, growth
             )
 
 
-def _hold(progress: Callable[[float], None], share: float, _: float) -> None:
+def _hold(on_progress: OnProgress, share: float, _: float) -> None:
     """Report the same share again, so that the work can be interrupted."""
-    progress(share)
+    on_progress(share)
 
 
 def _step_setting(setting: RopeSetting) -> RopeSetting:

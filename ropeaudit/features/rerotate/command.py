@@ -6,25 +6,14 @@ from collections.abc import Mapping
 
 import click
 
-from ropeaudit.console.options import (
-    QKOptions,
-    ReportOptions,
-    RopeOptions,
-    axis,
-    changes_option,
-    dtype_option,
-    qk_options,
-    recipe_option,
-    report_options,
-    rope_options,
-)
+from ropeaudit.console import options
 from ropeaudit.console.parameters import INTEGER, INTEGERS
 
 
 @click.command(
     epilog="Keys start where they never go below position 0. Exit code: 0 done, 2 bad usage or input."
 )
-@axis("--steps", INTEGERS, "How many times keys are rotated.", "1,16,64,256")
+@options.axis("--steps", INTEGERS, "How many times keys are rotated.", "1,16,64,256")
 @click.option(
     "--by",
     type=INTEGER,
@@ -32,21 +21,21 @@ from ropeaudit.console.parameters import INTEGER, INTEGERS
     metavar="N",
     help="Tokens of one step, such as --by -16.  [default: -16]",
 )
-@dtype_option
-@recipe_option
-@changes_option
-@qk_options
-@rope_options
-@report_options
+@options.dtype_option
+@options.recipe_option
+@options.changes_option
+@options.qk_options
+@options.rope_options
+@options.report_options
 def rerotate(
     steps: tuple[int, ...],
     by: int,
     dtype: tuple[str, ...],
     recipe: tuple[str, ...],
     changes: Mapping[str, str],
-    vectors: QKOptions,
-    rope: RopeOptions,
-    output: ReportOptions,
+    vectors: options.QKOptions,
+    rope: options.RopeOptions,
+    output: options.ReportOptions,
 ) -> int:
     """Rotate stored keys again and again, and report how far their scores drift.
 
@@ -60,7 +49,7 @@ def rerotate(
 
     columns = output.chosen_columns(COLUMNS)
     cases = settings.cases(rope, vectors)
-    _, code = delivery.delivered(
+    return delivery.delivered(
         lambda on_progress: analysis.rerotate(
             steps, by, dtype, recipe, changes=changes, cases=cases, on_progress=on_progress
         ),
@@ -68,4 +57,3 @@ def rerotate(
         output,
         stages=delivery.stages(resolved(recipe, dtype, changes)),
     )
-    return code

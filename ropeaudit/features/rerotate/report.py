@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ropeaudit.audits import records
 from ropeaudit.audits.judging import ratio
 from ropeaudit.features.rerotate.analysis import Rerotated
-from ropeaudit.reports import Report, settings
+from ropeaudit.reports import Report, settings, tabulated
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.runtime.columns import Declare
 
@@ -16,7 +17,7 @@ SCHEMA = 1
 
 
 def _place(result: Rerotated) -> tuple[int, int, int] | tuple[None, None, None]:
-    drift = result.apart.drifts[0]
+    drift = result.statistics.drifts[0]
     return drift.place if drift.place and not drift.nonfinite else (None, None, None)
 
 
@@ -38,54 +39,51 @@ class RerotateColumns:
         leaves=3,
     )
     settings = settings.COLUMNS
-    scores = of.like(records.COLUMNS["scores"], lambda one: one.apart.drifts[0].count)
+    scores = of.like(records.COLUMNS["scores"], lambda one: one.statistics.drifts[0].count)
     nonfinite = of.like(
         records.COLUMNS["nonfinite"],
-        lambda one: one.apart.drifts[0].nonfinite,
+        lambda one: one.statistics.drifts[0].nonfinite,
         "how many of the scores of re-rotated keys are nan or infinite",
     )
-    reference_rms = of.like(records.COLUMNS["reference_rms"], lambda one: one.apart.references[0].rms)
-    reference_error = of.like(records.COLUMNS["reference_error"], lambda one: one.apart.error)
+    reference_rms = of.like(records.COLUMNS["reference_rms"], lambda one: one.statistics.references[0].rms)
+    reference_error = of.like(records.COLUMNS["reference_error"], lambda one: one.statistics.error)
     drift_max = of.like(
         records.COLUMNS["drift_max"],
-        lambda one: one.apart.drifts[0].max,
+        lambda one: one.statistics.drifts[0].max,
         "largest |score of re-rotated keys - exact score|",
         shown=True,
         leaves=2,
     )
     drift_rms = of.like(
         records.COLUMNS["drift_rms"],
-        lambda one: one.apart.drifts[0].rms,
+        lambda one: one.statistics.drifts[0].rms,
         "root mean square of the scores of re-rotated keys minus the exact ones",
         shown=True,
     )
     drift_relative = of.like(
         records.COLUMNS["drift_relative"],
-        lambda one: ratio(one.apart.drifts[0].rms, one.apart.references[0].rms),
+        lambda one: ratio(one.statistics.drifts[0].rms, one.statistics.references[0].rms),
         shown=True,
         leaves=4,
     )
     fresh_drift_max: float = of(
         "largest |score of keys rotated afresh to the final position - exact score|",
-        lambda one: one.apart.drifts[1].max,
+        lambda one: one.statistics.drifts[1].max,
         unit="score",
     )
     fresh_drift_rms: float = of(
-        "root mean square of the same",
-        lambda one: one.apart.drifts[1].rms,
-        unit="score",
-        shown=True,
+        "root mean square of the same", lambda one: one.statistics.drifts[1].rms, unit="score", shown=True
     )
     from_fresh_max: float = of(
         "largest |score of re-rotated keys - score of keys rotated afresh|",
-        lambda one: one.apart.difference.max,
+        lambda one: one.statistics.difference.max,
         unit="score",
         shown=True,
         leaves=1,
     )
     from_fresh_rms: float = of(
         "root mean square of the same",
-        lambda one: one.apart.difference.rms,
+        lambda one: one.statistics.difference.rms,
         unit="score",
         shown=True,
         leaves=5,
@@ -117,17 +115,9 @@ def rerotate_report(
     """Return the report; `columns` chooses and orders what is shown and written."""
     rows = [COLUMNS.row(result) for result in results]
     subject, dtype, *others = COLUMNS.screen(results)
-    return Report(
-        rows=rows,
-        columns=list(columns or COLUMNS),
-        screen=list(columns or [subject, dtype, *settings.varying(rows), *others]),
-        dispensable=() if columns else COLUMNS.dispensable,
-        headline=headline(rows),
-        notes=notes(rows),
-        legend=LEGEND,
-        metadata={"schema": SCHEMA, **metadata},
-        declared=COLUMNS,
-    )
+    screen = [subject, dtype, *settings.varying(rows), *others]
+    report = tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata)
+    return replace(report, headline=headline(rows), notes=notes(rows), legend=LEGEND)
 
 
 def headline(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -62,47 +62,10 @@ def shift(
     >>> [record.distinct_positions for record in shift(1000, "bf16", ["hf", "uniform"])]
     [256, 36]
     """
-    audit = audit_of(
-        arguments.cases_of(cases, case),
-        offsets,
-        dtypes,
-        recipes,
-        implementations=implementations,
-        changes=changes,
-        backend=backend,
-        device=device,
-        order=order,
-        attention=attention,
-        softmax=softmax,
-        anchor=anchor,
-        tolerance=tolerance,
-    )
-    return SweepRun(Sweep(audit), threads=threads).rows(on_progress or arguments.unheard)
-
-
-def audit_of(
-    cases: Sequence[Case],
-    offsets: int | Iterable[int],
-    dtypes: Names,
-    recipes: Names | None,
-    *,
-    implementations: Names,
-    changes: Mapping[str, str] | None,
-    backend: str,
-    device: str | None,
-    order: str | None,
-    attention: bool,
-    softmax: str | None,
-    anchor: int | None,
-    tolerance: float,
-) -> Audit:
-    """Return a checked audit; the arguments are those of `shift`. Raises: see there."""
     called = arguments.listed(implementations)
-    if recipes is None:
-        recipes = () if called else DEFAULT
-    return Audit(
-        cases=cases,
-        recipes=arguments.listed(recipes),
+    audit = Audit(
+        cases=arguments.cases_of(cases, case),
+        recipes=usual_recipes(called) if recipes is None else arguments.listed(recipes),
         dtypes=arguments.listed(dtypes),
         offsets=arguments.numbers(offsets),
         changes=changes or {},
@@ -113,6 +76,12 @@ def audit_of(
         order=order,
         tolerance=tolerance,
     )
+    return SweepRun(Sweep(audit), threads=threads).rows(on_progress or arguments.silent)
+
+
+def usual_recipes(called: Sequence[str]) -> Sequence[str]:
+    """Return the recipes where none is given: beside code that is called, none."""
+    return () if called else DEFAULT
 
 
 def usual_offsets(cases: Sequence[Case], called: bool) -> Sequence[int]:

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import click
 
-from ropeaudit.console.options import (
-    QKOptions,
-    ReportOptions,
-    RopeOptions,
-    axis,
-    changes_option,
-    length_option,
-    no_header_option,
-    qk_options,
-    report_options,
-    rope_options,
-)
+from ropeaudit.console import options
 from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, SHARE, TEXT
 from ropeaudit.errors import UsageError
 from ropeaudit.features.shift.sweeping import SweepOptions, sweep_options
@@ -29,7 +17,7 @@ if TYPE_CHECKING:
     from ropeaudit.audits.records import Record
     from ropeaudit.audits.sweep import Sweep
     from ropeaudit.audits.sweep_run import SweepRun
-    from ropeaudit.features.shift.baselines import Baseline
+    from ropeaudit.console.delivery import Metadata
     from ropeaudit.reports import Report
 
 
@@ -38,20 +26,20 @@ if TYPE_CHECKING:
     "k = 1024, m = 1024². Rows are the cross product. Exit code: 0 done, 1 a --fail-if was "
     "broken, 2 bad usage or input."
 )
-@axis(
+@options.axis(
     "--offset",
     INTEGERS,
     "Integers added to every position.",
     shown="0,1000; for --impl those that positions break at, up to the model's maximum or 128k",
 )
-@axis("--dtype", NAMES, "Number formats of the model.", "fp64,fp32,fp16,bf16")
-@axis(
+@options.axis("--dtype", NAMES, "Number formats of the model.", "fp64,fp32,fp16,bf16")
+@options.axis(
     "--recipe",
     NAMES,
     "Number format per stage: a name (`ropeaudit list recipes`) or a .toml file.",
     shown="hf,uniform",
 )
-@axis(
+@options.axis(
     "--impl",
     NAMES,
     "Real code, called as it is, instead of recipes or beside them: a name (`ropeaudit list impls`), "
@@ -68,19 +56,21 @@ if TYPE_CHECKING:
 @click.option(
     "--device", metavar="NAME", help="Where torch executes: cpu, cuda, cuda:N or mps.  [default: cpu]"
 )
-@changes_option
+@options.changes_option
 @click.option("--accumulate", metavar="FORMAT", help="Accumulator of q·k; short for --set accumulate=FORMAT.")
-@qk_options
+@options.qk_options
 @click.option(
     "--sample",
     type=INTEGER,
     metavar="N",
     help="Form only N scores, drawn at random by --seed: for sequences up to millions of tokens.",
 )
-@rope_options
-@axis("--mrope", TEXT, "Pairs per position axis; T,H,W:interleaved as in Qwen3-VL.", metavar="T,H,W")
-@axis("--axis", NAMES, "Position axes that are shifted: all, t, h, w, or some, such as hw.", shown="all")
-@length_option
+@options.rope_options
+@options.axis("--mrope", TEXT, "Pairs per position axis; T,H,W:interleaved as in Qwen3-VL.", metavar="T,H,W")
+@options.axis(
+    "--axis", NAMES, "Position axes that are shifted: all, t, h, w, or some, such as hw.", shown="all"
+)
+@options.length_option
 @click.option("--attention", is_flag=True, help="Measure the rows after softmax too: what drift moves there.")
 @click.option(
     "--softmax",
@@ -93,10 +83,10 @@ if TYPE_CHECKING:
     metavar="N",
     help="Offset that attention_d compares with (AnchorAttention).  [default: 16]",
 )
-@report_options
+@options.report_options
 @click.option("--curve", is_flag=True, help="Draw drift over the offset beneath the table.")
 @sweep_options
-@no_header_option
+@options.no_header_option
 @click.option(
     "--fail-if",
     "gates",
@@ -123,16 +113,16 @@ def shift(
     device: str | None,
     changes: Mapping[str, str],
     accumulate: str | None,
-    vectors: QKOptions,
+    vectors: options.QKOptions,
     sample: int | None,
-    rope: RopeOptions,
+    rope: options.RopeOptions,
     mrope: tuple[str, ...],
     axis: tuple[str, ...],
     length: str | None,
     attention: bool,
     softmax: str | None,
     anchor: int | None,
-    output: ReportOptions,
+    output: options.ReportOptions,
     curve: bool,
     sweeping: SweepOptions,
     no_header: bool,
@@ -146,10 +136,13 @@ def shift(
     distances alone.
     """
     from ropeaudit.audits import records
+    from ropeaudit.audits.audit import Audit
     from ropeaudit.console import delivery, settings
     from ropeaudit.console import gates as conditions
+    from ropeaudit.engine.plan import AttentionOptions
     from ropeaudit.features.shift import analysis, baselines
     from ropeaudit.features.shift import sweeping as sweeps
+    from ropeaudit.reports.drift import drift_report
 
     columns = output.chosen_columns(records.COLUMNS, "(`ropeaudit list columns` explains them)")
     output.check_header(no_header)
@@ -158,55 +151,42 @@ def shift(
     earlier = baselines.opened(baseline, output)
     requested = [conditions.parse(text, relative=earlier is not None) for text in gates]
     cases = settings.cases(rope, vectors, mrope=mrope, axis=axis, length=length, sample=sample)
-    audit = analysis.audit_of(
+    audit = Audit(
         cases,
-        offset or analysis.usual_offsets(cases, bool(impl)),
-        dtype,
-        recipe or None,
-        implementations=impl,
+        recipes=recipe or analysis.usual_recipes(impl),
+        dtypes=dtype,
+        offsets=offset or analysis.usual_offsets(cases, bool(impl)),
         changes=_with_accumulator(changes, accumulate),
+        implementations=impl,
         backend=backend,
         device=device,
         order=order,
-        attention=attention,
-        softmax=softmax,
-        anchor=anchor,
         tolerance=tolerance,
+        attention=AttentionOptions.requested(attention, softmax, anchor),
     )
     sweep = sweeps.planned(audit, sweeping, output.outputs)
     if sweeping.dry_run:
         return sweeps.show_plan(sweep, sweeping.resume, output)
-    presentation = _Presentation(columns, not no_header, length != "shifted", curve, earlier)
-    results, code = _measured(sweep, sweeping, output, presentation)
+
+    def report(run: SweepRun, metadata: Metadata) -> Report:
+        findings = run.findings()
+        about = {**metadata, "stages": audit.stages()} | ({"findings": findings} if findings else {})
+        frozen = length != "shifted"
+        measured = drift_report(run.results(), columns, about, not no_header, frozen, findings)
+        return earlier.beside(measured) if earlier else measured
+
+    results, code = _measured(sweep, sweeping, output, report, curve)
     if code:
         return code
     return delivery.judged(earlier.broken(requested) if earlier else conditions.broken(requested, results))
 
 
-@dataclass(frozen=True, slots=True)
-class _Presentation:
-    """How the report of an audit looks. columns: all of them where there are none."""
-
-    columns: list[str]
-    header: bool
-    frozen: bool
-    curve: bool
-    baseline: Baseline | None
-
-    def report(self, run: SweepRun, metadata: Mapping[str, Any]) -> Report:
-        """Return the report of what a run has measured so far."""
-        from ropeaudit.reports.drift import drift_report
-
-        findings = run.findings()
-        metadata = {**metadata, "stages": run.sweep.audit.stages()}
-        if findings:
-            metadata["findings"] = findings
-        report = drift_report(run.results(), self.columns, metadata, self.header, self.frozen, findings)
-        return self.baseline.beside(report) if self.baseline else report
-
-
 def _measured(
-    sweep: Sweep, sweeping: SweepOptions, options: ReportOptions, presentation: _Presentation
+    sweep: Sweep,
+    sweeping: SweepOptions,
+    chosen: options.ReportOptions,
+    report: Callable[[SweepRun, Metadata], Report],
+    curve: bool,
 ) -> tuple[list[Record], int]:
     """Measure and deliver the report, rows stored on the way; return them and the exit code so far."""
     from ropeaudit.console import delivery, output, rows
@@ -214,21 +194,21 @@ def _measured(
     from ropeaudit.reports.drift import plotted
 
     with (
-        output.opened(options.outputs) as files,
-        sweeps.stored(sweep, sweeping.resume, options.outputs) as store,
+        output.opened(chosen.outputs) as files,
+        sweeps.stored(sweep, sweeping.resume, chosen.outputs) as store,
     ):
-        run = sweeps.run(sweep, sweeping, store, options.quiet)
-        _, interrupted = rows.gathered(run.rows, options.quiet, len(sweep.cells) - run.before)
+        run = sweeps.run(sweep, sweeping, store, chosen.quiet)
+        _, interrupted = rows.gathered(run.rows, chosen.quiet, len(sweep.cells) - run.before)
         results = run.results()
         if results or not interrupted:
-            report = presentation.report(run, output.metadata(options))
-            draw = functools.partial(plotted, results if presentation.curve else ())
+            measured = report(run, output.metadata(chosen))
+            draw = functools.partial(plotted, results if curve else ())
             with sweeps.stored_rows_named(store):
-                output.write_plotted(report, draw, output.replaceable(files, interrupted))
-            columns = presentation.columns
-            if store and (not interrupted or sweeps.stand_in_report(store, files, columns, results)):
+                output.write(measured, output.replaceable(files, interrupted), draw)
+            stand_in = store and sweeps.stand_in_report(store, files, chosen.columns, results)
+            if store and (stand_in or not interrupted):
                 store.remove()
-            output.deliver_plotted(report, draw, (), options)
+            output.deliver(measured, (), chosen, draw=draw)
         more = sweeps.how_to_go_on(store)
     if interrupted:
         output.say_interrupted(f"{len(results)} rows", files, more)

@@ -30,22 +30,14 @@ def plan_report(
         values = list(dict.fromkeys(cell[place] for cell in cells))
         if name in _ALWAYS or (len(values) > 1 and name != "stages"):
             rows.append({"axis": name, "count": len(values), "values": _listed(values)})
-    reported = (
-        f"{done} are done and {len(cells) - done} are to be measured" if done else "none is measured yet"
-    )
+    state = f"{done} are done and {len(cells) - done} are to be measured" if done else "none is measured yet"
     return Report(
         rows=rows,
         columns=list(COLUMNS),
         screen=list(COLUMNS),
-        headline=f"{len(cells)} cells, {reported}: {scores} scores, roughly {_rough(seconds)} of one core.",
+        headline=f"{len(cells)} cells, {state}: {scores} scores, roughly {_rough(seconds)} of one core.",
         legend=LEGEND,
-        metadata={
-            "cells": len(cells),
-            "done": done,
-            "scores": scores,
-            "seconds": seconds,
-            **metadata,
-        },
+        metadata={"cells": len(cells), "done": done, "scores": scores, "seconds": seconds, **metadata},
     )
 
 

@@ -8,10 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
 from ropeaudit.console import values
-from ropeaudit.console.options import ReportOptions, filled_by, grouped
+from ropeaudit.console.options import ReportOptions, grouped, option
 from ropeaudit.console.parameters import SHARD, Parsed
 from ropeaudit.errors import UsageError
 
@@ -43,42 +41,34 @@ def _scheduler(address: str, flag: str) -> str:
 class SweepOptions:
     """How the cells of an audit are shared out, and whether an earlier run goes on."""
 
-    resume: bool = filled_by(
-        click.option(
-            "--resume",
-            is_flag=True,
-            help="Measure only what is not in the first -o file, or in FILE.part, where a run keeps "
-            "its rows until it is over.",
-        )
+    resume: bool = option(
+        "--resume",
+        is_flag=True,
+        help="Measure only what is not in the first -o file, or in FILE.part, where a run keeps "
+        "its rows until it is over.",
     )
-    jobs: int = filled_by(
-        click.option(
-            "--jobs",
-            type=Parsed("jobs", _jobs),
-            default=1,
-            metavar="N",
-            help="Processes that measure side by side.  [default: 1]",
-        )
+    jobs: int = option(
+        "--jobs",
+        type=Parsed("jobs", _jobs),
+        default=1,
+        metavar="N",
+        help="Processes that measure side by side.  [default: 1]",
     )
-    scheduler: str | None = filled_by(
-        click.option(
-            "--scheduler",
-            type=Parsed("address", _scheduler),
-            metavar="ADDRESS",
-            help="A Dask scheduler, tcp://HOST:PORT; local starts one.",
-        )
+    scheduler: str | None = option(
+        "--scheduler",
+        type=Parsed("address", _scheduler),
+        metavar="ADDRESS",
+        help="A Dask scheduler, tcp://HOST:PORT; local starts one.",
     )
-    shard: tuple[int, int] = filled_by(
-        click.option(
-            "--shard",
-            type=SHARD,
-            default=(1, 1),
-            metavar="K/N",
-            help="Measure part K of N alone; see `ropeaudit merge`.",
-        )
+    shard: tuple[int, int] = option(
+        "--shard",
+        type=SHARD,
+        default=(1, 1),
+        metavar="K/N",
+        help="Measure part K of N alone; see `ropeaudit merge`.",
     )
-    dry_run: bool = filled_by(
-        click.option("--dry-run", is_flag=True, help="Show what would be measured, and measure nothing.")
+    dry_run: bool = option(
+        "--dry-run", is_flag=True, help="Show what would be measured, and measure nothing."
     )
 
 
@@ -101,13 +91,11 @@ def run(sweep: Sweep, options: SweepOptions, store: SweepFile | None, quiet: boo
     from ropeaudit.audits.sweep_run import SweepRun
     from ropeaudit.console import output
 
-    def on_note(text: str) -> None:
-        output.say(f"note: {text}")
-
-    jobs, scheduler = options.jobs, options.scheduler
     if quiet:
-        return SweepRun(sweep, jobs, scheduler, store)
-    return SweepRun(sweep, jobs, scheduler, store, forewarn, on_note)
+        return SweepRun(sweep, options.jobs, options.scheduler, store)
+    return SweepRun(
+        sweep, options.jobs, options.scheduler, store, forewarn, lambda text: output.say(f"note: {text}")
+    )
 
 
 def forewarn(tasks: Sequence[Task]) -> None:

@@ -11,7 +11,7 @@ from ropeaudit.audits.judging import EARLIER_VERDICTS, VERDICTS
 from ropeaudit.audits.summary import Group, severity
 from ropeaudit.reports import Report, settings
 from ropeaudit.reports.numbers import setting, short
-from ropeaudit.reports.verdicts import quality
+from ropeaudit.reports.verdicts import case_name, quality
 from ropeaudit.runtime.columns import Column, Declare, Together
 
 SCHEMA = 2  # 2: out_of_tolerance, and the verdicts of schema 3 of an audit
@@ -75,10 +75,7 @@ def _out_of_tolerance(rows: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def summary_report(
-    results: Sequence[Group],
-    by: Sequence[str],
-    columns: Sequence[str] | None,
-    metadata: Mapping[str, Any],
+    results: Sequence[Group], by: Sequence[str], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return a line per group; `columns` chooses and orders what is shown and written."""
     rows = [{"schema": SCHEMA, **group.names, **OWN.row(group)} for group in results]
@@ -96,10 +93,7 @@ def summary_report(
 
 
 def worst_report(
-    results: Sequence[Group],
-    by: Sequence[str],
-    columns: Sequence[str] | None,
-    metadata: Mapping[str, Any],
+    results: Sequence[Group], by: Sequence[str], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the worst row of each group, with the columns of a record that the files have."""
     whole = [group.worst for group in results if group.worst]
@@ -127,17 +121,12 @@ def headline(results: Sequence[Group]) -> str:
     nonfinite = [row for row in rows if severity(row, column) == math.inf]
     if nonfinite:
         verb = "has" if len(nonfinite) == 1 else "have"
-        message.append(f"{len(nonfinite)} {verb} no {column} (nan), first {_who(nonfinite[0])}")
+        message.append(f"{len(nonfinite)} {verb} no {column} (nan), first {case_name(nonfinite[0])}")
     if left := [row for row in rows if severity(row, column) < math.inf]:
         worst = max(left, key=lambda row: severity(row, column))
         others = " of the others" if nonfinite else ""
-        message.append(f"the worst {column}{others} is {short(worst[column])}, of {_who(worst)}")
+        message.append(f"the worst {column}{others} is {short(worst[column])}, of {case_name(worst)}")
     return f"{'; '.join(message)}."
-
-
-def _who(row: Mapping[str, Any]) -> str:
-    names = (row.get("model"), row["subject"], row.get("dtype"))
-    return f"{' '.join(str(name) for name in names if name not in (None, 'none'))} at offset {row['offset']}"
 
 
 def _place(group: Group) -> str:

@@ -6,7 +6,7 @@ Letters: h heads, s positions, d head_dim.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Unpack
 
@@ -85,7 +85,7 @@ def trace(
     """
     code = called(implementations, order)
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
-    return run(arguments.cases_of(cases, case), code, formats, numbers, on_progress or arguments.unheard)
+    return run(arguments.cases_of(cases, case), code, formats, numbers, on_progress or arguments.silent)
 
 
 def called(implementations: Names | Sequence[Implementation], order: str | None) -> list[Implementation]:
@@ -99,7 +99,7 @@ def run(
     implementations: Sequence[Implementation],
     dtypes: Sequence[Format],
     offsets: Sequence[int] = OFFSETS,
-    progress: Callable[[float], None] = lambda share: None,
+    on_progress: OnProgress = arguments.silent,
 ) -> Iterator[Traced]:
     """Yield what is known, setting by setting, implementation by implementation, dtype by dtype.
 
@@ -114,7 +114,7 @@ def run(
             for dtype in dtypes:
                 yield _trace(implementation, dtype, setting, case.seed or 0, offsets)
                 done += 1
-                progress(done / total)
+                on_progress(done / total)
 
 
 def _layout(implementation: Implementation, setting: RopeSetting) -> Layout:

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropeaudit.console.options import (
-    ReportOptions,
-    RopeOptions,
-    axis,
-    report_options,
-    rope_options,
-    words,
-)
+from ropeaudit.console import options
 from ropeaudit.console.parameters import INTEGERS, NAMES
 
 if TYPE_CHECKING:
@@ -25,19 +18,19 @@ if TYPE_CHECKING:
     epilog="Implementations: a name (`ropeaudit list impls`), mypkg.rope:apply_rope or "
     "path/to/file.py:apply_rope, several separated by commas. Exit code: 0 done, 2 bad usage or input."
 )
-@words("IMPL", "implementations")
-@axis("--dtype", NAMES, "Number formats of q and k.", "bf16")
-@axis("--offset", INTEGERS, "Offsets of the error profile.", "0,1k,32k,128k")
+@options.words("IMPL", "implementations")
+@options.axis("--dtype", NAMES, "Number formats of q and k.", "bf16")
+@options.axis("--offset", INTEGERS, "Offsets of the error profile.", "0,1k,32k,128k")
 @click.option("--order", metavar="AXES", help="Axes of your own code, such as bhsd.  [default: found out]")
-@rope_options
-@report_options
+@options.rope_options
+@options.report_options
 def trace(
     implementations: tuple[str, ...],
     dtype: tuple[str, ...],
     offset: tuple[int, ...],
     order: str | None,
-    rope: RopeOptions,
-    output: ReportOptions,
+    rope: options.RopeOptions,
+    output: options.ReportOptions,
 ) -> int:
     """Trace an implementation: dtypes by stage, and the recipe that it behaves like.
 
@@ -58,10 +51,9 @@ def trace(
         metadata = {**metadata, "findings": findings} if findings else metadata
         return trace_report(results, columns, metadata, findings)
 
-    _, exit_code = delivery.delivered(
+    return delivery.delivered(
         lambda on_progress: analysis.trace(code, dtype, offset, cases=cases, on_progress=on_progress),
         report,
         output,
         noun="implementations",
     )
-    return exit_code

@@ -6,6 +6,7 @@ Letters: h heads, s positions, d head_dim.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -16,9 +17,10 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.engine import measure
 from ropeaudit.engine.plan import Plan
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.features.trace.compare import COMPARED, LIKE, Likeness, Stage, compared, narrowest, nearest
+from ropeaudit.features.trace.compare import COMPARED, LIKE, Likeness, Stage, expected, narrowest, nearest
 from ropeaudit.inputs import qk
 from ropeaudit.inputs.qk import Inputs
+from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
 from ropeaudit.subjects import Subject
@@ -29,6 +31,7 @@ from ropeaudit.subjects.placement.likeness import RecipeGroup
 VectorsAt: TypeAlias = Mapping[int, FloatArray]  # by offset
 DriftsAt: TypeAlias = Mapping[int, float]
 _HEADS = 2
+_FINEST = 2.0**-50  # float64 angles are not compared more finely than this, per token
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,37 @@ def likenesses(observed: Observed, known: KnownRecipes, dtype: Format) -> list[L
 def _likeness(
     group: RecipeGroup, known: KnownRecipes, observed: Observed, vectors: VectorsAt, drifts: DriftsAt
 ) -> Likeness:
-    return compared(group, known.exact, observed.vectors, vectors, observed.drifts, drifts, observed.stages)
+    """Compare a group's numbers at every offset, its RMS drifts, and its dtypes with what was observed."""
+    distance, equal = 0.0, []
+    for offset, seen in observed.vectors.items():
+        other = vectors[offset]
+        both = np.isfinite(seen).all(axis=2) & np.isfinite(other).all(axis=2)
+        alike = np.array_equal(np.isfinite(seen), np.isfinite(other))
+        own_error = likeness.rms_difference(seen[both], known.exact[offset][both]) if both.any() else 0.0
+        difference = likeness.rms_difference(seen[both], other[both]) if both.any() else 0.0
+        difference /= max(own_error, _FINEST * (COMPARED + abs(offset)))
+        distance = max(distance, difference if alike else math.inf)
+        equal.append(float(np.mean((seen == other) | (np.isnan(seen) & np.isnan(other)))))
+    profile = max(_factor(observed.drifts[offset], drifts[offset]) for offset in observed.vectors)
+    differing = _differing(group.resolved, observed.stages)
+    return Likeness(group, distance, float(np.mean(equal)), profile, differing)
+
+
+def _factor(first: float, second: float) -> float:
+    """Return by which factor two RMS drifts differ, at least 1; inf where only one is undefined."""
+    if math.isnan(first) or math.isnan(second):
+        return 1.0 if math.isnan(first) and math.isnan(second) else math.inf
+    low, high = sorted((first, second))
+    return high / low if low else (1.0 if not high else math.inf)
+
+
+def _differing(resolved: Resolved, stages: Sequence[Stage]) -> tuple[str, ...]:
+    """Return the stages that were seen in a dtype other than the recipe's; trig is compared as the table."""
+    right, there = expected(resolved), {stage.name for stage in stages}
+    comparable = [
+        stage for stage in stages if stage.name in right and (stage.name, "table" in there) != ("trig", True)
+    ]
+    return tuple(stage.name for stage in comparable if narrowest(stage) != right[stage.name])
 
 
 def _with_seen_dtypes(

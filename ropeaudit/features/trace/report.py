@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from ropeaudit.features.trace.analysis import Traced
@@ -17,7 +18,7 @@ from ropeaudit.features.trace.columns import (
     rows,
 )
 from ropeaudit.features.trace.compare import COMPARED, Likeness, expected, narrowest
-from ropeaudit.reports import Report
+from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.numbers import percent
 from ropeaudit.runtime.columns import Columns
 from ropeaudit.subjects.placement import likeness
@@ -38,16 +39,12 @@ def trace_report(
     extra_notes: Sequence[str] = (),
 ) -> Report:
     """Return the report. columns: what is shown and written, in this order. extra_notes: the first notes."""
-    return Report(
-        rows=[row for one in results for row in rows(one)],
-        columns=list(columns or COLUMNS),
-        screen=list(columns or COLUMNS.screen(())),
-        dispensable=() if columns else COLUMNS.dispensable,
+    traced = [row for one in results for row in rows(one)]
+    return replace(
+        tabulated(COLUMNS, SCHEMA, traced, COLUMNS.screen(()), columns, metadata),
         headline=" ".join(headline(one) for one in results) or "Nothing was traced.",
         notes=[*extra_notes, *(text for one in results for text in notes(one))],
         legend=LEGEND,
-        metadata={"schema": SCHEMA, **metadata},
-        declared=COLUMNS,
         further={"profiles": _profiles(results), "recipes": _recipes(results)},
     )
 

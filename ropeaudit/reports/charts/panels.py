@@ -103,9 +103,9 @@ def thinned(points: Sequence[DataPoint]) -> list[DataPoint]:
         return list(points)
     step = len(points) / (MOST_POINTS - 2)
     parts = [points[round(i * step) : round((i + 1) * step)] for i in range(MOST_POINTS - 2)]
-    stored = {point.x: point for point in (points[0], points[-1])}
-    stored |= {point.x: point for point in (max(part, key=_size) for part in parts if part)}
-    return [stored[x] for x in sorted(stored)]
+    chosen = {point.x: point for point in (points[0], points[-1])}
+    chosen |= {point.x: point for point in (max(part, key=_size) for part in parts if part)}
+    return [chosen[x] for x in sorted(chosen)]
 
 
 def _sentence(line: Series) -> str:

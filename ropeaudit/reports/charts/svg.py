@@ -19,6 +19,7 @@ _WIDTH, _HEIGHT = 480, 314
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 370, 20, 268
 _BOX = Box(_LEFT, _RIGHT, _TOP, _BOTTOM, shelf=18)
 _NAMES, _TICKS = 15, 36  # least distance of two names of lines, of two ticks
+_LONGEST = 12  # characters of a name
 _MARKERS = (
     "M-3.5,0a3.5,3.5 0 1,0 7,0a3.5,3.5 0 1,0 -7,0z",
     "M-3.2,-3.2h6.4v6.4h-6.4z",
@@ -110,7 +111,8 @@ def _names(axes: DriftAxes, lines: Sequence[Series]) -> list[str]:
     places = spread([y for y, _ in ends], _NAMES, _TOP + 4, _BOTTOM)
     parts = []
     for (y, i), place in zip(ends, places, strict=True):
-        style, name = lines[i].style % STYLES, text(_cut(lines[i].label, 12))
+        style, label = lines[i].style % STYLES, lines[i].label
+        name = text(label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…")
         leader = f"M{axes.x(lines[i].points[-1].x) + 5:.1f},{y:.1f}L{_RIGHT + 6},{place:.1f}"
         inside = (
             f'<path class="leader" d="{leader}"/>'
@@ -134,7 +136,3 @@ def _marks(axes: DriftAxes, marks: Sequence[Mark]) -> list[str]:
             parts.append(f'<text class="said" x="{x:.1f}" y="{_TOP - 5}" text-anchor="middle">{label}</text>')
             free = x + half + 4
     return parts
-
-
-def _cut(label: str, most: int) -> str:
-    return label if len(label) <= most else label[: most - 1] + "…"

@@ -38,8 +38,8 @@ def one_line(text: str) -> str:
 
 def plain_row(report: Report, row: Any) -> dict[str, Any]:
     """Return a row's data columns with every value that JSON cannot hold as None."""
-    return {name: _plain(row[name]) for name in report.columns}
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    values = {name: row[name] for name in report.columns}
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in values.items()
+    }

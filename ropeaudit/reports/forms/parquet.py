@@ -19,7 +19,8 @@ def render(report: Report) -> bytes:
     from pyarrow import parquet
 
     columns = {name: [row[name] for row in report.rows] for name in report.columns}
-    arrays = [_array(pyarrow, values, _kind(report, name)) for name, values in columns.items()]
+    kinds = {name: column.kind for name, column in report.declared.items()}
+    arrays = [_array(pyarrow, values, kinds.get(name, float)) for name, values in columns.items()]
     about = json.dumps(dict(report.metadata), ensure_ascii=False).encode("utf-8", "backslashreplace")
     table = pyarrow.Table.from_arrays(arrays, names=list(columns)).replace_schema_metadata({_KEY: about})
     file = io.BytesIO()
@@ -36,11 +37,6 @@ def decode(content: bytes) -> Sequence[Mapping[str, Any]]:
     return result
 
 
-def _kind(report: Report, name: str) -> type:
-    """Return the declared type of a column, float where there is none."""
-    return report.declared[name].kind if name in report.declared else float
-
-
 def _array(pyarrow: Any, values: Sequence[Any], kind: type) -> Any:
     """Return a column of one type, the declared one where its values leave it open: files fit together."""
     seen = [value for value in values if value is not None]
@@ -49,9 +45,9 @@ def _array(pyarrow: Any, values: Sequence[Any], kind: type) -> Any:
         return pyarrow.array(texts, pyarrow.string())
     known = kind is int
     if (seen or known) and all(isinstance(value, int) or (known and math.isnan(value)) for value in seen):
-        stored = [value if isinstance(value, int) else None for value in values]
-        wide = any(value > 2**63 - 1 for value in stored if value is not None)
-        return pyarrow.array(stored, pyarrow.uint64() if wide else pyarrow.int64())
+        numbers = [value if isinstance(value, int) else None for value in values]
+        wide = any(value > 2**63 - 1 for value in numbers if value is not None)
+        return pyarrow.array(numbers, pyarrow.uint64() if wide else pyarrow.int64())
     return pyarrow.array([None if v is None else float(v) for v in values], pyarrow.float64())
 
 

@@ -77,11 +77,6 @@ def verdict(name: str, within: str = "") -> str:
     return f'<span class="v v-{name}{colour}">{mark} {name}</span>'
 
 
-def explained(name: str) -> str:
-    """Return what a column holds, where it is one of an audit's."""
-    return records.COLUMNS[name].meaning if name in records.COLUMNS else ""
-
-
 def _header(column: str, number: bool, sortable: bool) -> str:
     message = text(heading(column))
     inside = f'<button type="button">{message}</button>' if sortable else message
@@ -90,7 +85,7 @@ def _header(column: str, number: bool, sortable: bool) -> str:
         inside,
         scope="col",
         class_="n" if number else None,
-        title=explained(column) or None,
+        title=records.COLUMNS[column].meaning if column in records.COLUMNS else None,
         aria_sort="none" if sortable else None,
     )
 

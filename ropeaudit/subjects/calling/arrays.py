@@ -16,11 +16,6 @@ class WrongShape(ValueError):
     """What came back is no rotated array."""
 
 
-def spelled(dtype: Format) -> str:
-    """Return a format's name as torch and ml_dtypes spell it."""
-    return "float8_e4m3fn" if dtype.name == "float8_e4m3" else dtype.name
-
-
 def torch() -> Any:
     """Return the module, imported when it is first needed."""
     import torch as module
@@ -34,7 +29,7 @@ def new_array(x: FloatArray, dtype: Format, engine: Engine) -> Any:
         return torch_arrays.to_torch(x, dtype).clone()
     import ml_dtypes
 
-    kind = getattr(ml_dtypes, spelled(dtype), None)
+    kind = getattr(ml_dtypes, torch_arrays.spelled(dtype), None)
     return x.astype(kind or np.dtype(dtype.name))
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.errors import UnknownName
-from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import arrays, signatures
@@ -167,7 +166,7 @@ class Convention:
 
         Where stages are changed they are those; a table that is requested in a dtype has it.
         """
-        recipe = given_tables(call.dtype, call.changes)
+        recipe = recipes.named("fp64-angles").changed(call.changes).resolve(call.dtype)
         cos, sin = Emulated(recipe, call.setting).table(at, 0)
         wide = np.float64 if call.dtype is FP64 else np.float32
         if role == "freqs":
@@ -184,11 +183,6 @@ class Convention:
         if role != "freqs" and "table" in call.changes and recipe.table and recipe.table.storage_bits <= 16:
             return arrays.new_array(np.ascontiguousarray(table), recipe.table, self.engine)
         return table if self.engine == "numpy" else arrays.torch().from_numpy(np.ascontiguousarray(table))
-
-
-def given_tables(dtype: Format, changes: Changes) -> Resolved:
-    """Return the recipe of tables that code is given: float64, rounded once, but for what is changed."""
-    return recipes.named("fp64-angles").changed(changes).resolve(dtype)
 
 
 def scored(

@@ -93,7 +93,6 @@ class Called:
     scale_after_store = False
 
     def __init__(self, implementation: Implementation, setting: RopeSetting, dtype: Format) -> None:
-        """Keep what is to be called; nothing is called here."""
         self.implementation, self.setting = implementation, setting
         self.name, self.backend = implementation.name, implementation.engine
         self.version = implementation.version
@@ -184,5 +183,5 @@ def refusal(implementation: Implementation, setting: RopeSetting, dtype: Format)
 
 def one_line(error: BaseException, longest: int = 200) -> str:
     """Return the type and the message of an exception on one line; `longest`: characters of the message."""
-    text = " ".join(str(error).split())
+    text = " ".join((error.typed if isinstance(error, RopeAuditError) else str(error)).split())
     return f"{type(error).__name__}: {text[:longest]}" if text else type(error).__name__

@@ -17,8 +17,8 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import process_state
-from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling import arrays, conventions, detection, signatures
+from ropeaudit.subjects import Positions, torch_arrays
+from ropeaudit.subjects.calling import conventions, detection, signatures
 from ropeaudit.subjects.calling.conventions import NO_CHANGES, Answer, Changes
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.implementation import Rotate, one_line
@@ -131,8 +131,8 @@ class Own:
         """Note what is worth knowing of an answer."""
         if answer.changed:
             self._note("changes its input where it lies; it was given copies")
-        if answer.dtype != arrays.spelled(dtype):
-            self._note(f"returns {answer.dtype} for {arrays.spelled(dtype)}")
+        if answer.dtype != (expected := torch_arrays.spelled(dtype)):
+            self._note(f"returns {answer.dtype} for {expected}")
 
     def _note(self, text: str) -> None:
         text = f"{self.name}: {text}."

@@ -19,6 +19,7 @@ from ropeaudit.subjects.placement.likeness import RecipeGroup
 
 _CLEAR = 0.3  # a recipe is at most this share as far away as the exact rotation
 _MOST = 3  # recipes that are tried, the nearest
+_NEAREST_POSITIONS = 32  # of a call, the last ones, by which recipes are ranked
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,10 @@ def explaining_recipe(block: CalledBlock, setting: RopeSetting, dtype: Format) -
     """Return the recipe that gives what was returned for all of q and k; None where none does."""
     if block.batch_step:
         return None
-    window = _window(block.at, 32, block.at.size - 1)
+    window = slice(max(0, block.at.size - _NEAREST_POSITIONS), block.at.size)  # where errors are largest
     near: list[tuple[float, RecipeGroup]] = []
     vectors = [(x[0, 0][window], y[0, 0][window]) for x, y in zip(block.given, block.rotated, strict=True)]
-    from_exact = max(_distance(y, _exactly(x, block.at[window], setting)) for x, y in vectors)
+    from_exact = max(_distance(y, exact_rotation.rotated(x, block.at[window], setting)) for x, y in vectors)
     for group in likeness.variants(dtype):
         distance = max(_distance(y, _emulated(group, x, block.at[window], setting)) for x, y in vectors)
         if distance <= _CLEAR * from_exact or (np.isinf(from_exact) and distance < np.inf):
@@ -83,16 +84,6 @@ def _explains(group: RecipeGroup, block: CalledBlock, setting: RopeSetting, dtyp
             if (np.abs(z - w) > allowed * size).any():
                 return False
     return True
-
-
-def _window(at: Positions, size: int, last: int) -> slice:
-    """Return the last `size` positions up to `last`, where errors that grow are largest."""
-    return slice(max(0, last + 1 - size), last + 1)
-
-
-def _exactly(x: FloatArray, at: Positions, setting: RopeSetting) -> FloatArray:
-    rotated: FloatArray = exact_rotation.rotated(x[None], at, setting)[0]
-    return rotated
 
 
 def _emulated(group: RecipeGroup, x: FloatArray, at: Positions, setting: RopeSetting) -> FloatArray:

@@ -6,6 +6,7 @@ Letters: b batch elements, h heads of q, g of k, s positions, d head_dim, p pair
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -63,10 +64,8 @@ class GivenVectors:
 @functools.lru_cache(maxsize=2)
 def _noise(seed: int, start: int, side: int, shape: tuple[int, ...]) -> Array:
     """Return random numbers that 16-bit formats hold, none of them those of q and k with the same seed."""
-    noise = np.random.default_rng([seed, start, side, 1]).standard_normal(
-        shape
-    )  # zeros at the end do not count
-    return qk.on_16_bit_grid(noise)
+    generator = np.random.default_rng([seed, start, side, 1])  # zeros at the end do not count
+    return qk.on_16_bit_grid(generator.standard_normal(shape))
 
 
 def sampled(positions: Positions, sizes: tuple[int, int, int], seq_len: int, seed: int) -> GivenVectors:
@@ -134,7 +133,8 @@ def check(
     seen, rule = {"q": _SideExcess(), "k": _SideExcess()}, rule or allowance.careful(dtype)
     for q, k, before in vectors.blocks(dtype):
         if warm and offset and before[0] == vectors.positions[0]:
-            _call_once(rotator, q, k, before)
+            with contextlib.suppress(Exception):  # of interest is only what the code stores of the call
+                rotator.rotate_both(q, k, before)
         at = before + offset
         rows = np.stack([at, at + batch_step]) if batch_step else at
         block = CalledBlock(at, (q, k), rotator.rotate_both(q, k, rows), batch_step)
@@ -184,14 +184,6 @@ def _over_allowance(error: Array, size: Array, allowed: Any, tiny: float, dtype:
     over = error / (allowed * size + tiny)
     over = np.where(np.isfinite(over), over, np.inf)
     return np.where(size > dtype.largest / 4, 0.0, over)
-
-
-def _call_once(rotator: Rotator, q: FloatArray, k: FloatArray, at: Positions) -> None:
-    """Call for the sake of what the code stores of the call; what it raises is of no interest here."""
-    try:
-        rotator.rotate_both(q, k, at)
-    except Exception:  # whatever other people's code raises
-        return
 
 
 def _right_afresh(

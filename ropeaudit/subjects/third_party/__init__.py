@@ -47,7 +47,7 @@ class Entry:
 
     module: the file here that calls it, whose `IMPLEMENTATIONS[name]` is constructed with this entry.
     needs: the modules that it imports. package: whose version is recorded. extra: what installs it.
-    layouts, dtypes: those that it can be asked for, the layout that it is asked for by default first.
+    layouts, dtypes: those that can be requested, the default layout first.
     calls: what is called.
     """
 

@@ -39,7 +39,6 @@ class Adapter(ABC):
     scalings: tuple[str, ...] = ("default",)
 
     def __init__(self, entry: Entry) -> None:
-        """Keep what the entry says."""
         self.name, self.version, self.layouts = entry.name, entry.version, entry.layouts
         self.dtypes = entry.dtypes
 
@@ -86,11 +85,6 @@ class TorchAdapter(Adapter):
     @abstractmethod
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the function that rotates tensors."""
-
-
-def factor(setting: RopeSetting) -> float:
-    """Return by how much a linear scaling stretches positions; 1 without one."""
-    return setting.scaling.stretch
 
 
 def table_end(largest: int, smallest: int) -> int:

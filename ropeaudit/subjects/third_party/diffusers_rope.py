@@ -9,7 +9,7 @@ from diffusers.models.transformers.transformer_flux import FluxPosEmbed
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.third_party import EntryFields
-from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, factor
+from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter
 
 ENTRIES: tuple[EntryFields, ...] = (
     {
@@ -44,7 +44,7 @@ class OneAxis(TorchAdapter):
     def table(self, setting: RopeSetting, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cos and sin. Shapes: (s,) -> two of (s, d)."""
         table: tuple[torch.Tensor, torch.Tensor] = get_1d_rotary_pos_embed(
-            setting.head_dim, positions, setting.base, use_real=True, linear_factor=factor(setting)
+            setting.head_dim, positions, setting.base, use_real=True, linear_factor=setting.scaling.stretch
         )
         return table
 

@@ -14,7 +14,7 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.third_party import EntryFields
-from ropeaudit.subjects.third_party.adapter import Adapter, Rotation, factor
+from ropeaudit.subjects.third_party.adapter import Adapter, Rotation
 
 ENTRIES: tuple[EntryFields, ...] = (
     {
@@ -72,7 +72,7 @@ def _rotate(
         at = positions.astype(np.int32)
         ctypes.memmove(library.ggml_get_data(a), given.ctypes.data, given.nbytes)
         ctypes.memmove(library.ggml_get_data(b), at.ctypes.data, at.nbytes)
-        scale = 1.0 / factor(setting)
+        scale = 1.0 / setting.scaling.stretch
         node = library.ggml_rope_ext(
             *(context, a, b, None, setting.rotary_dim, _MODES[setting.layout], 0),
             *(setting.base, scale, 0.0, 1.0, 32.0, 1.0),

@@ -11,7 +11,7 @@ from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEm
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.third_party import EntryFields
-from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, factor, runs
+from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, runs
 
 ENTRIES: tuple[EntryFields, ...] = (
     {
@@ -37,7 +37,7 @@ class Megatron(TorchAdapter):
             setting.rotary_dim,
             1.0,
             rotary_interleaved=adjacent,
-            seq_len_interpolation_factor=factor(setting) if factor(setting) != 1 else None,
+            seq_len_interpolation_factor=setting.scaling.stretch if setting.scaling.stretch != 1 else None,
             rotary_base=setting.base,
             use_cpu_initialization=True,
         )

@@ -9,7 +9,7 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.third_party import EntryFields
-from ropeaudit.subjects.third_party.adapter import Adapter, Rotation, factor, runs
+from ropeaudit.subjects.third_party.adapter import Adapter, Rotation, runs
 
 ENTRIES: tuple[EntryFields, ...] = (
     {
@@ -40,7 +40,7 @@ class Mlx(Adapter):
                         setting.rotary_dim,
                         traditional=setting.layout == "interleaved",
                         base=setting.base,
-                        scale=1.0 / factor(setting),
+                        scale=1.0 / setting.scaling.stretch,
                         offset=first,
                     ).astype(mx.float32)
                     for run, first in runs(positions)

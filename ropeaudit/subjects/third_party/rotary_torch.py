@@ -8,7 +8,7 @@ from rotary_embedding_torch import RotaryEmbedding
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.third_party import EntryFields
-from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, factor, runs
+from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, runs
 
 ENTRIES: tuple[EntryFields, ...] = (
     {
@@ -27,7 +27,9 @@ class Lucid(TorchAdapter):
 
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation of a new module; it keeps angles up to position 8191 that start at 0."""
-        module = RotaryEmbedding(setting.rotary_dim, theta=setting.base, interpolate_factor=factor(setting))
+        module = RotaryEmbedding(
+            setting.rotary_dim, theta=setting.base, interpolate_factor=setting.scaling.stretch
+        )
 
         def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             parts = [

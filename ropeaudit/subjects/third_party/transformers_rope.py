@@ -14,7 +14,7 @@ from ropeaudit.rope.scaling import HF_NAMES
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.third_party import EntryFields
-from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, factor
+from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +56,7 @@ def _config(kind: type[Any], setting: RopeSetting) -> Any:
     given = setting.scaling.parameters()
     rope = {name: given[own] for name, own in HF_NAMES.items() if own in given and own != "maximum"}
     if rope:
-        rope["factor"] = factor(setting)
+        rope["factor"] = setting.scaling.stretch
     return kind(
         hidden_size=setting.head_dim,
         num_attention_heads=1,

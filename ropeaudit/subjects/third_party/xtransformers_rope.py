@@ -9,7 +9,7 @@ from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.third_party import EntryFields
-from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, factor
+from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter
 
 ENTRIES: tuple[EntryFields, ...] = (
     {
@@ -46,7 +46,7 @@ class XTransformers(TorchAdapter):
     def embedding_module(self, setting: RopeSetting, dtype: Format) -> torch.nn.Module:
         """Return a new embedding, as it is built."""
         embedding: torch.nn.Module = RotaryEmbedding(
-            setting.rotary_dim, base=setting.base, interpolation_factor=factor(setting)
+            setting.rotary_dim, base=setting.base, interpolation_factor=setting.scaling.stretch
         )
         return embedding
 
