@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ropeaudit.audits.comparison import Difference as Difference
     from ropeaudit.audits.records import Record as Record
     from ropeaudit.audits.summary import Group as Group
+    from ropeaudit.conformance.finding import Finding as Finding
     from ropeaudit.errors import BadInput as BadInput
     from ropeaudit.errors import BadOutput as BadOutput
     from ropeaudit.errors import BadShape as BadShape
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from ropeaudit.errors import RopeAuditError as RopeAuditError
     from ropeaudit.errors import UnknownName as UnknownName
     from ropeaudit.errors import UsageError as UsageError
+    from ropeaudit.features.check.analysis import check as check
+    from ropeaudit.features.check.checked import Checked as Checked
     from ropeaudit.features.decay.audit import DecayCurves as DecayCurves
     from ropeaudit.features.decay.audit import decay as decay
     from ropeaudit.features.diff.analysis import diff as diff
@@ -56,6 +59,8 @@ if TYPE_CHECKING:
     from ropeaudit.features.summary.analysis import summary as summary
     from ropeaudit.features.trace.analysis import Traced as Traced
     from ropeaudit.features.trace.analysis import trace as trace
+    from ropeaudit.features.vectors.analysis import WrittenCase as WrittenCase
+    from ropeaudit.features.vectors.analysis import vectors as vectors
     from ropeaudit.rendering import report as report
     from ropeaudit.reports import Report as Report
     from ropeaudit.reports import render as render
@@ -70,6 +75,7 @@ _NAMES = {
     "audits.comparison": ("Difference",),
     "audits.records": ("Record",),
     "audits.summary": ("Group",),
+    "conformance.finding": ("Finding",),
     "errors": (
         "BadInput",
         "BadOutput",
@@ -81,6 +87,8 @@ _NAMES = {
         "UnknownName",
         "UsageError",
     ),
+    "features.check.analysis": ("check",),
+    "features.check.checked": ("Checked",),
     "features.decay.audit": ("DecayCurves", "decay"),
     "features.diff.analysis": ("diff",),
     "features.explain.analysis": ("Explanation", "explain"),
@@ -97,6 +105,7 @@ _NAMES = {
     "features.shift.analysis": ("shift",),
     "features.summary.analysis": ("summary",),
     "features.trace.analysis": ("Traced", "trace"),
+    "features.vectors.analysis": ("WrittenCase", "vectors"),
     "rendering": ("report",),
     "reports": ("Report", "render"),
     "rope.setting": ("RopeSetting",),

@@ -32,6 +32,7 @@ COMMANDS = (
     "limit",
     "explain",
     "history",
+    "vectors",
     "trace",
     "module",
     "model",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ropeaudit.audits.comparison import Difference
     from ropeaudit.audits.records import Record
     from ropeaudit.audits.summary import Group
+    from ropeaudit.features.check.checked import Checked
     from ropeaudit.features.decay.audit import DecayCurves
     from ropeaudit.features.explain.analysis import Explanation
     from ropeaudit.features.frequencies.analysis import FrequencyTable
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     from ropeaudit.features.parity.analysis import Parity
     from ropeaudit.features.rerotate.analysis import Rerotated
     from ropeaudit.features.trace.analysis import Traced
+    from ropeaudit.features.vectors.analysis import WrittenCase
 
     Single: TypeAlias = Difference | TableCheck | ModelAudit | ModuleAudit
     Several: TypeAlias = Iterable[
         Record
+        | Checked
         | Group
         | DecayCurves
         | Explanation
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
         | Parity
         | Rerotated
         | Traced
+        | WrittenCase
     ]
 
 _Columns = Sequence[str] | None
@@ -120,6 +124,7 @@ _OF_ONE: dict[str, _Adapter] = {
     "TableCheck": _by("features.frequencies.report:check_report"),
 }
 _OF_SEVERAL: dict[str, _Adapter] = {
+    "Checked": _by("features.check.report:check_report"),
     "DecayCurves": _by("features.decay.report:decay_report"),
     "Explanation": _explain,
     "FrequencyTable": _by("features.frequencies.report:frequencies_report"),
@@ -130,4 +135,5 @@ _OF_SEVERAL: dict[str, _Adapter] = {
     "Record": _by("reports.drift:drift_report"),
     "Rerotated": _by("features.rerotate.report:rerotate_report"),
     "Traced": _by("features.trace.report:trace_report"),
+    "WrittenCase": _by("features.vectors.report:vectors_report"),
 }

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from ropeaudit import bounds, recipes
-from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.engine import kernel
+from ropeaudit.conformance import score_drift
+from ropeaudit.conformance.score_drift import RMS_FACTOR, ExactScores
 from ropeaudit.engine import scores as forming
 from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.errors import RopeAuditError, UsageError
@@ -25,7 +25,6 @@ from ropeaudit.inputs import masks
 from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
-from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects.calling import arrays, conventions, own_code, signatures
 from ropeaudit.subjects.calling.implementation import one_line
@@ -34,7 +33,6 @@ from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import allowance, likeness, verification
 from ropeaudit.subjects.placement.verification import GivenVectors
 
-RMS_FACTOR = 1.5  # of the predicted RMS; see `assert_shift_invariant`
 _STEP, _EVERY = 2**14, 2**18 + 2**14  # positions of a call, and of all calls between the offsets
 _MASK: masks.Mask = "full"
 _EXACT_SUMS = {"accumulate": "fp64", "score": "fp64"}
@@ -84,7 +82,7 @@ def assert_shift_invariant(
     setting = RopeSetting.of(head_dim, rotary_dim, base, layout, scale)
     built = inputs.make("gaussian", heads, heads, seq_len, setting, seed)
     resolved = _resolved(recipe, {} if scores else _EXACT_SUMS, parse(dtype))
-    test = _Test(resolved, recipe, setting, built, _exact(built, setting, resolved.input))
+    test = _Test(resolved, recipe, setting, built, score_drift.exact(built, setting, resolved.input))
     offsets = list(offsets)
     if not offsets:
         raise UsageError("there are no offsets to test; try offsets=(0, 1000, 131072)")
@@ -105,7 +103,7 @@ class _Test:
     recipe: str
     setting: RopeSetting
     inputs: Inputs
-    exact: tuple[Array, float]
+    exact: ExactScores
 
     @property
     def dtype(self) -> Format:
@@ -126,18 +124,13 @@ class _Test:
         """Return how far scores are from others, what is allowed, and where; None where it is allowed."""
         error = self.exact[1]
         allowed = bounds.bound(Emulated(self.resolved, self.setting), self.inputs, _MASK, offset)
-        with np.errstate(invalid="ignore", over="ignore"):
-            drift = results.astype(np.float64) - reference
-            sizes = np.where(np.isfinite(drift), np.abs(drift), np.inf)
-            rms = float(np.sqrt(np.mean(sizes**2)))
-        worst = tuple(int(i) for i in np.unravel_index(int(sizes.argmax()), sizes.shape))
-        place = f"worst at head {worst[0]}, query {worst[1]}, key {worst[2]}"
-        largest, most = float(sizes.max()), allowed.maximum + error
-        if largest > most:
-            return f"score drift {largest:.3g}", f"{most:.3g} (a-priori bound)", place
-        if rms > RMS_FACTOR * allowed.rms + error:
+        seen = score_drift.drift(results, reference)
+        place = "worst at head {}, query {}, key {}".format(*seen.place)
+        if seen.over_bound(allowed, error):
+            return f"score drift {seen.largest:.3g}", f"{allowed.maximum + error:.3g} (a-priori bound)", place
+        if seen.over_prediction(allowed, error):
             right = f"{RMS_FACTOR * allowed.rms:.3g} ({RMS_FACTOR:g} times the predicted RMS)"
-            return f"RMS score drift {rms:.3g}", right, place
+            return f"RMS score drift {seen.rms:.3g}", right, place
         return None
 
     def check_places(self, rotator: OwnRotator, vectors: GivenVectors, offset: int, step: int = 0) -> None:
@@ -264,15 +257,3 @@ def _scores(q: FloatArray, k: FloatArray, subject: Emulated) -> FloatArray:
     for left, right in zip(forming.operand(q, subject), forming.operand(k, subject), strict=True):
         results.append(forming.formed(NUMPY, left, np.ascontiguousarray(right.T), subject, scale))
     return np.stack(results)
-
-
-def _exact(built: Inputs, setting: RopeSetting, fmt: Format) -> tuple[Array, float]:
-    """Exact scores of q and k rounded to `fmt`, and their certified error. Shapes: -> (h, s, s)."""
-    table = exact_scores.distance_table(np.arange(built.seq_len, dtype=np.float64), setting)
-    results, error = [], 0.0
-    for sides in zip(built.q, built.k, strict=True):
-        q, k = kernel.exact_factors(sides, fmt, (table, table), setting, "extended")
-        results.append(exact_scores.joined(*exact_scores.product(q, k)))
-        error = max(error, exact_scores.certificate(q, k))
-    largest = max(float(np.abs(one).max()) for one in results)
-    return np.stack(results), error + built.q.shape[2] * 2.0**-52 * largest * 8

@@ -19,6 +19,18 @@ HOUSE = [
     ["features"],
     ["main", "rendering", "testing", "", "__main__"],
 ]
+# What a feature may import of others, and no other feature may: `check` asks them all and says one thing.
+COMPOSES = {
+    "features.check": {
+        "features.limit.analysis",
+        "features.limit.limit_result",
+        "features.limit.sentences",
+        "features.limit.tolerance",
+        "features.module.analysis",
+        "features.module.drift",
+        "features.model.analysis",
+    }
+}
 FLOORS = {room: level for level, rooms in enumerate(HOUSE) for room in rooms}
 ROOF = len(HOUSE) - 1
 
@@ -51,7 +63,8 @@ def upward(package: Path = PACKAGE) -> list[str]:
         own = ".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__")
         own = "" if own == "__init__" else own
         for other in imports(path):
-            if floor(other) >= floor(own) and room(other) != room(own) and other != "":
+            composed = other in COMPOSES.get(room(own), ())
+            if floor(other) >= floor(own) and room(other) != room(own) and other != "" and not composed:
                 wrong.append(f"{own or '__init__'} ({floor(own)}) imports {other} ({floor(other)})")
     return wrong
 
@@ -72,6 +85,25 @@ def test_the_check_sees_one_feature_that_imports_another(tmp_path: Path) -> None
         "from ropeaudit.features.shift import command\n"
     )
     assert upward(tmp_path) == ["features.limit.words (9) imports features.shift.command (9)"]
+
+
+def test_only_what_is_named_may_be_composed(tmp_path: Path) -> None:
+    for feature in ("check", "shift"):
+        (tmp_path / "features" / feature).mkdir(parents=True)
+        (tmp_path / "features" / feature / "words.py").write_text(
+            "from ropeaudit.features.limit import analysis, command\n"
+        )
+    assert upward(tmp_path) == [
+        "features.check.words (9) imports features.limit.command (9)",
+        "features.shift.words (9) imports features.limit.analysis (9)",
+        "features.shift.words (9) imports features.limit.command (9)",
+    ]
+
+
+def test_what_is_composed_is_imported() -> None:
+    for feature, named in COMPOSES.items():
+        files = (PACKAGE / Path(*feature.split("."))).rglob("*.py")
+        assert named == named & {other for path in files for other in imports(path)}
 
 
 def test_the_judge_shares_no_rotation_code_with_the_accused() -> None:

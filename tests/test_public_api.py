@@ -25,8 +25,8 @@ SCRIPT = """
 from collections.abc import Iterator
 
 import ropeaudit
-from ropeaudit import Case, Difference, Explanation, Group, Limit, ModelAudit, ModuleAudit, Parity, Record
-from ropeaudit import Rerotated, Report, TableCheck, Traced
+from ropeaudit import Case, Checked, Difference, Explanation, Finding, Group, Limit, ModelAudit, ModuleAudit
+from ropeaudit import Parity, Record, Rerotated, Report, TableCheck, Traced
 
 records: Iterator[Record] = ropeaudit.shift(1000, "bf16", ["hf"], heads=1, seq_len=16, mask="full")
 again: Iterator[Record] = ropeaudit.shift([0, 7], implementations="mine.py:rope", cases=[Case(head_dim=64)])
@@ -36,6 +36,8 @@ pairs: Iterator[Parity] = ropeaudit.parity("hf", "meta", offsets=[0, 1000], layo
 keys: Iterator[Rerotated] = ropeaudit.rerotate([1, 16], by=-16, dtypes=["bf16"], seed=3)
 curves = ropeaudit.decay([0, 10], "ones", "bf16", head_dim=64)
 rows: int = sum(len(table.rows) for table in ropeaudit.frequencies("bf16", scaling="linear:factor=4"))
+checks: Iterator[Checked] = ropeaudit.check(["mine.py:rope", "llama-3.1-8b"], "bf16", up_to=4096, waive=None)
+failed: list[Finding] = [one.finding for one in checks if one.finding.failed]
 table: TableCheck = ropeaudit.check_table("dump.npy", head_dim=64)
 leaks = [one.leaks for one in ropeaudit.history("transformers-llama", offsets=0)]
 traced: Iterator[Traced] = ropeaudit.trace(["mine.py:rope"], order="bhsd")
@@ -95,6 +97,7 @@ def test_no_public_function_takes_anything() -> None:
         ("shift", (1000,), "recipe", "recipes"),
         ("limit", (), "upto", "up_to"),
         ("explain", (), "offset", "offsets"),
+        ("check", ("hf",), "upto", "up_to"),
         ("parity", ("hf", "meta"), "dtype", "dtypes"),
         ("rerotate", (), "step", "steps"),
         ("decay", (), "distance", "distances"),
@@ -132,6 +135,7 @@ def test_a_report_of_every_kind_of_result() -> None:
         "rerotate": ropeaudit.rerotate(1, recipes="hf", **tiny),
         "decay": ropeaudit.decay([0, 9], "ones", head_dim=8),
         "frequencies": ropeaudit.frequencies("bf16", head_dim=8),
+        "check": ropeaudit.check("llama-3.1-8b", "bf16", up_to=64),
     }
     for name, results in made.items():
         report = ropeaudit.report(results)

@@ -248,6 +248,16 @@ def test_a_recipe_that_is_coarser_allows_more() -> None:
         assert_shift_invariant(rounded, recipe="meta", **SMALL)
 
 
+def test_scores_of_a_head_that_is_turned_otherwise_name_it() -> None:
+    def scores(q, k, positions):
+        turned = half_torch(q, positions)
+        turned[:, 2] = q[:, 2]
+        return turned @ half_torch(k, positions).transpose(-1, -2) * q.shape[-1] ** -0.5
+
+    with pytest.raises(AssertionError, match="behaves like: head 2 of 4 is turned otherwise than the rest"):
+        assert_shift_invariant(scores=scores, dtype="fp32", **SMALL)
+
+
 def test_scores_that_nothing_explains_are_given_no_name() -> None:
     def scaled(q, k, positions):
         return 1.05 * narrow_sum(q.float(), k.float(), positions)

@@ -5,7 +5,10 @@ Letters: h heads, s positions, d head_dim.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import copy
+import inspect
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +17,7 @@ from ropeaudit.inputs import qk
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.implementation import Called, Implementation, Rotator
-from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling.own_code import Own, OwnRotator
 from ropeaudit.subjects.placement import allowance
 
 HEADS = 4
@@ -25,7 +28,8 @@ class CodeUnderTest:
     """One implementation in a dtype.
 
     up_to: number of positions, the last checked is up_to - 1. claimed: the recipe that it is held to; None
-    for what right code explains (`placement.allowance.careful`).
+    for what right code explains (`placement.allowance.careful`). compiled: whether it is compiled too.
+    cached: what checks share, by name.
     """
 
     implementation: Implementation
@@ -34,7 +38,9 @@ class CodeUnderTest:
     up_to: int
     claimed: Resolved | None = None
     seed: int = 0
+    compiled: bool = True
     called: Called = field(init=False)
+    cached: dict[Any, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.called = Called(self.implementation, self.setting, self.dtype)
@@ -50,8 +56,17 @@ class CodeUnderTest:
         return self.claimed or allowance.careful(self.dtype)
 
     def rotator(self) -> Rotator:
-        """Return a new instance, which was not called before."""
-        return self.called.rotator()
+        """Return a new instance, which was not called before; objects of a class are copies of the first."""
+        own = self.own
+        if own is None or not inspect.isclass(own.thing):
+            return self.called.rotator()
+        if "built" not in self.cached:
+            self.cached["built"] = own.rotator(self.setting, self.dtype)
+        first: OwnRotator = self.cached["built"]
+        try:
+            return replace(first, instance=copy.deepcopy(first.instance))
+        except Exception:  # what cannot be copied is built anew
+            return self.called.rotator()
 
     def vectors(self, heads: int, length: int) -> tuple[FloatArray, FloatArray]:
         """Return random q and k that every format of 16 bits and more holds. Shapes: -> (h, s, d) twice."""

@@ -53,7 +53,7 @@ def batch_rows(code: CodeUnderTest) -> Iterator[Finding]:
     if not code.called.by_batch():
         yield not_applicable("batch rows", "it takes no row of positions for each batch element")
         return
-    offsets = straddling(code.up_to, _SHORT)
+    offsets = straddling(code.up_to - BATCH_STEP, _SHORT)
     where = f"2 batch elements, {BATCH_STEP} positions apart, at {len(offsets)} offsets up to {offsets[-1]}"
     yield _at_offsets("batch rows", code, offsets, BATCH_STEP, where)
 

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-Status = Literal["pass", "fail", "not applicable"]
+# note: what was measured or read, and nothing judges it. waived: it failed, and the user accepts that.
+Status = Literal["pass", "fail", "waived", "note", "not applicable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class Finding:
     check: its name. detail: what was done and seen, a sentence. measured, allowed: in `unit`, nan where there
     is no number. where: the place of `measured`. resembles: what it behaves like, empty where that is not
     known or needs no word. differing: share of elements whose bits differ, nan where bits were not compared.
+    remedy: what to change, empty where that is not known.
     """
 
     check: str
@@ -27,6 +29,7 @@ class Finding:
     where: str = ""
     resembles: str = ""
     differing: float = math.nan
+    remedy: str = ""
 
     @property
     def failed(self) -> bool:
@@ -42,3 +45,8 @@ def judged(check: str, passed: bool, detail: str, **rest: float | str) -> Findin
 def not_applicable(check: str, reason: str) -> Finding:
     """Return a finding of a check that could not be made, with the reason."""
     return Finding(check, "not applicable", reason)
+
+
+def noted(check: str, detail: str, **rest: float | str) -> Finding:
+    """Return a finding that is not judged. rest: the other fields of `Finding`."""
+    return Finding(check, "note", detail, **rest)  # type: ignore[arg-type]

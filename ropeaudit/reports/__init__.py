@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -59,6 +59,7 @@ class Report:
     headline: the finding in a sentence. notes: findings with their remedies. legend: how to read it.
     further: tables of other rows by name; JSON holds them all, and people see those that have a headline.
     declared: what is known of the columns by name: how a screen shows them, which type an empty one has.
+    folded: the rows of tables and of Markdown, where several are shown as one.
     """
 
     rows: Sequence[Row]
@@ -72,6 +73,11 @@ class Report:
     header: bool = True
     further: Mapping[str, Report] = field(default_factory=dict)
     declared: Mapping[str, Column[Any]] = field(default_factory=dict)
+    folded: Sequence[Row] | None = None
+
+    def for_readers(self) -> Report:
+        """Return the report with its folded rows, where it has some."""
+        return self if self.folded is None else replace(self, rows=self.folded, folded=None)
 
     def shown(self, name: str, value: Any) -> str:
         """Return a value of a column as a reader sees it."""

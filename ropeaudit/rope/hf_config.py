@@ -29,6 +29,10 @@ _LEGACY = {"su": "longrope", "mrope": "default"}
 _ORIGINAL = "original_max_position_embeddings"
 
 
+class NotRotated(BadInput):
+    """A config of a model that does not encode positions by rotation."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRope:
     """The rotary embedding of a model, as its config declares it.
@@ -66,6 +70,8 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
         heads, maximum = needed(part, _HEADS), count(part, _POSITIONS, 2**53)
         shared = next(filter(None, axes), None)
         return ModelRope(name, source, heads, _kv_heads(part, heads), maximum, layers, shared)
+    except NotRotated as error:
+        raise NotRotated(f"{source}: {error.typed}") from None
     except RopeAuditError as error:
         raise BadInput(f"{source}: {error.typed}") from None
 
@@ -113,7 +119,7 @@ def _check_rotates(config: Config, model: str, rotates: bool) -> None:
     elif model in hf_models.NO_ROPE and not rotates:
         reason = f"model_type = {model}"
     if reason:
-        raise BadInput(
+        raise NotRotated(
             f"the model does not encode positions by rotation ({reason}); there is no RoPE to audit"
         )
 

@@ -47,6 +47,9 @@ LOCAL_BASE = ("gemma3",)
 # A scaling is for the full layers alone.
 SLIDING_UNSCALED = ("olmo3",)
 
+# Only the sliding layers rotate, where there are any.
+SLIDING_ALONE = ("cohere2", "exaone4")
+
 # Latent attention whose softmax scale YaRN's mscale_all_dim leaves alone.
 SCALE_WITHOUT_MSCALE = ("dots3_note", "glm5_next", "kimi_linear")
 

@@ -21,10 +21,12 @@ from ropeaudit.features.history.report import COLUMNS as HISTORY
 from ropeaudit.features.limit.report import COLUMNS as LIMIT
 from ropeaudit.features.list import columns as list_columns
 from ropeaudit.features.model.columns import COLUMNS as MODEL
+from ropeaudit.features.model.columns import OWN as MODEL_OWN
 from ropeaudit.features.module.report import COLUMNS as MODULE
 from ropeaudit.features.parity.report import COLUMNS as PARITY
 from ropeaudit.features.rerotate.report import COLUMNS as REROTATE
 from ropeaudit.features.summary.report import COLUMNS as SUMMARY
+from ropeaudit.features.summary.report import OWN as SUMMARY_OWN
 from ropeaudit.features.trace import columns as trace_columns
 from ropeaudit.reports import Report
 from ropeaudit.reports.comparison import COLUMNS as DIFF
@@ -170,6 +172,7 @@ def test_a_report_takes_names_values_types_and_styles_from_the_declaration() -> 
     columns = of.columns(BoxColumns)
     rows = [columns.row(Box("a", (2.0, 3.0)))]
     assert rows == [{"name": "a", "area": 6.0, "width": 2.0, "height": 3.0, "share": 0.2, "empty": None}]
+    assert [str(one.undefined) for one in columns.values()] == ["None", "None", "nan", "nan", "nan", "None"]
     report = Report(rows, list(columns), columns.screen(()), declared=columns)
     assert reports.render("csv", report).splitlines()[0] == "name,area,width,height,share,empty"
     assert reports.render("table", report).splitlines()[-1].split() == ["a", "6.00", "20.0", "%"]
@@ -219,6 +222,36 @@ def test_every_column_says_what_it_holds(name) -> None:
         assert one.meaning
         assert one.kind in (str, int, float)
         assert not one.leaves or one.shown or name in ("diff", "explain head")
+
+
+SCREENS = TABLES | {
+    **{f"explain {kind}": columns for kind, columns in explain_columns.OWN.items()},
+    **{f"model {kind}": columns for kind, columns in MODEL_OWN.items()},
+    "summary": SUMMARY_OWN,
+    **{f"list {name}": list_columns.LISTS[name][0] for name in ("recipes", "impls", "formats", "verdicts")},
+}
+
+
+def test_which_columns_are_on_a_screen_and_which_leave_it_first(snapshot) -> None:
+    """Their order is seen, the numbers that make it are not."""
+    text = ""
+    for name, columns in SCREENS.items():
+        orders = {
+            "shown": columns.screen(()),
+            "shown where there is something": columns.names(lambda one: callable(one.shown)),
+            "first to leave": columns.dispensable,
+        }
+        text += "".join(f"{name}, {what}: {' '.join(names)}\n" for what, names in orders.items() if names)
+    assert text == snapshot
+
+
+def test_which_columns_are_compared_and_what_their_values_may_be(snapshot) -> None:
+    orders = {
+        "compared": records.COLUMNS.compared,
+        "never negative": records.COLUMNS.names(lambda one: one.nonnegative),
+        "small is bad": records.COLUMNS.names(lambda one: one.least_is_worst),
+    }
+    assert "".join(f"{what}: {' '.join(names)}\n" for what, names in orders.items()) == snapshot
 
 
 def check_types(columns, results) -> None:

@@ -167,13 +167,18 @@ def test_a_local_cluster_that_does_not_start_is_said_in_a_sentence(monkeypatch, 
 
 
 def test_where_no_scheduler_answers_is_said_in_a_sentence() -> None:
+    waited: list[float] = []
+
     def absent(address: str, timeout: float) -> None:
+        waited.append(timeout)
         raise OSError("timed out")
 
     reported: list[int] = []
     with pytest.raises(UsageError, match="'tcp://x:1': no Dask scheduler answers there"):
         dask_cluster._connected(SimpleNamespace(Client=absent), "tcp://x:1", lambda: reported.append(1))
     assert len(reported) == 3  # a Ctrl-C is heard each time
+    assert waited == sorted(waited)
+    assert sum(waited) == pytest.approx(20)
 
 
 def test_a_local_cluster_shares_the_threads_of_the_machine(monkeypatch) -> None:

@@ -16,13 +16,14 @@ from types import SimpleNamespace
 import pytest
 
 from ropeaudit.audits import records, workers
+from ropeaudit.audits import sweep as sweeps
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.sweep import Sweep, Task, measured, units
 from ropeaudit.console import sweep_file
 from ropeaudit.console.progress import Progress
 from ropeaudit.engine.plan import AttentionOptions
-from ropeaudit.errors import BadInput, BadShape, RopeAuditError
+from ropeaudit.errors import BadInput, BadShape, RopeAuditError, UsageError
 from ropeaudit.main import main
 
 SIZES = ["--heads", "1", "--head-dim", "8", "--seq-len", "9,12"]
@@ -405,6 +406,17 @@ def test_small_tasks_go_to_workers_together(seconds, jobs, count) -> None:
     assert len(built) == count
 
 
+def test_a_run_holds_a_million_rows() -> None:
+    def audit(offsets: int) -> SimpleNamespace:
+        return SimpleNamespace(cases=range(100), factories=lambda: range(100), offsets=range(offsets))
+
+    sweeps._not_too_many(audit(100), (1, 1))
+    sweeps._not_too_many(audit(101), (1, 2))
+    message = "100 settings x 100 subjects x 101 offsets are 1,010,000 rows, and a run holds 1,000,000"
+    with pytest.raises(UsageError, match=f"{message}; .*--shard 1/2"):
+        sweeps._not_too_many(audit(101), (1, 1))
+
+
 def test_rows_of_a_report_that_is_gone_on_with_are_on_the_disk(tmp_path, monkeypatch, capsys) -> None:
     report, synced = tmp_path / "x.csv", []
     assert main([*SMALL, "-q", "-o", str(report)]) == 0
@@ -418,7 +430,7 @@ def test_rows_of_a_report_that_is_gone_on_with_are_on_the_disk(tmp_path, monkeyp
 
     monkeypatch.setattr(sweep_file.os, "fsync", sync)
     assert main([*SMALL, "-q", "-o", str(report), "--resume"]) == 0
-    assert synced[0] < synced[1]  # the rows that were there, before any other is measured
+    assert 0 < synced[0] < synced[1]  # the rows that were there, before any other is measured
     assert report.read_text() == "".join(lines)
 
 

@@ -245,6 +245,17 @@ def test_a_misplaced_row_breaks_every_gate_on_drift(monkeypatch) -> None:
     assert not gates.broken([gates.parse("drift_rms>0.01")], [row(drift_rms=1e-6)])
 
 
+def test_every_misplaced_row_has_a_note_that_says_where() -> None:
+    seen = {"verdict": "misplaced", "within_tolerance": "no", "place_excess": 55.0, "place_pair": 3}
+    seen |= {"place_side": "k", "place_position": 1004, "place_head": 0, "place_batch": 0}
+    rows = [row(**seen), row(**seen | {"offset": 2000, "place_excess": math.nan, "resembles": "nothing"})]
+    first, second = drift.drift_report(rows, None, {}).notes
+    assert first.startswith("hf in bfloat16 at offset 1000 rotates pair 3 of k at position 1004, head 0")
+    assert first.endswith("to the wrong place, off by 55 times what roundings explain.")
+    assert second.startswith("hf in bfloat16 at offset 2000 rotates pair 3 of k")
+    assert second.endswith("nan or infinite; it resembles nothing.")
+
+
 def test_reports_of_schema_2_are_read_with_the_verdicts_that_they_hold(capsys, tmp_path) -> None:
     assert main(["report", str(SCHEMA_2)]) == 0
     shown = capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ropeaudit import recipes, shift
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
-from ropeaudit.bounds import Bound, bound, bounds, terms
+from ropeaudit.bounds import Bound, bound, bounds, phases, terms
 from ropeaudit.engine import scores
 from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.engine.measure import measure
@@ -22,6 +23,7 @@ from ropeaudit.engine.plan import Plan
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs, make
+from ropeaudit.reference import exact_frequencies
 from ropeaudit.reference.exact_scores import rotations_per_token
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
@@ -269,3 +271,19 @@ def test_the_bounds_of_many_cells_are_those_of_each_alone() -> None:
     alone = [bound(subject, inputs, "causal", offset) for subject, offset in cells]
     assert bounds(cells, inputs, "causal", 3) == alone
     assert bounds([], inputs, "causal") == []
+
+
+@pytest.mark.parametrize("clip", [math.inf, 50.0, 1.1])
+@pytest.mark.parametrize(("dtype", "frequency"), [("fp32", "fp32"), ("fp32", "bf16"), ("fp64", "bf16")])
+def test_angles_are_off_by_what_is_known_and_at_most_the_worst_more(clip, dtype, frequency) -> None:
+    """In fractions: of products that are exact only the float64 of what is known is left."""
+    setting, steps = RopeSetting.of(16, clip=clip), np.arange(1, 60)
+    recipe = recipes.named("uniform").changed({"frequency": frequency}).resolve(parse(dtype))
+    subject = Emulated(recipe, setting)
+    stored, seen = subject.angles(steps).astype(np.float64), phases.phase(subject, steps, 0)
+    for pair, theta in enumerate(exact_frequencies.frequencies(setting)):
+        for row, step in enumerate(steps.tolist()):
+            exact = step * Fraction(theta)
+            exact = exact if clip == math.inf else min(exact, Fraction(clip))
+            off = Fraction(stored[row, pair]) - exact - Fraction(seen.known[row, pair])
+            assert abs(off) <= seen.worst[row, pair], (step, pair)

@@ -248,6 +248,18 @@ def test_rows_that_are_taken_over_are_locked_all_the_time(tmp_path, monkeypatch)
     assert (tmp_path / "x.jsonl.part").read_bytes().count(b"\n") == len(ROWS) + 1
 
 
+def test_rows_are_on_the_disk_every_five_seconds(tmp_path, monkeypatch) -> None:
+    clock, synced = [100.0], []
+    monkeypatch.setattr(sweep_file.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(sweep_file.os, "fsync", lambda number: synced.append(os.fstat(number).st_size))
+    file = SweepFile(str(tmp_path / "x.jsonl"), False)
+    for row, seconds in zip(ROWS, (4.0, 2.0, 4.0), strict=True):
+        clock[0] += seconds
+        file.append(row)
+    file.close()
+    assert synced == [len(LINES[0]) + len(LINES[1])]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_part_is_read_as_it_was_written(seed, tmp_path) -> None:
     chance = random.Random(seed)

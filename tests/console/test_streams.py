@@ -1,5 +1,7 @@
 """Own code may write, close, fork, leave and set whatever it likes: the report and the other rows stand."""
 
+import contextlib
+import io
 import os
 import shlex
 import subprocess
@@ -7,6 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from ropeaudit.console.options import ScreenOptions
+from ropeaudit.console.output import print_report
+from ropeaudit.reports import Report
+from ropeaudit.runtime import streams
 
 KERNEL = """
 import os, sys
@@ -127,6 +134,14 @@ def test_a_stream_that_knows_ascii_alone_gets_ascii_and_no_question_marks(tmp_pa
     assert "&#" in seen.stdout
 
 
+@pytest.mark.parametrize(("form", "seen"), [("csv", "-\n\\u2014\n"), ("table", "-\n-\n-\n")])
+def test_what_looks_alike_stands_in_tables_and_not_in_data(form, seen, monkeypatch) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors=streams.PLAIN)
+    monkeypatch.setattr("sys.stdout", out)
+    print_report(Report([{"-": "\N{EM DASH}"}], ["-"], ["-"]), ScreenOptions(form, None))
+    assert out.buffer.getvalue().decode("ascii") == seen
+
+
 @posix
 def test_only_what_writes_says_that_it_cannot_write(tmp_path) -> None:
     gone = tmp_path / "gone"
@@ -148,6 +163,11 @@ def test_tries_to_call_code_give_no_warnings(tmp_path) -> None:
     assert result.returncode == 0, result.stderr
     assert "UserWarning: of a call" in result.stderr
     assert "UserWarning: of a try" not in result.stderr
+
+
+def test_code_that_writes_is_told_how_much_it_wrote() -> None:
+    with streams.aside(), contextlib.redirect_stderr(io.StringIO()):
+        assert sys.stdout.write("four") == 4
 
 
 @posix

@@ -34,7 +34,10 @@ def test_example(name: str) -> None:
 
 def test_every_other_example_has_a_test_of_its_own() -> None:
     others = {path.name for path in EXAMPLES.glob("*.*") if path.suffix not in PROGRAMS}
-    assert others == {"mine.toml", "github-actions.yml"}  # below, and test_ci_example.py
+    assert others == {
+        *("mine.toml", "github-actions.yml"),  # below, and test_ci_example.py
+        *("rotate_vectors.c", "rotate_vectors.js"),  # test_vector_programs.py
+    }
 
 
 def test_recipe_of_ones_own() -> None:

@@ -76,6 +76,15 @@ def test_sums_are_those_of_exact_arithmetic(seed, exponent, kind) -> None:
     assert spread.max == all_of_it.max == np.abs(values).max()
 
 
+@pytest.mark.parametrize("moments", Moments)
+def test_what_is_not_finite_is_counted_whatever_else_is_asked_for(moments) -> None:
+    values = np.array([[1.0, math.nan, -math.inf], [math.inf, 2.0, 0.0]])
+    result = Statistics(moments)
+    result.add(values, Block(NUMPY, values.shape, values.size))
+    assert (result.count, result.nonfinite) == (6, 3)
+    assert math.isnan(result.rms)
+
+
 @pytest.mark.parametrize("sample", [None, 300])
 @pytest.mark.parametrize("mask", ["causal", "window:7"])
 def test_the_size_of_the_reference_has_all_digits(mask, sample, tmp_path) -> None:

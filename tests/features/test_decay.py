@@ -181,6 +181,7 @@ def test_first_failing_of_a_recipe_is_that_of_its_own_cosines() -> None:
     result = cosine_sum.first_failing(PLAIN, 5000, recipe)
     sums = analysis.angles(range(5001), PLAIN, recipe).men_sum
     assert result == int(np.flatnonzero(sums < 0)[0])
+    assert type(result) is int  # which JSON holds
     assert result != MEN_FIRST
     double = recipes.named("uniform").resolve(parse("fp64"))
     assert cosine_sum.first_failing(PLAIN, 5000, double) == MEN_FIRST
@@ -274,6 +275,13 @@ def test_the_table_alone_has_curves(capsys) -> None:
     for form in ("csv", "json", "jsonl", "markdown"):
         assert main(["decay", "--distance", "0-100", "--qk", "ones", "-f", form]) == 0
         assert not dots & set(capsys.readouterr().out)
+
+
+def test_a_curve_is_drawn_in_what_the_stream_knows(monkeypatch) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", out)
+    assert main(["decay", "--distance", "0-100", "--qk", "ones"]) == 0
+    assert "\n    1.00 '''''''''':......\n" in out.buffer.getvalue().decode("ascii")
 
 
 def test_distances_are_lists_and_ranges(capsys) -> None:

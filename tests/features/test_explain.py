@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -225,6 +226,7 @@ def test_a_remedy_works_when_it_is_set() -> None:
             changes = dict(item.split("=") for item in row["set"].split(","))
             (record,) = shift(offset, dtype, recipe, changes=changes, **TINY)
             assert record.drift_rms == pytest.approx(row["left_rms"], rel=1e-3)
+            assert record.drift_relative == pytest.approx(row["left_relative"], rel=1e-3)
             assert len(changes) == row["size"]
 
 
@@ -277,6 +279,7 @@ def test_costs() -> None:
     assert (result.remedy.table_bytes, result.remedy.multiply_bits) == (1020 * 32 * 2 * 4, 32)
     bits = {"fp64": 64, "fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8}
     assert {name: parse(name).storage_bits for name in bits} == bits
+    assert replace(parse("e4m3"), emin=-7).storage_bits == 16  # an exponent more than four bits hold
 
 
 def test_widening_is_of_all_parts_of_a_stage() -> None:

@@ -22,7 +22,7 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.features.frequencies.analysis import COLUMNS, _meant, headline, rows
 from ropeaudit.features.frequencies.command import frequencies as command
-from ropeaudit.features.frequencies.shared import first_shared_angle, first_shared_position
+from ropeaudit.features.frequencies.shared import _first_residue, first_shared_angle, first_shared_position
 from ropeaudit.recognition.check import check
 from ropeaudit.recognition.hypotheses import Hypothesis
 from ropeaudit.reference import exact_frequencies
@@ -99,6 +99,13 @@ def test_in_float32_the_neighbours_of_the_first_shared_angle_agree_with_numpy() 
         positions = np.arange(result - 200_000, result + 2, dtype=np.float64)
         angles = np.float32(positions * theta)  # exact products round twice only in the rarest of cases
         assert np.flatnonzero(np.diff(angles) == 0).tolist() == [200_000]
+
+
+def test_the_first_multiple_in_a_range_is_the_one_that_trying_finds() -> None:
+    for m in range(1, 14):
+        for a, low, width in itertools.product(range(2 * m), range(m), range(m)):
+            tried = (x for x in range(m) if (a * x - low) % m <= width)
+            assert _first_residue(a, m, low, width) == next(tried, None), (a, m, low, width)
 
 
 def test_positions_themselves() -> None:
@@ -402,6 +409,7 @@ def test_every_set_of_rounded_stages_is_known(stages: tuple[str, ...], fmt: Form
     assert fmt.name in best.text
     assert seen == list(stages) or best.text == f"every angle was computed in {fmt.name}"
     assert (best.text[:5] == "every") == (len(stages) == 3)
+    assert best.residual < 1e-6  # radians
 
 
 @given(
@@ -434,6 +442,14 @@ def test_no_hypothesis_is_named_that_explains_nothing() -> None:
     worst = max(result.rows, key=lambda row: abs(row["relative_error"]))
     assert f"(pair {worst['pair']}); nothing that was tried explains it, nor comes near." in result.headline
     assert result.headline.startswith("64 of 64 pairs are off, by up to 0.")
+
+
+def test_what_comes_near_and_explains_nothing_is_named_with_what_it_leaves() -> None:
+    """Another base, and noise of a ten-thousandth on it."""
+    values = inv(RopeSetting.of(128, base=5e5)) * np.random.default_rng(0).uniform(0.9999, 1.0001, 64)
+    headline = check(Dump("x", "inv_freq", frequencies=values), PLAIN).headline
+    nearest = "base 500000 instead of 1000000, which leaves 0.011 % of the error"
+    assert headline.endswith(f"; nothing that was tried explains it, and the nearest is: {nearest}.")
 
 
 def test_a_frequency_of_zero_is_judged_too() -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,7 +143,7 @@ def test_histories_of_a_call() -> None:
 
 
 def test_a_call_at_another_offset_that_floats_do_not_hold_is_refused() -> None:
-    last = 2**53 - 256 - analysis._FURTHER
+    last = 2**53 - 256 - analysis.FURTHER
     case, names, dtypes = Case(head_dim=8), ["transformers-llama"], [parse("fp32")]
     with pytest.raises(UsageError, match=f"offset {2**53 - 255} takes some of 256 positions past"):
         list(analysis.run([case], names, dtypes, [last + 1]))
@@ -181,3 +182,17 @@ def test_bad_input_gets_one_line(arguments, error_line, capsys) -> None:
     assert error_line in seen.err
     assert seen.err.count("\n") == 1
     assert seen.out == ""
+
+
+def test_own_code(capsys) -> None:
+    path = Path(__file__).parent.parent / "conformance" / "faulty_calls.py"
+    options = ["--dtype", "fp32,bf16", "--offset", "1000", "--seq-len", "16", "--head-dim", "32"]
+    by = {
+        one["before"]: one
+        for one in history(capsys, f"{path}:KeepsDtype", *options)
+        if one["dtype"] == "float32"
+    }
+    assert by["another dtype"]["leaks"] == "yes"
+    assert float(by["another dtype"]["difference_max"]) > 0.1
+    assert by["the same call"]["leaks"] == by["longer"]["leaks"] == "no"
+    assert {one["leaks"] for one in history(capsys, f"{path}:right", *options)} == {"no"}

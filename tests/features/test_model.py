@@ -390,6 +390,23 @@ def test_records_carry_versions_and_files_are_written(built, tmp_path, capsys) -
         assert len(list(csv.DictReader(file))) == 1
 
 
+def test_a_model_whose_attention_is_its_own_has_no_rows_by_layer(copied, monkeypatch) -> None:
+    """As transformers words it: the name that is not supported, and no word of attention."""
+    make_, tried = transformers.AutoModelForCausalLM.from_pretrained, []
+
+    def make(path, **given):
+        tried.append("attn_implementation" in given)
+        if tried[-1]:
+            raise ValueError(f"Specified {given['attn_implementation']!r} is not supported for text_config.")
+        return make_(path, **given)
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", make)
+    folder = model_load.open_folder(str(copied), False)
+    assert model_load.load(folder, parse("fp32")).config.num_hidden_layers == 2
+    assert tried == [True, False]
+    assert "this model's attention cannot be listened to: there are no rows by layer" in folder.notes
+
+
 def test_shards_are_read(copied, capsys) -> None:
     whole = report(capsys, copied, *FAST)["records"]
     split(copied)

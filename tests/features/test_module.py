@@ -55,6 +55,9 @@ def meta():
     with torch.device("meta"):
         return Rope(inv_freq=torch.ones(4))
 def fails(): raise RuntimeError("no weights here")
+def refuses():
+    from ropeaudit.errors import RopeAuditError
+    raise RopeAuditError("not on this machine")
 def not_a_module(): return 3
 number = 3
 """
@@ -231,6 +234,7 @@ def refused(capsys, *arguments):
     ("name", "message"),
     [
         ("fails", "raised RuntimeError: no weights here"),
+        ("refuses", "error: not on this machine"),
         ("not_a_module", "returned a int"),
         ("number", "has no function number"),
         ("nothing", "has no function nothing"),

@@ -331,6 +331,16 @@ def test_values_tell_what_a_tensor_holds(base, pairs, kind, dtype, twice) -> Non
     assert rope_values.known(values[:4] if values.ndim == 2 and kind != "angles" else values) == kind
 
 
+@pytest.mark.parametrize("shape", [(4,), (4096,), (4, 4), (4, 4096), (9, 4, 2), (9, 4, 2, 2), (1, 9, 1, 4)])
+def test_shapes_that_may_hold_a_table(shape) -> None:
+    assert rope_values.may_hold(shape)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (4097,), (3, 4), (4, 3), (4, 4097), (9, 4, 2, 2, 2), (1, 1)])
+def test_shapes_that_hold_none(shape) -> None:
+    assert not rope_values.may_hold(shape)
+
+
 def test_shards_of_the_other_kind_are_read_too(tmp_path, capsys) -> None:
     """A folder of pytorch_model*.bin alone, and one that has both: safetensors count."""
     theta = (1e4 ** (-torch.arange(64, dtype=torch.float64) / 64)).float()

@@ -228,6 +228,15 @@ def test_several_settings_and_files(tmp_path, capsys) -> None:
     assert capsys.readouterr().out.startswith("base,nearer\n10000.0,meta\n")
 
 
+def test_progress_ends_at_one() -> None:
+    shares: list[float] = []
+    size = {"heads": 1, "seq_len": 16, "head_dim": 8}
+    list(analysis.parity("hf", "meta", (0, 1000), ["fp32", "bf16"], on_progress=shares.append, **size))
+    assert shares == sorted(shares)
+    assert {0.25, 0.5, 0.75} <= set(shares)
+    assert shares[-1] == 1.0
+
+
 def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
     real, calls = analysis._parity, []
 

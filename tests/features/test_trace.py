@@ -44,6 +44,12 @@ def meta(x, positions, bent=1.0):
     return rotate(x.float(), angles.cos(), angles.sin()).to(x.dtype)
 
 
+def meta_at_once(x, positions):
+    """A product that is added to something is a product still."""
+    angles = torch.addcmul(torch.zeros(()), positions.float()[:, None], inverse(x.shape[-1]))
+    return rotate(x.float(), angles.cos(), angles.sin()).to(x.dtype)
+
+
 def vllm_cuda(x, positions):
     angles = positions.float()[:, None] * inverse(x.shape[-1])
     cos, sin = (part.to(x.dtype).float() for part in (angles.cos(), angles.sin()))
@@ -92,6 +98,7 @@ def maxtext(x, positions):
 IMITATIONS = [
     (hf, "hf", {"table": "bfloat16", "rotation": "bfloat16", "angle": "float32"}),
     (meta, "meta", {"trig": "float32", "rotation": "float32", "output": "bfloat16"}),
+    (meta_at_once, "meta", {"angle": "float32", "trig": "float32"}),
     (vllm_cuda, "vllm-cuda", {"table": "bfloat16", "rotation": "float32"}),
     (hf_model_cast, "hf-model-cast", {"frequency": "bfloat16", "angle": "float32"}),
     (hf_old_table, "hf-4.31-table", {"position": "bfloat16", "angle": "bfloat16"}),
@@ -250,6 +257,10 @@ def one_too_high(x, positions):
     return meta(x, positions + 1)
 
 
+def too_long(x, positions):
+    return meta(x * 1.1, positions)
+
+
 def unheard_of(x, positions):
     """Frequencies that nothing known gives."""
     bent = torch.linspace(0.5, 1.5, x.shape[-1] // 2) ** 3
@@ -295,7 +306,12 @@ def test_dtypes_that_no_numbers_bear_out_are_said() -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "fault"),
-    [(wrong_exponent, "base 1.16e+04"), (one_too_high, "positions one too high"), (unheard_of, "")],
+    [
+        (wrong_exponent, "base 1.16e+04"),
+        (one_too_high, "positions one too high"),
+        (too_long, ""),
+        (unheard_of, ""),
+    ],
 )
 def test_what_explains_nothing_is_not_listed(kernel, fault) -> None:
     result = traced(kernel)

@@ -7,7 +7,7 @@ from ropeaudit import RopeSetting, shift
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
-from ropeaudit.errors import UsageError
+from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.inputs import positional_heads, qk
 from ropeaudit.main import main
 from ropeaudit.reference import exact_scores
@@ -42,6 +42,11 @@ def test_most_of_the_exact_weight_is_on_the_right_token(kind, setting) -> None:
     assert (some.q == some.q[:1, :1]).all()  # the same at every token, and in heads that share a key
     assert all(some.unchanged_by(parse(fmt)) for fmt in ("bf16", "fp16", "fp32"))
     assert (some.q == some.k.repeat(2, 0)).all() == (kind == "diagonal")
+
+
+def test_a_kind_that_is_none_is_refused() -> None:
+    with pytest.raises(UnknownName, match="did you mean gaussian"):
+        qk.make("gausian", 1, 1, 4, RopeSetting.of())
 
 
 def test_the_seed_chooses_the_phases_of_each_head() -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,6 +98,15 @@ def test_a_note_of_growth_names_the_setting_in_which_rows_differ() -> None:
     results = [one for base in (100.0, 1e7) for one in shift(2**20, "fp32", "hf", **TINY, base=base)]
     (note,) = headlines.growth_notes(results)
     assert "base=100 " in note
+
+
+def test_three_subjects_that_grow_are_named_and_the_rest_counted() -> None:
+    (one,) = shift(2**20, "fp32", "hf", **TINY)
+    drifts = {f"own{i}": 1e-4 * (i + 1) for i in range(5)}
+    results = [replace(one, subject=name, drift_relative=drift) for name, drift in drifts.items()]
+    (note,) = headlines.growth_notes(results)
+    assert re.findall(r"own\d", note) == ["own0", "own1", "own2"]
+    assert note.endswith("; and 2 more.")
 
 
 def test_growth_is_over_the_row_of_offset_0_or_says_that_it_is_not(capsys) -> None:

@@ -163,6 +163,12 @@ def test_bad_scalings(text: str, message: str) -> None:
     assert issubclass(UnknownName, UsageError)
 
 
+def test_a_list_holds_numbers_and_no_truth_values() -> None:
+    assert scaling.from_mapping("explicit", {"frequencies": [1, 0.5]}).frequencies == (1.0, 0.5)
+    with pytest.raises(UsageError, match="frequencies"):
+        scaling.from_mapping("explicit", {"frequencies": [True, 0.5]})
+
+
 def test_a_list_must_have_one_element_per_pair() -> None:
     with pytest.raises(UsageError, match="2 elements and there are 64 pairs"):
         RopeSetting.of(128, scaling=scaling.parse("explicit:frequencies=1;0.1"))

@@ -74,6 +74,28 @@ def test_all_is_as_it_was(what) -> None:
     assert differing(before, after) == []
 
 
+def test_a_warning_that_other_code_was_given_is_given_here_too() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        here = {"warnings": warnings, "__name__": "somewhere"}
+        with process_state.foreign():
+            warnings.showwarning = lambda *_, **__: None
+            warnings.simplefilter("default")
+            exec("warnings.warn('once')", here)  # noqa: S102
+        with pytest.raises(UserWarning, match="once"):
+            exec("warnings.warn('once')", here)  # noqa: S102
+
+
+def test_what_torch_did_not_let_be_read_is_not_set(monkeypatch) -> None:
+    """As a precision that was set both ways, the legacy one and the new."""
+    name, written = "torch.precision", []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", written.append)
+    process_state.put(process_state.now() | {name: None})
+    assert written == []
+    process_state.put(process_state.now() | {name: "medium"})
+    assert written == ["medium"]
+
+
 MODULE = """
 import torch
 {}

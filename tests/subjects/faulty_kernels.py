@@ -93,6 +93,12 @@ def one_element(x, positions):
     return result
 
 
+def one_head_of_one_element(x, positions):
+    result = right(x, positions)
+    result[1:, 1:2] = x[1:, 1:2]
+    return result
+
+
 # k
 
 
@@ -154,6 +160,7 @@ FAULTS = {
     "one_pair": "pair 5 alone",
     "one_head": "head 1 of ",
     "one_element": "batch element 1 alone: positions one too high",
+    "one_head_of_one_element": "batch element 1 alone, head 1: no rotation",
     "k_unrotated": "k alone: no rotation",
     "k_other_base": "k alone: base 5e+05",
     "swapped": "q and k swapped",

@@ -123,6 +123,9 @@ SOURCE = textwrap.dedent('''
         import sys
         sys.exit(5)
 
+    def truncates(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        return x.astype(np.int32)
+
     def skewed(q, k, positions):
         return bhsd(q, positions), bhsd(k, positions) * 0.5
 
@@ -300,6 +303,7 @@ def test_prints_stay_out_of_the_report(path, capsys) -> None:
         ("raises", "ValueError: boom and more"),
         ("wrong_shape", "returns the shape"),
         ("leaves", "it calls sys.exit(5)"),
+        ("truncates", "returns an array of int32"),
         ("greedy", "needs the arguments q, k, v, cache, table, mystery"),
         ("no_vectors", "makes a int, which cannot be called"),
         ("value", "it is of type int and cannot be called"),
@@ -403,6 +407,15 @@ def test_names_are_read_as_people_write_them() -> None:
     assert {len(form.roles) for form in signatures.possible_signatures(three, "three")} == {2, 3, 4}
 
 
+def test_annotations_say_whether_arrays_or_tensors_are_taken() -> None:
+    """Of a module that imports NumPy and not torch, as `from torch import dtype` does not."""
+    known = {"numpy": np, "dtype": torch.dtype}
+    exec("def one(x, positions, kind: dtype): return x", known)  # noqa: S102
+    exec("def other(x, positions): return x", known)  # noqa: S102
+    assert not signatures.wants_numpy(known["one"])
+    assert signatures.wants_numpy(known["other"])
+
+
 def test_a_module_under_audit_keeps_its_state(path) -> None:
     """Every table gets a copy of an instance, as of any implementation."""
 
@@ -418,6 +431,13 @@ def test_a_module_under_audit_keeps_its_state(path) -> None:
     module = Counting()
     Own("counting", module).fresh(SETTING, parse("fp32"))(np.ones((1, 4, 64), np.float32), np.arange(4))
     assert module.calls == 0
+
+
+def test_positions_that_come_again_far_away_are_no_distinct_ones(tmp_path) -> None:
+    kernels = tmp_path / "kernels.py"
+    kernels.write_text(SOURCE + "\n\ndef wraps(x, positions):\n    return bhsd(x, positions % 100)\n")
+    (record,) = shift(0, "fp32", implementations=f"{kernels}:wraps", heads=1, seq_len=300, head_dim=8)
+    assert record.distinct_positions == 100
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="spawned processes")

@@ -1,8 +1,9 @@
-"""Where code puts each rotated pair: twenty faults break the gate, ten right kernels pass."""
+"""Where code puts each rotated pair: twenty-one faults break the gate, ten right kernels pass."""
 
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import faulty_kernels
 import numpy as np
@@ -18,7 +19,7 @@ from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.subjects.calling import loading
 from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.emulated import Emulated
-from ropeaudit.subjects.placement import allowance, verification
+from ropeaudit.subjects.placement import allowance, naming, recipe_match, verification
 from ropeaudit.subjects.placement import exact_rotation as exactly
 from ropeaudit.testing import assert_shift_invariant
 
@@ -53,6 +54,30 @@ def test_a_right_kernel_is_in_place(name, dtype) -> None:
         assert one.resembles is None
         assert one.drift_rms < 0.01
         assert one.verdict != "misplaced"
+
+
+def test_a_call_is_given_no_more_than_a_part_of_the_positions() -> None:
+    """At most 2^22 numbers, or 512 positions."""
+    for heads, d, sizes in ((1, 2048, [512, 512, 176]), (1, 1024, [1024, 176]), (2, 64, [1200])):
+        x = np.zeros((heads, 1200, d))
+        given = verification.GivenVectors(x, x, np.arange(1200)).blocks(parse("fp32"))
+        assert [(q.shape[2], k.shape[2], at.size) for q, k, at in given] == [(n, n, n) for n in sizes]
+
+
+def test_what_explains_a_call_is_asked_of_calls_from_other_positions() -> None:
+    x = np.ones((2, 1, 4, 8))
+    block = recipe_match.CalledBlock(np.arange(1000, 1004), (x, x), (x, x), batch_step=7)
+    called: list[np.ndarray] = []
+    rotator = SimpleNamespace(rotate_both=lambda q, k, at: (called.append(at), (q, k))[1])
+    assert naming._probed(block, 300, rotator).at.tolist() == [300, 301, 302, 303]
+    assert called[0].tolist() == [[300, 301, 302, 303], [307, 308, 309, 310]]
+
+
+def test_a_base_is_told_of_four_pairs_and_more() -> None:
+    for pairs, seen in ((4, True), (3, False)):
+        (one,) = audited("other_base", "fp32", (1000,), head_dim=2 * pairs)
+        assert one.verdict == "misplaced"
+        assert ("base 1.05e+04" in (one.resembles or "")) == seen
 
 
 def test_every_position_is_looked_at_of_a_sample(capsys) -> None:

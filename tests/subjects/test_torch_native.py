@@ -105,6 +105,19 @@ def test_eager_scores_bit_for_bit(dtype: str) -> None:
     assert np.array_equal(out, torch_arrays.to_numpy(left @ right.T * 0.3))
 
 
+@pytest.mark.parametrize("recipe", ["hf", "uniform"])
+def test_scores_of_pairs_are_formed_by_it_too(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample of pairs has products of torch, not of NumPy."""
+    q, k = plotted(40, "bf16"), plotted(40, "bf16", 1)
+    subject, tile, out = native(recipe, "bf16"), np.empty((40, 40), np.float32), np.empty(40)
+    formed, matmul = [], torch.matmul
+    monkeypatch.setattr(torch, "matmul", lambda *x: (formed.append(len(x[0])), matmul(*x))[1])
+    scores.form_pairs(NUMPY, q, k, subject, 0.3, out)
+    assert sum(formed) == 40
+    subject.form(q, k.T, 0.3, tile)
+    assert np.allclose(out, tile.diagonal(), rtol=2**-7, atol=0)
+
+
 def test_products_are_formed_in_the_dtype_in_which_they_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """16-bit products of eager attention in 16 bits, those of fused attention in float32."""
     seen, matmul = [], torch.matmul
@@ -167,6 +180,15 @@ def test_accumulators_that_torch_has_not_are_refused(dtype: str, accumulate: str
     )
     assert record.refused == error_line
     assert (record.verdict == "refused") == (error_line != "none")
+
+
+def test_where_all_is_refused_there_are_no_rows_after_softmax_either() -> None:
+    changes = {"accumulate": "fp16"}
+    (record,) = shift(
+        7, "bf16", "uniform", changes=changes, backend="torch", attention=True, heads=1, seq_len=4
+    )
+    assert record.verdict == "refused"
+    assert record.attention_tv_max is None
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -307,6 +329,21 @@ def test_short_memory_halves_the_tile(error: RuntimeError, monkeypatch: pytest.M
     subject.form(q, k.T, 0.3, parts)
     assert np.allclose(parts, whole, rtol=2**-8, atol=1e-6)
     assert tried == [100, 50, 25, 25, 50, 25, 25]
+
+
+@pytest.mark.parametrize("there", [("cuda",), ("mps",), ()])
+def test_short_memory_is_given_back_to_the_devices_that_are_there(there, monkeypatch) -> None:
+    freed: list[str] = []
+    for name, device in (("cuda", torch.cuda), ("mps", torch.backends.mps)):
+        monkeypatch.setattr(device, "is_available", lambda name=name: name in there)
+        monkeypatch.setattr(getattr(torch, name), "empty_cache", lambda name=name: freed.append(name))
+
+    def work(rows: slice) -> None:
+        if rows.stop - rows.start > 32:
+            raise FULL[0]
+
+    by_halves(64, work)
+    assert freed == list(there)
 
 
 @pytest.mark.parametrize("error", FULL)

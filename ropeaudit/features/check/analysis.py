@@ -3,76 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Unpack
 
-from ropeaudit import recipes
-from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names, OnProgress, RopeArguments
 from ropeaudit.audits.cases import Case
-from ropeaudit.conformance import code_checks
-from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.errors import UsageError
+from ropeaudit.features.check import case_target, code_target, waivers
+from ropeaudit.features.check.checked import Checked as Checked
+from ropeaudit.features.check.checked import CheckOptions as CheckOptions
+from ropeaudit.features.check.checked import Note, Progress
 from ropeaudit.features.check.targets import Kind, kind
-from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling import implementation
-from ropeaudit.subjects.calling.implementation import Implementation
-
-DTYPES, UP_TO = ("bf16",), 2**17
-_MOST = 2**21  # positions: of a table that is built from 0, see `third_party.adapter.LONGEST_TABLE`
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """One check of a target. up_to: positions, 0 where they do not matter. version: of what was checked."""
-
-    target: str
-    kind: Kind
-    version: str
-    dtype: str
-    setting: RopeSetting
-    up_to: int
-    finding: Finding
-
-
-@dataclass(frozen=True, slots=True)
-class CheckOptions:
-    """What is requested of every target. up_to: number of positions, None for the model's maximum or 128k."""
-
-    dtypes: tuple[Format, ...]
-    up_to: int | None = None
-    recipe: str | None = None
-    order: str | None = None
-    seed: int = 0
 
 
 @arguments.checked
 def check(
     targets: Names,
-    dtypes: Names = DTYPES,
+    dtypes: Names | None = None,
     *,
     up_to: int | None = None,
     recipe: str | None = None,
     order: str | None = None,
     seed: int = 0,
+    compiled: bool = True,
+    text: str | None = None,
+    tokens: str | None = None,
+    waive: str | None = None,
+    returned: str | None = None,
     on_progress: OnProgress | None = None,
     **rope: Unpack[RopeArguments],
 ) -> Iterator[Checked]:
-    """Check targets: own code, named implementations.
+    """Check targets of any kind: own code, named implementations, models, configs, checkpoints, cases.
 
     Yields one Checked per target, dtype and check, in that order.
-    targets: FILE.py:NAME, package.module:NAME or a name of `ropeaudit list impls`.
-    up_to: number of positions that are checked; the model's maximum, else 131,072, by default. recipe: the
-    one that code claims to follow; by default what right code in the dtype explains is allowed.
-    order: of the axes of own code, such as "bhsd". rope: the fields of `Case` that choose a RoPE setting.
+    targets: FILE.py:NAME, package.module:NAME, a name of `ropeaudit list impls` or `ropeaudit list models`,
+    a config.json, a checkpoint, a case of `ropeaudit.vectors`. dtypes: by default bf16 for code, bf16, fp16
+    and fp32 for the others.
+    up_to: number of positions that are checked; by default the model's maximum, else 131,072, and for configs
+    as many as `limit` looks at. recipe: the one that code claims to follow (by default what right code in the
+    dtype explains is allowed), for configs the one that is judged (hf by default).
+    order: of the axes of own code, such as "bhsd". compiled: whether torch code is compiled too. text,
+    tokens: what a checkpoint's model reads, as in `ropeaudit.model`; without them it is not run. waive: a
+    TOML file of accepted failures. returned: where a kernel wrote what a case asks for.
+    rope: the fields of `Case` that choose a RoPE setting.
     Raises: UsageError, UnknownName, BadInput, MissingPackage.
     """
-    options = CheckOptions(tuple(arguments.formats(dtypes)), up_to, recipe, order, seed)
+    chosen = () if dtypes is None else tuple(arguments.formats(dtypes))
+    options = CheckOptions(chosen, up_to, recipe, order, seed, text, tokens, returned, compiled)
     [case] = arguments.cases_of(None, rope)
-    return run(arguments.listed(targets), case, options, on_progress or arguments.silent)
+    results = run(arguments.listed(targets), case, options, on_progress or arguments.silent)
+    return waivers.applied(results, waivers.read(waive) if waive is not None else [], waivers.today())
 
 
 def run(
@@ -83,55 +64,48 @@ def run(
     note: Callable[[Sequence[str]], None] = lambda findings: None,
 ) -> Iterator[Checked]:
     """Yield what was checked, target by target. note gets how code is called. Raises: see `check`."""
-    if options.up_to is not None and not 1 <= options.up_to <= _MOST:
-        raise UsageError(f"up_to {options.up_to} is not a number of positions from 1 to {_MOST}; try 128k")
     kinds = [kind(target) for target in targets]
+    _check(kinds, case, options)
     for done, (target, which) in enumerate(zip(targets, kinds, strict=True)):
 
         def on_progress(share: float, done: int = done) -> None:
             progress((done + share) / len(targets))
 
-        if which != "code":
-            raise UsageError(f"{target} is a {which}; give code: FILE.py:NAME or a name of `list impls`")
-        yield from _code(target, case, options, on_progress, note)
+        if which == "case":
+            yield from case_target.checks(target, options, kinds.count("case") > 1)
+        else:
+            yield from _of_kind(target, which, case, options, on_progress, note)
 
 
-def _code(
-    target: str,
-    case: Case,
-    options: CheckOptions,
-    progress: Callable[[float], None],
-    note: Callable[[Sequence[str]], None],
+def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
+    """Raise UsageError for options that go with none of the targets."""
+    if "case" in kinds:
+        case_target.check_options(case, options)
+    elif options.returned is not None:
+        raise UsageError(f"--output {options.returned!r} is no report, and no target is a case of vectors")
+    if "code" in kinds:
+        code_target.check_options(options)
+    elif case.model is not None or case.config is not None:
+        raise UsageError("--model and --config say the setting of code; name the model or file as the target")
+    if options.up_to is not None and options.up_to < 1:
+        raise UsageError(f"--up-to {options.up_to} is not a number of positions from 1 up; try 128k")
+    if "checkpoint" not in kinds and (options.text is not None or options.tokens is not None):
+        raise UsageError("--text and --tokens go with the folder of a checkpoint")
+    if "code" not in kinds and options.order is not None:
+        raise UsageError(f"--order {options.order} goes with own code, FILE.py:NAME; leave it out")
+
+
+def _of_kind(
+    target: str, which: Kind, case: Case, options: CheckOptions, progress: Progress, note: Note
 ) -> Iterator[Checked]:
-    """Yield the checks of code, dtype by dtype."""
-    code = factories.implementation(target, options.order)
-    up_to = options.up_to or case.maximum or UP_TO
-    setting = case.setting(up_to)
-    detect = getattr(code, "fit", None)
-    if case.layout is None and case.model is None and case.config is None:
-        setting = replace(setting, layout=detect(setting).layout if detect else code.layouts[0])
-    for number, dtype in enumerate(options.dtypes):
+    if which == "code":
+        yield from code_target.checks(target, case, options, progress, note)
+    elif which == "checkpoint":
+        from ropeaudit.features.check import checkpoint_target
 
-        def on_progress(share: float, number: int = number) -> None:
-            progress((number + share) / len(options.dtypes))
+        yield from checkpoint_target.checks(target, case, options, progress, note)
+    else:
+        from ropeaudit.features.check import config_target
 
-        for finding in _code_in(code, setting, dtype, up_to, options, on_progress):
-            yield Checked(target, "code", code.version, dtype.name, setting, up_to, finding)
-    note(getattr(code, "findings", ()))
-
-
-def _code_in(
-    code: Implementation,
-    setting: RopeSetting,
-    dtype: Format,
-    up_to: int,
-    options: CheckOptions,
-    progress: Callable[[float], None],
-) -> Iterator[Finding]:
-    if reason := implementation.refusal(code, setting, dtype):
-        yield not_applicable("places", reason)
-        return
-    claimed = recipes.load(options.recipe).resolve(dtype) if options.recipe else None
-    yield from code_checks.findings(
-        CodeUnderTest(code, setting, dtype, up_to, claimed, options.seed), progress
-    )
+        alone = replace(case, model=None, config=None)
+        yield from config_target.checks(target, which, alone, options, progress)

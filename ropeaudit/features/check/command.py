@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,24 +18,40 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="Targets: FILE.py:NAME, mypkg.rope:NAME or a name of `ropeaudit list impls`. Exit code: 0 all "
-    "checks passed, 1 one failed, 2 bad usage or input."
+    epilog="Targets: own code (FILE.py:NAME, mypkg.rope:NAME), a name of `ropeaudit list impls` or `list "
+    "models`, a config.json, a checkpoint (its folder or a .safetensors file), a case of "
+    "`ropeaudit vectors` with --output FOLDER, where its kernel wrote; several at once. A WAIVE file "
+    'holds entries such as [[waive]] check = "places", target = "rope.py:rotate", reason = "ticket 12", '
+    'until = "2027-01-31", and dtype = "bf16" if it is for that alone. Exit code: 0 no check failed, '
+    "1 one failed that is not waived, 2 bad usage or input."
 )
 @options.words("TARGETS", "targets")
 @click.option(
     "--up-to",
     type=INTEGER,
     metavar="N",
-    help="Positions that are checked, every one.  [default: the model's maximum, else 128k]",
+    help="Positions that are checked: of code every one.  [default: the model's maximum, else 128k; of "
+    "configs those of `limit`]",
 )
-@options.axis("--dtype", NAMES, "Number formats of q and k.", "bf16")
+@options.axis("--dtype", NAMES, "Number formats of q and k.", shown="bf16; of configs bf16,fp16,fp32")
 @click.option(
     "--recipe",
     metavar="NAME",
-    help="What the code claims to do: its roundings are allowed.  [default: those of right code]",
+    help="What the code claims to do: its roundings are allowed; of configs what is judged.  [default: right "
+    "code; hf]",
 )
 @click.option("--order", metavar="AXES", help="Axes of own code, such as bhsd.  [default: found out]")
 @click.option("--seed", type=NATURAL, metavar="N", default=0, help="Seed of q and k.  [default: 0]")
+@click.option(
+    "--compile/--no-compile",
+    "compiled",
+    default=True,
+    help="Compile torch code too, which takes some 10 s.  [default: --compile]",
+)
+@click.option("--text", metavar="FILE", help="Text that a checkpoint's model reads: runs it.")
+@click.option("--tokens", metavar="N|IDS", help="Tokens that it reads, random ones or ids: runs it.")
+@click.option("--junit", metavar="FILE", help="Write JUnit XML too.")
+@click.option("--waive", metavar="FILE", help="Failures that are accepted until a day (TOML, see below).")
 @options.rope_options
 @options.report_options
 def check(
@@ -44,34 +61,47 @@ def check(
     recipe: str | None,
     order: str | None,
     seed: int,
+    compiled: bool,
+    text: str | None,
+    tokens: str | None,
+    junit: str | None,
+    waive: str | None,
     rope: options.RopeOptions,
     output: options.ReportOptions,
 ) -> int:
-    """Check whether code rotates as RoPE asks, at every position.
+    """Check code, a model's RoPE setting or a checkpoint: is it right, and up to which position?
 
-    Each check passes, fails or does not apply; the exit code is 1 if one fails.
+    Each check passes, fails, is only noted or does not apply; the exit code is 1 if one fails.
     """
     from ropeaudit.arithmetic.formats import parse
     from ropeaudit.console import delivery, settings
-    from ropeaudit.features.check import analysis
+    from ropeaudit.features.check import analysis, case_target, waivers
+    from ropeaudit.features.check import junit as junit_form
     from ropeaudit.features.check.report import COLUMNS, check_report
 
+    returned, files = case_target.split(output.outputs)
+    output = replace(output, outputs=files)
     columns = output.chosen_columns(COLUMNS)
     cases = settings.cases(rope)
     if len(cases) != 1:
         raise UsageError("check takes one RoPE setting at a time; give a single value of each option")
-    requested = analysis.CheckOptions(tuple(parse(name) for name in dtype), up_to, recipe, order, seed)
+    requested = analysis.CheckOptions(
+        tuple(dict.fromkeys(map(parse, dtype))), up_to, recipe, order, seed, text, tokens, returned, compiled
+    )
+    accepted = waivers.read(waive) if waive is not None else []
     findings: list[str] = []
     checked: list[Checked] = []
 
+    def run(on_progress: delivery.OnProgress) -> Iterator[Checked]:
+        results = analysis.run(targets, cases[0], requested, on_progress, findings.extend)
+        return waivers.applied(results, accepted, waivers.today())
+
     def report(results: list[Checked], metadata: Mapping[str, Any]) -> Report:
         checked.extend(results)
-        return check_report(results, columns, metadata, findings)
+        return check_report(results, columns, metadata, [*waivers.notes(results, accepted), *findings])
 
-    code = delivery.delivered(
-        lambda on_progress: analysis.run(targets, cases[0], requested, on_progress, findings.extend),
-        report,
-        output,
-        noun="checks",
-    )
+    with junit_form.opened(junit, output.outputs) as file:
+        code = delivery.delivered(run, report, output, noun="checks")
+        if file is not None and code == delivery.DONE:
+            file.fill([junit_form.content(checked)])
     return code or int(any(one.finding.failed for one in checked))

@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropeaudit.audits import records
-from ropeaudit.features.check.analysis import Checked
-from ropeaudit.reports import Report
-from ropeaudit.reports.numbers import short
+from ropeaudit.features.check import limits
+from ropeaudit.features.check.checked import NONE, Checked
+from ropeaudit.features.check.sentences import headline, notes
+from ropeaudit.features.check.setting_table import settings
+from ropeaudit.reports import Report, Row
 from ropeaudit.runtime.columns import Declare
 
 SCHEMA = 1
+_LONGEST = 24  # characters of the names of checks that share a row
 of = Declare[Checked]()
 
 
@@ -22,94 +25,129 @@ class CheckColumns:
     target: str = of("what was checked", shown=True)
     kind: str = of("what it is: code, model, config, checkpoint or case")
     version: str = of("of its package, or the digest of its file; none where there is neither")
+    layer: str = of("layer type of a model; none where a check has none", shown=True)
     dtype: str = of("number format of q and k; none where a check has none", shown=True)
     check: str = of("what was checked", lambda one: one.finding.check, shown=True)
-    status: str = of("pass, fail or not applicable", lambda one: one.finding.status, shown=True)
-    measured: float = of("what was measured, in `unit`", lambda one: one.finding.measured, shown=True)
-    allowed: float = of("how much of it is allowed", lambda one: one.finding.allowed, shown=True)
-    unit: str = of("unit of measured and allowed", lambda one: one.finding.unit, shown=True, leaves=1)
+    status: str = of(
+        "pass; fail; waived: it fails and --waive accepts that; note: nothing judges it; not applicable",
+        lambda one: one.finding.status,
+        shown=True,
+    )
+    measured: float = of(
+        "what was measured, in `unit`",
+        lambda one: one.finding.measured,
+        shown=lambda one: one.finding.measured == one.finding.measured,
+        leaves=4,
+    )
+    allowed: float = of(
+        "how much of it is allowed: at most, or at least where `unit` says so",
+        lambda one: one.finding.allowed,
+        shown=lambda one: one.finding.allowed == one.finding.allowed,
+        leaves=3,
+    )
+    unit: str = of(
+        "unit of measured and allowed",
+        lambda one: one.finding.unit,
+        shown=lambda one: bool(one.finding.unit),
+        leaves=1,
+    )
     differing: float = of(
         "share of elements whose bits differ, where two ways to call were compared",
         lambda one: one.finding.differing,
         style="part",
-        shown=True,
-        leaves=3,
+        shown=lambda one: one.finding.differing == one.finding.differing,
+        leaves=5,
     )
-    where: str = of("where that is", lambda one: one.finding.where, shown=True, leaves=2)
+    where: str = of(
+        "where that is", lambda one: one.finding.where, shown=lambda one: bool(one.finding.where), leaves=2
+    )
     resembles: str = of("what it behaves like, where that is known", lambda one: one.finding.resembles)
+    remedy: str = of("what to change, where that is known", lambda one: one.finding.remedy)
     detail: str = of("what was done and seen", lambda one: one.finding.detail)
-    up_to: int = of("number of positions that were checked, from 0", unit="tokens")
-    layout = of.like(records.COLUMNS["layout"], lambda one: one.setting.layout)
-    head_dim = of.like(records.COLUMNS["head_dim"], lambda one: one.setting.head_dim)
-    rotary_dim = of.like(records.COLUMNS["rotary_dim"], lambda one: one.setting.rotary_dim)
-    base = of.like(records.COLUMNS["base"], lambda one: one.setting.base)
-    scaling = of.like(records.COLUMNS["scaling"], lambda one: str(one.setting.scaling))
+    up_to: int = of(
+        "number of positions that were checked, from 0; 0 where they do not matter", unit="tokens"
+    )
+    layout: str = of(
+        "which dims are a pair: half or interleaved; none where no setting was read",
+        lambda one: one.setting.layout if one.setting else NONE,
+    )
+    head_dim: int | None = of("dims of a head", lambda one: one.setting and one.setting.head_dim)
+    rotary_dim: int | None = of("dims that are rotated", lambda one: one.setting and one.setting.rotary_dim)
+    base: float | None = of(
+        "theta of the frequencies", lambda one: one.setting and one.setting.base, style="setting"
+    )
+    scaling: str = of(
+        "how frequencies are scaled, as --scaling reads it; none where no setting was read",
+        lambda one: str(one.setting.scaling) if one.setting else NONE,
+    )
 
 
 COLUMNS = of.columns(CheckColumns)
-LEGEND = (
-    "pass: what was measured is within what is allowed, at the positions that `detail` names; see `-f json`."
-)
+LEGEND = "pass: what was measured is within what is allowed, at the positions that `detail` names (-f json)."
+_MARGIN = "times its maximum: at least 1 is needed; see `ropeaudit limit`."
+_NOTE = "note: measured or read, and judged by nothing."
 
 
 def check_report(
     results: Sequence[Checked],
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
-    findings: Sequence[str],
+    findings: Sequence[str] = (),
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written; findings: on the calls."""
     rows = [COLUMNS.row(result) for result in results]
-    varying = {name for name in ("target", "dtype") if len({row[name] for row in rows}) > 1}
-    screen = [name for name in COLUMNS.screen(results) if name not in ("target", "dtype") or name in varying]
+    varying = {name for name in ("target", "dtype", "layer") if len(_values(rows, name)) > 1}
+    single = {"target", "dtype", "layer"} - varying
     return Report(
         rows=rows,
         columns=list(columns or COLUMNS),
-        screen=list(columns or screen),
+        screen=list(columns or [name for name in COLUMNS.screen(results) if name not in single]),
         dispensable=() if columns else COLUMNS.dispensable,
         headline=headline(results),
         notes=[*notes(results), *findings],
-        legend=LEGEND,
+        legend=_legend(results),
         metadata={"schema": SCHEMA, **metadata},
         declared=COLUMNS,
+        folded=None if columns else folded(rows),
+        further={} if columns else settings(results),
     )
 
 
-def headline(results: Sequence[Checked]) -> str:
-    """Return the answer in a sentence: what fails first, or what passed."""
-    judged = [one for one in results if one.finding.status != "not applicable"]
-    if not judged:
-        reason = f": {results[0].finding.detail}" if results else ""
-        return f"Nothing could be checked{reason}."
-    failed = [one for one in judged if one.finding.failed]
-    if not failed:
-        targets = ", ".join(dict.fromkeys(one.target for one in judged))
-        dtypes = ", ".join(dict.fromkeys(one.dtype for one in judged))
-        last = judged[0].up_to - 1
-        return f"{targets} passes all {len(judged)} checks in {dtypes}, at positions up to {last}."
-    worst = failed[0]
-    count = f"{worst.target} fails {len(failed)} of {len(judged)} checks"
-    return f"{count}; {worst.finding.check} in {worst.dtype}: {_seen(worst)}."
+def _legend(results: Sequence[Checked]) -> str:
+    margins = any(one.finding.unit == limits.UNIT for one in results)
+    noted = any(one.finding.status == "note" for one in results)
+    second = " ".join(line for line, there in ((_MARGIN, margins), (_NOTE, noted)) if there)
+    return "\n".join(filter(None, (LEGEND, second)))
 
 
-def _seen(one: Checked) -> str:
-    finding = one.finding
-    size = f"{short(finding.measured)} {finding.unit}, allowed {short(finding.allowed)}"
-    parts = [finding.detail] if finding.measured != finding.measured else [size, finding.where]
-    behaves = f"; behaves like: {finding.resembles}" if finding.resembles else ""
-    return ", ".join(part for part in parts if part) + behaves
+def _values(rows: Sequence[Row], name: str) -> set[str]:
+    """Return the values of a column; of layer types none does not count."""
+    return {row[name] for row in rows} - ({NONE} if name == "layer" else set())
 
 
-def notes(results: Sequence[Checked]) -> list[str]:
-    """Return what was seen of each check that failed, and why others could not be made."""
-    messages = [
-        f"{one.target} in {one.dtype}, {one.finding.check}: {_seen(one)} ({one.finding.detail})."
-        for one in results
-        if one.finding.failed
-    ]
-    missing: dict[str, list[str]] = {}
-    for one in results:
-        if one.finding.status == "not applicable":
-            missing.setdefault(one.finding.detail, []).append(one.finding.check)
-    messages += [f"Not checked: {', '.join(dict.fromkeys(names))}: {why}." for why, names in missing.items()]
-    return list(dict.fromkeys(messages))
+def folded(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with those that do not apply at the end of each target, one a dtype."""
+    targets: dict[str, list[Row]] = {}
+    for row in rows:
+        targets.setdefault(row["target"], []).append(row)
+    results: list[Row] = []
+    for own in targets.values():
+        results += [row for row in own if row["status"] != "not applicable"]
+        missing: dict[str, list[Row]] = {}
+        for row in own:
+            if row["status"] == "not applicable":
+                missing.setdefault(row["dtype"], []).append(row)
+        results += [_together(group) for group in missing.values()]
+    return results
+
+
+def _together(rows: Sequence[Row]) -> Row:
+    """Return checks that do not apply in one row."""
+    names = list(dict.fromkeys(row["check"] for row in rows))
+    listed = ", ".join(names)
+    layers = {row["layer"] for row in rows}
+    return {
+        **rows[0],
+        "check": listed if len(listed) <= _LONGEST or len(names) == 1 else f"{len(names)} checks",
+        "layer": layers.pop() if len(layers) == 1 else NONE,
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from ropeaudit.conformance.case_manifest import MANIFEST
 from ropeaudit.errors import BadInput, UnknownName
 from ropeaudit.rope import presets
 from ropeaudit.subjects import factories, third_party
@@ -21,8 +22,12 @@ def kind(target: str) -> Kind:
         return "code"
     if path.is_dir():
         return _folder(path)
+    if path.name == MANIFEST and path.is_file():
+        return "case"
     if path.suffix == ".json" and path.is_file():
         return "config"
+    if path.is_file() and any(path.match(pattern) for pattern in _WEIGHTS):
+        return "checkpoint"
     if factories.is_own(target):
         return "code"
     models = [model.name for model in presets.all_presets()]
@@ -37,7 +42,7 @@ def kind(target: str) -> Kind:
 
 
 def _folder(path: Path) -> Kind:
-    if (path / "manifest.json").is_file():
+    if (path / MANIFEST).is_file():
         return "case"
     if any(next(path.glob(pattern), None) for pattern in _WEIGHTS):
         return "checkpoint"

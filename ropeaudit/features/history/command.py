@@ -9,8 +9,8 @@ from ropeaudit.console.parameters import INTEGERS, NAMES
 
 
 @click.command(
-    epilog="Implementations: `ropeaudit list impls`. Exit code: 0 done, whether anything leaks or not, 2 bad "
-    "usage or input."
+    epilog="Names: FILE.py:NAME, mypkg.rope:NAME or a name of `ropeaudit list impls`. Exit code: 0 done, "
+    "whether anything leaks or not, 2 bad usage or input."
 )
 @click.argument("implementations", metavar="NAMES", type=NAMES)
 @axis("--dtype", NAMES, "Number formats of the calls, and of those before them.", "fp32,fp16,bf16")

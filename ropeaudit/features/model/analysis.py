@@ -205,10 +205,14 @@ def verdict_of(change: Change, offset: int) -> str:
     """Return the verdict, one word of `VERDICTS`."""
     if change.nonfinite:
         return "overflow"
-    tolerance = STRUCTURE * max(1.0, offset / _REACH) * max(1.0, change.reference_largest)
-    if change.structural_largest > tolerance:
+    if change.structural_largest > structure_allowed(change, offset):
         return "structure"
     return "precision" if change.largest else "none"
+
+
+def structure_allowed(change: Change, offset: int) -> float:
+    """Return how much a float64 logit may change by rounding; a larger change is one of the model."""
+    return STRUCTURE * max(1.0, offset / _REACH) * max(1.0, change.reference_largest)
 
 
 def _no_file(target: Path) -> bool:

@@ -18,9 +18,9 @@ from ropeaudit.tensor_files.tables import Dump
 NEAR, FAR = 256, 131072  # tokens: a short sequence's length, and a long distance
 
 
-def drifts(dump: Dump, setting: RopeSetting) -> tuple[float | None, float | None]:
-    """Return the drift over a causal sequence of `NEAR` tokens, and at a distance of `FAR`."""
-    return _sequence(dump, setting), _at(dump, setting, FAR)
+def drifts(dump: Dump, setting: RopeSetting, far: int = FAR) -> tuple[float | None, float | None]:
+    """Return the drift over a causal sequence of `NEAR` tokens, and at a distance of `far`."""
+    return _sequence(dump, setting), _at(dump, setting, far)
 
 
 def _sequence(dump: Dump, setting: RopeSetting) -> float | None:

@@ -12,7 +12,7 @@ from ropeaudit.reports.numbers import printable
 
 def render(report: Report) -> str:
     """Return the command, the finding, the table, the notes, the legend and the environment."""
-    parts = []
+    parts, report = [], report.for_readers()
     if report.headline:
         parts.append(f"**{_escaped(report.headline)}**")
     sources = report.metadata.get("sources") or [report.metadata]

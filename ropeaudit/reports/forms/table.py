@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 
 _BY_QUALITY = {"yes": "green", "no": "red", "undecided": "yellow"}
 _BY_VERDICT = {"overflow": "bold red", "misplaced": "bold red", "refused": "dim"}
-_GAP, _BETWEEN = 2, "   "
+_BY_STATUS = {"pass": "green", "fail": "bold red", "waived": "yellow", "not applicable": "dim"}
+_BETWEEN = "   "  # what rich too puts between columns
 WHOLE = 10_000  # columns: no table is wider
 
 
 def render(report: Report) -> str:
     """Return the plain table at its natural width, whatever that is; rich is not loaded for it."""
-    parts = []
+    parts, report = [], report.for_readers()
     if report.headline and report.header:
         parts.append(f"{printable(report.headline)}\n" + "\n" * bool(report.screen))
     names, left_out = _fitting(report, WHOLE)
@@ -45,6 +46,7 @@ def show(report: Report, console: Console) -> None:
     """Print the table to a console; columns that a narrow one has no room for are left out and named."""
     from rich.text import Text
 
+    report = report.for_readers()
     whole = console.width >= WHOLE  # a pipe or a file: lines are not wrapped
     if report.headline and report.header:
         console.print(Text(printable(report.headline), style="bold"), soft_wrap=whole)
@@ -115,6 +117,8 @@ def _cell(report: Report, name: str, row: Row) -> Text:
     style = ""
     if name in ("verdict", "within_tolerance"):  # the colour says whether it is good enough
         style = _BY_VERDICT.get(str(row.get("verdict")), _BY_QUALITY.get(quality(row), ""))
+    if name == "status":
+        style = _BY_STATUS.get(str(row[name]), "")
     return Text(report.shown(name, row[name]), style=style)
 
 
@@ -135,4 +139,4 @@ def _width(report: Report, names: Sequence[str]) -> int:
         max([len(heading(name)), *(len(report.shown(name, row[name])) for row in report.rows)])
         for name in names
     ]
-    return sum(widths) + _GAP * len(widths)
+    return sum(widths) + len(_BETWEEN) * (len(widths) - 1)

@@ -10,6 +10,7 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.subjects import torch_arrays
 
 Engine: TypeAlias = Literal["torch", "numpy"]
+Strides: TypeAlias = Literal["contiguous", "transposed", "sliced", "expanded"]
 
 
 class WrongShape(ValueError):
@@ -31,6 +32,43 @@ def new_array(x: FloatArray, dtype: Format, engine: Engine) -> Any:
 
     kind = getattr(ml_dtypes, torch_arrays.spelled(dtype), None)
     return x.astype(kind or np.dtype(dtype.name))
+
+
+def strided(array: Any, strides: Strides, order: str) -> Any:
+    """Return the same numbers, otherwise in memory, as a view; order: of the axes, such as bhsd.
+
+    transposed: heads and positions change places; sliced: out of an array three times as wide, as q and k
+    are from a joint projection; expanded: the first batch element in place of all.
+    """
+    if strides == "transposed" and "h" in order:
+        axes = order.index("h"), order.index("s")
+        turned = array.swapaxes(*axes)
+        turned = turned.copy() if isinstance(array, np.ndarray) else turned.contiguous()
+        return turned.swapaxes(*axes)
+    if strides == "sliced":
+        width = array.shape[-1]
+        joined = (
+            np.concatenate([np.flip(array, -1), array, np.flip(array, -1)], -1)
+            if isinstance(array, np.ndarray)
+            else torch().cat([array.flip(-1), array, array.flip(-1)], -1)
+        )
+        return joined[..., width : 2 * width]
+    if strides == "expanded" and "b" in order:
+        first = array[(slice(None),) * order.index("b") + (slice(0, 1),)]
+        return (np.broadcast_to if isinstance(array, np.ndarray) else torch().broadcast_to)(
+            first, array.shape
+        )
+    return array
+
+
+def shared(returned: Any, given: Any) -> bool:
+    """Return whether what came back lies where what was given lies."""
+    if isinstance(returned, np.ndarray) and isinstance(given, np.ndarray):
+        return np.may_share_memory(returned, given)
+    if isinstance(returned, np.ndarray) or isinstance(given, np.ndarray):
+        return False
+    ours: bool = returned.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()
+    return ours
 
 
 def values(array: Any) -> tuple[FloatArray, str]:

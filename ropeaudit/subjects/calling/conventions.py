@@ -5,6 +5,7 @@ Letters: b batch, h heads, g heads of k, s positions, d head_dim, p pairs.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,7 +19,7 @@ from ropeaudit.errors import UnknownName
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import arrays, signatures
-from ropeaudit.subjects.calling.arrays import Engine
+from ropeaudit.subjects.calling.arrays import Engine, Strides
 from ropeaudit.subjects.calling.implementation import runs
 from ropeaudit.subjects.calling.signatures import Signature
 from ropeaudit.subjects.calling.timeout import patiently
@@ -42,19 +43,32 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call returned: values (b, h, s, d), those of k where both are rotated. changed: its input."""
+    """What a call returned: values (b, h, s, d), those of k where both are rotated. changed: its input.
+
+    keys_dtype: of k, that of the values where k is not returned. in_place: it returned nothing, or its input.
+    """
 
     values: FloatArray
     keys: FloatArray | None
     dtype: str
     changed: bool
+    keys_dtype: str
+    in_place: bool
+
+    @staticmethod
+    def joined(answers: list[Answer], values: FloatArray, keys: FloatArray | None) -> Answer:
+        """Return what several calls came to as one answer, with these values and keys."""
+        first, changed = answers[0], any(answer.changed for answer in answers)
+        in_place = all(answer.in_place for answer in answers)
+        return Answer(values, keys, first.dtype, changed, first.keys_dtype, in_place)
 
 
 @dataclass(frozen=True, slots=True)
 class Convention:
     """How to call a function: its signature, the order of axes, NumPy or torch.
 
-    rank: axes of positions or tables. width: of tables, p pairs or d dims in a layout.
+    rank: axes of positions or tables. width: of tables, p pairs or d dims in a layout. strides: how vectors
+    lie in memory.
     """
 
     signature: Signature
@@ -62,6 +76,7 @@ class Convention:
     engine: Engine
     rank: int = 1
     width: str = "pairs"
+    strides: Strides = "contiguous"
 
     @property
     def by_batch(self) -> bool:
@@ -92,11 +107,10 @@ class Convention:
             return self._run(call, x, k, positions)
         parts = [self._run(call, x[:, :, run], k[:, :, run], positions[run]) for run, _ in runs(positions)]
         keys = [part.keys for part in parts if part.keys is not None]
-        return Answer(
+        return Answer.joined(
+            parts,
             np.concatenate([part.values for part in parts], axis=2),
             np.concatenate(keys, axis=2) if len(keys) == len(parts) else None,
-            parts[0].dtype,
-            any(part.changed for part in parts),
         )
 
     def _run(self, call: _Call, x: FloatArray, k: FloatArray, positions: Positions) -> Answer:
@@ -112,11 +126,10 @@ class Convention:
         answers = [self._call_once(call, a, b, at, letters) for a, b, at in zip(*flat, rows, strict=True)]
         keys = [answer.keys for answer in answers if answer.keys is not None]
         repeated = (*k.shape[:1], k.shape[1] * group, *k.shape[2:])
-        return Answer(
+        return Answer.joined(
+            answers,
             np.stack([answer.values for answer in answers]).reshape(x.shape),
             np.stack(keys).reshape(repeated)[:, ::group] if len(keys) == len(answers) else None,
-            answers[0].dtype,
-            any(answer.changed for answer in answers),
         )
 
     def _call_once(self, call: _Call, x: FloatArray, k: FloatArray, at: Positions, letters: str) -> Answer:
@@ -128,26 +141,33 @@ class Convention:
         }
         positional = [arguments[role] for name, role in self.signature.arguments if name is None]
         named = {name: arguments[role] for name, role in self.signature.arguments if name is not None}
-        vector = arguments["q" if "q" in arguments else "x"]
-        before = arrays.values(vector)[0]
+        vectors = [arguments[role] for role in ("q", "x", "k") if role in arguments]
+        before = [arrays.values(vector)[0] for vector in vectors]
         returned = patiently(lambda: arrays.quietly(call.function, positional, named), "a call")
-        changed = not np.array_equal(before, arrays.values(vector)[0], equal_nan=True)
+        changed = not all(
+            np.array_equal(old, arrays.values(vector)[0], equal_nan=True)
+            for old, vector in zip(before, vectors, strict=True)
+        )
         if returned is None:  # it rotated its input where it lay; at position 0 nothing shows
-            returned = (vector, arguments["k"]) if "k" in arguments else vector
+            returned = tuple(vectors) if "k" in arguments else vectors[0]
         first, second = arrays.parts(returned, "k" in arguments)
         values, dtype = arrays.values(first)
-        keys = None if second is None else arrays.values(second)[0]
+        keys, keys_dtype = (None, dtype) if second is None else arrays.values(second)
+        in_place = arrays.shared(first, vectors[0]) and (
+            second is None or arrays.shared(second, arguments["k"])
+        )
         if values.shape != given.shape:
             raise arrays.WrongShape(f"returns the shape {values.shape} for {given.shape}")
         if keys is not None and keys.shape != given_k.shape:
             raise arrays.WrongShape(f"returns the shape {keys.shape} for k {given_k.shape}")
         back = np.argsort(axes)
-        return Answer(values.transpose(back), None if keys is None else keys.transpose(back), dtype, changed)
+        keys = None if keys is None else keys.transpose(back)
+        return Answer(values.transpose(back), keys, dtype, changed, keys_dtype, in_place)
 
     def _argument(self, role: str, x: FloatArray, at: Positions, call: _Call) -> Any:
         """Return what a role is filled with."""
         if role in ("q", "k", "x"):
-            return arrays.new_array(x, call.dtype, self.engine)
+            return arrays.strided(arrays.new_array(x, call.dtype, self.engine), self.strides, self.order)
         if role == "positions":
             batch = x.shape[self.order.index("b")] if "b" in self.order else 1
             rows = at.copy() if self.rank == at.ndim else np.repeat(at[None], batch, axis=0)
@@ -167,7 +187,7 @@ class Convention:
         Where stages are changed they are those; a table that is requested in a dtype has it.
         """
         recipe = recipes.named("fp64-angles").changed(call.changes).resolve(call.dtype)
-        cos, sin = Emulated(recipe, call.setting).table(at, 0)
+        cos, sin = _cos_sin(call.dtype, tuple(sorted(call.changes.items())), call.setting, at.tobytes())
         wide = np.float64 if call.dtype is FP64 else np.float32
         if role == "freqs":
             table: Any = np.empty(cos.shape, np.result_type(wide, np.complex64))
@@ -183,6 +203,16 @@ class Convention:
         if role != "freqs" and "table" in call.changes and recipe.table and recipe.table.storage_bits <= 16:
             return arrays.new_array(np.ascontiguousarray(table), recipe.table, self.engine)
         return table if self.engine == "numpy" else arrays.torch().from_numpy(np.ascontiguousarray(table))
+
+
+@functools.lru_cache(maxsize=4)
+def _cos_sin(
+    dtype: Format, changes: tuple[tuple[str, str], ...], setting: RopeSetting, at: bytes
+) -> tuple[FloatArray, FloatArray]:
+    """Return cos and sin at positions, which q and k share. Shapes: -> (s, p) twice."""
+    recipe = recipes.named("fp64-angles").changed(dict(changes)).resolve(dtype)
+    cos, sin = Emulated(recipe, setting).table(np.frombuffer(at, np.int64), 0)
+    return cos, sin
 
 
 def scored(

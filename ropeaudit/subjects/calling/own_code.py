@@ -8,8 +8,9 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,8 +23,10 @@ from ropeaudit.subjects.calling import conventions, detection, signatures
 from ropeaudit.subjects.calling.conventions import NO_CHANGES, Answer, Changes
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.implementation import Rotate, one_line
-from ropeaudit.subjects.calling.timeout import patiently
+from ropeaudit.subjects.calling.timeout import patiently, together
 from ropeaudit.subjects.placement.exact_rotation import half_split
+
+T = TypeVar("T")
 
 
 class Own:
@@ -156,25 +159,35 @@ class OwnRotator:
 
     def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
         """Return x rotated, as what is returned for q or for k, where both are given."""
-        answer = self._answer(x[None], None, at)
+        answer = self.answer(x[None], None, at)
         rotated: FloatArray = (answer.keys if key and answer.keys is not None else answer.values)[0]
         return rotated
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return q and k rotated, by one call where it takes both, dims in the order they were given."""
         if "k" in self.fit.convention.signature.roles:
-            answer = self._answer(q, k, at)
+            answer = self.answer(q, k, at)
             first, second = answer.values, answer.keys
             if second is None:  # it takes k and returns q alone
-                second = self._answer(k, None, at).values
+                second = self.answer(k, None, at).values
         else:
-            first, second = (self._answer(x, None, at).values for x in (q, k))
+            first, second = (self.answer(x, None, at).values for x in (q, k))
         if not self.fit.permuted:
             return first, second
         back = np.argsort(half_split(self.setting.rotary_dim, self.setting.head_dim))
         return first[..., back], second[..., back]
 
-    def _answer(self, q: FloatArray, k: FloatArray | None, at: Positions) -> Answer:
+    def together(self, calls: Callable[[], T], what: str) -> T:
+        """Return what `calls` returns, which calls this instance many times in a row, in one state."""
+        with process_state.at_home(self.own.home):
+            result: T = together(calls, what)
+        return result
+
+    def answer(self, q: FloatArray, k: FloatArray | None, at: Positions) -> Answer:
+        """Return what one call gives, with what it did beside; k is q where it is None.
+
+        Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) where it takes them.
+        """
         convention = self.fit.rows if at.ndim == 2 and self.fit.rows is not None else self.fit.convention
         with process_state.at_home(self.own.home):
             answer = convention(self.instance, q, at, self.setting, self.dtype, k, self.own.changes)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
+from contextvars import ContextVar
 from typing import Any
 
 from ropeaudit.errors import UsageError
@@ -14,6 +15,7 @@ from ropeaudit.runtime import process_state, streams
 
 _NAME = "ropeaudit-calls"
 LIMIT = 120.0  # seconds that one call may take
+_TOGETHER: ContextVar[bool] = ContextVar("together", default=False)
 
 
 class _Worker:
@@ -52,7 +54,7 @@ def patiently(function: Callable[[], Any], what: str, endless: bool = False) -> 
             return function()
 
     if threading.current_thread().name == _NAME:  # one patient call inside another
-        return called()
+        return function() if _TOGETHER.get() else called()
     with _LOCK, streams.aside():
         if not _WORKERS:
             _WORKERS.append(_Worker())
@@ -65,3 +67,20 @@ def patiently(function: Callable[[], Any], what: str, endless: bool = False) -> 
                 raise
             _WORKERS.clear()
             raise UsageError(f"{what} has not returned after {LIMIT:g} s; give one that does") from None
+
+
+def together(function: Callable[[], Any], what: str) -> Any:
+    """Return what `function` returns, with all patient calls within it as one: no state is put back between.
+
+    For many short calls in a row, each of which costs less than what is done around it.
+    Raises: as `patiently`.
+    """
+
+    def called() -> Any:
+        token = _TOGETHER.set(True)
+        try:
+            return function()
+        finally:
+            _TOGETHER.reset(token)
+
+    return patiently(called, what)

@@ -143,7 +143,7 @@ def check(
     worst = max(seen, key=lambda name: seen[name].excess)
     resembles: tuple[str, bool] = "", False
     sides = {name: side for name, part in seen.items() if (side := part.side()) is not None}
-    if sides and afresh and _right_afresh(afresh(), sides[worst].block, setting, dtype, rule):
+    if sides and afresh and right_afresh(afresh(), sides[worst].block, setting, dtype, rule):
         resembles = "state that an earlier call left: called afresh it is right", False
     elif sides:
         resembles = naming.named(sides, setting, dtype, rotator)
@@ -186,7 +186,7 @@ def _over_allowance(error: Array, size: Array, allowed: Any, tiny: float, dtype:
     return np.where(size > dtype.largest / 4, 0.0, over)
 
 
-def _right_afresh(
+def right_afresh(
     rotator: Rotator, block: CalledBlock, setting: RopeSetting, dtype: Format, rule: Resolved
 ) -> bool:
     """Return whether an instance that was not called before puts all pairs of a block where they belong."""

@@ -1,0 +1,156 @@
+"""Whether another way to call the same code gives what a plain call gives.
+
+A pair passes within the allowance around the exact rotation. Where the plain call is itself further away, the
+two are compared with each other, within twice the allowance: each may be off by it. Bits are counted apart.
+Letters: b batch, h heads, s positions, d head_dim, p pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import FloatArray
+from ropeaudit.conformance import whole_calls
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.finding import Finding, judged
+from ropeaudit.conformance.whole_calls import WholeCall
+from ropeaudit.errors import RopeAuditError
+from ropeaudit.subjects.calling.implementation import Rotator, one_line
+from ropeaudit.subjects.placement import exact_rotation, naming, verification
+from ropeaudit.subjects.placement.naming import MisplacedSide
+from ropeaudit.subjects.placement.recipe_match import CalledBlock
+
+PAIR = "of a pair's length"
+
+
+@dataclass(slots=True)
+class Agreement:
+    """What one way to call came to, over all of its calls so far; `words` says which way.
+
+    form: what is called so. afresh: makes another, of an instance without a past; None where it has no way.
+    """
+
+    code: CodeUnderTest
+    words: str
+    form: Rotator
+    afresh: Callable[[], Rotator] | None = None
+    excess: float = -1.0
+    place: str = ""
+    position: int = 0
+    pair: int = 0
+    resembles: str = ""
+    raised: str = ""
+    raised_at: str = ""
+    differing: int = 0
+    elements: int = 0
+    calls: int = field(default=0)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a pair is out of place, or a call raised."""
+        return bool(self.raised) or (self.calls > 0 and not self.excess <= 1)
+
+    def take(self, whole: WholeCall) -> None:
+        """Call as a plain call was made, and compare; what is raised is noted. Raises: RopeAuditError."""
+        block = whole.block
+        try:
+            rotated = self.form.rotate_both(*block.given, block.at)
+        except RopeAuditError:
+            raise
+        except Exception as error:  # whatever other people's code raises
+            self.raised = one_line(error)
+            self.raised_at = f"{self.words}, positions {block.at[0]} to {block.at[-1]}"
+            return
+        self.calls += 1
+        mine = CalledBlock(block.at, block.given, rotated)
+        over = {name: self._over(whole, mine, side) for side, name in enumerate("qk")}
+        side = max(over, key=lambda name: float(over[name].max()))
+        if (worst := float(over[side].max())) > self.excess:
+            b, h, s, p = (int(i) for i in np.unravel_index(int(over[side].argmax()), over[side].shape))
+            self.excess, self.position, self.pair = worst, int(block.at[s]), p
+            self.place = f"{side}, batch element {b}, head {h}, position {self.position}, pair {p}"
+            if worst > 1:
+                self.resembles = self._named(over, mine)
+
+    def take_all(self, wholes: Iterable[WholeCall]) -> Agreement:
+        """Compare with one plain call after the other, up to the first that fails."""
+        for whole in wholes:
+            self.take(whole)
+            if self.failed:
+                break
+        return self
+
+    def finding(self, check: str, detail: str) -> Finding:
+        """Return the finding; where it fails, the words say by which way to call."""
+        differing = self.differing / self.elements if self.elements else np.nan
+        if self.raised:
+            detail = f"{self.raised_at}: it raises {self.raised}"
+            return Finding(check, "fail", detail, where=self.raised_at, differing=differing)
+        allowed = self.code.allowed_at(self.position, self.pair)
+        return judged(
+            check,
+            not self.failed,
+            detail,
+            measured=self.excess * allowed,
+            allowed=allowed,
+            unit=PAIR,
+            where=f"{self.words}: {self.place}" if self.failed else self.place,
+            resembles=self.resembles,
+            differing=differing,
+        )
+
+    def _over(self, whole: WholeCall, mine: CalledBlock, side: int) -> Array:
+        """Return the error over the allowance of a side, and count the bits. Shapes: -> (b, h, s, p)."""
+        x, expected, y = mine.given[side], whole.block.rotated[side], mine.rotated[side]
+        if y.shape != expected.shape:
+            raise ValueError(f"{self.words}: the shape {y.shape} comes back for {expected.shape}")
+        different = bits_differ(y, expected)
+        self.differing += int(different.sum())
+        self.elements += different.size
+        plain = whole.over[side]
+        if not different.any():
+            return np.where(plain <= 1, plain, 0.0)  # where it is wrong, it is wrong alike
+        over = whole_calls.excess(self.code, x, y, mine)
+        if (wrong := ~(plain <= 1)).any():
+            over = np.where(wrong, self._apart(x, expected, y, mine), over)
+        return over
+
+    def _apart(self, x: FloatArray, expected: FloatArray, y: FloatArray, mine: CalledBlock) -> Array:
+        """Return the distance of the two over twice the allowance. Shapes: -> (b, h, s, p)."""
+        exact = exact_rotation.rotated(x, mine.at, self.code.setting)
+        with np.errstate(invalid="ignore", over="ignore"):
+            same = ~bits_differ(y, expected)  # nan and inf in both are no difference
+            half = np.where(same, 0.0, (y.astype(np.float64) - expected.astype(np.float64)) / 2)
+        return whole_calls.excess(self.code, x, exact + half, mine)
+
+    def _named(self, over: dict[str, Array], mine: CalledBlock) -> str:
+        """Return what the form behaves like, empty where nothing known does."""
+        code = self.code
+        exact = zip(mine.given, mine.rotated, strict=True)
+        if all((whole_calls.excess(code, x, y, mine) <= 1).all() for x, y in exact):
+            return "called so it is right: the plain call is not"
+        if self.afresh and verification.right_afresh(
+            self.afresh(), mine, code.setting, code.dtype, code.rule
+        ):
+            return "state that an earlier call left: called afresh it is right"
+        sides = {}
+        for name, part in over.items():
+            off = ~(part <= 1)
+            if off.any():
+                heads, pairs, at = (np.asarray(off.any(axis=axes)) for axes in ((2, 3), (0, 1, 2), (0, 1, 3)))
+                sides[name] = MisplacedSide(heads, pairs, mine.at[at], mine)
+        return naming.named(sides, code.setting, code.dtype, self.form)[0]
+
+
+def bits_differ(y: FloatArray, other: FloatArray) -> NDArray[np.bool_]:
+    """Return where two arrays hold other bits; any nan is any nan. Shapes: alike."""
+    wide = np.result_type(y, other)
+    a, b = y.astype(wide), other.astype(wide)
+    same = ((a == b) & (np.signbit(a) == np.signbit(b))) | (np.isnan(a) & np.isnan(b))
+    differ: NDArray[np.bool_] = ~same
+    return differ

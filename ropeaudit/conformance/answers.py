@@ -1,0 +1,77 @@
+"""What a call does beside rotating: to its input, and the dtype of what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import Format, parse
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.finding import Finding, judged, not_applicable
+from ropeaudit.conformance.whole_calls import given_vectors
+from ropeaudit.errors import RopeAuditError
+from ropeaudit.subjects import torch_arrays
+from ropeaudit.subjects.calling.conventions import Answer
+from ropeaudit.subjects.calling.own_code import OwnRotator
+
+_LENGTH, _FIRST = 64, 1  # position 0 shows nothing: it is not rotated
+
+
+def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether q and k are afterwards what they were, or are what is returned."""
+    answer = _answer(code)
+    if answer is None:
+        yield not_applicable("inputs", "an adapter calls it, with arrays of its own")
+    elif not answer.changed:
+        yield judged("inputs", True, "what it is given is afterwards as before")
+    elif answer.in_place:
+        yield judged("inputs", True, "it rotates its input where it lies, and returns that or nothing")
+    else:
+        yield judged("inputs", False, "it changes its input, and returns another array")
+
+
+def output_dtype(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether what is returned has the dtype of what is given.
+
+    A wider one loses nothing and passes, said; one that does not hold every number of the given dtype fails,
+    and so do q and k of different dtypes, which cannot be multiplied.
+    """
+    answer = _answer(code)
+    if answer is None:
+        yield not_applicable("dtype", "an adapter calls it, and hands on numbers alone")
+        return
+    given, returned = torch_arrays.spelled(code.dtype), answer.dtype
+    if returned != answer.keys_dtype:
+        yield judged("dtype", False, f"q comes back in {returned} and k in {answer.keys_dtype}, for {given}")
+    elif returned == given:
+        yield judged("dtype", True, f"{given} comes back in {given}")
+    else:
+        wider = _holds(returned, code.dtype)
+        lost = "which loses nothing" if wider else "which does not hold every number of it"
+        yield judged("dtype", wider, f"{given} comes back in {returned}, {lost}")
+
+
+def _answer(code: CodeUnderTest) -> Answer | None:
+    """Return what one call came to; None where an adapter makes it."""
+    if "answer" not in code.cached:
+        length = min(_LENGTH, code.up_to)
+        rotator = code.cached.get(("rotator", length)) or code.rotator()
+        q, k = given_vectors(code, length)
+        at = np.arange(length, dtype=np.int64) + min(_FIRST, code.up_to - length)
+        code.cached["answer"] = rotator.answer(q, k, at) if isinstance(rotator, OwnRotator) else None
+    answer: Answer | None = code.cached["answer"]
+    return answer
+
+
+def _holds(returned: str, dtype: Format) -> bool:
+    """Return whether a format, by its name, holds every number of a dtype."""
+    try:
+        wide = parse(returned.removesuffix("fn"))
+    except RopeAuditError:
+        return False
+    return (
+        wide.precision >= dtype.precision
+        and wide.largest >= dtype.largest
+        and wide.smallest_subnormal <= dtype.smallest_subnormal
+    )

@@ -1,0 +1,81 @@
+"""Whether torch.compile leaves what code computes as it is, to within what roundings explain.
+
+A compiler may fuse and reorder: a right compiled kernel differed from eager in the bits of 36 % of elements.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ropeaudit.conformance.agreement import Agreement
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.finding import Finding, not_applicable
+from ropeaudit.conformance.whole_calls import some_offsets, whole_call
+from ropeaudit.errors import UsageError
+from ropeaudit.subjects.calling import arrays
+from ropeaudit.subjects.calling.own_code import Own, OwnRotator
+
+_LENGTH = 64
+# backend -> options; inductor compiles in this process: a pool of others would outlive the check
+_BACKENDS: dict[str, dict[str, Any] | None] = {
+    "inductor": {"compile_threads": 1},
+    "aot_eager": None,
+    "eager": None,
+}
+
+
+def compiled(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether compiled code gives what eager code gives: with inductor, or what else works here."""
+    own = code.own
+    if own is None:
+        yield not_applicable("compiled", "an adapter calls it, with arrays of its own")
+        return
+    if own.fit(code.setting).convention.engine == "numpy" or not code.compiled:
+        yield not_applicable("compiled", "it takes NumPy arrays" if code.compiled else "it was not requested")
+        return
+    length, failures = min(_LENGTH, code.up_to), list[str]()
+    offsets = some_offsets(code, length, 5)
+    wholes = [whole_call(code, offset, length) for offset in offsets]
+    for backend in backends():
+        seen = Agreement(code, f"compiled with {backend}", _compiled(own, code, backend))
+        try:
+            with _silent():
+                seen.take_all(wholes)
+        except UsageError as late:  # it was waited for long enough
+            yield not_applicable("compiled", f"torch.compile with {backend}: {late}")
+            return
+        if not seen.raised:
+            detail = f"torch.compile with {backend}, at {len(offsets)} offsets up to {offsets[-1]}"
+            yield seen.finding("compiled", "; ".join([detail, *failures]))
+            return
+        failures.append(f"with {backend} it raises {seen.raised}")
+    yield not_applicable("compiled", f"torch.compile does not work: {failures[0]}")
+
+
+def backends() -> Iterator[str]:
+    """Yield the backends that may work here, the usual one first; inductor wants a C++ compiler."""
+    has_compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++", "cl"))
+    yield from (name for name in _BACKENDS if has_compiler or name != "inductor")
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keep a compiler's warnings of what it does not compile out of the report."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _compiled(own: Own, code: CodeUnderTest, backend: str) -> OwnRotator:
+    """Return what calls a new instance through torch.compile."""
+    rotator = own.rotator(code.setting, code.dtype)
+    compile_ = arrays.torch().compile
+    return replace(rotator, instance=compile_(rotator.instance, backend=backend, options=_BACKENDS[backend]))

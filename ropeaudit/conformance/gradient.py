@@ -1,0 +1,138 @@
+"""Whether autograd's gradient is the inverse rotation of the upstream gradient, for q and k.
+
+Rotating by a position is linear, and its transpose rotates back; an attention factor multiplies both. So a
+gradient is off by no more than a rotated vector may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ropeaudit.audits.straddling import straddling
+from ropeaudit.conformance import narrow_format
+from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
+from ropeaudit.conformance.finding import Finding, judged, not_applicable
+from ropeaudit.errors import RopeAuditError
+from ropeaudit.recipes import Resolved
+from ropeaudit.subjects.calling import gradients
+from ropeaudit.subjects.calling.gradients import GradientRotator, NoGradient
+from ropeaudit.subjects.calling.implementation import Rotator, one_line
+from ropeaudit.subjects.placement import allowance, verification
+from ropeaudit.subjects.placement.places import Places
+from ropeaudit.subjects.placement.verification import GivenVectors
+from ropeaudit.subjects.third_party.adapter import TorchAdapter
+
+_SHORT = 64  # positions of a call
+_FEWEST_BITS = 16  # of a dtype that autograd computes with
+_REMEDY = "compute what is returned from what is given, in torch and with gradients on"
+
+# what `placement.naming` says of a rotation -> what it means of a gradient, whose pairs are mirrored
+_WORDS = {
+    "the other direction": "the gradient is rotated forward, not back",
+    "no rotation": "the gradient is passed on as it comes, not rotated back",
+    "rotated twice": "the gradient is rotated back twice",
+    "q and k swapped": "the gradients of q and k are swapped",
+}
+
+
+def gradient(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether the gradient is rotated back by the position, at offsets that break positions."""
+    if code.dtype.storage_bits < _FEWEST_BITS:
+        yield not_applicable("gradient", f"autograd does not compute in {code.dtype}")
+        return
+    if (make := _maker(code)) is None:
+        yield not_applicable("gradient", "it takes and returns no torch tensors")
+        return
+    yield _gradient(code, make)
+
+
+def _maker(code: CodeUnderTest) -> Callable[[], Rotator] | None:
+    """Return what makes rotators of gradients, of new instances; None where autograd does not run."""
+    own, called = code.own, code.implementation
+    if own is not None and own.fit(code.setting).convention.engine == "torch":
+        return lambda: GradientRotator.of(own.rotator(code.setting, code.dtype))
+    if isinstance(called, TorchAdapter):
+        return lambda: gradients.of_tensors(called.module(code.setting, code.dtype), code.setting, code.dtype)
+    return None
+
+
+def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
+    length = min(_SHORT, code.up_to)
+    offsets = straddling(code.up_to, length)
+    q, k = code.vectors(HEADS, length)
+    vectors = GivenVectors(q, k, np.arange(length, dtype=np.int64), code.seed)
+    worst, at, rotator = Places(-1.0, "q", 0, 0, 0, 0), 0, make()
+    for offset in offsets:
+        try:
+            seen = verification.check(
+                *(rotator, code.setting, code.dtype, vectors, offset),
+                afresh=make,
+                rule=_rule(code),
+            )
+        except RopeAuditError:
+            raise
+        except NoGradient as error:
+            return Finding("gradient", "fail", str(error), remedy=_REMEDY)
+        except Exception as error:  # whatever other people's code raises
+            return Finding("gradient", "fail", f"at offset {offset} autograd raises {one_line(error)}")
+        if not seen.excess <= worst.excess:
+            worst, at = seen, offset
+        if not seen.excess <= 1:
+            break
+    detail = f"{HEADS} heads, {length} tokens at {len(offsets)} offsets up to {offsets[-1]}, random upstream"
+    if isinstance(rotator, GradientRotator) and rotator.backward.in_place:
+        detail += "; it changes its input where it lies: it was given copies of the leaves"
+    return _finding(code, worst, _named(code, rotator, worst, vectors, at), detail)
+
+
+def _rule(code: CodeUnderTest) -> Resolved:
+    """Return what is allowed: what a vector is used for more than once is summed in its own dtype."""
+    return code.rule.recipe.changed({"rotation": "model", "output": "model"}).resolve(code.dtype)
+
+
+def _finding(code: CodeUnderTest, seen: Places, resembles: str, detail: str) -> Finding:
+    rule, at = _rule(code), np.array([seen.position])
+    allowed = (
+        float(allowance.allowed(rule, code.setting, at)[0, seen.pair])
+        if seen.pair < code.setting.pairs
+        else allowance.rounding_error(rule, code.setting)
+    )
+    return judged(
+        "gradient",
+        seen.excess <= 1,
+        detail,
+        measured=seen.excess * allowed,
+        allowed=allowed,
+        unit="of a pair's length",
+        where=f"{seen.side}, batch element {seen.batch}, head {seen.head}, position {seen.position}, "
+        f"pair {seen.pair}",
+        resembles=resembles,
+    )
+
+
+def _named(code: CodeUnderTest, rotator: Rotator, seen: Places, vectors: GivenVectors, offset: int) -> str:
+    """Return what explains a gradient that is wrong, in words; empty where nothing known does."""
+    if seen.excess <= 1:
+        return ""
+    text = seen.resembles
+    for words, meaning in _WORDS.items():
+        text = text.replace(words, meaning)
+    if text and text == seen.resembles and not text.startswith("state"):
+        text = f"the gradient is that of {text}"
+    q, k, before = next(vectors.blocks(code.dtype))
+    try:
+        results = rotator.rotate_both(q, k, before + offset)
+        forward = verification.check(
+            *(code.rotator(), code.setting, code.dtype, vectors, offset), rule=code.rule
+        )
+    except Exception:  # whatever other people's code raises: it then explains nothing
+        return text
+    zero = [name for name, x in zip("qk", results, strict=True) if not np.any(x)]
+    if zero:
+        return f"the gradient of {' and '.join(zero)} is 0"
+    if forward.excess > 1 and forward.resembles == seen.resembles != "":
+        return f"{seen.resembles}, as in what it returns"
+    text = text or narrow_format.explanation(code, (q, k), results, before + offset, "the gradient")
+    return f"{text}; what it returns is wrong too" if text and forward.excess > 1 else text

@@ -1,0 +1,125 @@
+"""Scores of code at several offsets, formed in float64 from what it returns, against the exact ones.
+
+Letters: h heads, s positions, d head_dim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ropeaudit import bounds
+from ropeaudit.arithmetic.formats import FloatArray
+from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.audits import judging
+from ropeaudit.bounds import Bound, attainable
+from ropeaudit.conformance import narrow_format, score_drift
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.score_drift import RMS_FACTOR, ScoreDrift
+from ropeaudit.conformance.yardstick import MASK, Yardstick
+from ropeaudit.inputs.qk import Inputs
+from ropeaudit.subjects import Positions
+from ropeaudit.subjects.calling.implementation import Rotator
+from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects.placement import verification
+from ropeaudit.subjects.placement.likeness import RecipeGroup
+from ropeaudit.subjects.placement.recipe_match import CalledBlock, explaining_recipe
+from ropeaudit.subjects.placement.verification import GivenVectors
+
+_ROWS = 256  # of a long sequence that are compared, each with each
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredDrift:
+    """What was measured at an offset, and what is allowed."""
+
+    length: int
+    offset: int
+    drift: ScoreDrift
+    reference_rms: float
+    error: float
+    limit: Bound
+
+    @property
+    def allowed(self) -> float:
+        """The RMS drift that is allowed."""
+        return RMS_FACTOR * self.limit.rms + self.error
+
+    @property
+    def fails(self) -> bool:
+        """Whether it is more than allowed."""
+        over = self.drift.over_bound(self.limit, self.error)
+        return over or self.drift.over_prediction(self.limit, self.error)
+
+    @property
+    def relative(self) -> float:
+        """The RMS drift over the RMS of the exact scores."""
+        return judging.ratio(self.drift.rms, self.reference_rms)
+
+    @property
+    def finite(self) -> bool:
+        """Whether every score is finite."""
+        return math.isfinite(self.drift.rms)
+
+
+class ScoreRun:
+    """q and k of a sequence, their exact scores, and one instance of the code."""
+
+    def __init__(self, code: CodeUnderTest, heads: int, length: int) -> None:
+        self.code, self.length, self.last = code, length, code.up_to - length
+        q, k = (round_to(x, code.dtype) for x in code.vectors(heads, length))
+        self.inputs = Inputs(q.astype(np.float64), k.astype(np.float64), "gaussian", code.seed)
+        self.given = q.astype(code.dtype.carrier)[None], k.astype(code.dtype.carrier)[None]
+        self.rows = np.arange(length, dtype=np.int64)
+        if length > _ROWS:
+            generator = np.random.default_rng([code.seed, length])
+            self.rows = np.sort(generator.choice(length, _ROWS, replace=False))
+        rows = Inputs(self.inputs.q[:, self.rows], self.inputs.k[:, self.rows], "gaussian", code.seed)
+        self.exact = score_drift.exact(rows, code.setting, code.dtype, self.rows)
+        self.reference_rms = float(np.sqrt(np.mean(self.exact.values**2)))
+        self.rotator: Rotator = code.rotator()
+
+    def _rotated(self, offset: int) -> tuple[FloatArray, FloatArray]:
+        at: Positions = np.arange(self.length, dtype=np.int64) + offset
+        return self.rotator.rotate_both(*self.given, at)
+
+    def seen(self, wanted: Yardstick, offsets: Sequence[int]) -> list[MeasuredDrift]:
+        """Return what is measured at each offset."""
+        results = []
+        for offset, limit in zip(offsets, wanted.limits(self.code, self.inputs, offsets), strict=True):
+            q, k = (x[0][:, self.rows] for x in self._rotated(offset))
+            formed = score_drift.products(q, k, self.code.setting.scale)
+            drift = score_drift.drift(formed, self.exact.values)
+            results.append(
+                MeasuredDrift(self.length, offset, drift, self.reference_rms, self.exact.error, limit)
+            )
+        return results
+
+    def recipe(self) -> RecipeGroup | None:
+        """Return the recipe that explains the last positions, where recipes differ most."""
+        at: Positions = np.arange(self.length, dtype=np.int64) + self.last
+        block = CalledBlock(at, self.given, self._rotated(self.last))
+        return explaining_recipe(block, self.code.setting, self.code.dtype)
+
+    def resembles(self, seen: Sequence[MeasuredDrift]) -> str:
+        """Return what explains drift that is more than allowed, at the last such offset."""
+        offset = max((one.offset for one in seen if one.fails), default=None)
+        if offset is None:
+            return ""
+        code, every = self.code, np.arange(self.length, dtype=np.int64)
+        vectors = GivenVectors(self.inputs.q, self.inputs.k, every, code.seed)
+        places = verification.check(
+            *(self.rotator, code.setting, code.dtype, vectors, offset), afresh=code.rotator, rule=code.rule
+        )
+        given, rotated = self.given, self._rotated(offset)
+        what = "what it returns"
+        return places.resembles or narrow_format.explanation(code, given, rotated, every + offset, what)
+
+    def careful(self) -> float:
+        """Return the RMS drift that careful code in the dtype has near offset 0, as `excess` counts it."""
+        subject = Emulated(attainable.careful(self.code.dtype), self.code.setting)
+        predicted = bounds.bound(subject, self.inputs, MASK, 0).rms
+        return attainable.attainable_rms(predicted, self.code.dtype, self.reference_rms)

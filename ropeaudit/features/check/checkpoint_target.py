@@ -1,0 +1,132 @@
+"""The checks of a checkpoint: its config, the RoPE buffers that it stores, and the model if it is to run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ropeaudit.audits.cases import Case
+from ropeaudit.conformance.finding import Finding, not_applicable, noted
+from ropeaudit.features.check import config_target
+from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Note, Progress
+from ropeaudit.features.model import analysis as model_analysis
+from ropeaudit.features.model.analysis import Shifted
+from ropeaudit.features.module import analysis as module_analysis
+from ropeaudit.features.module.analysis import Buffer, ModuleAudit
+from ropeaudit.features.module.drift import FAR, NEAR
+from ropeaudit.reports.numbers import percent, short
+
+_MODEL_DTYPES = ("fp32", "bf16")
+
+
+def checks(name: str, case: Case, options: CheckOptions, progress: Progress, note: Note) -> Iterator[Checked]:
+    """Yield the checks of a checkpoint. note gets what its reader must know. Raises: see `analysis.check`."""
+    runs = options.text is not None or options.tokens is not None
+    parts = 2 if runs else 1
+    if Path(name).is_dir() and (Path(name) / "config.json").is_file():
+        yield from config_target.checks(
+            name, "checkpoint", case, options, lambda share: progress(share / parts)
+        )
+    else:
+        missing = not_applicable("config", "there is no config.json; give the model's folder")
+        yield _checked(name, missing)
+    audit = module_analysis.module(
+        name, base=case.base, scaling=case.scaling, head_dim=case.head_dim, rotary_dim=case.rotary_dim
+    )
+    for finding in _stored(audit):
+        yield _checked(name, finding)
+    note(audit.source.notes)
+    if runs:
+        yield from _run(name, options, lambda share: progress((1 + share) / parts), note)
+
+
+def _checked(name: str, finding: Finding, dtype: str = NONE) -> Checked:
+    return Checked(name, "checkpoint", NONE, dtype, None, 0, finding)
+
+
+def _stored(audit: ModuleAudit) -> Iterator[Finding]:
+    """Yield what was found of RoPE buffers: one finding for all that are alike."""
+    if not audit.buffers:
+        yield not_applicable(
+            "stored buffers",
+            f"none of {audit.source.tensors} tensors is a RoPE buffer; the code computes them",
+        )
+    alike: dict[tuple[object, ...], list[Buffer]] = {}
+    for one in audit.buffers:
+        alike.setdefault((one.what, one.cast, one.how, one.agrees, one.finding), []).append(one)
+    for group in alike.values():
+        yield _of_buffers(group)
+
+
+def _of_buffers(alike: Sequence[Buffer]) -> Finding:
+    one = max(alike, key=lambda one: one.error or 0.0)
+    if one.cast == "none":
+        cast = ""
+    else:
+        cast = f"stored in {one.cast}; " if one.how == "stored" else f"cast to {one.cast} and back; "
+    drift = "" if one.drift_near is None else f"; drift {percent(one.drift_near)} within {NEAR} tokens"
+    if one.drift_far is not None:
+        drift += f", {percent(one.drift_far)} at a distance of {FAR:,}"
+    more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+    return Finding(
+        f"stored {one.what}",
+        "fail" if one.wrong else "note" if one.agrees is None else "pass",
+        f"{cast}{one.finding.rstrip('.')}{drift}",
+        measured=math.nan if one.error is None else one.error,
+        unit="relative" if one.what in ("inv_freq", "periods") else "radians",
+        where=f"{one.stored.name}{more}",
+        resembles=f"a buffer cast to {one.cast}" if one.cast != "none" else "",
+    )
+
+
+def _run(name: str, options: CheckOptions, progress: Progress, note: Note) -> Iterator[Checked]:
+    """Yield what the whole model does at shifted positions: in float64, then in each dtype."""
+    names = [dtype.name for dtype in options.dtypes] or list(_MODEL_DTYPES)
+    audit = model_analysis.model(
+        name, dtypes=names, text=options.text, tokens=options.tokens, seed=options.seed
+    )
+    seen: set[int] = set()
+    for shifted in audit.run(progress):
+        if shifted.offset not in seen:
+            seen.add(shifted.offset)
+            yield _checked(name, _structure(shifted), "float64")
+        yield _checked(name, _rounding(shifted), shifted.dtype.name)
+    note(audit.folder.notes)
+
+
+def _structure(shifted: Shifted) -> Finding:
+    """Return whether float64 logits stay when every position moves by the offset."""
+    change = shifted.change
+    allowed = model_analysis.structure_allowed(change, shifted.offset)
+    held = change.structural_largest <= allowed
+    switched = shifted.cause == "frequencies"  # as the scaling means it
+    return Finding(
+        "model structure",
+        "pass" if held else "note" if switched else "fail",
+        "logits of the float64 run change by no more than rounding"
+        if held
+        else f"logits of the float64 run change when positions move; the cause: {shifted.cause}",
+        measured=change.structural_largest,
+        allowed=allowed,
+        unit="logit",
+        where=f"offset {shifted.offset:,}",
+    )
+
+
+def _rounding(shifted: Shifted) -> Finding:
+    """Return what rounding adds to the change of the logits; there is no limit to judge it by."""
+    change, where = shifted.change, f"offset {shifted.offset:,}"
+    if change.nonfinite:
+        return Finding(
+            "model rounding", "fail", f"{change.nonfinite:,} logits are nan or infinite", where=where
+        )
+    rms = change.rms(change.precision_squares)
+    return noted(
+        "model rounding",
+        f"rounding changes logits by {short(rms)} RMS; {change.flips} of {change.tokens} tokens get another "
+        f"most likely successor; mean KL {short(change.kl_sum / max(change.tokens, 1))} nats",
+        measured=rms,
+        unit="logit, RMS",
+        where=where,
+    )

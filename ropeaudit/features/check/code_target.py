@@ -1,0 +1,66 @@
+"""The checks of code, dtype by dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ropeaudit import recipes
+from ropeaudit.arithmetic.formats import Format, parse
+from ropeaudit.audits.cases import Case
+from ropeaudit.conformance import code_checks
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.finding import Finding, not_applicable
+from ropeaudit.errors import UsageError
+from ropeaudit.features.check.checked import Checked, CheckOptions, Note, Progress
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import factories
+from ropeaudit.subjects.calling import implementation
+from ropeaudit.subjects.calling.implementation import Implementation
+
+DTYPES, UP_TO = ("bf16",), 2**17
+_MOST = 2**21  # positions: of a table that is built from 0, see `third_party.adapter.LONGEST_TABLE`
+
+
+def check_options(options: CheckOptions) -> None:
+    """Raise UsageError for what code cannot be checked with."""
+    if options.up_to is not None and not 1 <= options.up_to <= _MOST:
+        raise UsageError(f"--up-to {options.up_to} is not a number of positions from 1 to {_MOST}; try 128k")
+
+
+def checks(
+    target: str, case: Case, options: CheckOptions, progress: Progress, note: Note
+) -> Iterator[Checked]:
+    """Yield the checks of code. note gets how it is called. Raises: see `analysis.check`."""
+    code = factories.implementation(target, options.order)
+    up_to = options.up_to or case.maximum or UP_TO
+    setting = case.setting(up_to)
+    detect = getattr(code, "fit", None)
+    if case.layout is None and case.model is None and case.config is None:
+        setting = replace(setting, layout=detect(setting).layout if detect else code.layouts[0])
+    dtypes = options.dtypes or tuple(map(parse, DTYPES))
+    for number, dtype in enumerate(dtypes):
+
+        def on_progress(share: float, number: int = number) -> None:
+            progress((number + share) / len(dtypes))
+
+        for finding in _findings(code, setting, dtype, up_to, options, on_progress):
+            yield Checked(target, "code", code.version, dtype.name, setting, up_to, finding)
+    note(getattr(code, "findings", ()))
+
+
+def _findings(
+    code: Implementation,
+    setting: RopeSetting,
+    dtype: Format,
+    up_to: int,
+    options: CheckOptions,
+    progress: Progress,
+) -> Iterator[Finding]:
+    if reason := implementation.refusal(code, setting, dtype):
+        yield not_applicable("places", reason)
+        return
+    claimed = recipes.load(options.recipe).resolve(dtype) if options.recipe else None
+    yield from code_checks.findings(
+        CodeUnderTest(code, setting, dtype, up_to, claimed, options.seed, options.compiled), progress
+    )

@@ -1,0 +1,130 @@
+"""The checks of a named model or a config.json: what it says, and how far code of the usual kind holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ropeaudit import recipes
+from ropeaudit.arithmetic.formats import Format, parse
+from ropeaudit.audits import case_setting
+from ropeaudit.audits.cases import FULL, Case
+from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted
+from ropeaudit.errors import BadInput, RopeAuditError
+from ropeaudit.features.check import limits
+from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Progress
+from ropeaudit.features.check.setting_words import cast_finding, setting_words, switch_finding
+from ropeaudit.features.check.targets import Kind
+from ropeaudit.rope import hf_json
+from ropeaudit.rope.hf_config import ModelRope, NotRotated
+from ropeaudit.rope.layer_kinds import layer_words
+from ropeaudit.rope.unused_keys import unused_keys
+from ropeaudit.runtime import digests
+
+DTYPES = ("bf16", "fp16", "fp32")
+RECIPE = "hf"  # what most code does
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What all checks of a target share. config: what its config.json holds, None for a named model."""
+
+    name: str
+    kind: Kind
+    case: Case
+    config: Mapping[str, Any] | None
+    version: str
+
+    def checked(self, finding: Finding, dtype: str = NONE, case: Case | None = None) -> Checked:
+        """Return a finding as a check; without a case, of no layer type in particular."""
+        setting = case.setting(case.maximum or 1) if case else None
+        layer = case.layer if case else NONE
+        maximum = (case or self.case).maximum if case else 0
+        return Checked(self.name, self.kind, self.version, dtype, setting, maximum or 0, finding, layer)
+
+
+def checks(name: str, kind: Kind, case: Case, options: CheckOptions, progress: Progress) -> Iterator[Checked]:
+    """Yield the checks of a model's setting: layer type by layer type. Raises: see `analysis.check`."""
+    target = _target(name, kind, case)
+    try:
+        model = case_setting.model(target.case.model, target.case.config, target.case.base)
+    except NotRotated as error:
+        yield target.checked(not_applicable("config", _reason(error)))
+        return
+    except BadInput as error:
+        yield target.checked(Finding("config", "fail", _reason(error)))
+        return
+    if model is None:  # neither a model nor a config
+        return
+    cases = [replace(target.case, layer=layer) for layer in model.layers]
+    if case.layer != FULL:
+        cases = [replace(target.case, layer=case.layer)]
+    for one in cases:
+        yield target.checked(_read(target, model, one), case=one)
+    yield target.checked(_keys(target, model))
+    for number, one in enumerate(cases):
+
+        def on_progress(share: float, number: int = number) -> None:
+            progress((number + share) / len(cases))
+
+        yield from _of_layer(target, one, options, on_progress)
+
+
+def _target(name: str, kind: Kind, case: Case) -> _Target:
+    """Return the target; options of the command stand before what it says. Raises: BadInput."""
+    if kind == "model":
+        return _Target(name, kind, replace(case, model=name, config=None), None, NONE)
+    config = hf_json.load(name)
+    if not isinstance(config, Mapping):
+        raise BadInput(f"{name!r}: holds {hf_json.shown(config)}; give the config.json of a model")
+    digest = digests.of_bytes(json.dumps(config, sort_keys=True).encode())
+    return _Target(name, kind, replace(case, model=None, config=name), config, digest)
+
+
+def _reason(error: RopeAuditError) -> str:
+    """Return what is wrong with a config, without the path that stands before it."""
+    return error.typed.partition(": ")[2] or error.typed
+
+
+def _read(target: _Target, model: ModelRope, case: Case) -> Finding:
+    """Return what was read of a layer type."""
+    setting = case.setting(case.maximum or 1)
+    text = setting_words(setting, model.axes, case.maximum)
+    if target.config is None:
+        return judged("config", True, f"{text}; source: {model.source}")
+    part = hf_json.text_part(target.config)
+    _, dtype = hf_json.first(part, ("dtype", "torch_dtype"))
+    layers = layer_words(target.config, model)
+    said = [layers, f"the config's dtype is {dtype}" if isinstance(dtype, str) else ""]
+    return judged("config", True, "; ".join(filter(None, [text, *said])))
+
+
+def _keys(target: _Target, model: ModelRope) -> Finding:
+    """Return whether all that a config says about RoPE is used, and nothing of it twice."""
+    if target.config is None:
+        return not_applicable("config keys", "a named model has no config.json")
+    unused = unused_keys(target.config, target.case.base)
+    if not unused:
+        return judged("config keys", True, "every key about RoPE is used")
+    listed = "; ".join(map(str, unused))
+    if any(key.contradicts for key in unused):
+        return judged("config keys", False, f"it contradicts itself: {listed}; keep one value")
+    return noted("config keys", f"not used, for it changes no frequency, scale or length: {listed}")
+
+
+def _of_layer(target: _Target, case: Case, options: CheckOptions, progress: Progress) -> Iterator[Checked]:
+    """Yield the checks of a layer type: how far, after a cast, and where its frequencies switch."""
+    setting = case.setting(case.maximum or 1)
+    if setting.scaling.depends_on_length:  # at every offset, those of its own length
+        case = replace(case, length="shifted")
+    dtypes: tuple[Format, ...] = options.dtypes or tuple(map(parse, DTYPES))
+    recipe = recipes.load(options.recipe or RECIPE)
+    found = limits.findings(case, [recipe.resolve(dtype) for dtype in dtypes], options.up_to, progress)
+    for dtype, finding in zip(dtypes, found, strict=True):
+        yield target.checked(finding, dtype.name, case)
+    for dtype in dtypes:
+        if dtype.storage_bits <= 16:
+            yield target.checked(cast_finding(setting, dtype, case.maximum), dtype.name, case)
+    yield target.checked(switch_finding(setting), case=case)

@@ -1,0 +1,147 @@
+"""The answer of a check in a sentence, and what its reader must know."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from ropeaudit.conformance.finding import Finding
+from ropeaudit.features.check import limits
+from ropeaudit.features.check.checked import NONE, Checked
+from ropeaudit.reports.numbers import short
+
+_MOST = 3  # names that a sentence lists
+
+
+def headline(results: Sequence[Checked]) -> str:
+    """Return the answer: what fails first, or what passed, and with which margin."""
+    judged = [one for one in results if one.finding.status in ("pass", "fail", "waived")]
+    if not judged:
+        noted = [one for one in results if one.finding.status == "note"]
+        reason = (noted or list(results))[0].finding.detail if results else ""
+        return f"Nothing could be judged{f': {reason}' if reason else ''}."
+    targets = list(dict.fromkeys(one.target for one in results))
+    failed = [one for one in judged if one.finding.failed]
+    if failed:
+        return f"{_count(failed, judged, targets)}; {_place(failed[0])}: {seen(failed[0])}."
+    waived = sum(one.finding.status == "waived" for one in judged)
+    aside = (
+        f"; {waived} of them {'fails' if waived == 1 else 'fail'} and {'is' if waived == 1 else 'are'} waived"
+    )
+    passed = _passed(judged, targets)
+    return f"{passed}{aside if waived else ''}{_margin(judged, len(targets) > 1)}."
+
+
+def _count(failed: Sequence[Checked], judged: Sequence[Checked], targets: Sequence[str]) -> str:
+    worst = failed[0]
+    own = [one for one in judged if one.target == worst.target]
+    count = f"{worst.target} fails {sum(one.finding.failed for one in own)} of {_checks(own)}"
+    if len(targets) == 1:
+        return count
+    many = len({one.target for one in failed})
+    return f"{many} of {len(targets)} targets {'fails' if many == 1 else 'fail'}: {count}"
+
+
+def _passed(judged: Sequence[Checked], targets: Sequence[str]) -> str:
+    if len(targets) > 1:
+        return f"None of {len(targets)} targets fails any of {_checks(judged)} ({_listed(targets)})"
+    dtypes = [one for one in dict.fromkeys(one.dtype for one in judged) if one != NONE]
+    inside = f" in {', '.join(dtypes)}" if dtypes else ""
+    verb = "passes all" if all(one.finding.status == "pass" for one in judged) else "has"
+    places = [one for one in judged if one.kind in ("code", "case")]
+    which = "positions" if places and places[0].kind == "code" else "the positions of its calls,"
+    last = f", at {which} up to {places[0].up_to - 1:,}" if places else ""
+    return f"{targets[0]} {verb} {_checks(judged)}{inside}{last}"
+
+
+def _margin(judged: Sequence[Checked], several: bool) -> str:
+    """Return the smallest margin of configs, and whether it is proved."""
+    margins = [one for one in judged if one.finding.check == limits.CHECK and one.finding.status == "pass"]
+    if not margins:
+        return ""
+    least = min(margins, key=lambda one: one.finding.measured)
+    who = f" ({least.target})" if several else ""
+    layer = f" of {least.layer}" if least.layer in _layers(judged, least.target) else ""
+    times = f"{int(10 * least.finding.measured) / 10:,.1f}"
+    return (
+        f"; smallest margin {times} times its {least.up_to:,} positions in {least.dtype}{layer}{who} "
+        f"({least.finding.where})"
+    )
+
+
+def _layers(judged: Sequence[Checked], target: str) -> set[str]:
+    """Return the layer types of a target that has several."""
+    layers = {one.layer for one in judged if one.target == target} - {NONE}
+    return layers if len(layers) > 1 else set()
+
+
+def seen(one: Checked) -> str:
+    """Return what was measured, where, and what it behaves like."""
+    finding, measured = one.finding, measured_words(one.finding)
+    parts = [measured, finding.where] if measured else [finding.detail]
+    behaves = f"; behaves like: {finding.resembles}" if finding.resembles else ""
+    remedy = f"; {finding.remedy}" if finding.remedy else ""
+    return ", ".join(part for part in parts if part) + behaves + remedy
+
+
+def measured_words(finding: Finding) -> str:
+    """Return what was measured and what is allowed; nothing where there is no number."""
+    if math.isnan(finding.measured):
+        return ""
+    word = "needed" if finding.unit == limits.UNIT else "allowed"
+    allowed = "" if math.isnan(finding.allowed) else f", {word} {short(finding.allowed)}"
+    return f"{short(finding.measured)} {finding.unit}{allowed}"
+
+
+def _place(one: Checked) -> str:
+    layer = f" of {one.layer}" if one.layer not in (NONE, "full_attention") else ""
+    return one.finding.check + layer + ("" if one.dtype == NONE else f" in {one.dtype}")
+
+
+def notes(results: Sequence[Checked]) -> list[str]:
+    """Return what was seen of failures, what was read and is not judged, and what was not checked and why."""
+    several = len({one.target for one in results}) > 1
+    messages = []
+    for status in ("fail", "waived"):
+        for one in results:
+            if one.finding.status == status:
+                messages.append(f"{one.target}, {_place(one)}: {_told(one)}")
+    for one in results:
+        if one.finding.check == "config" and one.finding.status == "pass":
+            layer = f", {one.layer}" if one.layer in _layers(results, one.target) else ""
+            messages.append(f"{one.target}{layer}: {one.finding.detail}")
+    noted: dict[str, str] = {}
+    for one in results:
+        if one.finding.status == "note":
+            noted.setdefault(
+                f"{one.target} {one.layer} {one.finding.check}", f"{_target(one, several)}{_told(one)}"
+            )
+    missing: dict[str, list[str]] = {}
+    for one in results:
+        if one.finding.status == "not applicable":
+            missing.setdefault(one.finding.detail, []).append(one.finding.check)
+    last = [f"not checked: {', '.join(dict.fromkeys(names))}: {why}" for why, names in missing.items()]
+    return list(dict.fromkeys([*messages, *noted.values(), *last]))
+
+
+def _told(one: Checked) -> str:
+    """Return all that is known of a check."""
+    finding = one.finding
+    judged = finding.status in ("fail", "waived")
+    measured = f"{seen(one)}; " if judged and not math.isnan(finding.measured) else ""
+    behaves = f"; behaves like: {finding.resembles}" if finding.resembles and not measured else ""
+    return f"{measured}{finding.detail}{behaves}"
+
+
+def _target(one: Checked, several: bool) -> str:
+    return f"{one.target}, {_place(one)}: " if several else f"{_place(one)}: "
+
+
+def _checks(some: Sequence[Checked]) -> str:
+    return f"{len(some)} check{'' if len(some) == 1 else 's'}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - _MOST} more" if len(listed) > _MOST else ""
+    return ", ".join(listed[:_MOST]) + more

@@ -1,0 +1,127 @@
+"""Failures that the user accepts for a while: a TOML file that says which, why, and until when."""
+
+from __future__ import annotations
+
+import datetime
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ropeaudit.arithmetic.formats import parse
+from ropeaudit.errors import BadInput, UnknownName
+from ropeaudit.features.check.checked import Checked
+
+EXAMPLE = '[[waive]] check = "places", target = "rope.py:rotate", reason = "ticket 12", until = "2027-01-31"'
+_NEEDED, _KEYS = ("check", "target", "reason", "until"), ("check", "target", "reason", "until", "dtype")
+_LARGEST_FILE = 2**20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Waiver:
+    """A check of a target that may fail. until: the last day. dtype: the only one, None for all."""
+
+    check: str
+    target: str
+    reason: str
+    until: datetime.date
+    dtype: str | None = None
+
+    def covers(self, one: Checked) -> bool:
+        """Return whether it is about this check, whatever that came to."""
+        return (self.check, self.target) == (one.finding.check, one.target) and self.dtype in (
+            None,
+            one.dtype,
+        )
+
+    def __str__(self) -> str:
+        """Return what it is about."""
+        return f"{self.check} of {self.target}" + (f" in {self.dtype}" if self.dtype else "")
+
+
+def today() -> datetime.date:
+    """Return the day in UTC, by which waivers end."""
+    return datetime.datetime.now(datetime.UTC).date()
+
+
+def read(path: str) -> list[Waiver]:
+    """Return the waivers of a TOML file. Raises: BadInput, which says what to type."""
+    try:
+        content = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(
+            f"--waive {path!r}: {reason}; give a TOML file with entries such as {EXAMPLE}"
+        ) from None
+    if len(content) > _LARGEST_FILE:
+        raise BadInput(f"--waive {path!r}: is larger than 1 MiB; give a file of [[waive]] entries")
+    try:
+        tables = tomllib.loads(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        message = str(error)[:100] or "nested too deeply"
+        raise BadInput(f"--waive {path!r}: is not TOML in UTF-8: {message}; write {EXAMPLE}") from None
+    if unknown := [name for name in tables if name != "waive"]:
+        raise BadInput(f"--waive {path!r}: {unknown[0]!r} is not understood; write entries as {EXAMPLE}")
+    entries = tables.get("waive", [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise BadInput(f"--waive {path!r}: waive is not a list of tables; write [[waive]], not [waive]")
+    return [_waiver(entry, f"--waive {path!r}, entry {number}") for number, entry in enumerate(entries, 1)]
+
+
+def _waiver(entry: dict[str, Any], place: str) -> Waiver:
+    for key in entry:
+        if key not in _KEYS:
+            raise BadInput(f"{place}: {UnknownName('key', key, _KEYS)}")
+    for key in _NEEDED:
+        if key not in entry:
+            raise BadInput(f"{place}: {key} is missing; write {EXAMPLE}")
+    for key, value in entry.items():
+        if key != "until" and not (isinstance(value, str) and value.strip()):
+            raise BadInput(f'{place}: {key} is not text; write {key} = "..."')
+    dtype = None
+    if "dtype" in entry:
+        try:
+            dtype = parse(entry["dtype"]).name
+        except UnknownName as error:
+            raise BadInput(f"{place}: {error}") from None
+    return Waiver(entry["check"], entry["target"], entry["reason"], _day(entry["until"], place), dtype)
+
+
+def _day(value: Any, place: str) -> datetime.date:
+    """Return a day that is written as text or as a date of TOML. Raises: BadInput."""
+    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        return value
+    try:
+        return datetime.date.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise BadInput(f'{place}: until = {value!r} is not a day; write until = "2027-01-31"') from None
+
+
+def applied(results: Iterable[Checked], waivers: Sequence[Waiver], day: datetime.date) -> Iterator[Checked]:
+    """Yield the checks; a failure that is waived on this day no longer counts as one, and says why."""
+    for one in results:
+        found = [waiver for waiver in waivers if waiver.covers(one)] if one.finding.failed else []
+        valid = next((waiver for waiver in found if day <= waiver.until), None)
+        if valid is not None:
+            text = f"waived until {valid.until}: {valid.reason}"
+            finding = replace(one.finding, status="waived", detail=f"{one.finding.detail}; {text}")
+            yield replace(one, finding=finding)
+        elif found:
+            last = max(found, key=lambda waiver: waiver.until)
+            text = f"its waiver ended on {last.until}: {last.reason}"
+            yield replace(one, finding=replace(one.finding, detail=f"{one.finding.detail}; {text}"))
+        else:
+            yield one
+
+
+def notes(results: Sequence[Checked], waivers: Sequence[Waiver]) -> list[str]:
+    """Return which waivers are about nothing that failed."""
+    messages = []
+    for waiver in waivers:
+        covered = [one for one in results if waiver.covers(one)]
+        if any(one.finding.status in ("waived", "fail") for one in covered):
+            continue
+        seen = "it does not fail" if covered else "nothing of that name was checked"
+        messages.append(f"the waiver of {waiver} waives nothing: {seen}; remove the entry")
+    return messages

@@ -1,0 +1,1 @@
+"""ropeaudit vectors."""

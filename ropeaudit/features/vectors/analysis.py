@@ -1,0 +1,241 @@
+"""Write cases of vectors: q, k and positions for a kernel that Python cannot call."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Unpack
+
+from ropeaudit.arithmetic.formats import Format
+from ropeaudit.audits import arguments
+from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
+from ropeaudit.audits.cases import Case, fits, positions_fit
+from ropeaudit.audits.straddling import straddling
+from ropeaudit.conformance import case_files, case_manifest, raw_arrays
+from ropeaudit.conformance.case_manifest import MANIFEST
+from ropeaudit.conformance.case_spec import BATCH, INTEGERS, WANTS, CaseSpec
+from ropeaudit.errors import BadInput, BadOutput, UnknownName, UsageError
+from ropeaudit.features.vectors import building
+
+HEADS, SEQ_LEN, LONGEST = 4, 256, 8192
+MAXIMUM = 131072  # positions, where no model says how many
+# settings that differ, of models that are used much: bases, scalings, head sizes, partial, interleaved
+USUAL = (
+    *("llama-2-7b", "llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "gemma-2-9b", "gemma-3-4b"),
+    *("phi-3.5-mini", "gpt-oss-20b", "deepseek-v3", "gpt-neox-20b"),
+)
+SETS = {"usual": USUAL}
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCase:
+    """A case that was written. added: offsets that were not asked for. size: bytes of all files."""
+
+    folder: str
+    spec: CaseSpec
+    digest: str
+    size: int
+    added: tuple[int, ...] = ()
+    maximum: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What all cases of a call share. offsets: none for those around which positions break."""
+
+    offsets: tuple[int, ...] = ()
+    want: str = "rotated"
+    tables: bool = False
+    positions: str = "int64"
+    context: int | None = None
+
+    def __post_init__(self) -> None:
+        for kind, value, known in (("want", self.want, WANTS), ("positions", self.positions, INTEGERS)):
+            if value not in known:
+                raise UnknownName(kind, value, known)
+        for offset in self.offsets:
+            if offset < 0:
+                raise UsageError(f"offset {offset} is negative; vectors begin at positions from 0 up")
+
+
+@arguments.checked
+def vectors(
+    folder: str | os.PathLike[str],
+    dtypes: Names = "bf16",
+    offsets: int | Iterable[int] = (),
+    *,
+    want: str = "rotated",
+    tables: bool = False,
+    positions: str = "int64",
+    context: int | None = None,
+    cases: Case | Iterable[Case] | None = None,
+    on_progress: OnProgress | None = None,
+    **case: Unpack[CaseArguments],
+) -> Iterator[WrittenCase]:
+    """Write q, k and positions into a folder, for a kernel that Python cannot call.
+
+    One case goes into `folder` itself, several into folders of theirs in it. Yields each as it is written.
+    folder: must not be there, or be empty. dtypes: of q and k. offsets: first positions of the calls; none
+    for 0 and those around which positions break. want: rotated, gradient or scores. tables: write cos, sin
+    and frequencies too. positions: int64 or int32. context: positions that frequencies are computed for where
+    they depend on it, up to the last position of the case if None. cases, on_progress, case: as in
+    `ropeaudit.shift`; q and k are gaussian.
+    Raises: UsageError, UnknownName, BadShape, BadInput, BadOutput.
+    """
+    chosen = arguments.cases_of(cases, case)
+    options = Options(tuple(arguments.numbers(offsets)), want, tables, positions, context)
+    yield from run(chosen, arguments.formats(dtypes), str(folder), options, on_progress or arguments.silent)
+
+
+def run(
+    cases: Sequence[Case],
+    dtypes: Sequence[Format],
+    folder: str,
+    options: Options,
+    progress: Callable[[float], None] = arguments.silent,
+) -> Iterator[WrittenCase]:
+    """Write the cases, each in every dtype, and yield them as they are written. Raises: see `vectors`."""
+    specs = [specified(case, dtype, options) for case in cases for dtype in dtypes]
+    names = _folder_names([spec for spec, _ in specs], several=len(dtypes) > 1)
+    check_free(folder)
+    for number, ((spec, added), name, case) in enumerate(
+        zip(specs, names, [case for case in cases for _ in dtypes], strict=True)
+    ):
+        target = Path(folder, name) if len(specs) > 1 else Path(folder)
+        progress(number / len(specs))
+        yield replace(_written(target, spec), added=added, maximum=case.maximum)
+
+
+def models_of(name: str, models: Sequence[str], configs: Sequence[str]) -> tuple[str, ...]:
+    """Return the models of a set. Raises: UnknownName, UsageError where others are named beside it."""
+    if name not in SETS:
+        raise UnknownName("set", name, SETS)
+    if models or configs:
+        raise UsageError(f"--set {name} names the models; leave out --model and --config")
+    return SETS[name]
+
+
+def specified(case: Case, dtype: Format, options: Options) -> tuple[CaseSpec, tuple[int, ...]]:
+    """Return the parameters of a case, and which of its offsets were not asked for. Raises: see `vectors`."""
+    for name, allowed in (("qk", "gaussian"), ("mask", "causal"), ("sample", None), ("mrope", None)):
+        if getattr(case, name) != allowed:
+            raise UsageError(f"vectors take no {name}; leave it out")
+    raw_arrays.stored(dtype)
+    heads = HEADS if case.heads is None else case.heads
+    kv_heads = (heads // 2 if heads % 2 == 0 else heads) if case.kv_heads is None else case.kv_heads
+    seq_len = SEQ_LEN if case.seq_len is None else case.seq_len
+    if not 2 <= seq_len <= LONGEST:
+        raise UsageError(f"--seq-len {seq_len} is not from 2 to {LONGEST}; try --seq-len {SEQ_LEN}")
+    sized = replace(case, heads=heads, kv_heads=kv_heads, seq_len=seq_len)
+    requested = options.offsets or tuple(straddling(case.maximum or MAXIMUM, seq_len))
+    offsets = tuple(sorted({0, *requested, *(_straddling_twin(offset, seq_len) for offset in requested)}))
+    outline, setting = sized.outline()
+    positions_fit(offsets, seq_len)
+    context = offsets[-1] + seq_len if options.context is None else options.context
+    if context < 1:
+        raise UsageError(f"--context {context} is not a number of positions from 1 up")
+    setting = replace(setting, length=setting.scaling.length_for(context))
+    if setting.clipped or not setting.pairs:
+        raise UsageError("vectors rotate by all of an angle, at least one pair; leave out --clip")
+    if options.positions == "int32" and offsets[-1] + seq_len > 2**31:
+        raise UsageError(
+            f"positions up to {offsets[-1] + seq_len - 1} are past int32; give --positions int64"
+        )
+    fits(4 * 8 * BATCH * (heads + kv_heads) * seq_len * setting.head_dim)
+    spec = CaseSpec(
+        setting,
+        dtype,
+        heads,
+        kv_heads,
+        seq_len,
+        outline.seed or 0,
+        offsets,
+        context,
+        options.want,
+        options.positions,
+        options.tables,
+        case.model_name,
+    )
+    return spec, tuple(offset for offset in offsets if options.offsets and offset not in options.offsets)
+
+
+def _straddling_twin(offset: int, seq_len: int) -> int:
+    """Return the offset whose positions stand on both sides of a power of two; any other as it is."""
+    if offset < seq_len or offset & (offset - 1):
+        return offset
+    return offset - seq_len // 2 - 1
+
+
+def rebuilt(manifest: str, folder: str) -> WrittenCase:
+    """Write a case anew from its manifest, to the same bytes. Raises: BadInput, UsageError, BadOutput."""
+    path = Path(manifest)
+    content = case_files.read_manifest(path / MANIFEST if path.is_dir() else path)
+    spec = case_manifest.spec_of(content)
+    check_free(folder)
+    contents = building.files(spec)
+    if contents[MANIFEST] != case_manifest.as_json(content):
+        raise BadInput(
+            f"{manifest!r}: its numbers cannot be drawn again here (digests differ), as of another version "
+            "of NumPy; copy the case, or write another one"
+        )
+    return _written(Path(folder), spec, contents)
+
+
+def check_free(folder: str) -> None:
+    """Raise UsageError unless a folder is not there, or empty."""
+    path = Path(folder)
+    try:
+        if path.is_dir() and not any(path.iterdir()):
+            return
+        taken = path.exists() or path.is_symlink()
+    except (OSError, ValueError) as error:
+        raise BadOutput(f"-o {folder!r}: {getattr(error, 'strerror', None) or error}") from None
+    if taken:
+        what = "has files in it" if path.is_dir() else "is no folder"
+        raise UsageError(f"-o {folder!r} {what}; give a new folder")
+
+
+def _written(target: Path, spec: CaseSpec, contents: dict[str, bytes] | None = None) -> WrittenCase:
+    contents = building.files(spec) if contents is None else contents
+    try:
+        _put(target, contents)
+    except OSError as error:
+        raise BadOutput(f"-o {str(target)!r} cannot be written: {error.strerror or error}") from None
+    size = sum(map(len, contents.values()))
+    digest = case_files.read_manifest(target / MANIFEST)["digest"]
+    return WrittenCase(str(target), spec, digest, size)
+
+
+def _put(target: Path, contents: dict[str, bytes]) -> None:
+    """Write all files beside the folder, then put them into its place: none is ever half written."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name[:40]}."))
+    try:
+        for name, content in contents.items():
+            (beside / name).write_bytes(content)
+        mask = os.umask(0)
+        os.umask(mask)
+        beside.chmod(0o777 & ~mask)
+        with contextlib.suppress(FileNotFoundError):
+            target.rmdir()  # empty, see `check_free`
+        beside.rename(target)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+
+
+def _folder_names(specs: Sequence[CaseSpec], several: bool) -> list[str]:
+    """Return a folder name for each case, none of them twice. several: whether dtypes differ."""
+    names: list[str] = []
+    for spec in specs:
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", spec.model).strip(".-") or "case"
+        name = f"{name}.{spec.dtype.short}" if several else name
+        count = sum(other == name or other.startswith(f"{name}-") for other in names)
+        names.append(f"{name}-{count + 1}" if count else name)
+    return names

@@ -1,0 +1,135 @@
+"""ropeaudit vectors: cases for kernels that Python cannot call."""
+
+from __future__ import annotations
+
+import click
+
+from ropeaudit.console.options import (
+    RopeOptions,
+    ScreenOptions,
+    axis,
+    dtype_option,
+    rope_options,
+    screen_options,
+)
+from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL
+
+
+@click.command(
+    epilog="A kernel reads the folder, rotates, writes what manifest.json asks for into another folder, and "
+    "`ropeaudit check CASE --output OUT` judges it. Exit code: 0 done, 2 bad usage or input."
+)
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    required=True,
+    metavar="FOLDER",
+    help="A new folder: of the case, or of cases.",
+)
+@axis(
+    "--offset",
+    INTEGERS,
+    "First positions of the calls; 0 is always one, and beside a power of two stands an offset whose "
+    "positions are on both sides of it.",
+    shown="around what breaks positions, up to the model's maximum",
+)
+@dtype_option
+@click.option(
+    "--want",
+    default="rotated",
+    metavar="WHAT",
+    help="What is to be written back: rotated (q and k), gradient (of q and k, from one of the rotated ones) "
+    "or scores.  [default: rotated]",
+)
+@click.option("--tables", is_flag=True, help="Write cos, sin and frequencies too.")
+@click.option(
+    "--positions",
+    default="int64",
+    metavar="DTYPE",
+    help="Integers of the positions: int64 or int32.  [default: int64]",
+)
+@click.option("--heads", type=INTEGER, metavar="N", help="Query heads.  [default: 4]")
+@click.option(
+    "--kv-heads",
+    type=INTEGER,
+    metavar="N",
+    help="Key-value heads, a divisor of --heads.  [default: half of it]",
+)
+@click.option("--seq-len", type=INTEGER, metavar="N", help="Positions of a call.  [default: 256]")
+@click.option("--seed", type=NATURAL, default=0, metavar="N", help="Seed of q and k.  [default: 0]")
+@click.option(
+    "--context",
+    type=INTEGER,
+    metavar="N",
+    help="Positions that frequencies are computed for, where they depend on it (dynamic, longrope).  "
+    "[default: up to the last one of the case]",
+)
+@click.option("--set", "set_name", metavar="NAME", help="Cases of ten settings that are used much: usual.")
+@click.option(
+    "--rebuild", metavar="MANIFEST", help="Write the case of a manifest.json again, to the same bytes."
+)
+@rope_options
+@screen_options
+def vectors(
+    folder: str,
+    offset: tuple[int, ...],
+    dtype: tuple[str, ...],
+    want: str,
+    tables: bool,
+    positions: str,
+    heads: int | None,
+    kv_heads: int | None,
+    seq_len: int | None,
+    seed: int,
+    context: int | None,
+    set_name: str | None,
+    rebuild: str | None,
+    rope: RopeOptions,
+    screen: ScreenOptions,
+) -> int:
+    """Write q, k and positions for a kernel that Python cannot call.
+
+    A case is a folder of raw little-endian files, the same as .safetensors, and a manifest that says what
+    they hold and what to write back. Several models or dtypes make a folder for each.
+    """
+    from dataclasses import replace
+
+    from ropeaudit.audits.arguments import formats
+    from ropeaudit.console import output, rows, settings
+    from ropeaudit.features.vectors import analysis
+    from ropeaudit.features.vectors.report import vectors_report
+
+    if rebuild is not None:
+        refuse_beside_rebuild()
+        output.print_report(vectors_report([analysis.rebuilt(rebuild, folder)], None, {}), screen)
+        return 0
+    if set_name is not None:
+        rope = replace(rope, model=analysis.models_of(set_name, rope.model, rope.config))
+    options = analysis.Options(offset, want, tables, positions, context)
+    lengths = () if seq_len is None else (seq_len,)
+    cases = settings.cases(rope, seed=(seed,), heads=heads, kv_heads=kv_heads, seq_len=lengths)
+    results, interrupted = rows.gathered(
+        lambda on_progress: analysis.run(cases, formats(dtype), folder, options, on_progress), quiet=False
+    )
+    if results:
+        report = vectors_report(results, None, {})
+        output.print_report(report, screen)
+        for note in report.notes:
+            output.say(f"note: {note}")
+    return 130 if interrupted else 0
+
+
+def refuse_beside_rebuild() -> None:
+    """Raise UsageError for options that a manifest has already decided."""
+    from ropeaudit.errors import UsageError
+
+    context = click.get_current_context()
+    given = [
+        max(param.opts, key=len)
+        for param in context.command.params
+        if param.name not in ("folder", "rebuild", "form", "color")
+        and context.get_parameter_source(str(param.name)) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise UsageError(f"{given[0]} is decided by the manifest of --rebuild; leave it out")

@@ -1,0 +1,175 @@
+"""Which keys of a config.json are about RoPE and change nothing of what is read from it.
+
+A key is used if its removal or another value in its place changes the reading, or has it refused. That is
+tried, one key after another, so that it holds whatever the reader of a config does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ropeaudit.arithmetic.formats import FP64
+from ropeaudit.errors import RopeAuditError
+from ropeaudit.rope import hf_config, hf_json, scaled
+from ropeaudit.rope.frequencies import frequencies
+from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.rope.setting import RopeSetting
+
+Path = tuple[str, ...]
+# names that are about positions and hold neither "rope" nor "rotary"
+_ABOUT = (
+    *("partial_rotary_factor", "original_max_position_embeddings", "max_position_embeddings", "n_positions"),
+    *("head_dim", "global_head_dim", "query_pre_attn_scalar", "attention_multiplier", "alibi"),
+    *("position_embedding_type", "use_logn_attn", "attn_temperature_tuning"),
+)
+# which layers rotate: `rope.layer_kinds` reads these
+LAYERS = ("no_rope_layers", "no_rope_layer_interval", "layer_types", "sliding_window_pattern")
+_BASES = (*hf_json.BASES, hf_json.LOCAL_BASE)
+_WHY = {"finetuned": "whether weights were trained with the scaling; that changes no number"}
+
+
+@dataclass(frozen=True, slots=True)
+class UnusedKey:
+    """A key that changes nothing. place: the objects that it stands in, and its name.
+
+    contradicts: the value that was used instead of it, empty where nothing says the opposite.
+    """
+
+    place: Path
+    value: Any
+    contradicts: str = ""
+
+    def __str__(self) -> str:
+        """Return the key, its value, and why it is not used, where that is known."""
+        reason = f"{self.contradicts} is used" if self.contradicts else _WHY.get(self.place[-1], "")
+        return f"{'.'.join(self.place)} = {hf_json.shown(self.value)}" + (f" ({reason})" if reason else "")
+
+
+def unused_keys(config: Mapping[str, Any], base: float | None = None) -> list[UnusedKey]:
+    """Return the keys about RoPE that change nothing, those beside the text part too. Raises: BadInput."""
+    model = hf_config.from_config(config, "model", "config", base)
+    part = hf_json.text_part(config)
+    lengths = _lengths(model.layers.values())
+    reading = _effect(model, lengths)
+
+    def same(changed: Mapping[str, Any]) -> bool:
+        try:
+            other = hf_config.from_config(changed, "model", "config", base)
+            return _effect(other, lengths) == reading
+        except RopeAuditError:
+            return False
+
+    found: list[UnusedKey | None] = []
+    for path, value in _keys(part):
+        if all(same(other) for other in _others(part, path, value)):
+            found.append(_key(path, value, _used(path[-1], part, model)))
+    for path, value in _outside(config, part):  # deeper ones are of images or sound
+        found.append(_key(path, value, _used(path[-1], part, model) if len(path) == 1 else []))
+    return [key for key in found if key is not None]
+
+
+def about_rope(name: str) -> bool:
+    """Return whether a key is about RoPE by its name, and not about which layers rotate."""
+    return name not in LAYERS and (name in _ABOUT or "rope" in name or "rotary" in name)
+
+
+def _keys(part: Mapping[str, Any], inside: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield the keys of the text part, and of its RoPE parameters, that hold something."""
+    for key, value in part.items():
+        path = (*inside, key)
+        if value is None or not (inside or about_rope(key)):
+            continue
+        if isinstance(value, Mapping):
+            yield from _keys(value, path)
+        else:
+            yield path, value
+
+
+def _others(part: Mapping[str, Any], path: Path, value: Any) -> Iterator[dict[str, Any]]:
+    """Yield the text part without a key, and with other values in its place."""
+    for other in (None, *_changed(value)):
+        changed = copy.deepcopy(dict(part))
+        inner = changed
+        for name in path[:-1]:
+            inner = inner[name]
+        if other is None:
+            del inner[path[-1]]
+        else:
+            inner[path[-1]] = other
+        yield changed
+
+
+def _changed(value: Any) -> list[Any]:
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, (int, float)):
+        return [2 * value, value / 2 if isinstance(value, float) else value // 2]
+    if isinstance(value, str):
+        return ["nope", f"{value}?"]
+    if isinstance(value, list) and value:
+        return [[*_changed(value[0])[:1], *value[1:]], value[:-1]]
+    return []
+
+
+def _outside(config: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+    """Yield the keys about RoPE that stand in other parts than the one about text: those are not read."""
+
+    def walk(inner: Mapping[str, Any], inside: Path) -> Iterator[tuple[Path, Any]]:
+        for key, value in inner.items():
+            if value is part:
+                continue
+            if isinstance(value, Mapping) and not about_rope(key) and len(inside) < 4:
+                yield from walk(value, (*inside, key))
+            elif about_rope(key) and value is not None and key in (*hf_json.DICTS, *_BASES):
+                yield (*inside, key), value
+
+    if config is not part:
+        yield from (item for item in walk(config, ()) if item[1] != part.get(item[0][-1]))
+
+
+def _key(path: Path, value: Any, used: list[float]) -> UnusedKey | None:
+    """Return a key that is not used; None where it says what is used. used: values of its other spellings."""
+    if not used or isinstance(value, bool) or not isinstance(value, (int, float)):
+        return UnusedKey(path, value)
+    return None if value in used else UnusedKey(path, value, f"{used[0]:g}")
+
+
+def _used(name: str, part: Mapping[str, Any], model: ModelRope) -> list[float]:
+    """Return the values that are used of what a key is one of several spellings or places of."""
+    settings = list(model.layers.values())
+    if name in _BASES:
+        return [setting.base for setting in settings]
+    if name in hf_json.FRACTIONS:
+        latent = part.get("qk_nope_head_dim") is not None  # there it is a share of qk_rope_head_dim
+        return [1.0] if latent else [setting.rotary_dim / setting.head_dim for setting in settings]
+    if name == "original_max_position_embeddings":
+        scalings = [one.scaling for one in settings if one.scaling.rules.original_outside]
+        return [one.original for one in scalings if one.original is not None]
+    return []
+
+
+def _lengths(settings: Iterable[RopeSetting]) -> list[int]:
+    """Return numbers of positions at which frequencies are compared: about those where they change."""
+    lengths = {1}
+    for scaling in (setting.scaling for setting in settings):
+        for border in (scaling.original, scaling.maximum):
+            if border is not None:
+                lengths |= {int(border), int(border) + 1, 2 * int(border) + 1}
+    return sorted(lengths)
+
+
+def _effect(model: ModelRope, lengths: list[int]) -> tuple[Any, ...]:
+    """Return what a reading comes to: numbers that a computation would use."""
+    of_layers: list[Callable[[RopeSetting], Any]] = [
+        lambda one: (one.head_dim, one.rotary_dim, one.layout, one.scale),
+        lambda one: scaled.attention_factor(one.scaling),
+        lambda one: [
+            frequencies(replace(one, length=one.scaling.length_for(n)), "inverse_power", FP64).tolist()
+            for n in (lengths if one.scaling.depends_on_length else lengths[:1])
+        ],
+    ]
+    layers = {name: [value(one) for value in of_layers] for name, one in model.layers.items()}
+    return (model.heads, model.kv_heads, model.maximum, model.axes, layers)

@@ -1,0 +1,155 @@
+"""Gradients of code that rotates, computed by torch's autograd: the product of upstream gradients with it.
+
+Letters: b batch, h heads, g heads of k, s positions, d head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.rope.rotation import split_pairs
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Positions, torch_arrays
+from ropeaudit.subjects.calling import arrays
+from ropeaudit.subjects.calling.implementation import Alike
+from ropeaudit.subjects.calling.own_code import OwnRotator
+from ropeaudit.subjects.calling.signatures import Signature
+from ropeaudit.subjects.placement.exact_rotation import half_split
+
+TensorRotation: TypeAlias = Callable[[Any, Any], Any]
+_VECTORS = {"q": "q", "k": "k", "x": "its input"}  # role -> how it is called in a message
+
+
+class NoGradient(ValueError):
+    """Autograd has no gradient of what was returned."""
+
+
+def gradients(
+    returned: tuple[Any, ...], leaves: tuple[Any, ...], upstream: tuple[Any, ...], names: tuple[str, ...]
+) -> tuple[Any, ...]:
+    """Return the gradients of vectors, given those of what was returned for them. Raises: NoGradient."""
+    for name, result in zip(names, returned, strict=True):
+        if not getattr(result, "requires_grad", False):
+            raise NoGradient(
+                f"no gradient reaches {name}: what it returns does not require grad, as behind detach(), "
+                ".data, no_grad() or NumPy"
+            )
+    given = [x.to(y.dtype) for x, y in zip(upstream, returned, strict=True)]
+    results: tuple[Any, ...] = arrays.torch().autograd.grad(returned, leaves, given, allow_unused=True)
+    for name, result in zip(names, results, strict=True):
+        if result is None:
+            raise NoGradient(f"no gradient reaches {name}: what it returns does not depend on it")
+    return results
+
+
+@dataclass(slots=True)
+class Backward:
+    """A function that takes upstream gradients where another takes vectors, and returns gradients.
+
+    As rotating is linear, they do not depend on the vectors; these are the upstream gradients with their dims
+    in reverse order. The function gets copies, so that one that rotates its input where it lies can be
+    called: in_place says whether it did. dtypes: of what the function returned.
+    """
+
+    function: Any
+    signature: Signature
+    in_place: bool = False
+    dtypes: set[str] = field(default_factory=set)
+
+    def __call__(self, *positional: Any, **named: Any) -> Any:
+        """Return the gradient of each vector. Raises: NoGradient, WrongShape."""
+        values: list[Any] = [*positional, *named.values()]
+        numbered = [role for name, role in self.signature.arguments if name is None]
+        roles = [*numbered, *(role for name, role in self.signature.arguments if name is not None)]
+        at = [number for number, role in enumerate(roles) if role in _VECTORS]
+        upstream = [values[number] for number in at]
+        with arrays.torch().enable_grad():
+            leaves = [x.flip(-1).requires_grad_() for x in upstream]
+            copies = [x.clone() for x in leaves]
+            for number, copy in zip(at, copies, strict=True):
+                values[number] = copy
+            keywords = dict(zip(named, values[len(positional) :], strict=True))
+            returned = self.function(*values[: len(positional)], **keywords)
+            self.in_place |= any(copy._version for copy in copies)
+            if returned is None:
+                returned = tuple(copies)
+            count = len(at)
+            both = arrays.parts(returned, count == 2)
+            outputs = tuple(part for part in both[:count] if part is not None)
+            for output, x in zip(outputs, upstream, strict=False):
+                self.dtypes.add(arrays.values(output)[1])
+                if output.shape != x.shape:
+                    raise arrays.WrongShape(f"returns the shape {tuple(output.shape)} for {tuple(x.shape)}")
+            count = len(outputs)
+            names = tuple(_VECTORS[roles[number]] for number in at[:count])
+            results = gradients(outputs, tuple(leaves[:count]), tuple(upstream[:count]), names)
+        return results if count == 2 else results[0]
+
+
+@dataclass(slots=True)
+class GradientRotator:
+    """Own code whose backward pass is called as if it rotated; a `Rotator`.
+
+    It takes upstream gradients of q and k and returns gradients, the second member of each pair negated in
+    both: a gradient that is rotated back by its position then reads as a vector that is rotated by it.
+    """
+
+    rotator: OwnRotator
+    backward: Backward
+
+    @classmethod
+    def of(cls, rotator: OwnRotator) -> GradientRotator:
+        """Return the one of code that is called."""
+        backward = Backward(rotator.instance, rotator.fit.convention.signature)
+        return cls(replace(rotator, instance=backward), backward)
+
+    def afresh(self) -> GradientRotator:
+        """Return one of an instance that has not been called yet."""
+        return GradientRotator.of(replace(self.rotator, instance=self.backward.function).afresh())
+
+    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
+        """Return the gradient of x, as of q or of k. Shapes: (h, s, d), (s,) -> (h, s, d)."""
+        results: FloatArray = self.rotate_both(x[None], x[None], at)[key][0]
+        return results
+
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+        """Return the gradients of q and k, with respect to upstream ones. Shapes: as `Rotator` says."""
+        setting, fit = self.rotator.setting, self.rotator.fit
+        left, right = mirrored(q, setting), mirrored(k, setting)
+        if not fit.permuted:
+            first, second = self.rotator.rotate_both(left, right, at)
+        else:  # it returns half-split pairs for interleaved ones: so come the upstream gradients
+            order = half_split(setting.rotary_dim, setting.head_dim)
+            called = replace(self.rotator, fit=replace(fit, permuted=False))
+            first, second = called.rotate_both(left[..., order], right[..., order], at)
+        return mirrored(first, setting), mirrored(second, setting)
+
+
+def of_tensors(rotation: TensorRotation, setting: RopeSetting, dtype: Format) -> Alike:
+    """Return the gradients of a function of tensors, as `GradientRotator` gives them; a `Rotator`.
+
+    rotation: of x (1, h, s, d) and positions (s,), int64.
+    """
+
+    def rotate(x: FloatArray, at: Positions) -> FloatArray:
+        upstream = torch_arrays.to_torch(mirrored(x, setting), dtype)[None]
+        with arrays.torch().enable_grad():
+            leaf = upstream.flip(-1).requires_grad_()
+            returned = rotation(leaf.clone(), arrays.torch().from_numpy(at))
+            (result,) = gradients((returned,), (leaf,), (upstream,), (_VECTORS["x"],))
+        return mirrored(torch_arrays.to_numpy(result[0]), setting)
+
+    return Alike(rotate)
+
+
+def mirrored(x: FloatArray, setting: RopeSetting) -> FloatArray:
+    """Return x with the second member of each pair negated; a rotation between two of them is its inverse."""
+    result = np.array(x)
+    second = split_pairs(result, setting)[1]
+    np.negative(second, out=second)
+    return result

@@ -1,0 +1,205 @@
+"""Kernels that go wrong in one way of calling alone; half-split, f(x, positions) or f(q, k, positions)."""
+
+import threading
+
+import numpy as np
+import torch
+
+
+def inverse(d, base=10000.0):
+    return base ** (-torch.arange(0, d, 2).float() / d)
+
+
+def right(x, positions):
+    angles = positions.float()[..., None] * inverse(x.shape[-1])
+    if positions.ndim == 2:
+        angles = angles[:, None]
+    cos, sin = angles.cos(), angles.sin()
+    a, b = x.float().chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+
+def right_numpy(x, positions):
+    theta = 10000.0 ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1])
+    angles = positions[:, None] * theta
+    a, b = np.split(x.astype(np.float64), 2, axis=-1)
+    cos, sin = np.cos(angles), np.sin(angles)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+
+
+def decodes_one_late(x, positions):
+    return right(x, positions - 1 if positions.numel() == 1 else positions)
+
+
+def one_token_unrotated(q, k, positions):
+    return right(q, positions), k if k.shape[-2] == 1 else right(k, positions)
+
+
+class Counting(torch.nn.Module):
+    """Counts tokens once it saw a long call, as code with a cache of keys does."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = 0
+
+    def forward(self, x, positions):
+        if positions.numel() > 256:
+            self.seen = int(positions[-1]) + 1
+        elif positions.numel() == 1 and self.seen:
+            positions, self.seen = torch.tensor([self.seen]), self.seen + 1
+        return right(x, positions)
+
+
+def short_piece_from_0(x, positions):
+    return right(x, positions - positions[0] if 1 < len(positions) < 60 else positions)
+
+
+def second_row_late(x, positions):
+    result = right(x, positions)
+    if x.shape[0] == 1:
+        return right(x, positions + 1)
+    return result
+
+
+def last_row_late(x, positions):
+    """As a kernel whose last row takes the positions of the next: in a batch of one it is right."""
+    result = right(x, positions)
+    if x.shape[0] > 1:
+        result[-1:] = right(x[-1:], positions + 1)
+    return result
+
+
+def last_head_late(x, positions):
+    result = right(x, positions)
+    if x.ndim == 4:
+        result[:, -1:] = right(x[:, -1:], positions + 1)
+    return result
+
+
+def ignores_strides(x, positions):
+    """Reads memory as if it lay in one piece, from where x begins."""
+    lying = torch.as_strided(x, x.shape, torch.empty(x.shape).stride(), x.storage_offset())
+    return right(lying.clone(), positions)
+
+
+def ignores_strides_numpy(x, positions):
+    if x.base is not None and not x.flags.c_contiguous:
+        root = x.base.reshape(-1)
+        x = root[: x.size].reshape(x.shape) if root.size >= x.size else x
+    return right_numpy(x, positions)
+
+
+def wants_contiguous(x, positions):
+    if not x.is_contiguous():
+        raise ValueError("x must be contiguous")
+    return right(x, positions)
+
+
+def compiled_otherwise(x, positions):
+    if torch.compiler.is_compiling():
+        positions = positions + 1
+    return right(x, positions)
+
+
+class KeepsDtype(torch.nn.Module):
+    """Keeps the table of its first call, in the dtype of that call."""
+
+    def __init__(self):
+        super().__init__()
+        self.theta = None
+
+    def forward(self, x, positions):
+        if self.theta is None:
+            self.theta = inverse(x.shape[-1]).to(x.dtype).float()
+        angles = positions.float()[:, None] * self.theta
+        a, b = x.float().chunk(2, -1)
+        return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1).to(
+            x.dtype
+        )
+
+
+class KeepsLength(torch.nn.Module):
+    """Takes the positions of its last call where the length is the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions = None
+
+    def forward(self, x, positions):
+        if self.positions is None or len(self.positions) != len(positions):
+            self.positions = positions
+        return right(x, self.positions)
+
+
+def changes_input(x, positions):
+    result = right(x, positions)
+    x[..., 0] = 0
+    return result
+
+
+def changes_keys(q, k, positions):
+    result = right(q, positions), right(k, positions)
+    k.mul_(2)
+    return result
+
+
+def in_place(x, positions):
+    x.copy_(right(x, positions))
+
+
+def in_place_returned(x, positions):
+    return x.copy_(right(x, positions))
+
+
+def returns_float32(x, positions):
+    return right(x.float(), positions)
+
+
+def returns_bfloat16(x, positions):
+    return right(x, positions).bfloat16()
+
+
+def keys_in_float32(q, k, positions):
+    return right(q, positions), right(k.float(), positions)
+
+
+def table_of_5000(x, positions):
+    angles = (torch.arange(5000).float()[:, None] * inverse(x.shape[-1]))[positions]
+    a, b = x.float().chunk(2, -1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+
+def no_single_token(x, positions):
+    if len(positions) == 1:
+        raise IndexError("too few positions")
+    return right(x, positions)
+
+
+class Locked:
+    """Right, and cannot be copied."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __call__(self, x, positions):
+        with self.lock:
+            return right(x, positions)
+
+
+def table_of_20000(x, positions):
+    angles = (torch.arange(20000).float()[:, None] * inverse(x.shape[-1]))[positions]
+    if positions.ndim == 2:
+        angles = angles[:, None]
+    a, b = x.float().chunk(2, -1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+
+def breaks_the_graph(x, positions):
+    """Right, with a number that a compiler does not know."""
+    angles = torch.arange(int(positions.max()) + 1).float()[:, None] * inverse(x.shape[-1])
+    angles = angles[positions]
+    a, b = x.float().chunk(2, -1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)

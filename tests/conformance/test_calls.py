@@ -1,0 +1,350 @@
+"""Other ways to call the same code: each fault shows in its own check, right code passes all of them."""
+
+import logging
+import warnings
+from pathlib import Path
+
+import faulty_calls
+import numpy as np
+import pytest
+import torch
+from planted import Planted, plant
+
+from ropeaudit import RopeSetting, parse
+from ropeaudit.conformance import code_checks, compiled, whole_calls
+from ropeaudit.conformance.agreement import bits_differ
+from ropeaudit.conformance.call_forms import Pieces
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.main import main
+from ropeaudit.subjects import factories
+from ropeaudit.subjects.calling import arrays, timeout
+
+KERNELS = Path(faulty_calls.__file__)
+CALLS = ("table end", "decode", "pieces", "alone", "strides", "state", "inputs", "dtype")
+
+
+def code_of(name, dtype="bf16", up_to=20000, **more):
+    own = factories.implementation(f"{KERNELS}:{name}")
+    return CodeUnderTest(own, RopeSetting.of(32), parse(dtype), up_to, **more)
+
+
+def found(name, *checks, dtype="bf16", **more):
+    """Return the findings of some checks, by name."""
+    code = code_of(name, dtype, **more)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {one.check: one for check in checks for one in code_checks.CHECKS[check](code)}
+
+
+# kernel, check that fails, where, what it behaves like
+FAULTS = [
+    ("decodes_one_late", "decode", "one token at a time: ", "positions one too low"),
+    ("one_token_unrotated", "decode", "one token at a time: k", "k alone: no rotation"),
+    (
+        "Counting",
+        "decode",
+        "one token at a time after a prefill of 4096: ",
+        "state that an earlier call left",
+    ),
+    ("short_piece_from_0", "pieces", "in pieces of 2 to 490: ", "rotated as 0"),
+    ("second_row_late", "alone", "each row alone: ", "positions one too high"),
+    ("last_row_late", "alone", "each row alone: ", "called so it is right: the plain call is not"),
+    ("last_head_late", "alone", "rows and heads in reverse order: ", ""),
+    ("ignores_strides", "strides", "transposed input: ", ""),
+    ("ignores_strides_numpy", "strides", "transposed input: ", ""),
+    ("KeepsDtype", "state", "after a call in float32 at positions 1000 to 1063: ", ""),
+    ("KeepsLength", "state", "at positions 5096 to 5159: ", "state that an earlier call left"),
+]
+
+
+@pytest.mark.parametrize(("name", "check", "where", "like"), FAULTS)
+def test_a_fault_fails_its_check_and_says_which_way_of_calling(name, check, where, like) -> None:
+    finding = found(name, check)[check]
+    assert finding.failed
+    assert finding.measured > finding.allowed > 0
+    assert where in finding.where
+    assert like in finding.resembles
+    assert finding.differing > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("decodes_one_late", ("pieces", "alone", "strides", "state")),
+        ("ignores_strides", ("decode", "pieces", "alone", "state")),
+        ("short_piece_from_0", ("decode", "alone", "strides")),
+        ("KeepsDtype", ("alone", "strides")),
+    ],
+)
+def test_a_fault_fails_no_other_check(name, others) -> None:
+    assert {check: one.status for check, one in found(name, *others).items()} == dict.fromkeys(others, "pass")
+
+
+RIGHT = ("right", "right_numpy", "in_place", "in_place_returned", "wants_contiguous")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, "fp32" if "numpy" in name else "bf16") for name in RIGHT),
+        *(pytest.param(name, dtype, marks=pytest.mark.slow) for name in RIGHT for dtype in ("fp32", "fp16")),
+    ],
+)
+def test_right_code_passes_with_the_same_bits(name, dtype) -> None:
+    results = found(name, *CALLS, dtype=dtype)
+    assert set(results) == set(CALLS)
+    for check, one in results.items():
+        refuses_views = check == "strides" and name == "wants_contiguous"
+        assert one.status == ("not applicable" if refuses_views else "pass"), one
+        assert not one.differing > 0
+
+
+def test_what_is_wrong_alike_in_every_call_passes_here_and_is_left_to_places(tmp_path) -> None:
+    (tmp_path / "wrong.py").write_text(
+        KERNELS.read_text() + "\ndef wrong(x, positions):\n    return right(x, 2 * positions)\n"
+    )
+    own = factories.implementation(f"{tmp_path / 'wrong.py'}:wrong")
+    code = CodeUnderTest(own, RopeSetting.of(32), parse("bf16"), 20000)
+    for check in ("decode", "pieces", "alone", "strides"):
+        [one] = code_checks.CHECKS[check](code)
+        assert (one.status, one.differing) == ("pass", 0.0)
+    [one] = code_checks.CHECKS["short calls"](code)
+    assert one.failed
+
+
+def test_views_that_are_refused_aloud_do_not_fail() -> None:
+    one = found("wants_contiguous", "strides")["strides"]
+    assert one.status == "not applicable"
+    assert one.detail.startswith("it raises ValueError: x must be contiguous for transposed input, ")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "status", "detail"),
+    [
+        ("right", "bf16", "pass", "as before"),
+        ("in_place", "bf16", "pass", "returns that or nothing"),
+        ("in_place_returned", "bf16", "pass", "returns that or nothing"),
+        ("changes_input", "bf16", "fail", "returns another array"),
+        ("changes_keys", "bf16", "fail", "returns another array"),
+    ],
+)
+def test_inputs(name, dtype, status, detail) -> None:
+    one = found(name, "inputs", dtype=dtype)["inputs"]
+    assert one.status == status
+    assert detail in one.detail
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "status", "detail"),
+    [
+        ("right", "fp16", "pass", "float16 comes back in float16"),
+        ("returns_float32", "bf16", "pass", "bfloat16 comes back in float32, which loses nothing"),
+        ("returns_bfloat16", "fp32", "fail", "float32 comes back in bfloat16, which does not hold every"),
+        ("returns_bfloat16", "fp16", "fail", "float16 comes back in bfloat16, which does not hold every"),
+        ("keys_in_float32", "bf16", "fail", "q comes back in bfloat16 and k in float32"),
+    ],
+)
+def test_output_dtype(name, dtype, status, detail) -> None:
+    one = found(name, "dtype", dtype=dtype)["dtype"]
+    assert one.status == status
+    assert detail in one.detail
+
+
+def test_the_end_of_a_table_is_found_and_the_other_checks_stay_before_it() -> None:
+    code = code_of("table_of_5000")
+    results = {
+        one.check: one
+        for one in code_checks.findings(
+            CodeUnderTest(code.implementation, code.setting, code.dtype, 20000, compiled=False)
+        )
+    }
+    end = results["table end"]
+    assert (end.status, end.measured, end.allowed) == ("fail", 5000.0, 20000.0)
+    assert "a token at position 4999 is taken, one at 5000 is not: IndexError" in end.detail
+    assert results["places"].status == results["decode"].status == "pass"
+    assert results["places"].detail.startswith("all 5000 positions")
+
+
+def test_code_that_takes_no_single_token_fails_decode_and_not_its_table() -> None:
+    results = found("no_single_token", "table end", "decode")
+    assert results["table end"].status == "not applicable"
+    assert results["decode"].failed
+    assert "one token at a time, positions 0 to 63: it raises IndexError" in results["decode"].detail
+
+
+@pytest.fixture
+def with_eager(monkeypatch):
+    """Compile with the backend that needs no compiler."""
+    monkeypatch.setattr(compiled, "backends", lambda: iter(["eager"]))
+
+
+def test_compiled_code_that_differs_from_eager_fails(with_eager) -> None:
+    one = found("compiled_otherwise", "compiled")["compiled"]
+    assert one.failed
+    assert one.where.startswith("compiled with eager: ")
+    assert one.resembles == "positions one too high"
+
+
+def test_compiled_right_code_passes_and_says_which_backend(with_eager) -> None:
+    one = found("right", "compiled", dtype="fp32")["compiled"]
+    assert one.status == "pass"
+    assert one.detail.startswith("torch.compile with eager, at 5 offsets up to ")
+
+
+def test_a_compiler_warns_nobody(with_eager) -> None:
+    records = []
+
+    class Listening(logging.Handler):
+        def emit(self, record):
+            records.append(record.getMessage())
+
+    loggers, listening = ("torch", "torch._dynamo"), Listening(logging.WARNING)
+    for name in loggers:
+        logging.getLogger(name).addHandler(listening)
+    try:
+        assert found("breaks_the_graph", "compiled", up_to=500)["compiled"].status == "pass"
+    finally:
+        for name in loggers:
+            logging.getLogger(name).removeHandler(listening)
+    assert records == []
+
+
+@pytest.mark.slow
+def test_inductor() -> None:
+    one = found("right", "compiled")["compiled"]
+    assert one.status == "pass"
+    assert "with inductor" in one.detail or not any(name == "inductor" for name in compiled.backends())
+    assert found("compiled_otherwise", "compiled")["compiled"].failed
+
+
+def test_a_backend_that_fails_gives_way_to_the_next(monkeypatch) -> None:
+    def broken(function, backend, options):
+        if backend == "inductor":
+            raise RuntimeError("no compiler")
+        return function
+
+    monkeypatch.setattr(compiled, "backends", lambda: iter(["inductor", "aot_eager"]))
+    monkeypatch.setattr(
+        torch,
+        "compile",
+        lambda function, backend, options: lambda *a, **k: broken(function, backend, options)(*a, **k),
+    )
+    one = found("right", "compiled")["compiled"]
+    assert one.status == "pass"
+    assert "torch.compile with aot_eager" in one.detail
+    assert "with inductor it raises RuntimeError: no compiler" in one.detail
+
+
+def test_compiling_applies_to_torch_code_and_on_request() -> None:
+    assert found("right_numpy", "compiled")["compiled"].detail == "it takes NumPy arrays"
+    assert found("right", "compiled", compiled=False)["compiled"].detail == "it was not requested"
+
+
+class Forgetful(Planted):
+    """Takes the positions of its first call, whatever comes later."""
+
+    def instance(self, setting, dtype):
+        rotate, first = super().instance(setting, dtype), []
+
+        def called(x, positions, fmt):
+            first.append(positions[0])
+            return rotate(x, positions - positions[0] + first[0], fmt)
+
+        return called
+
+
+def test_adapters_are_checked_as_far_as_they_can_be(monkeypatch) -> None:
+    plant(monkeypatch, Forgetful)
+    code = CodeUnderTest(
+        factories.implementation("planted"), RopeSetting.of(32, layout="half"), parse("fp32"), 9000
+    )
+    results = {check: next(iter(code_checks.CHECKS[check](code))) for check in CALLS}
+    assert results["state"].failed
+    assert results["decode"].failed
+    assert "state that an earlier call left" in results["state"].resembles
+    assert {results[name].status for name in ("strides", "inputs", "dtype")} == {"not applicable"}
+
+
+def test_pieces_are_uneven_and_cover_all() -> None:
+    seen = []
+
+    class Rotator:
+        def rotate_both(self, q, k, at):
+            seen.append(at.tolist())
+            return q, k
+
+    x = np.zeros((1, 1, 7, 2))
+    first, _ = Pieces(Rotator(), (1, 3)).rotate_both(x, x, np.arange(7))
+    assert seen == [[0], [1, 2, 3], [4], [5, 6]]
+    assert first.shape == x.shape
+
+
+def test_bits_of_zeros_and_nans() -> None:
+    y, other = np.array([0.0, 1.0, np.nan, 1.0]), np.array([-0.0, 1.0, np.nan, 2.0])
+    assert bits_differ(y, other).tolist() == [True, False, False, True]
+
+
+@pytest.mark.parametrize("order", ["bhsd", "bshd", "sbhd", "hsd", "shd", "sd"])
+@pytest.mark.parametrize("engine", ["torch", "numpy"])
+@pytest.mark.parametrize("strides", ["transposed", "sliced", "expanded"])
+def test_views_hold_the_same_numbers_elsewhere(order, engine, strides) -> None:
+    shape = tuple({"b": 2, "h": 3, "s": 4, "d": 6}[axis] for axis in order)
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    array = torch.from_numpy(x.copy()) if engine == "torch" else x.copy()
+    view = arrays.strided(array, strides, order)
+    expected = x
+    if strides == "expanded" and "b" in order:
+        expected = np.repeat(np.take(x, [0], order.index("b")), 2, order.index("b"))
+    assert np.array_equal(np.asarray(view), expected)
+    lies_whole = view.is_contiguous() if engine == "torch" else view.flags.c_contiguous
+    needed = {"transposed": "h", "sliced": "s", "expanded": "b"}[strides]
+    assert lies_whole == (needed not in order)
+
+
+def test_the_command_says_which_way_of_calling_fails(capsys) -> None:
+    command = ["check", f"{KERNELS}:decodes_one_late", "--head-dim", "32", "--up-to", "3000", "--no-compile"]
+    assert main([*command, "-q"]) == 1
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "decode in bfloat16" in first
+    assert "one token at a time: " in first
+    assert first.endswith("behaves like: positions one too low.")
+
+
+def test_dear_code_is_called_less(monkeypatch) -> None:
+    monkeypatch.setattr(whole_calls, "cost", lambda code: 1.0)
+    assert found("right", "decode")["decode"].detail.startswith("4 runs of 8 positions")
+    assert " at 2 offsets up to " in found("right", "pieces")["pieces"].detail
+
+
+def test_cost_is_that_of_one_token_and_nothing_where_it_raises() -> None:
+    assert 0 < whole_calls.cost(code_of("right")) < 10
+    assert whole_calls.cost(code_of("no_single_token")) == 0
+
+
+def test_instances_are_copies_of_one_that_was_not_called() -> None:
+    code = code_of("KeepsLength")
+    first, second = code.rotator(), code.rotator()
+    whole_calls.called(code, first, whole_calls.given_vectors(code, 8), np.arange(8))
+    assert first.instance.positions is not None
+    assert second.instance.positions is code.rotator().instance.positions is None
+
+
+def test_what_cannot_be_copied_is_built_anew() -> None:
+    code = code_of("Locked")
+    assert code.rotator().instance is not code.rotator().instance
+    assert found("Locked", "decode")["decode"].status == "pass"
+
+
+def test_a_table_that_ends_with_the_last_position_is_not_called_beyond() -> None:
+    checks = ("table end", "batch rows", "decode", "pieces", "alone", "state")
+    assert {one.status for one in found("table_of_20000", *checks).values()} == {"pass"}
+
+
+def test_calls_in_a_row_share_a_state_that_is_put_back_at_the_end() -> None:
+    def changing():
+        timeout.patiently(lambda: torch.set_default_dtype(torch.float64), "a call")
+        return timeout.patiently(torch.get_default_dtype, "a call")
+
+    assert timeout.together(changing, "calls") == torch.float64
+    assert torch.get_default_dtype() == torch.float32
+    assert timeout.patiently(changing, "calls in a call") == torch.float32

@@ -1,0 +1,150 @@
+"""A case of vectors is read as it was written; one that was changed is refused, with what is wrong."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from vector_kernels import case
+
+from ropeaudit.arithmetic.formats import FORMATS, parse
+from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.conformance import case_files, case_manifest, raw_arrays
+from ropeaudit.errors import BadInput, UsageError
+
+
+@pytest.mark.parametrize("fmt", [fmt for fmt in FORMATS if fmt.name != "tf32"], ids=str)
+def test_raw_bytes_hold_every_number_of_a_format(fmt) -> None:
+    x = round_to(np.random.default_rng(0).standard_normal((3, 5)) * 10, fmt)
+    content = raw_arrays.to_bytes(raw_arrays.array(x, fmt))
+    assert len(content) * 8 == x.size * fmt.storage_bits
+    np.testing.assert_array_equal(raw_arrays.numbers(content, fmt, (3, 5)), x)
+
+
+def test_raw_bytes_are_those_of_the_formats() -> None:
+    one = np.array([1.0, -2.0])
+    assert raw_arrays.to_bytes(raw_arrays.array(one, parse("bf16"))) == b"\x80\x3f\x00\xc0"
+    assert raw_arrays.to_bytes(raw_arrays.array(one, parse("fp32"))) == b"\x00\x00\x80\x3f\x00\x00\x00\xc0"
+    assert raw_arrays.to_bytes(np.array([258], dtype=">i8")) == b"\x02\x01" + bytes(6)
+    with pytest.raises(UsageError, match="no file holds tf32"):
+        raw_arrays.stored(parse("tf32"))
+
+
+def test_the_manifest_says_what_the_case_is(tmp_path: Path) -> None:
+    read = case(tmp_path / "case", model="llama-3.1-8b", head_dim=None, tables=True)
+    content = json.loads((read.folder / "manifest.json").read_text())
+    assert case_manifest.spec_of(content) == read.spec
+    assert content["scaling"] == {"kind": "llama3", "factor": 8, "low": 1, "high": 4, "original": 8192}
+    lines = (read.folder / "manifest.txt").read_text().splitlines()
+    assert all(len(line.split()) == 2 for line in lines)
+    flat = {key: value for key, value in map(str.split, lines) if key != "offset"}
+    assert flat["digest"] == content["digest"]
+    assert float(flat["scaling.factor"]) == 8
+    assert [line.split()[1] for line in lines if line.startswith("offset ")] == [
+        "0",
+        "1000",
+        "65511",
+        "65536",
+    ]
+    assert {name for name in flat if "." not in name} <= content.keys() | {"calls"}
+
+
+def test_factors_of_longrope_stand_in_the_flat_manifest_one_a_line(tmp_path: Path) -> None:
+    read = case(tmp_path / "case", model="phi-3.5-mini", head_dim=None, offsets=0)
+    assert (read.folder / "manifest.txt").read_text().count("\nscaling.long.") == 48
+    assert read.spec.setting.length == 4096  # positions up to 47: the short factors
+    again = case(tmp_path / "long", model="phi-3.5-mini", head_dim=None, offsets=0, context=131072)
+    assert again.spec.setting.length == 4097
+    assert case_manifest.spec_of(case_files.read_manifest(again.folder / "manifest.json")) == again.spec
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[7] ^= 1
+    path.write_bytes(content)
+
+
+def edit(old: str, new: str):
+    def change(path: Path) -> None:
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    return change
+
+
+def forged(path: Path) -> None:
+    """Change a parameter and make the digest hold again."""
+    content = json.loads(path.read_text())
+    content["seq_len"] = 49
+    path.write_bytes(case_manifest.as_json(content | {"digest": case_manifest.digest_of(content)}))
+
+
+def replaced_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def replaced_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+DAMAGES = {
+    "q.bin cannot be read: it is no file": ("q.bin", replaced_by_folder),
+    "k.bin cannot be read: it is no file": ("k.bin", replaced_by_pipe),
+    "manifest.json has 16,777,217 bytes": (
+        "manifest.json",
+        lambda path: path.write_bytes(b" " * (2**24 + 1)),
+    ),
+    "q.bin: its digest differs": ("q.bin", flip),
+    "positions.1000.bin: its digest differs": ("positions.1000.bin", flip),
+    "inputs.safetensors: its digest differs": ("inputs.safetensors", flip),
+    "k.bin has 0 bytes instead of": ("k.bin", lambda path: path.write_bytes(b"")),
+    "there is no k.bin": ("k.bin", Path.unlink),
+    "there is no manifest.json; give the folder": ("manifest.json", Path.unlink),
+    "there is no manifest.txt": ("manifest.txt", Path.unlink),
+    "manifest.txt does not say what": ("manifest.txt", edit("half", "interleaved")),
+    "was changed after it was written": ("manifest.json", edit('"half"', '"interleaved"')),
+    "is no manifest of": ("manifest.json", lambda path: path.write_text("[]")),
+    "is no manifest": ("manifest.json", lambda path: path.write_text('{"digest": 1' + "}" * 3)),
+    "is of ropeaudit-vectors version 2": ("manifest.json", edit('"version": 1', '"version": 2')),
+    "not those that its parameters make": ("manifest.json", forged),
+}
+
+
+@pytest.mark.parametrize("message", DAMAGES)
+def test_a_damaged_case_is_refused(message: str, tmp_path: Path) -> None:
+    read = case(tmp_path / "case")
+    name, damage = DAMAGES[message]
+    damage(read.folder / name)
+    with pytest.raises(BadInput) as refused:
+        case_files.read(read.folder)
+    for part in message.split(": "):
+        assert part in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["dtype", "scaling", "heads", "offsets", "base", "layout", "want", "context"]
+)
+@pytest.mark.parametrize("value", [None, -1, "x", [], {}, 1e400])
+def test_parameters_of_wrong_types_are_refused(name: str, value, tmp_path: Path) -> None:
+    path = case(tmp_path / "case").folder / "manifest.json"
+    content = json.loads(path.read_text()) | {name: value}
+    path.write_bytes(case_manifest.as_json(content | {"digest": case_manifest.digest_of(content)}))
+    with pytest.raises(BadInput):
+        case_files.read(path.parent)
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "none", tmp_path / "a\0b"):
+        assert not case_files.is_case(folder)
+        with pytest.raises(BadInput, match=re.escape(repr(str(folder)))):
+            case_files.read(folder)
+    read = case(tmp_path / "case")
+    assert case_files.is_case(read.folder)
+    assert case_files.is_case(read.folder / "manifest.json")
+    assert case_files.read(read.folder / "manifest.json") == read

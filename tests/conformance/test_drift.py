@@ -1,0 +1,169 @@
+"""Drift of own code, over short and long sequences and up to the end: right kernels pass, faults do not."""
+
+import math
+from pathlib import Path
+
+import gradient_kernels
+import numpy as np
+import pytest
+
+from ropeaudit import RopeSetting, parse, recipes
+from ropeaudit.conformance import drift, remedies, score_drift, yardstick
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.inputs import qk
+from ropeaudit.subjects.calling import loading
+from ropeaudit.subjects.placement import likeness
+
+KERNELS = Path(gradient_kernels.__file__)
+CHECKS = ["drift", "long sequence", "growth", "tolerance"]
+
+
+def findings(name, dtype="bf16", up_to=131072, layout="half", claimed=None, head_dim=128):
+    own = loading.load(f"{KERNELS}:{name}", None, {}, False)
+    rule = recipes.named(claimed).resolve(parse(dtype)) if claimed else None
+    code = CodeUnderTest(own, RopeSetting.of(head_dim, layout=layout), parse(dtype), up_to, rule)
+    results = list(drift.scores(code))
+    assert [one.check for one in results] == CHECKS
+    return {one.check: one for one in results}
+
+
+def failing(name, dtype="bf16", **more):
+    return {check for check, one in findings(name, dtype, **more).items() if one.failed}
+
+
+RIGHT = ("float32_tables", "hf_style", "float64_tables", "in_place")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_kernel_passes_at_128k(name, dtype):
+    results = findings(name, dtype)
+    assert {one.status for one in results.values()} == {"pass"}, results
+    assert all(not one.resembles for one in results.values())
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_complex_pairs_pass_at_128k(dtype):
+    assert not failing("complex_pairs", dtype, layout="interleaved")
+
+
+def test_float64_is_held_to_float64():
+    assert not failing("float64_tables", "fp64")
+    assert failing("float32_tables", "fp64") == {"drift", "long sequence", "growth"}
+
+
+def test_growth_that_float32_angles_explain_is_said_and_passes():
+    """The excess of right code at the end is 2.9 in float16 and 47 in float32."""
+    growth = findings("hf_style", "fp32")["growth"]
+    assert growth.status == "pass", growth
+    assert growth.measured > 40
+    assert "is growing" in growth.detail
+    assert "as that of" in growth.detail
+    assert 2 < findings("hf_style", "fp16")["growth"].measured < 3.5
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize(
+    ("name", "words", "remedy"),
+    [
+        ("cast_frequencies", "bfloat16 frequencies", "keep frequencies (inv_freq"),
+        ("bfloat16_positions", "bfloat16 positions", "keep positions in float32"),
+        ("another_base", "base 1.01e+04", "use the base that is asked for"),
+    ],
+)
+def test_a_fault_fails_and_is_diagnosed(name, words, remedy, dtype):
+    results = findings(name, dtype)
+    wrong = {check for check, one in results.items() if one.failed}
+    assert wrong >= {"long sequence", "growth", "tolerance"}, results
+    for check in wrong:
+        assert words in results[check].resembles
+        assert remedies.remedy(results[check].resembles, parse(dtype), 131072).startswith(remedy)
+
+
+def test_a_cast_table_shows_with_distance():
+    """2.7 % of the scores at 256 tokens, 32 % at 4,096: a short sequence alone would say little."""
+    results = findings("cast_frequencies")
+    assert results["drift"].measured < 0.01 < 0.3 < results["long sequence"].measured
+    assert 0.3 < results["tolerance"].measured < 0.36
+    assert results["growth"].detail.count("is coarse") == 1
+
+
+def test_growth_of_bfloat16_positions_is_broken():
+    assert "is broken" in findings("bfloat16_positions")["growth"].detail
+
+
+def test_what_is_wrong_in_long_calls_alone_is_named_there():
+    results = findings("restarts")
+    assert results["drift"].status == "pass"
+    assert results["long sequence"].resembles == "positions that restart every 3000"
+
+
+def test_an_output_in_a_narrower_format_is_named():
+    results = findings("bfloat16_output", "fp32")
+    explained = "what it returns is off by what roundings in bfloat16 explain"
+    assert results["drift"].resembles == f"{explained}, and every number of it is a bfloat16 number"
+    assert results["growth"].status == results["tolerance"].status == "pass"
+
+
+def test_cutting_off_instead_of_rounding_is_no_rounding():
+    """Its drift is 2.6 times that of rounding, though no pair is out of place."""
+    assert failing("truncated") == {"drift", "long sequence"}
+
+
+def test_a_claim_is_the_yardstick():
+    results = findings("hf_style", claimed="hf")
+    assert not {one.check for one in results.values() if one.failed}
+    assert "of recipe hf, as claimed" in results["drift"].detail
+    assert results["tolerance"].status == "not applicable"
+    assert {"drift", "long sequence"} <= failing("hf_style", claimed="meta")
+    assert "drift" not in failing("cast_frequencies", claimed="hf-model-cast")
+
+
+def test_a_recipe_that_is_resembled_is_a_yardstick_only_where_it_is_right():
+    own = loading.load(f"{KERNELS}:hf_style", None, {}, False)
+    code = CodeUnderTest(own, RopeSetting.of(128), parse("bf16"), 131072)
+    groups = {name: group for group in likeness.groups(parse("bf16")) for name in group.names}
+    assert "which it resembles" in yardstick.yardstick(code, groups["hf"]).text
+    for wrong in ("hf-model-cast", "uniform", "hf-tf32-matmul", "rotary-embedding-torch"):
+        chosen = yardstick.yardstick(code, groups[wrong])
+        assert chosen.text == "the coarsest right recipe in bfloat16"
+        assert groups[wrong].resolved not in chosen.recipes
+    limits = chosen.limits(code, qk.make("gaussian", 1, 1, 64, code.setting), [0])
+    each = [
+        yardstick.Yardstick((one,), "").limits(code, qk.make("gaussian", 1, 1, 64, code.setting), [0])[0]
+        for one in chosen.recipes
+    ]
+    assert limits[0].rms == max(one.rms for one in each)
+    assert limits[0].maximum == max(one.maximum for one in each)
+
+
+def test_float32_angles_are_too_coarse_at_two_million():
+    """Its spacing there is 1/8 of a radian: right as float32 goes, and not good enough."""
+    results = findings("float32_tables", up_to=2**21)
+    assert {check for check, one in results.items() if one.failed} == {"tolerance"}
+    assert results["tolerance"].remedy.startswith("compute positions, frequencies and angles in float64")
+    assert not failing("float64_tables", up_to=2**21)
+
+
+def test_few_positions_make_no_statement():
+    assert {one.status for one in findings("hf_style", up_to=4).values()} == {"not applicable"}
+    few = findings("hf_style", up_to=40)
+    assert few["drift"].status == few["growth"].status == few["tolerance"].status == "pass"
+    assert few["long sequence"].status == "not applicable"
+
+
+def test_rows_of_exact_scores_are_those_of_all():
+    setting, at = RopeSetting.of(32), np.array([0, 3, 17, 60])
+    every = qk.make("gaussian", 2, 1, 64, setting, 1)
+    some = qk.Inputs(every.q[:, at], every.k[:, at], "gaussian", 1)
+    whole, part = (
+        score_drift.exact(inputs, setting, parse("bf16"), rows)
+        for inputs, rows in ((every, None), (some, at))
+    )
+    assert np.abs(whole.values[:, at][:, :, at] - part.values).max() <= whole.error + part.error < 1e-12
+
+
+def test_a_score_that_is_not_finite_is_an_infinite_drift():
+    seen = score_drift.drift(np.array([[[1.0, math.nan]]]), np.zeros((1, 1, 2)))
+    assert seen.rms == seen.largest == math.inf
+    assert seen.place == (0, 0, 1)

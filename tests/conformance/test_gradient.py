@@ -1,0 +1,159 @@
+"""The gradient of own code: right kernels pass, and each fault is named."""
+
+from pathlib import Path
+
+import gradient_kernels
+import numpy as np
+import pytest
+import torch
+
+from ropeaudit import RopeSetting, parse
+from ropeaudit.conformance import code_checks, gradient
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.rope.scaled import attention_factor
+from ropeaudit.rope.scaling import parse as scaling
+from ropeaudit.subjects import third_party
+from ropeaudit.subjects.calling import loading
+from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.placement import allowance
+
+KERNELS = Path(gradient_kernels.__file__)
+UP_TO = 131072
+NUMPY = """
+import numpy as np
+
+def rotate(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    angles = positions[:, None] * 10000.0 ** (-np.arange(0, 128, 2) / 128)
+    a, b = np.split(x.astype(np.float64), 2, -1)
+    cos, sin = np.cos(angles), np.sin(angles)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+"""
+
+
+def code(name, dtype="bf16", layout="half", up_to=UP_TO, **setting):
+    own = loading.load(f"{KERNELS}:{name}", None, {}, False)
+    return CodeUnderTest(own, RopeSetting.of(128, layout=layout, **setting), parse(dtype), up_to)
+
+
+def found(name, dtype="bf16", **more):
+    [finding] = gradient.gradient(code(name, dtype, **more))
+    return finding
+
+
+RIGHT = ("float32_tables", "hf_style", "float64_tables", "wide_output", "in_place", "own_backward")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_kernel_passes(name, dtype):
+    finding = found(name, dtype)
+    assert finding.status == "pass", finding
+    assert 0 < finding.measured <= finding.allowed
+
+
+@pytest.mark.parametrize("name", ["complex_pairs", "permuted"])
+def test_interleaved_pairs_pass(name):
+    assert found(name, layout="interleaved").status == "pass"
+
+
+def test_float64_is_held_to_float64():
+    assert found("float64_tables", "fp64").status == "pass"
+    assert found("float32_tables", "fp64").status == "fail"
+
+
+def test_the_gradient_is_multiplied_by_the_attention_factor():
+    setting = RopeSetting.of(128, scaling=scaling("yarn:factor=4,original=32768"))
+    inverse, factor = (
+        torch.from_numpy(allowance.frequencies(setting).copy()),
+        attention_factor(setting.scaling),
+    )
+
+    def yarn(q, k, positions):
+        cos, sin = gradient_kernels.tables(positions, inverse=inverse)
+        return gradient_kernels.both(q, k, factor * cos, factor * sin)
+
+    def without(q, k, positions):
+        """The factor is applied to values that autograd does not see."""
+        found = yarn(q, k, positions)
+        plain = gradient_kernels.both(q, k, *gradient_kernels.tables(positions, inverse=inverse))
+        return tuple(x.detach() + (y - y.detach()) for x, y in zip(found, plain, strict=True))
+
+    for function, status in ((yarn, "pass"), (without, "fail")):
+        tested = CodeUnderTest(Own("yarn", function), setting, parse("fp32"), UP_TO)
+        assert [one.status for one in gradient.gradient(tested)] == [status]
+
+
+def test_code_that_overwrites_its_input_is_given_copies_which_is_said():
+    assert "copies of the leaves" in found("in_place").detail
+    assert "copies" not in found("float32_tables").detail
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "words"),
+    [
+        ("not_inverted", "bf16", "the gradient is rotated forward, not back"),
+        ("not_inverted", "fp32", "the gradient is rotated forward, not back"),
+        ("k_not_inverted", "bf16", "k alone: the gradient is rotated forward, not back"),
+        ("late", "fp32", "the gradient is that of positions one too high"),
+        ("passed_on", "bf16", "the gradient is passed on as it comes, not rotated back"),
+        ("zero", "bf16", "the gradient of q and k is 0"),
+        ("zero_at_the_end", "bf16", "the gradient of q and k is 0"),
+        ("crossed_backward", "fp32", "the gradients of q and k are swapped"),
+        ("cast_frequencies", "fp32", "bfloat16 frequencies, float32 rotation, as in what it returns"),
+    ],
+)
+def test_a_wrong_gradient_is_named(name, dtype, words):
+    finding = found(name, dtype)
+    assert finding.status == "fail"
+    assert finding.resembles.startswith(words), finding
+    assert finding.measured > finding.allowed
+    assert "position" in finding.where
+
+
+def test_a_gradient_in_bfloat16_fails_where_the_output_is_float32():
+    finding = found("in_bfloat16", "fp32")
+    assert finding.status == "fail"
+    explained = "the gradient is off by what roundings in bfloat16 explain"
+    assert finding.resembles == f"{explained}, and every number of it is a bfloat16 number"
+    assert found("in_bfloat16", "bf16").status == "pass"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("detached", "no gradient reaches its input: what it returns does not require grad"),
+        ("k_detached", "no gradient reaches k: what it returns does not require grad"),
+        ("k_from_q", "no gradient reaches k: what it returns does not depend on it"),
+        ("raising", "at offset 0 autograd raises NotImplementedError: no backward pass yet"),
+    ],
+)
+def test_no_gradient_at_all_is_named(name, words):
+    finding = found(name)
+    assert finding.status == "fail"
+    assert finding.detail.startswith(words), finding
+    assert np.isnan(finding.measured)
+
+
+def test_numpy_code_has_no_gradient(tmp_path):
+    path = tmp_path / "kernel.py"
+    path.write_text(NUMPY)
+    own = loading.load(f"{path}:rotate", None, {}, False)
+    [finding] = gradient.gradient(CodeUnderTest(own, RopeSetting.of(128), parse("fp32"), UP_TO))
+    assert finding.status == "not applicable"
+    assert "no torch tensors" in finding.detail
+
+
+def test_an_implementation_of_torch_is_called_too():
+    pytest.importorskip("rotary_embedding_torch")
+    called = third_party.implementation("rotary-embedding-torch")
+    setting = RopeSetting.of(128, layout="interleaved")
+    for dtype, status in (("fp32", "pass"), ("bf16", "fail")):
+        [finding] = gradient.gradient(CodeUnderTest(called, setting, parse(dtype), UP_TO))
+        assert finding.status == status, finding
+
+
+def test_the_list_of_checks_gives_the_remedy():
+    findings = {one.check: one for one in code_checks.findings(code("not_inverted", up_to=6000))}
+    assert findings["gradient"].remedy == "negate sin in the backward pass"
+    assert findings["places"].status == findings["drift"].status == "pass"
+    assert not findings["places"].remedy

@@ -1,0 +1,469 @@
+"""What a kernel wrote back is judged as its code would be; what is no answer to the case is refused."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from vector_kernels import case, rotated, write, written
+
+from ropeaudit.arithmetic.formats import parse
+from ropeaudit.conformance import misread, raw_arrays, returned, returned_files, returned_naming
+from ropeaudit.conformance.case_files import VectorCase
+from ropeaudit.conformance.finding import Finding
+from ropeaudit.conformance.returned_subject import NotAsked, ReturnedCode, conjugate
+from ropeaudit.errors import BadInput
+from ropeaudit.subjects.placement import verification
+from ropeaudit.subjects.placement.places import Places
+
+CHECKS = ["written back", "places", "drift", "growth", "tolerance"]
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory) -> VectorCase:
+    return case(tmp_path_factory.mktemp("bf16") / "case")
+
+
+@pytest.fixture(scope="module")
+def near(tmp_path_factory) -> VectorCase:
+    """Give a case of few positions, where those that explain a fault are sought for quickly."""
+    return case(tmp_path_factory.mktemp("near") / "case", offsets=1000)
+
+
+def judged(read: VectorCase, out: Path, recipe: str | None = None) -> dict[str, Finding]:
+    return {one.check: one for one in returned.findings(read.folder, out, recipe)}
+
+
+def failed(results: dict[str, Finding]) -> set[str]:
+    return {name for name, one in results.items() if one.status == "fail"}
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16", "fp8_e4m3"])
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_a_right_kernel_passes(dtype: str, layout: str, tmp_path: Path) -> None:
+    read = case(tmp_path / "case", dtype, layout=layout, rotary_dim=24)
+    arrays = rotated(read, "fp64-angles" if dtype == "fp64" else "hf")
+    results = judged(read, written(read, tmp_path / "out", arrays))
+    assert list(results) == CHECKS
+    assert failed(results) == set()
+    assert results["places"].measured < 1
+    assert "does not name" not in results["written back"].detail
+
+
+SETTINGS = {
+    "llama-3.1-8b": "llama3",
+    "gpt-oss-20b": "yarn",
+    "phi-3.5-mini": "longrope",
+    "deepseek-v3": "yarn, a softmax scale, interleaved, a part of the head",
+}
+
+
+@pytest.mark.parametrize("model", SETTINGS)
+def test_a_right_kernel_of_a_model_passes(model: str, tmp_path: Path) -> None:
+    read = case(tmp_path / "case", model=model, head_dim=None)
+    assert not failed(judged(read, written(read, tmp_path / "out", rotated(read))))
+
+
+FAULTS = {
+    "positions one too high": lambda at: at + 1,
+    "positions from 0": lambda at: at - at[0],
+    "the other direction": lambda at: -at,
+    "no rotation": np.zeros_like,
+    "positions held in int16 (at offset 65511)": lambda at: (at + 2**15) % 2**16 - 2**15,
+    "positions that wrap at 65536 (at offset 65511)": lambda at: at % 2**16,
+    "a table that ends at position 65535": lambda at: np.minimum(at, 2**16 - 1),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_seen_and_named(fault: str, given: VectorCase, tmp_path: Path) -> None:
+    results = judged(given, written(given, tmp_path / "out", rotated(given, seen=FAULTS[fault])))
+    assert "places" in failed(results)
+    assert results["places"].resembles.startswith(fault)
+    assert results["places"].measured > 10 * results["places"].allowed
+    assert ("written back" in failed(results)) == (fault == "no rotation")
+
+
+def test_another_recipe_is_named_and_out_of_tolerance(given: VectorCase, tmp_path: Path) -> None:
+    out = written(given, tmp_path / "out", rotated(given, "uniform"))
+    results = judged(given, out)
+    assert failed(results) == {"places", "drift", "growth", "tolerance"}
+    assert "uniform" in results["places"].resembles
+    assert "recipe hf, the coarsest right one in bfloat16" in results["drift"].detail
+    claimed = judged(given, out, "uniform")
+    assert not failed(claimed)
+    assert claimed["tolerance"].detail == "recipe uniform says what is allowed"
+    assert claimed["tolerance"].status == "not applicable"
+    assert claimed["places"].allowed > results["places"].allowed
+
+
+@pytest.mark.parametrize(
+    ("side", "b", "h", "i"), [("q", 0, 0, 0), ("q", 1, 1, 47), ("k", 1, 0, 5), ("k", 0, 0, 46)]
+)
+def test_one_wrong_vector_is_seen_where_it_is(side, b, h, i, given: VectorCase, tmp_path: Path) -> None:
+    arrays = rotated(given)
+    arrays[1000][side][b, h, i, 3] += 0.25
+    place = judged(given, written(given, tmp_path / "out", arrays))["places"]
+    assert place.status == "fail"
+    assert place.detail.startswith("q and k, 2 and 1 heads, 2 batch elements, 48 tokens at 4 offsets up to")
+    assert place.detail.endswith("out of place at 1 of them: 1000")
+    assert place.where == f"offset 1000: {side}, batch element {b}, head {h}, position {1000 + i}, pair 3"
+
+
+def test_q_and_k_swapped_and_batch_elements_mixed_up_are_named(tmp_path: Path) -> None:
+    read = case(tmp_path / "case", heads=2, kv_heads=2, offsets=1000)
+    right = rotated(read)
+    crossed = {offset: {"q": one["k"], "k": one["q"]} for offset, one in right.items()}
+    assert "q and k swapped" in judged(read, written(read, tmp_path / "a", crossed))["places"].resembles
+    mixed = {offset: {side: x[::-1] for side, x in one.items()} for offset, one in right.items()}
+    assert judged(read, written(read, tmp_path / "b", mixed))["places"].status == "fail"
+
+
+def test_a_growing_drift_is_measured_at_the_far_offset(tmp_path: Path) -> None:
+    read = case(tmp_path / "case", "fp32", offsets=(1000, 2**20))
+    results = judged(read, written(read, tmp_path / "out", rotated(read, base=10010.0)))
+    assert results["places"].status == "fail"
+    assert "offset 10485" in results["tolerance"].where
+
+
+def test_nan_and_infinities_fail_with_their_count(given: VectorCase, tmp_path: Path) -> None:
+    arrays = rotated(given)
+    arrays[1000]["q"][0, 0, 3, :5] = np.nan
+    arrays[0]["k"][1, 0, 0, 0] = np.inf
+    results = judged(given, written(given, tmp_path / "out", arrays))
+    assert failed(results) == {"written back", "places", "drift", "tolerance"}
+    assert "5 of 6,144 numbers of q.1000 are nan or infinite" in results["written back"].detail
+    for one in arrays.values():
+        for x in one.values():
+            x[...] = np.nan
+    assert failed(judged(given, written(given, tmp_path / "out", arrays))) == {"written back"}
+
+
+def test_the_input_written_back_is_no_rotation(given: VectorCase, tmp_path: Path) -> None:
+    vectors = given.vectors()
+    results = judged(given, written(given, tmp_path / "out", dict.fromkeys(given.spec.offsets, vectors)))
+    assert {"written back", "places"} <= failed(results)
+    assert "q.1000 is what was given, number by number: nothing was rotated" in results["written back"].detail
+    assert results["places"].resembles.startswith("no rotation")
+
+
+AXES = {
+    "batch, seq, heads": (0, 2, 1, 3),
+    "seq, batch, heads": (2, 0, 1, 3),
+    "heads, batch, seq": (1, 0, 2, 3),
+}
+
+
+@pytest.mark.parametrize("order", AXES)
+def test_another_order_of_axes_is_named(order: str, near: VectorCase, tmp_path: Path) -> None:
+    arrays = {
+        offset: {side: x.transpose(AXES[order]) for side, x in one.items()}
+        for offset, one in rotated(near).items()
+    }
+    results = judged(near, written(near, tmp_path / "out", arrays))
+    assert f"axes in the order {order}, head_dim" in results["places"].resembles
+
+
+def test_another_order_of_axes_is_named_beside_an_attention_factor(tmp_path: Path) -> None:
+    read = case(tmp_path / "case", offsets=1000, model="gpt-oss-20b", head_dim=None)
+    order = AXES["batch, seq, heads"]
+    arrays = {o: {side: x.transpose(order) for side, x in one.items()} for o, one in rotated(read).items()}
+    place = judged(read, written(read, tmp_path / "out", arrays))["places"]
+    assert "axes in the order batch, seq, heads" in place.resembles
+
+
+def test_numbers_that_are_partly_right_are_not_said_to_be_no_rotation(
+    near: VectorCase, tmp_path: Path
+) -> None:
+    arrays = rotated(near)
+    for one in arrays.values():
+        one["q"][0, 0] = np.random.default_rng(1).standard_normal(one["q"][0, 0].shape)
+    place = judged(near, written(near, tmp_path / "out", arrays))["places"]
+    assert place.status == "fail"
+    assert "no rotation" not in place.resembles
+    returned_so = returned_files.read(near, tmp_path / "out")
+    assert (
+        misread.explained(near, returned_so, 1000) == ""
+    )  # three of four heads are as long as they should be
+
+
+def test_a_fault_of_another_setting_is_wrong_at_every_offset(near: VectorCase) -> None:
+    words = "positions from 0, as where the offset is left out"
+    right, wrong = Places(0.5, "q", 0, 0, 0, 0), Places(9.0, "q", 0, 0, 0, 0, f"interleaved pairs or {words}")
+    assert returned_naming.resembles({0: right, 1000: wrong}, near.spec) == words
+    everywhere = Places(9.0, "q", 0, 0, 0, 0, "interleaved pairs")
+    assert returned_naming.resembles({0: everywhere, 1000: wrong}, near.spec) == "interleaved pairs"
+    assert returned_naming.resembles({0: right, 1000: right}, near.spec) == ""
+
+
+def test_another_byte_order_is_named(near: VectorCase, tmp_path: Path) -> None:
+    out = written(near, tmp_path / "out", rotated(near))
+    for path in out.glob("*.bin"):
+        path.write_bytes(np.frombuffer(path.read_bytes(), "u2").byteswap().tobytes())
+    place = judged(near, out)["places"]
+    assert "big-endian" in place.resembles
+
+
+def test_numbers_of_nothing_are_said_to_be_no_rotation(near: VectorCase, tmp_path: Path) -> None:
+    arrays = rotated(near)
+    for one in arrays.values():
+        for x in one.values():
+            x[...] = np.random.default_rng(1).standard_normal(x.shape)
+    assert (
+        "no rotation of what was given"
+        in judged(near, written(near, tmp_path / "out", arrays))["places"].resembles
+    )
+
+
+def test_what_nothing_explains_is_sought_at_a_few_offsets_and_measured_at_all(
+    tmp_path: Path, monkeypatch
+) -> None:
+    read = case(tmp_path / "case", offsets=range(100, 160, 10))
+    arrays = rotated(read)
+    for offset, one in arrays.items():
+        one["k"] += offset / 1000 * np.random.default_rng(0).standard_normal(one["k"].shape)
+    out, calls = written(read, tmp_path / "out", arrays), []
+    check = verification.check
+    monkeypatch.setattr(
+        verification, "check", lambda *args, **rest: (calls.append(args[-1]), check(*args, **rest))[1]
+    )
+    place = judged(read, out)["places"]
+    assert calls == [0, 100, 110, 120]  # at 0 it is right
+    assert place.detail.endswith("out of place at 6 of them: 100, 110, 120, 130, 140, 150")
+    assert place.where.startswith("offset 150: k, ")
+    monkeypatch.setattr(returned, "_MOST_UNEXPLAINED", 99)
+    assert judged(read, out)["places"] == place
+
+
+# ---------------------------------------------------------------------------- gradients and scores
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_a_gradient_is_the_inverse_rotation(layout: str, dtype: str, tmp_path: Path) -> None:
+    read = case(
+        tmp_path / "case",
+        dtype,
+        want="gradient",
+        layout=layout,
+        model="gpt-oss-20b",
+        head_dim=None,
+        offsets=1000,
+    )
+    results = judged(read, written(read, tmp_path / "out", rotated(read)))
+    assert list(results) == ["written back", "gradient", "drift", "growth", "tolerance"]
+    assert not failed(results)
+    forward = judged(read, written(read, tmp_path / "out", rotated(read, seen=lambda at: -at)))["gradient"]
+    assert forward.status == "fail"
+    assert "rotated forward, not back" in forward.resembles
+
+
+def test_a_gradient_may_be_rounded_in_its_own_dtype(tmp_path: Path) -> None:
+    read = case(tmp_path / "case", offsets=1000, want="gradient")
+    out = written(read, tmp_path / "out", rotated(read, "hf"))
+    assert judged(read, out, "meta")["gradient"].status == "pass"
+    rotated_so = case(tmp_path / "rotated", offsets=1000)
+    out = written(rotated_so, tmp_path / "out", rotated(rotated_so, "hf"))
+    assert judged(rotated_so, out, "meta")["places"].status == "fail"
+
+
+def test_no_gradient_at_all_is_seen(tmp_path: Path) -> None:
+    read = case(tmp_path / "case", want="gradient", offsets=1000)
+    vectors = read.vectors()
+    passed_on = {"q": vectors["grad_rotated_q"], "k": vectors["grad_rotated_k"]}
+    results = judged(read, written(read, tmp_path / "out", dict.fromkeys(read.spec.offsets, passed_on)))
+    assert "grad_q.1000 is what was given" in results["written back"].detail
+    zeros = {side: np.zeros_like(x) for side, x in passed_on.items()}
+    assert (
+        judged(read, written(read, tmp_path / "out", dict.fromkeys(read.spec.offsets, zeros)))[
+            "gradient"
+        ].status
+        == "fail"
+    )
+
+
+def test_the_conjugate_of_the_inverse_is_the_rotation(given: VectorCase) -> None:
+    for layout in ("half", "interleaved"):
+        setting = dataclasses.replace(given.spec.setting, layout=layout, rotary_dim=24)
+        spec = dataclasses.replace(given.spec, setting=setting)
+        x = given.vectors()["q"]
+        assert np.array_equal(conjugate(conjugate(x, spec), spec), x)
+        assert np.array_equal(conjugate(x, spec)[..., 24:], x[..., 24:])
+        assert (conjugate(x, spec) != x).sum() == x.size * 12 // 32
+
+
+def scores(read: VectorCase, arrays: dict[int, dict[str, np.ndarray]], out: Path) -> Path:
+    out.mkdir()
+    spec = read.spec
+    for offset, one in arrays.items():
+        keys = np.repeat(one["k"], spec.heads // spec.kv_heads, axis=1).astype(np.float32)
+        formed = one["q"].astype(np.float32) @ keys.swapaxes(2, 3) * np.float32(spec.setting.scale)
+        write(out / f"scores.{offset}.bin", formed, parse("fp32"))
+    return out
+
+
+def test_scores_are_judged_by_their_drift(tmp_path: Path) -> None:
+    read = case(tmp_path / "case", want="scores", model="gpt-oss-20b", head_dim=None)
+    results = judged(read, scores(read, rotated(read), tmp_path / "right"))
+    assert list(results) == ["written back", "drift", "tolerance"]
+    assert not failed(results)
+    assert "cannot show a position that is wrong for q and k alike" in results["drift"].detail
+    wrong = scores(read, rotated(read, "uniform"), tmp_path / "wrong")
+    assert failed(judged(read, wrong)) == {"drift", "tolerance"}
+    assert not failed(judged(read, wrong, "uniform"))
+
+
+def test_scores_of_mixed_up_heads_fail(tmp_path: Path) -> None:
+    read = case(tmp_path / "case", want="scores", heads=4, kv_heads=2)
+    arrays = rotated(read)
+    assert not failed(judged(read, scores(read, arrays, tmp_path / "right")))
+    second = {o: {side: x.copy() for side, x in one.items()} for o, one in arrays.items()}
+    second[0]["q"][1] *= 1.1
+    place = judged(read, scores(read, second, tmp_path / "second"))["drift"]
+    assert place.status == "fail"
+    assert place.where.startswith("offset 0, batch element 1")
+    arrays[1000]["k"] = arrays[1000]["k"][:, ::-1]
+    results = judged(read, scores(read, arrays, tmp_path / "out"))
+    assert failed(results) == {"drift", "tolerance"}
+    assert "offset 1000" in results["drift"].where
+
+
+# ---------------------------------------------------------------------------- what is refused
+
+
+def refused(read: VectorCase, out: Path, *parts: str) -> None:
+    with pytest.raises(BadInput) as error:
+        returned.findings(read.folder, out)
+    assert all(part in str(error.value) for part in parts), str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_missing_or_of_another_size_is_refused(given: VectorCase, tmp_path: Path) -> None:
+    refused(given, tmp_path / "none", "no such folder")
+    out = written(given, tmp_path / "out", rotated(given))
+    path = out / "k.1000.bin"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    refused(
+        given,
+        out,
+        "k.1000.bin has 6,143 bytes of 6,144: it was cut short",
+        "bfloat16 of shape (2, 1, 48, 32)",
+    )
+    path.write_bytes(content * 2)
+    refused(given, out, "twice as many as needed: a wider dtype?")
+    path.write_bytes(content + b"0")
+    refused(given, out, "6,145 bytes and should have 6,144")
+    path.write_bytes(content[: len(content) // 2])
+    refused(given, out, "half of it: one batch element")
+    path.unlink()
+    path.mkdir()
+    refused(given, out, "k.1000.bin is no file")
+    path.rmdir()
+    refused(given, out, "1 of 8 files are missing, the first k.1000.bin")
+    refused(given, given.folder / "q.bin", "is no folder")
+
+
+def test_what_is_of_another_case_is_refused(given: VectorCase, tmp_path: Path) -> None:
+    other = case(tmp_path / "other", seed=1)
+    out = written(other, tmp_path / "out", rotated(other))
+    refused(given, out, "case.txt names another case, sha256:")
+    (out / "case.txt").unlink()
+    (out / "case.txt").mkdir()
+    refused(given, out, "case.txt cannot be read: it is no file")
+    (out / "case.txt").rmdir()
+    results = judged(given, out)  # it may be a kernel that is wrong: judged, with what it looks like
+    assert "no rotation of what was given" in results["places"].resembles
+    assert "it does not name its case" in results["written back"].detail
+    (out / "q.2000.bin").write_bytes(b"")
+    refused(given, out, "does not ask for q.2000.bin; it asks for q.0.bin, k.0.bin")
+
+
+def as_tensors(read: VectorCase, arrays, dtype: str = "bf16") -> dict[str, np.ndarray]:
+    return {
+        f"{side}.{offset}": raw_arrays.array(x, parse(dtype))
+        for offset, one in arrays.items()
+        for side, x in one.items()
+    }
+
+
+def test_safetensors_are_judged_as_raw_files(given: VectorCase, tmp_path: Path) -> None:
+    arrays = rotated(given)
+    raw = judged(given, written(given, tmp_path / "raw", arrays))
+    out = tmp_path / "out"
+    out.mkdir()
+    save_file(as_tensors(given, arrays), out / "outputs.safetensors", metadata={"case": given.digest})
+    assert judged(given, out) == raw == judged(given, out / "outputs.safetensors")
+
+
+def test_safetensors_that_do_not_fit_are_refused(given: VectorCase, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    path, arrays = out / "outputs.safetensors", as_tensors(given, rotated(given))
+    save_file(arrays, path, metadata={"case": "sha256:0123456789ab"})
+    refused(given, out, "outputs.safetensors names another case, sha256:0123456789ab")
+    save_file(arrays | {"x": np.zeros(1)}, path)
+    refused(given, out, "holds, not asked for, x")
+    save_file({name: x for name, x in arrays.items() if name != "q.0"}, path)
+    refused(given, out, "lacks q.0")
+    save_file(arrays | {"q.0": arrays["q.0"].astype(np.float32)}, path)
+    refused(given, out, "q.0 is float32 of shape (2, 2, 48, 32)", "bfloat16 of shape")
+    save_file(arrays | {"q.0": arrays["q.0"][:1]}, path)
+    refused(given, out, "q.0 is bfloat16 of shape (1, 2, 48, 32)")
+    path.write_bytes(path.read_bytes()[:-9])
+    refused(given, out, "no readable .safetensors file")
+    path.write_bytes(b"")
+    refused(given, out, "the file is empty")
+    written_too = written(given, tmp_path / "both", rotated(given))
+    save_file(arrays, written_too / "outputs.safetensors")
+    refused(given, written_too, "both k.0.bin and outputs.safetensors")
+
+
+def test_the_folder_of_the_case_may_take_what_is_written_back(tmp_path: Path) -> None:
+    read = case(tmp_path / "case")
+    for path in written(read, tmp_path / "out", rotated(read)).iterdir():
+        path.rename(read.folder / path.name)
+    assert not failed(judged(read, read.folder))
+
+
+# ---------------------------------------------------------------------------- calls that are looked up
+
+
+def test_calls_that_were_not_asked_for_are_not_answered(given: VectorCase) -> None:
+    arrays = rotated(given)
+    code = ReturnedCode(given, arrays, "out")
+    q, k = code.given
+    at = np.arange(48)
+    assert np.array_equal(code.rotate_both(q, k, at + 1000)[1], arrays[1000]["k"])
+    assert np.array_equal(code.rotate_one(q[1, :, 5:9], at[5:9] + 1000, False), arrays[1000]["q"][1, :, 5:9])
+    for wrong in (at + 999, at[::-1] + 1000, at + 1000 + (at > 5), np.stack([at, at])):
+        with pytest.raises(NotAsked):
+            code.rotate_both(q, k, wrong)
+    later = q[0] + (at > 5)[:, None]
+    for x, key in ((q[0], True), (k[0], False), (q[0] + 1, False), (later, False)):
+        with pytest.raises(NotAsked):
+            code.rotate_one(x, at + 1000, key)
+
+
+def test_what_is_measured_is_what_shift_measures_of_the_same_code(given: VectorCase, tmp_path: Path) -> None:
+    """The judge's records against a function that is called with the same q and k."""
+    read = returned_files.read(given, written(given, tmp_path / "out", rotated(given, "uniform")))
+    seen = returned.measure(given, read, "out")
+    from ropeaudit import shift
+
+    save_file(
+        {name: x[0].astype(np.float32) for name, x in given.vectors().items()}, tmp_path / "qk.safetensors"
+    )
+    expected = shift(
+        given.spec.offsets,
+        "bf16",
+        "uniform",
+        qk=str(tmp_path / "qk.safetensors"),
+        changes={"accumulate": "fp64", "score": "fp64"},
+    )
+    for record, other in zip(seen.records, expected, strict=True):
+        assert record.offset == other.offset
+        assert record.drift_rms == pytest.approx(other.drift_rms, rel=1e-12)
+        assert record.self_drift_max == pytest.approx(other.self_drift_max, rel=1e-12)
+        assert record.verdict in (other.verdict, "misplaced")

@@ -1,0 +1,423 @@
+"""Checks of code, configs and checkpoints: the answer, margins, JUnit XML, waivers, exit codes."""
+
+import datetime
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from real_configs import config
+from rich.console import Console
+from tiny_models import change_config, make
+
+import ropeaudit
+from ropeaudit import UsageError, check
+from ropeaudit.audits.cases import Case
+from ropeaudit.errors import BadInput
+from ropeaudit.features.check import analysis, waivers
+from ropeaudit.features.check.analysis import CheckOptions
+from ropeaudit.features.check.checked import Checked
+from ropeaudit.features.limit.analysis import limit
+from ropeaudit.main import main
+from ropeaudit.reports.forms import table
+
+SMALL = ["--up-to", "512", "--head-dim", "16", "-q"]
+CODE = """
+import numpy as np
+
+def angles(positions, d):
+    return positions[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
+
+def rotated(x, angles):
+    cos, sin = np.cos(angles), np.sin(angles)
+    a, b = np.split(x.astype(np.float64), 2, -1)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+
+def right(x, positions):
+    return rotated(x, angles(positions, x.shape[-1]))
+
+def wrong(x, positions):
+    return rotated(x, angles(np.where(positions == 300, 299, positions), x.shape[-1]))
+"""
+MARGINS = (
+    *("llama-3.1-8b", "qwen2.5-7b", "gemma-2-27b", "deepseek-v3", "gpt-neox-20b", "gpt-j-6b", "gpt-oss-20b"),
+    *("phi-3.5", "qwen2-vl", "granite"),
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run each test in a folder with code to check."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rope.py").write_text(CODE)
+    return tmp_path
+
+
+def write(name: str, **changes: Any) -> str:
+    """Write a config.json of a public model with changes; return its path."""
+    path = Path(f"{name}.json")
+    path.write_text(json.dumps({**config(name), **changes}))
+    return str(path)
+
+
+def by_check(results: list[Checked]) -> dict[str, Checked]:
+    return {one.finding.check: one for one in results}
+
+
+def test_the_table_of_code(capsys, snapshot) -> None:
+    assert main(["check", "rope.py:wrong", "--dtype", "fp32,fp64", *SMALL]) == 1
+    assert capsys.readouterr().out == snapshot
+    assert main(["check", "rope.py:right", "--dtype", "fp32", *SMALL]) == 0
+    assert capsys.readouterr().out.startswith("rope.py:right passes all ")
+
+
+def test_the_table_of_a_config(capsys, snapshot) -> None:
+    path = write("gpt-j-6b", num_hidden_layers=28, torch_dtype="float16")
+    assert main(["check", path, "--up-to", "2k", "--dtype", "bf16"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == snapshot
+    assert shown.err == snapshot
+
+
+@pytest.mark.parametrize("name", MARGINS)
+def test_margins_are_those_of_limit(name: str) -> None:
+    path, case = write(name), {"seq_len": 32, "heads": 1, "kv_heads": 1}
+    results = list(analysis.run([path], Case(**case), CheckOptions(up_to=160), lambda share: None))
+    length = "shifted" if name == "phi-3.5" else "unshifted"
+    expected = limit(
+        dtypes=["bf16", "fp16", "fp32"], recipes="hf", up_to=128, config=path, length=length, **case
+    )
+    seen = [one.finding.measured for one in results if one.finding.check == "limit"]
+    assert seen == [one.margin for one in expected]
+    assert all(margin > 0 for margin in seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MARGINS)
+def test_whole_margins_are_those_of_the_command(name: str, capsys) -> None:
+    path = write(name)
+    assert main(["check", path, "--dtype", "bf16", "-f", "json"]) == 0
+    [checked] = [row for row in json.loads(capsys.readouterr().out)["records"] if row["check"] == "limit"]
+    length = ["--length", "shifted"] if name == "phi-3.5" else []
+    assert main(["limit", "--config", path, "--recipe", "hf", "-f", "json", *length]) == 0
+    [expected] = json.loads(capsys.readouterr().out)["records"]
+    assert checked["measured"] == expected["margin"] >= 1
+    assert checked["status"] == "pass"
+
+
+def test_a_limit_within_the_maximum_fails() -> None:
+    path = write("gpt-neox-20b")
+    options = CheckOptions((ropeaudit.parse("bf16"),), recipe="uniform")
+    results = by_check(list(analysis.run([path], Case(heads=1, seq_len=32), options, lambda share: None)))
+    assert results["limit"].finding.failed
+    assert results["limit"].finding.measured < 1
+    assert "uniform: fails at position" in results["limit"].finding.where
+
+
+def test_layer_types_one_after_another(capsys) -> None:
+    path = write("new-gemma-3")
+    assert main(["check", path, "--up-to", "300", "--dtype", "bf16", "-f", "json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    layers = [row["layer"] for row in whole["records"] if row["check"] == "limit"]
+    assert layers == ["full_attention", "sliding_attention"]
+    assert [row["base"] for row in whole["settings"]] == [1e6, 1e4]
+    only = list(check(path, "bf16", up_to=300, layer="sliding_attention"))
+    assert {one.layer for one in only} == {"sliding_attention", "none"}
+
+
+@pytest.mark.parametrize(
+    ("scaling", "where"),
+    [
+        (None, ""),
+        ({"type": "dynamic", "factor": 2.0}, "from 2,049 positions on"),
+        (
+            {
+                "type": "longrope",
+                "short_factor": [1.0] * 12,
+                "long_factor": [2.0] * 12,
+                "original_max_position_embeddings": 512,
+            },
+            "from 513 positions on",
+        ),
+    ],
+)
+def test_where_frequencies_switch(scaling: Any, where: str) -> None:
+    path = write("gpt-neox-20b", rope_scaling=scaling)
+    finding = by_check(list(check(path, "bf16", up_to=256)))["frequency switch"].finding
+    assert (finding.status, finding.where) == ("note" if where else "not applicable", where)
+
+
+def test_a_cast_module_is_a_note_with_the_drift_of_its_frequencies() -> None:
+    finding = by_check(list(check("llama-3.1-8b", "bf16", up_to=256)))["cast module"].finding
+    (cast,) = ropeaudit.shift(0, "bf16", "hf-model-cast", model="llama-3.1-8b", heads=8, kv_heads=8)
+    told = float(finding.detail.partition("expected drift ")[2].partition(" %")[0]) / 100
+    assert finding.status == "note"
+    assert told == pytest.approx(cast.drift_relative, rel=0.1)  # of one seed, roundings included
+    assert 0.5 < finding.measured < 2**0.5
+
+
+# change of llama-3.1-8b's config, check, status, what is said
+READ: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"rope_ratio": 50}, "config", "fail", "the key 'rope_ratio' is not understood"),
+    ({"rope_theta": None}, "config", "fail", "rope_theta is missing; give --base"),
+    ({"alibi": True}, "config", "not applicable", "does not encode positions by rotation"),
+    ({"rotary_emb_base": 10000}, "config keys", "fail", "rotary_emb_base = 10000 (500000 is used); keep one"),
+    ({"use_logn_attn": True}, "config keys", "note", "not used, .*: use_logn_attn = true"),
+    ({}, "config keys", "pass", "every key about RoPE is used"),
+    ({"torch_dtype": "bfloat16"}, "config", "pass", "the config's dtype is bfloat16"),
+]
+
+
+@pytest.mark.parametrize(("change", "name", "status", "told"), READ)
+def test_what_a_config_says(change: dict[str, Any], name: str, status: str, told: str) -> None:
+    import re
+
+    finding = by_check(list(check(write("llama-3.1-8b", **change), "bf16", up_to=256)))[name].finding
+    assert finding.status == status
+    assert re.search(told if ".*" in told else re.escape(told), finding.detail)
+
+
+def test_several_targets_of_several_kinds(capsys) -> None:
+    path = write("gpt-j-6b")
+    targets = ["rope.py:wrong", path, "rope.py:right"]
+    assert main(["check", *targets, "--up-to", "512", "--dtype", "fp32", "-f", "json"]) == 1
+    whole = json.loads(capsys.readouterr().out)
+    assert list(dict.fromkeys(row["target"] for row in whole["records"])) == targets
+    assert list(dict.fromkeys(row["kind"] for row in whole["records"])) == ["code", "config"]
+    assert whole["headline"].startswith("1 of 3 targets fails: rope.py:wrong fails ")
+
+
+def test_what_does_not_apply_shares_a_row_and_what_holds_nothing_is_not_shown() -> None:
+    report = ropeaudit.report(check("llama-3.1-8b", ["bf16", "fp32"], up_to=256))
+    text = ropeaudit.render("table", report)
+    assert text.count("not applicable") == 1
+    assert "2 checks" in text
+    assert "differing" not in text
+    assert ropeaudit.render("csv", report).count("not applicable") == 2
+
+
+@pytest.mark.parametrize("targets", [["gpt-j-6b.json"], ["rope.py:wrong", "rope.py:right"]])
+def test_a_terminal_of_100_columns_holds_the_table(targets: list[str]) -> None:
+    write("gpt-j-6b")
+    report = ropeaudit.report(check(targets, ["bf16", "fp32"], up_to=512))
+    console = Console(width=100, file=open("out.txt", "w", encoding="utf-8"))  # noqa: SIM115
+    table.show(report, console)
+    console.file.close()
+    lines = Path("out.txt").read_text(encoding="utf-8").splitlines()
+    rule = next(number for number, line in enumerate(lines) if line.startswith("──"))
+    assert report.folded is not None
+    assert lines[rule + 1 + len(report.folded)].strip() == ""  # no cell is folded
+    assert "status" in lines[rule - 1]
+
+
+def run(*words: str) -> int:
+    return subprocess.run(
+        [sys.executable, "-m", "ropeaudit", "check", *words, *SMALL], capture_output=True, check=False
+    ).returncode
+
+
+def test_exit_codes() -> None:
+    assert [run("rope.py:right"), run("rope.py:wrong"), run("rope.py:absent")] == [0, 1, 2]
+
+
+def parsed(path: str) -> ElementTree.Element:
+    return ElementTree.parse(path).getroot()  # noqa: S314 pytest and ropeaudit wrote it
+
+
+def test_junit_has_what_pytest_writes(folder: Path) -> None:
+    (folder / "test_three.py").write_text(
+        "import pytest\ndef test_passes(): print(1)\ndef test_fails(): assert 0\n"
+        "def test_skips(): pytest.skip('why')\n"
+    )
+    options = ["--junit-xml", "theirs.xml", "-o", "junit_logging=all", "-p", "no:cacheprovider"]
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *options, "test_three.py"], capture_output=True, check=False
+    )
+    command = ["check", "rope.py:wrong", "--dtype", "fp32,fp64", "--junit", "ours.xml", *SMALL]
+    assert main(command) == 1
+    theirs, ours = map(parsed, ("theirs.xml", "ours.xml"))
+    known = {
+        (one.tag, attribute) for one in theirs.iter() for attribute in (*one.attrib, *(c.tag for c in one))
+    }
+    for one in ours.iter():
+        assert {(one.tag, name) for name in (*one.attrib, *(child.tag for child in one))} <= known, one.tag
+    assert [suite.get("name") for suite in ours] == ["rope.py:wrong float32", "rope.py:wrong float64"]
+    for suite in ours:
+        cases = list(suite)
+        assert int(suite.get("tests", -1)) == len(cases)
+        assert int(suite.get("failures", -1)) == len(suite.findall("testcase/failure")) >= 1
+        assert int(suite.get("skipped", -1)) == len(suite.findall("testcase/skipped"))
+    failure = ours.find("testsuite/testcase[@name='places']/failure")
+    assert failure is not None
+    assert "position 300" in (failure.text or "")
+
+
+def test_junit_is_claimed_before_the_work(folder: Path, capsys) -> None:
+    (folder / "old.xml").write_text("old")
+    assert main(["check", "rope.py:absent", "--junit", "old.xml", *SMALL]) == 2
+    assert (folder / "old.xml").read_text() == "old"
+    assert [path.name for path in folder.iterdir() if "old" in path.name] == ["old.xml"]
+    refused = {
+        "absent/a.xml": "--junit 'absent/a.xml'",
+        "a.csv": "--junit and -o both name",
+        "rope.py": "one of",
+    }
+    for path, message in refused.items():
+        capsys.readouterr()
+        assert main(["check", "rope.py:right", "--junit", path, "-o", "a.csv", *SMALL]) == 2
+        assert message in capsys.readouterr().err
+
+
+ENTRY = {"check": "places", "target": "rope.py:wrong", "reason": "ticket 12", "until": "2999-01-31"}
+
+
+def waive(*entries: dict[str, Any]) -> str:
+    Path("waive.toml").write_text(
+        "\n".join(
+            "[[waive]]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in one.items()) for one in entries
+        )
+    )
+    return "waive.toml"
+
+
+def checked(*more: str) -> int:
+    return main(["check", "rope.py:wrong", "--dtype", "fp32", "--up-to", "512", "--head-dim", "16", *more])
+
+
+def test_a_waived_failure_does_not_fail(capsys) -> None:
+    failing = [
+        one.finding.check
+        for one in check("rope.py:wrong", "fp32", up_to=512, head_dim=16)
+        if one.finding.failed
+    ]
+    entries = [{**ENTRY, "check": name} for name in failing]
+    assert checked("--waive", waive(*entries), "-f", "json", "--junit", "j.xml") == 0
+    shown = capsys.readouterr()
+    rows = {row["check"]: row for row in json.loads(shown.out)["records"]}
+    assert rows["places"]["status"] == "waived"
+    assert rows["places"]["detail"].endswith("waived until 2999-01-31: ticket 12")
+    assert "waived" in json.loads(shown.out)["headline"]
+    skipped = parsed("j.xml").find("testsuite/testcase[@name='places']/skipped")
+    assert skipped is not None
+    assert skipped.get("type") == "ropeaudit.waived"
+
+
+def test_a_waiver_that_ended_says_so(capsys) -> None:
+    assert checked("--waive", waive({**ENTRY, "until": "2020-01-31"})) == 1
+    assert "its waiver ended on 2020-01-31: ticket 12" in capsys.readouterr().err
+
+
+def test_a_waiver_holds_through_its_last_day() -> None:
+    day = datetime.date(2027, 1, 31)
+    [one] = waivers.read(waive({**ENTRY, "until": "2027-01-31"}))
+    failed = [one for one in check("rope.py:wrong", "fp32", up_to=512, head_dim=16) if one.finding.failed][:1]
+    assert [c.finding.status for c in waivers.applied(failed, [one], day)] == ["waived"]
+    later = day + datetime.timedelta(days=1)
+    assert [c.finding.status for c in waivers.applied(failed, [one], later)] == ["fail"]
+
+
+def test_a_waiver_of_another_dtype_or_of_what_passes_waives_nothing(capsys) -> None:
+    entries = [{**ENTRY, "dtype": "bf16"}, {**ENTRY, "target": "rope.py:right"}]
+    assert checked("--waive", waive(*entries)) == 1
+    told = capsys.readouterr().err
+    assert "the waiver of places of rope.py:wrong in bfloat16 waives nothing: nothing of that name" in told
+    assert "the waiver of places of rope.py:right waives nothing" in told
+    Path("waive.toml").write_text(
+        '[[waive]]\ncheck="places"\ntarget="rope.py:right"\nreason="r"\nuntil=2999-01-31\n'
+    )
+    assert main(["check", "rope.py:right", "--waive", "waive.toml", *SMALL[:-1]]) == 0
+    assert "waives nothing: it does not fail; remove the entry" in capsys.readouterr().err
+
+
+BAD = [
+    ({k: v for k, v in ENTRY.items() if k != "reason"}, "entry 1: reason is missing; write [[waive]]"),
+    ({**ENTRY, "reason": " "}, 'reason is not text; write reason = "..."'),
+    ({**ENTRY, "until": "soon"}, "until = 'soon' is not a day; write until = \"2027-01-31\""),
+    ({**ENTRY, "dtype": "bf17"}, "entry 1: unknown number format 'bf17'"),
+    ({**ENTRY, "tagret": "x"}, "unknown key 'tagret'; did you mean target?"),
+]
+
+
+@pytest.mark.parametrize(("entry", "message"), BAD)
+def test_bad_entries_are_refused(entry: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        waivers.read(waive(entry))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[waive]\n", "write [[waive]], not [waive]"),
+        ("[[waived]]\n", "'waived' is not understood"),
+        ("waive = 3", "waive is not a list of tables"),
+        ("a = ", "is not TOML"),
+        ("\xff", "is not TOML in UTF-8"),
+    ],
+)
+def test_files_that_hold_no_entries_are_refused(text: str, message: str) -> None:
+    Path("waive.toml").write_bytes(text.encode("latin-1"))
+    with pytest.raises(BadInput) as caught:
+        waivers.read("waive.toml")
+    assert message in str(caught.value)
+    with pytest.raises(BadInput, match="No such file"):
+        waivers.read("absent.toml")
+
+
+@pytest.mark.parametrize(
+    ("targets", "arguments", "message"),
+    [
+        ("llama-3.1-8b", {"tokens": "16"}, "go with the folder of a checkpoint"),
+        ("llama-3.1-8b", {"model": "llama-3.1-8b"}, "name the model or file as the target"),
+        ("llama-3.1-8b", {"order": "bhsd"}, "goes with own code"),
+        ("llama-3.1-8b", {"up_to": 0}, "from 1 up"),
+        ("rope.py:right", {"up_to": 2**22}, "from 1 to 2097152"),
+        ("llama-4.1-8b", {}, "did you mean llama-3.1-8b"),
+    ],
+)
+def test_what_goes_with_no_target_is_refused(targets: str, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        list(check(targets, **arguments))
+    assert message in str(caught.value)
+
+
+def test_a_checkpoint_with_cast_buffers_fails(folder: Path, capsys) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    checkpoint = folder / "model"
+    checkpoint.mkdir()
+    (checkpoint / "config.json").write_text(json.dumps(config("gpt-j-6b")))
+    theta = 10000.0 ** (-torch.arange(32, dtype=torch.float64) / 32)
+    cast = {f"layers.{n}.inv_freq": theta.float().bfloat16().float() for n in range(3)}
+    save_file(cast, checkpoint / "model.safetensors")
+    assert main(["check", "model", "--up-to", "300", "--dtype", "bf16", "-f", "json"]) == 1
+    whole = json.loads(capsys.readouterr().out)
+    [row] = [row for row in whole["records"] if row["check"] == "stored inv_freq"]
+    assert (row["status"], row["where"]) == ("fail", "layers.0.inv_freq and 2 more")
+    assert row["resembles"] == "a buffer cast to bfloat16"
+    assert {row["kind"] for row in whole["records"]} == {"checkpoint"}
+    save_file({name: theta.float() for name in cast}, checkpoint / "model.safetensors")
+    assert main(["check", "model", "--up-to", "300", "--dtype", "bf16", "-q"]) == 0
+    (checkpoint / "config.json").unlink()
+    results = by_check(list(check("model/model.safetensors")))
+    assert results["config"].finding.status == "not applicable"
+    assert results["stored inv_freq"].finding.status == "note"  # its base was guessed
+
+
+def test_a_checkpoint_that_runs(folder: Path) -> None:
+    pytest.importorskip("transformers")
+    built = make("llama", folder / "llama")
+    change_config(built, max_position_embeddings=4096)
+    results = list(check(str(built), "bf16", tokens="16", up_to=256))
+    of_model = [one for one in results if one.finding.check.startswith("model ")]
+    assert [(one.finding.check, one.dtype, one.finding.status) for one in of_model] == [
+        ("model structure", "float64", "pass"),
+        ("model rounding", "bfloat16", "note"),
+    ] * 2
+    stored = by_check(results)["stored buffers"].finding
+    assert stored.status == "not applicable"
+    assert all(one.finding.measured <= one.finding.allowed for one in of_model if one.dtype == "float64")

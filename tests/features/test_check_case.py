@@ -1,0 +1,123 @@
+"""ropeaudit check CASE --output OUT: what a kernel wrote back, judged on the command line."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from vector_kernels import case, rotated, written
+
+import ropeaudit
+from ropeaudit.errors import UsageError
+from ropeaudit.features.check import case_target
+from ropeaudit.main import main
+
+
+def check(capsys, *arguments: object) -> tuple[int, str, str]:
+    code = main(["check", *map(str, arguments)])
+    seen = capsys.readouterr()
+    return code, seen.out, seen.err
+
+
+def test_a_right_kernel_passes(tmp_path: Path, capsys) -> None:
+    read = case(tmp_path / "case")
+    out = written(read, tmp_path / "out", rotated(read))
+    code, text, err = check(capsys, read.folder, "--output", out)
+    assert (code, err) == (0, "")
+    assert text.startswith(
+        f"{read.folder} passes all 5 checks in bfloat16, at the positions of its calls, up to 65,583."
+    )
+
+
+def test_a_manifest_names_its_case(tmp_path: Path, capsys) -> None:
+    read = case(tmp_path / "case")
+    out = written(read, tmp_path / "out", rotated(read))
+    assert check(capsys, read.folder / "manifest.json", "--output", out)[0] == 0
+
+
+def test_a_wrong_one_fails_and_a_report_goes_beside_it(tmp_path: Path, capsys) -> None:
+    read = case(tmp_path / "case")
+    out = written(read, tmp_path / "out", rotated(read, seen=lambda at: at % 65536))
+    report = tmp_path / "report.json"
+    code, text, err = check(capsys, read.folder, "--output", out, "-o", report)
+    assert code == 1
+    assert "behaves like: positions that wrap at 65536 (at offset 65511)" in text
+    assert "out of place at 2 of them: 65511, 65536" in err
+    rows = json.loads(report.read_text())["records"]
+    assert {row["kind"] for row in rows} == {"case"}
+    assert {row["version"] for row in rows} == {read.digest[:19]}
+    assert [row["check"] for row in rows if row["status"] == "fail"] == ["places", "drift", "tolerance"]
+
+
+def test_a_claimed_recipe_is_what_is_allowed(tmp_path: Path, capsys) -> None:
+    read = case(tmp_path / "case")
+    out = written(read, tmp_path / "out", rotated(read, "uniform"))
+    assert check(capsys, read.folder, "--output", out)[0] == 1
+    assert check(capsys, read.folder, "--output", out, "--recipe", "uniform")[0] == 0
+    assert check(capsys, read.folder, "--output", out, "--recipe", "none")[0] == 2
+
+
+def test_several_cases_are_judged_by_folders_of_their_names(tmp_path: Path, capsys) -> None:
+    for name in ("a", "b"):
+        read = case(tmp_path / "cases" / name, seed=ord(name))
+        written(read, tmp_path / "outs", rotated(read)).rename(tmp_path / name)
+    (tmp_path / "outs").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / name).rename(tmp_path / "outs" / name)
+    cases = sorted((tmp_path / "cases").iterdir())
+    code, text, _ = check(capsys, *cases, "--output", tmp_path / "outs")
+    assert code == 0
+    assert "None of 2 targets fails any of 10 checks" in text
+    (tmp_path / "outs" / "b").rename(tmp_path / "outs" / "c")
+    code, _, err = check(capsys, *cases, "--output", tmp_path / "outs")
+    assert code == 2
+    assert "outs/b': no such folder" in err
+
+
+REFUSED = {
+    (): "a case of vectors is checked by what a kernel wrote back; add --output FOLDER",
+    (
+        "--output",
+        "none",
+    ): "error: --output 'none': no such folder; give the folder that the kernel wrote into",
+    ("--output", "none", "--dtype", "fp32"): "says its dtype and positions; leave out --dtype and --up-to",
+    ("--output", "none", "--base", "500000"): "says its setting; leave out the options of a RoPE setting",
+    ("--output", "none", "--output", "some/"): "--output names two folders, 'none' and 'some/'",
+    ("--output", "out.safetensors"): "out.safetensors: no such file",
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_what_does_not_fit_a_case_is_refused(arguments: tuple[str, ...], tmp_path: Path, capsys) -> None:
+    code, text, err = check(capsys, case(tmp_path / "case").folder, *arguments)
+    assert (code, text) == (2, "")
+    assert REFUSED[arguments] in err
+    assert err.count("\n") == 1
+    assert err.count("--output 'none'") <= 1
+
+
+def test_a_folder_of_outputs_goes_with_a_case_alone(tmp_path: Path, capsys) -> None:
+    code, _, err = check(capsys, "llama-2-7b", "--output", tmp_path)
+    assert code == 2
+    assert "is no report, and no target is a case of vectors" in err
+
+
+def test_outputs_are_told_from_reports(tmp_path: Path) -> None:
+    assert case_target.split(()) == (None, ())
+    assert case_target.split(("out", "a.json")) == ("out", ("a.json",))
+    (tmp_path / "v1.2").mkdir()
+    assert case_target.split((str(tmp_path / "v1.2"),)) == (str(tmp_path / "v1.2"), ())
+    assert case_target.split(("x.unknown",)) == (None, ("x.unknown",))
+    with pytest.raises(UsageError, match="two folders"):
+        case_target.split(("out", "y.safetensors"))
+
+
+def test_python_judges_as_the_command_does(tmp_path: Path) -> None:
+    read = case(tmp_path / "case")
+    arrays = rotated(read)
+    arrays[1000]["k"][1, 0, 7] = np.roll(arrays[1000]["k"][1, 0, 7], 1)
+    out = written(read, tmp_path / "out", arrays)
+    results = list(ropeaudit.check(str(read.folder), returned=str(out)))
+    assert next(one.finding.check for one in results if one.finding.failed) == "places"
+    assert "position 1007" in results[1].finding.where
+    assert ropeaudit.report(results).headline.startswith(f"{read.folder} fails")

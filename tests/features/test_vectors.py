@@ -1,0 +1,244 @@
+"""ropeaudit vectors: what is written, that it can be written again, and what is refused."""
+
+import json
+import math
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from vector_kernels import SMALL, rotated, written
+
+import ropeaudit
+from ropeaudit.audits.straddling import straddling
+from ropeaudit.conformance import case_files, returned
+from ropeaudit.errors import BadOutput, UsageError
+from ropeaudit.features.vectors import analysis, building
+from ropeaudit.main import main
+
+SIZES = ["--heads", "2", "--kv-heads", "1", "--seq-len", "48", "--head-dim", "32"]
+NUMPY = {"float32": "<f4", "float64": "<f8", "int64": "<i8", "int32": "<i4", "bfloat16": ml_dtypes.bfloat16}
+
+
+def vectors(folder: Path, *arguments: str) -> int:
+    return main(["vectors", "-o", str(folder), *SIZES, *arguments])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_files_are_what_the_manifest_says(tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "case"
+    assert vectors(folder, "--offset", "0,1000", "--tables", "--positions", "int32", "--dtype", "bf16") == 0
+    seen = capsys.readouterr()
+    assert seen.out.startswith(f"A case of vectors was written to {folder}: 2 calls at positions up to 1047")
+    assert seen.out.endswith(f"\nropeaudit check {folder} --output OUT\n")
+    assert seen.err == ""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    files = [
+        *manifest["inputs"].values(),
+        *(file for call in manifest["calls"] for file in call["inputs"].values()),
+    ]
+    tensors = load_file(folder / manifest["safetensors"]["inputs"])
+    assert len(tensors) == len(files) == len(list(folder.iterdir())) - 3
+    for file in files:
+        raw = np.frombuffer((folder / file["file"]).read_bytes(), NUMPY[file["dtype"]]).reshape(file["shape"])
+        tensor = tensors[file["file"].removesuffix(".bin")]
+        assert tensor.dtype.name == file["dtype"]
+        np.testing.assert_array_equal(tensor, raw)
+    assert tensors["q"].shape == (2, 2, 48, 32)
+    assert tensors["k"].shape == (2, 1, 48, 32)
+    assert not np.array_equal(tensors["q"][0], tensors["q"][1])
+    np.testing.assert_array_equal(tensors["positions.1000"], np.arange(1000, 1048))
+    angles = tensors["positions.1000"].astype(float)[:, None] * tensors["frequencies"]
+    np.testing.assert_allclose(tensors["cos.1000"], np.cos(angles), atol=2.0**-24)
+    np.testing.assert_allclose(tensors["sin.1000"], np.sin(angles), atol=2.0**-24)
+    assert manifest["calls"][1]["outputs"]["k"] == {
+        "file": "k.1000.bin",
+        "dtype": "bfloat16",
+        "shape": [2, 1, 48, 32],
+    }
+
+
+def test_tables_hold_the_attention_factor(tmp_path: Path) -> None:
+    list(ropeaudit.vectors(tmp_path / "case", "fp64", model="gpt-oss-20b", tables=True, offsets=0, seq_len=8))
+    content = json.loads((tmp_path / "case" / "manifest.json").read_text())
+    assert content["attention_factor"] == pytest.approx(0.1 * math.log(32) + 1)
+    assert load_file(tmp_path / "case" / "inputs.safetensors")["cos.0"][0, 0] == content["attention_factor"]
+
+
+@pytest.mark.parametrize("want", ["rotated", "gradient", "scores"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp8_e5m2", "fp64"])
+def test_a_case_is_rebuilt_from_its_manifest_to_the_same_bytes(
+    want: str, dtype: str, tmp_path: Path, capsys
+) -> None:
+    first, again = tmp_path / "case", tmp_path / "again"
+    options = [
+        "--offset",
+        "77",
+        "--dtype",
+        dtype,
+        "--want",
+        want,
+        "--seed",
+        "5",
+        "--scaling",
+        "linear:factor=2.5",
+    ]
+    assert vectors(first, *options) == 0
+    assert main(["vectors", "--rebuild", str(first / "manifest.json"), "-o", str(again)]) == 0
+    assert contents(first) == contents(again)
+    assert vectors(tmp_path / "other", *options, "--seed", "6") == 0
+    assert contents(tmp_path / "other")["q.bin"] != contents(first)["q.bin"]
+    capsys.readouterr()
+
+
+def test_numbers_that_are_drawn_otherwise_are_not_passed_off_as_the_case(tmp_path: Path, monkeypatch) -> None:
+    list(ropeaudit.vectors(tmp_path / "case", offsets=0, **SMALL))
+    monkeypatch.setattr(building, "_drawn", lambda spec, number, shape: np.zeros(shape))
+    with pytest.raises(ropeaudit.BadInput, match="cannot be drawn again here"):
+        analysis.rebuilt(str(tmp_path / "case"), str(tmp_path / "again"))
+    assert not (tmp_path / "again").exists()
+
+
+def test_offsets_straddle_what_breaks_positions(tmp_path: Path, capsys) -> None:
+    usual = ["vectors", "-o", str(tmp_path / "usual"), "--seq-len", "48", "--model", "mistral-7b-v0.3"]
+    assert main([*usual, "-f", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["records"]
+    assert [int(text) for text in row["offsets"].split()] == straddling(32768, 48)
+    given = ["vectors", "-o", str(tmp_path / "given"), "--seq-len", "48", "--model", "llama-2-7b"]
+    assert main([*given, "--offset", "4k"]) == 0
+    err = capsys.readouterr().err
+    assert "offset 4071 is added: its positions are on both sides of a power of two" in err
+    assert "llama-2-7b: positions from offset 4071 on go past the 4096 that it is made for" in err
+    spec = case_files.read(tmp_path / "given").spec
+    assert spec.offsets == (0, 4071, 4096)
+    assert spec.offsets[1] < 4096 <= spec.offsets[1] + 47
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp8_e4m3", "fp32"])
+def test_numbers_are_held_exactly_and_alike_in_all_dtypes(dtype: str, tmp_path: Path) -> None:
+    for fmt in (dtype, "fp64"):
+        list(ropeaudit.vectors(tmp_path / fmt, fmt, offsets=0, **SMALL))
+    narrow, wide = (case_files.read(tmp_path / fmt).vectors()["q"] for fmt in (dtype, "fp64"))
+    if dtype.startswith("fp8"):
+        wide = ropeaudit.round_to(wide, ropeaudit.parse(dtype))
+    np.testing.assert_array_equal(narrow, wide)
+
+
+def test_several_cases_go_into_folders_of_their_own(tmp_path: Path, capsys) -> None:
+    arguments = ["--model", "llama-2-7b,mistral-7b-v0.3", "--dtype", "bf16,fp32", "--offset", "0"]
+    assert main(["vectors", "-o", str(tmp_path / "cases"), "--seq-len", "16", *arguments]) == 0
+    names = {f"{model}.{fmt}" for model in ("llama-2-7b", "mistral-7b-v0.3") for fmt in ("bf16", "fp32")}
+    assert {path.name for path in (tmp_path / "cases").iterdir()} == names
+    assert "4 cases of vectors were written" in capsys.readouterr().out
+    assert vectors(tmp_path / "bases", "--base", "1e4,1e5,1e6", "--offset", "0") == 0
+    assert {path.name for path in (tmp_path / "bases").iterdir()} == {"none", "none-2", "none-3"}
+    assert [case_files.read(path).spec.setting.base for path in sorted((tmp_path / "bases").iterdir())] == [
+        1e4,
+        1e5,
+        1e6,
+    ]
+
+
+def test_the_usual_set_has_ten_settings_that_a_right_kernel_passes(tmp_path: Path, capsys) -> None:
+    assert (
+        main(
+            [
+                "vectors",
+                "--set",
+                "usual",
+                "--seq-len",
+                "16",
+                "--offset",
+                "0,2000",
+                "-o",
+                str(tmp_path / "cases"),
+            ]
+        )
+        == 0
+    )
+    folders = sorted((tmp_path / "cases").iterdir())
+    settings = {case_files.read(folder).spec.setting for folder in folders}
+    assert len(folders) == len(settings) == 10
+    assert {one.scaling.kind for one in settings} == {"default", "linear", "llama3", "yarn", "longrope"}
+    assert {one.layout for one in settings} == {"half", "interleaved"}
+    for folder in folders:
+        read = case_files.read(folder)
+        results = returned.findings(folder, written(read, tmp_path / "out", rotated(read)))
+        assert {one.status for one in results} == {"pass"}, folder
+    assert "phi-3.5-mini: scaling longrope depends on the length" in capsys.readouterr().err
+
+
+REFUSED = {
+    "--want rotation": "unknown want 'rotation'; did you mean rotated?",
+    "--positions int16": "unknown positions 'int16'",
+    "--offset -5": "offset -5 is negative",
+    "--clip 100": "leave out --clip",
+    "--dtype tf32": "no file holds tf32",
+    "--positions int32 --offset 2^31": "give --positions int64",
+    "--seq-len 1": "--seq-len 1 is not from 2 to 8192",
+    "--seq-len 16k": "--seq-len 16384 is not from 2 to 8192",
+    "--kv-heads 3": "does not divide",
+    "--context 0": "--context 0 is not a number of positions",
+    "--set usual --model llama-2-7b": "leave out --model and --config",
+    "--set most": "unknown set 'most'; known: usual",
+    "--rebuild none.json": "there is no none.json",
+    "--rebuild none.json --seed 3": "--seed is decided by the manifest",
+    "--offset 2^53": "past 2^53",
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_what_makes_no_case_is_refused_and_nothing_is_written(arguments: str, tmp_path: Path, capsys) -> None:
+    assert main(["vectors", "-o", str(tmp_path / "case"), *arguments.split()]) == 2
+    message = capsys.readouterr().err
+    if arguments.startswith("--rebuild none.json --"):
+        assert "is decided by the manifest" in message
+    else:
+        assert REFUSED[arguments] in message
+    assert message.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_taken_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("x")
+    (tmp_path / "file").write_text("x")
+    for name, what in (("full", "has files in it"), ("file", "is no folder")):
+        with pytest.raises(UsageError, match=what):
+            list(ropeaudit.vectors(tmp_path / name, offsets=0, **SMALL))
+    with pytest.raises(BadOutput, match="cannot be written"):
+        list(ropeaudit.vectors(tmp_path / "file" / "case", offsets=0, **SMALL))
+    (tmp_path / "empty").mkdir()
+    list(ropeaudit.vectors(tmp_path / "empty", offsets=0, **SMALL))
+    assert case_files.is_case(tmp_path / "empty")
+    assert {path.name for path in tmp_path.iterdir()} == {"full", "file", "empty"}
+
+
+def test_a_case_is_never_half_written(tmp_path: Path, monkeypatch) -> None:
+    wrote: list[str] = []
+
+    def full(self: Path, content: bytes) -> None:
+        wrote.append(self.name)
+        if len(wrote) > 2:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(BadOutput, match="No space left on device"):
+        list(ropeaudit.vectors(tmp_path / "case", offsets=0, **SMALL))
+    assert not list(tmp_path.iterdir())
+
+
+def test_python_gives_what_the_command_writes(tmp_path: Path, capsys) -> None:
+    assert vectors(tmp_path / "command", "--offset", "1000") == 0
+    (result,) = ropeaudit.vectors(tmp_path / "python", offsets=1000, **SMALL)
+    report = ropeaudit.report([result], ["digest", "calls"])
+    assert report.rows[0]["digest"] == result.digest
+    assert report.screen == ["digest", "calls"]
+    assert contents(tmp_path / "command") == contents(tmp_path / "python")
+    assert result.digest == case_files.read(tmp_path / "python").digest
+    assert result.size == sum(map(len, contents(tmp_path / "python").values()))
+    capsys.readouterr()

@@ -1,0 +1,94 @@
+"""Keys of a config.json that change nothing: none in real configs, and planted ones are named."""
+
+from typing import Any
+
+import pytest
+from real_configs import OTHERS, TEXTS, config
+
+from ropeaudit.rope import hf_json
+from ropeaudit.rope.hf_config import from_config
+from ropeaudit.rope.layer_kinds import layer_words
+from ropeaudit.rope.unused_keys import about_rope, unused_keys
+
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+
+
+@pytest.mark.parametrize("name", [*TEXTS, *OTHERS])
+def test_real_configs_are_used_to_the_last_key(name: str) -> None:
+    assert [str(key) for key in unused_keys(config(name))] == ["use_mrope = false"] * (name == "qwen2.5-7b")
+
+
+# config, what is added, what is said of it
+PLANTED: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("llama-3.1-8b", {"rotary_emb_base": 10000}, ["rotary_emb_base = 10000 (500000 is used)"]),
+    ("llama-3.1-8b", {"rotary_emb_base": 500000}, []),
+    ("llama-3.1-8b", {"qk_rope_head_dim": 64}, ["qk_rope_head_dim = 64"]),
+    ("llama-3.1-8b", {"use_logn_attn": True}, ["use_logn_attn = true"]),
+    ("llama-3.1-8b", {"original_max_position_embeddings": 8192}, []),
+    ("gpt-neox-20b", {"partial_rotary_factor": 0.25, "rotary_pct": 0.5}, ["rotary_pct = 0.5 (0.25 is used)"]),
+    ("deepseek-v3", {"partial_rotary_factor": 0.5}, ["partial_rotary_factor = 0.5 (1 is used)"]),
+    ("gemma-3-27b", {"rope_theta": 5}, ["rope_theta = 5 (1e+06 is used)"]),
+    ("gemma-3-27b", {"vision_config": {"rope_theta": 100.0}}, ["vision_config.rope_theta = 100.0"]),
+    ("new-gemma-3", {"rope_theta": 5}, ["rope_theta = 5 (1e+06 is used)"]),
+    ("new-gemma-3", {"rope_theta": 1000000}, []),
+    (
+        "llama-3.1-8b",
+        {"rope_scaling": {**YARN, "finetuned": True}},
+        [
+            "rope_scaling.finetuned = true (whether weights were trained with the scaling; that changes no "
+            "number)"
+        ],
+    ),
+    (
+        "llama-3.1-8b",
+        {"rope_scaling": {**YARN, "attention_factor": 1.2, "mscale": 1.0}},
+        ["rope_scaling.mscale = 1.0"],
+    ),
+    (
+        "llama-3.1-8b",
+        {"rope_scaling": YARN, "original_max_position_embeddings": 4096},
+        ["rope_scaling.original_max_position_embeddings = 32768 (4096 is used)"],
+    ),
+    (
+        "llama-3.1-8b",
+        {"rope_scaling": {**YARN, "type": "dynamic"}},
+        ["rope_scaling.original_max_position_embeddings = 32768"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "added", "named"), PLANTED)
+def test_what_is_not_used_is_named(name: str, added: dict[str, Any], named: list[str]) -> None:
+    assert [str(key) for key in unused_keys({**config(name), **added})] == named
+
+
+def test_every_key_that_the_reader_knows_is_looked_at() -> None:
+    known = (*hf_json.DICTS, *hf_json.BASES, *hf_json.FRACTIONS, hf_json.LOCAL_BASE, "rotary_dim", "rotary")
+    assert all(map(about_rope, known))
+
+
+# config, what is added, what is said of its layers
+LAYERS: list[tuple[str, dict[str, Any], str]] = [
+    ("llama-3.1-8b", {}, ""),
+    ("llama-3.1-8b", {"num_hidden_layers": 32}, "32 layers"),
+    ("new-gemma-3", {}, "1 sliding_attention, 1 full_attention layers"),
+    ("gemma-3-27b", {}, "one in 6 of them full_attention"),
+    ("llama-3.1-8b", {"no_rope_layers": [1, 1, 0]}, "RoPE in 2 of 3 layers (no_rope_layers)"),
+    ("llama-3.1-8b", {"no_rope_layer_interval": 4}, "no RoPE in one in 4 (no_rope_layer_interval)"),
+    (
+        "new-gemma-3",
+        {"model_type": "cohere2"},
+        "1 sliding_attention, 1 full_attention layers; no RoPE in full_attention layers",
+    ),
+    (
+        "new-gemma-3",
+        {"rope_parameters": {"full_attention": None, "sliding_attention": {"rope_theta": 1e4}}},
+        "1 sliding_attention, 1 full_attention layers; no RoPE in full_attention layers",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "added", "words"), LAYERS)
+def test_layers_with_and_without(name: str, added: dict[str, Any], words: str) -> None:
+    values = {**config(name), **added}
+    assert layer_words(values, from_config(values, name, "here")) == words
