@@ -38,8 +38,8 @@ def kind(target: str) -> Kind:
     if get_close_matches(target, known):
         raise UnknownName("target", target, known)
     raise UsageError(
-        f"{target!r} is no target: there is no such file; give FILE.py:NAME, mypkg.rope:NAME, a config.json, a "
-        "model's folder, or a name of `ropeaudit list impls` or `ropeaudit list models`"
+        f"{target!r} is no target: there is no such file; give FILE.py:NAME, mypkg.rope:NAME, a config.json, "
+        "a model's folder, or a name of `ropeaudit list impls` or `ropeaudit list models`"
     )
 
 
