@@ -60,7 +60,7 @@ static void *file(const char *folder, const char *name, const char *offset, void
     void *buffer = data ? data : malloc(bytes);
     size_t done = !stream ? 0 : data ? fwrite(buffer, 1, bytes, stream) : fread(buffer, 1, bytes, stream);
     if (done != bytes || fclose(stream)) {
-        fprintf(stderr, "%s: cannot be %s\n", path, data ? "written" : "read");
+        fprintf(stderr, "%s: cannot be %s%s\n", path, data ? "written" : "read", data ? "; is the folder there?" : "");
         exit(1);
     }
     return buffer;

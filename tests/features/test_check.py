@@ -423,3 +423,20 @@ def test_a_checkpoint_that_runs(folder: Path) -> None:
     stored = by_check(results)["stored buffers"].finding
     assert stored.status == "not applicable"
     assert all(one.finding.measured <= one.finding.allowed for one in of_model if one.dtype == "float64")
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("nosuch", "'nosuch' is no target: there is no such file; give FILE.py:NAME"),
+        ("llama-3.1-8", "unknown target 'llama-3.1-8'; did you mean llama-3.1-8b"),
+        ("kernel.py", "'kernel.py' does not say which function; try"),
+        ("nosuch.py:f", "nosuch.py: there is no such file; try"),
+        ("nomodule.x:f", "nomodule.x: there is no module 'nomodule' here"),
+    ],
+)
+def test_what_is_no_target_is_said_without_the_option_of_another_command(target, message, capsys) -> None:
+    assert main(["check", target]) == 2
+    text = capsys.readouterr().err
+    assert text.startswith(f"ropeaudit: error: {message}")
+    assert "--impl" not in text

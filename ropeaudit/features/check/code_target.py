@@ -11,7 +11,7 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import code_checks
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable
-from ropeaudit.errors import UsageError
+from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.features.check.checked import Checked, CheckOptions, Note, Progress
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import factories
@@ -33,7 +33,7 @@ def checks(
     target: str, case: Case, options: CheckOptions, progress: Progress, note: Note
 ) -> Iterator[Checked]:
     """Yield the checks of code. note gets how it is called. Raises: see `analysis.check`."""
-    code = factories.implementation(target, options.order)
+    code = _implementation(target, options.order)
     up_to = options.up_to or case.maximum or UP_TO
     setting = case.setting(up_to)
     detect = getattr(code, "fit", None)
@@ -48,6 +48,17 @@ def checks(
         for finding in _findings(code, setting, dtype, up_to, options, on_progress):
             yield Checked(target, "code", code.version, dtype.name, setting, up_to, finding)
     note(getattr(code, "findings", ()))
+
+
+def _implementation(target: str, order: str | None) -> Implementation:
+    """Return what is called; messages about it speak of a target, and of no --impl."""
+    try:
+        return factories.implementation(target, order)
+    except RopeAuditError as error:
+        error.args = (message := error.typed.replace("--impl ", ""),)
+        if isinstance(error, ImportError):  # whose text is not in its arguments
+            error.msg = message
+        raise
 
 
 def _findings(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
 from ropeaudit.conformance.case_manifest import MANIFEST
-from ropeaudit.errors import BadInput, UnknownName
+from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.rope import presets
 from ropeaudit.subjects import factories, third_party
 
@@ -16,7 +17,7 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 
 
 def kind(target: str) -> Kind:
-    """Return what a target is. Raises: UnknownName, BadInput."""
+    """Return what a target is. Raises: UnknownName, UsageError, BadInput."""
     path = Path(target)
     if target in third_party.ENTRIES:
         return "code"
@@ -33,11 +34,12 @@ def kind(target: str) -> Kind:
     models = [model.name for model in presets.all_presets()]
     if target in models:
         return "model"
-    raise UnknownName(
-        "target",
-        target,
-        [*third_party.ENTRIES, *models],
-        "(or FILE.py:NAME, mypkg.rope:name, a config.json, a checkpoint folder)",
+    known = [*third_party.ENTRIES, *models]
+    if get_close_matches(target, known):
+        raise UnknownName("target", target, known)
+    raise UsageError(
+        f"{target!r} is no target: there is no such file; give FILE.py:NAME, mypkg.rope:NAME, a config.json, "
+        "a model's folder, or a name of `ropeaudit list impls` or `ropeaudit list models`"
     )
 
 
