@@ -73,16 +73,15 @@ def _heads(off: NDArray[np.bool_]) -> str:
         return ""
     batches, heads = off.any(axis=1), off.any(axis=0)
     if off.shape[0] > 1 and not batches.all():
-        which = f"batch element {_runs(batches)} alone"
-        return which if heads.all() else f"{which}, head {_runs(heads)}"
+        which = f"batch element {_runs(np.flatnonzero(batches))} alone"
+        return which if heads.all() else f"{which}, head {_runs(np.flatnonzero(heads))}"
     if not heads.all():
-        return f"head {_runs(heads)} of {heads.size} alone"
+        return f"head {_runs(np.flatnonzero(heads))} of {heads.size} alone"
     return ""
 
 
-def _runs(chosen: NDArray[np.bool_]) -> str:
-    """Return which are chosen, such as "0, 2 to 5"."""
-    numbers = np.flatnonzero(chosen)
+def _runs(numbers: NDArray[np.intp]) -> str:
+    """Return numbers in a few words, such as "0, 2 to 5"."""
     parts = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
     return ", ".join(
         f"{part[0]} to {part[-1]}" if part.size > 2 else ", ".join(map(str, part)) for part in parts
