@@ -93,7 +93,9 @@ def _growth(
     """
     first, last = seen[0], seen[-1]
     if not last.offset:
-        return not_applicable("growth", f"{last.length} of {code.up_to} positions leave no other offset than 0")
+        return not_applicable(
+            "growth", f"{last.length} of {code.up_to} positions leave no other offset than 0"
+        )
     where = f"{last.length} tokens at offset {last.offset}"
     growth = judging.ratio(last.drift.rms, first.drift.rms)
     if growth <= judging.GROWTH:
