@@ -100,8 +100,8 @@ def _growth(
     growth = judging.ratio(last.drift.rms, first.drift.rms)
     if growth <= judging.GROWTH:
         detail = f"drift at offset {last.offset} against that at offset 0, {last.length} tokens each"
-        sizes = {"measured": growth, "allowed": judging.GROWTH, "unit": "times that at offset 0"}
-        return judged("growth", True, detail, where=where, **sizes)
+        unit, allowed = "times that at offset 0", judging.GROWTH
+        return judged("growth", True, detail, measured=growth, allowed=allowed, unit=unit, where=where)
     careful = run.careful()
     excess = _excess(last.drift.rms, careful)
     allowed = max(judging.EXCESS, _excess(last.allowed, careful))

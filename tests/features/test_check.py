@@ -102,7 +102,8 @@ def test_a_diagnosis_that_several_checks_share_is_said_once() -> None:
         "rope.py:f, drift in float32: seen",
         "rope.py:f, places in float64: seen",
         "rope.py:f, pieces in float64: seen",
-        "rope.py:f, places, drift in float32; places in float64: behaves like: positions from 0; add the offset",
+        "rope.py:f, places, drift in float32; places in float64: "
+        "behaves like: positions from 0; add the offset",
     ]
     assert "places in float32: seen; behaves like: positions from 0; add the" in sentences.headline(results)
 
