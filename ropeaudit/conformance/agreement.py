@@ -32,13 +32,16 @@ PAIR = "of a pair's length"
 class Agreement:
     """What one way to call came to, over all of its calls so far; `words` says which way.
 
-    form: what is called so. afresh: makes another, of an instance without a past; None where it has no way.
+    form: what is called so. afresh: makes another, of instances without a past; None where it has no way.
+    right_passes: whether a pair that is right passes where the plain call is not. corrects: whether one did.
     """
 
     code: CodeUnderTest
     words: str
     form: Rotator
     afresh: Callable[[], Rotator] | None = None
+    right_passes: bool = False
+    corrects: bool = False
     excess: float = -1.0
     place: str = ""
     position: int = 0
@@ -117,7 +120,12 @@ class Agreement:
             return np.where(plain <= 1, plain, 0.0)  # where it is wrong, it is wrong alike
         over = whole_calls.excess(self.code, x, y, mine)
         if (wrong := ~(plain <= 1)).any():
-            over = np.where(wrong, self._apart(x, expected, y, mine), over)
+            apart, alone = self._apart(x, expected, y, mine), over
+            over = np.where(wrong, apart, over)
+            if self.right_passes:
+                corrected = wrong & ~(apart <= 1) & (alone <= 1)
+                self.corrects |= bool(corrected.any())
+                over = np.where(corrected, alone, over)
         return over
 
     def _apart(self, x: FloatArray, expected: FloatArray, y: FloatArray, mine: CalledBlock) -> Array:

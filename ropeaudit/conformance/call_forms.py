@@ -64,6 +64,26 @@ class Pieces(CallForm):
                 return
 
 
+class PiecesAfresh(Pieces):
+    """Parts of the sequence, each a call of an instance that was not called before."""
+
+    afresh: Callable[[], Rotator]
+
+    def __init__(self, afresh: Callable[[], Rotator], lengths: Sequence[int]) -> None:
+        """afresh: makes an instance. lengths: of the parts, again from the first where they end."""
+        super().__init__(afresh(), lengths)
+        self.afresh = afresh
+
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
+        """Return q and k rotated, each piece by an instance of its own."""
+        rotated = [
+            self.afresh().rotate_both(q[:, :, part], k[:, :, part], at[..., part])
+            for part in self._parts(at.shape[-1])
+        ]
+        first, second = (np.concatenate(parts, axis=2) for parts in zip(*rotated, strict=True))
+        return first, second
+
+
 class Alone(CallForm):
     """Each batch element in a call of its own."""
 

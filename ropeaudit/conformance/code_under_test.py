@@ -21,6 +21,7 @@ from ropeaudit.subjects.calling.own_code import Own, OwnRotator
 from ropeaudit.subjects.placement import allowance
 
 HEADS = 4
+MISPLACED = "misplaced"  # key of what checks share: whether one saw a pair out of place in plain calls
 
 
 @dataclass(slots=True)

@@ -1,6 +1,8 @@
 """Whether torch.compile leaves what code computes as it is, to within what roundings explain.
 
 A compiler may fuse and reorder: a right compiled kernel differed from eager in the bits of 36 % of elements.
+It may drop a rounding too, so that compiled code is right where the plain call is not: that passes, and is
+said.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from ropeaudit.subjects.calling.detection import silent
 from ropeaudit.subjects.calling.own_code import Own, OwnRotator
 
 _LENGTH = 64
+_CORRECTS = "it is right at pairs where the plain call is not"
 # backend -> options; inductor compiles in this process: a pool of others would outlive the check
 _BACKENDS: dict[str, dict[str, Any] | None] = {
     "inductor": {"compile_threads": 1},
@@ -43,7 +46,8 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
     offsets = some_offsets(code, length, 5)
     wholes = [whole_call(code, offset, length) for offset in offsets]
     for backend in backends():
-        seen = Agreement(code, f"compiled with {backend}", _compiled(own, code, backend))
+        words, form = f"compiled with {backend}", _compiled(own, code, backend)
+        seen = Agreement(code, words, form, right_passes=True)
         try:
             with _silent():
                 seen.take_all(wholes)
@@ -52,7 +56,8 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
             return
         if not seen.raised:
             detail = f"torch.compile with {backend}, at {len(offsets)} offsets up to {offsets[-1]}"
-            yield seen.finding("compiled", "; ".join([detail, *failures]))
+            corrects = [_CORRECTS] if seen.corrects and not seen.failed else []
+            yield seen.finding("compiled", "; ".join([detail, *corrects, *failures]))
             return
         failures.append(f"with {backend} it raises {seen.raised}")
     yield not_applicable("compiled", f"torch.compile does not work: {failures[0]}")

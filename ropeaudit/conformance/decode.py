@@ -12,7 +12,7 @@ import numpy as np
 from ropeaudit.conformance import whole_calls
 from ropeaudit.conformance.agreement import Agreement
 from ropeaudit.conformance.batches import worst
-from ropeaudit.conformance.call_forms import Pieces
+from ropeaudit.conformance.call_forms import Pieces, PiecesAfresh
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.conformance.whole_calls import given_vectors, some_offsets, whole_call
@@ -33,7 +33,10 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
     def one_at_a_time() -> Pieces:
         return Pieces(code.rotator(), (1,))
 
-    fresh = Agreement(code, words, one_at_a_time(), one_at_a_time)
+    def afresh() -> PiecesAfresh:
+        return PiecesAfresh(code.rotator, (1,))
+
+    fresh = Agreement(code, words, one_at_a_time(), afresh)
     fresh.take_all(whole_call(code, offset, length) for offset in offsets)
     calls = f"runs of {length} positions, each a call of its own"
     if fresh.failed:
@@ -47,7 +50,7 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
     chosen = sorted({prefill, *begin[:: max(1, len(begin) // later_runs)]})
     after = one_at_a_time()
     after.rotator.rotate_both(*given_vectors(code, prefill), np.arange(prefill, dtype=np.int64))
-    later = Agreement(code, f"{words} after a prefill of {prefill}", after, one_at_a_time)
+    later = Agreement(code, f"{words} after a prefill of {prefill}", after, afresh)
     later.take_all(whole_call(code, offset, length) for offset in chosen)
     detail += f"; {len(chosen)} runs after a prefill of {prefill}"
     yield worst([fresh, later]).finding("decode", detail)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ropeaudit.audits.straddling import straddling
-from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
+from ropeaudit.conformance.code_under_test import HEADS, MISPLACED, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
 from ropeaudit.subjects.placement import verification
 from ropeaudit.subjects.placement.places import Places
@@ -94,6 +94,8 @@ def _many(code: CodeUnderTest) -> tuple[int, int]:
 
 def _finding(check: str, code: CodeUnderTest, seen: Places, detail: str) -> Finding:
     allowed = code.allowed_at(seen.position, seen.pair)
+    if not seen.excess <= 1:
+        code.cached[MISPLACED] = True
     return judged(
         check,
         seen.excess <= 1,

@@ -26,7 +26,7 @@ from ropeaudit.subjects.calling.implementation import Rotator
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import verification
 from ropeaudit.subjects.placement.likeness import RecipeGroup
-from ropeaudit.subjects.placement.recipe_match import CalledBlock, explaining_recipe
+from ropeaudit.subjects.placement.recipe_match import CalledBlock, explaining_recipe, explains
 from ropeaudit.subjects.placement.verification import GivenVectors
 
 _ROWS = 256  # of a long sequence that are compared, each with each
@@ -100,9 +100,15 @@ class ScoreRun:
 
     def recipe(self) -> RecipeGroup | None:
         """Return the recipe that explains the last positions, where recipes differ most."""
+        return explaining_recipe(self._last_block(), self.code.setting, self.code.dtype)
+
+    def follows(self, group: RecipeGroup) -> bool:
+        """Return whether a recipe explains the last positions, all of the sequence."""
+        return explains(group, self._last_block(), self.code.setting, self.code.dtype)
+
+    def _last_block(self) -> CalledBlock:
         at: Positions = np.arange(self.length, dtype=np.int64) + self.last
-        block = CalledBlock(at, self.given, self._rotated(self.last))
-        return explaining_recipe(block, self.code.setting, self.code.dtype)
+        return CalledBlock(at, self.given, self._rotated(self.last))
 
     def resembles(self, seen: Sequence[MeasuredDrift]) -> str:
         """Return what explains drift that is more than allowed, at the last such offset."""

@@ -40,7 +40,10 @@ class Yardstick:
 
 
 def yardstick(code: CodeUnderTest, resembled: RecipeGroup | None) -> Yardstick:
-    """Return what the drift of code is compared with. resembled: the recipe that its numbers are of."""
+    """Return what the drift of code is compared with.
+
+    resembled: the recipe that its numbers are of; None where none is, or where pairs are out of place.
+    """
     if code.claimed is not None:
         exact_scores = {"accumulate": "fp64", "score": "fp64"}
         recipe = code.claimed.recipe.changed(exact_scores).resolve(code.dtype)

@@ -15,6 +15,8 @@ def styled(value: Any, style: Style) -> str:
 
     >>> styled(0.25, "percent"), styled(10000.0, "setting"), styled(0.25, "short")
     ('25 %', '10000', '0.250')
+    >>> styled(math.nan, "short"), styled(math.nan, "short or empty"), styled(0.25, "part or empty")
+    ('nan', '', '25.0 %')
     """
     return _STYLES[style](value)
 
@@ -106,9 +108,16 @@ def part(share: float) -> str:
     return f"{value} %"
 
 
+def _or_empty(style: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Return a style that leaves a cell empty where a row has no number."""
+    return lambda value: "" if value is None or value != value else style(value)
+
+
 _STYLES: dict[Style, Callable[[Any], str]] = {
     "short": short,
     "setting": setting,
     "percent": percent,
     "part": part,
+    "short or empty": _or_empty(short),
+    "part or empty": _or_empty(part),
 }

@@ -31,7 +31,9 @@ In = TypeVar("In", contravariant=True)
 # case, setting: what was requested, which identifies a row. drift: what a fault that shifts q and k alike
 # does not show in. attention, place: undefined unless those were measured.
 Role = Literal["case", "setting", "drift", "attention", "place", "measured"]
-Style = Literal["short", "setting", "percent", "part"]  # how a screen shows a value; see `reports.numbers`
+Style = Literal[
+    "short", "setting", "percent", "part", "short or empty", "part or empty"
+]  # how a screen shows a value; see `reports.numbers`
 Shown = Callable[[Any], bool] | bool  # whether a row puts a column on the screen; True: it is always there
 _KEY = "column"  # of a field's metadata
 

@@ -298,3 +298,24 @@ class TrainingLate(torch.nn.Module):
 
 
 training_late = TrainingLate()
+
+
+def right_when_compiled(x, positions):
+    return right(x, positions if torch.compiler.is_compiling() else positions + 1)
+
+
+def wrong_in_two_ways(x, positions):
+    return right(x, positions + (2 if torch.compiler.is_compiling() else 1))
+
+
+class StaleTable(torch.nn.Module):
+    """cos and sin are computed anew only where the number of tokens differs from that of the last call."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions = torch.zeros(0)
+
+    def forward(self, x, positions):
+        if positions.shape != self.positions.shape:
+            self.positions = positions
+        return right(x, self.positions)

@@ -46,6 +46,12 @@ FAULTS = [
         "one token at a time after a prefill of 4096: ",
         "state that an earlier call left",
     ),
+    (
+        "StaleTable",
+        "decode",
+        "one token at a time: ",
+        "state that an earlier call left: called afresh it is right",
+    ),
     ("short_piece_from_0", "pieces", "in pieces of 2 to 490: ", "rotated as 0"),
     ("second_row_late", "alone", "each row alone: ", "positions one too high"),
     ("last_row_late", "alone", "each row alone: ", "called so it is right: the plain call is not"),
@@ -208,6 +214,21 @@ def test_compiled_code_that_differs_from_eager_fails(with_eager) -> None:
     assert one.failed
     assert one.where.startswith("compiled with eager: ")
     assert one.resembles == "positions one too high"
+
+
+def test_compiled_code_that_is_right_passes_where_the_plain_call_is_not(with_eager) -> None:
+    one = found("right_when_compiled", "compiled")["compiled"]
+    assert one.status == "pass"
+    assert one.measured <= one.allowed
+    assert one.differing > 0.5
+    assert "it is right at pairs where the plain call is not" in one.detail
+    assert "plain call" not in found("right", "compiled")["compiled"].detail
+
+
+def test_compiled_code_that_is_wrong_otherwise_fails_with_its_own_resemblance(with_eager) -> None:
+    one = found("wrong_in_two_ways", "compiled")["compiled"]
+    assert one.failed
+    assert one.resembles == "position 0 rotated as 2"
 
 
 def test_compiled_right_code_passes_and_says_which_backend(with_eager) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ropeaudit import RopeSetting, parse, recipes
-from ropeaudit.conformance import drift, remedies, score_drift, yardstick
+from ropeaudit.conformance import drift, every_position, remedies, score_drift, yardstick
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.inputs import qk
 from ropeaudit.subjects.calling import loading
@@ -74,7 +74,8 @@ def test_growth_that_float32_angles_explain_is_said_and_passes():
 def test_a_fault_fails_and_is_diagnosed(name, words, remedy, dtype):
     results = findings(name, dtype)
     wrong = {check for check, one in results.items() if one.failed}
-    assert wrong >= {"long sequence", "growth", "tolerance"}, results
+    assert wrong >= {"long sequence", "tolerance"}, results
+    assert ("growth" in wrong) == (name == "bfloat16_positions")
     for check in wrong:
         assert words in results[check].resembles
         assert remedies.remedy(results[check].resembles, parse(dtype), 131072).startswith(remedy)
@@ -85,7 +86,32 @@ def test_a_cast_table_shows_with_distance():
     results = findings("cast_frequencies")
     assert results["drift"].measured < 0.01 < 0.3 < results["long sequence"].measured
     assert 0.3 < results["tolerance"].measured < 0.36
-    assert results["growth"].detail.count("is coarse") == 1
+
+
+@pytest.mark.parametrize("name", ["restarts", "another_base", "cast_frequencies"])
+def test_drift_that_is_as_large_at_offset_0_does_not_grow(name):
+    growth = findings(name)["growth"]
+    assert (growth.status, growth.allowed) == ("pass", 2.0)
+    assert 0.5 < growth.measured < 1.5
+    assert growth.unit == "times that at offset 0"
+
+
+def test_growth_has_two_offsets_or_is_not_judged():
+    assert findings("hf_style", up_to=64)["growth"].status == "not applicable"
+    assert findings("hf_style", up_to=300)["growth"].where == "64 tokens at offset 236"
+
+
+def test_what_a_recipe_explains_in_short_calls_alone_is_not_said_of_long_ones():
+    results = findings("restarts")
+    assert "which it resembles" in results["drift"].detail
+    assert "of the coarsest right recipe in bfloat16" in results["long sequence"].detail
+
+
+def test_code_that_is_out_of_place_resembles_no_recipe():
+    own = loading.load(f"{KERNELS}:restarts", None, {}, False)
+    code = CodeUnderTest(own, RopeSetting.of(128), parse("bf16"), 8192)
+    assert [one.failed for one in every_position.places(code)] == [True]
+    assert "which it resembles" not in next(drift.scores(code)).detail
 
 
 def test_growth_of_bfloat16_positions_is_broken():
@@ -148,8 +174,8 @@ def test_float32_angles_are_too_coarse_at_two_million():
 def test_few_positions_make_no_statement():
     assert {one.status for one in findings("hf_style", up_to=4).values()} == {"not applicable"}
     few = findings("hf_style", up_to=40)
-    assert few["drift"].status == few["growth"].status == few["tolerance"].status == "pass"
-    assert few["long sequence"].status == "not applicable"
+    assert few["drift"].status == few["tolerance"].status == "pass"
+    assert few["long sequence"].status == few["growth"].status == "not applicable"
 
 
 def test_rows_of_exact_scores_are_those_of_all():

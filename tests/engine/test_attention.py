@@ -392,7 +392,7 @@ def test_gates_and_columns(capsys) -> None:
     assert row["right_token"] == "nan"  # noqa: S105
     assert main([*command, "--attention", "--fail-if", "attention_tv_mean>1e-6"]) == 1
     assert main([*command, "--fail-if", "attention_tv_mean>0.5"]) == 1  # nan, for it was not measured
-    assert "failed: attention_tv_mean = None" in capsys.readouterr().err
+    assert "failed: attention_tv_mean = nan" in capsys.readouterr().err
 
 
 def test_the_default_shift_does_not_load_the_pass() -> None:

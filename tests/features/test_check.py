@@ -16,8 +16,9 @@ from tiny_models import change_config, make
 import ropeaudit
 from ropeaudit import UsageError, check
 from ropeaudit.audits.cases import Case
+from ropeaudit.conformance.finding import Finding
 from ropeaudit.errors import BadInput
-from ropeaudit.features.check import analysis, waivers
+from ropeaudit.features.check import analysis, sentences, waivers
 from ropeaudit.features.check.analysis import CheckOptions
 from ropeaudit.features.check.checked import Checked
 from ropeaudit.features.limit.analysis import limit
@@ -80,6 +81,31 @@ def test_the_table_of_a_config(capsys, snapshot) -> None:
     shown = capsys.readouterr()
     assert shown.out == snapshot
     assert shown.err == snapshot
+
+
+def test_a_diagnosis_that_several_checks_share_is_said_once() -> None:
+    def failing(check: str, dtype: str, resembles: str, remedy: str) -> Checked:
+        finding = Finding(check, "fail", "seen", resembles=resembles, remedy=remedy)
+        return Checked("rope.py:f", "code", "1", dtype, None, 512, finding)
+
+    known = ("positions from 0", "add the offset")
+    results = [
+        failing("places", "float32", *known),
+        failing("alone", "float32", "no rotation", ""),
+        failing("drift", "float32", *known),
+        failing("places", "float64", *known),
+        failing("pieces", "float64", "", ""),
+    ]
+    assert sentences.notes(results) == [
+        "rope.py:f, places in float32: seen",
+        "rope.py:f, alone in float32: seen; behaves like: no rotation",
+        "rope.py:f, drift in float32: seen",
+        "rope.py:f, places in float64: seen",
+        "rope.py:f, pieces in float64: seen",
+        "rope.py:f, places, drift in float32; places in float64: "
+        "behaves like: positions from 0; add the offset",
+    ]
+    assert "places in float32: seen; behaves like: positions from 0; add the" in sentences.headline(results)
 
 
 @pytest.mark.parametrize("name", MARGINS)

@@ -36,12 +36,14 @@ class CheckColumns:
     measured: float = of(
         "what was measured, in `unit`",
         lambda one: one.finding.measured,
+        style="short or empty",
         shown=lambda one: one.finding.measured == one.finding.measured,
         leaves=4,
     )
     allowed: float = of(
         "how much of it is allowed: at most, or at least where `unit` says so",
         lambda one: one.finding.allowed,
+        style="short or empty",
         shown=lambda one: one.finding.allowed == one.finding.allowed,
         leaves=3,
     )
@@ -54,7 +56,7 @@ class CheckColumns:
     differing: float = of(
         "share of elements whose bits differ, where two ways to call were compared",
         lambda one: one.finding.differing,
-        style="part",
+        style="part or empty",
         shown=lambda one: one.finding.differing == one.finding.differing,
         leaves=5,
     )

@@ -77,11 +77,20 @@ def _layers(judged: Sequence[Checked], target: str) -> set[str]:
 
 def seen(one: Checked) -> str:
     """Return what was measured, where, and what it behaves like."""
-    finding, measured = one.finding, measured_words(one.finding)
+    return "; ".join(filter(None, (_measured_at(one.finding), _diagnosis(one.finding))))
+
+
+def _measured_at(finding: Finding) -> str:
+    """Return what was measured, and where; what was seen where that is no number."""
+    measured = measured_words(finding)
     parts = [measured, finding.where] if measured else [finding.detail]
-    behaves = f"; behaves like: {finding.resembles}" if finding.resembles else ""
-    remedy = f"; {finding.remedy}" if finding.remedy else ""
-    return ", ".join(part for part in parts if part) + behaves + remedy
+    return ", ".join(part for part in parts if part)
+
+
+def _diagnosis(finding: Finding) -> str:
+    """Return what it behaves like and what to change; nothing where neither is known."""
+    behaves = f"behaves like: {finding.resembles}" if finding.resembles else ""
+    return "; ".join(filter(None, (behaves, finding.remedy)))
 
 
 def measured_words(finding: Finding) -> str:
@@ -103,9 +112,7 @@ def notes(results: Sequence[Checked]) -> list[str]:
     several = len({one.target for one in results}) > 1
     messages = []
     for status in ("fail", "waived"):
-        for one in results:
-            if one.finding.status == status:
-                messages.append(f"{one.target}, {_place(one)}: {_told(one)}")
+        messages += _failures([one for one in results if one.finding.status == status])
     for one in results:
         if one.finding.check == "config" and one.finding.status == "pass":
             layer = f", {one.layer}" if one.layer in _layers(results, one.target) else ""
@@ -114,7 +121,8 @@ def notes(results: Sequence[Checked]) -> list[str]:
     for one in results:
         if one.finding.status == "note":
             noted.setdefault(
-                f"{one.target} {one.layer} {one.finding.check}", f"{_target(one, several)}{_told(one)}"
+                f"{one.target} {one.layer} {one.finding.check}",
+                f"{_target(one, several)}{one.finding.detail}",
             )
     missing: dict[str, list[str]] = {}
     for one in results:
@@ -124,12 +132,34 @@ def notes(results: Sequence[Checked]) -> list[str]:
     return list(dict.fromkeys([*messages, *noted.values(), *last]))
 
 
-def _told(one: Checked) -> str:
+def _failures(failed: Sequence[Checked]) -> list[str]:
+    """Return what was seen of each check, then each diagnosis that several share, once, with its checks."""
+    groups: dict[tuple[str, str], list[Checked]] = {}
+    for one in failed:
+        groups.setdefault((one.target, _diagnosis(one.finding)), []).append(one)
+    shared = {key: group for key, group in groups.items() if key[1] and len(group) > 1}
+    messages = []
+    for one in failed:
+        known = _diagnosis(one.finding)
+        told = _told(one, "" if (one.target, known) in shared else known)
+        messages.append(f"{one.target}, {_place(one)}: {told}")
+    for (target, known), group in shared.items():
+        messages.append(f"{target}, {'; '.join(_places(group))}: {known}")
+    return messages
+
+
+def _places(some: Sequence[Checked]) -> list[str]:
+    """Return the names of checks, together where layer type and dtype are one."""
+    names: dict[str, list[str]] = {}
+    for one in some:
+        names.setdefault(_place(one)[len(one.finding.check) :], []).append(one.finding.check)
+    return [", ".join(checks) + rest for rest, checks in names.items()]
+
+
+def _told(one: Checked, diagnosis: str) -> str:
     """Return all that is known of a check."""
-    if one.finding.status == "note":
-        return one.finding.detail
-    seen_here = seen(one)
-    return seen_here if seen_here.startswith(one.finding.detail) else f"{seen_here}; {one.finding.detail}"
+    detail, measured = one.finding.detail, _measured_at(one.finding)
+    return "; ".join(filter(None, (measured, diagnosis, "" if measured == detail else detail)))
 
 
 def _target(one: Checked, several: bool) -> str:

@@ -64,10 +64,10 @@ def explaining_recipe(block: CalledBlock, setting: RopeSetting, dtype: Format) -
         if distance <= _CLEAR * from_exact or (np.isinf(from_exact) and distance < np.inf):
             near.append((distance, group))
     near.sort(key=lambda pair: pair[0])
-    return next((group for _, group in near[:_MOST] if _explains(group, block, setting, dtype)), None)
+    return next((group for _, group in near[:_MOST] if explains(group, block, setting, dtype)), None)
 
 
-def _explains(group: RecipeGroup, block: CalledBlock, setting: RopeSetting, dtype: Format) -> bool:
+def explains(group: RecipeGroup, block: CalledBlock, setting: RopeSetting, dtype: Format) -> bool:
     """Return whether a recipe gives what was returned: to within a rounding or two of its own, everywhere."""
     recipe, at = group.resolved, block.at
     allowed = 2 * (allowance.phase_error(recipe, setting, at) + allowance.rounding_error(recipe, setting))
