@@ -261,8 +261,8 @@ FAULTY = (
         diagnosis=r"no gradient|detach|(has|have|gets?|reach\w*).*gradient|requires_grad",
     ),
 )
-# What `check` is not asked to fail: float32 for bfloat16 loses nothing, and is said; code is fitted in
-# float32, so that what is wrong in float32 alone is refused as no rotation.
+# Beside the list: float32 for bfloat16 loses nothing and is no dtype for attention; what is wrong in float32
+# alone fits no call there, and is judged in the others.
 BEYOND = (
     Kernel("returns_float32", _F.returns_float32, one),
     Kernel("in_place_aliased", _F.in_place_aliased, one, faulty=("fp32",)),

@@ -108,5 +108,6 @@ def test_every_kernel(name: str, dtype: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_wider_dtype_is_said(tmp_path: Path) -> None:
     code, rows = checked("returns_float32", "bf16", tmp_path)
-    assert code == 0
+    assert code == 1
+    assert {row["check"] for row in rows if row["status"] == "fail"} == {"dtype"}
     assert "float32" in next(row["detail"] for row in rows if row["check"] == "dtype")
