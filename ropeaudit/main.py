@@ -17,38 +17,79 @@ from typing import TextIO
 import click
 
 from ropeaudit import __version__
-from ropeaudit.errors import RopeAuditError
+from ropeaudit.errors import RopeAuditError, UnknownName
 from ropeaudit.reports.numbers import printable
 from ropeaudit.runtime import streams
 
-# one line a command: the folder in features/ whose command.py holds it
-COMMANDS = (
-    "shift",
-    "check",
-    "frequencies",
-    "decay",
-    "parity",
-    "rerotate",
-    "limit",
-    "explain",
-    "history",
-    "vectors",
-    "trace",
-    "module",
-    "model",
-    "report",
-    "diff",
-    "summary",
-    "plot",
-    "merge",
-    "list",
-    "env",
-)
+# One line a command: the folder in features/ whose command.py holds it, and what `--help` says of it.
+COMMANDS = {
+    "Audit": {
+        "check": "Check code, a model's setting or a checkpoint: is RoPE right?",
+        "shift": "Shift all positions and report how far the scores drift.",
+        "limit": "Find how far positions may be shifted within a tolerance.",
+        "explain": "Say which stages are to blame for the drift, and the remedy.",
+        "parity": "Compare two subjects, such as a trainer A and a server B.",
+    },
+    "Real code and models": {
+        "trace": "Trace code: dtypes by stage, and the recipe that it is like.",
+        "history": "Find state that leaks between the calls of code.",
+        "vectors": "Write q, k and positions for a kernel that Python cannot call.",
+        "module": "Find RoPE buffers that were cast, or hold wrong numbers.",
+        "model": "Run a language model at shifted positions, and judge by causes.",
+        "rerotate": "Rotate stored keys again and again: how far do scores drift?",
+    },
+    "Settings": {
+        "frequencies": "Show all frequencies, and the positions that formats merge.",
+        "decay": "Show how scores change with the distance of query and key.",
+    },
+    "Reports": {
+        "plot": "Draw a report of another command, or one case by query and key.",
+        "report": "Make a page, or any other form, of reports of `shift`.",
+        "summary": "Summarise reports of `shift`: a line per group of rows.",
+        "diff": "Compare two reports of `shift`: what drifts more than before.",
+        "merge": "Put reports of `shift` together, with all columns.",
+    },
+    "Reference": {
+        "list": "List recipes, implementations, formats, models, columns, ...",
+        "env": "Show versions, platform and threads, for a bug ticket.",
+    },
+}
 BAD_USE, OUR_FAULT, INTERRUPTED = 2, 3, 130
 _LONGEST = 1500  # characters of a line of a message
 
 
+class CommandGroup(click.Group):
+    """A group that imports a command when it is called: `--help`, and each command, loads no other."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all names, in the order of `--help`."""
+        return [name for lines in COMMANDS.values() for name in lines]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, imported if it was not, or None if there is none of that name."""
+        if cmd_name not in self.commands and cmd_name in self.list_commands(ctx):
+            module = import_module(f"ropeaudit.features.{cmd_name}.command")
+            self.add_command(next(each for each in vars(module).values() if isinstance(each, click.Command)))
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the name, the command and its arguments. Raises: UnknownName, which names the nearest."""
+        if self.get_command(ctx, args[0]) is None and not (ctx.resilient_parsing or args[0].startswith("-")):
+            raise UnknownName("command", args[0], self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, group by group, one column for all."""
+        width = max(map(len, self.list_commands(ctx)))
+        for heading, lines in COMMANDS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), line) for name, line in lines.items()])
+
+
 @click.group(
+    cls=CommandGroup,
     no_args_is_help=False,  # an error is one or two lines
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with: ropeaudit shift --offset 1000 --dtype fp16",
@@ -60,11 +101,6 @@ def cli() -> None:
     Exact attention scores depend on the distance between tokens alone. In finite precision, adding a
     number to every position changes them: ropeaudit says by how much.
     """
-
-
-for _name in COMMANDS:
-    _module = import_module(f"ropeaudit.features.{_name}.command")
-    cli.add_command(next(thing for thing in vars(_module).values() if isinstance(thing, click.Command)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

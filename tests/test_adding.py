@@ -182,9 +182,9 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
     "command": (
         (
             Place("features/toy/command.py", COMMAND, beside=(("__init__.py", '"""ropeaudit toy."""\n'),)),
-            Place("main.py", '    "toy",\n', '    "env",\n)'),
+            Place("main.py", '        "toy": "Count recipes.",\n', '        "env": '),
         ),
-        {"toy": "", "--help": "\n  toy  "},
+        {"toy": "", "--help": "\n  toy          Count recipes."},
     ),
     "column of a record": (
         (

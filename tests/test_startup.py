@@ -36,6 +36,18 @@ def test_help_loads_no_numpy() -> None:
         assert not loaded_by(command(*arguments)) & (HEAVY | {"numpy", "rich"})
 
 
+def features_loaded_by(statement: str) -> set[str]:
+    code = f"import sys\n{statement}\nprint(*[m for m in sys.modules if m.startswith('ropeaudit.features.')])"
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    return {name.split(".")[2] for name in out.splitlines()[-1].split()}
+
+
+def test_a_command_is_imported_when_it_is_called() -> None:
+    assert features_loaded_by(command("--help")) == set()
+    assert features_loaded_by(command("shift", "--help")) == {"shift"}
+    assert features_loaded_by(command("shift", "--heads", "1", "--seq-len", "2", "-q")) == {"shift"}
+
+
 def test_the_default_shift_loads_neither_torch_nor_pandas() -> None:
     for form in ("table", "csv", "json", "jsonl", "markdown"):
         assert not loaded_by(command("shift", "--offset", "1000", "--dtype", "fp16", "-f", form)) & HEAVY

@@ -55,7 +55,8 @@ def refused(capsys, tmp_path, monkeypatch):
 TABLE = [
     # the command itself
     ("", "Missing command"),
-    ("nope", "No such command 'nope'"),
+    ("nope", "unknown command 'nope'; known: check, shift,"),
+    ("chek", "unknown command 'chek'; did you mean check?"),
     ("shift extra", "unexpected extra argument"),
     ("shift --nope", "No such option '--nope'"),
     ("shift --offset", "requires an argument"),

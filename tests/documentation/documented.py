@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TextIO
 from unittest import mock
 
+import every_command
 import numpy as np
 import tiny_models
 from safetensors.numpy import save_file
@@ -100,9 +101,9 @@ def calls(command: str) -> Iterator[list[str]]:
 def unknown(arguments: list[str]) -> list[str]:
     """Return the command, or the options, that ropeaudit does not have. Capitals are placeholders."""
     name = next((word for word in arguments if not word.startswith("-")), "")
-    if name and not name.isupper() and name not in cli.commands:
+    if name and not name.isupper() and name not in every_command.BY_NAME:
         return [name]
-    params = cli.commands[name].params if name in cli.commands else cli.params
+    params = every_command.BY_NAME[name].params if name in every_command.BY_NAME else cli.params
     known = {flag for param in params for flag in (*param.opts, *param.secondary_opts)} | {"-h", "--help"}
     flags = (word.partition("=")[0] for word in arguments if re.match(r"--?[a-zA-Z]", word))
     return [flag for flag in flags if flag not in known]

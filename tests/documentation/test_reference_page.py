@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
+import every_command
 
 import ropeaudit
 import ropeaudit.testing
@@ -40,13 +41,13 @@ _NOISE = re.compile(r"ropeaudit\.(?:\w+\.)*|collections\.abc\.|typing\.")
 
 def commands() -> dict[str, click.Command]:
     """Return name -> command, by name."""
-    return {name: cli.commands[name] for name in sorted(cli.commands)}
+    return dict(sorted(every_command.BY_NAME.items()))
 
 
 def context(name: str) -> click.Context:
     """Return the context in which a command's help is written."""
     parent = click.Context(cli, info_name="ropeaudit", **_SIZE)
-    return click.Context(cli.commands[name], info_name=name, parent=parent, **_SIZE)
+    return click.Context(every_command.BY_NAME[name], info_name=name, parent=parent, **_SIZE)
 
 
 def options(name: str) -> dict[tuple[str, str], str]:
@@ -54,7 +55,7 @@ def options(name: str) -> dict[tuple[str, str], str]:
     here = context(name)
     return {
         record: max(param.opts, key=len)
-        for param in cli.commands[name].get_params(here)
+        for param in every_command.BY_NAME[name].get_params(here)
         if isinstance(param, click.Option) and "--help" not in param.opts
         if (record := param.get_help_record(here))
     }
@@ -112,13 +113,13 @@ def command(name: str, groups: dict[str, dict[tuple[str, str], str]]) -> Iterato
     """Yield usage, description and own options of a command, and which shared ones it takes."""
     here, own = context(name), options(name)
     text = click.HelpFormatter(width=WIDTH)
-    cli.commands[name].format_usage(here, text)
-    cli.commands[name].format_help_text(here, text)
+    every_command.BY_NAME[name].format_usage(here, text)
+    every_command.BY_NAME[name].format_help_text(here, text)
     alone = [record for record in own if not any(record in records for records in groups.values())]
     if alone:
         text.write_paragraph()
         text.write(definitions(alone, "Options") + "\n")
-    cli.commands[name].format_epilog(here, text)
+    every_command.BY_NAME[name].format_epilog(here, text)
     yield f"```text\n{text.getvalue().rstrip()}\n```"
     yield f"Shared options: {'; '.join(taken(own, groups))}."
 

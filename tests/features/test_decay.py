@@ -14,9 +14,8 @@ from ropeaudit import parse, recipes
 from ropeaudit.errors import BadShape, UsageError
 from ropeaudit.features.decay import analysis, cosine_sum
 from ropeaudit.features.decay import report as reports_decay
-from ropeaudit.features.decay.command import decay
 from ropeaudit.inputs import qk
-from ropeaudit.main import cli, main
+from ropeaudit.main import main
 from ropeaudit.reports.charts import axes, terminal
 from ropeaudit.reports.charts.series import DataPoint, Series
 from ropeaudit.rope import scaling
@@ -36,11 +35,6 @@ ROFORMER = {
 }
 MEN_FIRST = 1707  # Men et al., d = 128, base 1e4
 PLAIN = RopeSetting.of()
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch) -> None:
-    monkeypatch.setitem(cli.commands, "decay", decay)
 
 
 def brute_first(setting: RopeSetting, last: int) -> int | None:

@@ -13,20 +13,14 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.engine import pair
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.parity import analysis, sides
-from ropeaudit.features.parity.command import parity
 from ropeaudit.features.parity.report import COLUMNS
 from ropeaudit.inputs import qk
-from ropeaudit.main import cli, main
+from ropeaudit.main import main
 from ropeaudit.recipes import named
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
 
 SMALL = ["--heads", "2", "--seq-len", "96"]
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch) -> None:
-    monkeypatch.setitem(cli.commands, "parity", parity)
 
 
 def compare(first, second, dtype="bf16", offsets=(0,), **case):

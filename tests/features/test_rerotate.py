@@ -13,10 +13,9 @@ from ropeaudit import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import UsageError
 from ropeaudit.features.rerotate import analysis
-from ropeaudit.features.rerotate.command import rerotate
 from ropeaudit.features.rerotate.report import COLUMNS
 from ropeaudit.inputs import qk
-from ropeaudit.main import cli, main
+from ropeaudit.main import main
 from ropeaudit.recipes import named
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
@@ -25,11 +24,6 @@ from ropeaudit.subjects.emulated import Emulated
 # scores: the recipe vllm-cuda. Steps of -16 -> RMS drift; +13 % key norm after 256.
 MEASURED = {1: 3.8e-3, 16: 2.2e-2, 64: 8.0e-2, 256: 0.33}
 SMALL = ["--heads", "1", "--seq-len", "64"]
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch) -> None:
-    monkeypatch.setitem(cli.commands, "rerotate", rerotate)
 
 
 def rows(text: str) -> list[dict[str, str]]:
