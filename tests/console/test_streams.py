@@ -66,7 +66,7 @@ HARMLESS = {
     "closes Python's": ("sys.__stdout__.close(); sys.__stderr__.close()", "pass"),
     "replaces": ("sys.stdout = sys.stderr = open(os.devnull, 'w')", "pass"),
     "forks": ("", "os.fork()"),
-    "forks and stays": ("if os.fork() == 0:\n    import time; time.sleep(100); os._exit(0)", "pass"),
+    "forks and stays": ("if os.fork() == 0:\n    import time; time.sleep(8); os._exit(0)", "pass"),
     "moves": ("os.chdir('/')", "os.chdir('/')"),
 }
 
