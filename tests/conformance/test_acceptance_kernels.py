@@ -19,7 +19,7 @@ from acceptance_kernels import BOTH, FAULTY, KERNELS, RIGHT, Kernel
 from ropeaudit.main import main
 
 FILE = Path(acceptance_kernels.__file__)
-HANDFUL = ("numpy_half", "one_position", "ignores_strides")
+HANDFUL = ("numpy_half", "one_position")
 UNNAMED = r"cannot be named|not named|no known|nothing (that is )?known|not known"
 SECONDS: dict[str, float] = {}
 
