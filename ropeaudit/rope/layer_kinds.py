@@ -42,3 +42,15 @@ def _without(part: Mapping[str, Any], kinds: Mapping[str, int]) -> list[str]:
     null = [key for key, value in hf_json.rope_dict(part).items() if value is None]
     sliding_alone = hf_json.model_type(part) in hf_models.SLIDING_ALONE and hf_json.LAYER_TYPES[1] in kinds
     return [*null, hf_json.LAYER_TYPES[0]] if sliding_alone else null
+
+
+def of_each(config: Mapping[str, Any], model: ModelRope) -> dict[int, str]:
+    """Return layer number -> its type, of those types that the model has a setting for. Raises: BadInput."""
+    part = hf_json.text_part(config)
+    kinds = part.get("layer_types")
+    if isinstance(kinds, list):
+        return {n: kind for n, kind in enumerate(kinds) if isinstance(kind, str) and kind in model.layers}
+    every, count = hf_json.count(part, ["sliding_window_pattern"]), hf_json.count(part, _LAYERS)
+    if not every or not count:
+        return {}
+    return {n: hf_json.LAYER_TYPES[0 if (n + 1) % every == 0 else 1] for n in range(count)}

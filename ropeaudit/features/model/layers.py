@@ -45,6 +45,14 @@ class RotatedPairs:
             return part[..., ::2], part[..., 1::2]
         return part[..., :p], part[..., p:]
 
+    def rotated(self, x: Array, distance: int) -> Array:
+        """Return x, moved on by a distance. Shapes: (h, s, d) -> (h, s, d)."""
+        cos, sin = np.cos(distance * self.frequencies), np.sin(distance * self.frequencies)
+        later = x.copy()
+        (a, b), (first, second) = self.split(x), self.split(later)
+        first[...], second[...] = a * cos - b * sin, b * cos + a * sin
+        return later
+
     def rotated_back(self, x: Array) -> Array:
         """Return x as it was before RoPE at positions 0 ... s-1. Shapes: (h, s, d) -> (h, s, d)."""
         angles = np.arange(x.shape[-2])[:, None] * self.frequencies
@@ -53,6 +61,27 @@ class RotatedPairs:
         (a, b), (first, second) = self.split(x), self.split(x_before)
         first[...], second[...] = a * cos + b * sin, b * cos - a * sin
         return x_before
+
+    def arranged(self, x: Array, layout: str) -> Array:
+        """Return x with the rotated dims first, in a layout; scores stay. Shapes: (h, s, d) -> (h, s, d)."""
+        dims = np.arange(x.shape[-1])
+        a, b = self.split(dims)
+        rotated = np.stack([a, b], -1).reshape(-1) if layout == "interleaved" else np.concatenate([a, b])
+        return x[..., np.concatenate([rotated, np.setdiff1d(dims, rotated)]).astype(int)]
+
+
+NO_PAIRS = RotatedPairs(0, "half", np.zeros(0))
+
+
+def longer_queries(base: LayerVectors, shifted: LayerVectors) -> bool:
+    """Return whether a shift multiplies queries, and leaves keys as long as they were.
+
+    RoPE leaves both; a temperature that grows with the position does not. 1e-9: far above rounding of float64.
+    """
+    lengths = [[np.linalg.norm(x, axis=-1) for x in (one.q, one.k)] for one in (base, shifted)]
+    with np.errstate(invalid="ignore"):
+        far = [bool((np.abs(b - a) > 1e-9 * np.abs(a).max()).any()) for a, b in zip(*lengths, strict=True)]
+    return far == [True, False]
 
 
 @dataclass(frozen=True, slots=True)

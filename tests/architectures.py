@@ -1,0 +1,156 @@
+"""Audit every type that transformers builds as a causal language model, and write docs/architectures.md.
+
+    python tests/architectures.py [TYPE ...]   audit all types, or some; tests/data/architectures.json and the page
+    python tests/architectures.py --page       the page anew from the data
+
+Each type is built small and random (`small_configs`), written to disk and audited as a user would. What is
+audited is then compared with what plain hooks see: q and k that go into the model's own rotation, the scores
+that its attention computes, the frequencies that its modules hold, the logits of a plain run at other positions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import numpy as np
+import plain_hooks
+import small_configs
+
+DATA = Path(__file__).parent / "data" / "architectures.json"
+PAGE = Path(__file__).parent.parent / "docs" / "architectures.md"
+TOKENS, OFFSET = 24, 1000
+
+
+def types() -> list[str]:
+    """Return the model types of transformers' mapping of causal language models."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Keep the library's advice off the terminal."""
+    import transformers
+
+    transformers.logging.set_verbosity(50)  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def build(model_type: str, folder: Path) -> str | None:
+    """Write a small random model; return why it cannot be built, if it cannot."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    try:
+        with silent():
+            model = AutoModelForCausalLM.from_config(small_configs.small(model_type))
+            model.save_pretrained(folder)
+    except Exception as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"
+    return None
+
+
+def audit(model_type: str, folder: Path) -> dict[str, Any]:
+    """Return what ropeaudit says of a small model of a type, beside what plain hooks say."""
+    if reason := build(model_type, folder):
+        return {"built": reason}
+    result: dict[str, Any] = {"built": ""}
+    result |= ran(folder)
+    result["plain"] = plain_hooks.plain_change(folder, TOKENS, OFFSET)
+    result |= configured(folder)
+    result |= compared(folder)
+    return result
+
+
+def ran(folder: Path) -> dict[str, Any]:
+    """Return the verdict of `ropeaudit model`, or its refusal; q and k of all layers are saved beside."""
+    from ropeaudit.errors import RopeAuditError
+    from ropeaudit.features.model import analysis
+    from ropeaudit.features.model.report import notes
+
+    started = time.monotonic()
+    try:
+        given = analysis.model(str(folder), OFFSET, "fp32", tokens=str(TOKENS))
+        [shifted] = list(given)
+    except RopeAuditError as error:
+        return {"refusal": error.typed.replace(str(folder), "FOLDER")}
+    except Exception as error:
+        traceback.print_exc(limit=-3, file=sys.stdout)
+        return {"refusal": f"CRASH {error!r}"}
+    result = {"verdict": shifted.verdict, "cause": shifted.cause, "layers": len({h.layer for h in shifted.heads})}
+    change = shifted.change
+    result["structural"] = change.structural_largest / max(change.reference_largest, 1e-300)
+    result["seconds"] = round(time.monotonic() - started, 2)
+    result["narrow"] = sorted(given.narrow)[:4]
+    result["notes"] = [note for note in given.folder.notes]
+    try:
+        [_] = list(analysis.model(str(folder), 1, "fp64", tokens=str(TOKENS), save_qk=str(folder / "qk.safetensors")))
+        result["saved"] = ""
+    except RopeAuditError as error:
+        result["saved"] = error.typed.replace(str(folder), "FOLDER")
+    return result
+
+
+def configured(folder: Path) -> dict[str, Any]:
+    """Return what --config and check read, or their refusal."""
+    from ropeaudit.errors import RopeAuditError
+    from ropeaudit.features import check
+    from ropeaudit.features.check import analysis as check_analysis
+    from ropeaudit.rope import hf_config
+
+    try:
+        model = hf_config.read(str(folder / "config.json"))
+        result: dict[str, Any] = {"config": "", "types": list(model.layers)}
+    except RopeAuditError as error:
+        result = {"config": error.typed.partition(": ")[2], "types": []}
+        result["rotates"] = not isinstance(error, hf_config.NotRotated)
+    results = list(
+        check_analysis.check(str(folder / "config.json"), "fp32", up_to=64)
+    )
+    result["check"] = [f"{one.layer}: {one.finding.check}: {one.finding.status}" for one in results]
+    return result
+
+
+def compared(folder: Path) -> dict[str, Any]:
+    try:
+        with silent():
+            return plain_hooks.compare(folder, TOKENS)
+    except Exception as error:
+        traceback.print_exc(limit=-3, file=sys.stdout)
+        return {"hooks": f"{type(error).__name__}: {error}"[:300]}
+
+
+def main(arguments: list[str]) -> None:
+    chosen = arguments or types()
+    data = json.loads(DATA.read_text()) if DATA.exists() else {}
+    for number, model_type in enumerate(chosen):
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            data[model_type] = audit(model_type, Path(folder))
+        print(f"{number + 1}/{len(chosen)} {model_type} {time.monotonic() - started:.1f} s", flush=True)
+        DATA.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    import torch
+
+    torch.set_num_threads(1)
+    main(sys.argv[1:])
