@@ -61,8 +61,14 @@ def build(model_type: str, folder: Path) -> str | None:
     torch.manual_seed(0)
     try:
         with silent():
-            model = AutoModelForCausalLM.from_config(small_configs.small(model_type))
+            config = small_configs.small(model_type)
+            model = AutoModelForCausalLM.from_config(config)
+            for name, values in model.named_parameters():
+                if "bias" not in name and not values.any():  # a temperature of 0 would leave nothing to see
+                    torch.nn.init.constant_(values, 0.5)
             model.save_pretrained(folder)
+            if model.config.model_type not in types():  # a part of the model's; its checkpoints have the whole
+                config.save_pretrained(folder)
     except Exception as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"
     return None
@@ -100,6 +106,7 @@ def ran(folder: Path) -> dict[str, Any]:
     result["structural"] = change.structural_largest / max(change.reference_largest, 1e-300)
     result["seconds"] = round(time.monotonic() - started, 2)
     result["narrow"] = sorted(given.narrow)[:4]
+    result["rotating"] = rotating(given)
     result["notes"] = [note for note in given.folder.notes]
     try:
         [_] = list(analysis.model(str(folder), 1, "fp64", tokens=str(TOKENS), save_qk=str(folder / "qk.safetensors")))
@@ -107,6 +114,17 @@ def ran(folder: Path) -> dict[str, Any]:
     except RopeAuditError as error:
         result["saved"] = error.typed.replace(str(folder), "FOLDER")
     return result
+
+
+def rotating(given: Any) -> dict[str, list[int]]:
+    """Return layer type -> how many of its layers rotate, of how many, as far as that was seen."""
+    kinds = given.folder.text.get("layer_types") or []
+    results: dict[str, list[int]] = {}
+    for layer, pairs in given.pairs.items():
+        kind = kinds[layer] if layer < len(kinds) else "layers"
+        rotated, count = results.setdefault(kind, [0, 0])
+        results[kind] = [rotated + bool(pairs.frequencies.size), count + 1]
+    return results
 
 
 def configured(folder: Path) -> dict[str, Any]:
@@ -139,7 +157,7 @@ def compared(folder: Path) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    chosen = arguments or types()
+    chosen = arguments or sorted([*types(), *small_configs.VARIANTS])
     data = json.loads(DATA.read_text()) if DATA.exists() else {}
     for number, model_type in enumerate(chosen):
         started = time.monotonic()

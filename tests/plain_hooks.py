@@ -5,6 +5,8 @@ It shares nothing with `ropeaudit model`: no capture, no float64 mode, no readin
 
 from __future__ import annotations
 
+import inspect
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,21 +52,29 @@ class Hooks:
     """Listens to the functions of a model's file that rotate, and to its attention."""
 
     def __init__(self) -> None:
-        self.before: list[tuple[Any, Any]] = []
+        self.rotated: list[Any] = []
+        self.before: dict[int, list[Any]] = {}
         self.scores: dict[int, Any] = {}
 
-    def attention(self, module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: Any = None, **rest: Any) -> Any:
+    def attention(self, module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, scaling: Any = None, **rest: Any) -> Any:
+        number = getattr(module, "layer_idx", None)
+        number = len(self.before) if number is None else int(number)
+        if self.rotated:
+            self.before[number], self.rotated = self.rotated, []
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         groups = query.shape[1] // key.shape[1]
         scores = (query @ key.repeat_interleave(groups, 1).transpose(2, 3))[0] * scale
-        self.scores[int(module.layer_idx)] = scores.double().numpy()
+        self.scores[number] = scores.double().numpy()
         eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward")
-        return eager(module, query, key, value, mask, scaling=scale, **rest)
+        return eager(module, query, key, value, attention_mask, scaling=scale, **rest)
 
     def rotation(self, function: Any) -> Any:
-        def listening(q: Any, k: Any, *arguments: Any, **named: Any) -> Any:
-            self.before.append((q, k))
-            return function(q, k, *arguments, **named)
+        names = list(inspect.signature(function).parameters)
+        both = names[1] in ("k", "key", "xk", "k_rot", "key_states")
+
+        def listening(*arguments: Any, **named: Any) -> Any:
+            self.rotated += [*arguments, *named.values()][: 2 if both else 1]
+            return function(*arguments, **named)
 
         return listening
 
@@ -103,10 +113,14 @@ def compare(folder: Path, count: int) -> dict[str, Any]:
             if name.startswith(_ROTATES) and callable(function) and "vision" not in name:
                 setattr(sys.modules[module], name, hooks.rotation(function))
                 patched.append((sys.modules[module], name, function))
+    narrow, to_narrow = torch.float32, torch.Tensor.float
     try:
+        # what asks for float32 by name gets float64: norms and tables of the model that is compared with
+        torch.float32, torch.Tensor.float = torch.float64, torch.Tensor.double  # type: ignore[misc]
         with torch.no_grad():
             model(tokens(count), position_ids=torch.arange(count)[None], use_cache=False)
     finally:
+        torch.float32, torch.Tensor.float = narrow, to_narrow  # type: ignore[misc]
         for where, name, function in patched:
             setattr(where, name, function)
     return {"save_qk": before_rope(hooks, files), "scores": after_rope(folder, hooks, files, count)}
@@ -114,27 +128,41 @@ def compare(folder: Path, count: int) -> dict[str, Any]:
 
 def before_rope(hooks: Hooks, files: dict[str, dict[str, Any]]) -> float | str:
     """Return the largest difference of saved q and k from those that go into the rotation, relative."""
-    order = [layer for one in files.values() for layer in one["layers"]]
-    if len(order) != len(hooks.before):
-        return f"{len(order)} layers saved, {len(hooks.before)} rotations seen"
     worst = 0.0
     for one in files.values():
         for index, layer in enumerate(one["layers"]):
-            pair = hooks.before[sorted(order).index(layer)]
-            for name, seen in zip("qk", pair, strict=True):
-                worst = max(worst, distance(one[name][index], seen.double().numpy()))
+            if not hooks.before.get(layer):
+                return f"no rotation seen in layer {layer}"
+            for name in "qk":
+                all_seen = [x.double().numpy() for x in hooks.before[layer]]
+                worst = max(worst, min(distance(one[name][index], seen) for seen in all_seen))
     return worst
 
 
 def distance(own: Any, seen: Any) -> float:
-    """Return the largest difference over the largest value. own (h, s, d); seen (1, h, s, r) or (1, s, h, r)."""
-    seen = seen[0]
-    if seen.shape[1] != own.shape[1]:
-        seen = seen.swapaxes(0, 1)
+    """Return the largest difference over the largest value. own (h, s, d); seen (1, h, s, r) or (1, s, h, r).
+
+    Halves of the dims may be exchanged: a model that rotates the other way is the same model then. Where a model
+    normalises after it rotates, directions are compared; lengths are by the scores.
+    """
+    if seen.ndim != 4 or not np.any(seen):
+        return math.inf
+    seen = seen[0] if seen.shape[2] == own.shape[1] else seen[0].swapaxes(0, 1)
+    if seen.shape[1] != own.shape[1] or seen.shape[2] > own.shape[2]:
+        return math.inf
     own = own[..., : seen.shape[-1]]
-    if own.shape[0] > seen.shape[0]:  # one rotated key that all heads share
-        seen = np.broadcast_to(seen, own.shape)
-    return float(np.abs(own - seen).max() / np.abs(seen).max())
+    copies = max(1, len(own) // len(seen))  # one that heads share, or that is repeated afterwards
+    results = []
+    for x in (np.repeat(seen, copies, 0), np.tile(seen, (copies, 1, 1))):
+        if x.shape == own.shape:
+            for y in (own, np.roll(own, own.shape[-1] // 2, -1)):
+                for a, b in ((x, y), (_directions(x), _directions(y))):
+                    results.append(float(np.abs(a - b).max() / np.abs(a).max()))
+    return min(results, default=math.inf)
+
+
+def _directions(x: Any) -> Any:
+    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-300)
 
 
 def after_rope(folder: Path, hooks: Hooks, files: dict[str, dict[str, Any]], count: int) -> float | str:

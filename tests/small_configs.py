@@ -56,30 +56,40 @@ SMALL: dict[str, int] = {
     **_keys("mamba_dt_rank time_step_rank", 4),
     **_keys("hidden_size_per_layer_input ple_embed_dim laurel_rank", 8),
     **_keys("num_kv_shared_layers", 0),
-    **_keys("n_group topk_group num_expert_groups", 1),
+    **_keys("n_group topk_group num_expert_group", 1),
     **_keys("first_k_dense_replace", 1),
 }
 _IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 # What a type needs beside: keys of its config, those of its text part after a point.
 _HEAD = {"head_dim": 16}
+_WIDE = {layer: {"head_dim": 32} for layer in (1, 3)}
 _INDEXER = {"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 16}
 _INDEXER |= {"indexer_budget": 64, "indexer_compress_ratio": 4}
+_AUDIO = {"adapter_in_dim": 64, "adapter_out_dim": 64}
 _DOTS3 = {"num_key_value_heads": 4, "per_layer_config": None, "head_dim": 24}
 _NO_PER_LAYER = {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
 _THREE_AXES = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+_ZAMBA = {"attention_hidden_size": 128, "attention_head_dim": 32, "num_key_value_heads": 4}
 OWN: dict[str, dict[str, Any]] = {
+    "bailing_hybrid": {"partial_rotary_factor": 1.0},
+    "bamba": {"attn_layer_indices": [1, 3]},
     "blt": {"encoder_hash_byte_group_vocab": 64, "encoder_config.hidden_size_global": 64}
     | {"decoder_config.hidden_size_global": 64},
     "cohere_compass_text": {
         "rope_parameters": {"full_attention": _THREE_AXES, "sliding_attention": _THREE_AXES}
     },
-    "dbrx": {"attn_config.rope_theta": 1e4, "ffn_config.hidden_size": 64},
+    "dbrx": {"attn_config.rope_theta": 1e4, "attn_config.clip_qkv": 8.0, "ffn_config.hidden_size": 64},
+    "deepseek_v2": {"topk_group": 1, "n_group": 1, "num_experts_per_tok": 2, "topk_method": "greedy"},
+    "ernie4_5_moe": {"moe_k": 2, "moe_num_experts": 4},
+    "mimo_v2_flash": {"head_dim": 24, "swa_head_dim": 24},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "dots3_note": {f"text_config.{key}": value for key, value in _DOTS3.items()},
     "dots3_note_text": _DOTS3,
     "falcon_h1": {"mamba_d_ssm": 128},
     "gemma3n_text": {"intermediate_size": 64},
+    **{name: {"per_layer_config": _WIDE} for name in ("gemma4_text", "gemma4_unified_text")},
+    **{name: {"text_config.per_layer_config": _WIDE} for name in ("gemma4", "gemma4_unified")},
     "gemma4_assistant": {"first": {"text_config": _NO_PER_LAYER}}
     | {f"text_config.{key}": 0 for key in _NO_PER_LAYER},
     "hunyuan_v1_dense": _HEAD,
@@ -87,7 +97,7 @@ OWN: dict[str, dict[str, Any]] = {
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "full_attention"]},
     "longcat_flash": {"zero_expert_num": 2, "head_dim": 8},
-    "mamba2": {"expand": 1, "num_heads": 4},
+    "mamba2": {"expand": 1, "num_heads": 4, "n_groups": 1},
     "ministral": _HEAD,
     "nemotron": {"num_key_value_heads": 2},
     "phi4_multimodal": {"audio_config.nemo_conv_channels": 16, "audio_config.ext_pw_out_channel": 64}
@@ -96,21 +106,57 @@ OWN: dict[str, dict[str, Any]] = {
     "qwen4_exp_text": _INDEXER,
     "reformer": {"is_decoder": True, "axial_pos_embds_dim": [16, 48]},
     "roc_bert": {"shape_vocab_size": 64, "pronunciation_vocab_size": 64},
+    "xmod": {"default_language": "en_XX"},
+    "zamba": _ZAMBA,
+    "zamba2": _ZAMBA
+    | {"use_mem_rope": True, "num_query_groups": 4, "hybrid_layer_ids": [1, 3]}
+    | {"layers_block_type": ["linear_attention", "hybrid"] * 2, "num_hidden_layers": 4},
     "zaya": {"num_experts_per_tok": 1},
+}
+_SHORT = {"max_position_embeddings": 256}
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024, "rope_theta": 1e4}
+_LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_LLAMA3 |= {"original_max_position_embeddings": 512, "rope_theta": 5e5}
+_LONG = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 128}
+_LONG |= {"short_factor": [1.0] * 8, "long_factor": [1.0 + i for i in range(8)]}
+# Settings of a type that its defaults do not show: name -> type and what is changed.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama, dynamic": (
+        "llama",
+        _SHORT | {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+    ),
+    "llama, llama3": ("llama", {"rope_parameters": _LLAMA3}),
+    "llama, linear": ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}}),
+    "llama, yarn": ("llama", {"rope_parameters": _YARN}),
+    "phi3, longrope": ("phi3", _SHORT | {"original_max_position_embeddings": 128, "rope_parameters": _LONG}),
+    "deepseek_v3, yarn": (
+        "deepseek_v3",
+        {"rope_parameters": {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0}},
+    ),
+    "falcon, alibi": ("falcon", {"alibi": True}),
+    "granitemoehybrid, rope": (
+        "granitemoehybrid",
+        {"position_embedding_type": "rope", "layer_types": ["mamba", "attention", "mamba", "attention"]},
+    ),
+    "cohere2, full alone": ("cohere2", {"layer_types": ["full_attention"] * 4}),
+    "exaone4, no window": ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 4}),
+    "zamba2, no rope": ("zamba2", {"use_mem_rope": False}),
 }
 
 
-def small(model_type: str) -> Any:
-    """Return the config of a type, made small."""
+def small(name: str) -> Any:
+    """Return the config of a type, or of a variant, made small."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+    model_type, more = VARIANTS.get(name, (name, {}))
+    own = OWN.get(model_type, {}) | more
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         known = CONFIG_MAPPING[model_type]
-        first = OWN.get(model_type, {}).get("first", {})
+        first = own.get("first", {})
         values = json.loads(known(**first).to_json_string(use_diff=False))
         changed = made_small(values)
-        for path, value in OWN.get(model_type, {}).items():
+        for path, value in own.items():
             if path == "first":
                 continue
             inner = changed

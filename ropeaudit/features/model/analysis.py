@@ -244,7 +244,7 @@ def cause_of(base: Pass, shifted: Pass) -> str:
 
     cause = "other"
     both = [(base.layers[n], layer) for n, layer in shifted.layers.items()]
-    if both and layers.longer_queries(*both[0]):
+    if layers.longer_queries(both):
         cause = "query scale"
     if not all(np.array_equal(a.visible, b.visible) for a, b in both):
         cause = "mask"

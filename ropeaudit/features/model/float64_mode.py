@@ -81,7 +81,7 @@ def widen(model: Any) -> list[str]:
             unchanged.append(name)
         else:
             model.set_submodule(name, rebuilt)
-    return unchanged + [name for name, module in _tabled(model).items() if not _computed_anew(module)]
+    return unchanged + [name for name, module in _tabled(model).items() if not _computed_anew(module, model.config)]
 
 
 def _tabled(model: Any) -> dict[str, Any]:
@@ -101,12 +101,12 @@ def _tables(module: Any) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-def _computed_anew(module: Any) -> bool:
+def _computed_anew(module: Any, config: Any) -> bool:
     """Put tables in place that a second module, built in float64, holds; return whether that was possible."""
     numbered = {"layer_idx": module.layer_idx} if hasattr(module, "layer_idx") else {}
     try:
         with wide():
-            rebuilt = type(module)(module.config, **numbered)
+            rebuilt = type(module)(getattr(module, "config", config), **numbered)
         tables = {key: rebuilt._buffers[key] for key, _ in _tables(module)}
         if any(tables[key].shape != value.shape for key, value in _tables(module)):
             return False

@@ -48,7 +48,7 @@ class Folder:
     @property
     def maximum(self) -> int | None:
         """Positions that the model declares."""
-        return hf_json.count(self.text, ("max_position_embeddings", "n_positions"), 2**53)
+        return hf_json.count(self.text, hf_json.POSITIONS, 2**53)
 
     def note(self, text: str) -> None:
         """Add to what the reader must know, once."""

@@ -51,7 +51,9 @@ class Lookups(TorchFunctionMode):
         indices = next((one for one in tensors if one.dtype in (torch.int64, torch.int32)), None)
         if table is None or indices is None:
             return
-        pointer = table.data_ptr()
+        pointer, by_position = table.data_ptr(), indices.untyped_storage().data_ptr() == self.positions
+        if not (by_position or pointer in self.learned or pointer in self.stored):
+            return  # rows of an intermediate result, such as the tokens of an expert
         name = (self.learned.get(pointer) or self.stored.get(pointer, UNNAMED)).removesuffix(".weight")
         self.rows[name] = Lookup(indices.detach().clone(), table.shape[0], pointer in self.learned)
 
@@ -70,6 +72,8 @@ def check_reach(rows: dict[str, Lookup], ids: list[int], offsets: list[int]) -> 
     """Raise UsageError for an offset that positions in a table do not reach. rows: of the run at offset 0."""
     count = len(ids)
     for name, one in rows.items():
+        if name == UNNAMED:  # it may be built as long as the positions need
+            continue
         positions = one.indices.reshape(-1)
         steps = positions - torch.arange(positions.numel())
         if positions.numel() == count > 2 and bool((steps == steps[0]).all()) and positions.tolist() != ids:

@@ -8,6 +8,7 @@ Letters: h heads, s positions, d head_dim, p pairs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -60,8 +61,8 @@ def _candidates(head_dim: int, given: Sequence[Table]) -> Iterator[RotatedPairs]
         rotary_dim = 2 * frequencies.size
         if 0 < rotary_dim <= head_dim:
             for start in dict.fromkeys((0, head_dim - rotary_dim)):
-                for layout in LAYOUTS:
-                    yield RotatedPairs(start, layout, frequencies, factor)
+                for layout, swapped in product(LAYOUTS, (False, True)):
+                    yield RotatedPairs(start, layout, frequencies, factor, swapped)
 
 
 def _error(before: LayerVectors, after: LayerVectors, pairs: RotatedPairs, distance: int) -> float:
