@@ -26,12 +26,11 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
-import numpy as np
+import architecture_page
 import plain_hooks
 import small_configs
+from architecture_page import DATA, PAGE
 
-DATA = Path(__file__).parent / "data" / "architectures.json"
-PAGE = Path(__file__).parent.parent / "docs" / "architectures.md"
 TOKENS, OFFSET = 24, 1000
 
 
@@ -83,6 +82,9 @@ def audit(model_type: str, folder: Path) -> dict[str, Any]:
     result["plain"] = plain_hooks.plain_change(folder, TOKENS, OFFSET)
     result |= configured(folder)
     result |= compared(folder)
+    if result["types"]:
+        with silent():
+            result["frequencies"] = plain_hooks.frequency_error(folder)
     return result
 
 
@@ -92,19 +94,17 @@ def ran(folder: Path) -> dict[str, Any]:
     from ropeaudit.features.model import analysis
     from ropeaudit.features.model.report import notes
 
-    started = time.monotonic()
     try:
         given = analysis.model(str(folder), OFFSET, "fp32", tokens=str(TOKENS))
         [shifted] = list(given)
     except RopeAuditError as error:
         return {"refusal": error.typed.replace(str(folder), "FOLDER")}
-    except Exception as error:
+    except Exception as error:  # a fault of ropeaudit: it stands in the data
         traceback.print_exc(limit=-3, file=sys.stdout)
         return {"refusal": f"CRASH {error!r}"}
     result = {"verdict": shifted.verdict, "cause": shifted.cause, "layers": len({h.layer for h in shifted.heads})}
     change = shifted.change
     result["structural"] = change.structural_largest / max(change.reference_largest, 1e-300)
-    result["seconds"] = round(time.monotonic() - started, 2)
     result["narrow"] = sorted(given.narrow)[:4]
     result["rotating"] = rotating(given)
     result["notes"] = [note for note in given.folder.notes]
@@ -157,18 +157,24 @@ def compared(folder: Path) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
+    """Audit all types, or some, and write the data and the page."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)
+    versions = f"transformers {transformers.__version__}, torch {torch.__version__.partition('+')[0]}"
+    results = architecture_page.load()["models"] if DATA.exists() else {}
     chosen = arguments or sorted([*types(), *small_configs.VARIANTS])
-    data = json.loads(DATA.read_text()) if DATA.exists() else {}
-    for number, model_type in enumerate(chosen):
+    for number, name in enumerate([] if arguments == ["--page"] else chosen):
         started = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            data[model_type] = audit(model_type, Path(folder))
-        print(f"{number + 1}/{len(chosen)} {model_type} {time.monotonic() - started:.1f} s", flush=True)
-        DATA.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
+            results[name] = audit(name, Path(folder))
+        said = architecture_page.wrong(name, results[name]) or "as expected"
+        print(f"{number + 1}/{len(chosen)} {name} {time.monotonic() - started:.1f} s: {said}", flush=True)
+    lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, sort_keys=True)}" for k, v in sorted(results.items()))
+    DATA.write_text(f'{{"versions": {json.dumps(versions)}, "models": {{\n{lines}\n}}}}\n', encoding="utf-8")
+    PAGE.write_text(architecture_page.page(results, versions), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    import torch
-
-    torch.set_num_threads(1)
     main(sys.argv[1:])

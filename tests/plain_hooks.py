@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,13 @@ class Hooks:
         self.rotated: list[Any] = []
         self.before: dict[int, list[Any]] = {}
         self.scores: dict[int, Any] = {}
+        self.modules: dict[int, Any] = {}
 
     def attention(self, module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, scaling: Any = None, **rest: Any) -> Any:
         number = getattr(module, "layer_idx", None)
-        number = len(self.before) if number is None else int(number)
+        if number is None or number < 0 or self.modules.get(number, module) is not module:
+            number = max(self.modules, default=-1) + 1
+        self.modules[number] = module
         if self.rotated:
             self.before[number], self.rotated = self.rotated, []
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -186,8 +190,6 @@ def after_rope(folder: Path, hooks: Hooks, files: dict[str, dict[str, Any]], cou
 
 def exactly_rotated(x: Any, setting: Any, count: int) -> Any:
     """Rotate x (h, s, d) at positions 0 ... s-1, written down anew from the setting."""
-    from dataclasses import replace
-
     from ropeaudit.arithmetic.formats import FP64
     from ropeaudit.rope import scaled
     from ropeaudit.rope.frequencies import frequencies
@@ -202,3 +204,46 @@ def exactly_rotated(x: Any, setting: Any, count: int) -> Any:
     result[..., one] = x[..., one] * cos - x[..., two] * sin
     result[..., two] = x[..., two] * cos + x[..., one] * sin
     return result
+
+
+def frequency_error(folder: Path) -> float | None:
+    """Return how far frequencies of a config are from those that the model holds in float32, relative.
+
+    The largest over its layer types, each against the module's list that is nearest; the factor of cos and sin
+    too. None where the model holds none.
+    """
+    from ropeaudit.arithmetic.formats import FP64
+    from ropeaudit.rope import hf_config, scaled
+    from ropeaudit.rope.frequencies import frequencies
+
+    held = _held(load(folder))
+    if not held:
+        return None
+    worst = 0.0
+    for setting in hf_config.read(str(folder / "config.json")).layers.values():
+        at = replace(setting, length=setting.scaling.length_for(1))
+        own = np.asarray(frequencies(at, "inverse_power", FP64), np.float64)
+        factor = scaled.attention_factor(setting.scaling)
+        errors = [
+            max(float(np.max(np.abs(own - one) / np.where(one == 0, 1.0, one))), abs(times / factor - 1))
+            for one, times in held
+            if one.shape == own.shape
+        ]
+        worst = max(worst, min(errors, default=math.inf))
+    return worst
+
+
+def _held(model: Any) -> list[tuple[Any, float]]:
+    """Return the lists of frequencies in a model's buffers; of a table of sines by its row of position 1."""
+    results = []
+    for module in model.modules():
+        for name, values in module._buffers.items():
+            if values is None or "original" in name:
+                continue
+            if name.endswith("inv_freq"):
+                factor = getattr(module, name.replace("inv_freq", "attention_scaling"), 1.0)
+                results.append((values.double().numpy().reshape(-1), float(factor or 1.0)))
+            elif name == "embed_positions":
+                row = values.double().numpy()[1]
+                results.append((np.arcsin(row[: len(row) // 2]), 1.0))
+    return results

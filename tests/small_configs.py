@@ -66,8 +66,7 @@ _HEAD = {"head_dim": 16}
 _WIDE = {layer: {"head_dim": 32} for layer in (1, 3)}
 _INDEXER = {"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 16}
 _INDEXER |= {"indexer_budget": 64, "indexer_compress_ratio": 4}
-_AUDIO = {"adapter_in_dim": 64, "adapter_out_dim": 64}
-_DOTS3 = {"num_key_value_heads": 4, "per_layer_config": None, "head_dim": 24}
+_DOTS3 = {"num_key_value_heads": 4, "head_dim": 24}
 _NO_PER_LAYER = {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
 _THREE_AXES = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
 _ZAMBA = {"attention_hidden_size": 128, "attention_head_dim": 32, "num_key_value_heads": 4}
@@ -84,7 +83,10 @@ OWN: dict[str, dict[str, Any]] = {
     "ernie4_5_moe": {"moe_k": 2, "moe_num_experts": 4},
     "mimo_v2_flash": {"head_dim": 24, "swa_head_dim": 24},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
-    "dots3_note": {f"text_config.{key}": value for key, value in _DOTS3.items()},
+    "dots3_note": {"vision_config.adapter_in_dim": 64, "vision_config.adapter_out_dim": 64}
+    | {"audio_config.adapter_input_size": 64, "audio_config.adapter_out_dim": 64}
+    | {"vision_config.per_layer_config": None}
+    | {f"text_config.{key}": value for key, value in _DOTS3.items()},
     "dots3_note_text": _DOTS3,
     "falcon_h1": {"mamba_d_ssm": 128},
     "gemma3n_text": {"intermediate_size": 64},

@@ -225,6 +225,8 @@ def _softmax_scale(config: Config, model: str, scale: Scaling) -> float | None:
     key, value = first(config, ("attention_multiplier", "query_pre_attn_scalar"))
     if model.startswith(hf_models.SCALE_ONE):
         return 1.0
+    if model == "zamba2":  # of heads that are twice as wide as usual
+        return float((_head_dim(config, _FULL, model) / 2) ** -0.5)
     if value is not None:
         multiplier = number(key, value)
         if multiplier <= 0:

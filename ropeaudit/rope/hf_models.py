@@ -72,7 +72,7 @@ AXES_OTHERWISE = ("ernie4_5_vl", "hunyuan_vl", "cohere_compass", "neomme")
 NO_ROPE = _words(
     """
     albert bart bert bert-generation big_bird bigbird_pegasus biogpt blenderbot blenderbot-small bloom
-    camembert cpmant ctrl data2vec deberta deberta-v2 distilbert electra ernie falcon_mamba git gpt2
+    camembert cpmant ctrl data2vec-text deberta deberta-v2 distilbert electra ernie falcon_mamba git gpt2
     gpt_bigcode gpt_neo inkling inkling2 mamba mamba2 marian mbart megatron-bert mpt mt5 mvp openai-gpt opt
     pegasus plbart prophetnet reformer rembert roberta roberta-prelayernorm roc_bert rwkv t5 trocr whisper
     xglm xlm xlm-roberta xlm-roberta-xl xlnet xlstm xmod

@@ -145,14 +145,15 @@ class Capture:
 
     def _number(self, module: Any) -> int:
         """Return the layer's own number, or the next one where it has none or another stack has taken it."""
-        number = getattr(module, "layer_idx", None)  # None where layers share their attention
+        number = getattr(module, "layer_idx", None)
+        number = None if number is None or number < 0 else int(number)  # where layers share their attention
         known = next((n for n, one in self._modules.items() if one is module), None)
         if number is not None and known is not None:
             return known  # it runs again
         if number is None or number in self._modules:
             number = max(self._modules, default=-1) + 1
-        self._modules[int(number)] = module
-        return int(number)
+        self._modules[number] = module
+        return number
 
 
 def _array(x: Any) -> Array:

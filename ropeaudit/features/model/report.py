@@ -172,7 +172,7 @@ def notes(
         )
     still = sorted(n for n, pairs in audit.pairs.items() if not pairs.frequencies.size)
     if still and len(still) < len(audit.pairs):
-        message.append(f"{runs(still)} do not rotate q and k (no RoPE there)")
+        message.append(f"q and k of {runs(still)} stay when positions move: no RoPE there, or of other positions")
     for one in audit.saved:
         kind = f" ({one.kind})" if one.kind else ""
         message.append(f"q and k before RoPE of {runs(one.layers)}{kind} are in {one.path}; `{one.command}` audits them")
