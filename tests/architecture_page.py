@@ -1,4 +1,4 @@
-"""What each type of causal language model does with positions, by its code, and the page of what ropeaudit says.
+"""What each type of causal language model does with positions, by its code, and the page about them.
 
 Everything that is not listed in `POSITIONS` rotates q and k.
 """
@@ -41,17 +41,18 @@ _OTHERS: dict[str, list[str]] = {
     "windows": ["deepseek_v4"],
     "learned": _types(
         """bert bert-generation big_bird biogpt camembert data2vec-text electra ernie git gpt-sw3 gpt2
-        gpt_bigcode gpt_neo megatron-bert openai-gpt opt rembert roberta roberta-prelayernorm roc_bert whisper xlm
-        xlm-roberta xlm-roberta-xl xmod"""
+        gpt_bigcode gpt_neo megatron-bert openai-gpt opt rembert roberta roberta-prelayernorm roc_bert whisper
+        xlm xlm-roberta xlm-roberta-xl xmod"""
     ),
     "table": ["ctrl", "reformer", "xglm"],
     "none": [
-        *_types("granitemoehybrid inkling2_text inkling_text jamba kimi_linear nemotron_h zamba"),
+        *_types("inkling2_text inkling_text jamba kimi_linear nemotron_h zamba"),
         *("cohere2, full alone", "falcon, alibi", "zamba2, no rope"),
     ],
     "unread": _types(
-        """bart bigbird_pegasus blenderbot blenderbot-small bloom cpmant falcon_mamba mamba mamba2 marian mbart
-        mpt mvp pegasus plbart prophetnet roformer rwkv trocr xlnet xlstm"""
+        """bart bigbird_pegasus blenderbot blenderbot-small bloom cpmant falcon_mamba granitemoehybrid mamba
+        mamba2
+        marian mbart mpt mvp pegasus plbart prophetnet roformer rwkv trocr xlnet xlstm"""
     ),
     "unbuilt": _types("gemma3n gemma4_assistant gemma4_unified_assistant musicgen musicgen_melody"),
 }
@@ -89,7 +90,11 @@ def wrong(name: str, one: Mapping[str, Any]) -> list[str]:
         expected = "none" if plain == 0 else "changes"
     if expected != ("none" if kind == "unread" else KINDS[kind][1].split(",")[0]):
         results.append(f"logits of a plain run change by {plain}")
-    return results + _wrong_config(name, one, rotates=kind in _ROTARY or name == "roformer") + _wrong_saved(name, one)
+    return (
+        results
+        + _wrong_config(name, one, rotates=kind in _ROTARY or name == "roformer")
+        + _wrong_saved(name, one)
+    )
 
 
 _ROTARY = ("rotary", "switching", "scaled queries", "reset", "windows")
@@ -119,7 +124,9 @@ def _wrong_saved(name: str, one: Mapping[str, Any]) -> list[str]:
         if bool(one["saved"]) != (name in UNSEEN):
             results.append(f"--save-qk: {one['saved'] or 'written'}")
         if not one["saved"] and not _small(one.get("save_qk")):
-            results.append(f"--save-qk: q and k differ from those of hooks: {one.get('save_qk', one.get('hooks'))}")
+            results.append(
+                f"--save-qk: q and k differ from those of hooks: {one.get('save_qk', one.get('hooks'))}"
+            )
         if not one["saved"] and not one["config"] and not _small(one.get("scores")):
             results.append(f"scores from saved q and k differ: {one.get('scores')}")
     return results
@@ -134,23 +141,26 @@ def page(data: Mapping[str, Mapping[str, Any]], versions: str) -> str:
     rows = [_row(name, one) for name, one in sorted(data.items())]
     kinds = [kind_of(name) for name in data]
     run = [one for one in data.values() if "verdict" in one]
+    unread, unbuilt = (kinds.count(kind) for kind in ("unread", "unbuilt"))
     text = f"""# Architectures
 
-Every type that transformers builds as a causal language model ({versions}), and some settings of a type behind a
-comma: built small and random, written to disk and audited as a user would, at offset 1000. `tests/architectures.py`
-writes this page; `tests/architecture_page.py` holds what each type's code does, read there, and compares.
+Every type that transformers builds as a causal language model ({versions}), and some settings
+of a type behind a comma: built small and random, written to disk and audited as a user would, at offset 1000.
+`tests/architectures.py` writes this page; `tests/architecture_page.py` holds what each type's code does, as it
+was read there, and compares.
 
-{len(data)} models: {len(run)} run in `ropeaudit model`, {kinds.count('unread')} are refused because they do not read
-position_ids, {kinds.count('unbuilt')} cannot be built by transformers from a config alone.
+{len(data)} models: {len(run)} run in `ropeaudit model`, {unread} are refused because they do not read
+position_ids, {unbuilt} cannot be built by transformers from a config alone.
 
 * **positions**: what the code of the type does with them.
 * **model**: verdict and cause of `ropeaudit model`, or why it is refused.
 * **rotates**: layers that rotate q and k, of those that are seen, by layer type.
-* **q, k**: largest difference of what `--save-qk` writes from what goes into the model's own rotation, over the
-  largest value. *not seen*: the attention does not go through transformers' interface.
-* **scores**: the same for scores that follow from saved q and k, rotated as `--config` reads, and the model's.
-* **config**: layer types that `--config` and `check` read, and how far their frequencies are from those that the
-  model holds in float32, relative; or the refusal.
+* **q, k**: largest difference of what `--save-qk` writes from what goes into the model's own rotation, over
+  the largest value. *not seen*: the attention does not go through transformers' interface.
+* **scores**: the same for scores that follow from saved q and k, rotated as `--config` reads, and the
+  model's.
+* **config**: layer types that `--config` and `check` read, and how far their frequencies are from those that
+  the model holds in float32, relative; or the refusal.
 
 | type | positions | model | rotates | q, k | scores | config |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -167,7 +177,13 @@ def _row(name: str, one: Mapping[str, Any]) -> str:
     turned = ", ".join(f"{a} of {b} {k}" for k, (a, b) in sorted(one.get("rotating", {}).items()))
     saved = _number(one.get("save_qk"))
     if "verdict" in one and one["saved"]:
-        saved = "not seen" if "not seen" in one["saved"] else "refused: no layer rotates" if "no layer" in one["saved"] else "refused"
+        saved = (
+            "not seen"
+            if "not seen" in one["saved"]
+            else "refused: no layer rotates"
+            if "no layer" in one["saved"]
+            else "refused"
+        )
     read = ", ".join(one["types"])
     if one["config"]:
         read = f"refused: {_escaped(one['config'])}"

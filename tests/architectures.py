@@ -1,11 +1,12 @@
 """Audit every type that transformers builds as a causal language model, and write docs/architectures.md.
 
-    python tests/architectures.py [TYPE ...]   audit all types, or some; tests/data/architectures.json and the page
+    python tests/architectures.py [TYPE ...]   audit all types, or some; the data and the page
     python tests/architectures.py --page       the page anew from the data
 
 Each type is built small and random (`small_configs`), written to disk and audited as a user would. What is
 audited is then compared with what plain hooks see: q and k that go into the model's own rotation, the scores
-that its attention computes, the frequencies that its modules hold, the logits of a plain run at other positions.
+that its attention computes, the frequencies that its modules hold, the logits of a plain run at other
+positions.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ def build(model_type: str, folder: Path) -> str | None:
                 if "bias" not in name and not values.any():  # a temperature of 0 would leave nothing to see
                     torch.nn.init.constant_(values, 0.5)
             model.save_pretrained(folder)
-            if model.config.model_type not in types():  # a part of the model's; its checkpoints have the whole
+            if (
+                model.config.model_type not in types()
+            ):  # a part of the model's; its checkpoints have the whole
                 config.save_pretrained(folder)
     except Exception as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"
@@ -92,7 +95,6 @@ def ran(folder: Path) -> dict[str, Any]:
     """Return the verdict of `ropeaudit model`, or its refusal; q and k of all layers are saved beside."""
     from ropeaudit.errors import RopeAuditError
     from ropeaudit.features.model import analysis
-    from ropeaudit.features.model.report import notes
 
     try:
         given = analysis.model(str(folder), OFFSET, "fp32", tokens=str(TOKENS))
@@ -102,14 +104,20 @@ def ran(folder: Path) -> dict[str, Any]:
     except Exception as error:  # a fault of ropeaudit: it stands in the data
         traceback.print_exc(limit=-3, file=sys.stdout)
         return {"refusal": f"CRASH {error!r}"}
-    result = {"verdict": shifted.verdict, "cause": shifted.cause, "layers": len({h.layer for h in shifted.heads})}
+    result = {
+        "verdict": shifted.verdict,
+        "cause": shifted.cause,
+        "layers": len({h.layer for h in shifted.heads}),
+    }
     change = shifted.change
     result["structural"] = change.structural_largest / max(change.reference_largest, 1e-300)
     result["narrow"] = sorted(given.narrow)[:4]
     result["rotating"] = rotating(given)
-    result["notes"] = [note for note in given.folder.notes]
+    result["notes"] = list(given.folder.notes)
     try:
-        [_] = list(analysis.model(str(folder), 1, "fp64", tokens=str(TOKENS), save_qk=str(folder / "qk.safetensors")))
+        [_] = list(
+            analysis.model(str(folder), 1, "fp64", tokens=str(TOKENS), save_qk=str(folder / "qk.safetensors"))
+        )
         result["saved"] = ""
     except RopeAuditError as error:
         result["saved"] = error.typed.replace(str(folder), "FOLDER")
@@ -130,7 +138,6 @@ def rotating(given: Any) -> dict[str, list[int]]:
 def configured(folder: Path) -> dict[str, Any]:
     """Return what --config and check read, or their refusal."""
     from ropeaudit.errors import RopeAuditError
-    from ropeaudit.features import check
     from ropeaudit.features.check import analysis as check_analysis
     from ropeaudit.rope import hf_config
 
@@ -140,9 +147,7 @@ def configured(folder: Path) -> dict[str, Any]:
     except RopeAuditError as error:
         result = {"config": error.typed.partition(": ")[2], "types": []}
         result["rotates"] = not isinstance(error, hf_config.NotRotated)
-    results = list(
-        check_analysis.check(str(folder / "config.json"), "fp32", up_to=64)
-    )
+    results = list(check_analysis.check(str(folder / "config.json"), "fp32", up_to=64))
     result["check"] = [f"{one.layer}: {one.finding.check}: {one.finding.status}" for one in results]
     return result
 
@@ -171,7 +176,9 @@ def main(arguments: list[str]) -> None:
             results[name] = audit(name, Path(folder))
         said = architecture_page.wrong(name, results[name]) or "as expected"
         print(f"{number + 1}/{len(chosen)} {name} {time.monotonic() - started:.1f} s: {said}", flush=True)
-    lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, sort_keys=True)}" for k, v in sorted(results.items()))
+    lines = ",\n".join(
+        f"{json.dumps(k)}: {json.dumps(v, sort_keys=True)}" for k, v in sorted(results.items())
+    )
     DATA.write_text(f'{{"versions": {json.dumps(versions)}, "models": {{\n{lines}\n}}}}\n', encoding="utf-8")
     PAGE.write_text(architecture_page.page(results, versions), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""What plain hooks see of a model: q and k that its own code rotates, its scores, its frequencies, its logits.
+"""What plain hooks see of a model: q and k that its own code rotates, its scores, frequencies, logits.
 
 It shares nothing with `ropeaudit model`: no capture, no float64 mode, no reading of layouts.
 """
@@ -58,19 +58,38 @@ class Hooks:
         self.scores: dict[int, Any] = {}
         self.modules: dict[int, Any] = {}
 
-    def attention(self, module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, scaling: Any = None, **rest: Any) -> Any:
+    def attention(
+        self,
+        module: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        attention_mask: Any = None,
+        scaling: Any = None,
+        **rest: Any,
+    ) -> Any:
+        eager = sys.modules[type(module).__module__].eager_attention_forward
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        if query.shape[-2:] == key.shape[-2:]:  # not of a sequence to another one
+            self._keep(module, query, key, scale)
+        self.rotated = []
+        return eager(module, query, key, value, attention_mask, scaling=scale, **rest)
+
+    def _keep(self, module: Any, query: Any, key: Any, scale: float) -> None:
         number = getattr(module, "layer_idx", None)
-        if number is None or number < 0 or self.modules.get(number, module) is not module:
+        again = next((n for n, one in self.modules.items() if one is module), None)
+        if number is None or number < 0:
             number = max(self.modules, default=-1) + 1
+        elif again is not None:
+            number = again
+        elif number in self.modules:
+            number = max(self.modules) + 1
         self.modules[number] = module
         if self.rotated:
-            self.before[number], self.rotated = self.rotated, []
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+            self.before[number] = self.rotated
         groups = query.shape[1] // key.shape[1]
         scores = (query @ key.repeat_interleave(groups, 1).transpose(2, 3))[0] * scale
         self.scores[number] = scores.double().numpy()
-        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward")
-        return eager(module, query, key, value, attention_mask, scaling=scale, **rest)
 
     def rotation(self, function: Any) -> Any:
         names = list(inspect.signature(function).parameters)
@@ -110,9 +129,11 @@ def compare(folder: Path, count: int) -> dict[str, Any]:
     hooks = Hooks()
     AttentionInterface.register(NAME, hooks.attention)
     AttentionMaskInterface.register(NAME, eager_mask)
-    model = load(folder, torch.float64, NAME)
+    model = load(folder, torch.float64, NAME).double()
     patched = []
-    for module in {type(m).__module__ for m in model.modules() if "transformers.models" in type(m).__module__}:
+    for module in {
+        type(m).__module__ for m in model.modules() if "transformers.models" in type(m).__module__
+    }:
         for name, function in vars(sys.modules[module]).copy().items():
             if name.startswith(_ROTATES) and callable(function) and "vision" not in name:
                 setattr(sys.modules[module], name, hooks.rotation(function))
@@ -146,7 +167,7 @@ def before_rope(hooks: Hooks, files: dict[str, dict[str, Any]]) -> float | str:
 def distance(own: Any, seen: Any) -> float:
     """Return the largest difference over the largest value. own (h, s, d); seen (1, h, s, r) or (1, s, h, r).
 
-    Halves of the dims may be exchanged: a model that rotates the other way is the same model then. Where a model
+    Halves of the dims may be exchanged: a model that rotates the other way is the same model then. Where one
     normalises after it rotates, directions are compared; lengths are by the scores.
     """
     if seen.ndim != 4 or not np.any(seen):
@@ -199,7 +220,11 @@ def exactly_rotated(x: Any, setting: Any, count: int) -> Any:
     angles, r = np.arange(count)[:, None] * rates, setting.rotary_dim
     factor = scaled.attention_factor(setting.scaling)
     cos, sin = np.cos(angles) * factor, np.sin(angles) * factor
-    one, two = (slice(0, r, 2), slice(1, r, 2)) if setting.layout == "interleaved" else (slice(0, r // 2), slice(r // 2, r))
+    one, two = (
+        (slice(0, r, 2), slice(1, r, 2))
+        if setting.layout == "interleaved"
+        else (slice(0, r // 2), slice(r // 2, r))
+    )
     result = x.copy()
     result[..., one] = x[..., one] * cos - x[..., two] * sin
     result[..., two] = x[..., two] * cos + x[..., one] * sin
@@ -209,8 +234,8 @@ def exactly_rotated(x: Any, setting: Any, count: int) -> Any:
 def frequency_error(folder: Path) -> float | None:
     """Return how far frequencies of a config are from those that the model holds in float32, relative.
 
-    The largest over its layer types, each against the module's list that is nearest; the factor of cos and sin
-    too. None where the model holds none.
+    The largest over its layer types, each against the module's list that is nearest; the factor of cos and
+    sin too. None where the model holds none.
     """
     from ropeaudit.arithmetic.formats import FP64
     from ropeaudit.rope import hf_config, scaled

@@ -35,7 +35,9 @@ SMALL: dict[str, int] = {
     **_keys("shared_intermediate_size ffn_hidden_size expert_ffn_hidden_size feed_forward_size", 64),
     **_keys("dense_intermediate_size intermediate_size_mlp moe_shared_expert_intermediate_size", 64),
     **_keys("d_inner mlp_dim router_hidden_size", 64),
-    **_keys("vocab_size n_vocab vocab_size_per_layer_input decoder_vocab_size unpadded_vocab_size", VOCABULARY),
+    **_keys(
+        "vocab_size n_vocab vocab_size_per_layer_input decoder_vocab_size unpadded_vocab_size", VOCABULARY
+    ),
     **_keys("max_position_embeddings n_positions max_seq_len n_ctx max_target_positions", POSITIONS),
     **_keys("model_max_length max_source_positions", POSITIONS),
     **_keys("sliding_window attention_window sliding_window_size attention_chunk_size", _WINDOW),
@@ -128,7 +130,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         _SHORT | {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
     ),
     "llama, llama3": ("llama", {"rope_parameters": _LLAMA3}),
-    "llama, linear": ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}}),
+    "llama, linear": (
+        "llama",
+        {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}},
+    ),
     "llama, yarn": ("llama", {"rope_parameters": _YARN}),
     "phi3, longrope": ("phi3", _SHORT | {"original_max_position_embeddings": 128, "rope_parameters": _LONG}),
     "deepseek_v3, yarn": (
@@ -207,7 +212,9 @@ def made_small(values: Mapping[str, Any]) -> dict[str, Any]:
 def _chosen(lists: Sequence[list[Any]], count: int) -> list[int]:
     """Return which layers to keep: the first and the last of each kind, four at least."""
     kinds = [repr([each[i] for each in lists]) for i in range(count)]
-    ends = {i for kind in dict.fromkeys(kinds) for i in (kinds.index(kind), count - 1 - kinds[::-1].index(kind))}
+    ends = {
+        i for kind in dict.fromkeys(kinds) for i in (kinds.index(kind), count - 1 - kinds[::-1].index(kind))
+    }
     for i in range(count):
         if len(ends) >= 4:
             break

@@ -236,9 +236,8 @@ class Case:
     @property
     def layer_type(self) -> str:
         """The layer type that is audited: where no full_attention layer rotates, the first that does."""
-        model = self.declared()
-        absent = model is not None and self.layer == FULL and FULL not in model.layers
-        return next(iter(model.layers)) if model is not None and absent else self.layer
+        kinds = self.layers()
+        return kinds[0] if self.layer == FULL and FULL not in kinds else self.layer
 
     def layers(self) -> tuple[str, ...]:
         """Return the layer types of the model."""
@@ -254,9 +253,8 @@ class Case:
         model = self.declared()
         if model is None:
             if self.layer != FULL:
-                raise UsageError(
-                    f"--layer {self.layer}: there are no layer types without --model or --config"
-                )
+                reason = "there are no layer types without --model or --config"
+                raise UsageError(f"--layer {self.layer}: {reason}")
             return RopeSetting()
         if self.layer_type not in model.layers:
             raise UnknownName("layer type", self.layer, model.layers, "(or all)")

@@ -43,7 +43,9 @@ def _of_model(model: ModelRope, cases: Sequence[Case], offsets: Sequence[int]) -
     length = max(case.outline()[0].seq_len for case in cases)
     beyond = [offset for offset in offsets if model.maximum and offset + length > model.maximum]
     if beyond:
-        notes.append(f"{model.name}: offset {min(beyond)} is past the {model.maximum:,} positions that it declares")
+        notes.append(
+            f"{model.name}: offset {min(beyond)} is past the {model.maximum:,} positions that it declares"
+        )
     return notes
 
 

@@ -16,7 +16,7 @@ def rotating(config: Config, model: str, layers: dict[str, Config]) -> dict[str,
     """Return the RoPE parameters by layer type, of those types alone that rotate. Raises: BadInput."""
     kinds = config.get("layer_types")
     listed = set(map(str, kinds)) if isinstance(kinds, list) else set()
-    layers = _with_bases(config, kinds if listed else [], layers)
+    layers = _with_bases(config, kinds if isinstance(kinds, list) else [], layers)
     if sliding_alone(config, model):
         if listed and _SLIDING not in listed:
             raise NotRotated.because(f"no layer is {_SLIDING}, and no other rotates in {model}")
@@ -49,5 +49,7 @@ def _with_bases(config: Config, kinds: list[Any], layers: dict[str, Config]) -> 
     results: dict[str, Config] = {}
     for kind, base in zip(kinds or [_FULL] * len(given), given, strict=False):
         if base and results.setdefault(kind, {**common, "rope_theta": base})["rope_theta"] != base:
-            raise BadInput(f"{hf_json.LAYER_BASES} gives several bases to {kind} layers, which is not supported")
+            raise BadInput(
+                f"{hf_json.LAYER_BASES} gives several bases to {kind} layers, which is not supported"
+            )
     return results

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import shutil
-import types
 import warnings
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -20,11 +19,10 @@ from tiny_models import CONFIGS, add_tokenizer, change_config, make, split
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.errors import BadInput, UsageError
-from ropeaudit.features.model import float64_mode
+from ropeaudit.features.model import float64_mode, rotation
 from ropeaudit.features.model import layers as model_layers
 from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model import tokens as model_tokens
-from ropeaudit.features.model import rotation
 from ropeaudit.features.model.analysis import ModelAudit, verdict_of
 from ropeaudit.features.model.columns import COLUMNS
 from ropeaudit.features.model.layers import NO_PAIRS, LayerVectors, RotatedPairs, longer_queries
@@ -611,9 +609,7 @@ def test_the_notes_of_a_model_say_what_may_mislead() -> None:
 def test_how_a_layer_rotates_is_seen_in_two_runs(done) -> None:
     generator = np.random.default_rng(0)
     q, k, visible = generator.normal(size=(2, 3, 8)), generator.normal(size=(1, 3, 8)), np.ones((3, 3), bool)
-    base, later = (
-        {5: LayerVectors(done.rotated(q, n), done.rotated(k, n), 1.0, visible)} for n in (0, 64)
-    )
+    base, later = ({5: LayerVectors(done.rotated(q, n), done.rotated(k, n), 1.0, visible)} for n in (0, 64))
     tables = [(np.array([1.0, 0.01]), 1.0), (np.array([1.0, 0.1]), 1.5)]
     one = rotation.seen(base, later, 64, tables)[5]
     assert (one.start, one.layout, one.swapped) == (done.start, done.layout, done.swapped)

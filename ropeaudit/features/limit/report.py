@@ -160,7 +160,7 @@ def limit_report(
     metadata: Mapping[str, Any],
     extra_notes: Sequence[str] = (),
 ) -> Report:
-    """Return the report; `columns` chooses and orders what is shown. extra_notes: on models, the first notes."""
+    """Return the report; `columns` chooses and orders what is shown. extra_notes: the first ones."""
     rows = [COLUMNS.row(result) for result in results]
     subject, dtype, *others = COLUMNS.screen(results)
     screen = [subject, dtype, *settings.varying(rows), *others]

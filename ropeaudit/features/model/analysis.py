@@ -67,8 +67,8 @@ class Shifted:
 class ModelAudit:
     """What is audited.
 
-    Filled while it runs: narrow, what the float64 run could not widen; pairs, how layers rotate, where that is
-    seen; saved, the files of q and k.
+    Filled while it runs: narrow, what the float64 run could not widen; pairs, how layers rotate, where that
+    is seen; saved, the files of q and k.
     """
 
     folder: Folder

@@ -67,7 +67,7 @@ def rotaries(model: Any) -> dict[str, Any]:
 
 
 def widen(model: Any) -> list[str]:
-    """Convert a model to float64, its rotary frequencies and tables anew; return the names of those that are not.
+    """Convert a model to float64, its frequencies and tables anew; return the names of those that are not.
 
     They keep their float32 values: shift-invariant, but not the exact ones.
     """
@@ -81,7 +81,9 @@ def widen(model: Any) -> list[str]:
             unchanged.append(name)
         else:
             model.set_submodule(name, rebuilt)
-    return unchanged + [name for name, module in _tabled(model).items() if not _computed_anew(module, model.config)]
+    return unchanged + [
+        name for name, module in _tabled(model).items() if not _computed_anew(module, model.config)
+    ]
 
 
 def _tabled(model: Any) -> dict[str, Any]:

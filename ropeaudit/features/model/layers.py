@@ -68,7 +68,7 @@ class RotatedPairs:
     def arranged(self, x: Array, layout: str) -> Array:
         """Return x with the rotated dims first, in a layout; scores stay. Shapes: (h, s, d) -> (h, s, d)."""
         dims = np.arange(x.shape[-1])
-        a, b = self.split(dims)
+        a, b = self.split(dims.astype(np.float64))
         rotated = np.stack([a, b], -1).reshape(-1) if layout == "interleaved" else np.concatenate([a, b])
         return x[..., np.concatenate([rotated, np.setdiff1d(dims, rotated)]).astype(int)]
 
@@ -79,12 +79,15 @@ NO_PAIRS = RotatedPairs(0, "half", np.zeros(0))
 def longer_queries(both: Iterable[tuple[LayerVectors, LayerVectors]]) -> bool:
     """Return whether a shift multiplies queries: in the first layer that changes, and its keys stay as long.
 
-    RoPE leaves lengths; a temperature that grows with the position does not. 1e-9: far above rounding of float64.
+    RoPE leaves lengths; a temperature that grows with the position does not. 1e-9: far above rounding of
+    float64.
     """
     for base, shifted in both:
         with np.errstate(invalid="ignore"):
             lengths = [[np.linalg.norm(x, axis=-1) for x in (one.q, one.k)] for one in (base, shifted)]
-            far = [bool((np.abs(b - a) > 1e-9 * np.abs(a).max()).any()) for a, b in zip(*lengths, strict=True)]
+            far = [
+                bool((np.abs(b - a) > 1e-9 * np.abs(a).max()).any()) for a, b in zip(*lengths, strict=True)
+            ]
         if any(far):
             return far == [True, False]
     return False
@@ -141,7 +144,6 @@ class Capture:
             self.layers[self._number(module)] = LayerVectors(_array(query[0]), _array(key[0]), scale, visible)
         eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _attend)
         return eager(module, query, key, value, attention_mask, scaling=scale, dropout=dropout, **others)
-
 
     def _number(self, module: Any) -> int:
         """Return the layer's own number, or the next one where it has none or another stack has taken it."""

@@ -131,7 +131,7 @@ def load(folder: Folder, dtype: Format) -> Any:
 
 
 def _experts(dtype: Format) -> dict[str, Any]:
-    """Return the option by which experts run one after another in float64, which grouped products have not."""
+    """Return the option by which experts run one after another: grouped products have no float64."""
     from transformers import PreTrainedModel
 
     known = hasattr(PreTrainedModel, "get_correct_experts_implementation")

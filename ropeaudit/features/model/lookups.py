@@ -1,4 +1,4 @@
-"""What a model does with the positions that it is given: whether it reads them, and what it looks up by them."""
+"""What a model does with positions: whether it reads them, and what it looks up by them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Lookup:
 
 
 class Lookups(TorchFunctionMode):
-    """Listens to every torch function. reads: whether one got the positions. rows: table -> what it was asked."""
+    """Listens to every torch function. reads: whether one got the positions. rows: by table."""
 
     def __init__(self, model: Any, positions: Any) -> None:
         """Begin with nothing."""
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.positions, self.reads = positions.untyped_storage().data_ptr(), False
         self.rows: dict[str, Lookup] = {}
         self.learned = {value.data_ptr(): name for name, value in model.named_parameters()}
@@ -39,7 +39,8 @@ class Lookups(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name != "__get__":
             self.reads = self.reads or any(
-                tensor.untyped_storage().data_ptr() == self.positions for tensor in _tensors((args, kwargs or {}))
+                tensor.untyped_storage().data_ptr() == self.positions
+                for tensor in _tensors((args, kwargs or {}))
             )
         if name in _SELECTS:
             self._note(list(_tensors(args)))

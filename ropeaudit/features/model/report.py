@@ -168,12 +168,17 @@ def notes(
     unknown = sorted({head.layer for one in results for head in one.heads} - set(audit.pairs))
     if unknown:
         message.append(
-            f"pairs of dims are not seen in {runs(unknown)}: q and k do not move as the model's frequencies say"
+            f"pairs of dims are not seen in {runs(unknown)}: q and k do not move as the model's frequencies "
+            "say"
         )
     still = sorted(n for n, pairs in audit.pairs.items() if not pairs.frequencies.size)
     if still and len(still) < len(audit.pairs):
-        message.append(f"q and k of {runs(still)} stay when positions move: no RoPE there, or of other positions")
+        message.append(
+            f"q and k of {runs(still)} stay when positions move: no RoPE there, or of other positions"
+        )
     for one in audit.saved:
         kind = f" ({one.kind})" if one.kind else ""
-        message.append(f"q and k before RoPE of {runs(one.layers)}{kind} are in {one.path}; `{one.command}` audits them")
+        message.append(
+            f"q and k before RoPE of {runs(one.layers)}{kind} are in {one.path}; `{one.command}` audits them"
+        )
     return message

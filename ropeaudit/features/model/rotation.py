@@ -1,4 +1,4 @@
-"""Which dims of q and k a layer rotates, and how fast: seen from two runs that differ in their positions alone.
+"""Which dims of q and k a layer rotates, and how fast: seen from two runs at different positions.
 
 No model type is known here. q and k at a later position are those at an earlier one, rotated by the distance
 times the frequencies: what a layer does is the arrangement of pairs for which that holds.
@@ -24,7 +24,7 @@ Table = tuple[Array, float]
 
 
 def tables(model: Any) -> list[Table]:
-    """Return every list of frequencies that a model holds, and what cos and sin are multiplied by beside it."""
+    """Return every list of frequencies that a model holds, and what multiplies cos and sin."""
     results: list[Table] = []
     for module in float64_mode.rotaries(model).values():
         for key, values in module._buffers.items():
@@ -42,7 +42,7 @@ def tables(model: Any) -> list[Table]:
 def seen(
     base: Mapping[int, LayerVectors], other: Mapping[int, LayerVectors], distance: int, given: Sequence[Table]
 ) -> dict[int, RotatedPairs]:
-    """Return layer -> its pairs, `NO_PAIRS` where q and k stay; layers for which nothing fits are left out."""
+    """Return layer -> its pairs, `NO_PAIRS` where q and k stay; layers that nothing fits are left out."""
     results = {}
     for layer, before in base.items():
         tried = [
