@@ -145,9 +145,9 @@ def page(data: Mapping[str, Mapping[str, Any]], versions: str) -> str:
     text = f"""# Architectures
 
 Every type that transformers builds as a causal language model ({versions}), and some settings
-of a type behind a comma: built small and random, written to disk and audited as a user would, at offset 1000.
-`tests/architectures.py` writes this page; `tests/architecture_page.py` holds what each type's code does, as it
-was read there, and compares.
+of a type behind a comma: built small and random, written to disk and audited as a user would, at offset
+1000. `tests/architectures.py` writes this page; `tests/architecture_page.py` holds what the code of each
+type does, as it was read there, and compares.
 
 {len(data)} models: {len(run)} run in `ropeaudit model`, {unread} are refused because they do not read
 position_ids, {unbuilt} cannot be built by transformers from a config alone.

@@ -236,8 +236,7 @@ class Case:
     @property
     def layer_type(self) -> str:
         """The layer type that is audited: where no full_attention layer rotates, the first that does."""
-        kinds = self.layers()
-        return kinds[0] if self.layer == FULL and FULL not in kinds else self.layer
+        return self.layers()[0] if self.layer == FULL and FULL not in self.layers() else self.layer
 
     def layers(self) -> tuple[str, ...]:
         """Return the layer types of the model."""
