@@ -77,8 +77,8 @@ class ModelAudit:
     offsets: list[int]
     save: str | None = None
     narrow: list[str] = field(default_factory=list)
-    pairs: dict[int, RotatedPairs] = field(default_factory=dict)
-    saved: list[Saved] = field(default_factory=list)
+    pairs: dict[int, RotatedPairs] = field(default_factory=dict, init=False)
+    saved: list[Saved] = field(default_factory=list, init=False)
 
     def check(self) -> None:
         """Raise UsageError or BadInput for what cannot be run."""
