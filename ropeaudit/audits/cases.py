@@ -139,7 +139,7 @@ class Case:
                 f"{self.qk!r}: {loaded.k.shape[0]} heads of k do not divide {loaded.q.shape[0]} of q"
             )
         _, seq_len, head_dim = loaded.q.shape
-        own = self.setting(seq_len).head_dim if self._model() else head_dim
+        own = self.setting(seq_len).head_dim if self.declared() else head_dim
         if own != head_dim:
             raise BadShape(f"{self.qk!r} has head_dim {head_dim} and the model {own}; they must agree")
         setting = replace(self, head_dim=head_dim).setting(seq_len)
@@ -202,7 +202,7 @@ class Case:
 
     def position_axes(self, setting: RopeSetting) -> Axes | None:
         """Return the position axes of M-RoPE, None for a single axis. Raises: UsageError."""
-        model = self._model()
+        model = self.declared()
         result = axes.parse(self.mrope, self.axis) if self.mrope is not None else None
         if result is None and model is not None and model.axes is not None:
             shifted = axes.AXES if self.axis == "all" else tuple(self.axis)
@@ -222,41 +222,46 @@ class Case:
     @property
     def model_name(self) -> str:
         """The model and its layer type as one word; "none" without a model."""
-        model = self._model()
+        model = self.declared()
         if model is None:
             return "none"
-        return model.name if len(model.layers) == 1 else f"{model.name}/{self.layer}"
+        return model.name if len(model.layers) == 1 else f"{model.name}/{self.layer_type}"
 
     @property
     def maximum(self) -> int | None:
         """The number of positions that the model is made for, None where nothing says it."""
-        model = self._model()
+        model = self.declared()
         return model.maximum if model else None
+
+    @property
+    def layer_type(self) -> str:
+        """The layer type that is audited: where no full_attention layer rotates, the first that does."""
+        return self.layers()[0] if self.layer == FULL and FULL not in self.layers() else self.layer
 
     def layers(self) -> tuple[str, ...]:
         """Return the layer types of the model."""
-        model = self._model()
+        model = self.declared()
         return tuple(model.layers) if model else (FULL,)
 
-    def _model(self) -> ModelRope | None:
+    def declared(self) -> ModelRope | None:
+        """Return its model as that declares itself, None without one. Raises: UsageError, BadInput."""
         return case_setting.model(self.model, self.config, self.base)
 
     def _model_setting(self) -> RopeSetting:
         """Return the setting before anything is changed by hand."""
-        model = self._model()
+        model = self.declared()
         if model is None:
             if self.layer != FULL:
-                raise UsageError(
-                    f"--layer {self.layer}: there are no layer types without --model or --config"
-                )
+                reason = "there are no layer types without --model or --config"
+                raise UsageError(f"--layer {self.layer}: {reason}")
             return RopeSetting()
-        if self.layer not in model.layers:
+        if self.layer_type not in model.layers:
             raise UnknownName("layer type", self.layer, model.layers, "(or all)")
-        return model.layers[self.layer]
+        return model.layers[self.layer_type]
 
     def _synthetic(self) -> tuple[tuple[int, int, int], RopeSetting]:
         """Return heads, kv_heads and seq_len, all of them checked, and the RoPE setting."""
-        model = self._model()
+        model = self.declared()
         given = self.heads if self.heads is not None else model.heads if model else 8
         heads = _positive("heads", given)
         usual = model.kv_heads if model and self.heads is None else heads

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from ropeaudit.console.options import QKOptions, RopeOptions
-from ropeaudit.errors import UsageError
+from ropeaudit.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
     from ropeaudit.audits.cases import Case
@@ -54,6 +54,8 @@ def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> l
         own = {name: value for name, value in zip(lists, combination, strict=True) if value is not None}
         layer = own.pop("layer", None)
         case = Case(**own, **single)
+        if layer not in (None, "all", *case.layers()) and case.declared() is not None:
+            raise UnknownName("layer type", layer, case.layers(), "(or all)")
         for one in case.layers() if layer == "all" else [layer]:
             results.append(Case(**own, **single, layer=one) if one else case)
     return results

@@ -14,23 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from ropeaudit.errors import BadInput, RopeAuditError
-from ropeaudit.rope import hf_json, hf_models, scaling
+from ropeaudit.rope import hf_json, hf_models, layers_of_models, scaling
 from ropeaudit.rope.axes import Axes
-from ropeaudit.rope.hf_json import Config, count, first, flag, needed, number, shown
+from ropeaudit.rope.hf_json import Config, NotRotated, count, first, flag, needed, number, shown
 from ropeaudit.rope.scaled import mscale
 from ropeaudit.rope.scaling import HF_NAMES, Scaling
 from ropeaudit.rope.setting import Layout, RopeSetting
 
-_HEADS, _HIDDEN = ("num_attention_heads", "n_head"), ("hidden_size", "n_embd")
-_KV_HEADS, _POSITIONS = ("num_key_value_heads", "num_kv_heads"), ("max_position_embeddings", "n_positions")
+_HEADS, _HIDDEN = ("num_attention_heads", "n_head", "n_heads"), ("hidden_size", "n_embd", "d_model")
+_KV_HEADS, _POSITIONS = ("num_key_value_heads", "num_kv_heads"), hf_json.POSITIONS
 _FULL, _SLIDING = hf_json.LAYER_TYPES[:2]
 _KINDS = tuple(name for name, rules in scaling.KINDS.items() if rules.in_config)
 _LEGACY = {"su": "longrope", "mrope": "default"}
 _ORIGINAL = "original_max_position_embeddings"
-
-
-class NotRotated(BadInput):
-    """A config of a model that does not encode positions by rotation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +58,9 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
     """Return what a config says; `base` is used where it gives none. Raises: BadInput."""
     try:
         part = hf_json.text_part(config)
-        hf_json.check_keys(part)
         model = hf_json.model_type(part)
+        _check_never(part, model)
+        hf_json.check_keys(part, model)
         ropes = _ropes(part, model, base)
         layers = {layer: _setting(part, rope, layer, model) for layer, rope in ropes.items()}
         axes = [_axes(rope, layers[layer], model) for layer, rope in ropes.items()]
@@ -97,6 +94,7 @@ def _ropes(config: Config, model: str, base: float | None) -> dict[str, Config]:
         layers[_SLIDING] = {"rope_theta": given.get("rope_theta")}
     if _SLIDING not in layers and model.startswith(hf_models.LOCAL_BASE):
         raise BadInput(f"{hf_json.LOCAL_BASE} {hf_json.MISSING}")
+    layers = layers_of_models.rotating(config, model, layers)
     for layer, rope in layers.items():
         hf_json.check_inner(rope)
         local_here = local if layer == _SLIDING else None
@@ -119,8 +117,20 @@ def _check_rotates(config: Config, model: str, rotates: bool) -> None:
     elif model in hf_models.NO_ROPE and not rotates:
         reason = f"model_type = {model}"
     if reason:
-        raise NotRotated(
-            f"the model does not encode positions by rotation ({reason}); there is no RoPE to audit"
+        raise NotRotated.because(reason)
+
+
+def _check_never(config: Config, model: str) -> None:
+    """Raise NotRotated for types that rotate never, or by a key that says so alone; BadInput for parts."""
+    if model in hf_models.NEVER_ROTATES:
+        raise NotRotated.because(f"model_type = {model}")
+    key, value = hf_models.ROTATES_IF.get(model, ("", None))
+    if key and config.get(key) != value:
+        raise NotRotated.because(f"{key} = {shown(config.get(key))}")
+    if "global_config" in config and "encoder_config" in config:
+        raise BadInput(
+            "the model is of several parts that rotate (encoder_config, global_config, decoder_config); give "
+            "one of them as a file of its own"
         )
 
 
@@ -153,10 +163,17 @@ def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSettin
 def _head_dim(config: Config, layer: str, model: str) -> int:
     if config.get("qk_nope_head_dim") is not None:  # latent attention
         return needed(config, ["qk_nope_head_dim"]) + needed(config, ["qk_rope_head_dim"])
+    own = hf_json.of_layers(config, layer, "head_dim")
+    if own is not None:
+        return own
     if layer == _FULL and (model.startswith("gemma4") or config.get("global_head_dim") is not None):
         return needed(config, ["global_head_dim"])
-    if config.get("head_dim") is not None or model.startswith(hf_models.OWN_HEAD_DIM):
-        return needed(config, ["head_dim"])
+    if layer == _SLIDING and config.get("swa_head_dim") is not None:
+        return needed(config, ["swa_head_dim"])
+    key = "attention_head_dim" if model == "zamba2" else "head_dim"
+    divided = model in hf_models.DIVIDED_HEAD_DIM or not model.startswith(hf_models.OWN_HEAD_DIM)
+    if config.get(key) is not None or not divided:
+        return needed(config, [key])
     return needed(config, _HIDDEN, 2**24) // needed(config, _HEADS)
 
 
@@ -164,6 +181,13 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
     dims = count(config, ["rotary_dim"])
     if config.get("qk_nope_head_dim") is not None:
         dims, fraction = needed(config, ["qk_rope_head_dim"]), None  # of which the fraction is 1
+    if fraction is None and model in hf_models.ROTARY_DIM_UNREAD:
+        if dims not in (None, head_dim):
+            raise BadInput(
+                f"rotary_dim = {dims} is not read by the code of {model}, which rotates all {head_dim} dims "
+                "unless the RoPE parameters say partial_rotary_factor; add it there, or leave rotary_dim out"
+            )
+        return head_dim
     if fraction is None:
         if dims is None and model in hf_models.OWN_FRACTION:
             raise BadInput(f"{hf_json.FRACTIONS[0]} {hf_json.MISSING}")
@@ -180,7 +204,7 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
 def _scaling(config: Config, rope: Config, kind: str, fraction: float | None) -> Scaling:
     rules, values = scaling.KINDS[kind], dict[str, Any]()
     for key, name in HF_NAMES.items():
-        if rope.get(key) is not None and name != "fraction":
+        if rope.get(key) is not None and name not in ("fraction", "maximum"):  # the maximum stands outside
             values[name] = flag(rope, key) if name == "truncate" else hf_json.numbers(key, rope[key])
     if kind == "proportional":
         values["fraction"] = 1.0 if fraction is None else fraction
@@ -201,6 +225,8 @@ def _softmax_scale(config: Config, model: str, scale: Scaling) -> float | None:
     key, value = first(config, ("attention_multiplier", "query_pre_attn_scalar"))
     if model.startswith(hf_models.SCALE_ONE):
         return 1.0
+    if model == "zamba2":  # of heads that are twice as wide as usual
+        return float((_head_dim(config, _FULL, model) / 2) ** -0.5)
     if value is not None:
         multiplier = number(key, value)
         if multiplier <= 0:

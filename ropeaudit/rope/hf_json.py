@@ -18,19 +18,30 @@ Config = Mapping[str, Any]
 DICTS = ("rope_scaling", "rope_parameters")
 BASES = ("rope_theta", "rotary_emb_base")
 FRACTIONS = ("partial_rotary_factor", "rotary_pct", "rope_pct")
-LOCAL_BASE = "rope_local_base_freq"
-LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention")
+LOCAL_BASE, LAYER_BASES = "rope_local_base_freq", "layer_rope_theta"
+LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "hybrid", "hybrid_sliding")
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 MISSING = "is missing, and its default is not in the file; add it there"
 _PARTS = ("thinker_config", "text_config", "llm_config", "language_config")
 _TOP = {*DICTS, *BASES, *FRACTIONS, LOCAL_BASE, "rotary", "rotary_dim", "rope_interleave", "qk_rope_head_dim"}
-_TOP |= {"no_rope_layers", "no_rope_layer_interval"}  # which layers do not rotate; those that do are audited
+# which layers do not rotate; those that do are audited
+_TOP |= {"no_rope_layers", "no_rope_layer_interval", "use_mem_rope", LAYER_BASES}
 _INNER = {*HF_NAMES, "rope_theta", "rope_type", "type", "mrope_section", "mrope_interleaved"}
-_INNER |= {"finetuned"}  # whether weights were trained with the scaling: changes no number
-_INNER -= {"max_position_embeddings"}  # stands outside
+# whether weights were trained with the scaling; by how much queries grow with their position: no frequencies
+_INNER |= {"finetuned", "llama_4_scaling_beta"}
 _RULES = ("use_dynamic_ntk", "attention_head_dim")  # change frequencies or heads by rules not known here
 
 _LARGEST_FILE = 2**24  # bytes; configs are kilobytes
 _LARGEST = 1e18  # of any number; keeps integers of a thousand digits from float() and str()
+
+
+class NotRotated(BadInput):
+    """A config of a model that does not encode positions by rotation."""
+
+    @classmethod
+    def because(cls, reason: str) -> NotRotated:
+        """Return the error with its reason."""
+        return cls(f"the model does not encode positions by rotation ({reason}); there is no RoPE to audit")
 
 
 def load(path: str) -> Any:
@@ -156,12 +167,13 @@ def text_part(config: Any) -> Config:
     raise BadInput("holds a text_config within a text_config; give the config.json of a model")
 
 
-def check_keys(config: Config) -> None:
+def check_keys(config: Config, model: str = "") -> None:
     """Raise BadInput for a key about RoPE, outside its dict, that is not understood."""
+    rules = _RULES if model != "zamba2" else _RULES[:1]
     for key, value in config.items():
         if not isinstance(key, str):
             raise BadInput(f"the key {shown(key)} is not text")
-        about = key in _RULES or key.startswith(("rope", "rotary")) or "rope_" in key
+        about = key in rules or key.startswith(("rope", "rotary")) or "rope_" in key
         if about and key not in _TOP and value is not None and value is not False:
             raise BadInput(
                 f"the key {shown(key)} is not understood; understood are {', '.join(sorted(_TOP))}"
@@ -213,3 +225,19 @@ def by_layer(config: Config, given: Config) -> dict[str, Config]:
     if not layers and len(rest) < len(given):
         raise BadInput("every layer type of the RoPE parameters is null; there is no RoPE to audit")
     return {name: {**rest, **rope} for name, rope in layers.items()}
+
+
+def of_layers(config: Config, layer: str, key: str) -> int | None:
+    """Return what per_layer_config gives to the layers of a type; None where it gives them nothing.
+
+    Raises: BadInput where it gives them different values.
+    """
+    given, kinds = config.get("per_layer_config"), config.get("layer_types")
+    if not isinstance(given, Mapping) or not isinstance(kinds, list):
+        return None
+    own = {int(n): inner for n, inner in given.items() if str(n).isdigit() and isinstance(inner, Mapping)}
+    members = [n for n, kind in enumerate(kinds) if kind == layer]
+    values = {count(own.get(n, {}), [key]) for n in members}
+    if len(values) > 1:
+        raise BadInput(f"per_layer_config gives several {key} to {layer} layers, which is not supported")
+    return next(iter(values), None)

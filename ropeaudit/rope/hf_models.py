@@ -14,29 +14,40 @@ INTERLEAVED = _words(
     """
     axk1 axk2 bailing_hybrid codegen cohere cohere2 cohere2_moe deepseek_v2 deepseek_v3 deepseek_v32
     dots3_note ernie4_5 ernie4_5_moe glm glm4 glm4_moe_lite glm4v glm_moe_dsa glm_ocr gptj helium
-    kimi_k2 llama4 longcat_flash mistral4 mistral_large4 youtu
+    kimi_k2 llama4 longcat_flash mistral4 mistral_large4 roformer youtu
     """
 )
 
 # Beginnings of types whose head_dim, where it is missing, is not hidden_size / num_attention_heads.
 OWN_HEAD_DIM = _words(
     """
-    afmoe bailing cohere2_moe cwm ernie4_5 gemma glm gpt_oss helium hy_v internlm3 laguna llama4 mellum
-    mimo minimax_m ministral3 molmo2 nemotron_h paddleocr qwen3 qwen4 seed_oss solar_open step3 t5gemma
-    vaultgemma
+    afmoe bailing beam cohere2_moe cwm diffusion_gemma embedding_gemma2 ernie4_5 flint gemma glm gpt_oss
+    helium hrm hy_v internlm3 iquestcoder kolibri1 laguna lfm3 llama4 mellum mimo minimax_m ministral3 molmo2
+    muse nemotron_h neomme openai_privacy_filter paddleocr qwen3 qwen4 seed_oss solar_open step3 t5gemma
+    vaultgemma zaya
+    """
+)
+# Types among those whose code divides all the same.
+DIVIDED_HEAD_DIM = _words(
+    """
+    ernie4_5_moe ernie4_5_vl_moe glm4_moe glm4_moe_lite glm4v glm4v_moe glm_image glm_ocr qwen3_moe
+    qwen3_omni_moe qwen3_omni_moe_talker
     """
 )
 
 # A missing partial_rotary_factor is not 1.
 OWN_FRACTION = _words(
     """
-    codegen dots3_note fuyu glm glm4 glm4_moe glm4v_moe gpt_neox gptj minimax minimax_m2 nemotron
-    persimmon phi qwen3_5 qwen3_5_moe qwen3_next recurrent_gemma stablelm stablelm_epoch
+    bamba codegen dots3_note fuyu glm glm4 glm4_moe glm4v_moe gpt_neox gptj nemotron persimmon phi qwen3_5
+    qwen3_5_moe qwen3_next recurrent_gemma stablelm stablelm_epoch
     """
 )
 
 # The base is in the code, not in the config.
-BASE = {"gptj": 10000.0, "codegen": 10000.0}
+BASE = {"gptj": 10000.0, "codegen": 10000.0, "roformer": 10000.0}
+
+# A rotary_dim is not read: what is rotated is the partial_rotary_factor of the RoPE parameters, else all.
+ROTARY_DIM_UNREAD = ("minimax", "minimax_m3_vl")
 
 # Beginnings of types that do not divide scores by the root of head_dim.
 SCALE_ONE = ("gemma3n", "gemma4", "diffusion_gemma")
@@ -47,8 +58,8 @@ LOCAL_BASE = ("gemma3",)
 # A scaling is for the full layers alone.
 SLIDING_UNSCALED = ("olmo3",)
 
-# Only the sliding layers rotate, where there are any.
-SLIDING_ALONE = ("cohere2", "exaone4")
+# Only the sliding layers rotate, where a sliding_window is given.
+SLIDING_ALONE = ("afmoe", "beam", "cohere2", "cohere2_moe", "exaone4", "exaone_moe")
 
 # Latent attention whose softmax scale YaRN's mscale_all_dim leaves alone.
 SCALE_WITHOUT_MSCALE = ("dots3_note", "glm5_next", "kimi_linear")
@@ -57,10 +68,17 @@ SCALE_WITHOUT_MSCALE = ("dots3_note", "glm5_next", "kimi_linear")
 AXES_INTERLEAVED = ("qwen3_vl", "qwen3_5", "qwen3_omni", "qwen4")
 AXES_OTHERWISE = ("ernie4_5_vl", "hunyuan_vl", "cohere_compass", "neomme")
 
-# Positions are added, learned or biases.
+# Positions are added, learned or biases, or there are none.
 NO_ROPE = _words(
     """
-    albert bart bert bloom deberta deberta-v2 distilbert electra gpt2 gpt_bigcode gpt_neo mamba mamba2
-    mt5 opt roberta rwkv t5 whisper xlm-roberta xlnet
+    albert bart bert bert-generation big_bird bigbird_pegasus biogpt blenderbot blenderbot-small bloom
+    camembert cpmant ctrl data2vec-text deberta deberta-v2 distilbert electra ernie falcon_mamba git gpt2
+    gpt_bigcode gpt_neo inkling inkling2 mamba mamba2 marian mbart megatron-bert mpt mt5 mvp openai-gpt opt
+    pegasus plbart prophetnet reformer rembert roberta roberta-prelayernorm roc_bert rwkv t5 trocr whisper
+    xglm xlm xlm-roberta xlm-roberta-xl xlnet xlstm xmod
     """
 )
+# The attention of these has no positions, whatever their configs say of RoPE.
+NEVER_ROTATES = ("jamba", "kimi_linear", "nemotron_h", "zamba")
+# These rotate where a key has this value alone.
+ROTATES_IF = {"granitemoehybrid": ("position_embedding_type", "rope"), "zamba2": ("use_mem_rope", True)}

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from ropeaudit.rope import hf_json, hf_models
+from ropeaudit.rope import hf_json, layers_of_models
 from ropeaudit.rope.hf_config import ModelRope
 
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -25,7 +25,7 @@ def layer_words(config: Mapping[str, Any], model: ModelRope) -> str:
     if isinstance(kinds, list) and kinds and all(isinstance(kind, str) for kind in kinds):
         counted = Counter(map(str, kinds))
         parts = [", ".join(f"{number} {kind}" for kind, number in counted.items()) + " layers"]
-        if still := [kind for kind in counted if kind in _without(part, counted)]:
+        if still := [kind for kind in counted if kind in _without(part)]:
             parts.append(f"no RoPE in {', '.join(still)} layers")
     elif (every := hf_json.count(part, ["sliding_window_pattern"])) and len(model.layers) > 1:
         parts.append(f"one in {every} of them full_attention")
@@ -37,8 +37,20 @@ def layer_words(config: Mapping[str, Any], model: ModelRope) -> str:
     return "; ".join(parts)
 
 
-def _without(part: Mapping[str, Any], kinds: Mapping[str, int]) -> list[str]:
+def _without(part: Mapping[str, Any]) -> list[str]:
     """Return the layer types that do not rotate: their RoPE parameters are null, or the model's code says."""
     null = [key for key, value in hf_json.rope_dict(part).items() if value is None]
-    sliding_alone = hf_json.model_type(part) in hf_models.SLIDING_ALONE and hf_json.LAYER_TYPES[1] in kinds
-    return [*null, hf_json.LAYER_TYPES[0]] if sliding_alone else null
+    alone = layers_of_models.sliding_alone(part, hf_json.model_type(part))
+    return [*null, hf_json.LAYER_TYPES[0]] if alone else null
+
+
+def of_each(config: Mapping[str, Any], model: ModelRope) -> dict[int, str]:
+    """Return layer number -> its type, of those types that the model has a setting for. Raises: BadInput."""
+    part = hf_json.text_part(config)
+    kinds = part.get("layer_types")
+    if isinstance(kinds, list):
+        return {n: kind for n, kind in enumerate(kinds) if isinstance(kind, str) and kind in model.layers}
+    every, count = hf_json.count(part, ["sliding_window_pattern"]), hf_json.count(part, _LAYERS)
+    if not every or not count:
+        return {}
+    return {n: hf_json.LAYER_TYPES[0 if (n + 1) % every == 0 else 1] for n in range(count)}

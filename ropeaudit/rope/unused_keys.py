@@ -28,7 +28,10 @@ _ABOUT = (
 # which layers rotate: `rope.layer_kinds` reads these
 LAYERS = ("no_rope_layers", "no_rope_layer_interval", "layer_types", "sliding_window_pattern")
 _BASES = (*hf_json.BASES, hf_json.LOCAL_BASE)
-_WHY = {"finetuned": "whether weights were trained with the scaling; that changes no number"}
+_WHY = {
+    "finetuned": "whether weights were trained with the scaling; that changes no number",
+    "llama_4_scaling_beta": "queries grow with their position, beside RoPE; not audited",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import shutil
-import types
 import warnings
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -20,15 +19,17 @@ from tiny_models import CONFIGS, add_tokenizer, change_config, make, split
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.errors import BadInput, UsageError
-from ropeaudit.features.model import float64_mode
+from ropeaudit.features.model import float64_mode, rotation
 from ropeaudit.features.model import layers as model_layers
 from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model import tokens as model_tokens
-from ropeaudit.features.model.analysis import ModelAudit, save, verdict_of
+from ropeaudit.features.model.analysis import ModelAudit, verdict_of
 from ropeaudit.features.model.columns import COLUMNS
-from ropeaudit.features.model.layers import RotatedPairs
+from ropeaudit.features.model.layers import NO_PAIRS, LayerVectors, RotatedPairs, longer_queries
 from ropeaudit.features.model.logits import Change, compare
-from ropeaudit.features.model.report import headline, notes
+from ropeaudit.features.model.lookups import Lookup, Lookups, check_reach
+from ropeaudit.features.model.report import headline, notes, runs
+from ropeaudit.features.model.saving import Saved, save
 from ropeaudit.main import main
 
 transformers = pytest.importorskip("transformers")
@@ -108,9 +109,9 @@ def test_the_judge_has_frequencies_of_its_own(built) -> None:
 
     for kind, dims in (("llama", 16), ("neox", 4)):
         folder = model_load.open_folder(str(built(kind)), False)
-        judge_ = Runner(model_load.load(folder, parse("fp64")), "half", wide=True)
+        judge_ = Runner(model_load.load(folder, parse("fp64")), wide=True)
         exact = 1e4 ** (-np.arange(0, dims, 2) / dims)
-        np.testing.assert_allclose(judge_.pairs(1).frequencies, exact, rtol=1e-15)
+        np.testing.assert_allclose(rotation.tables(judge_.model)[0][0], exact, rtol=1e-15)
         assert not judge_.narrow
 
 
@@ -158,8 +159,10 @@ def test_numbers_are_those_of_a_plain_run(built, capsys) -> None:
 def test_q_and_k_that_do_not_fit_on_the_disk_leave_the_file_as_it_was(monkeypatch, tmp_path) -> None:
     path, one = tmp_path / "q.safetensors", np.ones((1, 2, 4))
     path.write_bytes(b"old")
-    runner = types.SimpleNamespace(pairs=lambda layer: types.SimpleNamespace(rotated_back=lambda x: x))
-    seen = types.SimpleNamespace(layers={0: types.SimpleNamespace(q=one, k=one)})
+    visible = np.ones((2, 2), bool)
+    layers = {0: LayerVectors(one, one, 1.0, visible)}
+    pairs = {0: RotatedPairs(0, "half", np.ones(2))}
+    folder = SimpleNamespace(path=tmp_path, config={})
 
     def full(number: int) -> None:
         raise OSError(28, "No space left on device")
@@ -167,9 +170,9 @@ def test_q_and_k_that_do_not_fit_on_the_disk_leave_the_file_as_it_was(monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
         with pytest.raises(BadInput, match="cannot be written: No space"):
-            save(str(path), seen, runner)
+            save(str(path), folder, layers, pairs)
     assert path.read_bytes() == b"old"
-    save(str(path), seen, runner)
+    save(str(path), folder, layers, pairs)
     assert load_file(path)["k"].shape == (1, 1, 2, 4)
 
 
@@ -493,14 +496,24 @@ def test_positions_end_where_they_are_learned(built, capsys) -> None:
 
 
 def test_an_embedding_of_kinds_is_none_of_positions() -> None:
-    from ropeaudit.features.model.run import Pass, Runner
+    kinds = {"kinds": Lookup(torch.zeros(1, 5, dtype=torch.long), 2, True)}
+    check_reach(kinds, [3, 1, 4, 1, 5], [10**6])
+    for learned, words in ((True, "positions are learned"), (False, "positions stand in a table")):
+        with pytest.raises(UsageError, match=words):
+            check_reach({"at": Lookup(torch.arange(5)[None], 9, learned)}, [3, 1, 4, 1, 5], [10**6])
+    check_reach({"at": Lookup(torch.arange(5)[None], 9, True)}, [3, 1, 4, 1, 5], [4])
 
-    runner = Runner(torch.nn.ModuleDict({"kinds": torch.nn.Embedding(2, 4)}), "half", wide=False)
-    seen = Pass(None, {}, {}, {"kinds": torch.zeros(1, 5, dtype=torch.long)})
-    runner.check_learned(seen, [3, 1, 4, 1, 5], [10**6])
-    seen = Pass(None, {}, {}, {"kinds": torch.arange(5)[None]})
-    with pytest.raises(UsageError, match="positions are learned"):
-        runner.check_learned(seen, [3, 1, 4, 1, 5], [10**6])
+
+def test_what_is_done_with_positions_is_heard() -> None:
+    model, positions = torch.nn.ModuleDict({"at": torch.nn.Embedding(8, 4)}), torch.arange(3)[None]
+    with Lookups(model, positions) as listening:
+        model["at"](torch.arange(3))
+        assert positions.shape == (1, 3)
+        assert not listening.reads  # an equal tensor, or its shape, is not the positions
+        model["at"](positions)
+        assert listening.reads
+    [(name, one)] = listening.rows.items()
+    assert (name, one.rows, one.learned, one.indices.tolist()) == ("at", 8, True, [[0, 1, 2]])
 
 
 def test_without_transformers_it_says_what_to_install(monkeypatch, tmp_path, capsys) -> None:
@@ -536,7 +549,7 @@ def test_the_captured_attention_is_the_eager_one(kind, built) -> None:
     folder = model_load.open_folder(str(built(kind)), False)
     ids = list(range(20))
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)):
-        own = Runner(model_load.load(folder, parse(name)), "half", wide=False).run(ids, 0)
+        own = Runner(model_load.load(folder, parse(name)), wide=False).run(ids, 0)
         model = transformers.AutoModelForCausalLM.from_pretrained(
             folder.path, dtype=dtype, attn_implementation="eager"
         ).eval()
@@ -559,13 +572,81 @@ def test_the_headline_of_a_model_where_numbers_overflow_and_where_nothing_change
 
 
 def test_the_notes_of_a_model_say_what_may_mislead() -> None:
-    folder = SimpleNamespace(notes=["the folder's own"], path="model")
+    folder = SimpleNamespace(notes=["the folder's own"], path="model", maximum=4096)
     tokens = SimpleNamespace(source="random")
-    audit = SimpleNamespace(folder=folder, narrow=["a: fp32"], tokens=tokens, save="q.safetensors")
-    own, narrow, noise, far, unseen, saved = notes(audit, [summary_row(offset=2**24, score_drift_max=None)])
+    saved = [Saved("q.safetensors", "sliding_attention", [0, 1, 2, 5], "ropeaudit shift --qk q.safetensors")]
+    pairs = {0: NO_PAIRS, 1: RotatedPairs(0, "half", np.ones(2))}
+    audit = SimpleNamespace(folder=folder, narrow=["a: fp32"], tokens=tokens, saved=saved, pairs=pairs)
+    audit.tokens.ids = [1] * 24
+    row = summary_row(offset=2**24, score_drift_max=None)
+    heads = [SimpleNamespace(heads=[SimpleNamespace(layer=n) for n in (1, 7)])]
+    own, narrow, noise, far, unseen, past, unknown, still, kept = notes(audit, [row], heads)
     assert own == "the folder's own"
     assert "still holds narrower numbers (a: fp32)" in narrow
     assert noise.startswith("random tokens")
     assert far == f"at offset {2**24} neighbouring positions share a number in float32, as models hold them"
     assert unseen.startswith("q and k could not be seen")
-    assert "`ropeaudit shift --qk q.safetensors --config model` audits them" in saved
+    assert past == f"offset {2**24} is past the 4,096 positions that the model declares"
+    assert unknown.startswith("pairs of dims are not seen in layer 7: q and k do not move")
+    assert still == "q and k of layer 0 stay when positions move: no RoPE there, or of other positions"
+    assert kept == (
+        "q and k before RoPE of layers 0 to 2, 5 (sliding_attention) are in q.safetensors; "
+        "`ropeaudit shift --qk q.safetensors` audits them"
+    )
+
+
+@pytest.mark.parametrize(
+    "done",
+    [
+        RotatedPairs(0, "half", np.array([1.0, 0.1])),
+        RotatedPairs(0, "interleaved", np.array([1.0, 0.1])),
+        RotatedPairs(4, "half", np.array([1.0, 0.1])),
+        RotatedPairs(4, "interleaved", np.array([1.0, 0.1]), swapped=True),
+        NO_PAIRS,
+    ],
+    ids=lambda one: f"{one.start} {one.layout} {one.swapped} {one.frequencies.size}",
+)
+def test_how_a_layer_rotates_is_seen_in_two_runs(done) -> None:
+    generator = np.random.default_rng(0)
+    q, k, visible = generator.normal(size=(2, 3, 8)), generator.normal(size=(1, 3, 8)), np.ones((3, 3), bool)
+    base, later = ({5: LayerVectors(done.rotated(q, n), done.rotated(k, n), 1.0, visible)} for n in (0, 64))
+    tables = [(np.array([1.0, 0.01]), 1.0), (np.array([1.0, 0.1]), 1.5)]
+    one = rotation.seen(base, later, 64, tables)[5]
+    assert (one.start, one.layout, one.swapped) == (done.start, done.layout, done.swapped)
+    assert one.frequencies.tolist() == done.frequencies.tolist()
+    strange = {5: LayerVectors(q, k[..., ::-1], 1.0, visible)}
+    assert rotation.seen(base, strange, 64, tables) == {}
+
+
+def test_rotated_dims_come_first_and_scores_stay() -> None:
+    generator = np.random.default_rng(0)
+    q, k = generator.normal(size=(2, 3, 8)), generator.normal(size=(2, 3, 8))
+    pairs = RotatedPairs(4, "half", np.ones(2))
+    for layout, order in (("interleaved", [4, 6, 5, 7, 0, 1, 2, 3]), ("half", [4, 5, 6, 7, 0, 1, 2, 3])):
+        assert pairs.arranged(np.arange(8.0)[None], layout).tolist() == [[float(n) for n in order]]
+        scores = (pairs.arranged(x, layout) for x in (q, k))
+        np.testing.assert_allclose(np.einsum("hsd,htd->hst", *scores), np.einsum("hsd,htd->hst", q, k))
+
+
+def test_queries_that_grow_with_their_position_are_no_rotation() -> None:
+    x, visible = np.ones((1, 2, 4)), np.ones((2, 2), bool)
+    base, scaled, both = (LayerVectors(q, k, 1.0, visible) for q, k in ((x, x), (2 * x, x), (2 * x, 2 * x)))
+    assert longer_queries([(base, base), (base, scaled)])
+    assert not longer_queries([(base, both), (base, scaled)])
+    assert not longer_queries([(base, base)])
+
+
+def test_layers_in_words() -> None:
+    assert [runs(one) for one in ([3], [0, 1], [0, 1, 2, 5, 7, 8])] == [
+        "layer 3",
+        "layers 0, 1",
+        "layers 0 to 2, 5, 7, 8",
+    ]
+
+
+def test_a_model_that_does_not_read_positions_is_refused(tmp_path, capsys) -> None:
+    values = {"d_model": 16, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 16}
+    config = transformers.BartConfig(**values, vocab_size=16, is_decoder=True)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    capsys.readouterr()
+    assert "the model does not read position_ids" in refused(capsys, tmp_path)

@@ -11,7 +11,7 @@ from ropeaudit.conformance.finding import Finding, not_applicable, noted
 from ropeaudit.features.check import config_target
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Note, Progress
 from ropeaudit.features.model import analysis as model_analysis
-from ropeaudit.features.model.analysis import Shifted
+from ropeaudit.features.model.analysis import NotShifted, Shifted
 from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module.analysis import Buffer, ModuleAudit
 from ropeaudit.features.module.drift import FAR, NEAR
@@ -87,11 +87,15 @@ def _run(name: str, options: CheckOptions, progress: Progress, note: Note) -> It
         name, dtypes=names, text=options.text, tokens=options.tokens, seed=options.seed
     )
     seen: set[int] = set()
-    for shifted in audit.run(progress):
-        if shifted.offset not in seen:
-            seen.add(shifted.offset)
-            yield _checked(name, _structure(shifted), "float64")
-        yield _checked(name, _rounding(shifted), shifted.dtype.name)
+    try:
+        for shifted in audit.run(progress):
+            if shifted.offset not in seen:
+                seen.add(shifted.offset)
+                yield _checked(name, _structure(shifted), "float64")
+            yield _checked(name, _rounding(shifted), shifted.dtype.name)
+    except NotShifted as error:
+        reason = error.typed.partition(": ")[2].partition(";")[0]
+        yield _checked(name, not_applicable("model structure", reason))
     note(audit.folder.notes)
 
 

@@ -18,7 +18,8 @@ from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Progre
 from ropeaudit.features.check.setting_words import cast_finding, setting_words, switch_finding
 from ropeaudit.features.check.targets import Kind
 from ropeaudit.rope import hf_json
-from ropeaudit.rope.hf_config import ModelRope, NotRotated
+from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.rope.hf_json import NotRotated
 from ropeaudit.rope.layer_kinds import layer_words
 from ropeaudit.rope.unused_keys import unused_keys
 from ropeaudit.runtime import digests

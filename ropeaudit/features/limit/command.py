@@ -94,6 +94,7 @@ def limit(
     from ropeaudit.features.limit.report import COLUMNS, limit_report
     from ropeaudit.features.limit.tolerance import tolerance as parsed
     from ropeaudit.recipes import DEFAULT
+    from ropeaudit.reports.model_notes import model_notes
 
     columns = output.chosen_columns(COLUMNS)
     cases = settings.cases(rope, vectors, length=length)
@@ -103,7 +104,7 @@ def limit(
     accepted = [parsed(text) for text in tolerance]
     return delivery.delivered(
         lambda on_progress: analysis.run(cases, chosen, accepted, up_to, budget, on_progress),
-        lambda results, metadata: limit_report(results, columns, metadata),
+        lambda results, metadata: limit_report(results, columns, metadata, model_notes(cases)),
         output,
         stages=stages(chosen),
         broken=lambda results: conditions.broken(conditional, results),

@@ -155,14 +155,16 @@ _MARGIN = "margin: positions up to which no failure was seen / maximum, those th
 
 
 def limit_report(
-    results: Sequence[Limit], columns: Sequence[str] | None, metadata: Mapping[str, Any]
+    results: Sequence[Limit],
+    columns: Sequence[str] | None,
+    metadata: Mapping[str, Any],
+    extra_notes: Sequence[str] = (),
 ) -> Report:
-    """Return the report; `columns` chooses and orders what is shown and written."""
+    """Return the report; `columns` chooses and orders what is shown. extra_notes: the first ones."""
     rows = [COLUMNS.row(result) for result in results]
     subject, dtype, *others = COLUMNS.screen(results)
     screen = [subject, dtype, *settings.varying(rows), *others]
     legend = f"{LEGEND}\n{_MARGIN}" if "margin" in others else LEGEND
     report = tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata)
-    return replace(
-        report, headline=sentences.headline(results), notes=sentences.notes(results), legend=legend
-    )
+    notes = [*extra_notes, *sentences.notes(results)]
+    return replace(report, headline=sentences.headline(results), notes=notes, legend=legend)

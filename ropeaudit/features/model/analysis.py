@@ -18,12 +18,11 @@ from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.cases import fits
 from ropeaudit.errors import BadInput, BadShape, UsageError
-from ropeaudit.features.model import layers, load
-from ropeaudit.features.model.layers import HeadDrift
+from ropeaudit.features.model import layers, load, saving
+from ropeaudit.features.model.layers import HeadDrift, RotatedPairs
 from ropeaudit.features.model.load import Folder
+from ropeaudit.features.model.saving import Saved
 from ropeaudit.features.model.tokens import Tokens, read_tokens
-from ropeaudit.rope import hf_models
-from ropeaudit.runtime import atomic_files, paths
 
 if TYPE_CHECKING:
     from ropeaudit.features.model.logits import Change
@@ -44,11 +43,16 @@ VERDICTS: dict[str, str] = {
 }
 
 
+class NotShifted(BadInput):
+    """A model that does not read the positions that it is given."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shifted:
     """A model in a dtype at an offset. heads: score drift after RoPE of every layer and head.
 
-    cause: of a structural change (frequencies, learned positions, mask, other), else rounding or none.
+    cause: of a structural change (frequencies, learned positions, position table, mask, query scale, other),
+    else rounding or none.
     """
 
     dtype: Format
@@ -61,7 +65,11 @@ class Shifted:
 
 @dataclass(slots=True)
 class ModelAudit:
-    """What is audited. narrow: what the float64 run could not widen, filled while it runs."""
+    """What is audited.
+
+    Filled while it runs: narrow, what the float64 run could not widen; pairs, how layers rotate, where that
+    is seen; saved, the files of q and k.
+    """
 
     folder: Folder
     tokens: Tokens
@@ -69,6 +77,8 @@ class ModelAudit:
     offsets: list[int]
     save: str | None = None
     narrow: list[str] = field(default_factory=list)
+    pairs: dict[int, RotatedPairs] = field(default_factory=dict, init=False)
+    saved: list[Saved] = field(default_factory=list, init=False)
 
     def check(self) -> None:
         """Raise UsageError or BadInput for what cannot be run."""
@@ -91,12 +101,6 @@ class ModelAudit:
             reason = str(error).partition(";")[0]
             raise BadInput(f"{str(self.folder.path)!r}: {reason}; give a smaller model or --tokens") from None
 
-    @property
-    def layout(self) -> str:
-        """How pairs of dims stand in q and k."""
-        model = str(self.folder.text.get("model_type") or "").removesuffix("_text")
-        return "interleaved" if model in hf_models.INTERLEAVED else "half"
-
     def __iter__(self) -> Iterator[Shifted]:
         """Run it."""
         return self.run()
@@ -113,50 +117,63 @@ class ModelAudit:
             done += 1
             progress(done / total)
 
-        runner = Runner(load.load(self.folder, FP64), self.layout, wide=True)
+        runner = Runner(load.load(self.folder, FP64), wide=True, maximum=self.folder.maximum)
         references, causes = self._reference(runner, step)
         self.narrow = sorted(runner.narrow)
         del runner
         for fmt in self.dtypes:
-            runner = Runner(load.load(self.folder, fmt), self.layout, wide=False)
+            runner = Runner(load.load(self.folder, fmt), wide=False, maximum=self.folder.maximum)
             base = runner.run(self.tokens.ids, 0)
             step()
             for offset in self.offsets:
                 shifted = runner.run(self.tokens.ids, offset)
                 step()
-                yield self._compared(fmt, offset, runner, (base, shifted), references, causes[offset])
+                yield self._compared(fmt, offset, (base, shifted), references, causes[offset])
 
     def _reference(self, runner: Runner, step: Callable[[], None]) -> tuple[dict[int, Any], dict[int, str]]:
         """Return the float64 logits at every offset, and at 0, and what in the model a shift changes."""
-        from ropeaudit.features.model.run import differ
+        from ropeaudit.features.model import lookups
 
         base = runner.run(self.tokens.ids, 0)
-        runner.check_learned(base, self.tokens.ids, self.offsets)
+        if not base.reads:
+            raise NotShifted(
+                f"{str(self.folder.path)!r}: the model does not read position_ids: its positions follow from "
+                "the order of the tokens, or it has none; there is nothing to shift"
+            )
+        lookups.check_reach(base.lookups, self.tokens.ids, self.offsets)
+        self.pairs = self._rotation(runner, base)
         if self.save is not None:
-            save(self.save, base, runner)
+            self.saved = saving.save(self.save, self.folder, base.layers, self.pairs)
         step()
         logits, causes = {0: base.logits}, {}
         for offset in self.offsets:
             shifted = runner.run(self.tokens.ids, offset)
             step()
-            logits[offset], causes[offset] = shifted.logits, "other"
-            masks = (
-                [base.layers[n].visible for n in shifted.layers],
-                [layer.visible for layer in shifted.layers.values()],
-            )
-            if not all(np.array_equal(a, b) for a, b in zip(*masks, strict=True)):
-                causes[offset] = "mask"
-            if differ(base.lookups, shifted.lookups):
-                causes[offset] = "learned positions"
-            if differ(base.frequencies, shifted.frequencies):
-                causes[offset] = "frequencies"
+            logits[offset], causes[offset] = shifted.logits, cause_of(base, shifted)
         return logits, causes
+
+    def _rotation(self, runner: Runner, base: Pass) -> dict[int, RotatedPairs]:
+        """Return how layers rotate, where a second run shows it; nearer where the model ends or switches."""
+        from ropeaudit.features.model import rotation
+        from ropeaudit.features.model.run import differ
+
+        if not (tables := rotation.tables(runner.model)):
+            return dict.fromkeys(base.layers, layers.NO_PAIRS)
+        left = (self.folder.maximum or 2**53) - len(self.tokens.ids)
+        for distance in dict.fromkeys((rotation.DISTANCE, min(rotation.DISTANCE, left))):
+            if base.layers and distance > 0:
+                try:
+                    other = runner.run(self.tokens.ids, distance)
+                except BadInput:  # past the end of a table
+                    continue
+                if not differ(base.frequencies, other.frequencies):
+                    return rotation.seen(base.layers, other.layers, distance, tables)
+        return {}
 
     def _compared(
         self,
         fmt: Format,
         offset: int,
-        runner: Runner,
         passes: tuple[Pass, Pass],
         references: dict[int, Any],
         cause: str,
@@ -168,7 +185,7 @@ class ModelAudit:
         heads = [
             head
             for layer, seen in sorted(shifted.layers.items())
-            for head in layers.drifts(layer, base.layers[layer], seen, runner.pairs(layer))
+            for head in layers.drifts(layer, base.layers[layer], seen, self.pairs.get(layer, layers.NO_PAIRS))
         ]
         verdict = verdict_of(change, offset)
         named_cause = cause if verdict == "structure" else "none" if verdict == "none" else "rounding"
@@ -220,23 +237,19 @@ def _no_file(target: Path) -> bool:
     return target.exists() and not target.is_file()
 
 
-def save(path: str, base: Pass, runner: Runner) -> None:
-    """Write q and k of all layers, as they are before RoPE rotates them, for `shift --qk`.
+def cause_of(base: Pass, shifted: Pass) -> str:
+    """Return what of a model a shift changes, as far as it is seen: the last of these that is."""
+    from ropeaudit.features.model.lookups import changed
+    from ropeaudit.features.model.run import differ
 
-    They are the float64 run's, rotated back; q (layers, h, s, d), k (layers, g, s, d). Raises: BadInput.
-    """
-    import safetensors.numpy as safetensors
-
-    parts: dict[str, list[Any]] = {"q": [], "k": []}
-    for layer, seen in sorted(base.layers.items()):
-        pairs = runner.pairs(layer)
-        parts["q"].append(pairs.rotated_back(seen.q))
-        parts["k"].append(pairs.rotated_back(seen.k))
-    if not parts["q"] or len({(q.shape, k.shape) for q, k in zip(parts["q"], parts["k"], strict=True)}) > 1:
-        raise BadInput(f"--save-qk {path!r}: layers have no q and k of one shape; leave it out")
-    try:
-        atomic_files.write(
-            Path(paths.behind(path)), safetensors.save({k: np.stack(arrays) for k, arrays in parts.items()})
-        )
-    except OSError as error:
-        raise BadInput(f"--save-qk {path!r} cannot be written: {error.strerror or error}") from None
+    cause = "other"
+    both = [(base.layers[n], layer) for n, layer in shifted.layers.items()]
+    if layers.longer_queries(both):
+        cause = "query scale"
+    if not all(np.array_equal(a.visible, b.visible) for a, b in both):
+        cause = "mask"
+    if tables := changed(base.lookups, shifted.lookups):
+        cause = "learned positions" if any(table.learned for table in tables) else "position table"
+    if differ(base.frequencies, shifted.frequencies):
+        cause = "frequencies"
+    return cause

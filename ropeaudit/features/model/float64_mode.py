@@ -67,7 +67,7 @@ def rotaries(model: Any) -> dict[str, Any]:
 
 
 def widen(model: Any) -> list[str]:
-    """Convert a model to float64, its rotary frequencies anew; return the names of those that are not.
+    """Convert a model to float64, its frequencies and tables anew; return the names of those that are not.
 
     They keep their float32 values: shift-invariant, but not the exact ones.
     """
@@ -81,4 +81,38 @@ def widen(model: Any) -> list[str]:
             unchanged.append(name)
         else:
             model.set_submodule(name, rebuilt)
-    return unchanged
+    return unchanged + [
+        name for name, module in _tabled(model).items() if not _computed_anew(module, model.config)
+    ]
+
+
+def _tabled(model: Any) -> dict[str, Any]:
+    """Return the modules that computed a table of floats when they were built: sines and cosines, mostly."""
+    known = rotaries(model)
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if name not in known and any(True for _ in _tables(module))
+    }
+
+
+def _tables(module: Any) -> Iterator[tuple[str, Any]]:
+    for key in module._non_persistent_buffers_set:
+        value = module._buffers.get(key)
+        if value is not None and value.is_floating_point() and value.ndim > 1:
+            yield key, value
+
+
+def _computed_anew(module: Any, config: Any) -> bool:
+    """Put tables in place that a second module, built in float64, holds; return whether that was possible."""
+    numbered = {"layer_idx": module.layer_idx} if hasattr(module, "layer_idx") else {}
+    try:
+        with wide():
+            rebuilt = type(module)(getattr(module, "config", config), **numbered)
+        tables = {key: rebuilt._buffers[key] for key, _ in _tables(module)}
+        if any(tables[key].shape != value.shape for key, value in _tables(module)):
+            return False
+    except Exception:  # as above
+        return False
+    module._buffers.update(tables)
+    return True

@@ -6,6 +6,7 @@ Letters: h heads, g key-value heads, s positions, d head_dim, p pairs. Scores ar
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,21 +30,31 @@ class LayerVectors:
 class RotatedPairs:
     """Where a layer's pairs of dims stand, and their frequencies (p,), radians per token.
 
-    factor: what cos and sin are multiplied by.
+    factor: what cos and sin are multiplied by. swapped: whether the second dim of a pair turns to the first.
     """
 
     start: int
     layout: str
     frequencies: Array
     factor: float = 1.0
+    swapped: bool = False
 
     def split(self, x: Array) -> tuple[Array, Array]:
         """Return views of both dims of every pair. Shapes: (..., d) -> two of (..., p)."""
         p = self.frequencies.size
         part = x[..., self.start : self.start + 2 * p]
-        if self.layout == "interleaved":
-            return part[..., ::2], part[..., 1::2]
-        return part[..., :p], part[..., p:]
+        both = (part[..., ::2], part[..., 1::2])
+        if self.layout != "interleaved":
+            both = (part[..., :p], part[..., p:])
+        return both[::-1] if self.swapped else both
+
+    def rotated(self, x: Array, distance: int) -> Array:
+        """Return x, moved on by a distance. Shapes: (h, s, d) -> (h, s, d)."""
+        cos, sin = np.cos(distance * self.frequencies), np.sin(distance * self.frequencies)
+        later = x.copy()
+        (a, b), (first, second) = self.split(x), self.split(later)
+        first[...], second[...] = a * cos - b * sin, b * cos + a * sin
+        return later
 
     def rotated_back(self, x: Array) -> Array:
         """Return x as it was before RoPE at positions 0 ... s-1. Shapes: (h, s, d) -> (h, s, d)."""
@@ -53,6 +64,33 @@ class RotatedPairs:
         (a, b), (first, second) = self.split(x), self.split(x_before)
         first[...], second[...] = a * cos + b * sin, b * cos - a * sin
         return x_before
+
+    def arranged(self, x: Array, layout: str) -> Array:
+        """Return x with the rotated dims first, in a layout; scores stay. Shapes: (h, s, d) -> (h, s, d)."""
+        dims = np.arange(x.shape[-1])
+        a, b = self.split(dims.astype(np.float64))
+        rotated = np.stack([a, b], -1).reshape(-1) if layout == "interleaved" else np.concatenate([a, b])
+        return x[..., np.concatenate([rotated, np.setdiff1d(dims, rotated)]).astype(int)]
+
+
+NO_PAIRS = RotatedPairs(0, "half", np.zeros(0))
+
+
+def longer_queries(both: Iterable[tuple[LayerVectors, LayerVectors]]) -> bool:
+    """Return whether a shift multiplies queries: in the first layer that changes, and its keys stay as long.
+
+    RoPE leaves lengths; a temperature that grows with the position does not. 1e-9: far above rounding of
+    float64.
+    """
+    for base, shifted in both:
+        with np.errstate(invalid="ignore"):
+            lengths = [[np.linalg.norm(x, axis=-1) for x in (one.q, one.k)] for one in (base, shifted)]
+            far = [
+                bool((np.abs(b - a) > 1e-9 * np.abs(a).max()).any()) for a, b in zip(*lengths, strict=True)
+            ]
+        if any(far):
+            return far == [True, False]
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +124,7 @@ class Capture:
     def __init__(self) -> None:
         """Begin with nothing."""
         self.layers: dict[int, LayerVectors] = {}
+        self._modules: dict[int, Any] = {}
 
     def __call__(
         self,
@@ -100,10 +139,23 @@ class Capture:
     ) -> Any:
         """Keep q and k of a layer and attend. Shapes: (b, h, s, d), (b, g, s, d)."""
         scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-        visible = _visible(attention_mask, query.shape[-2])
-        self.layers[int(module.layer_idx)] = LayerVectors(_array(query[0]), _array(key[0]), scale, visible)
+        if query.shape[-2:] == key.shape[-2:]:  # else keys are joined, or have dims of their own
+            visible = _visible(attention_mask, query.shape[-2])
+            self.layers[self._number(module)] = LayerVectors(_array(query[0]), _array(key[0]), scale, visible)
         eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _attend)
         return eager(module, query, key, value, attention_mask, scaling=scale, dropout=dropout, **others)
+
+    def _number(self, module: Any) -> int:
+        """Return the layer's own number, or the next one where it has none or another stack has taken it."""
+        number = getattr(module, "layer_idx", None)
+        number = None if number is None or number < 0 else int(number)  # where layers share their attention
+        known = next((n for n, one in self._modules.items() if one is module), None)
+        if number is not None and known is not None:
+            return known  # it runs again
+        if number is None or number in self._modules:
+            number = max(self._modules, default=-1) + 1
+        self._modules[number] = module
+        return number
 
 
 def _array(x: Any) -> Array:

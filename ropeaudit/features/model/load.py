@@ -14,7 +14,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
-from ropeaudit.arithmetic.formats import Format
+from ropeaudit.arithmetic.formats import FP64, Format
 from ropeaudit.errors import BadInput, MissingPackage
 from ropeaudit.rope import hf_json
 from ropeaudit.runtime import process_state, streams
@@ -48,7 +48,7 @@ class Folder:
     @property
     def maximum(self) -> int | None:
         """Positions that the model declares."""
-        return hf_json.count(self.text, ("max_position_embeddings", "n_positions"), 2**53)
+        return hf_json.count(self.text, hf_json.POSITIONS, 2**53)
 
     def note(self, text: str) -> None:
         """Add to what the reader must know, once."""
@@ -104,12 +104,13 @@ def load(folder: Folder, dtype: Format) -> Any:
             "trust_remote_code": folder.trusted,
             "output_loading_info": True,
             "ignore_mismatched_sizes": True,  # they are named, and refused, below
+            **_experts(dtype),
         }
         try:
             try:
                 with streams.aside(), process_state.foreign():
                     model, info = make(str(folder.path), attn_implementation=ATTENTION, **given)
-            except ValueError as error:
+            except (ValueError, KeyError) as error:  # a KeyError where a class has a dict of attentions
                 if "attention" not in str(error).lower() and ATTENTION not in str(error):
                     raise
                 with streams.aside(), process_state.foreign():
@@ -127,6 +128,14 @@ def load(folder: Folder, dtype: Format) -> Any:
         first = sorted(info["unexpected_keys"])[0]
         folder.note(f"{len(info['unexpected_keys'])} tensors are not used by the model ({first})")
     return model.eval()
+
+
+def _experts(dtype: Format) -> dict[str, Any]:
+    """Return the option by which experts run one after another: grouped products have no float64."""
+    from transformers import PreTrainedModel
+
+    known = hasattr(PreTrainedModel, "get_correct_experts_implementation")
+    return {"experts_implementation": "eager"} if known and dtype == FP64 else {}
 
 
 def listen(attention: Any) -> None:

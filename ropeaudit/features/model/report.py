@@ -23,8 +23,10 @@ _LEGENDS = {
 _REMEDY = {
     "frequencies": "the length switches the frequencies (RoPE scaling)",
     "learned positions": "positions are learned, and each has another vector",
+    "position table": "positions are looked up in a table, and each has another vector",
     "mask": "the attention mask knows positions",
-    "other": "something in the model other than frequencies, learned positions and the mask knows positions",
+    "query scale": "queries are multiplied by a number that depends on their position",
+    "other": "something in the model other than frequencies, position vectors and the mask knows positions",
 }
 
 
@@ -47,7 +49,7 @@ def model_report(
         screen=list(columns or [*COMMON.screen(()), *OWN[kind].screen(())]) if rows[kind] else [],
         dispensable=() if columns else OWN[kind].dispensable,
         headline=headline(audit, rows["summary"]),
-        notes=notes(audit, rows["summary"]),
+        notes=notes(audit, rows["summary"], results),
         legend=_LEGENDS[kind].format(threshold=short(threshold)),
         metadata={"schema": SCHEMA, **metadata, "versions": dict(versions)},
         declared=COLUMNS[kind],
@@ -117,7 +119,27 @@ def _text(row: Mapping[str, Any]) -> str:
     return f"{message}, perplexity {row['perplexity']:.4g} changes by {short(row['perplexity_change'])}"
 
 
-def notes(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
+def past_maximum(audit: ModelAudit, offset: int) -> bool:
+    """Return whether the last token at an offset stands past the positions that the model declares."""
+    maximum = audit.folder.maximum
+    return maximum is not None and offset + len(audit.tokens.ids) > maximum
+
+
+def runs(numbers: Sequence[int]) -> str:
+    """Return layers in words: "layers 0 to 2, 5"."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and spans[-1][-1] == number - 1:
+            spans[-1].append(number)
+        else:
+            spans.append([number])
+    texts = [f"{one[0]} to {one[-1]}" if len(one) > 2 else ", ".join(map(str, one)) for one in spans]
+    return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(texts)}"
+
+
+def notes(
+    audit: ModelAudit, summary: Sequence[Mapping[str, Any]], results: Sequence[Shifted] = ()
+) -> list[str]:
     """Return what the reader must know about how this was run."""
     message = list(audit.folder.notes)
     if audit.narrow:
@@ -138,9 +160,25 @@ def notes(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
         message.append(
             "q and k could not be seen: this model's attention does not go through transformers' interface"
         )
-    if audit.save is not None:
+    beyond = [row["offset"] for row in summary if past_maximum(audit, row["offset"])]
+    if beyond:
         message.append(
-            f"q and k before RoPE of all layers are in {audit.save}; `ropeaudit shift --qk {audit.save} "
-            f"--config {audit.folder.path}` audits them"
+            f"offset {beyond[0]} is past the {audit.folder.maximum:,} positions that the model declares"
+        )
+    unknown = sorted({head.layer for one in results for head in one.heads} - set(audit.pairs))
+    if unknown:
+        message.append(
+            f"pairs of dims are not seen in {runs(unknown)}: q and k do not move as the model's frequencies "
+            "say"
+        )
+    still = sorted(n for n, pairs in audit.pairs.items() if not pairs.frequencies.size)
+    if still and len(still) < len(audit.pairs):
+        message.append(
+            f"q and k of {runs(still)} stay when positions move: no RoPE there, or of other positions"
+        )
+    for one in audit.saved:
+        kind = f" ({one.kind})" if one.kind else ""
+        message.append(
+            f"q and k before RoPE of {runs(one.layers)}{kind} are in {one.path}; `{one.command}` audits them"
         )
     return message

@@ -143,6 +143,7 @@ def shift(
     from ropeaudit.features.shift import analysis, baselines
     from ropeaudit.features.shift import sweeping as sweeps
     from ropeaudit.reports.drift import drift_report
+    from ropeaudit.reports.model_notes import model_notes
 
     columns = output.chosen_columns(records.COLUMNS, "(`ropeaudit list columns` explains them)")
     output.check_header(no_header)
@@ -172,7 +173,8 @@ def shift(
         findings = run.findings()
         about = {**metadata, "stages": audit.stages()} | ({"findings": findings} if findings else {})
         frozen = length != "shifted"
-        measured = drift_report(run.results(), columns, about, not no_header, frozen, findings)
+        first = [*findings, *model_notes(cases, [one.offset for one in run.results()])]
+        measured = drift_report(run.results(), columns, about, not no_header, frozen, first)
         return earlier.beside(measured) if earlier else measured
 
     results, code = _measured(sweep, sweeping, output, report, curve)
