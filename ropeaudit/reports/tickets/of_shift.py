@@ -1,0 +1,169 @@
+"""The ticket of rows of `shift`: the one that is worst out of tolerance, with a snippet of its subject."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from ropeaudit.audits.records import Record
+from ropeaudit.recipes import Recipe
+from ropeaudit.reports import Report, verdicts
+from ropeaudit.reports.numbers import percent, printable, short
+from ropeaudit.reports.tickets import of_code, of_recipe
+from ropeaudit.reports.tickets.inputs import Setup
+from ropeaudit.reports.tickets.reproduction import LINES, NoSnippet, Reproduction, Snippet, reproduced
+from ropeaudit.reports.tickets.ticket import Ticket
+from ropeaudit.rope import scaling as scalings
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Subject
+from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.factories import SubjectFactory
+
+_WHY = (
+    "RoPE makes a score depend on q, k and their distance alone, so that adding an integer to every position "
+    "changes nothing. The exact scores are computed from q, k and the distance; their own error is at most "
+    "{error}."
+)
+
+
+def worst(results: Sequence[Record]) -> Record | None:
+    """Return the row that a ticket is about: out of tolerance, and the furthest of those that are finite."""
+    bad = [one for one in results if one.within_tolerance == "no" and one.verdict != "refused"]
+    return max(bad, key=_size, default=None)
+
+
+def _size(record: Record) -> tuple[bool, float]:
+    finite = math.isfinite(record.drift_relative)
+    return finite, record.drift_relative if finite else record.nonfinite
+
+
+def ticket(
+    results: Sequence[Record], factories: Sequence[SubjectFactory], report: Report, command: str
+) -> Ticket | None:
+    """Return the ticket of an audit; None where every row is within tolerance. Runs the snippet.
+
+    factories: of the subjects of the rows.
+    """
+    record = worst(results)
+    if record is None:
+        return None
+    setting = setting_of(record)
+    factory = next(one for one in factories if (one.name, one.dtype.name) == (record.subject, record.dtype))
+    subject = factory.make(setting, None) if record.axes == "none" else None
+    return Ticket(
+        f"RoPE in {record.dtype} ({_name(subject, record.subject)}) {_short(record)}",
+        f"{seen(record)}\n\n{_how(subject, record)}",
+        expected(record),
+        reproduction(lambda: snippet(record, setting, subject)),
+        report,
+        command,
+    )
+
+
+def reproduction(make: Callable[[], Snippet]) -> Reproduction:
+    """Return a snippet that was run, or why there is none."""
+    try:
+        return reproduced(make())
+    except NoSnippet as error:
+        return Reproduction(None, missing=str(error))
+
+
+def setting_of(record: Record) -> RopeSetting:
+    """Return the RoPE setting of a row."""
+    return RopeSetting(
+        record.head_dim,
+        record.rotary_dim,
+        record.base,
+        "half" if record.layout == "half" else "interleaved",
+        record.scale,
+        scalings.parse(record.scaling),
+        record.length or 0,
+        math.inf if record.clip is None or math.isnan(record.clip) else record.clip,
+    )
+
+
+def expected(record: Record) -> str:
+    """Return what is right, and why, with what careful code in the dtype attains."""
+    near = record.attainable_rms / record.reference_rms if record.reference_rms else math.nan
+    careful = (
+        f" Careful code in {record.dtype} drifts by {short(record.attainable_rms)} RMS near offset 0 at "
+        f"{record.seq_len} tokens, {percent(near)} of the scores' RMS, by prediction"
+    )
+    measured = (
+        f"; {short(record.drift_rms)} RMS was measured, {percent(record.drift_relative)}."
+        if math.isfinite(record.drift_rms)
+        else f"; {record.nonfinite} of {record.scores} scores are nan or infinite."
+    )
+    return _WHY.format(error=short(record.reference_error)) + careful + measured
+
+
+def snippet(record: Record, setting: RopeSetting, subject: Subject | None) -> Snippet:
+    """Return code that prints drift_rms of a row. Raises: NoSnippet."""
+    if record.nonfinite:
+        raise NoSnippet("its scores are nan or infinite")
+    setup = Setup.of(record, setting)
+    imports, lines, scores, path = called(setup, subject)
+    head = ["import torch", *imports, *setup.begin(), setup.exact(), *lines]
+    where = f"{record.subject} in {record.dtype} at offset {record.offset}"
+    end = setup.end(scores, short=len(head) + 3 > LINES)
+    return Snippet((*head, *end), "drift_rms", record.drift_rms, where, path)
+
+
+def called(setup: Setup, subject: Subject | None) -> tuple[list[str], list[str], str, str]:
+    """Return the imports and the lines of a subject, its scores as an expression, and the folder of own code.
+
+    Raises: NoSnippet.
+    """
+    recipe, code = getattr(subject, "recipe", None), getattr(subject, "implementation", None)
+    if recipe is not None:
+        own, scores = [of_recipe.TO, *of_recipe.lines(setup, recipe)], of_recipe.scores(setup, recipe)
+        return [of_recipe.imported([*own, scores])], own, scores, ""
+    if isinstance(code, Own):
+        lines, both, path = of_code.own_lines(setup, code)
+        return lines[:1], lines[1:], of_code.scores(setup, both), path
+    if code is None:
+        raise NoSnippet("it has several position axes")
+    lines = of_code.third_party_lines(setup, code.name)
+    imports = [line for line in lines if line.startswith("from ")]
+    return imports, lines[len(imports) :], of_code.scores(setup), ""
+
+
+def _name(subject: Subject | None, name: str) -> str:
+    return f"recipe {name}" if getattr(subject, "recipe", None) is not None else name
+
+
+def _short(record: Record) -> str:
+    if record.nonfinite:
+        return f"gives attention scores that are nan or infinite at offset {record.offset}"
+    share = percent(record.drift_relative)
+    return f"is off by {share} of the attention scores' RMS at offset {record.offset}"
+
+
+def seen(record: Record) -> str:
+    """Return what is wrong: how far, at which positions."""
+    last = record.offset + record.seq_len - 1
+    off = (
+        f"{record.nonfinite} of {record.scores} attention scores are nan or infinite"
+        if record.nonfinite
+        else f"attention scores are off by {short(record.drift_rms)} RMS, {percent(record.drift_relative)} "
+        f"of their own RMS ({short(record.floor_rms)} RMS at positions 0 to {record.seq_len - 1})"
+    )
+    model = "" if record.model in ("none", "unknown") else f" with the RoPE setting of {record.model}"
+    at = f"With q and k in {record.dtype} at positions {record.offset} to {last}{model}, {off}."
+    placed = f" It {verdicts.misplaced(record)}." if record.verdict == "misplaced" else ""
+    return printable(f"{at} The offset is added to every position, so no score should change.{placed}")
+
+
+def _how(subject: Subject | None, record: Record) -> str:
+    """Return what was executed: the code itself, or its number formats."""
+    recipe = getattr(subject, "recipe", None)
+    if recipe is None:
+        version = "" if record.version == "none" else f", version {record.version}"
+        return (
+            f"The code itself was called ({record.subject}{version}); scores were formed from it in float64."
+        )
+    named: Recipe = recipe.recipe
+    return (
+        "What was executed is not the code but its arithmetic, each stage rounded to the number format that "
+        f"it has there: {record.subject}, {named.summary or 'a recipe'} (source: {named.source or 'none'})."
+    )
