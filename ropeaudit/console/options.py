@@ -167,8 +167,8 @@ class QKOptions:
         axis(
             "--qk",
             TEXT,
-            "gaussian, randn (torch's), ones, arange, diagonal, previous (heads that look at one token), or a "
-            "file with captured q and k: .safetensors, .npz, .pt, q.npy,k.npy.",
+            "gaussian, randn (torch's), ones, arange, diagonal, previous (heads that look at one token), or "
+            "a file with captured q and k: .safetensors, .npz, .pt, q.npy,k.npy.",
             shown="gaussian",
             metavar="SOURCE",
         )

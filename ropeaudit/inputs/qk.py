@@ -83,9 +83,10 @@ def make(kind: str, heads: int, kv_heads: int, seq_len: int, setting: RopeSettin
     """Return synthetic q and k for a setting.
 
     kind: "gaussian" (independent standard normal, from `seed`), "randn" (the same from torch's generator on
-    the CPU: q first, then k), "ones", "arange" (0, 1, ..., d-1 in every row), or a head of `positional`, which looks at one distance by the setting's frequencies. Random
-    values are rounded to bfloat16 and to multiples of 2^-24, like activations captured from a 16-bit
-    model: float64, float32, float16 and bfloat16 hold them exactly, so that these dtypes are audited on the
+    the CPU: q first, then k), "ones", "arange" (0, 1, ..., d-1 in every row), or a head of `positional`,
+    which looks at one distance by the setting's frequencies. Random values are rounded to bfloat16 and to
+    multiples of 2^-24, like activations captured from a 16-bit model: float64, float32, float16 and bfloat16
+    hold them exactly, so that these dtypes are audited on the
     same q and k and against the same reference. Raises: UnknownName, BadShape, UsageError.
     """
     check_kind(kind, WHOLE)

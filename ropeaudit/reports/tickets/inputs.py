@@ -59,17 +59,6 @@ class Setup:
         )
 
     @property
-    def theta(self) -> str:
-        """The frequencies of `x`, exact up to float64: an expression."""
-        power = f"{effective_base(self.setting)!r} ** -x"
-        return f"scaled({power})" if self.rescaled else power
-
-    @property
-    def rescaled(self) -> bool:
-        """Whether a function `scaled` changes the frequencies."""
-        return self.setting.scaling.rules.rescales
-
-    @property
     def factor(self) -> str:
         """What multiplies cos and sin, as it stands before a product; empty for 1."""
         value = attention_factor(self.setting.scaling)
@@ -107,32 +96,24 @@ class Setup:
         lines.append(f"q, k = ({made[self.source]} {of}){note}")
         if self.heads != self.kv_heads:
             lines.append(f"k = k.repeat_interleave({self.heads // self.kv_heads}, 0)")
-        lines.append(
-            f"at, x = torch.arange({self.seq_len}), torch.arange(0, {d.rotary_dim}, 2).double() / {d.rotary_dim}"
-        )
-        return lines + ([_scaled(d)] if self.rescaled else [])
+        lines.append(f"at, x = torch.arange({self.seq_len}), {exponents(d)}")
+        return [*lines, *scaled(d)]
 
     def exact(self) -> str:
         """Return the line of q and k rotated exactly: by distances alone, in float64."""
-        halves = self.pairs("y.double()")
-        turn = f"{self.factor}torch.exp(1j * at[:, None] * {self.theta})"
+        d, halves = self.setting, self.pairs("y.double()")
+        turn = f"{self.factor}torch.exp(1j * at[:, None] * {theta(d)})"
         return f"exact = [torch.complex(*{halves}) * {turn} for y in (q, k)]"
 
-    def end(self, scores: str, short: bool) -> list[str]:
-        """Return the lines that print the RMS of scores minus exact ones, where the mask shows them.
-
-        short: on two lines instead of three.
-        """
+    def end(self, scores: str) -> list[str]:
+        """Return the lines that print the RMS of scores minus exact ones, where the mask shows them."""
         d, product = self.setting, "(exact[0] @ exact[1].mH).real"
         if d.rotary_dim < d.head_dim:
             rest = [f"{y}[..., {d.rotary_dim}:].double()" for y in "qk"]
             product = f"({product} + {rest[0]} @ {rest[1]}.mT)"
-        exact = f"{self.scale()}{product}"
-        first = (
-            [f"error = {scores} - {exact}"] if short else [f"scores = {scores}", f"error = scores - {exact}"]
-        )
+        error = f"error = scores - {self.scale()}{product}"
         number = f"error[:, {self.visible()}].square().mean().sqrt()"
-        return [*first, f'print("drift_rms", f"{{{number}:.3g}}")']
+        return [f"scores = {scores}", error, f'print("drift_rms", f"{{{number}:.3g}}")']
 
     def scale(self) -> str:
         """Return the softmax scale, as it stands before a product."""
@@ -154,6 +135,22 @@ def _dtype(name: str) -> str:
     if name not in DTYPES:
         raise NoSnippet(f"torch has no {name}")
     return f"torch.{name}"
+
+
+def exponents(d: RopeSetting) -> str:
+    """Return 2i/d of each pair: an expression, x of the others."""
+    return f"torch.arange(0, {d.rotary_dim}, 2).double() / {d.rotary_dim}"
+
+
+def theta(d: RopeSetting) -> str:
+    """Return the frequencies, exact up to float64: an expression of x."""
+    power = f"{effective_base(d)!r} ** -x"
+    return f"scaled({power})" if d.scaling.rules.rescales else power
+
+
+def scaled(d: RopeSetting) -> list[str]:
+    """Return the line of a function that scales frequencies; none where they are not. Raises: NoSnippet."""
+    return [_scaled(d)] if d.scaling.rules.rescales else []
 
 
 def _scaled(d: RopeSetting) -> str:

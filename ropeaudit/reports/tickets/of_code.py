@@ -6,10 +6,10 @@ The lines define rotate(x, at) of x (h, s, d) and positions (s,), or of x, y for
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import Any
 
-from ropeaudit.reports.tickets.inputs import Setup
+from ropeaudit.reports.tickets import own_source
+from ropeaudit.reports.tickets.inputs import Setup, theta
 from ropeaudit.reports.tickets.reproduction import NoSnippet
 from ropeaudit.subjects import third_party
 from ropeaudit.subjects.calling import conventions, signatures
@@ -64,7 +64,7 @@ def own_lines(setup: Setup, code: Own) -> tuple[list[str], bool, str]:
         raise NoSnippet("the code takes NumPy arrays")
     if code.changes:
         raise NoSnippet("--set changes the tables that the code is given")
-    line, name, folder = _imported(code)
+    lines, name, folder = _imported(code)
     both = "k" in convention.signature.roles
     call = f"{name}({_arguments(setup, convention)})"
     if convention.order not in _AXES:
@@ -73,21 +73,16 @@ def own_lines(setup: Setup, code: Own) -> tuple[list[str], bool, str]:
     picked = [f"{call}[{n}]{back}" for n in (0, 1)] if both else [f"{call}{back}"]
     body = f"({', '.join(picked)})" if both else picked[0]
     rows = [f"    x = x{into}"] if into else []
-    return [line, "def rotate(x, at):", *rows, f"    return {body}"], both, folder
+    return [*lines, "def rotate(x, at):", *rows, f"    return {body}"], both, folder
 
 
-def _imported(code: Own) -> tuple[str, str, str]:
-    """Return the import of own code, what to call, and the folder of its file. Raises: NoSnippet."""
+def _imported(code: Own) -> tuple[list[str], str, str]:
+    """Return the lines that bring own code, what to call, and the folder of its file. Raises: NoSnippet."""
     where, _, name = code.name.rpartition(":")
-    root = name.partition(".")[0]
     if inspect.isclass(code.thing) or (not is_module(code.thing) and signatures.is_factory(code.thing)):
         raise NoSnippet("a class is built before it is called")
-    if not where.endswith(".py"):
-        return f"from {where} import {root}", name, ""
-    path = Path(where)
-    if not path.stem.isidentifier():
-        raise NoSnippet(f"a file called {path.name} cannot be imported by its name")
-    return f"from {path.stem} import {root}", name, str(path.resolve().parent)
+    lines, folder = own_source.imported(where, name)
+    return lines, name, folder
 
 
 def _arguments(setup: Setup, convention: Convention) -> str:
@@ -120,7 +115,7 @@ def _table(role: str, setup: Setup, convention: Convention) -> str:
     if convention.rank > 2:
         raise NoSnippet("the code takes tables with an axis for each of x")
     wide = "" if setup.dtype == "float64" else ".float()"
-    angles = f"(at[:, None] * {setup.theta})"
+    angles = f"(at[:, None] * {theta(setup.setting)})"
     if role == "freqs":
         table = f"({setup.factor}torch.exp(1j * {angles[1:-1]}))" + (
             "" if not wide else ".to(torch.complex64)"

@@ -80,12 +80,12 @@ def _frequencies(setup: Setup, form: str, fmt: Format) -> str:
     base = repr(effective_base(setup.setting))
     x = _rounded("x", fmt)
     powers = {"inverse_power": f"{base} ** {x}", "divide": f"{base} ** {x}", "power": f"{base} ** -{x}"}
-    if form not in powers or (form == "divide" and setup.rescaled):
+    if form not in powers or (form == "divide" and setup.setting.scaling.rules.rescales):
         raise NoSnippet(f"frequencies of the form {form} take more than a few lines")
     power = _rounded(powers[form], fmt)
     if form == "inverse_power":
         power = _rounded(f"1 / {power}", fmt)
-    return _rounded(f"scaled({power})", fmt) if setup.rescaled else power
+    return _rounded(f"scaled({power})", fmt) if setup.setting.scaling.rules.rescales else power
 
 
 def _angles(setup: Setup, recipe: Resolved, fmt: Format) -> str:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ropeaudit.audits.records import Record
 from ropeaudit.recipes import Recipe
 from ropeaudit.reports import Report, verdicts
 from ropeaudit.reports.numbers import percent, printable, short
-from ropeaudit.reports.tickets import of_code, of_recipe
+from ropeaudit.reports.tickets import of_subject
 from ropeaudit.reports.tickets.inputs import Setup
-from ropeaudit.reports.tickets.reproduction import LINES, NoSnippet, Reproduction, Snippet, reproduced
-from ropeaudit.reports.tickets.ticket import Ticket
+from ropeaudit.reports.tickets.reproduction import NoSnippet, Snippet
+from ropeaudit.reports.tickets.shortening import fitted
+from ropeaudit.reports.tickets.ticket import Ticket, reproduction
 from ropeaudit.rope import scaling as scalings
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject
-from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.factories import SubjectFactory
 
 _WHY = (
@@ -60,14 +60,6 @@ def ticket(
     )
 
 
-def reproduction(make: Callable[[], Snippet]) -> Reproduction:
-    """Return a snippet that was run, or why there is none."""
-    try:
-        return reproduced(make())
-    except NoSnippet as error:
-        return Reproduction(None, missing=str(error))
-
-
 def setting_of(record: Record) -> RopeSetting:
     """Return the RoPE setting of a row."""
     return RopeSetting(
@@ -102,30 +94,10 @@ def snippet(record: Record, setting: RopeSetting, subject: Subject | None) -> Sn
     if record.nonfinite:
         raise NoSnippet("its scores are nan or infinite")
     setup = Setup.of(record, setting)
-    imports, lines, scores, path = called(setup, subject)
+    imports, lines, scores, path = of_subject.called(setup, subject)
     head = ["import torch", *imports, *setup.begin(), setup.exact(), *lines]
     where = f"{record.subject} in {record.dtype} at offset {record.offset}"
-    end = setup.end(scores, short=len(head) + 3 > LINES)
-    return Snippet((*head, *end), "drift_rms", record.drift_rms, where, path)
-
-
-def called(setup: Setup, subject: Subject | None) -> tuple[list[str], list[str], str, str]:
-    """Return the imports and the lines of a subject, its scores as an expression, and the folder of own code.
-
-    Raises: NoSnippet.
-    """
-    recipe, code = getattr(subject, "recipe", None), getattr(subject, "implementation", None)
-    if recipe is not None:
-        own, scores = [of_recipe.TO, *of_recipe.lines(setup, recipe)], of_recipe.scores(setup, recipe)
-        return [of_recipe.imported([*own, scores])], own, scores, ""
-    if isinstance(code, Own):
-        lines, both, path = of_code.own_lines(setup, code)
-        return lines[:1], lines[1:], of_code.scores(setup, both), path
-    if code is None:
-        raise NoSnippet("it has several position axes")
-    lines = of_code.third_party_lines(setup, code.name)
-    imports = [line for line in lines if line.startswith("from ")]
-    return imports, lines[len(imports) :], of_code.scores(setup), ""
+    return Snippet(fitted([*head, *setup.end(scores)]), "drift_rms", record.drift_rms, where, path)
 
 
 def _name(subject: Subject | None, name: str) -> str:

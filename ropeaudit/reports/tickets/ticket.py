@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ropeaudit import reports
 from ropeaudit.reports import Report
-from ropeaudit.reports.tickets.reproduction import Reproduction
+from ropeaudit.reports.tickets.reproduction import NoSnippet, Reproduction, Snippet, reproduced
 from ropeaudit.reports.tickets.trackers import FILL_IN, Tracker
 
 _MOST_ROWS = 20  # of a table in a ticket
@@ -58,3 +58,11 @@ class Ticket:
             shown, rows=shown.rows[:_MOST_ROWS], headline="", notes=notes, metadata={}, further={}
         )
         return f"`{self.command}`\n\n{reports.render('markdown', table).rstrip()}"
+
+
+def reproduction(make: Callable[[], Snippet]) -> Reproduction:
+    """Return a snippet that was run, or why there is none."""
+    try:
+        return reproduced(make())
+    except NoSnippet as error:
+        return Reproduction(None, missing=str(error))

@@ -28,8 +28,8 @@ ENTRIES: tuple[EntryFields, ...] = (
         "calls": "LlamaRotaryEmbedding and apply_rotary_pos_emb",
         "snippet": (
             "from transformers.models.llama import modeling_llama as llama",
-            'parameters = {"rope_type": "default", "rope_theta": <base>}',
-            "config = llama.LlamaConfig(head_dim=<head_dim>, rope_parameters=parameters)",
+            "config = llama.LlamaConfig(head_dim=<head_dim>, "
+            'rope_parameters={"rope_type": "default", "rope_theta": <base>})',
             "rope = llama.LlamaRotaryEmbedding(config)",
             "def rotate(x, at):",
             "    return llama.apply_rotary_pos_emb(x[None], x[None], *rope(x, at[None]))[0][0]",
@@ -43,8 +43,8 @@ ENTRIES: tuple[EntryFields, ...] = (
         "calls": "the same after .to(dtype) of the module, which rounds inv_freq",
         "snippet": (
             "from transformers.models.llama import modeling_llama as llama",
-            'parameters = {"rope_type": "default", "rope_theta": <base>}',
-            "config = llama.LlamaConfig(head_dim=<head_dim>, rope_parameters=parameters)",
+            "config = llama.LlamaConfig(head_dim=<head_dim>, "
+            'rope_parameters={"rope_type": "default", "rope_theta": <base>})',
             "rope = llama.LlamaRotaryEmbedding(config).to(<dtype>)  # as model.to(dtype) does",
             "def rotate(x, at):",
             "    return llama.apply_rotary_pos_emb(x[None], x[None], *rope(x, at[None]))[0][0]",
@@ -58,8 +58,8 @@ ENTRIES: tuple[EntryFields, ...] = (
         "calls": "CohereRotaryEmbedding and its apply_rotary_pos_emb",
         "snippet": (
             "from transformers.models.cohere import modeling_cohere as cohere",
-            'parameters = {"rope_type": "default", "rope_theta": <base>}',
-            "config = cohere.CohereConfig(head_dim=<head_dim>, rope_parameters=parameters)",
+            "config = cohere.CohereConfig(head_dim=<head_dim>, "
+            'rope_parameters={"rope_type": "default", "rope_theta": <base>})',
             "rope = cohere.CohereRotaryEmbedding(config)",
             "def rotate(x, at):",
             "    return cohere.apply_rotary_pos_emb(x[None], x[None], *rope(x, at[None]))[0][0]",
@@ -73,8 +73,8 @@ ENTRIES: tuple[EntryFields, ...] = (
         "calls": "Llama4TextRotaryEmbedding and apply_rotary_emb",
         "snippet": (
             "from transformers.models.llama4 import modeling_llama4 as llama4",
-            'parameters = {"rope_type": "default", "rope_theta": <base>}',
-            "config = llama4.Llama4TextConfig(head_dim=<head_dim>, rope_parameters=parameters)",
+            "config = llama4.Llama4TextConfig(head_dim=<head_dim>, "
+            'rope_parameters={"rope_type": "default", "rope_theta": <base>})',
             "rope = llama4.Llama4TextRotaryEmbedding(config)",
             "def rotate(x, at):",
             "    x = x.transpose(0, 1)[None]",
