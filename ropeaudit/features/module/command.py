@@ -48,7 +48,8 @@ def module(
     """
     from ropeaudit.console import delivery, tickets
     from ropeaudit.features.module import analysis
-    from ropeaudit.features.module.report import COLUMNS, module_report, module_ticket
+    from ropeaudit.features.module.report import COLUMNS, module_report
+    from ropeaudit.features.module.ticket import module_ticket
 
     columns = output.chosen_columns(COLUMNS)
     audit = analysis.module(
@@ -67,5 +68,10 @@ def module(
             output,
             delivery.BROKEN if wrong else delivery.DONE,
         )
-        tickets.write(ticketing, ticket_file, lambda: module_ticket(audit), "no buffer is wrong")
+        tickets.write(
+            ticketing,
+            ticket_file,
+            lambda: module_ticket(audit, module_report(audit, (), {})),
+            "no buffer is wrong",
+        )
     return code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,6 @@ from ropeaudit.features.module.source import Source
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import percent
 from ropeaudit.runtime.columns import Declare
-
-if TYPE_CHECKING:
-    from ropeaudit.reports.tickets.ticket import Ticket
 
 SCHEMA = 1
 of = Declare[Buffer]()
@@ -89,35 +86,6 @@ def module_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: M
         metadata={"schema": SCHEMA, **metadata},
         declared=COLUMNS,
     )
-
-
-def module_ticket(audit: ModuleAudit) -> Ticket | None:
-    """Return the ticket of the worst buffer; None where none is wrong."""
-    from ropeaudit.reports.tickets.of_buffer import WrongBuffer, ticket
-    from ropeaudit.runtime.run_metadata import command_line
-
-    one = max(
-        (buffer for buffer in audit.buffers if buffer.wrong),
-        key=lambda buffer: (buffer.drift_near or 0.0, buffer.error or 0.0),
-        default=None,
-    )
-    if one is None:
-        return None
-    wrong = WrongBuffer(
-        audit.source.spec,
-        audit.source.built,
-        one.stored.name,
-        one.what,
-        one.stored.dtype,
-        one.cast,
-        one.error,
-        one.finding,
-        one.setting,
-        one.against,
-        one.drift_near,
-        NEAR,
-    )
-    return ticket(wrong, module_report(audit, (), {}), command_line())
 
 
 def headline(source: Source, results: Sequence[Buffer]) -> str:

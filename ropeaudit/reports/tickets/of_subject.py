@@ -20,7 +20,9 @@ def called(setup: Setup, subject: Subject | None) -> tuple[list[str], list[str],
         return [of_recipe.imported([*own, scores])], own, scores, ""
     if isinstance(code, Own):
         lines, both, path = of_code.own_lines(setup, code)
-        return [], lines, of_code.scores(setup, both), path
+        first = [line for line in lines if line.startswith(("from ", "import "))]
+        rest = [line for line in lines if line not in first]
+        return first, rest, of_code.scores(setup, both), path
     if code is None:
         raise NoSnippet("it has several position axes")
     lines = of_code.third_party_lines(setup, code.name)

@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from ropeaudit.reports.numbers import short
+from ropeaudit.reports.tickets.trackers import FILL_IN
 
 LINES = 15  # at most, of a snippet
 _SECONDS = 300.0  # of a run, the import of torch and of the audited package among them
@@ -58,7 +60,14 @@ class Reproduction:
             return f"There is no short snippet of it: {self.missing}. The command below shows it."
         it, column = self.snippet, self.snippet.column.replace("_", " ")
         printed = f"It prints `{self.printed}` here, the {column} of {it.where} in the table below."
-        return f"```python\n{it.text}```\n\n{printed}"
+        return f"```python\n{it.text}```\n\n{printed}{_attached(it)}"
+
+
+def _attached(snippet: Snippet) -> str:
+    """Return which file of the user's a snippet imports, which the reader of a ticket does not have."""
+    places = (line.split()[1] for line in snippet.lines if snippet.path and line.startswith("from "))
+    own = next((f"{place}.py" for place in places if (Path(snippet.path) / f"{place}.py").is_file()), None)
+    return f"\n\n{FILL_IN}: the content of {own}, from which the snippet imports." if own else ""
 
 
 def reproduced(snippet: Snippet) -> Reproduction:

@@ -20,7 +20,7 @@ class Ticket:
     """Everything that a form may ask for. All texts but the title are Markdown.
 
     seen: what is wrong. expected: what is right, and why. reproduction: the snippet and what it printed.
-    report: the table. command: what was typed.
+    report: the table; further: another one beneath it. command: what was typed.
     """
 
     title: str
@@ -29,6 +29,7 @@ class Ticket:
     reproduction: Reproduction
     report: Report
     command: str
+    further: Report | None = None
 
     def text(self, tracker: Tracker, environment: Mapping[str, object]) -> str:
         """Return the file: title and address, then the sections of the form."""
@@ -50,14 +51,18 @@ class Ticket:
         return "\n\n".join([comment, *sections]) + "\n"
 
     def _table(self) -> str:
-        """Return the report as Markdown, its first rows, without what other sections hold."""
-        shown = self.report.for_readers()
-        more = len(shown.rows) - _MOST_ROWS
-        notes = [f"{more} more rows of the report are left out here"] if more > 0 else []
-        table = replace(
-            shown, rows=shown.rows[:_MOST_ROWS], headline="", notes=notes, metadata={}, further={}
-        )
-        return f"`{self.command}`\n\n{reports.render('markdown', table).rstrip()}"
+        """Return what was typed, and the first rows of the reports, without what other sections hold."""
+        tables = [_rendered(one) for one in (self.report, self.further) if one is not None]
+        return "\n\n".join([f"`{self.command}`", *tables])
+
+
+def _rendered(report: Report) -> str:
+    """Return the first rows of a report as Markdown."""
+    shown = report.for_readers()
+    more = len(shown.rows) - _MOST_ROWS
+    notes = [f"{more} more rows of the report are left out here"] if more > 0 else []
+    table = replace(shown, rows=shown.rows[:_MOST_ROWS], headline="", notes=notes, metadata={}, further={})
+    return reports.render("markdown", table).rstrip()
 
 
 def reproduction(make: Callable[[], Snippet]) -> Reproduction:
