@@ -22,7 +22,7 @@ DTYPES = {
     "float8_e4m3fn": "e4m3",
     "float8_e5m2": "e5m2",
 }
-_MASKS = {"causal": "at[:, None] >= at", "full": "at[:, None] > -1"}
+_MASKS = {"causal": "[:, at[:, None] >= at]", "full": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Setup:
             rest = [f"{y}[..., {d.rotary_dim}:].double()" for y in "qk"]
             product = f"({product} + {rest[0]} @ {rest[1]}.mT)"
         error = f"error = scores - {self.scale()}{product}"
-        number = f"error[:, {self.visible()}].square().mean().sqrt()"
+        number = f"error{self.visible()}.square().mean().sqrt()"
         return [f"scores = {scores}", error, f'print("drift_rms", f"{{{number}:.3g}}")']
 
     def scale(self) -> str:
@@ -122,13 +122,13 @@ class Setup:
         return f"{d.head_dim} ** -0.5 * " if usual else f"{d.scale!r} * "
 
     def visible(self) -> str:
-        """Return the mask: an expression."""
+        """Return the index that takes of scores what the mask shows."""
         if self.mask in _MASKS:
             return _MASKS[self.mask]
         kind, _, width = self.mask.partition(":")
         if kind != "window":
             raise NoSnippet(f"its mask is {self.mask}")
-        return f"(at[:, None] >= at) & (at[:, None] < at + {width})"
+        return f"[:, (at[:, None] >= at) & (at[:, None] < at + {width})]"
 
 
 def _dtype(name: str) -> str:
@@ -162,8 +162,11 @@ def _scaled(d: RopeSetting) -> str:
         low, high = yarn_range(d)
         ramp = f"(({d.pairs} * x - {low!r}) / {high - low!r}).clamp(0, 1)"
         return f"def scaled(t): return t * (1 - (1 - 1 / {stretch!r}) * {ramp})"
-    if s.kind == "llama3" and s.low != s.high:
+    if s.kind == "llama3":
         slow, fast, factor = s.low or 1.0, s.high or 1.0, s.factor or 1.0
+        if slow == fast:
+            turns = f"{s.original!r} * t / (2 * torch.pi)"
+            return f"def scaled(t): return torch.where({turns} < {slow!r}, t / {factor!r}, t)"
         smooth = f"(({s.original!r} * t / (2 * torch.pi) - {slow!r}) / {fast - slow!r}).clamp(0, 1)"
         return f"def scaled(t): return t * (1 / {factor!r} + (1 - 1 / {factor!r}) * {smooth})"
     raise NoSnippet(f"the scaling {s.kind} takes more than a few lines")

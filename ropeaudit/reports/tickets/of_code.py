@@ -1,6 +1,6 @@
 """The snippet of code that is called: own code as it was fitted, third-party code as its file says.
 
-The lines define rotate(x, at) of x (h, s, d) and positions (s,), or of x, y for code that takes q and k.
+The lines define rotate(y, at) of y (h, s, d) and positions (s,); x is that of `inputs`, the exponents.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def own_lines(setup: Setup, code: Own) -> tuple[list[str], bool, str]:
     into, back = _AXES[convention.order]
     picked = [f"{call}[{n}]{back}" for n in (0, 1)] if both else [f"{call}{back}"]
     body = f"({', '.join(picked)})" if both else picked[0]
-    rows = [f"    x = x{into}"] if into else []
-    return [*lines, "def rotate(x, at):", *rows, f"    return {body}"], both, folder
+    rows = [f"    y = y{into}"] if into else []
+    return [*lines, "def rotate(y, at):", *rows, f"    return {body}"], both, folder
 
 
 def _imported(code: Own) -> tuple[list[str], str, str]:
@@ -97,7 +97,7 @@ def _arguments(setup: Setup, convention: Convention) -> str:
 def _argument(role: str, setup: Setup, convention: Convention) -> str:
     order = convention.order
     if role in ("q", "k", "x"):
-        return "x"
+        return "y"
     if role == "positions":
         return "at" if convention.rank == 1 else "at[None]"
     if role in ("cos", "sin", "freqs"):

@@ -92,7 +92,7 @@ def snippet(pair: Pair) -> Snippet:
         body += [*_new(lines, body), f"{name} = {scores}"]
     if dtypes:
         head.append(of_recipe.imported(dtypes))
-    body.append(f'print("parity_rms", f"{{(a - b)[:, {setup.visible()}].square().mean().sqrt():.3g}}")')
+    body.append(f'print("parity_rms", f"{{(a - b){setup.visible()}.square().mean().sqrt():.3g}}")')
     where = f"{' and '.join(pair.names)} in {setup.dtype} at offset {setup.offset}"
     return Snippet(fitted([*head, *body]), "parity_rms", pair.rms, where, path)
 
