@@ -35,6 +35,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 _TABLE, *_OTHERS = (form.suffixes[0] for form in REGISTRY.values())
 
 
+EXECUTED = "It is executed with your rights: name no file that you do not trust."
+
+
 class Decorator(Protocol):
     """What adds an option to a command."""
 
