@@ -33,7 +33,7 @@ class TicketOptions:
         type=one_of("tracker", tuple(TRACKERS)),
         metavar="TRACKER",
         help=f"Write a bug report in the form of a tracker: {', '.join(TRACKERS)}. Its snippet is run once. "
-        "q and k are --qk randn then, which a snippet can make.",
+        "Random q and k are those of --qk randn then, which a snippet can make.",
     )
     ticket_file: str | None = option(
         "--ticket-file",

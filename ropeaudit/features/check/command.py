@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog="Targets: own code (FILE.py:NAME, mypkg.rope:NAME; it is executed with your rights), a name of "
-    "`ropeaudit list impls` or `list models`, a config.json, a checkpoint (its folder or a .safetensors file), a case of "
-    "`ropeaudit vectors` with --output FOLDER, where its kernel wrote; several at once. A WAIVE file "
+    "`ropeaudit list impls` or `list models`, a config.json, a checkpoint (its folder or a .safetensors "
+    "file), a case of `ropeaudit vectors` with --output FOLDER, where its kernel wrote; several at once. "
+    "A WAIVE file "
     'holds entries such as [[waive]] check = "places", target = "rope.py:rotate", reason = "ticket 12", '
     'until = "2027-01-31", and dtype = "bf16" if it is for that alone. Exit code: 0 no check failed, '
     "1 one failed that is not waived, 2 bad usage or input."
