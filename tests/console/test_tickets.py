@@ -65,6 +65,8 @@ def test_a_ticket_has_the_headings_of_its_form_and_all_that_is_asked_for(
         assert f"\n{line}" in text
     assert "| uniform | bfloat16 | 1000 |" in text
     assert "adding an integer to every position changes nothing" in text
+    assert "at positions 1000 to 1023, attention scores are off by" in text
+    assert "Only 7 of the 24 positions are still rotated differently" in text
     assert TRACKERS[tracker].url in text
     assert f"{text.count(f'{FILL_IN}:')} place" in err
     assert "ticket written" in err
@@ -143,11 +145,12 @@ def test_module_parity_and_check_write_tickets(here, believed, capsys) -> None:
     assert main(["parity", "hf", "uniform", *SMALL, "--ticket", "vllm"]) == 0
     assert "differ by" in (here / "ticket-vllm.md").read_text(encoding="utf-8")
     config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "rope_theta": 10000.0}
-    (here / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 70000}))
+    (here / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 60000}))
     code = main(["check", "config.json", "--recipe", "uniform", "--dtype", "fp16", "--ticket", "llama.cpp"])
     assert code == 1
     text = (here / "ticket-llama.cpp.md").read_text(encoding="utf-8")
-    assert "Checks that fail: limit" in text
+    assert "Checks that fail: limit in float16 (" in text
+    assert "at positions 59744 to 59999 with the RoPE setting of" in text
     assert [one.column for one in believed] == ["largest_error", "parity_rms", "drift_rms"]
     for snippet, text in zip(believed, printed(believed, folder=str(here)), strict=True):
         assert_small(snippet)

@@ -99,10 +99,13 @@ def _audit(one: Checked, case: Case, options: CheckOptions) -> Audit:
 
 
 def _names(failed: Sequence[Checked]) -> str:
-    """Return which checks fail, and what the first of them behaves like, in a sentence."""
-    names = ", ".join(dict.fromkeys(one.finding.check for one in failed))
-    alike = next((one.finding.resembles for one in failed if one.finding.resembles), "")
-    return printable(f"Checks that fail: {names}.{f' It behaves like: {alike}.' if alike else ''}")
+    """Return which checks fail, the first of them with what was measured, and what it behaves like."""
+    first = failed[0].finding
+    where = ", ".join(filter(None, [measured_words(first), first.where]))
+    names = [f"{first.check}{_inside(failed[0])}{f' ({where})' if where else ''}"]
+    names += [one.finding.check + _inside(one) for one in failed[1:]]
+    alike = f" It behaves like: {first.resembles}." if first.resembles else ""
+    return printable(f"Checks that fail: {', '.join(names)}.{alike}")
 
 
 def _inside(one: Checked) -> str:

@@ -61,8 +61,7 @@ def ticket(pair: Pair, report: Report, command: str) -> Ticket:
         printable(
             "Both compute the same formula on the same numbers, so their scores should differ by no more "
             f"than rounding to {setup.dtype} accounts for. The exact scores, from q, k and the distance "
-            f"alone, have an error of at most {short(pair.error)}. A model that was trained with one of the "
-            "two and is served with the other sees this difference in every layer."
+            f"alone, have an error of at most {short(pair.error)}."
         ),
         reproduction(lambda: snippet(pair)),
         report,

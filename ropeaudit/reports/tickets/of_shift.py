@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ropeaudit.audits.records import Record
 from ropeaudit.recipes import Recipe
-from ropeaudit.reports import Report, verdicts
+from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import percent, printable, short
 from ropeaudit.reports.tickets import of_subject
 from ropeaudit.reports.tickets.inputs import Setup
@@ -112,18 +112,24 @@ def _short(record: Record) -> str:
 
 
 def seen(record: Record) -> str:
-    """Return what is wrong: how far, at which positions."""
-    last = record.offset + record.seq_len - 1
-    off = (
-        f"{record.nonfinite} of {record.scores} attention scores are nan or infinite"
-        if record.nonfinite
-        else f"attention scores are off by {short(record.drift_rms)} RMS, {percent(record.drift_relative)} "
-        f"of their own RMS ({short(record.floor_rms)} RMS at positions 0 to {record.seq_len - 1})"
-    )
+    """Return what is wrong: how far, at which positions, and what it behaves like."""
+    first, last = record.offset, record.offset + record.seq_len - 1
+    if record.nonfinite:
+        off = f"{record.nonfinite} of {record.scores} attention scores are nan or infinite"
+    else:
+        share = f"{percent(record.drift_relative)} of their own RMS"
+        off = f"attention scores are off by {short(record.drift_rms)} RMS, {share}"
+        off += f" ({short(record.floor_rms)} RMS at positions 0 to {record.seq_len - 1})" if first else ""
     model = "" if record.model in ("none", "unknown") else f" with the RoPE setting of {record.model}"
-    at = f"With q and k in {record.dtype} at positions {record.offset} to {last}{model}, {off}."
-    placed = f" It {verdicts.misplaced(record)}." if record.verdict == "misplaced" else ""
-    return printable(f"{at} The offset is added to every position, so no score should change.{placed}")
+    sentences = [f"With q and k in {record.dtype} at positions {first} to {last}{model}, {off}."]
+    if first:
+        sentences.append(f"They should not change when {first} is added to every position.")
+    if record.distinct_positions < record.seq_len:
+        distinct = f"{record.distinct_positions} of the {record.seq_len}"
+        sentences.append(f"Only {distinct} positions are still rotated differently.")
+    if record.resembles:
+        sentences.append(f"It behaves like: {record.resembles}.")
+    return printable(" ".join(sentences))
 
 
 def _how(subject: Subject | None, record: Record) -> str:
