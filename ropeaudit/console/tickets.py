@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ropeaudit.console import output, output_files
@@ -60,11 +60,13 @@ class TicketOptions:
 ticket_options = grouped(TicketOptions, "ticketing")
 
 
-def inputs(options: TicketOptions, given: QKOptions) -> QKOptions:
-    """Return which q and k are audited: where nothing is said, those that a snippet can make."""
-    from dataclasses import replace
+def inputs(options: TicketOptions, given: QKOptions, sampled: bool = False) -> QKOptions:
+    """Return which q and k are audited: where nothing is said, those that a snippet can make.
 
-    return replace(given, qk=("randn",)) if options.tracker is not None and not given.qk else given
+    sampled: whether --sample asks for some of their rows, which torch's generator does not give alone.
+    """
+    snippet = options.tracker is not None and not sampled
+    return replace(given, qk=("randn",)) if snippet and not given.qk else given
 
 
 @contextlib.contextmanager

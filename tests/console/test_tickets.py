@@ -119,11 +119,19 @@ def test_what_cannot_be_is_refused_before_the_work(options, message, here, belie
     assert list(here.iterdir()) == []
 
 
-def test_what_a_snippet_cannot_show_is_said_and_the_ticket_written(here, believed, capsys) -> None:
-    assert main([*SHIFT, "--ticket", "pytorch", "--qk", "gaussian"]) == 0
-    assert "it has no snippet: its q and k are gaussian" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--qk", "gaussian"], "its q and k are gaussian"),
+        (["--sample", "200"], "its scores are a sample"),
+        (["--scaling", "proportional:fraction=0.5"], "the scaling proportional takes more than a few lines"),
+    ],
+)
+def test_what_a_snippet_cannot_show_is_said_and_the_ticket_written(more, why, here, believed, capsys) -> None:
+    assert main([*SHIFT, "--ticket", "pytorch", *more]) == 0
+    assert f"it has no snippet: {why}" in capsys.readouterr().err
     text = (here / "ticket-pytorch.md").read_text(encoding="utf-8")
-    assert "There is no short snippet of it: its q and k are gaussian" in text
+    assert f"There is no short snippet of it: {why}" in text
     assert "```python" not in text
 
 

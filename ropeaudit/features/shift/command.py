@@ -156,7 +156,7 @@ def shift(
         raise UsageError(f"--curve goes with the table; leave it out or leave out -f {output.form}")
     earlier = baselines.opened(baseline, output)
     requested = [conditions.parse(text, relative=earlier is not None) for text in gates]
-    vectors = tickets.inputs(ticketing, vectors)
+    vectors = tickets.inputs(ticketing, vectors, sample is not None)
     cases = settings.cases(rope, vectors, mrope=mrope, axis=axis, length=length, sample=sample)
     audit = Audit(
         cases,

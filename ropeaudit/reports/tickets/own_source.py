@@ -21,7 +21,10 @@ def imported(place: str, name: str) -> tuple[list[str], str]:
     if not place.endswith(".py"):
         return [f"from {place} import {root}"], ""
     path = Path(place)
-    lines = needed(path.read_text(encoding="utf-8"), root)
+    try:
+        lines = needed(path.read_bytes(), root)
+    except OSError as error:  # the code went to another folder, or removed its file
+        raise NoSnippet(f"{place} can no longer be read: {error.strerror}") from None
     folder = str(path.resolve().parent)
     if lines is not None and len(lines) <= _MOST_LINES:
         return lines, folder
@@ -30,7 +33,7 @@ def imported(place: str, name: str) -> tuple[list[str], str]:
     return [f"from {path.stem} import {root}"], folder
 
 
-def needed(source: str, name: str) -> list[str] | None:
+def needed(source: str | bytes, name: str) -> list[str] | None:
     r"""Return the lines of a file that a top-level name needs, without docstrings; None if that is unclear.
 
     `import torch` is left out: every snippet has it.
@@ -40,7 +43,7 @@ def needed(source: str, name: str) -> list[str] | None:
     """
     try:
         tree = ast.parse(source)
-    except SyntaxError:
+    except (SyntaxError, ValueError):
         return None
     defining: dict[str, ast.stmt] = {}
     for node in tree.body:
