@@ -51,7 +51,7 @@ COMMANDS = {
     },
     "Reference": {
         "list": "List recipes, implementations, formats, models, columns, ...",
-        "env": "Show versions, platform and threads, for a bug ticket.",
+        "env": "Show versions, processor, GPU and torch's switches, for a bug ticket.",
     },
 }
 BAD_USE, OUR_FAULT, INTERRUPTED = 2, 3, 130

@@ -35,6 +35,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 _TABLE, *_OTHERS = (form.suffixes[0] for form in REGISTRY.values())
 
 
+EXECUTED = "It is executed with your rights: name no file that you do not trust."
+
+
 class Decorator(Protocol):
     """What adds an option to a command."""
 
@@ -167,8 +170,8 @@ class QKOptions:
         axis(
             "--qk",
             TEXT,
-            "gaussian, ones, arange, diagonal, previous (heads that look at one token), or a file with "
-            "captured q and k: .safetensors, .npz, .pt, q.npy,k.npy.",
+            "gaussian, randn (torch's), ones, arange, diagonal, previous (heads that look at one token), or "
+            "a file with captured q and k: .safetensors, .npz, .pt, q.npy,k.npy.",
             shown="gaussian",
             metavar="SOURCE",
         )

@@ -78,7 +78,7 @@ TABLE = [
     ("shift --mask sliding", "unknown mask 'sliding'; known: causal, full"),
     (
         "shift --qk normal",
-        "unknown --qk 'normal'; known: gaussian, ones, arange, diagonal, previous (or a file",
+        "unknown --qk 'normal'; known: gaussian, randn, ones, arange, diagonal, previous (or a file",
     ),
     ("shift --no-header -f json", "--no-header goes with csv and table"),
     # --set and --accumulate

@@ -52,7 +52,8 @@ from ropeaudit.console.parameters import INTEGER, NAMES
     "--impl",
     NAMES,
     "Real code, called as it is, instead of recipes or beside them: a name (`ropeaudit list impls`), "
-    "mypkg.rope:apply_rope or path/to/file.py:apply_rope. A row with a misplaced pair meets no tolerance.",
+    "mypkg.rope:apply_rope or path/to/file.py:apply_rope. A row with a misplaced pair meets no tolerance. "
+    f"{options.EXECUTED}",
 )
 @options.length_option
 @options.changes_option

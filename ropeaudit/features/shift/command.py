@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropeaudit.console import options
+from ropeaudit.console import options, tickets
 from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, SHARE, TEXT
+from ropeaudit.console.tickets import TicketOptions, ticket_options
 from ropeaudit.errors import UsageError
 from ropeaudit.features.shift.sweeping import SweepOptions, sweep_options
 
 if TYPE_CHECKING:
+    from ropeaudit.audits.audit import Audit
     from ropeaudit.audits.records import Record
     from ropeaudit.audits.sweep import Sweep
     from ropeaudit.audits.sweep_run import SweepRun
     from ropeaudit.console.delivery import Metadata
     from ropeaudit.reports import Report
+    from ropeaudit.reports.tickets.ticket import Ticket
 
 
 @click.command(
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
     "--impl",
     NAMES,
     "Real code, called as it is, instead of recipes or beside them: a name (`ropeaudit list impls`), "
-    "mypkg.rope:apply_rope or path/to/file.py:apply_rope.",
+    f"mypkg.rope:apply_rope or path/to/file.py:apply_rope. {options.EXECUTED}",
 )
 @click.option("--order", metavar="AXES", help="Axes of your own --impl, such as bhsd.  [default: found out]")
 @click.option(
@@ -84,6 +87,7 @@ if TYPE_CHECKING:
     help="Offset that attention_d compares with (AnchorAttention).  [default: 16]",
 )
 @options.report_options
+@ticket_options
 @click.option("--curve", is_flag=True, help="Draw drift over the offset beneath the table.")
 @sweep_options
 @options.no_header_option
@@ -123,6 +127,7 @@ def shift(
     softmax: str | None,
     anchor: int | None,
     output: options.ReportOptions,
+    ticketing: TicketOptions,
     curve: bool,
     sweeping: SweepOptions,
     no_header: bool,
@@ -144,6 +149,7 @@ def shift(
     from ropeaudit.features.shift import sweeping as sweeps
     from ropeaudit.reports.drift import drift_report
     from ropeaudit.reports.model_notes import model_notes
+    from ropeaudit.reports.numbers import percent
 
     columns = output.chosen_columns(records.COLUMNS, "(`ropeaudit list columns` explains them)")
     output.check_header(no_header)
@@ -151,6 +157,7 @@ def shift(
         raise UsageError(f"--curve goes with the table; leave it out or leave out -f {output.form}")
     earlier = baselines.opened(baseline, output)
     requested = [conditions.parse(text, relative=earlier is not None) for text in gates]
+    vectors = tickets.inputs(ticketing, vectors, sample is not None)
     cases = settings.cases(rope, vectors, mrope=mrope, axis=axis, length=length, sample=sample)
     audit = Audit(
         cases,
@@ -177,10 +184,26 @@ def shift(
         measured = drift_report(run.results(), columns, about, not no_header, frozen, first)
         return earlier.beside(measured) if earlier else measured
 
-    results, code = _measured(sweep, sweeping, output, report, curve)
-    if code:
-        return code
+    with tickets.opened(ticketing, output.outputs) as ticket_file:
+        results, code = _measured(sweep, sweeping, output, report, curve)
+        if code:
+            return code
+        tickets.write(
+            ticketing,
+            ticket_file,
+            lambda: _ticket(audit, results),
+            f"no row is out of the tolerance of {percent(tolerance)}; --tolerance sets another",
+        )
     return delivery.judged(earlier.broken(requested) if earlier else conditions.broken(requested, results))
+
+
+def _ticket(audit: Audit, results: list[Record]) -> Ticket | None:
+    """Return the ticket of the rows."""
+    from ropeaudit.reports.drift import drift_report
+    from ropeaudit.reports.tickets import of_shift
+    from ropeaudit.runtime.run_metadata import command_line
+
+    return of_shift.ticket(results, audit.factories(), drift_report(results, (), {}), command_line())
 
 
 def _measured(
