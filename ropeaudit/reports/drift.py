@@ -49,10 +49,9 @@ def drift_report(
     subjects, which come first.
     """
     rows = [record.as_dict() for record in results]
-    varying = settings.varying(rows)
     measured = any(record.attention_tv_mean is not None for record in results)
     subject, dtype, *others = records.COLUMNS.screen(results)
-    screen = [subject, dtype, *varying, *others]
+    screen = settings.screen(rows, [subject, dtype], others)
     named = headlines.differing(results)
     notes = [*extra_notes, *(text for one in results if (text := verdicts.note(one, named(one))))]
     notes += headlines.growth_notes(results) + headlines.format_notes(results)
@@ -67,6 +66,8 @@ def drift_report(
         + (_AFTER_LEGEND if measured else "")
         + (_SAMPLED if "drift_rms_low" in screen else ""),
         header=header,
+        dispensable=() if columns else settings.dispensable(screen, records.COLUMNS.dispensable, "excess"),
+        constant=(subject, dtype, "offset") if "model" in screen else (),
     )
 
 

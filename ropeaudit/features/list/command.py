@@ -21,4 +21,5 @@ def list_(kind: str, screen: ScreenOptions) -> None:
 
     columns, items = LISTS[kind]
     rows = [columns.row(item) for item in items()]
-    output.print_report(Report(rows, list(columns), columns.screen(()), declared=columns), screen)
+    report = Report(rows, list(columns), columns.screen(()), columns.dispensable, declared=columns)
+    output.print_report(report, screen)

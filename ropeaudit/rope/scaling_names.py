@@ -1,0 +1,75 @@
+"""A scaling in a few words, for people: what `str(Scaling)` writes in full may be thousands of characters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+_LONGEST = 24  # characters of a value that a name may hold
+
+
+def short_name(text: str) -> str:
+    """Return the kind of a scaling and how far it stretches, from the text that `scaling.parse` reads.
+
+    >>> short_name("yarn:factor=4,original=32768"), short_name("longrope:original=4096,maximum=131072,short=1;2")
+    ('yarn ×4', 'longrope ×32')
+    """
+    kind, values = _parts(text)
+    factor = values.get("factor", "")
+    if not factor and {"original", "maximum"} <= values.keys():
+        original, maximum = _number(values["original"]), _number(values["maximum"])
+        factor = f"{maximum / original:g}" if original and maximum else ""
+    return f"{kind} ×{factor}" if factor and len(factor) <= _LONGEST else kind
+
+
+def short_names(texts: Iterable[str]) -> dict[str, str]:
+    """Return text -> a short name, a different one for each: what differs is added, or a number.
+
+    >>> list(short_names(["yarn:factor=4,fast=32", "yarn:factor=4,fast=64"]).values())
+    ['yarn ×4 fast=32', 'yarn ×4 fast=64']
+    """
+    groups: dict[str, list[str]] = {}
+    for text in dict.fromkeys(texts):
+        groups.setdefault(short_name(text), []).append(text)
+    names: dict[str, str] = {}
+    for name, alike in groups.items():
+        names |= {text: name + more for text, more in zip(alike, _differences(alike), strict=True)}
+    return names
+
+
+def shortened(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return rows whose `scaling` is a short name; those that have none stay as they are."""
+    texts = [row["scaling"] for row in rows if isinstance(row.get("scaling"), str)]
+    if not any(":" in text for text in texts):
+        return rows
+    names = short_names(texts)
+    return [
+        {**row, "scaling": names[row["scaling"]]} if isinstance(row.get("scaling"), str) else row
+        for row in rows
+    ]
+
+
+def _differences(alike: Sequence[str]) -> list[str]:
+    """Return what to add to the name that some scalings share, nothing for one alone."""
+    if len(alike) == 1:
+        return [""]
+    parts = [_parts(text)[1] for text in alike]
+    keys = [key for key in parts[0] if len({one.get(key, "") for one in parts}) > 1]
+    shown = [key for key in keys if all(len(one.get(key, "")) <= _LONGEST for one in parts)]
+    added = ["".join(f" {key}={one[key]}" for key in shown if key in one) for one in parts]
+    if len(set(added)) == len(added):
+        return added
+    return [f"{text} #{number}" for number, text in enumerate(added, 1)]
+
+
+def _parts(text: str) -> tuple[str, dict[str, str]]:
+    kind, _, inner = text.partition(":")
+    pairs = (item.partition("=") for item in inner.split(",") if item)
+    return kind, {key: value for key, _, value in pairs}
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
