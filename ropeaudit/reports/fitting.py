@@ -147,12 +147,12 @@ def _words(text: str) -> list[str]:
 
 
 def _lines(text: str, width: int) -> list[str]:
-    """Return a text in lines of at most `width` columns; a word that is longer is cut only if it is a path."""
+    """Return a text in lines of at most `width` columns; a longer word is cut."""
     if columns_of_terminal(text) <= width:
         return [text]
     lines, rest = [], text
     while columns_of_terminal(rest) > width:
-        ends = [match.start() for match in _BREAK.finditer(rest) if 0 < match.start()]
+        ends = [match.start() for match in _BREAK.finditer(rest) if match.start() > 0]
         fitting = [end for end in ends if columns_of_terminal(rest[:end].rstrip()) <= width]
         end = max(fitting, default=min(max(1, width), len(rest)))
         lines.append(rest[:end].rstrip())

@@ -11,8 +11,8 @@ _LONGEST = 24  # characters of a value that a name may hold
 def short_name(text: str) -> str:
     """Return the kind of a scaling and how far it stretches, from the text that `scaling.parse` reads.
 
-    >>> short_name("yarn:factor=4,original=32768"), short_name("longrope:original=4096,maximum=131072,short=1;2")
-    ('yarn ×4', 'longrope ×32')
+    >>> short_name("yarn:factor=4,original=32768"), short_name("longrope:original=4096,maximum=8192,short=1")
+    ('yarn ×4', 'longrope ×2')
     """
     kind, values = _parts(text)
     factor = values.get("factor", "")

@@ -22,6 +22,7 @@ from ropeaudit.reports.html import metadata, table
 from ropeaudit.reports.html.text import ascii_only, element, listed, section, tag, text
 from ropeaudit.reports.reading import record
 from ropeaudit.reports.verdicts import bad, quality, sentence, severity
+from ropeaudit.rope.scaling_names import shortened
 
 MOST_WORST, FIRST_NOTES, MOST_NOTES, MOST_IN_TICKET = 5, 6, 100, 50
 _TITLE = 120  # characters
@@ -30,6 +31,7 @@ _JUDGED = frozenset({"subject", "dtype", "offset", "verdict", "drift_rms", "drif
 
 def render(report: Report) -> str:
     """Return the page, in ASCII."""
+    report = replace(report, rows=shortened(report.rows))
     style, script = _asset("report.css"), _asset("report.js")
     headline = " ".join(report.headline.split()) or "ropeaudit"
     body = [
