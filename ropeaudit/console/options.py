@@ -20,7 +20,9 @@ from ropeaudit.console.parameters import (
     MASKS,
     NAMES,
     NUMBERS,
+    PATHS,
     TEXT,
+    WORD,
     Parsed,
     joined,
     merged,
@@ -184,7 +186,7 @@ class RopeOptions:
         axis("--model", NAMES, "Named models (`ropeaudit list models`), or all.")
     )
     config: tuple[str, ...] = filled_by(
-        axis("--config", TEXT, "Hugging Face config.json files, or their folders.", metavar="PATH")
+        axis("--config", PATHS, "Hugging Face config.json files, or their folders.", metavar="PATH")
     )
     layer: tuple[str, ...] = filled_by(
         axis("--layer", NAMES, "Layer types of a model that has several, or all.", shown="full_attention")
@@ -257,6 +259,7 @@ recipe_option: Decorator = axis(
 dtype_option: Decorator = axis("--dtype", NAMES, "Number formats of the model.", "bf16")
 length_option: Decorator = click.option(
     "--length",
+    type=WORD,
     metavar="WHICH",
     help="Frequencies that depend on the length: unshifted keeps them, shifted lets the offset change "
     "them.  [default: unshifted]",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from ropeaudit.console.help import command
 from ropeaudit.console.options import ScreenOptions, screen_options
 from ropeaudit.console.parameters import one_of
 
 KINDS = ("recipes", "impls", "formats", "models", "columns", "verdicts")  # of list/columns.py: no NumPy here
 
 
-@click.command(name="list")
+@command(name="list")
 @click.argument("kind", metavar="|".join(KINDS), type=one_of("list", KINDS))
 @screen_options
 def list_(kind: str, screen: ScreenOptions) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import click
 
 from ropeaudit.console import options
+from ropeaudit.console.help import command
 from ropeaudit.console.parameters import INTEGERS
 
 
-@click.command(
+@command(
     epilog="Subjects: a recipe (`ropeaudit list recipes`) or a .toml file, changed in brackets as in "
     "'hf[angle=fp64]'; or real code, called as it is: a name (`ropeaudit list impls`), "
     "mypkg.rope:apply_rope or path/to/file.py:apply_rope. Code gets q and k in the layout that it has, "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ropeaudit.console import options, overwriting
+from ropeaudit.console.help import command
 from ropeaudit.console.parameters import INTEGERS, NAMES, Parsed, one_of
 from ropeaudit.errors import RopeAuditError
 
@@ -47,7 +48,7 @@ def _size(text: str, flag: str) -> tuple[float, float]:
     raise UsageError(f"{flag} {text!r} is not WIDTHxHEIGHT in inches, each from 1 to 100; try {flag} 6x4")
 
 
-@click.command(
+@command(
     epilog="Reports: drift: shift -o x.jsonl; stages and bands: explain -o x.json; decay: decay -o x.json; "
     "safe: limit -o x.json. heatmap measures one case, which --offset to --scale describe. Exit code: 0 "
     "done, 2 bad usage or input."
