@@ -134,7 +134,9 @@ class ReportOptions(ScreenOptions):
         help=f"Write a file too: {', '.join(_OTHERS)} or {_TABLE}. Repeatable.",
     )
     columns: tuple[str, ...] = filled_by(axis("--columns", NAMES, "Columns to show and write."))
-    quiet: bool = option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
+    quiet: bool = option(
+        "-q", "--quiet", is_flag=True, help="No notes and no progress on stderr, only why rows were refused."
+    )
 
     def chosen_columns(self, known: Iterable[str], hint: str = "") -> list[str]:
         """Return the columns that were asked for. Raises: UnknownName if one is not known."""

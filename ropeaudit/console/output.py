@@ -107,7 +107,11 @@ def _with_curves(report: Report, curves: str) -> Report:
 
 def say_notes(report: Report, options: ReportOptions) -> None:
     """Print the first notes of a report to stderr, unless it shows them itself."""
-    if options.quiet or options.form in ("markdown", "latex"):
+    if options.form in ("markdown", "latex"):
+        return
+    if options.quiet:
+        for text in report.refusals[:_MOST_NOTES]:
+            say(text)
         return
     for note in report.notes[:_MOST_NOTES]:
         say(f"note: {note}")

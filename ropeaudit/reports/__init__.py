@@ -62,6 +62,7 @@ class Report:
     declared: what is known of the columns by name: how a screen shows them, which type an empty one has.
     folded: the rows of tables and of Markdown, where several are shown as one.
     constant: columns that readers are told once, beneath the table, where all rows agree on them.
+    refusals: why rows have no numbers; said even where notes are not wanted.
     said_once: those columns with their text, once they are no more on the screen.
     """
 
@@ -78,6 +79,7 @@ class Report:
     declared: Mapping[str, Column[Any]] = field(default_factory=dict)
     folded: Sequence[Row] | None = None
     constant: Sequence[str] = ()
+    refusals: Sequence[str] = ()
     said_once: Mapping[str, str] = field(default_factory=dict)
 
     def for_readers(self) -> Report:

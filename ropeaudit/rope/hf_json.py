@@ -61,7 +61,7 @@ def _bytes(path: str) -> bytes:
         if not file.is_file():
             raise FileNotFoundError(0, "a folder without config.json")
     if not file.is_file():
-        hub = ", and nothing is downloaded" if path.count("/") == 1 and not file.suffix == ".json" else ""
+        hub = ", and nothing is downloaded" if path.count("/") == 1 and file.suffix != ".json" else ""
         raise FileNotFoundError(0, f"no such file{hub}")
     if file.stat().st_size > _LARGEST_FILE:
         return bytes(_LARGEST_FILE + 1)
