@@ -38,11 +38,18 @@ def short_names(texts: Iterable[str]) -> dict[str, str]:
 
 
 def shortened(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return rows whose `scaling` is a short name; those that have none stay as they are."""
+    """Return rows whose `scaling` is a short name; those that have none stay as they are.
+
+    Where the model tells scalings apart, kind and factor are enough.
+    """
     texts = [row["scaling"] for row in rows if isinstance(row.get("scaling"), str)]
     if not any(":" in text for text in texts):
         return rows
     names = short_names(texts)
+    of_model = {(row.get("model"), row.get("scaling")) for row in rows}
+    models = {model for model, _ in of_model}
+    if len(models) == len(of_model) and not models & {None, "none"}:
+        names = {text: short_name(text) for text in texts}
     return [
         {**row, "scaling": names[row["scaling"]]} if isinstance(row.get("scaling"), str) else row
         for row in rows

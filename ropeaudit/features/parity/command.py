@@ -8,7 +8,7 @@ import click
 
 from ropeaudit.console import options
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import INTEGERS
+from ropeaudit.console.parameters import INTEGERS, WORD
 
 
 @command(
@@ -17,8 +17,8 @@ from ropeaudit.console.parameters import INTEGERS
     "mypkg.rope:apply_rope or path/to/file.py:apply_rope. Code gets q and k in the layout that it has, "
     "unless --layout is given. Exit code: 0 done, 2 bad usage or input."
 )
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("a", metavar="A", type=WORD)
+@click.argument("b", metavar="B", type=WORD)
 @options.axis("--offset", INTEGERS, "Integers added to every position.", "0,1000")
 @options.dtype_option
 @options.changes_option

@@ -98,6 +98,7 @@ if TYPE_CHECKING:
 @click.option(
     "--fail-if",
     "gates",
+    type=WORD,
     multiple=True,
     metavar="COND",
     help="Exit with 1 if a row fulfils it: 'drift_rms>0.01'. nan does. With --baseline also "

@@ -93,6 +93,8 @@ def _long(columns: str, caption: str, head: list[str], body: list[str], below: s
         f"\\begin{{longtable}}{{{columns}}}",
         *([f"{caption}\\\\"] if caption else []),
         *head,
+        r"\endfirsthead",
+        *head,
         r"\endhead",
         *body,
         r"\bottomrule",
