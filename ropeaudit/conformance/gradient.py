@@ -17,7 +17,7 @@ from ropeaudit.conformance.finding import Finding, judged, not_applicable
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.recipes import Resolved
 from ropeaudit.subjects.calling import gradients
-from ropeaudit.subjects.calling.gradients import GradientRotator, NoGradient
+from ropeaudit.subjects.calling.gradients import GradientRotator, NoGradient, SwitchedOff
 from ropeaudit.subjects.calling.implementation import Rotator, one_line
 from ropeaudit.subjects.placement import allowance, verification
 from ropeaudit.subjects.placement.places import Places
@@ -73,6 +73,8 @@ def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
             )
         except RopeAuditError:
             raise
+        except SwitchedOff as error:
+            return not_applicable("gradient", str(error))
         except NoGradient as error:
             return Finding("gradient", "fail", str(error), remedy=_REMEDY)
         except Exception as error:  # whatever other people's code raises

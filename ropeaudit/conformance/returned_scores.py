@@ -11,15 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from ropeaudit import bounds, recipes
-from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.audits.judging import TOLERANCE
+from ropeaudit.conformance import score_drift
 from ropeaudit.conformance.case_files import VectorCase
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
-from ropeaudit.conformance.returned_drift import RMS_FACTOR
 from ropeaudit.conformance.returned_files import Returned
-from ropeaudit.engine import kernel
+from ropeaudit.conformance.score_drift import RMS_FACTOR
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.reference import exact_scores
 from ropeaudit.subjects.emulated import Emulated
 
 _USUAL, _UNIT = "hf", "score units"
@@ -35,18 +33,14 @@ def findings(case: VectorCase, returned: Returned, recipe: str | None) -> list[F
     for b in range(len(vectors["q"])):
         q, k = (vectors[name][b].astype(np.float64) for name in "qk")
         inputs = Inputs(q, k, "vectors", spec.seed)
-        exact, error = _exact(inputs, case)
+        exact, error = score_drift.exact(inputs, spec.setting, spec.dtype)
         size = float(np.sqrt(np.mean(exact**2)))
         limits = bounds.bounds([(subject, offset) for offset in spec.offsets], inputs, "full")
         for offset, limit in zip(spec.offsets, limits, strict=True):
-            with np.errstate(invalid="ignore", over="ignore"):
-                drift = np.abs(returned.arrays[offset]["scores"][b].astype(np.float64) - exact)
-            drift = np.where(np.isfinite(drift), drift, np.inf)
-            at = np.unravel_index(int(drift.argmax()), drift.shape)
+            largest, rms, at = score_drift.drift(returned.arrays[offset]["scores"][b], exact)
             here = f"offset {offset}, batch element {b}"
             place = f"{here}, head {at[0]}, query {at[1]}, key {at[2]}"
-            rms = float(np.sqrt(np.mean(drift**2)))
-            cells["drift"].append((float(drift[at]), limit.maximum + error, f"{_UNIT}, the largest", place))
+            cells["drift"].append((largest, limit.maximum + error, f"{_UNIT}, the largest", place))
             cells["drift"].append((rms, RMS_FACTOR * limit.rms + error, f"RMS, in {_UNIT}", here))
             relative = rms / size if size else math.inf
             cells["tolerance"].append((relative, TOLERANCE, "of the scores' RMS", here))
@@ -64,17 +58,3 @@ def _finding(check: str, cells: Sequence[tuple[float, float, str, str]], detail:
     seen, allowed, unit, where = max(cells, key=lambda cell: cell[0] / cell[1] if cell[1] else math.inf)
     held = all(size <= most for size, most, _, _ in cells)
     return judged(check, held, detail, measured=seen, allowed=allowed, unit=unit, where=where)
-
-
-def _exact(inputs: Inputs, case: VectorCase) -> tuple[Array, float]:
-    """Return the exact scores and their certified error. Shapes: -> (h, s, s)."""
-    setting = case.spec.setting
-    table = exact_scores.distance_table(np.arange(inputs.seq_len, dtype=np.float64), setting)
-    results, error = [], 0.0
-    for head, q in enumerate(inputs.q):
-        sides = q, inputs.k[head // inputs.group]
-        left, right = kernel.exact_factors(sides, case.spec.dtype, (table, table), setting, "extended")
-        results.append(exact_scores.joined(*exact_scores.product(left, right)))
-        error = max(error, exact_scores.certificate(left, right))
-    largest = max(float(np.abs(one).max()) for one in results)
-    return np.stack(results), error + setting.head_dim * 2.0**-52 * largest * 8

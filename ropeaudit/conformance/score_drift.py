@@ -5,12 +5,15 @@ Letters: h heads, g key-value heads, s positions, d head_dim. Scores are scaled,
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.audits import judging
 from ropeaudit.bounds import Bound
 from ropeaudit.engine import kernel
 from ropeaudit.inputs.qk import Inputs
@@ -44,6 +47,39 @@ class ScoreDrift(NamedTuple):
     def over_prediction(self, limit: Bound, error: float) -> bool:
         """Return whether the RMS is above `RMS_FACTOR` times the predicted one."""
         return self.rms > RMS_FACTOR * limit.rms + error
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredDrift:
+    """What was measured at an offset with so many tokens, and what is allowed; error: of the reference."""
+
+    length: int
+    offset: int
+    drift: ScoreDrift
+    reference_rms: float
+    error: float
+    limit: Bound
+
+    @property
+    def allowed(self) -> float:
+        """The RMS drift that is allowed."""
+        return RMS_FACTOR * self.limit.rms + self.error
+
+    @property
+    def fails(self) -> bool:
+        """Whether it is more than allowed."""
+        over = self.drift.over_bound(self.limit, self.error)
+        return over or self.drift.over_prediction(self.limit, self.error)
+
+    @property
+    def relative(self) -> float:
+        """The RMS drift over the RMS of the exact scores."""
+        return judging.ratio(self.drift.rms, self.reference_rms)
+
+    @property
+    def finite(self) -> bool:
+        """Whether every score is finite."""
+        return math.isfinite(self.drift.rms)
 
 
 def drift(results: FloatArray, reference: FloatArray) -> ScoreDrift:

@@ -5,20 +5,17 @@ Letters: h heads, s positions, d head_dim.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ropeaudit import bounds
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.audits import judging
-from ropeaudit.bounds import Bound, attainable
+from ropeaudit.bounds import attainable
 from ropeaudit.conformance import narrow_format, score_drift
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.score_drift import RMS_FACTOR, ScoreDrift
+from ropeaudit.conformance.score_drift import MeasuredDrift
 from ropeaudit.conformance.yardstick import MASK, Yardstick
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.subjects import Positions
@@ -30,39 +27,6 @@ from ropeaudit.subjects.placement.recipe_match import CalledBlock, explaining_re
 from ropeaudit.subjects.placement.verification import GivenVectors
 
 _ROWS = 256  # of a long sequence that are compared, each with each
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredDrift:
-    """What was measured at an offset, and what is allowed."""
-
-    length: int
-    offset: int
-    drift: ScoreDrift
-    reference_rms: float
-    error: float
-    limit: Bound
-
-    @property
-    def allowed(self) -> float:
-        """The RMS drift that is allowed."""
-        return RMS_FACTOR * self.limit.rms + self.error
-
-    @property
-    def fails(self) -> bool:
-        """Whether it is more than allowed."""
-        over = self.drift.over_bound(self.limit, self.error)
-        return over or self.drift.over_prediction(self.limit, self.error)
-
-    @property
-    def relative(self) -> float:
-        """The RMS drift over the RMS of the exact scores."""
-        return judging.ratio(self.drift.rms, self.reference_rms)
-
-    @property
-    def finite(self) -> bool:
-        """Whether every score is finite."""
-        return math.isfinite(self.drift.rms)
 
 
 class ScoreRun:
@@ -89,7 +53,9 @@ class ScoreRun:
     def seen(self, wanted: Yardstick, offsets: Sequence[int]) -> list[MeasuredDrift]:
         """Return what is measured at each offset."""
         results = []
-        for offset, limit in zip(offsets, wanted.limits(self.code, self.inputs, offsets), strict=True):
+        for offset, limit in zip(
+            offsets, wanted.limits(self.code.setting, self.inputs, offsets), strict=True
+        ):
             q, k = (x[0][:, self.rows] for x in self._rotated(offset))
             formed = score_drift.products(q, k, self.code.setting.scale)
             drift = score_drift.drift(formed, self.exact.values)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ropeaudit import bounds
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.bounds import Bound
-from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import allowance, likeness
 from ropeaudit.subjects.placement.likeness import RecipeGroup
@@ -30,32 +31,36 @@ class Yardstick:
     recipes: tuple[Resolved, ...]
     text: str
 
-    def limits(self, code: CodeUnderTest, inputs: Inputs, offsets: Sequence[int]) -> list[Bound]:
+    def limits(
+        self, setting: RopeSetting, inputs: Inputs, offsets: Sequence[int], mask: str = MASK
+    ) -> list[Bound]:
         """Return the bound and the prediction at each offset; scores are formed in float64."""
-        subjects = [Emulated(recipe, code.setting) for recipe in self.recipes]
+        subjects = [Emulated(recipe, setting) for recipe in self.recipes]
         cells = [(subject, offset) for offset in offsets for subject in subjects]
-        of_cells, count = bounds.bounds(cells, inputs, MASK), len(subjects)
+        of_cells, count = bounds.bounds(cells, inputs, mask), len(subjects)
         parts = [of_cells[start : start + count] for start in range(0, len(of_cells), count)]
         return [Bound(max(one.maximum for one in part), max(one.rms for one in part)) for part in parts]
 
 
-def yardstick(code: CodeUnderTest, resembled: RecipeGroup | None) -> Yardstick:
+def yardstick(
+    claimed: Resolved | None, resembled: RecipeGroup | None, setting: RopeSetting, dtype: Format, up_to: int
+) -> Yardstick:
     """Return what the drift of code is compared with.
 
     resembled: the recipe that its numbers are of; None where none is, or where pairs are out of place.
     """
-    if code.claimed is not None:
+    if claimed is not None:
         exact_scores = {"accumulate": "fp64", "score": "fp64"}
-        recipe = code.claimed.recipe.changed(exact_scores).resolve(code.dtype)
-        return Yardstick((recipe,), f"recipe {code.claimed.recipe.name}, as claimed")
-    if resembled is not None and _right(resembled.resolved, code):
+        recipe = claimed.recipe.changed(exact_scores).resolve(dtype)
+        return Yardstick((recipe,), f"recipe {claimed.recipe.name}, as claimed")
+    at, rule = np.unique([0, min(1, up_to - 1), up_to // 2, up_to - 1]), allowance.careful(dtype)
+    most = allowance.allowed(rule, setting, at) * (1 + 2.0**-40)
+
+    def right(recipe: Resolved) -> bool:
+        """Return whether a recipe allows no pair a larger error than right code does, at any position."""
+        return bool((allowance.allowed(recipe, setting, at) <= most).all())
+
+    if resembled is not None and right(resembled.resolved):
         return Yardstick((resembled.resolved,), f"{resembled}, which it resembles")
-    right = [group.resolved for group in likeness.groups(code.dtype) if _right(group.resolved, code)]
-    return Yardstick(tuple(right), f"the coarsest right recipe in {code.dtype}")
-
-
-def _right(recipe: Resolved, code: CodeUnderTest) -> bool:
-    """Return whether a recipe allows no pair a larger error than right code does, at any position."""
-    at, rule = np.unique([0, 1, code.up_to // 2, code.up_to - 1]), allowance.careful(code.dtype)
-    most = allowance.allowed(rule, code.setting, at) * (1 + 2.0**-40)
-    return bool((allowance.allowed(recipe, code.setting, at) <= most).all())
+    every = [group.resolved for group in likeness.groups(dtype)]
+    return Yardstick(tuple(filter(right, every)), f"the coarsest right recipe in {dtype}")

@@ -162,6 +162,27 @@ def detached(x, positions):
     return rotated(x.detach().float(), *tables(positions)).to(x.dtype)
 
 
+@torch.no_grad()
+def inference(q, k, positions):
+    return rotated(q.float(), *tables(positions)).to(q.dtype), rotated(k.float(), *tables(positions)).to(
+        k.dtype
+    )
+
+
+@torch.inference_mode()
+def inference_mode(x, positions):
+    return rotated(x.float(), *tables(positions)).to(x.dtype)
+
+
+@torch.no_grad()
+def tables_without_grad(positions):
+    return tables(positions)
+
+
+def detached_beside_no_grad(x, positions):
+    return rotated(x.detach().float(), *tables_without_grad(positions)).to(x.dtype)
+
+
 def k_detached(q, k, positions):
     q, k = float32_tables(q, k, positions)
     return q, k.detach()

@@ -146,19 +146,17 @@ def test_a_claim_is_the_yardstick():
 
 
 def test_a_recipe_that_is_resembled_is_a_yardstick_only_where_it_is_right():
-    own = loading.load(f"{KERNELS}:hf_style", None, {}, False)
-    code = CodeUnderTest(own, RopeSetting.of(128), parse("bf16"), 131072)
+    setting = RopeSetting.of(128)
+    called = setting, parse("bf16"), 131072
     groups = {name: group for group in likeness.groups(parse("bf16")) for name in group.names}
-    assert "which it resembles" in yardstick.yardstick(code, groups["hf"]).text
+    assert "which it resembles" in yardstick.yardstick(None, groups["hf"], *called).text
     for wrong in ("hf-model-cast", "uniform", "hf-tf32-matmul", "rotary-embedding-torch"):
-        chosen = yardstick.yardstick(code, groups[wrong])
+        chosen = yardstick.yardstick(None, groups[wrong], *called)
         assert chosen.text == "the coarsest right recipe in bfloat16"
         assert groups[wrong].resolved not in chosen.recipes
-    limits = chosen.limits(code, qk.make("gaussian", 1, 1, 64, code.setting), [0])
-    each = [
-        yardstick.Yardstick((one,), "").limits(code, qk.make("gaussian", 1, 1, 64, code.setting), [0])[0]
-        for one in chosen.recipes
-    ]
+    inputs = qk.make("gaussian", 1, 1, 64, setting)
+    limits = chosen.limits(setting, inputs, [0])
+    each = [yardstick.Yardstick((one,), "").limits(setting, inputs, [0])[0] for one in chosen.recipes]
     assert limits[0].rms == max(one.rms for one in each)
     assert limits[0].maximum == max(one.maximum for one in each)
 

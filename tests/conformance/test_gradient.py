@@ -134,6 +134,17 @@ def test_no_gradient_at_all_is_named(name, words):
     assert np.isnan(finding.measured)
 
 
+@pytest.mark.parametrize("name", ["inference", "inference_mode"])
+def test_code_for_inference_alone_is_not_judged(name):
+    finding = found(name)
+    assert finding.status == "not applicable"
+    assert finding.detail == "the code switches autograd off: it is for inference alone"
+
+
+def test_a_detached_input_fails_though_tables_need_no_gradient():
+    assert found("detached_beside_no_grad").status == "fail"
+
+
 def test_numpy_code_has_no_gradient(tmp_path):
     path = tmp_path / "kernel.py"
     path.write_text(NUMPY)

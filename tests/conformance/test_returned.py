@@ -90,9 +90,10 @@ def test_another_recipe_is_named_and_out_of_tolerance(given: VectorCase, tmp_pat
     results = judged(given, out)
     assert failed(results) == {"places", "drift", "growth", "tolerance"}
     assert "uniform" in results["places"].resembles
-    assert "recipe hf, the coarsest right one in bfloat16" in results["drift"].detail
+    assert "the coarsest right recipe in bfloat16" in results["drift"].detail
     claimed = judged(given, out, "uniform")
-    assert not failed(claimed)
+    assert failed(claimed) == {"growth"}  # as drift as claimed, and the scores are broken all the same
+    assert "drift is broken" in claimed["growth"].detail
     assert claimed["tolerance"].detail == "recipe uniform says what is allowed"
     assert claimed["tolerance"].status == "not applicable"
     assert claimed["places"].allowed > results["places"].allowed

@@ -18,6 +18,7 @@ from unittest import mock
 
 import every_command
 import numpy as np
+import pytest
 import tiny_models
 from safetensors.numpy import save_file
 
@@ -237,6 +238,32 @@ FACTORIES = {
     "wrapper.py": wrapper,
     "examples/": lambda path: shutil.copytree(EXAMPLES, path),
 }
+
+
+# Blocks with one of these are slow.
+SLOW = {
+    "--seq-len 64k": "five seconds of two cores",
+    "-o safe.svg": "ten seconds",
+    "./llama-dir": "trains a tiny model and runs it three times: half a minute",
+    "dask scheduler": "starts a cluster",
+    "ropeaudit check examples/kernel.py:apply_rope": "every position of 128k, and a config: ten seconds",
+    "ropeaudit limit --config my-model/config.json --recipe hf --dtype bf16": "five seconds",
+    "--dtype fp16,bf16 --recipe uniform,hf-tf32-matmul": "four searches: nine seconds",
+    "ropeaudit limit --recipe hf,hf-tf32-matmul": "two searches: nine seconds",
+    "--impl transformers-llama,transformers-llama-cast,transformers-cohere": "seven packages: six seconds",
+}
+
+
+def marked(results: list[Block]) -> list[object]:
+    """Make parameters of blocks, those that take long marked as slow."""
+    return [
+        pytest.param(
+            block,
+            id=f"{block.page}:{block.line}",
+            marks=[pytest.mark.slow] if any(part in block.text for part in SLOW) else [],
+        )
+        for block in results
+    ]
 
 
 def furnish(folder: Path, text: str) -> None:

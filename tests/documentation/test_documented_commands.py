@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from documented import ROOT, Block, blocks, calls, furnish, in_comments, inline, shell, unknown
+from documented import ROOT, SLOW, Block, blocks, calls, furnish, in_comments, inline, marked, shell, unknown
 
 NETWORK = "installs from the network"
 # How a command begins that is not run: why not, and where it is run instead. Its options are looked up.
@@ -30,13 +30,6 @@ SMALLER = {
         "minutes, and a cluster is what is tried",
     ),
 }
-# Blocks with one of these are slow.
-SLOW = {
-    "--seq-len 64k": "five seconds of two cores",
-    "-o safe.svg": "ten seconds",
-    "./llama-dir": "trains a tiny model and runs it three times: half a minute",
-    "dask scheduler": "starts a cluster",
-}
 PRELUDE = {"def test_rope()": "from path.to.file import apply_rope\n"}
 RESULTS = list(blocks())
 SHELL, PYTHON = ([block for block in RESULTS if block.language == name] for name in ("bash", "python"))
@@ -54,18 +47,6 @@ def runs(block: Block) -> str:
     for beginning, (part, instead, _) in SMALLER.items():
         lines = [line.replace(part, instead) if line.startswith(beginning) else line for line in lines]
     return "\n".join(lines)
-
-
-def marked(results: list[Block]) -> list[object]:
-    """Make parameters of blocks, those that take long marked as slow."""
-    return [
-        pytest.param(
-            block,
-            id=f"{block.page}:{block.line}",
-            marks=[pytest.mark.slow] if any(part in block.text for part in SLOW) else [],
-        )
-        for block in results
-    ]
 
 
 def free_port() -> int:

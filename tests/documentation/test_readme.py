@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from documented import PAGES, PRINTED, ROOT, Block, blocks, furnish, shell
+from documented import PAGES, PRINTED, ROOT, Block, blocks, furnish, marked, shell
 
 from ropeaudit.main import main
 from ropeaudit.subjects.calling import conventions, signatures
@@ -49,7 +49,7 @@ def printed(language: str, text: str, folder: Path) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("block", SHOWN, ids=lambda block: f"{block.page}:{block.line}")
+@pytest.mark.parametrize("block", marked(SHOWN))
 def test_shown_output_is_real(block: Block, tmp_path: Path) -> None:
     if "\ncc " in block.text and shutil.which("cc") is None:
         pytest.skip("no C compiler")

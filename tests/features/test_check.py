@@ -9,6 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from cases import thinned
 from real_configs import config
 from rich.console import Console
 from tiny_models import change_config, make
@@ -122,8 +123,7 @@ def test_margins_are_those_of_limit(name: str) -> None:
     assert all(margin > 0 for margin in seen)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MARGINS)
+@pytest.mark.parametrize("name", thinned(MARGINS, 3))
 def test_whole_margins_are_those_of_the_command(name: str, capsys) -> None:
     path = write(name)
     assert main(["check", path, "--dtype", "bf16", "-f", "json"]) == 0

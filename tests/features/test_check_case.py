@@ -51,9 +51,9 @@ def test_a_wrong_one_fails_and_a_report_goes_beside_it(tmp_path: Path, capsys) -
 
 def test_a_claimed_recipe_is_what_is_allowed(tmp_path: Path, capsys) -> None:
     read = case(tmp_path / "case")
-    out = written(read, tmp_path / "out", rotated(read, "uniform"))
+    out = written(read, tmp_path / "out", rotated(read, "hf-model-cast"))
     assert check(capsys, read.folder, "--output", out)[0] == 1
-    assert check(capsys, read.folder, "--output", out, "--recipe", "uniform")[0] == 0
+    assert check(capsys, read.folder, "--output", out, "--recipe", "hf-model-cast")[0] == 0
     assert check(capsys, read.folder, "--output", out, "--recipe", "none")[0] == 2
 
 

@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import thinned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -152,8 +153,7 @@ def test_limits_are_those_of_a_scan_of_every_offset() -> None:
     assert outcomes == {"at 0", "never", "between", "recovers"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("which", range(len(SETTINGS)))
+@pytest.mark.parametrize("which", thinned(range(len(SETTINGS)), 3))
 def test_limits_are_those_of_a_scan_of_every_offset_up_to_3000(which) -> None:
     check_setting(which, 300 if "clip" in SETTINGS[which][3] else 3000)
 

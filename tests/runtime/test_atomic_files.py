@@ -50,8 +50,9 @@ def test_a_run_that_is_killed_leaves_nothing_to_later_ones(tmp_path) -> None:
         deadline = time.monotonic() + 60
         while not (tmp_path / "x.jsonl.part").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert len(hidden(tmp_path)) == 1
+        before = hidden(tmp_path)
         process.send_signal(signal.SIGKILL)
+    assert len(before) == 1
     assert len(hidden(tmp_path)) == 1
     (tmp_path / "x.jsonl.part").unlink(missing_ok=True)
     run(path)

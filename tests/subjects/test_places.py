@@ -83,9 +83,8 @@ def test_a_base_is_told_of_four_pairs_and_more() -> None:
 def test_every_position_is_looked_at_of_a_sample(capsys) -> None:
     results = audited("last_ones_late", offsets=(32768,), sample=200, seq_len=50000)
     assert [one.verdict for one in results] == ["misplaced"]
-    assert [one.verdict for one in audited("x_offset", offsets=(32768,), sample=200, seq_len=50000)] != [
-        "misplaced"
-    ]
+    (sound,) = audited("x_offset", offsets=(32768,), sample=200, seq_len=5000)
+    assert sound.verdict != "misplaced"
 
 
 @pytest.mark.parametrize(
@@ -245,7 +244,8 @@ def test_changes_that_reach_nothing_are_errors(name, stage) -> None:
 
 def test_offset_functions_are_called_run_by_run() -> None:
     """A sample has positions that are not consecutive."""
-    every, some = (audited("x_offset", offsets=(1000,), sample=sample)[0] for sample in (None, 3000))
+    few = {"heads": 2, "seq_len": 40}
+    every, some = (audited("x_offset", offsets=(1000,), sample=one, **few)[0] for one in (None, 1500))
     assert some.drift_rms == pytest.approx(every.drift_rms, rel=0.1)
 
 

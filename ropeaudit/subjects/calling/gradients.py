@@ -29,6 +29,31 @@ class NoGradient(ValueError):
     """Autograd has no gradient of what was returned."""
 
 
+class SwitchedOff(NoGradient):
+    """The code switches autograd off before it uses what it is given, as torch.no_grad() does."""
+
+
+def switched_off(call: Callable[[], object]) -> bool:
+    """Return whether a call does all that it does with tensors that require grad with autograd off.
+
+    Code that cuts a tensor off, by detach() or .data, does so with autograd on.
+    """
+    torch = arrays.torch()
+    modes: set[bool] = set()
+
+    class Watch(torch.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = [*args, *(kwargs or {}).values()]
+            given += [x for each in given if isinstance(each, (list, tuple)) for x in each]
+            if any(isinstance(x, torch.Tensor) and x.requires_grad for x in given):
+                modes.add(torch.is_grad_enabled())
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        call()
+    return modes == {False}
+
+
 def gradients(
     returned: tuple[Any, ...], leaves: tuple[Any, ...], upstream: tuple[Any, ...], names: tuple[str, ...]
 ) -> tuple[Any, ...]:
@@ -87,7 +112,12 @@ class Backward:
                     raise arrays.WrongShape(f"returns the shape {tuple(output.shape)} for {tuple(x.shape)}")
             count = len(outputs)
             names = tuple(_VECTORS[roles[number]] for number in at[:count])
-            results = gradients(outputs, tuple(leaves[:count]), tuple(upstream[:count]), names)
+            try:
+                results = gradients(outputs, tuple(leaves[:count]), tuple(upstream[:count]), names)
+            except NoGradient as error:
+                if switched_off(lambda: self.function(*values[: len(positional)], **keywords)):
+                    raise SwitchedOff("the code switches autograd off: it is for inference alone") from error
+                raise
         return results if count == 2 else results[0]
 
 
