@@ -61,11 +61,13 @@ def _differences(alike: Sequence[str]) -> list[str]:
     if len(alike) == 1:
         return [""]
     parts = [_parts(text)[1] for text in alike]
-    keys = [key for key in parts[0] if len({one.get(key, "") for one in parts}) > 1]
-    shown = [key for key in keys if all(len(one.get(key, "")) <= _LONGEST for one in parts)]
-    added = ["".join(f" {key}={one[key]}" for key in shown if key in one) for one in parts]
-    if len(set(added)) == len(added):
-        return added
+    added = [""] * len(alike)
+    for key in dict.fromkeys(key for one in parts for key in one):
+        values = [one.get(key, "") for one in parts]
+        if len(set(values)) > 1 and max(map(len, values)) <= _LONGEST:
+            added = [text + (f" {key}={one}" if one else "") for text, one in zip(added, values, strict=True)]
+        if len(set(added)) == len(added):
+            return added
     return [f"{text} #{number}" for number, text in enumerate(added, 1)]
 
 

@@ -105,7 +105,7 @@ def _fit_in(
             except Exception as error:  # whatever other people's code raises is a finding
                 reason = str(error) if isinstance(error, arrays.WrongShape) else one_line(error)
                 failed.append((convention.signature, reason))
-                tables = tables or isinstance(error, arrays.TwoTables)
+                tables |= isinstance(error, arrays.TwoTables) and not signatures.takes_keys(function)
                 continue
             if best is None or candidate.rank < best.rank:
                 best = candidate

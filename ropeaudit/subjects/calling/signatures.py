@@ -117,6 +117,12 @@ def is_factory(function: Any) -> bool:
     return not {"q", "k", "x"} & set(parameters.roles.values())
 
 
+def takes_keys(function: Any) -> bool:
+    """Return whether one of the arguments is called as keys are: then two results are no tables."""
+    parameters = _parameters(function)
+    return parameters is not None and "k" in parameters.roles.values()
+
+
 def wants_numpy(function: Any) -> bool:
     """Return whether annotations, or what its module imports, name NumPy and not torch."""
     called = getattr(function, "forward", function)
