@@ -54,7 +54,6 @@ def refused(capsys, tmp_path, monkeypatch):
 
 TABLE = [
     # the command itself
-    ("", "Missing command"),
     ("nope", "unknown command 'nope'; known: check, shift,"),
     ("chek", "unknown command 'chek'; did you mean check?"),
     ("shift extra", "unexpected extra argument"),

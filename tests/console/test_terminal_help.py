@@ -23,6 +23,13 @@ def test_every_option_of_a_section_is_one_of_a_command() -> None:
     assert {flag for flag in help._HEADINGS if flag != "--ticket"} <= flags
 
 
+def test_without_a_command_one_sees_what_there_is(capsys) -> None:
+    assert main([]) == 0
+    alone = capsys.readouterr().out
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out == alone
+
+
 def test_long_help_is_in_groups_and_ends_in_examples(capsys) -> None:
     assert main(["shift", "--help"]) == 0
     text = capsys.readouterr().out

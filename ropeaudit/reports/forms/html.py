@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -53,7 +54,7 @@ def render(report: Report) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="referrer" content="no-referrer">',
         '<link rel="icon" href="data:,">',
-        element("title", text(headline if len(headline) <= _TITLE else headline[: _TITLE - 1] + "…")),
+        element("title", text(textwrap.shorten(headline, _TITLE, placeholder=" …"))),
         f"<style>{style}</style>",
     ]
     page = (
