@@ -78,44 +78,56 @@ def fitted(report: Report, width: int) -> tuple[Report, Layout, list[str]]:
     even that is too wide, lines are longer than the terminal.
     """
     layout = whole(report)
-    if _total([*layout.widths], WIDE_GAP) <= width:
+    if _total(layout.widths, WIDE_GAP) <= width:
         return report, layout, []
-    if _usual_width(report) > width:
+    sizes = _sizes(report, layout)
+
+    def usual(names: Sequence[str]) -> int:
+        return _total([sizes[name].usual for name in names], WIDE_GAP)
+
+    if usual(report.screen) > width:
         report = without_constants(report, [name for name in report.screen if name not in _ANSWERS])
     names, left_out = list(report.screen), []
     for name in report.dispensable:
-        if _usual_width(replace(report, screen=names)) <= width:
+        if usual(names) <= width:
             break
         if name in names:
             names.remove(name)
             left_out.append(name)
-    report = replace(report, screen=names)
-    return report, _wrapped(report, width), left_out
+    places = [layout.names.index(name) for name in names]
+    headings = [layout.headings[place] for place in places]
+    cells = [layout.cells[place] for place in places]
+    widths, gap = _widths([sizes[name] for name in names], width)
+    wrapped = Layout(
+        names,
+        [_wrapped(title, to) for title, to in zip(headings, widths, strict=True)],
+        [[_wrapped(cell, to) for cell in column] for column, to in zip(cells, widths, strict=True)],
+        widths,
+        gap,
+    )
+    return replace(report, screen=names), wrapped, left_out
 
 
-def _sizes(report: Report) -> list[_Sizes]:
-    layout, results = whole(report), []
+def _sizes(report: Report, layout: Layout) -> dict[str, _Sizes]:
+    results = {}
     for name, title, cells in zip(layout.names, layout.headings, layout.cells, strict=True):
-        natural = max(map(columns_of_terminal, cells), default=0)
-        word = max(map(len, title.split()), default=0)
-        longest = max((columns_of_terminal(word) for cell in cells for word in _words(cell)), default=0)
-        least = natural if is_number(report.rows, name) else min(longest, max(_LONGEST, word))
-        lengths = sorted(map(columns_of_terminal, cells))
-        usual = lengths[int(_USUAL * len(lengths))] if lengths and least < natural else natural
-        if least < natural and " " in max(cells, key=len):
-            usual = min(usual, _PROSE)
+        lengths = sorted(map(columns_of_terminal, cells)) or [0]
+        natural, word = lengths[-1], max(map(len, title.split()), default=0)
+        least = usual = natural
+        if not is_number(report.rows, name):
+            longest = max((columns_of_terminal(word) for cell in cells for word in _words(cell)), default=0)
+            least = min(longest, max(_LONGEST, word))
+        if least < natural:
+            usual = lengths[int(_USUAL * len(lengths))]
+            if " " in max(cells, key=len):
+                usual = min(usual, _PROSE)
         sizes = max(natural, len(title)), max(natural, word), max(usual, least, word), max(least, word)
-        results.append(_Sizes(*sizes))
+        results[name] = _Sizes(*sizes)
     return results
 
 
-def _usual_width(report: Report) -> int:
-    return _total([size.usual for size in _sizes(report)], WIDE_GAP)
-
-
-def _wrapped(report: Report, width: int) -> Layout:
-    """Return the layout with headings wrapped, and with cells wrapped as far as `width` needs it."""
-    sizes = _sizes(report)
+def _widths(sizes: Sequence[_Sizes], width: int) -> tuple[list[int], int]:
+    """Return the width of each column and the gap between them: headings are wrapped, then cells."""
     widths, gap = [size.wrapped for size in sizes], WIDE_GAP
     if _total(widths, gap) > width:
         gap = NARROW_GAP
@@ -129,13 +141,11 @@ def _wrapped(report: Report, width: int) -> Layout:
         if 0 < size.natural - widths[place] <= spare and widths[place] == size.wrapped:
             spare -= size.natural - widths[place]
             widths[place] = size.natural
-    layout = whole(report)
-    headings = ["\n".join(_lines(title, to)) for title, to in zip(layout.headings, widths, strict=True)]
-    cells = [
-        ["\n".join(_lines(cell, to)) for cell in column]
-        for column, to in zip(layout.cells, widths, strict=True)
-    ]
-    return Layout(layout.names, headings, cells, widths, gap)
+    return widths, gap
+
+
+def _wrapped(text: str, width: int) -> str:
+    return text if columns_of_terminal(text) <= width else "\n".join(_lines(text, width))
 
 
 def _total(widths: Sequence[int], gap: int) -> int:
