@@ -153,3 +153,29 @@ def test_what_cannot_be_written_whole_leaves_what_was_there(tmp_path, monkeypatc
         atomic_files.write(path, b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == [path.name]
+
+
+@posix
+def test_a_file_is_replaced_where_nothing_can_be_locked(tmp_path, monkeypatch) -> None:
+    import fcntl
+
+    def without_locks(number: int, how: int) -> None:
+        raise OSError("no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    with open(tmp_path / "x", "wb") as file:
+        assert atomic_files.lock(file.fileno()) is None
+        monkeypatch.setitem(sys.modules, "fcntl", None)
+        assert atomic_files.lock(file.fileno()) is None
+
+
+@posix
+def test_a_file_that_cannot_be_put_is_closed(tmp_path) -> None:
+    file = atomic_files.opened(tmp_path / "x")
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "y").touch()
+    before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
+    with pytest.raises(OSError, match="directory"):
+        atomic_files.put_and_keep_open(file, tmp_path / "x")
+    if before:
+        assert len(os.listdir("/proc/self/fd")) == before - 1
