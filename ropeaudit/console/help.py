@@ -22,7 +22,7 @@ _FEW = 12  # options that need no groups
 # command -> what an example is for, and how it is typed
 EXAMPLES = {
     "shift": (
-        ("How far do scores drift at 128k, by model?", "shift --model llama-3.1-8b,qwen3-8b --offset 128k"),
+        ("How far scores drift at 128k, by model", "shift --model llama-3.1-8b,qwen3-8b --offset 128k"),
         (
             "A report, and exit code 1 above 1 %",
             "shift --offset 0,32k -o x.json --fail-if 'drift_relative>1%'",
@@ -30,19 +30,19 @@ EXAMPLES = {
         ("Own code, in bf16", "shift --impl rope.py:apply_rope --dtype bf16"),
     ),
     "check": (
-        ("Own code: is it right at each of 128k positions?", "check rope.py:apply_rope"),
+        ("Own code, at each of 128k positions", "check rope.py:apply_rope"),
         ("A model's setting, and a checkpoint", "check llama-3.1-8b ./my-model"),
     ),
     "limit": (
-        ("Up to where does bf16 stay within 1 %?", "limit --model llama-3.1-8b --recipe hf"),
+        ("Up to where bf16 stays within 1 %", "limit --model llama-3.1-8b --recipe hf"),
         (
             "The same of a config, for another tolerance",
             "limit --config config.json --tolerance drift_rms=0.01",
         ),
     ),
     "explain": (
-        ("Which stage is to blame at 128k?", "explain --recipe uniform --offset 128k"),
-        ("Which frequencies are?", "explain --model llama-3.1-8b --by pair"),
+        ("Which stage is to blame at 128k", "explain --recipe uniform --offset 128k"),
+        ("Which frequencies are", "explain --model llama-3.1-8b --by pair"),
     ),
     "parity": (
         ("A trainer against a server", "parity hf vllm-cuda --model llama-3.1-8b"),
@@ -57,7 +57,7 @@ EXAMPLES = {
         ("One case by query and key", "plot --kind heatmap --dtype fp16 --offset 128k -o heatmap.png"),
     ),
     "rerotate": (("A cache that is shifted 1,000 times", "rerotate --model llama-3.1-8b --dtype bf16"),),
-    "frequencies": (("Which positions does bf16 merge?", "frequencies --model llama-3.1-8b --dtype bf16"),),
+    "frequencies": (("Which positions bf16 merges", "frequencies --model llama-3.1-8b --dtype bf16"),),
     "vectors": (("q, k and positions for a kernel in C", "vectors --model llama-3.1-8b -o cases"),),
 }
 
