@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropeaudit.console import options
+from ropeaudit.console.help import command
 from ropeaudit.console.parameters import INTEGER, NAMES, NATURAL
 from ropeaudit.console.tickets import TicketOptions, ticket_options
 from ropeaudit.errors import UsageError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ropeaudit.reports.tickets.ticket import Ticket
 
 
-@click.command(
+@command(
     epilog="Targets: own code (FILE.py:NAME, mypkg.rope:NAME; it is executed with your rights), a name of "
     "`ropeaudit list impls` or `list models`, a config.json, a checkpoint (its folder or a .safetensors "
     "file), a case of `ropeaudit vectors` with --output FOLDER, where its kernel wrote; several at once. "

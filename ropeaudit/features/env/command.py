@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import click
-
+from ropeaudit.console.help import command
 from ropeaudit.console.options import ScreenOptions, screen_options
 
 
-@click.command()
+@command()
 @screen_options
 def env(screen: ScreenOptions) -> None:
     """Show versions, processor, GPU and torch's switches, for a bug ticket."""

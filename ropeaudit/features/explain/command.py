@@ -7,12 +7,13 @@ from collections.abc import Mapping
 import click
 
 from ropeaudit.console import options
+from ropeaudit.console.help import command
 from ropeaudit.console.parameters import INTEGERS, NAMES, one_of
 
 _KINDS = ("stage", "pair", "position", "head", "remedy")  # of explain/columns.py, not loaded for --help
 
 
-@click.command(epilog="Causes are explained in docs/causes.md. Exit code: 0 done, 2 bad usage or input.")
+@command(epilog="Causes are explained in docs/causes.md. Exit code: 0 done, 2 bad usage or input.")
 @options.axis("--offset", INTEGERS, "Integers added to every position.", "1000")
 @options.dtype_option
 @options.axis(

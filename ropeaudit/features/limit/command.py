@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import click
 
 from ropeaudit.console import options
+from ropeaudit.console.help import command
 from ropeaudit.console.parameters import INTEGER, NAMES
 
 
-@click.command(
+@command(
     epilog="What is claimed: first_failure_seen was measured to fail. No offset up to proved_up_to fails: "
     "the a-priori bound proves it (bound_up_to), or each was measured. Where there are too many for that, "
     "powers of two, ends of formats, the end of the model's positions, neighbours of the boundary, the "

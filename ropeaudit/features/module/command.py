@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, report_options
 from ropeaudit.console.parameters import INTEGER, number
 from ropeaudit.console.tickets import TicketOptions, ticket_options
 
 
-@click.command(
+@command(
     epilog="Exit code: 0 done, or nothing is wrong, 1 a buffer was cast or is off, 2 bad usage or input."
 )
 @click.argument("source", metavar="SOURCE")

@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING
 import click
 
 from ropeaudit.console import options
-from ropeaudit.console.parameters import INTEGERS
+from ropeaudit.console.help import command
+from ropeaudit.console.parameters import INTEGERS, WORD
 from ropeaudit.console.tickets import TicketOptions, ticket_options
 
 if TYPE_CHECKING:
     from ropeaudit.reports import Report
 
 
-@click.command(
+@command(
     epilog="Subjects: a recipe (`ropeaudit list recipes`) or a .toml file, changed in brackets as in "
     "'hf[angle=fp64]'; or real code, called as it is: a name (`ropeaudit list impls`), "
     "mypkg.rope:apply_rope or path/to/file.py:apply_rope, which is executed with your rights. Code gets q "
     "and k in the layout that it has, unless --layout is given. Exit code: 0 done, 2 bad usage or input."
 )
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("a", metavar="A", type=WORD)
+@click.argument("b", metavar="B", type=WORD)
 @options.axis("--offset", INTEGERS, "Integers added to every position.", "0,1000")
 @options.dtype_option
 @options.changes_option

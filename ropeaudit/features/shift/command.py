@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ropeaudit.console import options, tickets
-from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, SHARE, TEXT
+from ropeaudit.console.help import command
+from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, SHARE, TEXT, WORD
 from ropeaudit.console.tickets import TicketOptions, ticket_options
 from ropeaudit.errors import UsageError
 from ropeaudit.features.shift.sweeping import SweepOptions, sweep_options
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ropeaudit.reports.tickets.ticket import Ticket
 
 
-@click.command(
+@command(
     epilog="Lists are separated by commas and flags may be repeated; ranges: 1k-1m*2, 0-4096+256; "
     "k = 1024, m = 1024². Rows are the cross product. Exit code: 0 done, 1 a --fail-if was "
     "broken, 2 bad usage or input."
@@ -51,16 +52,22 @@ if TYPE_CHECKING:
 @click.option("--order", metavar="AXES", help="Axes of your own --impl, such as bhsd.  [default: found out]")
 @click.option(
     "--backend",
+    type=WORD,
     metavar="NAME",
     default="numpy",
     help="What executes recipes: numpy, each operation rounded once, or torch, with its own kernels.  "
     "[default: numpy]",
 )
 @click.option(
-    "--device", metavar="NAME", help="Where torch executes: cpu, cuda, cuda:N or mps.  [default: cpu]"
+    "--device",
+    type=WORD,
+    metavar="NAME",
+    help="Where torch executes: cpu, cuda, cuda:N or mps.  [default: cpu]",
 )
 @options.changes_option
-@click.option("--accumulate", metavar="FORMAT", help="Accumulator of q·k; short for --set accumulate=FORMAT.")
+@click.option(
+    "--accumulate", type=WORD, metavar="FORMAT", help="Accumulator of q·k; short for --set accumulate=FORMAT."
+)
 @options.qk_options
 @click.option(
     "--sample",
@@ -77,6 +84,7 @@ if TYPE_CHECKING:
 @click.option("--attention", is_flag=True, help="Measure the rows after softmax too: what drift moves there.")
 @click.option(
     "--softmax",
+    type=WORD,
     metavar="HOW",
     help="Arithmetic of --attention's softmax: fp64, or recipe for that of the recipe.  [default: fp64]",
 )
@@ -94,6 +102,7 @@ if TYPE_CHECKING:
 @click.option(
     "--fail-if",
     "gates",
+    type=WORD,
     multiple=True,
     metavar="COND",
     help="Exit with 1 if a row fulfils it: 'drift_rms>0.01'. nan does. With --baseline also "
