@@ -1,4 +1,4 @@
-"""Which layer types rotate, with which base and head_dim, where the config of a type says it in its own way."""
+"""Which layer types rotate, with which base and head_dim, where a config says it in its own way."""
 
 import json
 from typing import Any
