@@ -56,7 +56,10 @@ class UnknownName(UsageError):
         from difflib import get_close_matches  # in-function: it is needed for errors alone
 
         names = list(allowed)
-        close = get_close_matches(seen.lower(), names, n=2, cutoff=0.6)
+        typed = seen.lower().rpartition("/")[2]  # of owner/name the name
+        begin = [name for name in names if len(typed) > 2 and name.lower().startswith(typed)]
+        close = [name for name in begin if name.lower() == typed] or begin[:3]
+        close = close or get_close_matches(typed, names, n=2, cutoff=0.6)
         tail = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
         super().__init__(f"unknown {kind} {seen!r}; {tail}{' ' + hint if hint else ''}")
 

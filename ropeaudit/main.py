@@ -51,7 +51,7 @@ COMMANDS = {
     },
     "Reference": {
         "list": "List recipes, implementations, formats, models, columns, ...",
-        "env": "Show versions, platform and threads, for a bug ticket.",
+        "env": "Show versions, processor, GPU and torch's switches, for a bug ticket.",
     },
 }
 BAD_USE, OUR_FAULT, INTERRUPTED = 2, 3, 130
@@ -90,17 +90,20 @@ class CommandGroup(click.Group):
 
 @click.group(
     cls=CommandGroup,
-    no_args_is_help=False,  # an error is one or two lines
+    invoke_without_command=True,  # to say what there is
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with: ropeaudit shift --offset 1000 --dtype fp16",
 )
 @click.version_option(__version__, prog_name="ropeaudit")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Audit the numerical precision of rotary position embeddings (RoPE).
 
     Exact attention scores depend on the distance between tokens alone. In finite precision, adding a
     number to every position changes them: ropeaudit says by how much.
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -28,6 +28,7 @@ COMPOSES = {
         "features.limit.tolerance",
         "features.module.analysis",
         "features.module.drift",
+        "features.module.ticket",
         "features.model.analysis",
     }
 }

@@ -157,7 +157,7 @@ class Case:
         if self.length not in LENGTHS:
             raise UnknownName("length", self.length, LENGTHS)
         if not inputs.is_file(self.qk):
-            inputs.check_kind(self.qk)
+            inputs.check_kind(self.qk, inputs.WHOLE if self.sample is None else inputs.SYNTHETIC)
             (heads, kv_heads, seq_len), setting = self._synthetic()
             positions_fit(offsets, seq_len)
             self.position_axes(setting)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ropeaudit.audits.cases import Case
+from ropeaudit.rope.scaling_names import short_names
 from ropeaudit.rope.setting import RopeSetting
 
 NAMED = ("scaling", "head_dim", "rotary_dim", "base", "clip", "layout")  # fields that a label may name
@@ -16,12 +17,18 @@ def settings(cases: Sequence[Case]) -> list[RopeSetting]:
     return [case.setting(case.maximum or 0) for case in cases]
 
 
-def label(case: Case, setting: RopeSetting, varying: Collection[str]) -> str:
-    """Return the model and the `varying` fields as words; without either, the base."""
+def label(
+    case: Case, setting: RopeSetting, varying: Collection[str], scalings: Mapping[str, str] | None = None
+) -> str:
+    """Return the model and the `varying` fields as words; without either, the base.
+
+    scalings: the short name of each scaling.
+    """
     words = [] if case.model_name == "none" else [case.model_name]
     for name in NAMED:
         if name in varying or (not words and name == "base"):
-            words.append(f"{name}={_text(getattr(setting, name))}")
+            text = _text(getattr(setting, name))
+            words.append(f"{name}={(scalings or {}).get(text, text)}")
     return " ".join(words)
 
 
@@ -29,7 +36,8 @@ def labels(cases: Sequence[Case]) -> list[str]:
     """Return a label for each case, by the fields in which they differ."""
     every = settings(cases)
     varying = [name for name in NAMED if len({str(getattr(one, name)) for one in every}) > 1]
-    return [label(case, setting, varying) for case, setting in zip(cases, every, strict=True)]
+    scalings = short_names(str(one.scaling) for one in every)
+    return [label(case, setting, varying, scalings) for case, setting in zip(cases, every, strict=True)]
 
 
 def _text(value: Any) -> str:

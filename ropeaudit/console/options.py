@@ -20,7 +20,9 @@ from ropeaudit.console.parameters import (
     MASKS,
     NAMES,
     NUMBERS,
+    PATHS,
     TEXT,
+    WORD,
     Parsed,
     joined,
     merged,
@@ -33,6 +35,9 @@ from ropeaudit.reports import FORMS, REGISTRY
 F = TypeVar("F", bound=Callable[..., Any])
 
 _TABLE, *_OTHERS = (form.suffixes[0] for form in REGISTRY.values())
+
+
+EXECUTED = "It is executed with your rights: name no file that you do not trust."
 
 
 class Decorator(Protocol):
@@ -132,7 +137,9 @@ class ReportOptions(ScreenOptions):
         help=f"Write a file too: {', '.join(_OTHERS)} or {_TABLE}. Repeatable.",
     )
     columns: tuple[str, ...] = filled_by(axis("--columns", NAMES, "Columns to show and write."))
-    quiet: bool = option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
+    quiet: bool = option(
+        "-q", "--quiet", is_flag=True, help="No notes and no progress on stderr, only why rows were refused."
+    )
 
     def chosen_columns(self, known: Iterable[str], hint: str = "") -> list[str]:
         """Return the columns that were asked for. Raises: UnknownName if one is not known."""
@@ -167,8 +174,8 @@ class QKOptions:
         axis(
             "--qk",
             TEXT,
-            "gaussian, ones, arange, diagonal, previous (heads that look at one token), or a file with "
-            "captured q and k: .safetensors, .npz, .pt, q.npy,k.npy.",
+            "gaussian, randn (torch's), ones, arange, diagonal, previous (heads that look at one token), or "
+            "a file with captured q and k: .safetensors, .npz, .pt, q.npy,k.npy.",
             shown="gaussian",
             metavar="SOURCE",
         )
@@ -184,7 +191,7 @@ class RopeOptions:
         axis("--model", NAMES, "Named models (`ropeaudit list models`), or all.")
     )
     config: tuple[str, ...] = filled_by(
-        axis("--config", TEXT, "Hugging Face config.json files, or their folders.", metavar="PATH")
+        axis("--config", PATHS, "Hugging Face config.json files, or their folders.", metavar="PATH")
     )
     layer: tuple[str, ...] = filled_by(
         axis("--layer", NAMES, "Layer types of a model that has several, or all.", shown="full_attention")
@@ -257,6 +264,7 @@ recipe_option: Decorator = axis(
 dtype_option: Decorator = axis("--dtype", NAMES, "Number formats of the model.", "bf16")
 length_option: Decorator = click.option(
     "--length",
+    type=WORD,
     metavar="WHICH",
     help="Frequencies that depend on the length: unshifted keeps them, shifted lets the offset change "
     "them.  [default: unshifted]",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 from ropeaudit import reports
 from ropeaudit.console.options import ReportOptions, ScreenOptions
@@ -37,13 +38,21 @@ def metadata(options: ReportOptions) -> dict[str, Any]:
 def print_report(report: Report, screen: ScreenOptions) -> None:
     """Print a report to stdout; a table on a terminal is coloured and fitted to it."""
     out = streams.report()
-    if screen.form == "table" and (out.isatty() or screen.color):
+    if screen.form == "table" and (out.isatty() or _coloured(screen.color, out)):
         from rich.console import Console
 
         from ropeaudit.reports.forms import table
 
-        width = None if out.isatty() else 10_000
-        console = Console(**_colours(screen.color), file=out, width=width, highlight=False)
+        width = None if out.isatty() else table.WHOLE
+        plain = not _coloured(screen.color, out)
+        console = Console(
+            file=out,
+            width=width,
+            highlight=False,
+            force_terminal=not plain,
+            color_system=None if plain else "auto" if out.isatty() else "standard",
+            no_color=plain,
+        )
         console.width = max(console.width, _NARROWEST)  # COLUMNS=0 would show nothing
         table.show(report, console)
     else:
@@ -98,7 +107,11 @@ def _with_curves(report: Report, curves: str) -> Report:
 
 def say_notes(report: Report, options: ReportOptions) -> None:
     """Print the first notes of a report to stderr, unless it shows them itself."""
-    if options.quiet or options.form == "markdown":
+    if options.form in ("markdown", "latex"):
+        return
+    if options.quiet:
+        for text in report.refusals[:_MOST_NOTES]:
+            say(text)
         return
     for note in report.notes[:_MOST_NOTES]:
         say(f"note: {note}")
@@ -112,7 +125,13 @@ def say(text: str) -> None:
         print(f"ropeaudit: {printable(text)}", file=sys.stderr)
 
 
-def _colours(color: bool | None) -> dict[str, Any]:
-    if color is None:  # rich itself heeds NO_COLOR and FORCE_COLOR
-        return {}
-    return {"force_terminal": True, "no_color": False} if color else {"no_color": True}
+def _coloured(color: bool | None, out: TextIO) -> bool:
+    """Return whether to write colours, bold and dim: by --color, NO_COLOR, FORCE_COLOR, else on a terminal.
+
+    Sources: no-color.org, force-color.org: set and not empty counts, whatever the value.
+    """
+    if color is not None:
+        return color
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (out.isatty() and os.environ.get("TERM") != "dumb")

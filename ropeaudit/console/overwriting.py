@@ -14,7 +14,7 @@ from ropeaudit.errors import UsageError
 from ropeaudit.runtime import paths
 
 F = TypeVar("F", bound=Callable[..., Any])
-_WRITTEN = {"outputs": "-o", "save_qk": "--save-qk", "junit": "--junit"}
+_WRITTEN = {"outputs": "-o", "save_qk": "--save-qk", "junit": "--junit", "ticket_file": "--ticket-file"}
 _READ, _METADATA = ("", ".meta.json"), ("", ".meta.json", ".part")  # behind the name of a file
 _TENSORS = (".safetensors", ".pt", ".pth", ".bin")  # beside them a config.json is read
 _OF_A_FOLDER = (  # what is read of a checkpoint's or a config's folder

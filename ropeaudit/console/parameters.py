@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import click
+from click.shell_completion import CompletionItem
 
 from ropeaudit.console import values
 from ropeaudit.errors import UnknownName, UsageError
 
 T = TypeVar("T")
+_HAVE_ALL = ("--recipe", "--impl", "--dtype")
 
 
 class Parsed(click.ParamType, Generic[T]):  # type: ignore[type-arg]  # click before 8.5 takes no arguments
@@ -19,13 +21,23 @@ class Parsed(click.ParamType, Generic[T]):  # type: ignore[type-arg]  # click be
     Our own errors are no errors of click and pass through it as they are.
     """
 
-    def __init__(self, name: str, parse: Callable[[str, str], T]) -> None:
-        """Take the function; name: what click calls the type."""
-        self.name, self.parse = name, parse
+    def __init__(self, name: str, parse: Callable[[str, str], T], names: Iterable[str] = ()) -> None:
+        """Take the function; name: what click calls the type; names: all values, if it is a closed list."""
+        self.name, self.parse, self.names = name, parse, tuple(names)
 
     def convert(self, value: str | T, param: click.Parameter | None, ctx: click.Context | None) -> T:
         """Return the value of some text. Raises: UsageError."""
         return self.parse(value, flag(param)) if isinstance(value, str) else value
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return what a shell offers."""
+        from ropeaudit.console import completions
+
+        if self.names:
+            return [CompletionItem(name) for name in self.names if name.startswith(incomplete)]
+        return completions.complete(ctx, flag(param), incomplete)
 
 
 def flag(param: click.Parameter | None) -> str:
@@ -38,8 +50,14 @@ def flag(param: click.Parameter | None) -> str:
 
 
 def joined(context: click.Context, param: click.Parameter, items: Iterable[Iterable[T]]) -> tuple[T, ...]:
-    """Return the values of all items of a repeatable option, each once: a callback."""
-    return tuple(dict.fromkeys(value for item in items for value in item))
+    """Return the values of all items of a repeatable option, each once; `all` is every name: a callback."""
+    values = tuple(dict.fromkeys(value for item in items for value in item))
+    if "all" in values and flag(param) in _HAVE_ALL:
+        from ropeaudit.console import completions
+
+        every = completions.ALL[flag(param)]()
+        return cast(tuple[T, ...], tuple(dict.fromkeys([*every, *(one for one in values if one != "all")])))
+    return values
 
 
 def merged(
@@ -75,7 +93,7 @@ def one_of(kind: str, names: Iterable[str]) -> Parsed[str]:
             raise UnknownName(kind, text, known)
         return text
 
-    return Parsed("name", parse)
+    return Parsed("name", parse, known)
 
 
 def _share(text: str, name: str) -> float:
@@ -100,6 +118,14 @@ def _natural(text: str, name: str) -> int:
     return value
 
 
+def _paths(text: str, name: str) -> list[str]:
+    """Return one path, or several with commas between where there is none of that name."""
+    from os.path import lexists
+
+    parts = [part.strip() for part in text.split(",")]
+    return [text] if lexists(text) or not all(parts) else parts
+
+
 def _changes(text: str, name: str) -> dict[str, str]:
     from ropeaudit import recipes  # in-function: --help loads no NumPy
 
@@ -113,6 +139,8 @@ NUMBERS = Parsed("numbers", values.numbers)
 NAMES = Parsed("names", values.names)
 MASKS = Parsed("masks", values.masks)
 TEXT = Parsed("text", lambda text, name: [text])  # an item of its own, commas included
+WORD = Parsed("word", lambda text, name: text)
+PATHS = Parsed("paths", _paths)
 SHARE = Parsed("share", _share)
 SHARD = Parsed("shard", _shard)
 CHANGES = Parsed("changes", _changes)

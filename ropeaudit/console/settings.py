@@ -23,12 +23,14 @@ _AXES = (
 def labels(rope: RopeOptions, cases: Sequence[Case]) -> list[str]:
     """Return what to call each of the cases that options make: by the model, and what was given as a list."""
     from ropeaudit.audits import labels
+    from ropeaudit.rope.scaling_names import short_names
 
     given = {name: getattr(rope, name) for name in labels.NAMED}
     # a scaling with several parameters counts as a list
     listed = {name for name, items in given.items() if len(items) > 1 or "," in "".join(map(str, items))}
-    pairs = zip(cases, labels.settings(cases), strict=True)
-    return [labels.label(case, setting, listed) for case, setting in pairs]
+    every = labels.settings(cases)
+    scalings = short_names(str(setting.scaling) for setting in every)
+    return [labels.label(case, setting, listed, scalings) for case, setting in zip(cases, every, strict=True)]
 
 
 def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> list[Case]:

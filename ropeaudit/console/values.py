@@ -15,6 +15,8 @@ _DIGITS = r"[0-9]+(?:_[0-9]+)*"
 _SCALAR = re.compile(rf"(?P<sign>[+-]?)(?P<digits>{_DIGITS}(?:\.[0-9]*)?(?:e\+?[0-9]+)?)(?P<suffix>[kmg]?)")
 _POWER = re.compile(r"(?P<sign>[+-]?)2(?:\^|\*\*)(?P<exponent>[0-9]{1,3})")
 _RANGE = re.compile(r"(?P<first>[+-]?[^-+*]+)-(?P<last>[+-]?[^-+*]+)(?P<how>[*+])(?P<step>[^-+*]+)")
+_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+")  # 1,000, which is no list of 1 and 000
+_SPAN = re.compile(r"(?P<first>[^-+*]+)-(?P<last>[^-+*]+)")
 _MOST = 100_000
 _LARGEST = 10**20  # every 64-bit seed is below it, and Decimal holds it with a fraction
 
@@ -51,6 +53,9 @@ def integer(text: str, flag: str) -> int:
 
 def integers(text: str, flag: str) -> list[int]:
     """Read lists and ranges: 0,1000,16k; 1k-1m*2 multiplies, 0-4096+256 adds. Raises: UsageError."""
+    if _THOUSANDS.fullmatch(text.strip()) and ",0" in text:
+        plain = text.strip().replace(",", "")
+        raise UsageError(f"{flag} {text.strip()!r}: commas stand between numbers; for one number try {plain}")
     return _listed(text, flag, lambda word: _integer_or_range(word, flag))
 
 
@@ -97,12 +102,24 @@ def _listed(text: str, flag: str, read: Callable[[str], list[T]]) -> list[T]:
 def _integer_or_range(text: str, flag: str) -> list[int]:
     match = _RANGE.fullmatch(text.strip().lower().replace("**", "^"))
     if not match or _POWER.fullmatch(text.strip().lower()):
+        _refuse_span(text.strip(), flag)
         return [integer(text, flag)]
     first, last = integer(match["first"], flag), integer(match["last"], flag)
     step = integer(match["step"], flag)
     if first > last or step < 1 or (match["how"] == "*" and (step < 2 or first < 1)):
         raise UsageError(f"{flag} {text.strip()!r} does not count upwards; try 1k-1m*2 or 0-4096+256")
     return _multiples(first, last, step) if match["how"] == "*" else _sums(first, last, step, flag)
+
+
+def _refuse_span(text: str, flag: str) -> None:
+    """Raise UsageError for a range that has no step, with steps that fit it."""
+    span = _SPAN.fullmatch(text.lower())
+    ends = [_SCALAR.fullmatch(end) for end in span.groups()] if span else [None]
+    if all(ends):
+        first, last = (integer(str(end and end[0]), flag) for end in ends)
+        step = max(1, (last - first) // 10)
+        times = f", or {text}*2 to multiply by 2" if first > 0 else ""
+        raise UsageError(f"{flag} {text!r} is a range without a step; try {text}+{step} to add {step}{times}")
 
 
 def _out_of_range(text: str, flag: str) -> UsageError:

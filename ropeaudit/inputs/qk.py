@@ -5,7 +5,7 @@ Letters: h heads, g key-value heads, s positions, d head_dim.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +20,8 @@ from ropeaudit.runtime import digests
 
 BEHIND = positional_heads.BEHIND  # kind of head -> distance of the token that it looks at
 SYNTHETIC = ("gaussian", "ones", "arange", *BEHIND)
+RANDN = "randn"  # torch's normal numbers, for those who have torch and not this package
+WHOLE = (*SYNTHETIC[:1], RANDN, *SYNTHETIC[1:])  # kinds whose rows are made all at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +82,23 @@ class Inputs:
 def make(kind: str, heads: int, kv_heads: int, seq_len: int, setting: RopeSetting, seed: int = 0) -> Inputs:
     """Return synthetic q and k for a setting.
 
-    kind: "gaussian" (independent standard normal, from `seed`), "ones", "arange" (0, 1, ..., d-1 in
-    every row), or a head of `positional`, which looks at one distance by the setting's frequencies. Random
-    values are rounded to bfloat16 and to multiples of 2^-24, like activations captured from a 16-bit
-    model: float64, float32, float16 and bfloat16 hold them exactly, so that these dtypes are audited on the
+    kind: "gaussian" (independent standard normal, from `seed`), "randn" (the same from torch's generator on
+    the CPU: q first, then k), "ones", "arange" (0, 1, ..., d-1 in every row), or a head of `positional`,
+    which looks at one distance by the setting's frequencies. Random values are rounded to bfloat16 and to
+    multiples of 2^-24, like activations captured from a 16-bit model: float64, float32, float16 and bfloat16
+    hold them exactly, so that these dtypes are audited on the
     same q and k and against the same reference. Raises: UnknownName, BadShape, UsageError.
     """
-    check_kind(kind)
+    check_kind(kind, WHOLE)
     head_dim = setting.head_dim
     q_shape, k_shape = (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim)
-    if kind == "gaussian":
+    if kind in ("gaussian", RANDN):
         generator = np.random.default_rng(seed)
-        q, k = (_gaussian(generator, shape) for shape in (q_shape, k_shape))
+        q, k = (
+            _randn(seed, (q_shape, k_shape))
+            if kind == RANDN
+            else [_gaussian(generator, shape) for shape in (q_shape, k_shape)]
+        )
         inputs = Inputs(q, k, kind, seed)
         inputs._unchanged.update(dict.fromkeys((FP32, parse("fp16"), parse("bf16")), True))
         return inputs
@@ -107,7 +114,7 @@ def make(kind: str, heads: int, kv_heads: int, seq_len: int, setting: RopeSettin
 
 def seeded(kind: str) -> bool:
     """Return whether a kind of `make` depends on the seed."""
-    return kind == "gaussian" or kind in BEHIND
+    return kind in ("gaussian", RANDN) or kind in BEHIND
 
 
 def constant(kind: str, kv_heads: int, seq_len: int, setting: RopeSetting, seed: int) -> tuple[Array, Array]:
@@ -123,10 +130,19 @@ def constant(kind: str, kv_heads: int, seq_len: int, setting: RopeSetting, seed:
     return rows, rows
 
 
-def check_kind(kind: str) -> None:
-    """Raise UnknownName unless `kind` is one that `make` knows."""
-    if kind not in SYNTHETIC:
-        raise UnknownName("--qk", kind, SYNTHETIC, "(or a file: .safetensors, .npz, .pt, q.npy,k.npy)")
+def check_kind(kind: str, known: Sequence[str] = SYNTHETIC) -> None:
+    """Raise UnknownName unless `kind` is one of those that are known; `make` knows all of `WHOLE`."""
+    if kind not in known:
+        raise UnknownName("--qk", kind, known, "(or a file: .safetensors, .npz, .pt, q.npy,k.npy)")
+
+
+def _randn(seed: int, shapes: Iterable[tuple[int, ...]]) -> list[Array]:
+    """Return torch.randn of each shape after torch.manual_seed(seed), on the 16-bit grid."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    numbers = (torch.randn(shape, generator=generator, dtype=torch.float32) for shape in shapes)
+    return [one.bfloat16().half().numpy().astype(np.float64) for one in numbers]
 
 
 def _gaussian(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:

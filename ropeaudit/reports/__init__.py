@@ -44,6 +44,7 @@ REGISTRY = {
         ReportForm("parquet", (".parquet",), data=True, binary=True, package="pyarrow"),
         ReportForm("markdown", (".md", ".markdown")),
         ReportForm("html", (".html", ".htm")),
+        ReportForm("latex", (".tex",)),
     )
 }
 FORMS = tuple(form.name for form in REGISTRY.values() if not form.binary)
@@ -60,6 +61,9 @@ class Report:
     further: tables of other rows by name; JSON holds them all, and people see those that have a headline.
     declared: what is known of the columns by name: how a screen shows them, which type an empty one has.
     folded: the rows of tables and of Markdown, where several are shown as one.
+    constant: columns that readers are told once, beneath the table, where all rows agree on them.
+    refusals: why rows have no numbers; said even where notes are not wanted.
+    said_once: those columns with their text, once they are no more on the screen.
     """
 
     rows: Sequence[Row]
@@ -74,10 +78,24 @@ class Report:
     further: Mapping[str, Report] = field(default_factory=dict)
     declared: Mapping[str, Column[Any]] = field(default_factory=dict)
     folded: Sequence[Row] | None = None
+    constant: Sequence[str] = ()
+    refusals: Sequence[str] = ()
+    said_once: Mapping[str, str] = field(default_factory=dict)
 
     def for_readers(self) -> Report:
-        """Return the report with its folded rows, where it has some."""
-        return self if self.folded is None else replace(self, rows=self.folded, folded=None)
+        """Return the report as tables show it: rows folded, scalings in a few words, constants said once."""
+        from ropeaudit.rope.scaling_names import shortened
+
+        rows = self.rows if self.folded is None else self.folded
+        if "scaling" in self.screen:
+            rows = shortened(rows)
+        return without_constants(replace(self, rows=rows, folded=None, constant=()), self.constant)
+
+    def full_legend(self) -> str:
+        """Return how to read it, after what holds in all rows."""
+        texts = ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in self.said_once.items())
+        once = f"In all {len(self.rows)} rows: {texts}." if texts else ""
+        return "\n".join(filter(None, [once, self.legend]))
 
     def shown(self, name: str, value: Any) -> str:
         """Return a value of a column as a reader sees it."""
@@ -104,6 +122,17 @@ def tabulated(
         metadata={"schema": schema, **metadata},
         declared=declared,
     )
+
+
+def without_constants(report: Report, names: Iterable[str]) -> Report:
+    """Return a report without those of `names` on the screen on which all rows agree."""
+    rows, screen = report.rows, list(report.screen)
+    alike = [name for name in names if name in screen and all(row[name] == rows[0][name] for row in rows)]
+    if len(rows) < 2 or not alike:
+        return report
+    texts = {name: report.shown(name, rows[0][name]) for name in alike}
+    left = [name for name in screen if name not in alike]
+    return replace(report, screen=left, said_once={**report.said_once, **texts})
 
 
 def render(form: str, report: Report) -> str:

@@ -81,7 +81,7 @@ def diff_report(
     """
     shown = [pair for pair in results.pairs if unchanged or pair.status != "same"]
     rows = [COLUMNS.row(pair) for pair in shown]
-    screen = ["subject", "dtype", "offset", *settings.varying(rows), *_SCREEN]
+    screen = settings.screen(rows, ["subject", "dtype", "offset"], _SCREEN)
     return Report(
         rows=rows,
         columns=list(columns or COLUMNS),

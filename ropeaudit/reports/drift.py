@@ -49,10 +49,9 @@ def drift_report(
     subjects, which come first.
     """
     rows = [record.as_dict() for record in results]
-    varying = settings.varying(rows)
     measured = any(record.attention_tv_mean is not None for record in results)
     subject, dtype, *others = records.COLUMNS.screen(results)
-    screen = [subject, dtype, *varying, *others]
+    screen = settings.screen(rows, [subject, dtype], others)
     named = headlines.differing(results)
     notes = [*extra_notes, *(text for one in results if (text := verdicts.note(one, named(one))))]
     notes += headlines.growth_notes(results) + headlines.format_notes(results)
@@ -67,7 +66,23 @@ def drift_report(
         + (_AFTER_LEGEND if measured else "")
         + (_SAMPLED if "drift_rms_low" in screen else ""),
         header=header,
+        refusals=_refusals(results),
+        dispensable=() if columns else settings.dispensable(screen, records.COLUMNS.dispensable, "excess"),
+        constant=(subject, dtype, "offset") if "model" in screen else (),
     )
+
+
+def _refusals(results: Sequence[Record]) -> list[str]:
+    """Return why rows were refused, each reason of a subject once."""
+    reasons: dict[tuple[str, str], int] = {}
+    for record in results:
+        if record.verdict == "refused":
+            key = record.subject, record.refused
+            reasons[key] = reasons.get(key, 0) + 1
+    return [
+        f"refused: {subject}, {count} row{'s' * (count > 1)}: {reason}"
+        for (subject, reason), count in reasons.items()
+    ]
 
 
 def plotted(results: Sequence[Record], width: int = 48, plain: bool = False) -> str:

@@ -11,6 +11,7 @@ from ropeaudit.audits.records import Record
 from ropeaudit.bounds.attainable import storing
 from ropeaudit.reports import settings, verdicts
 from ropeaudit.reports.numbers import percent, printable, setting, short, times
+from ropeaudit.rope.scaling_names import short_names
 
 _MOST_GROWING = 3
 # what must agree for two rows to be of the same case but for their subject
@@ -54,7 +55,13 @@ def differing(results: Sequence[Record]) -> Callable[[Record], dict[str, str]]:
     """Return what gives a row's settings, besides the model, that differ from row to row."""
     rows = [{name: getattr(record, name) for name in settings.NAMES} for record in results]
     several = [name for name in settings.independent(rows) if name not in ("model", "layout")]
-    return lambda record: {name: setting(getattr(record, name)) for name in several}
+    scalings = short_names(record.scaling for record in results)
+
+    def named(record: Record) -> dict[str, str]:
+        texts = {name: setting(getattr(record, name)) for name in several}
+        return texts | ({"scaling": scalings[record.scaling]} if "scaling" in texts else {})
+
+    return named
 
 
 def _beside(results: Sequence[Record], worst: Record) -> str:

@@ -44,6 +44,28 @@ def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in telling if len({repr(row[name]) for row in rows}) > 1]
 
 
+def screen(rows: Sequence[Mapping[str, Any]], first: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Return the columns to show: of several models the model, `first`, settings that differ, `others`.
+
+    Of settings that follow from a model a reader sees the scaling; JSON and CSV have them all.
+    """
+    names = independent(rows)
+    names += [name for name in ("scaling",) if name not in names and name in varying(rows)]
+    model = [name for name in names if name == "model"]
+    return [*model, *first, *(name for name in names if name not in model), *others]
+
+
+def dispensable(screen: Sequence[str], others: Sequence[str], before: str = "") -> list[str]:
+    """Return the columns that may leave a narrow screen: of several models their scaling too.
+
+    before: the column before which it leaves; without one, it is the last.
+    """
+    names = list(others)
+    if {"model", "scaling"} <= set(screen):
+        names.insert(names.index(before) if before in names else len(names), "scaling")
+    return names
+
+
 def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the setting columns that differ and do not follow from the model."""
     full = [{name: one.get(name) for name in NAMES} for one in rows]

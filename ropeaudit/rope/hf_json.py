@@ -72,7 +72,8 @@ def _bytes(path: str) -> bytes:
         if not file.is_file():
             raise FileNotFoundError(0, "a folder without config.json")
     if not file.is_file():
-        raise FileNotFoundError(0, "no such file")
+        hub = ", and nothing is downloaded" if path.count("/") == 1 and file.suffix != ".json" else ""
+        raise FileNotFoundError(0, f"no such file{hub}")
     if file.stat().st_size > _LARGEST_FILE:
         return bytes(_LARGEST_FILE + 1)
     with file.open("rb") as stream:

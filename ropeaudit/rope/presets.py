@@ -13,6 +13,8 @@ from ropeaudit.rope import scaling
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.setting import RopeSetting
 
+HUB = "(nothing is downloaded: of a repository of the Hub, give its config.json as --config)"
+
 
 def named(name: str) -> ModelRope:
     """Return the model called `name`. Raises: UnknownName.
@@ -22,7 +24,7 @@ def named(name: str) -> ModelRope:
     """
     library = _library()
     if name not in library:
-        raise UnknownName("model", name, library)
+        raise UnknownName("model", name, library, HUB if "/" in name else "")
     return library[name]
 
 

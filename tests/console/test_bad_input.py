@@ -54,7 +54,6 @@ def refused(capsys, tmp_path, monkeypatch):
 
 TABLE = [
     # the command itself
-    ("", "Missing command"),
     ("nope", "unknown command 'nope'; known: check, shift,"),
     ("chek", "unknown command 'chek'; did you mean check?"),
     ("shift extra", "unexpected extra argument"),
@@ -78,7 +77,7 @@ TABLE = [
     ("shift --mask sliding", "unknown mask 'sliding'; known: causal, full"),
     (
         "shift --qk normal",
-        "unknown --qk 'normal'; known: gaussian, ones, arange, diagonal, previous (or a file",
+        "unknown --qk 'normal'; known: gaussian, randn, ones, arange, diagonal, previous (or a file",
     ),
     ("shift --no-header -f json", "--no-header goes with csv and table"),
     # --set and --accumulate
@@ -124,7 +123,7 @@ TABLE = [
     ("shift --offset 1e400", "'1e400' is out of range"),
     ("shift --offset 1e999999999", "is out of range"),
     ("shift --offset 1e99999999999999999999", "is out of range"),
-    ("shift --offset 1-10", "is not a whole number; try 1000, 16k, 1m, 2^20, or a range"),
+    ("shift --offset 1-10", "is a range without a step; try 1-10+1 to add 1, or 1-10*2 to multiply by 2"),
     ("shift --offset 1-10+", "is not a whole number"),
     ("shift --offset 1-10*1", "does not count upwards; try 1k-1m*2 or 0-4096+256"),
     ("shift --offset 1-10+0", "does not count upwards"),

@@ -246,6 +246,7 @@ SLOW = {
     "-o safe.svg": "ten seconds",
     "./llama-dir": "trains a tiny model and runs it three times: half a minute",
     "dask scheduler": "starts a cluster",
+    "--ticket ": "runs a snippet in a process of its own: five seconds",
     "ropeaudit check examples/kernel.py:apply_rope": "every position of 128k, and a config: ten seconds",
     "ropeaudit limit --config my-model/config.json --recipe hf --dtype bf16": "five seconds",
     "--dtype fp16,bf16 --recipe uniform,hf-tf32-matmul": "four searches: nine seconds",

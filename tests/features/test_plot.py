@@ -113,8 +113,8 @@ def test_the_first_inexact_position_of_each_format_is_marked(sweep) -> None:
     (axes,) = drift.draw(sweep).figure.axes
     message = {text.get_text().replace("\n", " "): text.xy[0] for text in axes.texts}
     assert message == {
-        "float16: first inexact position 2,049": 2049 - 39,
-        "bfloat16: first inexact position 257": 257 - 39,
+        "offset 2,010 reaches position 2,049, the first inexact in float16": 2049 - 39,
+        "offset 218 reaches position 257, the first inexact in bfloat16": 257 - 39,
     }  # hf keeps positions in float32, whose first one is past these offsets
     assert parse("bf16").first_inexact_integer == 257
 
@@ -129,14 +129,20 @@ def test_a_page_and_a_picture_mark_the_same_offsets(sweep) -> None:
     assert [int(text.replace(",", "")) for text in labels] == [218, 2010]
 
 
-def test_many_lines_go_beside_the_axes_and_too_many_are_said(sweep) -> None:
+def test_legends_cover_no_line_and_too_many_lines_are_said(sweep) -> None:
     rows = [{**row, "seed": seed} for seed in range(9) for row in sweep]
     picture = drift.draw(rows)
     (axes,) = picture.figure.axes
     plotted = [name for name in lines(axes) if "seed=" in name]
     assert len(plotted) == style.MOST_LINES
     assert picture.notes[0].startswith("12 of 36 lines are not drawn, for 24 fit")
-    assert axes.get_legend()._bbox_to_anchor is not None
+    picture.figure.draw_without_rendering()
+    (legend,) = picture.figure.legends
+    box = legend.get_window_extent()
+    assert axes.get_legend() is None
+    assert not box.overlaps(axes.get_window_extent())
+    assert picture.figure.bbox.x0 <= box.x0
+    assert box.x1 <= picture.figure.bbox.x1  # it is not cut
     looks = [tuple(map(str, style.line(number).values())) for number in range(280)]
     assert len({look[:3] for look in looks}) == 280
 
@@ -201,8 +207,11 @@ def test_decay(folder) -> None:
     picture = plots.picture("decay", str(folder / "decay.json"))
     top, bound, men = picture.figure.axes
     rows = [
-        r for r in records(folder / "decay.json") if r["setting"] == "base=10000" and r["source"] == "ones"
+        r
+        for r in records(folder / "decay.json", "curves")
+        if r["setting"] == "base=10000" and r["source"] == "ones"
     ]
+    assert len(rows) > 400
     for axes, column, label in (
         (top, "rms_relative", "base=10000 ones"),
         (bound, "bound", "base=10000"),
@@ -212,7 +221,11 @@ def test_decay(folder) -> None:
         assert list(line.get_xdata()) == [row["distance"] for row in rows]
         assert list(line.get_ydata()) == [row[column] for row in rows]
     assert len(lines(top)) == 5  # two settings, two sources, zero
-    assert any("base=10000: negative at 1,707" in text.get_text() for text in men.texts)
+    assert any("base=10000: first negative at 1,707" in text.get_text() for text in men.texts)
+    dots = [(*line.get_xdata(), *line.get_ydata()) for line in men.get_lines() if line.get_marker() == "o"]
+    [value] = [row["men_sum"] for row in rows if row["distance"] == 1707]
+    assert value < 0
+    assert (1707, value) in dots  # the curve itself is below zero where it is marked
     assert "tokens" in men.get_xlabel()
 
 
@@ -405,3 +418,55 @@ def test_curves_beneath_the_table(capsys) -> None:
     assert out.index("overflow") < out.index("over the offset") < out.index("self drift: minus")
     assert main([*line, "-f", "csv"]) == 2
     assert "--curve goes with the table" in capsys.readouterr().err
+
+
+def test_no_crossing_is_marked_where_no_curve_makes_it(folder) -> None:
+    whole = json.loads((folder / "decay.json").read_text(encoding="utf-8"))
+    picture = plots.decay.draw(whole["records"], "a title")  # of a report of earlier versions, or of few rows
+    assert not any("negative" in text.get_text() for axes in picture.figure.axes for text in axes.texts)
+    assert any(
+        "first negative at 1,707, which is none of the distances drawn" in one for one in picture.notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "without", "left"),
+    [
+        ("drift", "bound,predicted", ["floor: RMS drift at offset 0", "out of tolerance"]),
+        ("drift", "floor,tolerance", ["predicted RMS", "bound of the largest |drift|"]),
+        ("decay", "bound,crossing", []),
+    ],
+)
+def test_parts_are_left_out(kind, without, left, folder) -> None:
+    picture = plots.picture(kind, str(folder / f"{kind}.json"), without.split(","))
+    axes = picture.figure.axes
+    parts = {
+        "floor: RMS drift at offset 0",
+        "out of tolerance",
+        "predicted RMS",
+        "bound of the largest |drift|",
+    }
+    assert sorted(parts & lines(axes[0]).keys()) == sorted(left)
+    assert len(axes) == (2 if kind == "decay" else 1)
+    assert not any("negative" in text.get_text() for one in axes for text in one.texts)
+
+
+def test_title_and_size_are_those_requested(folder, tmp_path, capsys) -> None:
+    target = tmp_path / "x.svg"
+    line = ["plot", f"{folder / 'decay.json'}", "--kind", "decay", "-o", f"{target}", "--size", "5x4"]
+    assert main([*line, "--title", "My own title"]) == 0
+    assert "ropeaudit: My own title" in capsys.readouterr().err
+    text = target.read_text(encoding="utf-8")
+    assert 'width="360pt" height="288pt"' in text  # 72 points an inch
+    assert main([*line, "--without", "bond"]) == 2
+    assert "unknown part of --kind decay 'bond'; did you mean bound?" in capsys.readouterr().err
+    assert main([*line[:-1], "5"]) == 2
+    assert "--size '5' is not WIDTHxHEIGHT" in capsys.readouterr().err
+
+
+def test_titles_end_with_a_clause() -> None:
+    title = "; ".join(f"clause {number} of Men et al. is some thirty characters long" for number in range(20))
+    shown = style.figure(title)[0].get_suptitle()
+    assert "…" not in shown
+    assert shown.endswith("long.")
+    assert len(shown.split("\n")) <= 4

@@ -451,3 +451,88 @@ def test_findings_come_home_from_workers(more, path, capsys) -> None:
     assert "changes its input where it lies" in alone.err
     assert main([*requested, *more]) == 0
     assert capsys.readouterr() == alone
+
+
+FOREIGN = textwrap.dedent("""
+    import numpy as np
+    import torch
+
+    class Array:
+        \"\"\"An array of another library, as jax has: no subclass of ndarray.\"\"\"
+
+        def __init__(self, content):
+            self.content = content
+
+        def __array__(self, dtype=None, copy=None):
+            return np.asarray(self.content, dtype)
+
+    def foreign(x, positions):
+        d = x.shape[-1]
+        t = np.asarray(positions)[:, None] / 10000 ** (np.arange(0, d, 2) / d)
+        a, b = np.split(np.asarray(x, np.float32), 2, -1)
+        c, s = np.cos(t), np.sin(t)
+        return Array(np.concatenate([a * c - b * s, b * c + a * s], -1).astype(x.dtype))
+
+    def plain(x, positions):
+        if x.dtype.name == "bfloat16":
+            raise TypeError("cannot determine the type of bfloat16")
+        return foreign(x, positions).content
+
+    def offset(q, k, position_offset=0):
+        p = torch.arange(q.shape[-2]) + position_offset
+        d = q.shape[-1]
+        t = p[:, None] / 10000 ** (torch.arange(0, d, 2) / d)
+        c, s = torch.cat([t, t], -1).cos(), torch.cat([t, t], -1).sin()
+
+        def rotated(x):
+            a, b = x.float().chunk(2, -1)
+            return (x.float() * c + torch.cat([-b, a], -1) * s).to(x.dtype)
+
+        return rotated(q), rotated(k)
+
+    def unknown(q, k, scale_by=1):
+        return q * scale_by, k * scale_by
+
+    class Tables(torch.nn.Module):
+        def forward(self, x, position_ids):
+            t = position_ids[..., None] * 0.5 ** torch.arange(x.shape[-1])
+            return t.cos(), t.sin()
+""")
+
+
+@pytest.fixture
+def foreign(tmp_path, monkeypatch) -> str:
+    (tmp_path / "foreign_rope.py").write_text(FOREIGN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return "foreign_rope.py"
+
+
+@pytest.mark.parametrize("name", ["foreign", "offset"])
+def test_arrays_of_other_libraries_and_a_position_offset_are_called_right(name, foreign) -> None:
+    case = {"heads": 1, "seq_len": 32, "head_dim": 64}
+    [record] = shift(100, "bf16", implementations=f"{foreign}:{name}", **case)
+    assert record.verdict == "sound"
+    assert record.place_excess < 1
+
+
+def test_what_numpy_does_not_have_is_refused_with_a_wrapper_also_where_quiet(foreign, capsys) -> None:
+    assert (
+        main(["shift", "--impl", f"{foreign}:plain", *SMALL, "--dtype", "bf16", "--offset", "0,7", "-q"]) == 0
+    )
+    [line] = capsys.readouterr().err.strip().split("\n")
+    assert line.startswith("ropeaudit: refused: foreign_rope.py:plain, 2 rows: TypeError: cannot determine")
+    assert "NumPy itself has no bfloat16: a wrapper that takes x.astype(numpy.float32)" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Tables", "def rotate(q, k, positions): cos, sin = Tables(q, positions[None]); return"),
+        ("unknown", "Wrap it and audit the wrapper"),
+    ],
+)
+def test_what_fits_no_call_is_refused_once_with_a_wrapper(name, message, foreign, capsys) -> None:
+    assert main(["shift", "--impl", f"{foreign}:{name}", *SMALL, "--dtype", "bf16"]) == 2
+    text = capsys.readouterr().err
+    assert message in text
+    assert text.count("things for one array") <= 1

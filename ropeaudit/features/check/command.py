@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropeaudit.console import options
+from ropeaudit.console.help import command
 from ropeaudit.console.parameters import INTEGER, NAMES, NATURAL
+from ropeaudit.console.tickets import TicketOptions, ticket_options
 from ropeaudit.errors import UsageError
 
 if TYPE_CHECKING:
     from ropeaudit.features.check.analysis import Checked
     from ropeaudit.reports import Report
+    from ropeaudit.reports.tickets.ticket import Ticket
 
 
-@click.command(
-    epilog="Targets: own code (FILE.py:NAME, mypkg.rope:NAME), a name of `ropeaudit list impls` or `list "
-    "models`, a config.json, a checkpoint (its folder or a .safetensors file), a case of "
-    "`ropeaudit vectors` with --output FOLDER, where its kernel wrote; several at once. A WAIVE file "
+@command(
+    epilog="Targets: own code (FILE.py:NAME, mypkg.rope:NAME; it is executed with your rights), a name of "
+    "`ropeaudit list impls` or `list models`, a config.json, a checkpoint (its folder or a .safetensors "
+    "file), a case of `ropeaudit vectors` with --output FOLDER, where its kernel wrote; several at once. "
+    "A WAIVE file "
     'holds entries such as [[waive]] check = "places", target = "rope.py:rotate", reason = "ticket 12", '
     'until = "2027-01-31", and dtype = "bf16" if it is for that alone. Exit code: 0 no check failed, '
     "1 one failed that is not waived, 2 bad usage or input."
@@ -54,6 +58,7 @@ if TYPE_CHECKING:
 @click.option("--waive", metavar="FILE", help="Failures that are accepted until a day (TOML, see below).")
 @options.rope_options
 @options.report_options
+@ticket_options
 def check(
     targets: tuple[str, ...],
     up_to: int | None,
@@ -68,16 +73,18 @@ def check(
     waive: str | None,
     rope: options.RopeOptions,
     output: options.ReportOptions,
+    ticketing: TicketOptions,
 ) -> int:
     """Check code, a model's RoPE setting or a checkpoint: is it right, and up to which position?
 
     Each check passes, fails, is only noted or does not apply; the exit code is 1 if one fails.
     """
     from ropeaudit.arithmetic.formats import parse
-    from ropeaudit.console import delivery, settings
+    from ropeaudit.console import delivery, settings, tickets
     from ropeaudit.features.check import analysis, case_target, waivers
     from ropeaudit.features.check import junit as junit_form
     from ropeaudit.features.check.report import COLUMNS, check_report
+    from ropeaudit.features.check.ticket import check_ticket
 
     returned, files = case_target.split(output.outputs)
     output = replace(output, outputs=files)
@@ -100,8 +107,16 @@ def check(
         checked.extend(results)
         return check_report(results, columns, metadata, findings, waivers.notes(results, accepted))
 
-    with junit_form.opened(junit, output.outputs) as file:
+    def ticket() -> Ticket | None:
+        return check_ticket(checked, cases[0], requested, check_report(checked, (), {}))
+
+    with (
+        junit_form.opened(junit, output.outputs) as file,
+        tickets.opened(ticketing, [*output.outputs, *filter(None, [junit])]) as ticket_file,
+    ):
         code = delivery.delivered(run, report, output, noun="checks")
         if file is not None and code == delivery.DONE:
             file.fill([junit_form.content(checked)])
+        if code == delivery.DONE:
+            tickets.write(ticketing, ticket_file, ticket, "no check fails")
     return code or int(any(one.finding.failed for one in checked))

@@ -12,7 +12,7 @@ from ropeaudit.audits.arguments import Names, OnProgress, RopeArguments
 from ropeaudit.audits.audit import DTYPES
 from ropeaudit.audits.cases import Case
 from ropeaudit.errors import UsageError
-from ropeaudit.features.decay import analysis
+from ropeaudit.features.decay import analysis, cosine_sum
 from ropeaudit.features.decay.analysis import Decay
 from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
@@ -63,7 +63,8 @@ class DecayPlan:
     def run(self, on_progress: OnProgress = lambda share: None) -> Iterator[DecayCurves]:
         """Yield the curves setting by setting, by q and k, by recipe and dtype."""
         settings, done = naming.settings(self.cases), 0
-        finer = dense(min(self.distances), max(self.distances))
+        last = max(self.distances)
+        finer = dense(min(self.distances), last)
         shapes: dict[tuple[str, RopeSetting, str], Decay] = {}
         for case, label, setting in zip(self.cases, self.labels, settings, strict=True):
             for source in self.sources:
@@ -71,7 +72,9 @@ class DecayPlan:
                     sample = analysis.sample(self._inputs(source, setting), self.vectors)
                     about, key = (label, case.maximum), (label, setting, source)
                     if key not in shapes:
-                        shapes[key] = analysis.decay(setting, sample, finer, None, *about)
+                        first = cosine_sum.first_failing(setting, last)
+                        at = finer if first is None else sorted({*finer, max(0, first - 1), first})
+                        shapes[key] = analysis.decay(setting, sample, at, None, *about)
                     curves = analysis.decay(setting, sample, self.distances, recipe, *about)
                     yield DecayCurves(curves, shapes[key])
                     done += 1

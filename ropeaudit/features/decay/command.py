@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import click
 
 from ropeaudit.console import options, values
+from ropeaudit.console.help import command
 from ropeaudit.console.parameters import NAMES, Parsed, within
 from ropeaudit.errors import UsageError
 
@@ -43,7 +44,7 @@ def _sources(text: str, flag: str) -> list[str]:
 _DISTANCES, _SOURCES = Parsed("distances", _distances), Parsed("sources", _sources)
 
 
-@click.command(
+@command(
     epilog="Distances: 0-50000 picks a few round ones, 0-4096+64 and 1-64k*2 count. The first failing "
     "distance is looked for at every integer up to the largest one. k = 1024, m = 1024²."
 )

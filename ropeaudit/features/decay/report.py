@@ -25,6 +25,7 @@ LEGEND = (
     "which Men et al. want to be 0 or more."
 )
 _DECAYED = 0.5  # share of the RMS score at distance 0 below which scores "decay"
+_CURVES = ("setting", "source", "distance", "rms_relative", "bound", "men_sum", "first_failing")
 _MOST_SENTENCES, _MOST_CURVES = 3, 4
 
 
@@ -48,7 +49,14 @@ def decay_report(
         notes=_notes(curves),
         legend=LEGEND,
         header=header,
+        further={} if columns else {"curves": _dense(_shapes(results))},
     )
+
+
+def _dense(shapes: Sequence[Decay]) -> Report:
+    """Return the exact curves at the distances that a picture needs: for JSON alone."""
+    rows = [COLUMNS.row(Point(one, index)) for one in shapes for index in range(len(one.distances))]
+    return Report([{name: row[name] for name in _CURVES} for row in rows], _CURVES, ())
 
 
 def _shapes(results: Sequence[DecayCurves]) -> list[Decay]:

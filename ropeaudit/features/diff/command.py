@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, regression_option, report_options
 from ropeaudit.console.parameters import number
 
 
-@click.command(
+@command(
     epilog="Rows are joined by what was asked for: recipe, dtype, offset, RoPE setting, q and k, formats of "
     "stages. Exit code: 0 done, 1 a --fail-if was broken, 2 bad usage or input."
 )

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 import click
 
 from ropeaudit.console import options
+from ropeaudit.console.help import command
 from ropeaudit.console.parameters import INTEGERS, NAMES, one_of
 
 _KINDS = ("stage", "pair", "position", "head", "remedy")  # of explain/columns.py, not loaded for --help
 
 
-@click.command(epilog="Causes are explained in docs/causes.md. Exit code: 0 done, 2 bad usage or input.")
+@command(epilog="Causes are explained in docs/causes.md. Exit code: 0 done, 2 bad usage or input.")
 @options.axis("--offset", INTEGERS, "Integers added to every position.", "1000")
 @options.dtype_option
 @options.axis(
@@ -25,7 +26,7 @@ _KINDS = ("stage", "pair", "position", "head", "remedy")  # of explain/columns.p
     "--impl",
     NAMES,
     "Real code, explained by way of the recipe that its numbers resemble: a name (`ropeaudit list impls`), "
-    "mypkg.rope:apply_rope or path/to/file.py:apply_rope.",
+    f"mypkg.rope:apply_rope or path/to/file.py:apply_rope. {options.EXECUTED}",
 )
 @click.option(
     "--tolerance",

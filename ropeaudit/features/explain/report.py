@@ -40,7 +40,9 @@ def explain_report(
     """Return the report, its rows by `kind`; `columns` chooses and orders what is shown and written."""
     whole = {name: [row for one in results for row in rows(one, name)] for name in KINDS}
     varying = settings.varying(whole["stage"])
-    first = [*([] if len(results) == 1 else ["subject", "dtype", "offset"]), *varying]
+    cells = ["subject", "dtype", "offset"]
+    first = settings.screen(whole["stage"], [] if len(results) == 1 else cells, [])
+    constant = cells if "model" in varying else ()
     further = {
         _PLURAL[name]: Report(whole[name], [*own_columns(name), *varying], ())
         for name in KINDS
@@ -51,10 +53,11 @@ def explain_report(
             whole["remedy"],
             [*own_columns("remedy"), *varying],
             [*first, *OWN["remedy"].screen(())],
-            dispensable=OWN["remedy"].dispensable,
+            dispensable=settings.dispensable(first, OWN["remedy"].dispensable),
             headline=_search(results) if whole["remedy"] else "",
             legend=_LEGENDS["remedy"],
             declared=COLUMNS["remedy"],
+            constant=constant,
         )
         pairs = further.pop("pairs")
         further["pairs"] = Report(pairs.rows, pairs.columns, (), headline=frequencies(_worst(results)))
@@ -62,13 +65,14 @@ def explain_report(
         rows=whole[kind],
         columns=list(columns or COLUMNS[kind]),
         screen=list(columns or [*first, *OWN[kind].screen(())]),
-        dispensable=() if columns else OWN[kind].dispensable,
+        dispensable=() if columns else settings.dispensable(first, OWN[kind].dispensable),
         headline=headline(results),
         notes=notes(results),
         legend=LEGEND if kind == "stage" else _LEGENDS[kind],
         metadata={"schema": SCHEMA, "by": kind, **metadata},
         further=further,
         declared=COLUMNS[kind],
+        constant=constant,
     )
 
 
@@ -85,7 +89,8 @@ def headline(results: Sequence[Explanation]) -> str:
 
 
 def _who(one: Explanation) -> str:
-    return f"{one.recipe.dtype} {one.subject} at offset {one.offset}"
+    model = "" if one.case.model_name == "none" else f"{one.case.model_name}: "
+    return f"{model}{one.recipe.dtype} {one.subject} at offset {one.offset}"
 
 
 def _drift(one: Explanation) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, RopeOptions, axis, report_options, rope_options
 from ropeaudit.console.parameters import INTEGER, NAMES
 
 
-@click.command(
+@command(
     epilog="Exit code: 0 done, or the dump agrees within float32 rounding, 1 the dump does not, 2 bad usage "
     "or input."
 )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, RopeOptions, axis, report_options, rope_options
 from ropeaudit.console.parameters import INTEGERS, NAMES
 
 
-@click.command(
+@command(
     epilog="Names: FILE.py:NAME, mypkg.rope:NAME or a name of `ropeaudit list impls`. Exit code: 0 done, "
     "whether anything leaks or not, 2 bad usage or input."
 )

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import click
 
 from ropeaudit.console import options
+from ropeaudit.console.help import command
 from ropeaudit.console.parameters import INTEGER, NAMES
 
 
-@click.command(
+@command(
     epilog="What is claimed: first_failure_seen was measured to fail. No offset up to proved_up_to fails: "
     "the a-priori bound proves it (bound_up_to), or each was measured. Where there are too many for that, "
     "powers of two, ends of formats, the end of the model's positions, neighbours of the boundary, the "
@@ -52,7 +53,8 @@ from ropeaudit.console.parameters import INTEGER, NAMES
     "--impl",
     NAMES,
     "Real code, called as it is, instead of recipes or beside them: a name (`ropeaudit list impls`), "
-    "mypkg.rope:apply_rope or path/to/file.py:apply_rope. A row with a misplaced pair meets no tolerance.",
+    "mypkg.rope:apply_rope or path/to/file.py:apply_rope. A row with a misplaced pair meets no tolerance. "
+    f"{options.EXECUTED}",
 )
 @options.length_option
 @options.changes_option

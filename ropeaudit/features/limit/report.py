@@ -163,8 +163,14 @@ def limit_report(
     """Return the report; `columns` chooses and orders what is shown. extra_notes: the first ones."""
     rows = [COLUMNS.row(result) for result in results]
     subject, dtype, *others = COLUMNS.screen(results)
-    screen = [subject, dtype, *settings.varying(rows), *others]
+    screen = settings.screen(rows, [subject, dtype], others)
     legend = f"{LEGEND}\n{_MARGIN}" if "margin" in others else LEGEND
     report = tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata)
-    notes = [*extra_notes, *sentences.notes(results)]
-    return replace(report, headline=sentences.headline(results), notes=notes, legend=legend)
+    return replace(
+        report,
+        headline=sentences.headline(results),
+        notes=[*extra_notes, *sentences.notes(results)],
+        legend=legend,
+        dispensable=() if columns else settings.dispensable(screen, COLUMNS.dispensable),
+        constant=(subject, dtype, "tolerance_column", "tolerance") if "model" in screen else (),
+    )

@@ -27,7 +27,14 @@ class PresetLayer:
 
 _SHOWN = ("position", "frequency", "angle", "table", "rotation", "score")  # stages
 _STAGES: list[Column[Recipe]] = [
-    Column(name, str, f"number format of the stage {name}", shown=name in _SHOWN) for name in STAGES
+    Column(
+        name,
+        str,
+        f"number format of the stage {name}",
+        shown=name in _SHOWN,
+        leaves=len(STAGES) - place if name in _SHOWN else 0,  # the last stage leaves a narrow screen first
+    )
+    for place, name in enumerate(STAGES)
 ]
 of_recipe = Declare[Recipe]()
 of_entry = Declare[Entry]()
@@ -46,6 +53,7 @@ class RecipeColumns:
         "yes, or why it is refused",
         lambda one: f"refused: {one.refused}" if one.refused else "yes",
         shown=True,
+        leaves=1,
         shown_after="summary",
     )
     stages = Together[Recipe](_STAGES, lambda one: one.stages)
@@ -75,14 +83,14 @@ class FormatColumns:
     """The columns of `ropeaudit list formats`."""
 
     format: str = of_format("its name", lambda one: one.name, shown=True)
-    aliases: str = of_format("other names", lambda one: " ".join(one.aliases), shown=True)
+    aliases: str = of_format("other names", lambda one: " ".join(one.aliases), shown=True, leaves=4)
     precision: int = of_format("significant bits", unit="bits", shown=True)
     unit_roundoff: float = of_format("largest relative error of a rounding", shown=True)
     largest: float = of_format("largest number", shown=True)
-    smallest_normal: float = of_format("smallest normal number", shown=True)
-    smallest_subnormal: float = of_format("smallest number above 0", shown=True)
+    smallest_normal: float = of_format("smallest normal number", shown=True, leaves=3)
+    smallest_subnormal: float = of_format("smallest number above 0", shown=True, leaves=2)
     first_inexact_integer: int = of_format("smallest whole number that it does not hold", shown=True)
-    overflow: str = of_format("what a number beyond the largest becomes", shown=True)
+    overflow: str = of_format("what a number beyond the largest becomes", shown=True, leaves=1)
 
 
 class LayerColumns:
@@ -94,14 +102,16 @@ class LayerColumns:
     head_dim = of_layer.like(records.COLUMNS["head_dim"], lambda one: one.setting.head_dim, shown=True)
     rotary_dim = of_layer.like(records.COLUMNS["rotary_dim"], lambda one: one.setting.rotary_dim, shown=True)
     layout = of_layer.like(records.COLUMNS["layout"], lambda one: one.setting.layout)
-    heads = of_layer.like(records.COLUMNS["heads"], lambda one: one.preset.heads, shown=True)
-    kv_heads = of_layer.like(records.COLUMNS["kv_heads"], lambda one: one.preset.kv_heads, shown=True)
+    heads = of_layer.like(records.COLUMNS["heads"], lambda one: one.preset.heads, shown=True, leaves=3)
+    kv_heads = of_layer.like(
+        records.COLUMNS["kv_heads"], lambda one: one.preset.kv_heads, shown=True, leaves=2
+    )
     maximum: int | None = of_layer(
         "positions that it is made for", lambda one: one.preset.maximum, unit="tokens", shown=True
     )
     scaling = of_layer.like(records.COLUMNS["scaling"], lambda one: str(one.setting.scaling))
     scale = of_layer.like(records.COLUMNS["scale"], lambda one: one.setting.scale)
-    source: str = of_layer("where that stands", lambda one: one.preset.source, shown=True)
+    source: str = of_layer("where that stands", lambda one: one.preset.source, shown=True, leaves=1)
     kind: str = of_layer(
         "the kind of scaling", lambda one: str(one.setting.scaling).partition(":")[0], shown=True
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from ropeaudit.console.help import command
 from ropeaudit.console.options import ScreenOptions, screen_options
 from ropeaudit.console.parameters import one_of
 
 KINDS = ("recipes", "impls", "formats", "models", "columns", "verdicts")  # of list/columns.py: no NumPy here
 
 
-@click.command(name="list")
+@command(name="list")
 @click.argument("kind", metavar="|".join(KINDS), type=one_of("list", KINDS))
 @screen_options
 def list_(kind: str, screen: ScreenOptions) -> None:
@@ -21,4 +22,5 @@ def list_(kind: str, screen: ScreenOptions) -> None:
 
     columns, items = LISTS[kind]
     rows = [columns.row(item) for item in items()]
-    output.print_report(Report(rows, list(columns), columns.screen(()), declared=columns), screen)
+    report = Report(rows, list(columns), columns.screen(()), columns.dispensable, declared=columns)
+    output.print_report(report, screen)

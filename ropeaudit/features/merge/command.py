@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
+from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, report_options
 
 
-@click.command(
+@command(
     epilog="Rows come in the order of the files: shards 1/N to N/N in order give what the whole sweep gives. "
     "Exit code: 0 done, 2 bad usage or input."
 )

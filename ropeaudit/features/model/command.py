@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, axis, report_options
 from ropeaudit.console.parameters import INTEGERS, NAMES, NATURAL, number, one_of
 
 _KINDS = ("summary", "layer", "head", "pair")  # of model/columns.py, not loaded for --help
 
 
-@click.command(
+@command(
     epilog="Needs transformers (pip install 'ropeaudit[model]'). Exit code: 0 done, 2 bad usage or input."
 )
 @click.argument("folder", metavar="FOLDER")

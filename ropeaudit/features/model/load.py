@@ -69,8 +69,9 @@ def open_folder(spec: str, trusted: bool) -> Folder:
     path = Path(spec)
     if not path.is_dir():
         seen = "is not a folder" if path.exists() else "no such folder"
+        hub = "; nothing is downloaded: `hf download` gets a repository of the Hub" if "/" in spec else ""
         raise BadInput(
-            f"{spec!r}: {seen}; give the local folder of a model, with config.json and *.safetensors"
+            f"{spec!r}: {seen}; give the local folder of a model, with config.json and *.safetensors{hub}"
         )
     files = checkpoints.files(path)
     config = hf_json.load(spec)

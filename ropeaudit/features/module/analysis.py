@@ -42,7 +42,7 @@ class Buffer:
     agrees: with what is expected, up to float32 rounding; None where nothing says what that is.
     error: the largest, relative for frequencies, in radians for tables.
     drift_near, drift_far: expected RMS drift of scores, see `drift`; None where it is unknown.
-    unseen: rows of a table that were not compared.
+    unseen: rows of a table that were not compared. setting: the one it was compared with.
     """
 
     stored: StoredTensor
@@ -57,6 +57,7 @@ class Buffer:
     drift_far: float | None
     unseen: int
     finding: str
+    setting: RopeSetting | None = None
 
     @property
     def wrong(self) -> bool:
@@ -185,7 +186,19 @@ def _buffers(
         label, guess = (table.label, table.guessed) if table else ("none", False)
         unseen = max(0, rows - ROWS)
         yield Buffer(
-            buffer.stored, buffer.what, label, guess, cast, how, agrees, error, near, far, unseen, finding
+            buffer.stored,
+            buffer.what,
+            label,
+            guess,
+            cast,
+            how,
+            agrees,
+            error,
+            near,
+            far,
+            unseen,
+            finding,
+            table.setting if table else None,
         )
 
 

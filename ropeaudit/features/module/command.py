@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
+from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, report_options
 from ropeaudit.console.parameters import INTEGER, number
+from ropeaudit.console.tickets import TicketOptions, ticket_options
 
 
-@click.command(
+@command(
     epilog="Exit code: 0 done, or nothing is wrong, 1 a buffer was cast or is off, 2 bad usage or input."
 )
 @click.argument("source", metavar="SOURCE")
@@ -26,6 +28,7 @@ from ropeaudit.console.parameters import INTEGER, number
 @click.option("--head-dim", type=INTEGER, metavar="N", help="Dims of a head, even.")
 @click.option("--rotary-dim", type=INTEGER, metavar="N", help="Dims that are rotated.  [default: --head-dim]")
 @report_options
+@ticket_options
 def module(
     source: str,
     config: str | None,
@@ -35,6 +38,7 @@ def module(
     head_dim: int | None,
     rotary_dim: int | None,
     output: ReportOptions,
+    ticketing: TicketOptions,
 ) -> int:
     """Find RoPE buffers that were cast, be it to bfloat16 and back, or that are not what they should be.
 
@@ -43,9 +47,10 @@ def module(
     are known by their values: frequencies, periods, angles, cos and sin. Without a config, a model or
     --base nothing says what their frequencies should be, and the base is guessed from the values.
     """
-    from ropeaudit.console import delivery
+    from ropeaudit.console import delivery, tickets
     from ropeaudit.features.module import analysis
     from ropeaudit.features.module.report import COLUMNS, module_report
+    from ropeaudit.features.module.ticket import module_ticket
 
     columns = output.chosen_columns(COLUMNS)
     audit = analysis.module(
@@ -57,8 +62,17 @@ def module(
         head_dim=head_dim,
         rotary_dim=rotary_dim,
     )
-    return delivery.delivered_at_once(
-        lambda metadata: module_report(audit, columns, metadata),
-        output,
-        delivery.BROKEN if any(buffer.wrong for buffer in audit.buffers) else delivery.DONE,
-    )
+    wrong = any(buffer.wrong for buffer in audit.buffers)
+    with tickets.opened(ticketing, output.outputs) as ticket_file:
+        code = delivery.delivered_at_once(
+            lambda metadata: module_report(audit, columns, metadata),
+            output,
+            delivery.BROKEN if wrong else delivery.DONE,
+        )
+        tickets.write(
+            ticketing,
+            ticket_file,
+            lambda: module_ticket(audit, module_report(audit, (), {})),
+            "no buffer is wrong",
+        )
+    return code

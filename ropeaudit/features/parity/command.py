@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
 from ropeaudit.console import options
-from ropeaudit.console.parameters import INTEGERS
+from ropeaudit.console.help import command
+from ropeaudit.console.parameters import INTEGERS, WORD
+from ropeaudit.console.tickets import TicketOptions, ticket_options
+
+if TYPE_CHECKING:
+    from ropeaudit.reports import Report
 
 
-@click.command(
+@command(
     epilog="Subjects: a recipe (`ropeaudit list recipes`) or a .toml file, changed in brackets as in "
     "'hf[angle=fp64]'; or real code, called as it is: a name (`ropeaudit list impls`), "
-    "mypkg.rope:apply_rope or path/to/file.py:apply_rope. Code gets q and k in the layout that it has, "
-    "unless --layout is given. Exit code: 0 done, 2 bad usage or input."
+    "mypkg.rope:apply_rope or path/to/file.py:apply_rope, which is executed with your rights. Code gets q "
+    "and k in the layout that it has, unless --layout is given. Exit code: 0 done, 2 bad usage or input."
 )
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("a", metavar="A", type=WORD)
+@click.argument("b", metavar="B", type=WORD)
 @options.axis("--offset", INTEGERS, "Integers added to every position.", "0,1000")
 @options.dtype_option
 @options.changes_option
 @options.qk_options
 @options.rope_options
 @options.report_options
+@ticket_options
 def parity(
     a: str,
     b: str,
@@ -33,6 +40,7 @@ def parity(
     vectors: options.QKOptions,
     rope: options.RopeOptions,
     output: options.ReportOptions,
+    ticketing: TicketOptions,
 ) -> int:
     """Compare two subjects, such as a trainer A and a server B.
 
@@ -40,18 +48,30 @@ def parity(
     scores, which of them is nearer, and how many elements of rotated q and k differ in their bits.
     """
     from ropeaudit.audits.arguments import formats
-    from ropeaudit.console import delivery, settings
+    from ropeaudit.console import delivery, settings, tickets
     from ropeaudit.features.parity import analysis, sides
     from ropeaudit.features.parity.report import COLUMNS, parity_report
+    from ropeaudit.features.parity.ticket import parity_ticket
 
     columns = output.chosen_columns(COLUMNS)
     pair, names = sides.subjects(a, b, changes)
-    cases, dtypes = settings.cases(rope, vectors), formats(dtype)
+    cases, dtypes = settings.cases(rope, tickets.inputs(ticketing, vectors)), formats(dtype)
     called = list(zip(names, pair, strict=True))
     made = [(name, sides.factory(one, fmt)) for fmt in dtypes for name, one in called]
-    return delivery.delivered(
-        lambda on_progress: analysis.run(cases, pair, names, dtypes, offset, on_progress),
-        lambda results, metadata: parity_report(results, columns, metadata),
-        output,
-        stages={f"{name} {one.dtype}": dict(one.stages) for name, one in made},
-    )
+    results: list[analysis.Parity] = []
+
+    def report(measured: list[analysis.Parity], metadata: delivery.Metadata) -> Report:
+        results.extend(measured)
+        return parity_report(measured, columns, metadata)
+
+    with tickets.opened(ticketing, output.outputs) as ticket_file:
+        code = delivery.delivered(
+            lambda on_progress: analysis.run(cases, pair, names, dtypes, offset, on_progress),
+            report,
+            output,
+            stages={f"{name} {one.dtype}": dict(one.stages) for name, one in made},
+        )
+        if code == delivery.DONE:
+            nothing = "in no case do two finite scores differ"
+            tickets.write(ticketing, ticket_file, lambda: parity_ticket(results, pair), nothing)
+    return code

@@ -170,7 +170,7 @@ def parity_report(
     """Return the report; `columns` chooses and orders what is shown and written."""
     rows = [COLUMNS.row(result) for result in results]
     a, b, dtype, offset, *others = COLUMNS.screen(results)
-    screen = [a, b, dtype, offset, *settings.varying(rows), *others]
+    screen = settings.screen(rows, [a, b, dtype, offset], others)
     report = tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata)
     return replace(report, headline=headline(rows), notes=notes(results), legend=LEGEND)
 

@@ -45,7 +45,7 @@ def draw(rows: Sequence[Mapping[str, Any]], length: int) -> Picture:
         )
     axes.set_xlabel("wavelength of the frequency pair (tokens of a full turn)")
     axes.set_ylabel("RMS drift of the pair (score units)")
-    style.legend(axes)
+    style.legend(figure, axes)
     return Picture(figure, title, notes)
 
 

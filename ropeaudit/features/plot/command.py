@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ropeaudit.console import options, overwriting
-from ropeaudit.console.parameters import INTEGERS, NAMES, one_of
+from ropeaudit.console.help import command
+from ropeaudit.console.parameters import INTEGERS, NAMES, Parsed, one_of
 from ropeaudit.errors import RopeAuditError
 
 if TYPE_CHECKING:
@@ -20,10 +21,34 @@ if TYPE_CHECKING:
 
 _KINDS = ("drift", "heatmap", "stages", "bands", "decay", "safe")
 _SUFFIXES = ("svg", "png", "pdf")  # of reports.plots.style, not loaded for --help
-_OWN = ("file", "kind", "outputs", "quiet")  # the parameters that are none of the case
+_PARTS = {  # kind -> what --without may name, besides title and legend
+    "drift": ("predicted", "bound", "floor", "tolerance", "positions"),
+    "decay": ("bound", "sum", "crossing"),
+}
+_OWN = (
+    "file",
+    "kind",
+    "outputs",
+    "quiet",
+    "title",
+    "size",
+    "without",
+)  # the parameters that are none of the case
 
 
-@click.command(
+def _size(text: str, flag: str) -> tuple[float, float]:
+    """Read WIDTHxHEIGHT in inches. Raises: UsageError."""
+    from ropeaudit.errors import UsageError
+
+    parts = text.lower().split("x")
+    with contextlib.suppress(ValueError):
+        width, height = map(float, parts)
+        if 1 <= width <= 100 and 1 <= height <= 100:
+            return width, height
+    raise UsageError(f"{flag} {text!r} is not WIDTHxHEIGHT in inches, each from 1 to 100; try {flag} 6x4")
+
+
+@command(
     epilog="Reports: drift: shift -o x.jsonl; stages and bands: explain -o x.json; decay: decay -o x.json; "
     "safe: limit -o x.json. heatmap measures one case, which --offset to --scale describe. Exit code: 0 "
     "done, 2 bad usage or input."
@@ -45,6 +70,19 @@ _OWN = ("file", "kind", "outputs", "quiet")  # the parameters that are none of t
     help="drift over offset, heatmap over query and key, stages to blame, bands of frequencies, decay over "
     "distance, safe: what `limit` proved and measured.  [default: drift]",
 )
+@click.option("--title", metavar="TEXT", help="Title, in the place of the finding.")
+@click.option(
+    "--size",
+    type=Parsed("size", _size),
+    metavar="WxH",
+    help="Width and height in inches, such as 6x4.  [default: as the content needs]",
+)
+@options.axis(
+    "--without",
+    NAMES,
+    "Parts to leave out: title, legend; of drift predicted, bound, floor, tolerance, positions; of decay "
+    "bound, sum, crossing.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
 @options.axis("--offset", INTEGERS, "heatmap: integer added to every position.", shown="1000")
 @options.axis("--dtype", NAMES, "heatmap: number format of the model.", shown="bf16")
@@ -57,6 +95,9 @@ def plot(
     file: str | None,
     outputs: tuple[str, ...],
     kind: str,
+    title: str | None,
+    size: tuple[float, float] | None,
+    without: tuple[str, ...],
     quiet: bool,
     offset: tuple[int, ...],
     dtype: tuple[str, ...],
@@ -72,10 +113,11 @@ def plot(
     from ropeaudit.recipes import DEFAULT
 
     _check(kind, file, outputs)
+    _check_parts(kind, without)
     reports.needed("matplotlib", "a picture", "plot")
     with output.opened(outputs, _suffix) as files:
         with _blaming(file):
-            from ropeaudit.features.plot.style import encoded
+            from ropeaudit.features.plot import style
 
             if kind == "heatmap" or file is None:
                 recipes = resolved(recipe or DEFAULT[:1], dtype or "bf16", changes)
@@ -83,14 +125,25 @@ def plot(
             else:
                 from ropeaudit.features.plot.pictures import picture as of_report
 
-                picture = of_report(kind, file)
-            contents = [encoded(picture, target.form) for target in files]
+                picture = of_report(kind, file, without)
+            style.adapt(picture, title, size, without)
+            contents = [style.encoded(picture, target.form) for target in files]
         for target, content in zip(files, contents, strict=True):
             target.fill([content])
     if not quiet:
         for text in (picture.title, *(f"note: {note}" for note in picture.notes)):
             output.say(text)
     return 0
+
+
+def _check_parts(kind: str, without: tuple[str, ...]) -> None:
+    """Raise UnknownName if a part to leave out is none of a kind of picture."""
+    from ropeaudit.errors import UnknownName
+
+    known = ("title", "legend", *_PARTS.get(kind, ()))
+    for name in without:
+        if name not in known:
+            raise UnknownName(f"part of --kind {kind}", name, known)
 
 
 def _check(kind: str, file: str | None, outputs: tuple[str, ...]) -> None:

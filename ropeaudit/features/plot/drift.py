@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,30 +26,35 @@ _EXPECTED = {  # column -> how it is drawn, what it is called
 _MOST_EXPECTED = 4  # lines beside which they can be told apart
 
 
-def draw(rows: Sequence[Row]) -> Picture:
-    """Return the picture of rows of `ropeaudit shift`; drift in score units, offsets in tokens."""
+def draw(rows: Sequence[Row], without: Collection[str] = ()) -> Picture:
+    """Return the picture of rows of `ropeaudit shift`; drift in score units, offsets in tokens.
+
+    without: parts that are not drawn: predicted, bound, floor, tolerance, positions.
+    """
     measured = [row for row in rows if row.get("verdict") != "refused"]
     columns = varying_settings(measured)
     by_offset = sorted(measured, key=lambda row: row["offset"])
     named = {line.label: line for line in drift_series(by_offset, lambda row: label(row, columns))}
     shown, notes = style.limited(named, style.MOST_LINES, "lines")
     lines = [replace(line, label=name) for name, line in shown.items()]
-    title = _title(measured)
-    figure, (axes,) = style.figure(title)
+    title = _title(measured, [name for name in columns if name == "model"])
+    figure, (axes,) = style.figure(title, without=without)
     axes.set_yscale("log")
     for line in lines:
         _line(axes, line)
     if len(lines) <= _MOST_EXPECTED:
-        _expected(axes, lines)
-    else:
+        _expected(axes, lines, without)
+    elif not {"predicted", "bound", "floor"} <= set(without):
         notes.append(f"floors, predictions and bounds are drawn beside up to {_MOST_EXPECTED} lines")
     _edges(axes, lines)
-    _out_of_tolerance(axes, lines)
+    if "tolerance" not in without:
+        _out_of_tolerance(axes, lines)
     style.offsets_axis(axes, [row["offset"] for row in measured])
-    _marks(axes, inexact_marks(measured))
+    if "positions" not in without:
+        _marks(axes, inexact_marks(measured))
     axes.set_xlabel("offset added to every position (tokens)")
     axes.set_ylabel("RMS drift (score units)")
-    style.legend(axes)
+    style.legend(figure, axes, without)
     if len(measured) < len(rows):
         notes.append(f"{len(rows) - len(measured)} rows were refused and have nothing to draw")
     return Picture(figure, title, notes)
@@ -66,11 +71,13 @@ def _line(axes: Axes, line: Series) -> None:
         axes.fill_between([point.x for point in sampled], low, high, color=look["color"], alpha=0.2, lw=0)
 
 
-def _expected(axes: Axes, lines: Sequence[Series]) -> None:
+def _expected(axes: Axes, lines: Sequence[Series], without: Collection[str]) -> None:
     """Draw floors, predictions and bounds in the colour of their line; the legend names them once."""
     labels = set()
     for line in lines:
         for column, (dash, text) in _EXPECTED.items():
+            if column.partition("_")[0] in without:
+                continue
             points = [(point.x, point.row.get(column)) for point in line.points]
             on_scale = [(x, y) for x, y in points if y is not None and 0 < y < math.inf]
             if on_scale:
@@ -109,8 +116,9 @@ def _marks(axes: Axes, marks: Sequence[Mark]) -> None:
     for mark in marks:
         if left <= mark.offset <= right:
             axes.axvline(mark.offset, color=style.GREY, linewidth=0.8, linestyle=(0, (2, 2)))
+            reached = f"offset {mark.offset:,} reaches position {mark.position:,},"
             axes.annotate(
-                f"{mark.format}: first inexact\nposition {mark.position:,}",
+                f"{reached}\nthe first inexact in {mark.format}",
                 (mark.offset, 0.02),
                 xycoords=axes.get_xaxis_transform(),
                 xytext=(3, 0),
@@ -124,7 +132,7 @@ def _marks(axes: Axes, marks: Sequence[Mark]) -> None:
             )
 
 
-def _title(rows: Sequence[Mapping[str, Any]]) -> str:
+def _title(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     """Return what drifts most, how much more than at its floor, and where scores are not finite."""
     if not rows:
         return "Nothing was measured."
@@ -136,8 +144,8 @@ def _title(rows: Sequence[Mapping[str, Any]]) -> str:
         size = f"{short(worst['drift_rms'])} RMS"
         if worst.get("floor_rms") and worst["drift_rms"] > 2 * worst["floor_rms"]:
             size += f", {worst['drift_rms'] / worst['floor_rms']:.3g} times its floor"
-        parts.append(f"{label(worst, ())} drifts most: {size}, at offset {worst['offset']:,}")
+        parts.append(f"{label(worst, columns)} drifts most: {size}, at offset {worst['offset']:,}")
     if nonfinite:
         first = min(nonfinite, key=lambda row: abs(row["offset"]))
-        parts.append(f"{label(first, ())} has nan or infinite scores at offset {first['offset']:,}")
+        parts.append(f"{label(first, columns)} has nan or infinite scores at offset {first['offset']:,}")
     return "; ".join(parts)

@@ -12,14 +12,11 @@ from ropeaudit.reports.charts import series
 from ropeaudit.reports.numbers import setting
 
 _MOST = 48
-_IMPLIED = ("scaling", "axes", "layout", "head_dim", "rotary_dim", "base", "scale")  # by a model
 
 
 def draw(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
     """Return the picture of rows of `ropeaudit limit`; positions in tokens."""
-    telling = [
-        name for name in settings.varying(rows) if name not in _IMPLIED or not _one_per_model(rows, name)
-    ]
+    telling = settings.independent(rows)
     several = len({(row["tolerance_column"], row["tolerance"]) for row in rows}) > 1
     groups = {f"{_name(row, telling, several)} #{number}": row for number, row in enumerate(rows)}
     bars, notes = style.limited(groups, _MOST, "rows")
@@ -79,10 +76,6 @@ def _words(row: Mapping[str, Any]) -> str:
     if proved == seen:
         return f"proved up to {proved:,}"
     return f"none seen up to {seen:,} ({row['measured_offsets']:,} measured), proved up to {proved:,}"
-
-
-def _one_per_model(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    return len({(row["model"], repr(row[name])) for row in rows}) == len({row["model"] for row in rows})
 
 
 def _name(row: Mapping[str, Any], telling: Sequence[str], several: bool) -> str:

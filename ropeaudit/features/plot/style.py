@@ -7,8 +7,9 @@ dash and a marker of its own too, so that a print without colours can be read.
 from __future__ import annotations
 
 import io
+import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,8 +38,11 @@ _DASHES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 _MARKERS = "osD^vP*X"
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")
 MOST_LINES = 24
-_INSIDE = 6  # lines whose legend fits into the axes
-_TITLE = 92  # characters of a line of a title
+_WIDTH = 8.6  # inches
+_TITLE = 92  # characters of a line of a title of that width
+_FEW_LINES, _LINES = 4, 8  # of a title of several sentences, of one alone
+_LEGEND = 150  # characters of a line of a legend of that width
+_LABEL = 11  # characters of a label of an axis for each inch of it
 _NAME = 90  # characters of a name in a legend
 _BOXES = "the font lacks some characters of a name: boxes stand for them"
 SUFFIXES = ("svg", "png", "pdf")
@@ -64,14 +68,16 @@ def line(number: int) -> dict[str, Any]:
     }
 
 
-def figure(title: str, panels: int = 1, height: float = 4.8, **axes: Any) -> tuple[Figure, list[Axes]]:
+def figure(
+    title: str, panels: int = 1, height: float = 4.8, without: Collection[str] = (), **axes: Any
+) -> tuple[Figure, list[Axes]]:
     """Return a figure with a title and panels under each other."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8.6, height), layout="constrained", dpi=150)
+    figure = Figure(figsize=(_WIDTH, height), layout="constrained", dpi=150)
     places = figure.subplots(panels, 1, squeeze=False, **axes)[:, 0]
-    text = textwrap.fill(printable(title).replace("$", r"\$"), _TITLE, max_lines=3, placeholder=" …")
-    figure.suptitle(text, x=0.01, ha="left", fontsize=10, fontweight="bold")
+    if "title" not in without:
+        retitle(figure, _sentences(title))
     for place in places:
         place.grid(True, which="major", color="#dddddd", linewidth=0.6)
         place.set_axisbelow(True)
@@ -79,13 +85,72 @@ def figure(title: str, panels: int = 1, height: float = 4.8, **axes: Any) -> tup
     return figure, list(places)
 
 
-def legend(axes: Axes) -> None:
-    """Add the legend: inside where it is small, to the right of the axes where it is not."""
-    count = len(axes.get_legend_handles_labels()[1])
-    if count > _INSIDE:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=7, borderaxespad=0, frameon=False)
-    elif count:
-        axes.legend(fontsize=8, framealpha=0.85)
+def retitle(figure: Figure, title: str) -> None:
+    """Set the title, in as many lines as it needs; the room for them comes on top of the axes."""
+    width = round(_TITLE * figure.get_figwidth() / _WIDTH)
+    text = textwrap.fill(printable(title).replace("$", r"\$"), width, max_lines=_LINES, placeholder=" …")
+    figure.suptitle(text, x=0.01, ha="left", fontsize=10, fontweight="bold")
+
+
+def _sentences(title: str) -> str:
+    """Return as many clauses of a title, from its first on, as fit into a few lines; at least one."""
+    parts, shown = re.split(r"(?<=;) |(?<=\.) (?=[A-Z(])", title), ""
+    for part in parts:
+        if shown and len(textwrap.wrap(f"{shown} {part}", _TITLE)) > _FEW_LINES:
+            return re.sub(r";$", ".", shown)
+        shown = f"{shown} {part}".strip()
+    return shown
+
+
+def adapt(
+    picture: Picture, title: str | None, size: tuple[float, float] | None, without: Collection[str]
+) -> None:
+    """Give a picture the title and the size (inches) that were requested, and take its title or legend."""
+    figure = picture.figure
+    if title is not None:
+        picture.title = title
+        retitle(figure, title)
+    if size is not None:
+        resize(figure, *size)
+    if "title" in without:
+        figure.suptitle("")
+    if "legend" in without:
+        for one in [*figure.legends, *(axes.get_legend() for axes in figure.axes)]:
+            if one is not None:
+                one.remove()
+
+
+def resize(figure: Figure, width: float, height: float) -> None:
+    """Set the size in inches; title, legend and labels are laid out anew."""
+    title, legends = figure.get_suptitle(), list(figure.legends)
+    figure.set_size_inches(width, height)
+    if title:
+        retitle(figure, " ".join(title.split()).replace(r"\$", "$"))
+    for one in legends:
+        one.remove()
+        texts = [text.get_text() for text in one.get_texts()]
+        _add_legend(figure, one.legend_handles, texts)
+    share = height / max(1, len(figure.axes))
+    for axes in figure.axes:
+        axes.set_ylabel(textwrap.fill(axes.get_ylabel(), max(10, round(_LABEL * share))))
+
+
+def legend(figure: Figure, axes: Axes, without: Collection[str] = ()) -> None:
+    """Add the legend beneath the axes, where it covers no line, in as many columns as its names allow."""
+    handles, labels = axes.get_legend_handles_labels()
+    if not labels or "legend" in without:
+        return
+    lines = _add_legend(figure, handles, labels)
+    figure.set_figheight(figure.get_figheight() + 0.16 * lines)
+
+
+def _add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> int:
+    """Add the legend in as many columns as fit into the figure; return its lines."""
+    room = _LEGEND * figure.get_figwidth() / _WIDTH
+    columns = max(1, min(4, len(labels), int(room // (max(map(len, labels)) + 7))))
+    look: dict[str, Any] = {"fontsize": 7, "frameon": False, "handlelength": 3.5}
+    figure.legend(handles, labels, loc="outside lower left", ncols=columns, **look)
+    return -(-len(labels) // columns)
 
 
 def offsets_axis(axes: Axes, values: Sequence[float]) -> None:

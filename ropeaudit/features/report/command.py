@@ -8,10 +8,11 @@ import sys
 import click
 from click.core import ParameterSource
 
+from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, report_options
 
 
-@click.command(
+@command(
     epilog="The page is one file: it opens without a network or a server. Exit code: 0 done, 2 bad usage or "
     "input."
 )

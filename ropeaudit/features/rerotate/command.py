@@ -7,12 +7,11 @@ from collections.abc import Mapping
 import click
 
 from ropeaudit.console import options
+from ropeaudit.console.help import command
 from ropeaudit.console.parameters import INTEGER, INTEGERS
 
 
-@click.command(
-    epilog="Keys start where they never go below position 0. Exit code: 0 done, 2 bad usage or input."
-)
+@command(epilog="Keys start where they never go below position 0. Exit code: 0 done, 2 bad usage or input.")
 @options.axis("--steps", INTEGERS, "How many times keys are rotated.", "1,16,64,256")
 @click.option(
     "--by",

@@ -115,7 +115,7 @@ def rerotate_report(
     """Return the report; `columns` chooses and orders what is shown and written."""
     rows = [COLUMNS.row(result) for result in results]
     subject, dtype, *others = COLUMNS.screen(results)
-    screen = [subject, dtype, *settings.varying(rows), *others]
+    screen = settings.screen(rows, [subject, dtype], others)
     report = tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata)
     return replace(report, headline=headline(rows), notes=notes(rows), legend=LEGEND)
 

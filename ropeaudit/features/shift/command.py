@@ -8,20 +8,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropeaudit.console import options
-from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, SHARE, TEXT
+from ropeaudit.console import options, tickets
+from ropeaudit.console.help import command
+from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, SHARE, TEXT, WORD
+from ropeaudit.console.tickets import TicketOptions, ticket_options
 from ropeaudit.errors import UsageError
 from ropeaudit.features.shift.sweeping import SweepOptions, sweep_options
 
 if TYPE_CHECKING:
+    from ropeaudit.audits.audit import Audit
     from ropeaudit.audits.records import Record
     from ropeaudit.audits.sweep import Sweep
     from ropeaudit.audits.sweep_run import SweepRun
     from ropeaudit.console.delivery import Metadata
     from ropeaudit.reports import Report
+    from ropeaudit.reports.tickets.ticket import Ticket
 
 
-@click.command(
+@command(
     epilog="Lists are separated by commas and flags may be repeated; ranges: 1k-1m*2, 0-4096+256; "
     "k = 1024, m = 1024². Rows are the cross product. Exit code: 0 done, 1 a --fail-if was "
     "broken, 2 bad usage or input."
@@ -43,21 +47,27 @@ if TYPE_CHECKING:
     "--impl",
     NAMES,
     "Real code, called as it is, instead of recipes or beside them: a name (`ropeaudit list impls`), "
-    "mypkg.rope:apply_rope or path/to/file.py:apply_rope.",
+    f"mypkg.rope:apply_rope or path/to/file.py:apply_rope. {options.EXECUTED}",
 )
 @click.option("--order", metavar="AXES", help="Axes of your own --impl, such as bhsd.  [default: found out]")
 @click.option(
     "--backend",
+    type=WORD,
     metavar="NAME",
     default="numpy",
     help="What executes recipes: numpy, each operation rounded once, or torch, with its own kernels.  "
     "[default: numpy]",
 )
 @click.option(
-    "--device", metavar="NAME", help="Where torch executes: cpu, cuda, cuda:N or mps.  [default: cpu]"
+    "--device",
+    type=WORD,
+    metavar="NAME",
+    help="Where torch executes: cpu, cuda, cuda:N or mps.  [default: cpu]",
 )
 @options.changes_option
-@click.option("--accumulate", metavar="FORMAT", help="Accumulator of q·k; short for --set accumulate=FORMAT.")
+@click.option(
+    "--accumulate", type=WORD, metavar="FORMAT", help="Accumulator of q·k; short for --set accumulate=FORMAT."
+)
 @options.qk_options
 @click.option(
     "--sample",
@@ -74,6 +84,7 @@ if TYPE_CHECKING:
 @click.option("--attention", is_flag=True, help="Measure the rows after softmax too: what drift moves there.")
 @click.option(
     "--softmax",
+    type=WORD,
     metavar="HOW",
     help="Arithmetic of --attention's softmax: fp64, or recipe for that of the recipe.  [default: fp64]",
 )
@@ -84,12 +95,14 @@ if TYPE_CHECKING:
     help="Offset that attention_d compares with (AnchorAttention).  [default: 16]",
 )
 @options.report_options
+@ticket_options
 @click.option("--curve", is_flag=True, help="Draw drift over the offset beneath the table.")
 @sweep_options
 @options.no_header_option
 @click.option(
     "--fail-if",
     "gates",
+    type=WORD,
     multiple=True,
     metavar="COND",
     help="Exit with 1 if a row fulfils it: 'drift_rms>0.01'. nan does. With --baseline also "
@@ -123,6 +136,7 @@ def shift(
     softmax: str | None,
     anchor: int | None,
     output: options.ReportOptions,
+    ticketing: TicketOptions,
     curve: bool,
     sweeping: SweepOptions,
     no_header: bool,
@@ -144,6 +158,7 @@ def shift(
     from ropeaudit.features.shift import sweeping as sweeps
     from ropeaudit.reports.drift import drift_report
     from ropeaudit.reports.model_notes import model_notes
+    from ropeaudit.reports.numbers import percent
 
     columns = output.chosen_columns(records.COLUMNS, "(`ropeaudit list columns` explains them)")
     output.check_header(no_header)
@@ -151,6 +166,7 @@ def shift(
         raise UsageError(f"--curve goes with the table; leave it out or leave out -f {output.form}")
     earlier = baselines.opened(baseline, output)
     requested = [conditions.parse(text, relative=earlier is not None) for text in gates]
+    vectors = tickets.inputs(ticketing, vectors, sample is not None)
     cases = settings.cases(rope, vectors, mrope=mrope, axis=axis, length=length, sample=sample)
     audit = Audit(
         cases,
@@ -177,10 +193,26 @@ def shift(
         measured = drift_report(run.results(), columns, about, not no_header, frozen, first)
         return earlier.beside(measured) if earlier else measured
 
-    results, code = _measured(sweep, sweeping, output, report, curve)
-    if code:
-        return code
+    with tickets.opened(ticketing, output.outputs) as ticket_file:
+        results, code = _measured(sweep, sweeping, output, report, curve)
+        if code:
+            return code
+        tickets.write(
+            ticketing,
+            ticket_file,
+            lambda: _ticket(audit, results),
+            f"no row is out of the tolerance of {percent(tolerance)}; --tolerance sets another",
+        )
     return delivery.judged(earlier.broken(requested) if earlier else conditions.broken(requested, results))
+
+
+def _ticket(audit: Audit, results: list[Record]) -> Ticket | None:
+    """Return the ticket of the rows."""
+    from ropeaudit.reports.drift import drift_report
+    from ropeaudit.reports.tickets import of_shift
+    from ropeaudit.runtime.run_metadata import command_line
+
+    return of_shift.ticket(results, audit.factories(), drift_report(results, (), {}), command_line())
 
 
 def _measured(

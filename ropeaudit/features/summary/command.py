@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, axis, report_options
 from ropeaudit.console.parameters import NAMES
 
 
-@click.command(epilog="Exit code: 0 done, 2 bad usage or input.")
+@command(epilog="Exit code: 0 done, 2 bad usage or input.")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @axis("--by", NAMES, "Columns that make a group.", "subject,dtype")
 @click.option(

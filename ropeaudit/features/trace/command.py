@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropeaudit.console import options
+from ropeaudit.console.help import command
 from ropeaudit.console.parameters import INTEGERS, NAMES
 
 if TYPE_CHECKING:
     from ropeaudit.reports import Report
 
 
-@click.command(
+@command(
     epilog="Implementations: a name (`ropeaudit list impls`), mypkg.rope:apply_rope or "
     "path/to/file.py:apply_rope, several separated by commas. Exit code: 0 done, 2 bad usage or input."
 )

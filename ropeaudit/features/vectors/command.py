@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ropeaudit.console.help import command
 from ropeaudit.console.options import (
     RopeOptions,
     ScreenOptions,
@@ -15,7 +16,7 @@ from ropeaudit.console.options import (
 from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL
 
 
-@click.command(
+@command(
     epilog="A kernel reads the folder, rotates, writes what manifest.json asks for into another folder, and "
     "`ropeaudit check CASE --output OUT` judges it. Exit code: 0 done, 2 bad usage or input."
 )

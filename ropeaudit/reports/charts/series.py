@@ -87,8 +87,8 @@ def label(row: Row, columns: Iterable[str]) -> str:
 
 
 def varying_settings(rows: Iterable[Row]) -> list[str]:
-    """Return the setting columns that differ among rows, which need not have all of them."""
-    return settings.varying([{name: row.get(name) for name in settings.NAMES} for row in rows])
+    """Return the setting columns that differ among rows: the model, and what does not follow from it."""
+    return settings.independent(list(rows))
 
 
 def position_format(row: Row) -> Format | None:

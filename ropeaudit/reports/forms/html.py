@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from ropeaudit.reports.html import metadata, table
 from ropeaudit.reports.html.text import ascii_only, element, listed, section, tag, text
 from ropeaudit.reports.reading import record
 from ropeaudit.reports.verdicts import bad, quality, sentence, severity
+from ropeaudit.rope.scaling_names import shortened
 
 MOST_WORST, FIRST_NOTES, MOST_NOTES, MOST_IN_TICKET = 5, 6, 100, 50
 _TITLE = 120  # characters
@@ -30,6 +32,7 @@ _JUDGED = frozenset({"subject", "dtype", "offset", "verdict", "drift_rms", "drif
 
 def render(report: Report) -> str:
     """Return the page, in ASCII."""
+    report = replace(report, rows=shortened(report.rows))
     style, script = _asset("report.css"), _asset("report.js")
     headline = " ".join(report.headline.split()) or "ropeaudit"
     body = [
@@ -51,7 +54,7 @@ def render(report: Report) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="referrer" content="no-referrer">',
         '<link rel="icon" href="data:,">',
-        element("title", text(headline if len(headline) <= _TITLE else headline[: _TITLE - 1] + "…")),
+        element("title", text(textwrap.shorten(headline, _TITLE, placeholder=" …"))),
         f"<style>{style}</style>",
     ]
     page = (

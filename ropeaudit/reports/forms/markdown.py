@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ropeaudit.reports import Report
-from ropeaudit.reports.forms.table import heading, is_number
+from ropeaudit.reports.fitting import heading, is_number
 from ropeaudit.reports.numbers import printable
 
 
@@ -21,8 +21,8 @@ def render(report: Report) -> str:
     parts += [_table(report)] if report.screen else []
     if report.notes:
         parts.append("\n".join(f"- {_escaped(note)}" for note in report.notes))
-    if report.legend:
-        parts.append(_escaped(report.legend.replace("\n", " ")))
+    if legend := report.full_legend():
+        parts.append(_escaped(legend.replace("\n", " ")))
     parts += [render(other).rstrip("\n") for other in report.further.values() if other.headline]
     for blocks in dict.fromkeys(tuple(_environment(one)) for one in sources):
         parts += blocks

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from ropeaudit.reports import Report, Row
+from ropeaudit.reports.fitting import Layout, columns_of_terminal, fitted, is_number, whole
 from ropeaudit.reports.numbers import printable
 from ropeaudit.reports.verdicts import quality
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+
+Piece: TypeAlias = tuple[str, str]  # text, style
 
 _BY_QUALITY = {"yes": "green", "no": "red", "undecided": "yellow"}
 _BY_VERDICT = {"overflow": "bold red", "misplaced": "bold red", "refused": "dim"}
 _BY_STATUS = {"pass": "green", "fail": "bold red", "waived": "yellow", "not applicable": "dim"}
-_BETWEEN = "   "  # what rich too puts between columns
 WHOLE = 10_000  # columns: no table is wider
 
 
@@ -26,20 +26,13 @@ def render(report: Report) -> str:
     parts, report = [], report.for_readers()
     if report.headline and report.header:
         parts.append(f"{printable(report.headline)}\n" + "\n" * bool(report.screen))
-    names, left_out = _fitting(report, WHOLE)
-    if names:
-        parts.append(_plain(report, names))
-    if report.header and (legend := _legend(report, left_out)):
+    if report.screen:
+        lines = ("".join(text for text, _ in line) for line in _table(report, whole(report)))
+        parts.append("".join(f"{line}\n" for line in lines))
+    if report.header and (legend := report.full_legend()):
         parts.append(f"\n{legend}\n")
     parts += [f"\n{render(other)}" for other in report.further.values() if other.headline]
     return "".join(line.rstrip() + "\n" for line in "".join(parts).split("\n")[:-1])
-
-
-def _legend(report: Report, left_out: Sequence[str]) -> str:
-    legend = [report.legend] if report.legend else []
-    if left_out:
-        legend.append(f"Left out for want of room: {', '.join(left_out)}.")
-    return "\n".join(legend)
 
 
 def show(report: Report, console: Console) -> None:
@@ -52,10 +45,13 @@ def show(report: Report, console: Console) -> None:
         console.print(Text(printable(report.headline), style="bold"), soft_wrap=whole)
         if report.screen:
             console.print()
-    names, left_out = _fitting(report, console.width)
-    if names:
-        console.print(_table(report, names))
-    if report.header and (legend := _legend(report, left_out)):
+    report, layout, left_out = fitted(report, console.width)
+    if layout.names:
+        for line in _table(report, layout):
+            console.print(Text.assemble(*line), soft_wrap=True)
+    left = f"Left out for want of room: {', '.join(left_out)}." if left_out else ""
+    legend = "\n".join(filter(None, [report.full_legend(), left]))
+    if report.header and legend:
         console.print()
         console.print(Text(legend, style="dim"), soft_wrap=whole)
     for other in report.further.values():
@@ -64,79 +60,42 @@ def show(report: Report, console: Console) -> None:
             show(other, console)
 
 
-def _table(report: Report, names: Sequence[str]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=report.header)
-    for name in names:
-        number = is_number(report.rows, name)
-        table.add_column(heading(name), justify="right" if number else "left", overflow="fold")
-    for row in report.rows:
-        table.add_row(*(_cell(report, name, row) for name in names))
-    return table
-
-
-def _plain(report: Report, names: Sequence[str]) -> str:
-    """Return the table without colours: rich takes half a millisecond for a row, which thousands feel."""
-    columns = []
-    for name in names:
-        cells = [report.shown(name, row[name]) for row in report.rows]
-        cells = [heading(name), *cells] if report.header else cells
-        width, right = max(map(_cells, cells), default=0), is_number(report.rows, name)
-        padded = [(" " * (width - _cells(cell)), cell) for cell in cells]
-        columns.append([space + cell if right else cell + space for space, cell in padded])
-    lines = [_BETWEEN.join(cells) for cells in zip(*columns, strict=True)]
+def _table(report: Report, layout: Layout) -> Iterator[list[Piece]]:
+    """Yield the lines of the table, each as pieces with their style."""
+    right = [is_number(report.rows, name) for name in layout.names]
     if report.header:
-        lines.insert(1, "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * len(lines[0]))
-    return "".join(line + "\n" for line in lines)
+        yield from _row(layout, layout.headings, right, ["bold"] * len(right), above=True)
+        yield [("\N{BOX DRAWINGS LIGHT HORIZONTAL}" * _width(layout), "")]
+    for place, row in enumerate(report.rows):
+        cells = [column[place] for column in layout.cells]
+        yield from _row(layout, cells, right, [_style(name, row) for name in layout.names])
 
 
-def _cells(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len  # loads rich
-
-    return cell_len(text)
+def _width(layout: Layout) -> int:
+    return sum(layout.widths) + layout.gap * (len(layout.widths) - 1)
 
 
-def heading(name: str) -> str:
-    """Return a column's name as a heading."""
-    return name.replace("_", " ")
+def _row(
+    layout: Layout, cells: Sequence[str], right: Sequence[bool], styles: Sequence[str], above: bool = False
+) -> Iterator[list[Piece]]:
+    """Yield the lines of one row. above: short cells stand at its last line, as headings do."""
+    split = [cell.split("\n") for cell in cells]
+    height = max(map(len, split))
+    for number in range(height):
+        pieces: list[Piece] = []
+        for place, lines in enumerate(split):
+            line = number - (height - len(lines) if above else 0)
+            text = lines[line] if 0 <= line < len(lines) else ""
+            space = " " * (layout.widths[place] - columns_of_terminal(text))
+            pieces.append((" " * layout.gap if place else "", ""))
+            styled = (text, styles[place])
+            pieces += [(space, ""), styled] if right[place] else [styled, (space, "")]
+        while pieces and not pieces[-1][0].strip():
+            pieces.pop()
+        yield pieces
 
 
-def is_number(rows: Sequence[Row], name: str) -> bool:
-    """Return whether a column holds numbers, which stand to the right."""
-    return any(isinstance(row[name], (int, float)) for row in rows)
-
-
-def _cell(report: Report, name: str, row: Row) -> Text:
-    from rich.text import Text
-
-    style = ""
+def _style(name: str, row: Row) -> str:
     if name in ("verdict", "within_tolerance"):  # the colour says whether it is good enough
-        style = _BY_VERDICT.get(str(row.get("verdict")), _BY_QUALITY.get(quality(row), ""))
-    if name == "status":
-        style = _BY_STATUS.get(str(row[name]), "")
-    return Text(report.shown(name, row[name]), style=style)
-
-
-def _fitting(report: Report, width: int) -> tuple[list[str], list[str]]:
-    """Return the columns that fit into `width` and those left out for it."""
-    names, left_out = list(report.screen), []
-    for name in report.dispensable:
-        if _width(report, names) <= width:
-            break
-        if name in names:
-            names.remove(name)
-            left_out.append(name)
-    return names, left_out
-
-
-def _width(report: Report, names: Sequence[str]) -> int:
-    widths = [
-        max([len(heading(name)), *(len(report.shown(name, row[name])) for row in report.rows)])
-        for name in names
-    ]
-    return sum(widths) + len(_BETWEEN) * (len(widths) - 1)
+        return _BY_VERDICT.get(str(row.get("verdict")), _BY_QUALITY.get(quality(row), ""))
+    return _BY_STATUS.get(str(row[name]), "") if name == "status" else ""

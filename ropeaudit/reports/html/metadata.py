@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropeaudit.reports import Report, Row, settings
-from ropeaudit.reports.forms.table import heading
+from ropeaudit.reports.fitting import heading
 from ropeaudit.reports.html.text import definitions, element, text
 from ropeaudit.reports.numbers import setting
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ropeaudit.audits import records
 from ropeaudit.reports import Report, Row
-from ropeaudit.reports.forms.table import heading, is_number
+from ropeaudit.reports.fitting import heading, is_number
 from ropeaudit.reports.html.text import element, tag, text
 from ropeaudit.reports.numbers import exact, styled
 from ropeaudit.reports.verdicts import quality

@@ -17,6 +17,10 @@ class WrongShape(ValueError):
     """What came back is no rotated array."""
 
 
+class TwoTables(WrongShape):
+    """Two things came back for one array, as cos and sin do."""
+
+
 def torch() -> Any:
     """Return the module, imported when it is first needed."""
     import torch as module
@@ -93,6 +97,19 @@ def content(array: Any) -> bytes:
     return content
 
 
+def known(returned: Any) -> Any:
+    """Return what came back with arrays of other libraries, such as jax, as those of NumPy."""
+    if isinstance(returned, (tuple, list)):
+        return type(returned)(map(known, returned)) if type(returned) in (tuple, list) else returned
+    root = type(returned).__module__.partition(".")[0]
+    foreign = hasattr(returned, "__array__") and root not in ("numpy", "torch", "builtins")
+    return np.asarray(returned) if foreign and not _is_tensor(returned) else returned
+
+
+def _is_tensor(value: Any) -> bool:
+    return any(kind.__module__.partition(".")[0] == "torch" for kind in type(value).__mro__)
+
+
 def parts(returned: Any, both: bool) -> tuple[Any, Any]:
     """Return the rotated vector, and the rotated keys where both were given. Raises: WrongShape."""
     if not isinstance(returned, (tuple, list)):
@@ -101,7 +118,8 @@ def parts(returned: Any, both: bool) -> tuple[Any, Any]:
         return returned[0], returned[1]
     if len(returned) == 1:
         return returned[0], None
-    raise WrongShape(f"returns {len(returned)} things for one array")
+    kind = TwoTables if len(returned) == 2 else WrongShape
+    raise kind(f"returns {len(returned)} things for one array")
 
 
 def quietly(function: Any, positional: list[Any], named: dict[str, Any]) -> Any:

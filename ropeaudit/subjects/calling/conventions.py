@@ -148,7 +148,7 @@ class Convention:
         vectors = [arguments[role] for role in ("q", "x", "k") if role in arguments]
         before = [arrays.values(vector)[0] for vector in vectors]
         beside = {role: arrays.content(arguments[role]) for role in _BESIDE if role in arguments}
-        returned = patiently(lambda: arrays.quietly(call.function, positional, named), "a call")
+        returned = arrays.known(patiently(lambda: arrays.quietly(call.function, positional, named), "a call"))
         changed = not all(
             np.array_equal(old, arrays.values(vector)[0], equal_nan=True)
             for old, vector in zip(before, vectors, strict=True)

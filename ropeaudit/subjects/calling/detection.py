@@ -94,6 +94,7 @@ def _fit_in(
     engines: tuple[Engine, Engine] = ("torch", "numpy")
     engines = engines[::-1] if signatures.wants_numpy(function) else engines
     failed: list[tuple[Signature, str]] = []
+    tables = False
     best: Fit | None = None
     for engine in engines:
         for convention in _conventions(signatures.possible_signatures(function, name), orders, engine):
@@ -104,6 +105,7 @@ def _fit_in(
             except Exception as error:  # whatever other people's code raises is a finding
                 reason = str(error) if isinstance(error, arrays.WrongShape) else one_line(error)
                 failed.append((convention.signature, reason))
+                tables |= isinstance(error, arrays.TwoTables) and not signatures.takes_keys(function)
                 continue
             if best is None or candidate.rank < best.rank:
                 best = candidate
@@ -113,7 +115,9 @@ def _fit_in(
             return replace(best, rows=_by_row(best, make, setting, dtype))
     if best is None:
         attempts = signatures.described(iter(failed))
-        raise NoFit(f"{name} could not be called in any way that is known. Tried {attempts}")
+        raise NoFit(
+            f"{name} could not be called in any way that is known. Tried {attempts}. {_wrapper(name, tables)}"
+        )
     if best.misfit is not None and (part := best.misfit.rotated_dims):
         raise UsageError(
             f"{name}, called as {best.convention}, {best.misfit}, so it is not audited with --rotary-dim "
@@ -144,6 +148,21 @@ def _by_row(best: Fit, make: Callable[[], Any], setting: RopeSetting, dtype: For
     except Exception:  # whatever other people's code raises: it takes no such positions
         return None
     return convention if takes_rows else None
+
+
+def _wrapper(name: str, tables: bool) -> str:
+    """Return a wrapper of code that fits no call; tables: whether it returns two things, as cos and sin."""
+    function = name.rpartition(":")[2]
+    if tables:
+        return (
+            "If those are cos and sin, they are what rotates and not what is rotated. Wrap both steps and "
+            f"audit the wrapper: def rotate(q, k, positions): cos, sin = {function}(q, positions[None]); "
+            "return apply_rotary_pos_emb(q, k, cos, sin)"
+        )
+    return (
+        f"Wrap it and audit the wrapper, which is given x (batch, heads, positions, head_dim) and positions "
+        f"(positions,): def rotate(x, positions): return {function}(x, ...)"
+    )
 
 
 def _suggested_wrapper(name: str, setting: RopeSetting, best: Fit) -> str:

@@ -75,6 +75,9 @@ class Implementation(Protocol):
         """Return the function of a new instance, which has seen no other dtype and no other positions."""
 
 
+_OF_NUMPY = ("float16", "float32", "float64")
+
+
 @dataclass(slots=True)
 class _Instance:
     """One instance at some positions. Instances may keep state: one thread at a time calls them."""
@@ -117,8 +120,17 @@ class Called:
             except RopeAuditError:
                 raise
             except Exception as error:  # whatever other people's code raises is a finding
-                return one_line(error)
+                return one_line(error) + self._hint()
         return ""
+
+    def _hint(self) -> str:
+        """Return what to write where code of NumPy fails in a dtype that NumPy itself has not."""
+        if getattr(self.implementation, "engine", "") != "numpy" or self.dtype.name in _OF_NUMPY:
+            return ""
+        return (
+            f"; NumPy itself has no {self.dtype}: a wrapper that takes x.astype(numpy.float32) and returns "
+            ".astype(x.dtype) can be audited"
+        )
 
     def table(self, positions: Positions, offset: int) -> Any:
         """Return a new instance and the positions at which it is to rotate."""

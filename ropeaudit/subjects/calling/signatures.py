@@ -19,9 +19,13 @@ ROLES: dict[str, tuple[str, ...]] = {
     "x": ("x", "t", "tensor", "input", "inputs", "hidden_states", "states", "arr", "array", "x_in"),
     "positions": (
         *("positions", "position", "position_ids", "positions_ids", "pos", "pos_ids", "input_pos"),
-        *("seq_pos", "token_positions", "input_positions", "idx"),
+        *("seq_pos", "token_positions", "input_positions", "idx", "cache_position"),
     ),
-    "offset": ("offset", "start_pos", "start", "seqlen_offset", "seq_offset", "pos_offset"),
+    "offset": (
+        *("offset", "start_pos", "start", "seqlen_offset", "seq_offset", "pos_offset", "position_offset"),
+        *("positions_offset", "start_position", "start_index", "past_length", "past_len"),
+        "past_key_values_length",
+    ),
     "cos": ("cos", "cos_table", "cos_cached", "freqs_cos"),
     "sin": ("sin", "sin_table", "sin_cached", "freqs_sin"),
     "freqs": ("freqs_cis", "freq_cis", "freqs_complex"),
@@ -113,6 +117,12 @@ def is_factory(function: Any) -> bool:
     return not {"q", "k", "x"} & set(parameters.roles.values())
 
 
+def takes_keys(function: Any) -> bool:
+    """Return whether one of the arguments is called as keys are: then two results are no tables."""
+    parameters = _parameters(function)
+    return parameters is not None and "k" in parameters.roles.values()
+
+
 def wants_numpy(function: Any) -> bool:
     """Return whether annotations, or what its module imports, name NumPy and not torch."""
     called = getattr(function, "forward", function)
@@ -124,7 +134,7 @@ def wants_numpy(function: Any) -> bool:
     names = getattr(inspect.unwrap(called), "__globals__", {})
     modules = {getattr(value, "__name__", "") for value in names.values() if inspect.ismodule(value)}
     roots = {module.partition(".")[0] for module in modules}
-    return "numpy" in roots and "torch" not in roots
+    return bool({"numpy", "jax"} & roots) and "torch" not in roots
 
 
 def _parameters(function: Callable[..., Any]) -> _Parameters | None:
@@ -148,7 +158,10 @@ def _argument_counts(parameters: _Parameters) -> list[int]:
         return []
     if parameters.variadic:
         return [count for count in _BY_NUMBER if count >= len(needed)]
-    return list(dict.fromkeys((len(needed), len(fixed))))
+    arrays = [parameter for parameter in fixed if parameter in needed or parameter.default is None]
+    return list(
+        dict.fromkeys((len(needed), len(arrays)))
+    )  # a default of 0 or "half" is no place for an array
 
 
 def _positional_signatures(counts: list[int]) -> list[Signature]:
@@ -190,7 +203,10 @@ def _position_arguments(roles: dict[str, str | None], needed: set[str]) -> tuple
 
 def described(attempts: Iterator[tuple[Signature, str]]) -> str:
     """Return what was tried and what became of it, in a line."""
-    reasons: dict[str, str] = {}
+    reasons: dict[str, list[str]] = {}
+    seen: set[str] = set()
     for signature, reason in attempts:
-        reasons.setdefault(str(signature), reason)
-    return "; ".join(f"{signature}: {reason}" for signature, reason in list(reasons.items())[:4])
+        if str(signature) not in seen:
+            reasons.setdefault(reason, []).append(str(signature))
+            seen.add(str(signature))
+    return "; ".join(f"{', '.join(called)}: {reason}" for reason, called in list(reasons.items())[:4])

@@ -28,7 +28,9 @@ _FIRST = (
 class EntryFields(TypedDict):
     """What a file says of an implementation: the fields of `Entry`, some of which may be left out.
 
-    package: `name` unless given. needs: the package's name with underscores. extra: the package's name.
+    snippet: lines that define rotate(x, at), of x (h, s, d) and positions (s,), for a ticket; <head_dim>,
+    <rotary_dim>, <base>, <dtype> and <end> stand for values. package: `name` unless given.
+    needs: the package's name with underscores. extra: the package's name.
     dtypes: float64, float32, float16 and bfloat16.
     """
 
@@ -39,6 +41,7 @@ class EntryFields(TypedDict):
     needs: NotRequired[tuple[str, ...]]
     extra: NotRequired[str]
     dtypes: NotRequired[tuple[str, ...]]
+    snippet: NotRequired[tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class Entry:
     module: the file here that calls it, whose `IMPLEMENTATIONS[name]` is constructed with this entry.
     needs: the modules that it imports. package: whose version is recorded. extra: what installs it.
     layouts, dtypes: those that can be requested, the default layout first.
-    calls: what is called.
+    calls: what is called. snippet: how, in a ticket, see `EntryFields`; empty where it is not said.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Entry:
     layouts: tuple[Layout, ...]
     dtypes: tuple[str, ...]
     calls: str
+    snippet: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, module: str, given: EntryFields) -> Entry:
@@ -73,6 +77,7 @@ class Entry:
             given["layouts"],
             given.get("dtypes", _DTYPES),
             given["calls"],
+            given.get("snippet", ()),
         )
 
     @property

@@ -17,12 +17,24 @@ ENTRIES: tuple[EntryFields, ...] = (
         "package": "diffusers",
         "layouts": ("interleaved",),
         "calls": "FluxPosEmbed and apply_rotary_emb",
+        "snippet": (
+            "from diffusers.models.embeddings import apply_rotary_emb",
+            "from diffusers.models.transformers.transformer_flux import FluxPosEmbed",
+            "def rotate(x, at):",
+            "    return apply_rotary_emb(x[None], FluxPosEmbed(<base>, [<head_dim>])(at[:, None]))[0]",
+        ),
     },
     {
         "name": "diffusers-1d",
         "package": "diffusers",
         "layouts": ("interleaved",),
         "calls": "get_1d_rotary_pos_embed and apply_rotary_emb",
+        "snippet": (
+            "from diffusers.models.embeddings import apply_rotary_emb, get_1d_rotary_pos_embed",
+            "def rotate(x, at):",
+            "    table = get_1d_rotary_pos_embed(<head_dim>, at, <base>, use_real=True)",
+            "    return apply_rotary_emb(x[None], table)[0]",
+        ),
     },
 )
 

@@ -19,6 +19,13 @@ ENTRIES: tuple[EntryFields, ...] = (
         "extra": "mistral-inference",
         "layouts": ("interleaved",),
         "calls": "precompute_freqs_cis and apply_rotary_emb of mistral_inference.rope",
+        "snippet": (
+            "from mistral_inference.rope import apply_rotary_emb, precompute_freqs_cis",
+            "table = precompute_freqs_cis(<head_dim>, <end>, <base>)",
+            "def rotate(x, at):",
+            "    x = x.transpose(0, 1)",
+            "    return apply_rotary_emb(x, x, table[at])[0].transpose(0, 1)",
+        ),
     },
     {
         "name": "llama-models",

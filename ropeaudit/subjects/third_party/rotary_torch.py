@@ -15,6 +15,12 @@ ENTRIES: tuple[EntryFields, ...] = (
         "name": "rotary-embedding-torch",
         "layouts": ("interleaved",),
         "calls": "RotaryEmbedding.rotate_queries_or_keys, a run of positions a call",
+        "snippet": (
+            "from rotary_embedding_torch import RotaryEmbedding",
+            "rope = RotaryEmbedding(<rotary_dim>, theta=<base>)",
+            "def rotate(x, at):",
+            "    return rope.rotate_queries_or_keys(x[None], offset=int(at[0]))[0]",
+        ),
     },
 )
 

@@ -26,6 +26,14 @@ ENTRIES: tuple[EntryFields, ...] = (
         "extra": "model",
         "layouts": ("half",),
         "calls": "LlamaRotaryEmbedding and apply_rotary_pos_emb",
+        "snippet": (
+            "from transformers.models.llama import modeling_llama as llama",
+            "config = llama.LlamaConfig(head_dim=<head_dim>, "
+            'rope_parameters={"rope_type": "default", "rope_theta": <base>})',
+            "rope = llama.LlamaRotaryEmbedding(config)",
+            "def rotate(x, at):",
+            "    return llama.apply_rotary_pos_emb(x[None], x[None], *rope(x, at[None]))[0][0]",
+        ),
     },
     {
         "name": "transformers-llama-cast",
@@ -33,6 +41,14 @@ ENTRIES: tuple[EntryFields, ...] = (
         "extra": "model",
         "layouts": ("half",),
         "calls": "the same after .to(dtype) of the module, which rounds inv_freq",
+        "snippet": (
+            "from transformers.models.llama import modeling_llama as llama",
+            "config = llama.LlamaConfig(head_dim=<head_dim>, "
+            'rope_parameters={"rope_type": "default", "rope_theta": <base>})',
+            "rope = llama.LlamaRotaryEmbedding(config).to(<dtype>)  # as model.to(dtype) does",
+            "def rotate(x, at):",
+            "    return llama.apply_rotary_pos_emb(x[None], x[None], *rope(x, at[None]))[0][0]",
+        ),
     },
     {
         "name": "transformers-cohere",
@@ -40,6 +56,14 @@ ENTRIES: tuple[EntryFields, ...] = (
         "extra": "model",
         "layouts": ("interleaved",),
         "calls": "CohereRotaryEmbedding and its apply_rotary_pos_emb",
+        "snippet": (
+            "from transformers.models.cohere import modeling_cohere as cohere",
+            "config = cohere.CohereConfig(head_dim=<head_dim>, "
+            'rope_parameters={"rope_type": "default", "rope_theta": <base>})',
+            "rope = cohere.CohereRotaryEmbedding(config)",
+            "def rotate(x, at):",
+            "    return cohere.apply_rotary_pos_emb(x[None], x[None], *rope(x, at[None]))[0][0]",
+        ),
     },
     {
         "name": "transformers-llama4",
@@ -47,6 +71,15 @@ ENTRIES: tuple[EntryFields, ...] = (
         "extra": "model",
         "layouts": ("interleaved",),
         "calls": "Llama4TextRotaryEmbedding and apply_rotary_emb",
+        "snippet": (
+            "from transformers.models.llama4 import modeling_llama4 as llama4",
+            "config = llama4.Llama4TextConfig(head_dim=<head_dim>, "
+            'rope_parameters={"rope_type": "default", "rope_theta": <base>})',
+            "rope = llama4.Llama4TextRotaryEmbedding(config)",
+            "def rotate(x, at):",
+            "    x = x.transpose(0, 1)[None]",
+            "    return llama4.apply_rotary_emb(x, x, rope(x, at[None]))[0][0].transpose(0, 1)",
+        ),
     },
 )
 

@@ -16,12 +16,24 @@ ENTRIES: tuple[EntryFields, ...] = (
         "name": "x-transformers",
         "layouts": ("interleaved",),
         "calls": "RotaryEmbedding and apply_rotary_pos_emb",
+        "snippet": (
+            "from x_transformers.x_transformers import RotaryEmbedding, apply_rotary_pos_emb",
+            "rope = RotaryEmbedding(<rotary_dim>, base=<base>)",
+            "def rotate(x, at):",
+            "    return apply_rotary_pos_emb(x[None], *rope(at))[0]",
+        ),
     },
     {
         "name": "x-transformers-cast",
         "package": "x-transformers",
         "layouts": ("interleaved",),
         "calls": "the same after .to(dtype) of the module, which rounds positions and angles",
+        "snippet": (
+            "from x_transformers.x_transformers import RotaryEmbedding, apply_rotary_pos_emb",
+            "rope = RotaryEmbedding(<rotary_dim>, base=<base>).to(<dtype>)  # as model.to(dtype) does",
+            "def rotate(x, at):",
+            "    return apply_rotary_pos_emb(x[None], *rope(at))[0]",
+        ),
     },
 )
 

@@ -1,0 +1,109 @@
+"""What a shell offers for the value of an option: names of what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+Names = Callable[[], Iterable[str]]
+
+
+def complete(context: click.Context, flag: str, incomplete: str) -> list[CompletionItem]:
+    """Return what the last element of a list may become; files where an option takes them."""
+    done, comma, word = incomplete.rpartition(",")
+    if flag in ("--columns", "--fail-if"):
+        names: Iterable[str] = _columns(context)
+    else:
+        names = _NAMES[flag]() if flag in _NAMES else ()
+    items = [CompletionItem(f"{done}{comma}{name}") for name in names if name.startswith(word)]
+    return items + [CompletionItem(incomplete, type="file")] * (flag in _FILES and not (comma or items))
+
+
+def recipes() -> list[str]:
+    """Return the recipes that can be emulated."""
+    from ropeaudit.recipes import all_recipes
+
+    return [one.name for one in all_recipes() if not one.refused]
+
+
+def models() -> list[str]:
+    """Return the named models."""
+    from ropeaudit.rope.presets import all_presets
+
+    return [one.name for one in all_presets()]
+
+
+def implementations() -> list[str]:
+    """Return the third-party implementations that are installed."""
+    from ropeaudit.subjects.third_party import ENTRIES
+
+    return [name for name, entry in ENTRIES.items() if entry.installed]
+
+
+def formats() -> list[str]:
+    """Return the number formats, by their first names."""
+    from ropeaudit.arithmetic.formats import FORMATS
+
+    return [one.name for one in FORMATS]
+
+
+def _formats() -> list[str]:
+    from ropeaudit.arithmetic.formats import FORMATS
+
+    return [name for one in FORMATS for name in (one.name, *one.aliases)]
+
+
+def _columns(context: click.Context) -> list[str]:
+    """Return the columns of the command's report, as its module declares them; else those of `shift`."""
+    for module in ("columns", "report"):
+        where = f"ropeaudit.features.{context.info_name}"
+        declared: Any = None
+        if find_spec(where) and find_spec(f"{where}.{module}"):
+            declared = getattr(import_module(f"{where}.{module}"), "COLUMNS", None)
+        if isinstance(declared, Mapping):
+            nested = [one for one in declared.values() if isinstance(one, Mapping)]
+            return list(dict.fromkeys(name for one in nested or [declared] for name in one))
+    from ropeaudit.audits.records import COLUMNS
+
+    return list(COLUMNS)
+
+
+def _scalings() -> Iterable[str]:
+    from ropeaudit.rope.scaling import KINDS
+
+    return KINDS
+
+
+def _targets() -> list[str]:
+    return [*implementations(), *models()]
+
+
+ALL: Mapping[str, Names] = {"--recipe": recipes, "--impl": implementations, "--dtype": formats}
+_NAMES: Mapping[str, Names] = {
+    "--recipe": lambda: ["all", *recipes()],
+    "--impl": lambda: ["all", *implementations()],
+    "--dtype": lambda: ["all", *_formats()],
+    "--model": lambda: ["all", *models()],
+    "--accumulate": _formats,
+    "--scaling": _scalings,
+    "--layout": lambda: ["half", "interleaved"],
+    "--mask": lambda: ["causal", "full", "window:"],
+    "--qk": lambda: ["gaussian", "ones", "arange", "diagonal", "previous"],
+    "--backend": lambda: ["numpy", "torch"],
+    "--device": lambda: ["cpu", "cuda", "mps"],
+    "--length": lambda: ["unshifted", "shifted"],
+    "--softmax": lambda: ["fp64", "recipe"],
+    "--layer": lambda: ["all", "full_attention", "sliding_attention"],
+    "--without": lambda: (
+        ["title", "legend", "predicted", "bound", "floor", "tolerance", "positions", "sum", "crossing"]
+    ),
+    "TARGETS": _targets,
+    "A": lambda: [*recipes(), *implementations()],
+    "B": lambda: [*recipes(), *implementations()],
+}
+_FILES = ("--config", "--qk", "--recipe", "--impl", "TARGETS", "A", "B")

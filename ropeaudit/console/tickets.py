@@ -1,0 +1,111 @@
+"""--ticket: a bug report in the form of a tracker, written beside the report of a command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ropeaudit.console import output, output_files
+from ropeaudit.console.options import grouped, option
+from ropeaudit.console.output_files import OutputFile
+from ropeaudit.console.parameters import one_of
+from ropeaudit.errors import BadOutput, UsageError
+from ropeaudit.reports.tickets.trackers import FILL_IN, TRACKERS
+from ropeaudit.runtime import paths
+
+if TYPE_CHECKING:
+    from ropeaudit.console.options import QKOptions
+    from ropeaudit.reports.tickets.ticket import Ticket
+
+_OURS = ("click", "rich", "pandas", "ml_dtypes")  # what this package stands on says nothing of another one
+
+
+@dataclass(frozen=True, slots=True)
+class TicketOptions:
+    """Which tracker a ticket is for, and where it goes; None and None without one."""
+
+    tracker: str | None = option(
+        "--ticket",
+        "tracker",
+        type=one_of("tracker", tuple(TRACKERS)),
+        metavar="TRACKER",
+        help=f"Write a bug report in the form of a tracker: {', '.join(TRACKERS)}. Its snippet is run once. "
+        "Random q and k are those of --qk randn then, which a snippet can make.",
+    )
+    ticket_file: str | None = option(
+        "--ticket-file",
+        "ticket_file",
+        metavar="FILE",
+        help="Where that goes.  [default: ticket-TRACKER.md, which must not be there yet]",
+    )
+
+    @property
+    def path(self) -> str | None:
+        """The file; None without a ticket. Raises: UsageError."""
+        if self.tracker is None:
+            if self.ticket_file is not None:
+                raise UsageError(f"--ticket-file {self.ticket_file!r} needs --ticket {' or '.join(TRACKERS)}")
+            return None
+        default = f"ticket-{self.tracker}.md"
+        if self.ticket_file is None and os.path.lexists(default):
+            raise UsageError(
+                f"{default!r} is there, and may hold what you wrote; move it, or give --ticket-file FILE"
+            )
+        return self.ticket_file or default
+
+
+ticket_options = grouped(TicketOptions, "ticketing")
+
+
+def inputs(options: TicketOptions, given: QKOptions, sampled: bool = False) -> QKOptions:
+    """Return which q and k are audited: where nothing is said, those that a snippet can make.
+
+    sampled: whether --sample asks for some of their rows, which torch's generator does not give alone.
+    """
+    snippet = options.tracker is not None and not sampled
+    return replace(given, qk=("randn",)) if snippet and not given.qk else given
+
+
+@contextlib.contextmanager
+def opened(options: TicketOptions, outputs: Sequence[str]) -> Iterator[OutputFile | None]:
+    """Claim the file before the work; None without one. Raises: BadOutput, UsageError if it is an -o too."""
+    path = options.path
+    if path is None:
+        yield None
+        return
+    if any(paths.same(path, other) for other in outputs):
+        raise UsageError(f"--ticket-file and -o both name {path!r}; give one of them another name")
+    with contextlib.ExitStack() as stack:
+        try:
+            [file] = stack.enter_context(output_files.opened([path], lambda path: "ticket"))
+        except BadOutput as error:
+            raise BadOutput(error.typed.replace("-o ", "--ticket-file ")) from None
+        yield file
+
+
+def write(
+    options: TicketOptions, file: OutputFile | None, make: Callable[[], Ticket | None], nothing: str
+) -> None:
+    """Write the ticket and say so on stderr. nothing: why there is none, where `make` returns none."""
+    if file is None or options.tracker is None:
+        return
+    from ropeaudit.runtime import hardware, run_metadata
+    from ropeaudit.subjects import third_party
+
+    ticket = make()
+    if ticket is None:
+        output.say(f"no ticket was written: {nothing}")
+        return
+    audited = tuple(entry.package for entry in third_party.ENTRIES.values())
+    known = run_metadata.environment() | hardware.environment(audited)
+    environment = {name: value for name, value in known.items() if name not in _OURS}
+    text = ticket.text(TRACKERS[options.tracker], environment)
+    file.fill([text.encode("utf-8", "backslashreplace")])
+    it = ticket.reproduction
+    snippet = f"its snippet printed {it.printed} here" if it.agrees else f"it has no snippet: {it.missing}"
+    places = text.count(f"{FILL_IN}:")
+    plural = "s" if places > 1 else ""
+    output.say(f"ticket written to {file.path!r}: {snippet}; {places} place{plural} to complete ({FILL_IN})")

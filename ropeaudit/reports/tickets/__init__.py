@@ -1,0 +1,1 @@
+"""Tickets: what was measured, in the form that a tracker asks for."""

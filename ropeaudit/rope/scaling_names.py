@@ -1,0 +1,84 @@
+"""A scaling in a few words, for people: what `str(Scaling)` writes in full may be thousands of characters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+_LONGEST = 24  # characters of a value that a name may hold
+
+
+def short_name(text: str) -> str:
+    """Return the kind of a scaling and how far it stretches, from the text that `scaling.parse` reads.
+
+    >>> short_name("yarn:factor=4,original=32768"), short_name("longrope:original=4096,maximum=8192,short=1")
+    ('yarn ×4', 'longrope ×2')
+    """
+    kind, values = _parts(text)
+    factor = values.get("factor", "")
+    if not factor and {"original", "maximum"} <= values.keys():
+        original, maximum = _number(values["original"]), _number(values["maximum"])
+        factor = f"{maximum / original:g}" if original and maximum else ""
+    return f"{kind} ×{factor}" if factor and len(factor) <= _LONGEST else kind
+
+
+def short_names(texts: Iterable[str]) -> dict[str, str]:
+    """Return text -> a short name, a different one for each: what differs is added, or a number.
+
+    >>> list(short_names(["yarn:factor=4,fast=32", "yarn:factor=4,fast=64"]).values())
+    ['yarn ×4 fast=32', 'yarn ×4 fast=64']
+    """
+    groups: dict[str, list[str]] = {}
+    for text in dict.fromkeys(texts):
+        groups.setdefault(short_name(text), []).append(text)
+    names: dict[str, str] = {}
+    for name, alike in groups.items():
+        names |= {text: name + more for text, more in zip(alike, _differences(alike), strict=True)}
+    return names
+
+
+def shortened(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return rows whose `scaling` is a short name; those that have none stay as they are.
+
+    Where the model tells scalings apart, kind and factor are enough.
+    """
+    texts = [row["scaling"] for row in rows if isinstance(row.get("scaling"), str)]
+    if not any(":" in text for text in texts):
+        return rows
+    names = short_names(texts)
+    of_model = {(row.get("model"), row.get("scaling")) for row in rows}
+    models = {model for model, _ in of_model}
+    if len(models) == len(of_model) and not models & {None, "none"}:
+        names = {text: short_name(text) for text in texts}
+    return [
+        {**row, "scaling": names[row["scaling"]]} if isinstance(row.get("scaling"), str) else row
+        for row in rows
+    ]
+
+
+def _differences(alike: Sequence[str]) -> list[str]:
+    """Return what to add to the name that some scalings share, nothing for one alone."""
+    if len(alike) == 1:
+        return [""]
+    parts = [_parts(text)[1] for text in alike]
+    added = [""] * len(alike)
+    for key in dict.fromkeys(key for one in parts for key in one):
+        values = [one.get(key, "") for one in parts]
+        if len(set(values)) > 1 and max(map(len, values)) <= _LONGEST:
+            added = [text + (f" {key}={one}" if one else "") for text, one in zip(added, values, strict=True)]
+        if len(set(added)) == len(added):
+            return added
+    return [f"{text} #{number}" for number, text in enumerate(added, 1)]
+
+
+def _parts(text: str) -> tuple[str, dict[str, str]]:
+    kind, _, inner = text.partition(":")
+    pairs = (item.partition("=") for item in inner.split(",") if item)
+    return kind, {key: value for key, _, value in pairs}
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

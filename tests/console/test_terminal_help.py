@@ -1,0 +1,185 @@
+"""Help in groups, completion, colours, lists that take all, suggestions."""
+
+import json
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+
+from ropeaudit.console import completions, help, values
+from ropeaudit.errors import UsageError
+from ropeaudit.main import COMMANDS, cli, main
+
+TINY = ["--heads", "1", "--seq-len", "4", "--head-dim", "8", "--offset", "0"]
+
+
+def test_every_option_of_a_section_is_one_of_a_command() -> None:
+    context = click.Context(cli)
+    commands = [cli.get_command(context, name) for lines in COMMANDS.values() for name in lines]
+    flags = {flag for command in commands for param in command.params for flag in param.opts}
+    assert {flag for flag in help._HEADINGS if flag != "--ticket"} <= flags
+
+
+def test_without_a_command_one_sees_what_there_is(capsys) -> None:
+    assert main([]) == 0
+    alone = capsys.readouterr().out
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out == alone
+
+
+def test_long_help_is_in_groups_and_ends_in_examples(capsys) -> None:
+    assert main(["shift", "--help"]) == 0
+    text = capsys.readouterr().out
+    headings = [line for line in text.split("\n") if line.endswith(":") and not line.startswith(" ")]
+    assert headings[:3] == ["Options:", "q and k:", "RoPE setting:"]
+    assert headings[-2:] == ["Help:", "Examples:"]
+    context = click.Context(cli)
+    assert all(text.count(f"{param.opts[-1]} ") for param in cli.get_command(context, "shift").params)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [(n, line) for n, some in help.EXAMPLES.items() for _, line in some]
+)
+def test_examples_name_options_that_there_are(name, line) -> None:
+    import shlex
+
+    words = shlex.split(line)
+    command = cli.get_command(click.Context(cli), words[0])
+    flags = {flag for param in command.params for flag in param.opts}
+    assert all(word in flags for word in words if word.startswith("-"))
+    with click.Context(command, resilient_parsing=True) as context:
+        command.parse_args(context, words[1:])
+    assert name in (words[0], "decay")
+
+
+@pytest.mark.parametrize(
+    ("words", "incomplete", "some"),
+    [
+        (["shift", "--recipe"], "hf-s", ["hf-sdpa"]),
+        (["shift", "--recipe"], "uniform,vllm-c", ["uniform,vllm-cuda"]),
+        (["limit", "--dtype"], "bf", ["bfloat16", "bf16"]),
+        (["shift", "--model"], "llama-3.1-8", ["llama-3.1-8b"]),
+        (["shift", "--format"], "l", ["latex"]),
+        (["shift", "--columns"], "drift_rel", ["drift_relative"]),
+        (["shift", "--fail-if"], "drift_rel", ["drift_relative"]),
+        (["limit", "--columns"], "bound_up", ["bound_up_to"]),
+        (["explain", "--columns"], "shar", ["share"]),
+        (["decay", "--columns"], "men", ["men_sum"]),
+        (["check"], "llama-3.1-8", ["llama-3.1-8b"]),
+        (["plot", "--kind"], "dec", ["decay"]),
+        (["plot", "--without"], "cros", ["crossing"]),
+        (["list"], "mod", ["models"]),
+        (["parity"], "vllm-c", ["vllm-cuda"]),
+    ],
+)
+def test_values_are_completed(words, incomplete, some) -> None:
+    items = ShellComplete(cli, {}, "ropeaudit", "_X").get_completions(words, incomplete)
+    assert [item.value for item in items] == some
+
+
+def test_paths_are_completed_as_files() -> None:
+    [item] = ShellComplete(cli, {}, "ropeaudit", "_X").get_completions(["shift", "--config"], "con")
+    assert (item.type, item.value) == ("file", "con")
+
+
+@pytest.mark.parametrize("flag", ["--recipe", "--dtype"])
+def test_all_is_every_name(flag, capsys) -> None:
+    others = ["--dtype", "bf16"] if flag == "--recipe" else ["--recipe", "hf"]
+    assert main(["shift", *TINY, *others, flag, "all", "--dry-run", "-f", "json"]) == 0
+    counts = {row["axis"]: row["count"] for row in json.loads(capsys.readouterr().out)["records"]}
+    column = {"--recipe": "subject", "--dtype": "dtype"}[flag]
+    assert counts[column] == len(completions.ALL[flag]()) > 5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1,000", "for one number try 1000"),
+        ("0-1000", "try 0-1000+100 to add 100"),
+        ("1k-64k", "or 1k-64k*2 to multiply by 2"),
+    ],
+)
+def test_numbers_that_mean_something_else_are_refused(text, message) -> None:
+    with pytest.raises(UsageError, match="offsets ") as error:
+        values.integers(text, "--offset")
+    assert message in str(error.value.typed)
+    assert values.integers("1,0", "--offset") == [1, 0]
+    assert values.integers("100,200", "--offset") == [100, 200]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("shift --dtype float8", "did you mean float8_e4m3 or"),
+        ("shift --dtype fp8", "did you mean fp8_e4m3 or fp8_e5m2?"),
+        ("shift --model meta-llama/Llama-3.1-8B", "did you mean llama-3.1-8b? (nothing is downloaded"),
+        ("shift --config org/name", "no such file, and nothing is downloaded"),
+        ("shift --config no.json,none.json", "'no.json': no such file"),
+    ],
+)
+def test_suggestions_help(line, message, capsys) -> None:
+    assert main([*line.split(), *TINY]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_configs_are_a_list_and_a_name_with_a_comma_is_one(tmp_path, capsys) -> None:
+    config = '{"model_type": "llama", "head_dim": 8, "num_attention_heads": 1, "hidden_size": 8, '
+    for name, base in (("a.json", 1e4), ("b.json", 2e4), ("c,d.json", 3e4)):
+        (tmp_path / name).write_text(f'{config}"rope_theta": {base}}}', encoding="utf-8")
+    line = ["shift", *TINY, "--dtype", "fp32", "--recipe", "hf", "--dry-run", "-f", "json", "--config"]
+
+    def models() -> int:
+        rows = json.loads(capsys.readouterr().out)["records"]
+        return {row["axis"]: row["count"] for row in rows}.get("model", 1)
+
+    assert main([*line, f"{tmp_path / 'a.json'},{tmp_path / 'b.json'}"]) == 0
+    assert models() == 2
+    assert main([*line, f"{tmp_path / 'c,d.json'}"]) == 0
+    assert models() == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "option", "coloured"),
+    [
+        ({}, [], False),
+        ({"FORCE_COLOR": "1"}, [], True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, [], False),
+        ({"NO_COLOR": "1"}, ["--color"], True),
+        ({"FORCE_COLOR": "1"}, ["--no-color"], False),
+    ],
+)
+def test_colours_go_by_the_option_then_the_variables(given, option, coloured, monkeypatch, capfd) -> None:
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert main(["shift", *TINY, "--dtype", "fp32", "-q", *option]) == 0
+    assert ("\x1b[" in capfd.readouterr().out) is coloured
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminal")
+def test_no_color_on_a_terminal_has_no_escape_at_all() -> None:
+    import pty
+
+    ours, theirs = pty.openpty()
+    environment = {key: value for key, value in os.environ.items() if key != "FORCE_COLOR"}
+    environment |= {"NO_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "80"}
+    command = [sys.executable, "-m", "ropeaudit", "shift", *TINY, "--dtype", "fp32", "-q"]
+    done = subprocess.run(command, stdout=theirs, env=environment, check=False)
+    os.close(theirs)
+    text = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        text += part
+    os.close(ours)
+    assert done.returncode == 0
+    assert b"verdict" in text
+    assert b"\x1b" not in text

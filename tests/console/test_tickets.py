@@ -1,0 +1,165 @@
+"""--ticket: the file follows the form of a tracker, and no ticket is written over or for nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from snippets import assert_small, printed, same_digits
+
+from ropeaudit.main import main
+from ropeaudit.reports.tickets import reproduction, ticket
+from ropeaudit.reports.tickets.reproduction import Reproduction, Snippet
+from ropeaudit.reports.tickets.trackers import FILL_IN, TRACKERS
+
+SMALL = ["--heads", "1", "--seq-len", "24", "--head-dim", "16"]
+SHIFT = ["shift", "--recipe", "uniform", "--dtype", "bf16", "--offset", "1000", *SMALL]
+# what each form asks for, as its headings stand there
+HEADINGS = {
+    "vllm": ["Your current environment", "🐛 Describe the bug", "Before submitting a new issue..."],
+    "transformers": [
+        *("System Info", "Who can help?", "Information", "Tasks", "Reproduction", "Expected behavior"),
+    ],
+    "pytorch": ["🐛 Describe the bug", "Versions"],
+    "llama.cpp": [
+        *("Name and Version", "Operating systems", "Which llama.cpp modules do you know to be affected?"),
+        *("Command line", "Problem description & steps to reproduce", "First Bad Commit"),
+        "Relevant log output",
+    ],
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def believed(monkeypatch: pytest.MonkeyPatch) -> list[Snippet]:
+    """Snippets that are not run, which takes seconds each: the real run is tested once."""
+    snippets: list[Snippet] = []
+
+    def believe(snippet: Snippet) -> Reproduction:
+        snippets.append(snippet)
+        return Reproduction(snippet, f"{snippet.column} {snippet.value:.3g}")
+
+    monkeypatch.setattr(ticket, "reproduced", believe)
+    return snippets
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_a_ticket_has_the_headings_of_its_form_and_all_that_is_asked_for(
+    tracker, here, believed, capsys
+) -> None:
+    assert main([*SHIFT, "--ticket", tracker]) == 0
+    out, err = capsys.readouterr()
+    text = (here / f"ticket-{tracker}.md").read_text(encoding="utf-8")
+    assert re.findall(r"^### (.*)$", text, re.MULTILINE) == HEADINGS[tracker]
+    [snippet] = believed
+    assert f"```python\n{snippet.text}```" in text
+    assert f"It prints `drift_rms {snippet.value:.3g}` here" in text
+    for line in ("python: ", "torch: ", "cpu: ", "gpu: ", "cuda: ", "tf32 matmul: ", "blas: "):
+        assert f"\n{line}" in text
+    assert "| uniform | bfloat16 | 1000 |" in text
+    assert "adding an integer to every position changes nothing" in text
+    assert "at positions 1000 to 1023, attention scores are off by" in text
+    assert "Only 7 of the 24 positions are still rotated differently" in text
+    assert TRACKERS[tracker].url in text
+    assert f"{text.count(f'{FILL_IN}:')} place" in err
+    assert "ticket written" in err
+    assert "ticket" not in out
+
+
+def test_the_number_is_printed_by_the_snippet_itself(here, capsys) -> None:
+    assert main([*SHIFT, "--ticket", "pytorch", "-f", "json"]) == 0
+    out, err = capsys.readouterr()
+    [row] = json.loads(out)["records"]
+    number = re.search(r"its snippet printed drift_rms ([\d.]+) here", err)
+    assert number
+    assert float(number[1]) == pytest.approx(row["drift_rms"], rel=reproduction._AGREES)
+    assert row["source"] == "randn"
+
+
+def test_no_ticket_is_written_for_what_is_good_enough(here, believed, capsys) -> None:
+    tolerant = [*SHIFT, "--tolerance", "1000%"]
+    assert main([*tolerant, "--ticket", "vllm"]) == 0
+    assert "no ticket was written: no row is out of the tolerance of 1000 %" in capsys.readouterr().err
+    assert main(["parity", "hf", "hf", *SMALL, "--ticket", "vllm"]) == 0
+    assert "in no case do two finite scores differ" in capsys.readouterr().err
+    assert list(here.iterdir()) == believed == []
+
+
+def test_a_ticket_that_is_there_is_not_replaced_unless_its_file_is_named(here, believed, capsys) -> None:
+    (here / "ticket-vllm.md").write_text("what I wrote")
+    assert main([*SHIFT, "--ticket", "vllm"]) == 2
+    assert "'ticket-vllm.md' is there, and may hold what you wrote" in capsys.readouterr().err
+    assert (here / "ticket-vllm.md").read_text() == "what I wrote"
+    assert main([*SHIFT, "--ticket", "vllm", "--ticket-file", "ticket-vllm.md"]) == 0
+    assert "uniform" in (here / "ticket-vllm.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--ticket", "vlm"], "vllm"),
+        (["--ticket-file", "a.md"], "needs --ticket vllm or"),
+        (
+            ["--ticket", "vllm", "--ticket-file", "a.md", "-o", "a.md"],
+            "--ticket-file and -o both name 'a.md'",
+        ),
+        (["--ticket", "vllm", "--ticket-file", "no/a.md"], "--ticket-file 'no/a.md' cannot be written"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_work(options, message, here, believed, capsys) -> None:
+    assert main([*SHIFT, *options]) == 2
+    assert message in capsys.readouterr().err
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--qk", "gaussian"], "its q and k are gaussian"),
+        (["--sample", "200"], "its scores are a sample"),
+        (["--scaling", "proportional:fraction=0.5"], "the scaling proportional takes more than a few lines"),
+    ],
+)
+def test_what_a_snippet_cannot_show_is_said_and_the_ticket_written(more, why, here, believed, capsys) -> None:
+    assert main([*SHIFT, "--ticket", "pytorch", *more]) == 0
+    assert f"it has no snippet: {why}" in capsys.readouterr().err
+    text = (here / "ticket-pytorch.md").read_text(encoding="utf-8")
+    assert f"There is no short snippet of it: {why}" in text
+    assert "```python" not in text
+
+
+BUILD = """import torch
+class Rotary(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("inv_freq", 1.0 / 10000 ** (torch.arange(0, 64, 2) / 64))
+def cast():
+    return Rotary().to(torch.bfloat16)
+"""
+
+
+def test_module_parity_and_check_write_tickets(here, believed, capsys) -> None:
+    (here / "mine.py").write_text(BUILD)
+    assert main(["module", "mine.py:cast", "--base", "10000", "--ticket", "transformers"]) == 1
+    text = (here / "ticket-transformers.md").read_text(encoding="utf-8")
+    assert "Title: RoPE buffer inv_freq was cast to bfloat16, off by up to" in text
+    assert main(["parity", "hf", "uniform", *SMALL, "--ticket", "vllm"]) == 0
+    assert "differ by" in (here / "ticket-vllm.md").read_text(encoding="utf-8")
+    config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "rope_theta": 10000.0}
+    (here / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 60000}))
+    code = main(["check", "config.json", "--recipe", "uniform", "--dtype", "fp16", "--ticket", "llama.cpp"])
+    assert code == 1
+    text = (here / "ticket-llama.cpp.md").read_text(encoding="utf-8")
+    assert "Checks that fail: limit in float16 (" in text
+    assert "at positions 59744 to 59999 with the RoPE setting of" in text
+    assert [one.column for one in believed] == ["largest_error", "parity_rms", "drift_rms"]
+    for snippet, text in zip(believed, printed(believed, folder=str(here)), strict=True):
+        assert_small(snippet)
+        assert same_digits(text, snippet.value)

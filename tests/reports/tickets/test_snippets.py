@@ -1,0 +1,178 @@
+"""Snippets of tickets print the number of the row, with torch and the audited package alone."""
+
+import pytest
+from snippets import assert_small, printed, same_digits
+
+from ropeaudit import recipes
+from ropeaudit.arithmetic.formats import parse
+from ropeaudit.audits.audit import Audit
+from ropeaudit.audits.cases import Case
+from ropeaudit.errors import NotEmulated
+from ropeaudit.reports.tickets import of_shift, own_source
+from ropeaudit.reports.tickets.reproduction import LINES, NoSnippet, Snippet, compared, reproduced
+from ropeaudit.reports.tickets.shortening import fitted
+
+SMALL = {"qk": "randn", "heads": 2, "seq_len": 48, "head_dim": 32}
+# cases with something of their own, each measured in a format where it shows
+CASES = {
+    "plain": {},
+    "grouped": {"kv_heads": 1, "seed": 7},
+    "full": {"mask": "full", "scale": 1.0},
+    "window": {"mask": "window:8", "layout": "interleaved"},
+    "part": {"rotary_dim": 16},
+    "ones": {"qk": "ones"},
+    "linear": {"scaling": "linear:factor=4"},
+    "llama3": {"scaling": "llama3:factor=8,low=1,high=4,original=8192", "base": 5e5},
+    "step": {"scaling": "llama3:factor=8,low=1,high=1,original=8192", "base": 5e5},
+    "yarn": {"scaling": "yarn:factor=4,original=32768", "base": 1e6},
+    "dynamic": {"scaling": "dynamic:factor=2,maximum=32"},
+}
+
+
+def made(audit: Audit) -> list[tuple[Snippet, float]]:
+    """Return the snippets of an audit and their numbers, those that there are."""
+    results = []
+    for record in audit.run():
+        setting = of_shift.setting_of(record)
+        factory = next(
+            one for one in audit.factories() if (one.name, one.dtype.name) == (record.subject, record.dtype)
+        )
+        try:
+            snippet = of_shift.snippet(record, setting, factory.make(setting, None))
+        except NoSnippet:
+            continue
+        assert_small(snippet)
+        results.append((snippet, record.drift_rms))
+    return results
+
+
+def check(results: list[tuple[Snippet, float]], **more: str) -> None:
+    texts = printed([snippet for snippet, _ in results], **more)
+    wrong = [
+        (snippet.where, text, value)
+        for (snippet, value), text in zip(results, texts, strict=True)
+        if not same_digits(text, value)
+    ]
+    assert wrong == []
+
+
+def emulated() -> list[str]:
+    names = []
+    for recipe in recipes.all_recipes():
+        try:
+            recipe.resolve(parse("bf16"))
+        except NotEmulated:
+            continue
+        names.append(recipe.name)
+    return names
+
+
+def test_the_snippet_of_every_recipe_prints_its_row_with_torch_alone() -> None:
+    results = made(Audit((Case(**SMALL),), emulated(), ("bf16", "fp16"), (100_000,)))
+    assert len(results) > 40
+    for change in ({"rotation_rounding": "once"}, {"score": "bf16"}, {"accumulate": "fp64"}):
+        results += made(Audit((Case(**SMALL),), ("hf-sdpa",), ("bf16",), (0,), change))
+    assert len({round(value, 6) for _, value in results[-3:]}) == 3
+    for name, case in CASES.items():
+        # YaRN's ramp is rounded at each step in bfloat16, which a line does not do
+        some = ("hf-model-cast",) if name == "yarn" else ("uniform", "hf-model-cast")
+        of_case = made(Audit((Case(**SMALL | case),), some, ("bf16",), (1000, -30)))
+        assert len(of_case) == 2 * len(some), name
+        results += of_case
+    check(results, forbidden="numpy")
+
+
+def test_a_snippet_of_what_takes_more_than_a_few_lines_says_so() -> None:
+    for case, why in (
+        ({"qk": "gaussian"}, "q and k are gaussian"),
+        ({"clip": 10.0}, "clipped"),
+        ({"scaling": "proportional:fraction=0.5"}, "the scaling proportional"),
+        ({"sample": 100, "qk": "ones"}, "a sample"),
+    ):
+        audit = Audit((Case(**SMALL | case),), ("uniform",), ("bf16",), (1000,))
+        [record] = audit.run()
+        setting = of_shift.setting_of(record)
+        with pytest.raises(NoSnippet, match=why):
+            of_shift.snippet(record, setting, audit.factories()[0].make(setting, None))
+
+
+OWN = '''"""Own code."""
+import torch
+INVERSE = 1.0 / 10000 ** (torch.arange(0, 32, 2) / 32)
+def unused():
+    return 3
+def rope(q, k, positions):
+    """Rotate."""
+    angle = positions.to(q.dtype)[:, None] * INVERSE.to(q.dtype)
+    cos, sin = angle.cos().repeat(1, 2), angle.sin().repeat(1, 2)
+    return [y * cos + torch.cat([-y[..., 16:], y[..., :16]], -1) * sin for y in (q, k)]
+def tables(x, cos, sin):
+    x1, x2 = x.chunk(2, -1)
+    return torch.cat([x1 * cos.to(x) - x2 * sin.to(x), x2 * cos.to(x) + x1 * sin.to(x)], -1)
+'''
+
+
+def test_the_snippet_of_own_code_holds_its_lines_or_imports_it(tmp_path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    long = "\n".join(f"def f{n}(x):\n    return f{n + 1}(x) if False else x" for n in range(9))
+    (tmp_path / "longer.py").write_text(
+        OWN + long + "\ndef f9(x): return x\ndef sbhd(x, positions):\n"
+        "    y = f0(x).permute(1, 2, 0, 3)\n    return rope(y, y, positions)[0].permute(2, 0, 1, 3)\n"
+    )
+    names = [f"{tmp_path}/mine.py:rope", f"{tmp_path}/mine.py:tables", f"{tmp_path}/longer.py:sbhd"]
+    results = []
+    for name in names:
+        results += made(Audit((Case(**SMALL),), (), ("bf16",), (1000,), implementations=(name,)))
+    assert len(results) == len(names)
+    assert all("unused" not in snippet.text and '"""' not in snippet.text for snippet, _ in results)
+    assert [snippet.text.count("import ") for snippet, _ in results] == [1, 1, 2]
+    check(results, forbidden="numpy", folder=str(tmp_path))
+
+
+@pytest.mark.slow
+def test_the_snippets_of_third_party_code_print_their_rows() -> None:
+    from ropeaudit.subjects import third_party
+
+    names = [name for name, entry in third_party.ENTRIES.items() if entry.snippet and entry.installed]
+    assert len(names) >= 4
+    results = []
+    for name in names:
+        layout = third_party.ENTRIES[name].layouts[0]
+        case = Case(**SMALL | {"layout": layout})
+        results += made(Audit((case,), (), ("bf16", "fp16"), (1000,), implementations=(name,)))
+    assert len(results) == 2 * len(names)
+    check(results)
+
+
+def test_a_snippet_that_prints_another_number_is_not_handed_on() -> None:
+    one = Snippet(("print(1)",), "drift_rms", 0.5, "here")
+    assert compared(one, ["drift_rms 0.502"]).agrees
+    other = compared(one, ["drift_rms 0.52"])
+    assert not other.agrees
+    assert "printed drift_rms 0.520, and the table has 0.500" in other.text()
+    assert "```" not in other.text()
+    assert "printed no number" in compared(one, ["none"]).missing
+
+
+def test_a_snippet_that_raises_is_reported_in_a_line() -> None:
+    result = reproduced(Snippet(("raise ValueError('a\\nb')",), "drift_rms", 0.5, "here"))
+    assert not result.agrees
+    assert "one raised" in result.missing
+
+
+def test_a_snippet_of_too_many_lines_is_none() -> None:
+    with pytest.raises(NoSnippet, match="16 lines"):
+        Snippet(("a = 1",) * (LINES + 1), "drift_rms", 0.5, "here")
+
+
+def test_what_is_used_twice_is_not_written_out() -> None:
+    lines = ["theta = f(1)", "a = theta + theta", "b = 2"]
+    assert fitted(lines, 1) == tuple(lines)
+    lines = ["theta = f(1)", "a = theta", "b = theta"]
+    assert fitted(lines, 1) == tuple(lines)
+
+
+def test_own_lines_that_would_hide_names_of_the_snippet_are_imported() -> None:
+    assert own_source.needed("q = 3\ndef f(x): return x * q", "f") is None
+    assert own_source.needed("def f(x): return x", "g") is None
+    assert own_source.needed("def f(", "f") is None

@@ -1,0 +1,51 @@
+"""Snippets run as a stranger would run them: in a process that has not seen the package."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+
+from ropeaudit.reports.tickets.reproduction import LINES, Snippet
+
+_RUNNER = """
+import contextlib, io, json, sys
+results = []
+for code in json.load(sys.stdin):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(code, {})
+    results.append(out.getvalue())
+assert "ropeaudit" not in sys.modules
+print(json.dumps(results))
+"""
+
+
+def printed(snippets: list[Snippet], forbidden: str = "", folder: str = "") -> list[str]:
+    """Return what each prints, all of them run in one process, for an import of torch takes seconds."""
+    start = f"import sys; sys.path[:0] = [{folder!r}]\n"
+    start += f"sys.modules[{forbidden!r}] = None\n" if forbidden else ""
+    run = subprocess.run(
+        [sys.executable, "-c", start + _RUNNER],
+        input=json.dumps([one.text for one in snippets]),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def same_digits(text: str, value: float) -> bool:
+    """Return whether three digits are those of a number, up to one in the last: BLAS orders its sums."""
+    number = float(text.split()[-1])
+    return abs(number - value) <= 1.01 * 10.0 ** (math.floor(math.log10(value)) - 2)
+
+
+def assert_small(snippet: Snippet) -> None:
+    """Raise AssertionError unless a snippet has few lines and names nothing of this package."""
+    assert len(snippet.lines) <= LINES
+    assert len(snippet.text.splitlines()) <= LINES
+    assert "ropeaudit" not in snippet.text
+    assert snippet.text.startswith("import torch\n")
