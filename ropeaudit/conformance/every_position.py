@@ -1,7 +1,7 @@
 """Whether each rotated pair stands where its position says: at every position, and in short calls.
 
 A long call sees each position once, in blocks, with one head; short calls see heads and batch elements at
-offsets that break positions, of an instance that was called before, and one call sees many of them.
+offsets that break positions, of an instance that was called before; one call has many of them, one is long.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
             yield _finding("places", code, seen, detail)
             return
     if worst is not None:
-        yield _finding("places", code, worst, f"all {code.up_to} positions, in calls of {BLOCK}, q and k")
+        detail = f"all {code.up_to} positions, in calls of {BLOCK} with one head, q and k"
+        yield _finding("places", code, worst, detail)
 
 
 def short_calls(code: CodeUnderTest) -> Iterator[Finding]:
@@ -81,8 +82,13 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
     last = code.up_to - _FEW - step * (rows - 1)  # the last offset of such a call
     if right and rows * heads > 1 and last >= 0:
         offset, (q, k) = min(_FAR, last), code.vectors(heads, _FEW)
-        take(GivenVectors(q, k, np.arange(_FEW, dtype=np.int64), code.seed, rows), offset)
+        right = take(GivenVectors(q, k, np.arange(_FEW, dtype=np.int64), code.seed, rows), offset)
         detail += f"; {heads} heads, {rows} batch elements, {_FEW} tokens at offset {offset}"
+    length = min(BLOCK, code.up_to - step)
+    if right and length > _SHORT:
+        q, k = code.vectors(HEADS, length)
+        take(GivenVectors(q, k, np.arange(length, dtype=np.int64), code.seed), 0)
+        detail += f"; {HEADS} heads, {length} tokens"
     return _finding(check, code, worst, detail)
 
 

@@ -21,6 +21,7 @@ _OF_A_FOLDER = (  # what is read of a checkpoint's or a config's folder
     *("config.json", "*_config.json", "*.index.json", "tokenizer*", "special_tokens_map.json"),
     *("added_tokens.json", "vocab.*", "merges.txt", "chat_template*", "*.safetensors", "*.bin", "*.pt"),
     *("*.pth", "*.py", "*.model"),
+    *("manifest.json", "manifest.txt", "case.txt"),  # of a case of vectors, and of what came back for it
 )
 
 
@@ -37,10 +38,12 @@ def guarded(command: F) -> F:
 
 def refuse_inputs(options: Mapping[str, Any]) -> None:
     """Raise UsageError if an output, or what is written beside it, is a file that the options name."""
-    outputs = [(flag, path) for name, flag in _WRITTEN.items() for path in _words(options.get(name))]
+    named = [(flag, path) for name, flag in _WRITTEN.items() for path in _words(options.get(name))]
+    outputs = [(flag, path) for flag, path in named if not _came_back(path)]
     if not outputs:
         return
     read = [path for name, value in options.items() if name not in _WRITTEN for path in _files(value)]
+    read += [file for _, path in named if _came_back(path) for file in _files(path)]
     for flag, path in outputs:
         for written in (path + end for end in _METADATA):
             hit = next((one for one in read if paths.same(written, one)), None)
@@ -49,6 +52,11 @@ def refuse_inputs(options: Mapping[str, Any]) -> None:
                 raise UsageError(
                     f"{flag} {path!r}{beside} is one of the files to read ({hit!r}); give another name"
                 )
+
+
+def _came_back(path: str) -> bool:
+    """Return whether --output names what a kernel wrote, which is read: a folder, or tensors."""
+    return os.path.isdir(path) or path.lower().endswith(".safetensors")
 
 
 def _files(value: Any) -> Iterator[str]:
@@ -62,6 +70,8 @@ def _files(value: Any) -> Iterator[str]:
                 yield from _known(path)
             elif path.lower().endswith(_TENSORS):
                 yield os.path.join(os.path.dirname(path), "config.json")
+            elif os.path.basename(path) == "manifest.json":
+                yield from _known(os.path.dirname(path) or ".")
 
 
 def _paths(word: str) -> Iterator[str]:

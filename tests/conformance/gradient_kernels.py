@@ -169,6 +169,11 @@ def inference(q, k, positions):
     )
 
 
+@torch.no_grad()
+def inference_in_place(x, positions):
+    return x.copy_(rotated(x.float(), *tables(positions)))
+
+
 @torch.inference_mode()
 def inference_mode(x, positions):
     return rotated(x.float(), *tables(positions)).to(x.dtype)

@@ -134,7 +134,7 @@ def test_no_gradient_at_all_is_named(name, words):
     assert np.isnan(finding.measured)
 
 
-@pytest.mark.parametrize("name", ["inference", "inference_mode"])
+@pytest.mark.parametrize("name", ["inference", "inference_in_place", "inference_mode"])
 def test_code_for_inference_alone_is_not_judged(name):
     finding = found(name)
     assert finding.status == "not applicable"

@@ -33,7 +33,7 @@ def opened(path: str | None, outputs: Sequence[str]) -> Iterator[OutputFile | No
         try:
             [file] = stack.enter_context(output_files.opened([path], lambda path: "junit"))
         except BadOutput as error:
-            raise BadOutput(error.typed.replace("-o ", "--junit ")) from None
+            raise BadOutput(error.typed.replace("-o ", "--junit ", 1)) from None
         yield file
 
 

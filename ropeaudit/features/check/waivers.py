@@ -122,6 +122,15 @@ def notes(results: Sequence[Checked], waivers: Sequence[Waiver]) -> list[str]:
         covered = [one for one in results if waiver.covers(one)]
         if any(one.finding.status in ("waived", "fail") for one in covered):
             continue
+        others = {
+            one.dtype for one in results if replace(waiver, dtype=None).covers(one) and one.finding.failed
+        }
+        if others and not covered:
+            instead = "leave out dtype" if others == {NONE} else f"it fails in {', '.join(sorted(others))}"
+            messages.append(
+                f"the waiver of {waiver} waives nothing: that check is not one of {waiver.dtype}; {instead}"
+            )
+            continue
         seen = "it does not fail" if covered else "nothing of that name was checked"
         messages.append(f"the waiver of {waiver} waives nothing: {seen}; remove the entry")
     return messages

@@ -22,6 +22,7 @@ from ropeaudit.subjects.calling.signatures import Signature
 from ropeaudit.subjects.placement.exact_rotation import half_split
 
 TensorRotation: TypeAlias = Callable[[Any, Any], Any]
+_INFERENCE = "the code switches autograd off: it is for inference alone"
 _VECTORS = {"q": "q", "k": "k", "x": "its input"}  # role -> how it is called in a message
 
 
@@ -100,7 +101,10 @@ class Backward:
                 values[number] = copy
             keywords = dict(zip(named, values[len(positional) :], strict=True))
             returned = self.function(*values[: len(positional)], **keywords)
-            self.in_place |= any(copy._version for copy in copies)
+            in_place = any(copy._version for copy in copies)
+            self.in_place |= in_place
+            if in_place and switched_off(lambda: self.function(*values[: len(positional)], **keywords)):
+                raise SwitchedOff(_INFERENCE)  # what changes where it lies looks as if it were passed on
             if returned is None:
                 returned = tuple(copies)
             count = len(at)
@@ -116,7 +120,7 @@ class Backward:
                 results = gradients(outputs, tuple(leaves[:count]), tuple(upstream[:count]), names)
             except NoGradient as error:
                 if switched_off(lambda: self.function(*values[: len(positional)], **keywords)):
-                    raise SwitchedOff("the code switches autograd off: it is for inference alone") from error
+                    raise SwitchedOff(_INFERENCE) from error
                 raise
         return results if count == 2 else results[0]
 
