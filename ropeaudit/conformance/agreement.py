@@ -49,6 +49,7 @@ class Agreement:
     resembles: str = ""
     raised: str = ""
     raised_at: str = ""
+    wrong_alike: int = 0
     differing: int = 0
     elements: int = 0
     calls: int = field(default=0)
@@ -95,6 +96,11 @@ class Agreement:
             detail = f"{self.raised_at}: it raises {self.raised}"
             return Finding(check, "fail", detail, where=self.raised_at, differing=differing)
         allowed = self.code.allowed_at(self.position, self.pair)
+        if self.wrong_alike and not self.failed:
+            detail += (
+                f"; {self.wrong_alike} pairs that a plain call has out of place are so here too, and the "
+            )
+            detail += "figure is of the others: see places"
         return judged(
             check,
             not self.failed,
@@ -116,6 +122,7 @@ class Agreement:
         self.differing += int(different.sum())
         self.elements += different.size
         plain = whole.over[side]
+        self.wrong_alike += int((~(plain <= 1)).sum())
         if not different.any():
             return np.where(plain <= 1, plain, 0.0)  # where it is wrong, it is wrong alike
         over = whole_calls.excess(self.code, x, y, mine)

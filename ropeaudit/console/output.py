@@ -74,6 +74,7 @@ def deliver(
     interrupted: the report is a part of what was asked for, and takes the place of no other. draw: the curves
     that stand before the legend of a table, from width and whether ASCII must do.
     """
+    report = incomplete(report) if interrupted else report
     write(report, replaceable(files, interrupted), draw)
     out = streams.report()
     width = min(72, max(16, shutil.get_terminal_size().columns - 12)) if out.isatty() else _CURVES
@@ -86,6 +87,13 @@ def write(report: Report, files: Sequence[OutputFile], draw: Draw) -> None:
     """Write the files, tables with curves. Raises: BadOutput."""
     for file in files:
         file.write(_with_curves(report, draw(_CURVES, False)) if file.form == "table" else report)
+
+
+def incomplete(report: Report) -> Report:
+    """Return a report that says that it is a part of what was asked for, to people and to programs."""
+    count = f"{len(report.rows)} row{'' if len(report.rows) == 1 else 's'}"
+    headline = f"Interrupted after {count}, which say: {report.headline}" if report.headline else ""
+    return replace(report, headline=headline, metadata={**report.metadata, "interrupted": f"after {count}"})
 
 
 def replaceable(files: Sequence[OutputFile], interrupted: bool) -> list[OutputFile]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.errors import BadInput, UnknownName
-from ropeaudit.features.check.checked import Checked
+from ropeaudit.features.check.checked import NONE, Checked
 
 EXAMPLE = '[[waive]] check = "places", target = "rope.py:rotate", reason = "ticket 12", until = "2027-01-31"'
 _NEEDED, _KEYS = ("check", "target", "reason", "until"), ("check", "target", "reason", "until", "dtype")
@@ -122,15 +122,15 @@ def notes(results: Sequence[Checked], waivers: Sequence[Waiver]) -> list[str]:
         covered = [one for one in results if waiver.covers(one)]
         if any(one.finding.status in ("waived", "fail") for one in covered):
             continue
-        others = {
-            one.dtype for one in results if replace(waiver, dtype=None).covers(one) and one.finding.failed
-        }
-        if others and not covered:
-            instead = "leave out dtype" if others == {NONE} else f"it fails in {', '.join(sorted(others))}"
-            messages.append(
-                f"the waiver of {waiver} waives nothing: that check is not one of {waiver.dtype}; {instead}"
-            )
-            continue
-        seen = "it does not fail" if covered else "nothing of that name was checked"
-        messages.append(f"the waiver of {waiver} waives nothing: {seen}; remove the entry")
+        anywhere = replace(waiver, dtype=None)
+        others = {one.dtype for one in results if anywhere.covers(one) and one.finding.failed}
+        if covered:
+            seen = "it does not fail; remove the entry"
+        elif others == {NONE}:
+            seen = "that check is made once for all dtypes; leave out dtype"
+        elif others:
+            seen = f"it fails in {', '.join(sorted(others))}"
+        else:
+            seen = "nothing of that name was checked; remove the entry"
+        messages.append(f"the waiver of {waiver} waives nothing: {seen}")
     return messages

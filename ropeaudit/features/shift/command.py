@@ -236,6 +236,7 @@ def _measured(
         results = run.results()
         if results or not interrupted:
             measured = report(run, output.metadata(chosen))
+            measured = output.incomplete(measured) if interrupted else measured
             draw = functools.partial(plotted, results if curve else ())
             with sweeps.stored_rows_named(store):
                 output.write(measured, output.replaceable(files, interrupted), draw)

@@ -58,7 +58,7 @@ def _fault(name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format, 
     """Return which heads and positions of one side are out of place, and the faults that explain it."""
     where = [_heads(side.heads), _single(side, setting)]
     what = _swapped(name, side, setting, dtype) or " or ".join(_known(name, side, setting, dtype, rotator))
-    if not what and not where[0]:
+    if not what and not any(where):  # another base moves all heads, pairs and positions
         index = 0 if name == "q" else 1
         given, rotated = side.block.given[index][0], side.block.rotated[index][0]
         what = solving.base(side.block.at, given, rotated, setting, dtype)
