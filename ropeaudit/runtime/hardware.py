@@ -61,10 +61,10 @@ def _devices(torch: Any) -> Iterator[str]:
         yield "Apple MPS"
 
 
-def _stated(ask: Callable[[], Any]) -> str:
+def _stated(query: Callable[[], Any]) -> str:
     """Return an answer as text; torch's switches raise where two kinds of them were mixed."""
     try:
-        return str(ask())
+        return str(query())
     except Exception:  # of many kinds, by version and build
         return "unknown"
 

@@ -40,11 +40,11 @@ def parity_ticket(results: Sequence[Parity], pair: tuple[Compared, Compared]) ->
     )
     layouts = [dict(worst.permuted).get(name, setting.layout) for name in worst.names]
     axes = worst.case.position_axes(setting)
-    made = [sides.factory(one, worst.dtype).make(setting, axes) for one in pair]
+    subjects = [sides.factory(one, worst.dtype).make(setting, axes) for one in pair]
     compared = Pair(
         setup,
         worst.names,
-        (made[0], made[1]),
+        (subjects[0], subjects[1]),
         (layouts[0], layouts[1]),
         row["parity_rms"],
         row["parity_relative"],

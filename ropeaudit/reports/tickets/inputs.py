@@ -84,16 +84,16 @@ class Setup:
         of = f"for h in ({self.heads}, {self.kv_heads})" if self.heads != self.kv_heads else "for _ in 'qk'"
         h = "h" if self.heads != self.kv_heads else str(self.heads)
         shape = f"{h}, {self.seq_len}, {d.head_dim}"
-        made = {
+        kinds = {
             "randn": f"torch.randn({shape}).bfloat16().half().to({own})",
             "ones": f"torch.ones({shape}, dtype={own})",
             "arange": f"torch.arange({d.head_dim}).expand({shape}).to({own})",
         }
-        if self.source not in made:
+        if self.source not in kinds:
             raise NoSnippet(f"its q and k are {self.source}, which torch alone does not make; try --qk randn")
         lines = [f"torch.manual_seed({self.seed or 0})"] if self.source == "randn" else []
         note = "  # 16-bit numbers" if self.source == "randn" else ""
-        lines.append(f"q, k = ({made[self.source]} {of}){note}")
+        lines.append(f"q, k = ({kinds[self.source]} {of}){note}")
         if self.heads != self.kv_heads:
             lines.append(f"k = k.repeat_interleave({self.heads // self.kv_heads}, 0)")
         lines.append(f"at, x = torch.arange({self.seq_len}), {exponents(d)}")

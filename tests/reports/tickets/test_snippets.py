@@ -29,7 +29,7 @@ CASES = {
 }
 
 
-def made(audit: Audit) -> list[tuple[Snippet, float]]:
+def snippets_of(audit: Audit) -> list[tuple[Snippet, float]]:
     """Return the snippets of an audit and their numbers, those that there are."""
     results = []
     for record in audit.run():
@@ -68,15 +68,15 @@ def emulated() -> list[str]:
 
 
 def test_the_snippet_of_every_recipe_prints_its_row_with_torch_alone() -> None:
-    results = made(Audit((Case(**SMALL),), emulated(), ("bf16", "fp16"), (100_000,)))
+    results = snippets_of(Audit((Case(**SMALL),), emulated(), ("bf16", "fp16"), (100_000,)))
     assert len(results) > 40
     for change in ({"rotation_rounding": "once"}, {"score": "bf16"}, {"accumulate": "fp64"}):
-        results += made(Audit((Case(**SMALL),), ("hf-sdpa",), ("bf16",), (0,), change))
+        results += snippets_of(Audit((Case(**SMALL),), ("hf-sdpa",), ("bf16",), (0,), change))
     assert len({round(value, 6) for _, value in results[-3:]}) == 3
     for name, case in CASES.items():
         # YaRN's ramp is rounded at each step in bfloat16, which a line does not do
         some = ("hf-model-cast",) if name == "yarn" else ("uniform", "hf-model-cast")
-        of_case = made(Audit((Case(**SMALL | case),), some, ("bf16",), (1000, -30)))
+        of_case = snippets_of(Audit((Case(**SMALL | case),), some, ("bf16",), (1000, -30)))
         assert len(of_case) == 2 * len(some), name
         results += of_case
     check(results, forbidden="numpy")
@@ -122,7 +122,7 @@ def test_the_snippet_of_own_code_holds_its_lines_or_imports_it(tmp_path) -> None
     names = [f"{tmp_path}/mine.py:rope", f"{tmp_path}/mine.py:tables", f"{tmp_path}/longer.py:sbhd"]
     results = []
     for name in names:
-        results += made(Audit((Case(**SMALL),), (), ("bf16",), (1000,), implementations=(name,)))
+        results += snippets_of(Audit((Case(**SMALL),), (), ("bf16",), (1000,), implementations=(name,)))
     assert len(results) == len(names)
     assert all("unused" not in snippet.text and '"""' not in snippet.text for snippet, _ in results)
     assert [snippet.text.count("import ") for snippet, _ in results] == [1, 1, 2]
@@ -139,7 +139,7 @@ def test_the_snippets_of_third_party_code_print_their_rows() -> None:
     for name in names:
         layout = third_party.ENTRIES[name].layouts[0]
         case = Case(**SMALL | {"layout": layout})
-        results += made(Audit((case,), (), ("bf16", "fp16"), (1000,), implementations=(name,)))
+        results += snippets_of(Audit((case,), (), ("bf16", "fp16"), (1000,), implementations=(name,)))
     assert len(results) == 2 * len(names)
     check(results)
 
