@@ -93,7 +93,7 @@ _NAMES: Mapping[str, Names] = {
     "--scaling": _scalings,
     "--layout": lambda: ["half", "interleaved"],
     "--mask": lambda: ["causal", "full", "window:"],
-    "--qk": lambda: ["gaussian", "ones", "arange", "diagonal", "previous"],
+    "--qk": lambda: ["gaussian", "randn", "ones", "arange", "diagonal", "previous"],
     "--backend": lambda: ["numpy", "torch"],
     "--device": lambda: ["cpu", "cuda", "mps"],
     "--length": lambda: ["unshifted", "shifted"],
