@@ -97,9 +97,7 @@ class Agreement:
             return Finding(check, "fail", detail, where=self.raised_at, differing=differing)
         allowed = self.code.allowed_at(self.position, self.pair)
         if self.wrong_alike and not self.failed:
-            detail += (
-                f"; {self.wrong_alike} pairs that a plain call has out of place are so here too, and the "
-            )
+            detail += f"; {self.wrong_alike} pairs that a plain call has out of place are so here too; the "
             detail += "figure is of the others: see places"
         return judged(
             check,

@@ -74,7 +74,7 @@ class Gate:
 def parse(
     text: str, relative: bool = False, columns: Columns[Any] = COLUMNS, example: str = "drift_rms>0.01"
 ) -> Gate:
-    """Read COLUMN SIGN NUMBER; with `relative` also 1.1x. Raises: UsageError, UnknownName.
+    """Read COLUMN SIGN NUMBER, 1 % as 0.01; with `relative` also 1.1x. Raises: UsageError, UnknownName.
 
     columns: those of the report. example: a condition on them, for the message.
     """
@@ -88,7 +88,7 @@ def parse(
     if times and not relative:
         raise UsageError(f"--fail-if {text!r} compares with an earlier report; add --baseline FILE")
     try:
-        bound = float(number[:-1] if times else number)
+        bound = float(number[:-1]) / 100 if number.endswith("%") else float(number[:-1] if times else number)
     except ValueError:
         raise UsageError(f"--fail-if {text!r}: {number!r} is not a number") from None
     if math.isnan(bound):
