@@ -120,13 +120,15 @@ class Called:
             except RopeAuditError:
                 raise
             except Exception as error:  # whatever other people's code raises is a finding
-                return one_line(error) + self._hint()
+                return one_line(error) + self._hint(error)
         return ""
 
-    def _hint(self) -> str:
-        """Return what to write where code of NumPy fails in a dtype that NumPy itself has not."""
+    def _hint(self, error: Exception) -> str:
+        """Return what to write where code of NumPy fails for a dtype that NumPy itself has not."""
         if getattr(self.implementation, "engine", "") != "numpy" or self.dtype.name in _OF_NUMPY:
             return ""
+        if not (isinstance(error, TypeError) or "dtype" in str(error) or self.dtype.name in str(error)):
+            return ""  # another reason: the end of a table
         return (
             f"; NumPy itself has no {self.dtype}: a wrapper that takes x.astype(numpy.float32) and returns "
             ".astype(x.dtype) can be audited"
