@@ -1,7 +1,8 @@
 """Whether each rotated pair stands where its position says: at every position, and in short calls.
 
-A long call sees each position once, in blocks, with one head; short calls see heads and batch elements at
-offsets that break positions, of an instance that was called before; one call has many of them, one is long.
+Long calls see each position once, in blocks, with one head, and the first block with several; short calls see
+heads and batch elements at offsets that break positions, of an instance that was called before, and one call
+sees many of them.
 """
 
 from __future__ import annotations
@@ -26,21 +27,24 @@ _PAIR = "of a pair's length"
 
 def places(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether every position up to the last is rotated by itself: one instance, block after block."""
-    q, k = code.vectors(1, BLOCK)
     worst, rotator = None, code.rotator()
-    for start in range(0, code.up_to, BLOCK):
-        count = min(BLOCK, code.up_to - start)
+    calls = [(start, 1) for start in range(0, code.up_to, BLOCK)] + [(0, HEADS)]
+    given = {heads: code.vectors(heads, BLOCK) for heads in (1, HEADS)}
+    for start, heads in calls:
+        count, (q, k) = min(BLOCK, code.up_to - start), given[heads]
         vectors = GivenVectors(q[:, :count], k[:, :count], np.arange(count, dtype=np.int64), code.seed)
         seen = verification.check(
             *(rotator, code.setting, code.dtype, vectors, start), afresh=code.rotator, rule=code.rule
         )
         worst = seen if worst is None or seen.excess > worst.excess else worst
         if not seen.excess <= 1:
-            detail = f"calls of {BLOCK} positions; the first that is wrong ends at {start + count - 1}"
+            size = f"{BLOCK} positions" if heads == 1 else f"{BLOCK} positions with {heads} heads"
+            detail = f"calls of {size}; the first that is wrong ends at {start + count - 1}"
             yield _finding("places", code, seen, detail)
             return
     if worst is not None:
-        detail = f"all {code.up_to} positions, in calls of {BLOCK} with one head, q and k"
+        several = f"the first {min(BLOCK, code.up_to)} with {HEADS} heads"
+        detail = f"all {code.up_to} positions, in calls of {BLOCK} with one head; {several}; q and k"
         yield _finding("places", code, worst, detail)
 
 
@@ -82,13 +86,8 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
     last = code.up_to - _FEW - step * (rows - 1)  # the last offset of such a call
     if right and rows * heads > 1 and last >= 0:
         offset, (q, k) = min(_FAR, last), code.vectors(heads, _FEW)
-        right = take(GivenVectors(q, k, np.arange(_FEW, dtype=np.int64), code.seed, rows), offset)
+        take(GivenVectors(q, k, np.arange(_FEW, dtype=np.int64), code.seed, rows), offset)
         detail += f"; {heads} heads, {rows} batch elements, {_FEW} tokens at offset {offset}"
-    length = min(BLOCK, code.up_to - step)
-    if right and length > _SHORT:
-        q, k = code.vectors(HEADS, length)
-        take(GivenVectors(q, k, np.arange(length, dtype=np.int64), code.seed), 0)
-        detail += f"; {HEADS} heads, {length} tokens"
     return _finding(check, code, worst, detail)
 
 

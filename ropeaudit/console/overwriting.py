@@ -38,12 +38,13 @@ def guarded(command: F) -> F:
 
 def refuse_inputs(options: Mapping[str, Any]) -> None:
     """Raise UsageError if an output, or what is written beside it, is a file that the options name."""
+    came_back = [path for path in _words(options.get("outputs")) if _came_back(path)]
     named = [(flag, path) for name, flag in _WRITTEN.items() for path in _words(options.get(name))]
-    outputs = [(flag, path) for flag, path in named if not _came_back(path)]
+    outputs = [(flag, path) for flag, path in named if flag != "-o" or path not in came_back]
     if not outputs:
         return
     read = [path for name, value in options.items() if name not in _WRITTEN for path in _files(value)]
-    read += [file for _, path in named if _came_back(path) for file in _files(path)]
+    read += _files(came_back)
     for flag, path in outputs:
         for written in (path + end for end in _METADATA):
             hit = next((one for one in read if paths.same(written, one)), None)

@@ -49,6 +49,8 @@ class TicketOptions:
             if self.ticket_file is not None:
                 raise UsageError(f"--ticket-file {self.ticket_file!r} needs --ticket {' or '.join(TRACKERS)}")
             return None
+        if self.ticket_file is not None and not self.ticket_file.strip():
+            raise UsageError(f"--ticket-file {self.ticket_file!r} names no file; give one, or leave it out")
         default = f"ticket-{self.tracker}.md"
         if self.ticket_file is None and os.path.lexists(default):
             raise UsageError(
@@ -82,7 +84,7 @@ def opened(options: TicketOptions, outputs: Sequence[str]) -> Iterator[OutputFil
         try:
             [file] = stack.enter_context(output_files.opened([path], lambda path: "ticket"))
         except BadOutput as error:
-            raise BadOutput(error.typed.replace("-o ", "--ticket-file ")) from None
+            raise BadOutput(error.typed.replace("-o ", "--ticket-file ", 1)) from None
         yield file
 
 

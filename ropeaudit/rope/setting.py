@@ -105,4 +105,5 @@ class RopeSetting:
 def _check_dim(name: str, value: int) -> None:
     if not 2 <= value <= LARGEST_DIM or value % 2:
         flag = "--" + name.replace("_", "-")
-        raise BadShape(f"{name} {value} is not an even number from 2 to {LARGEST_DIM}; try {flag} 128")
+        near = value - value % 2 if 2 <= value <= LARGEST_DIM else 128
+        raise BadShape(f"{name} {value} is not an even number from 2 to {LARGEST_DIM}; try {flag} {near}")

@@ -95,6 +95,13 @@ def test_a_row_is_named_with_its_own_position() -> None:
     assert "position 70, " in finding.where
 
 
+def test_a_head_that_is_wrong_in_long_calls_alone_is_out_of_place() -> None:
+    places = found("second_head_late_in_long_calls", "places")["places"]
+    assert places.failed
+    assert "4096 positions with 4 heads" in places.detail
+    assert "head 1 of 4 alone" in places.resembles
+
+
 @pytest.mark.parametrize(
     ("name", "others"),
     [

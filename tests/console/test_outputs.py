@@ -145,6 +145,9 @@ def test_saved_vectors_do_not_take_the_place_of_weights(tmp_path, capsys) -> Non
     assert main(["model", str(tmp_path), "--save-qk", weights]) == 2
     assert main(["model", str(tmp_path), "--save-qk", weights, "-o", str(tmp_path / "x.json")]) == 2
     assert f"--save-qk {weights!r} is one of the files to read" in capsys.readouterr().err
+    for more in (["--ticket", "vllm", "--ticket-file", weights], ["--junit", weights]):
+        assert main(["check", str(tmp_path), "-q", *more]) == 2
+    assert "is one of the files to read" in capsys.readouterr().err
     assert (tmp_path / "model.safetensors").read_bytes() == b"weights"
 
 

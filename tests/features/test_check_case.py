@@ -121,3 +121,15 @@ def test_python_judges_as_the_command_does(tmp_path: Path) -> None:
     assert next(one.finding.check for one in results if one.finding.failed) == "places"
     assert "position 1007" in results[1].finding.where
     assert ropeaudit.report(results).headline.startswith(f"{read.folder} fails")
+
+
+def test_no_file_of_a_case_or_of_what_came_back_is_written_over(tmp_path: Path, capsys) -> None:
+    read = case(tmp_path / "case")
+    out = written(read, tmp_path / "out", rotated(read))
+    files = [*(tmp_path / "case").iterdir(), *(tmp_path / "out").iterdir()]
+    before = {path: path.read_bytes() for path in files}
+    for target in (read.folder, read.folder / "manifest.json"):
+        for path in files:
+            assert check(capsys, target, "--output", out, "--junit", path)[0] == 2, path
+    assert check(capsys, read.folder, "--output", out, "-o", read.folder / "manifest.json")[0] == 2
+    assert {path: path.read_bytes() for path in files} == before

@@ -72,6 +72,6 @@ def parity(
             stages={f"{name} {one.dtype}": dict(one.stages) for name, one in made},
         )
         if code == delivery.DONE:
-            nothing = "in no case do two finite scores differ"
+            nothing = "in no case do finite scores differ by more than 1 % of their RMS"
             tickets.write(ticketing, ticket_file, lambda: parity_ticket(results, pair), nothing)
     return code

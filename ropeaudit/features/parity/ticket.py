@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ropeaudit.audits.judging import TOLERANCE
 from ropeaudit.features.parity import sides
 from ropeaudit.features.parity.analysis import Parity
 from ropeaudit.features.parity.report import COLUMNS, parity_report
@@ -17,14 +18,14 @@ from ropeaudit.runtime.run_metadata import command_line
 
 
 def parity_ticket(results: Sequence[Parity], pair: tuple[Compared, Compared]) -> Ticket | None:
-    """Return the ticket of two subjects; None where their scores are equal, or are no numbers."""
+    """Return the ticket of two subjects; None where they are within the tolerance of each other."""
 
     def relative(one: Parity) -> float:
         value = float(COLUMNS.row(one)["parity_relative"])
         return value if math.isfinite(value) and not one.refused else 0.0
 
     worst = max(results, key=relative, default=None)
-    if worst is None or relative(worst) == 0.0:
+    if worst is None or relative(worst) <= TOLERANCE:
         return None
     row, setting = COLUMNS.row(worst), worst.setting
     setup = Setup(

@@ -21,6 +21,7 @@ from ropeaudit.reports.numbers import printable
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
 T = TypeVar("T")
 BLACK, ORANGE, SKY, GREEN, RED, BLUE, PURPLE = (
@@ -39,6 +40,7 @@ _MARKERS = "osD^vP*X"
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")
 MOST_LINES = 24
 _WIDTH = 8.6  # inches
+_READABLE = 5.0  # inches: texts of a narrower figure become smaller with it, or would cover each other
 _TITLE = 92  # characters of a line of a title of that width
 _FEW_LINES, _LINES = 4, 8  # of a title of several sentences, of one alone
 _LEGEND = 150  # characters of a line of a legend of that width
@@ -126,13 +128,37 @@ def resize(figure: Figure, width: float, height: float) -> None:
     figure.set_size_inches(width, height)
     if title:
         retitle(figure, " ".join(title.split()).replace(r"\$", "$"))
+    share = height / max(1, len(figure.axes))
+    factor = min(1.0, width / _READABLE, share / _READABLE * 2)
     for one in legends:
         one.remove()
+    _shrink(figure, factor)
+    for one in legends:
         texts = [text.get_text() for text in one.get_texts()]
-        _add_legend(figure, one.legend_handles, texts)
-    share = height / max(1, len(figure.axes))
+        _add_legend(figure, one.legend_handles, texts, factor)
     for axes in figure.axes:
         axes.set_ylabel(textwrap.fill(axes.get_ylabel(), max(10, round(_LABEL * share))))
+
+
+def _shrink(figure: Figure, factor: float) -> None:
+    """Make all texts smaller by a factor, as they would be in a larger figure that is put in small."""
+    if factor == 1.0:
+        return
+    from matplotlib.text import Text
+
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            for label in axis.get_ticklabels()[:1]:
+                axis.set_tick_params(labelsize=factor * _points(label))
+    ticks = [text for axes in figure.axes for text in (*axes.get_xticklabels(), *axes.get_yticklabels())]
+    for text in figure.findobj(Text):
+        if text not in ticks:
+            text.set_fontsize(factor * _points(text))
+
+
+def _points(text: Text) -> float:
+    """Return the size of a text in points."""
+    return float(text.get_fontproperties().get_size_in_points())
 
 
 def legend(figure: Figure, axes: Axes, without: Collection[str] = ()) -> None:
@@ -144,11 +170,11 @@ def legend(figure: Figure, axes: Axes, without: Collection[str] = ()) -> None:
     figure.set_figheight(figure.get_figheight() + 0.16 * lines)
 
 
-def _add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> int:
+def _add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], factor: float = 1.0) -> int:
     """Add the legend in as many columns as fit into the figure; return its lines."""
-    room = _LEGEND * figure.get_figwidth() / _WIDTH
+    room = _LEGEND * figure.get_figwidth() / _WIDTH / factor
     columns = max(1, min(4, len(labels), int(room // (max(map(len, labels)) + 7))))
-    look: dict[str, Any] = {"fontsize": 7, "frameon": False, "handlelength": 3.5}
+    look: dict[str, Any] = {"fontsize": 7 * factor, "frameon": False, "handlelength": 3.5}
     figure.legend(handles, labels, loc="outside lower left", ncols=columns, **look)
     return -(-len(labels) // columns)
 

@@ -38,6 +38,7 @@ class Setup:
     seed: int | None
     dtype: str
     offset: int
+    inline: bool = True  # whether few lines of own code are written into a snippet, or imported
 
     @classmethod
     def of(cls, record: Record, setting: RopeSetting) -> Setup:

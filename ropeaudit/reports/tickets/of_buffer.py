@@ -54,7 +54,7 @@ def ticket(one: WrongBuffer, report: Report, command: str) -> Ticket:
             "error of an angle grows with the position, and no cast back restores what was rounded away. The "
             "exact values follow from the base and the dims alone, as the snippet computes them in float64."
         ),
-        reproduction(lambda: snippet(one)),
+        reproduction(lambda inline: snippet(one)),
         report,
         command,
     )

@@ -64,7 +64,7 @@ def own_lines(setup: Setup, code: Own) -> tuple[list[str], bool, str]:
         raise NoSnippet("the code takes NumPy arrays")
     if code.changes:
         raise NoSnippet("--set changes the tables that the code is given")
-    lines, name, folder = _imported(code)
+    lines, name, folder = _imported(code, setup.inline)
     both = "k" in convention.signature.roles
     call = f"{name}({_arguments(setup, convention)})"
     if convention.order not in _AXES:
@@ -76,12 +76,12 @@ def own_lines(setup: Setup, code: Own) -> tuple[list[str], bool, str]:
     return [*lines, "def rotate(y, at):", *rows, f"    return {body}"], both, folder
 
 
-def _imported(code: Own) -> tuple[list[str], str, str]:
+def _imported(code: Own, inline: bool) -> tuple[list[str], str, str]:
     """Return the lines that bring own code, what to call, and the folder of its file. Raises: NoSnippet."""
     where, _, name = code.name.rpartition(":")
     if inspect.isclass(code.thing) or (not is_module(code.thing) and signatures.is_factory(code.thing)):
         raise NoSnippet("a class is built before it is called")
-    lines, folder = own_source.imported(where, name)
+    lines, folder = own_source.imported(where, name, inline)
     return lines, name, folder
 
 

@@ -63,7 +63,7 @@ def ticket(pair: Pair, report: Report, command: str) -> Ticket:
             f"than rounding to {setup.dtype} accounts for. The exact scores, from q, k and the distance "
             f"alone, have an error of at most {short(pair.error)}."
         ),
-        reproduction(lambda: snippet(pair)),
+        reproduction(lambda inline: snippet(replace(pair, setup=replace(setup, inline=inline)))),
         report,
         command,
     )

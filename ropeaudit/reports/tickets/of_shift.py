@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ropeaudit.audits.records import Record
 from ropeaudit.recipes import Recipe
@@ -54,7 +55,7 @@ def ticket(
         f"RoPE in {record.dtype} ({_name(subject, record.subject)}) {_short(record)}",
         f"{seen(record)}\n\n{_how(subject, record)}",
         expected(record),
-        reproduction(lambda: snippet(record, setting, subject)),
+        reproduction(lambda inline: snippet(record, setting, subject, inline)),
         report,
         command,
     )
@@ -89,11 +90,11 @@ def expected(record: Record) -> str:
     return _WHY.format(error=short(record.reference_error)) + careful + measured
 
 
-def snippet(record: Record, setting: RopeSetting, subject: Subject | None) -> Snippet:
+def snippet(record: Record, setting: RopeSetting, subject: Subject | None, inline: bool = True) -> Snippet:
     """Return code that prints drift_rms of a row. Raises: NoSnippet."""
     if record.nonfinite:
         raise NoSnippet("its scores are nan or infinite")
-    setup = Setup.of(record, setting)
+    setup = replace(Setup.of(record, setting), inline=inline)
     imports, lines, scores, path = of_subject.called(setup, subject)
     head = ["import torch", *imports, *setup.begin(), setup.exact(), *lines]
     where = f"{record.subject} in {record.dtype} at offset {record.offset}"

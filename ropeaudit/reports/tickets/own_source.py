@@ -12,10 +12,10 @@ _MOST_LINES = 8  # of own code that are written into a snippet; longer code is i
 _RESERVED = {"q", "k", "at", "x", "exact", "scores", "error", "rotate", "scaled", "values", "theta"}
 
 
-def imported(place: str, name: str) -> tuple[list[str], str]:
+def imported(place: str, name: str, inline: bool = True) -> tuple[list[str], str]:
     """Return the lines that make `name` of a file or module known, and the folder of what they import.
 
-    A file's few lines are written out, so that nothing but its packages is needed. Raises: NoSnippet.
+    inline: a file's few lines are written out, so that nothing but its packages is needed. Raises: NoSnippet.
     """
     root = name.partition(".")[0]
     if not place.endswith(".py"):
@@ -26,7 +26,7 @@ def imported(place: str, name: str) -> tuple[list[str], str]:
     except OSError as error:  # the code went to another folder, or removed its file
         raise NoSnippet(f"{place} can no longer be read: {error.strerror}") from None
     folder = str(path.resolve().parent)
-    if lines is not None and len(lines) <= _MOST_LINES:
+    if inline and lines is not None and len(lines) <= _MOST_LINES:
         return lines, folder
     if not path.stem.isidentifier():
         raise NoSnippet(f"a file called {path.name} cannot be imported by its name")

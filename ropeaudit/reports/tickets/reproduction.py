@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -67,7 +68,11 @@ def _attached(snippet: Snippet) -> str:
     """Return which file of the user's a snippet imports, which the reader of a ticket does not have."""
     places = (line.split()[1] for line in snippet.lines if snippet.path and line.startswith("from "))
     own = next((f"{place}.py" for place in places if (Path(snippet.path) / f"{place}.py").is_file()), None)
-    return f"\n\n{FILL_IN}: the content of {own}, from which the snippet imports." if own else ""
+    text = f"\n\n{FILL_IN}: the content of {own}, from which the snippet imports." if own else ""
+    read = [path for path in re.findall(r"'([^']+)'", snippet.text) if os.path.exists(path)]
+    return text + "".join(
+        f"\n\n{FILL_IN}: where readers get {path}, which the snippet reads." for path in read
+    )
 
 
 def reproduced(snippet: Snippet) -> Reproduction:

@@ -65,9 +65,11 @@ def _rendered(report: Report) -> str:
     return reports.render("markdown", table).rstrip()
 
 
-def reproduction(make: Callable[[], Snippet]) -> Reproduction:
-    """Return a snippet that was run, or why there is none."""
-    try:
-        return reproduced(make())
-    except NoSnippet as error:
-        return Reproduction(None, missing=str(error))
+def reproduction(make: Callable[[bool], Snippet]) -> Reproduction:
+    """Return a snippet that was run, or why there is none. make: from whether own code is written into it."""
+    for inline in (True, False):
+        try:
+            return reproduced(make(inline))
+        except NoSnippet as error:
+            missing = str(error)
+    return Reproduction(None, missing=missing)

@@ -101,9 +101,18 @@ class Backward:
                 values[number] = copy
             keywords = dict(zip(named, values[len(positional) :], strict=True))
             returned = self.function(*values[: len(positional)], **keywords)
+
+            again = list(values)
+            for number, leaf in zip(at, leaves, strict=True):
+                again[number] = leaf.clone()
+
+            def call_again() -> None:
+                count = len(positional)
+                self.function(*again[:count], **dict(zip(named, again[count:], strict=True)))
+
             in_place = any(copy._version for copy in copies)
             self.in_place |= in_place
-            if in_place and switched_off(lambda: self.function(*values[: len(positional)], **keywords)):
+            if in_place and switched_off(call_again):
                 raise SwitchedOff(_INFERENCE)  # what changes where it lies looks as if it were passed on
             if returned is None:
                 returned = tuple(copies)
@@ -119,7 +128,7 @@ class Backward:
             try:
                 results = gradients(outputs, tuple(leaves[:count]), tuple(upstream[:count]), names)
             except NoGradient as error:
-                if switched_off(lambda: self.function(*values[: len(positional)], **keywords)):
+                if switched_off(call_again):
                     raise SwitchedOff(_INFERENCE) from error
                 raise
         return results if count == 2 else results[0]
