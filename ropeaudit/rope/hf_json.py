@@ -176,17 +176,23 @@ def check_keys(config: Config, model: str = "") -> None:
             raise BadInput(f"the key {shown(key)} is not text")
         about = key in rules or key.startswith(("rope", "rotary")) or "rope_" in key
         if about and key not in _TOP and value is not None and value is not False:
-            raise BadInput(
-                f"the key {shown(key)} is not understood; understood are {', '.join(sorted(_TOP))}"
-            )
+            raise BadInput(f"the key {shown(key)} is not understood; {_nearest(key, _TOP)}")
 
 
 def check_inner(rope: Config) -> None:
     """Raise BadInput for a key of a dict of RoPE parameters that is not understood."""
     for key in rope:
         if key not in _INNER:
-            known = ", ".join(sorted(_INNER))
-            raise BadInput(f"the RoPE parameter {shown(key)} is not understood; understood are {known}")
+            raise BadInput(f"the RoPE parameter {shown(key)} is not understood; {_nearest(key, _INNER)}")
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    """Return which key was meant, or all that are understood."""
+    from difflib import get_close_matches  # in-function: it is needed for errors alone
+
+    close = get_close_matches(key, known, n=2, cutoff=0.75)
+    names = ", ".join(sorted(known))
+    return f"did you mean {' or '.join(close)}?" if close else f"understood are {names}"
 
 
 def rope_dict(config: Config) -> Config:

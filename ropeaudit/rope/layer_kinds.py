@@ -28,7 +28,8 @@ def layer_words(config: Mapping[str, Any], model: ModelRope) -> str:
         if still := [kind for kind in counted if kind in _without(part)]:
             parts.append(f"no RoPE in {', '.join(still)} layers")
     elif (every := hf_json.count(part, ["sliding_window_pattern"])) and len(model.layers) > 1:
-        parts.append(f"one in {every} of them full_attention")
+        share = f"{count // every} of them" if count else f"one in {every}"
+        parts.append(f"{share} full_attention")
     marks, interval = part.get("no_rope_layers"), hf_json.count(part, ["no_rope_layer_interval"])
     if isinstance(marks, list) and marks:
         parts.append(f"RoPE in {sum(map(bool, marks))} of {len(marks)} layers (no_rope_layers)")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 from ropeaudit.arithmetic.formats import FP64
@@ -25,6 +26,7 @@ _ABOUT = (
     *("head_dim", "global_head_dim", "query_pre_attn_scalar", "attention_multiplier", "alibi"),
     *("position_embedding_type", "use_logn_attn", "attn_temperature_tuning"),
 )
+_MISSPELT = 0.9  # of difflib's likeness: hed_dim is head_dim, v_head_dim (0.89) is another key
 # which layers rotate: `rope.layer_kinds` reads these
 LAYERS = ("no_rope_layers", "no_rope_layer_interval", "layer_types", "sliding_window_pattern")
 _BASES = (*hf_json.BASES, hf_json.LOCAL_BASE)
@@ -75,8 +77,9 @@ def unused_keys(config: Mapping[str, Any], base: float | None = None) -> list[Un
 
 
 def about_rope(name: str) -> bool:
-    """Return whether a key is about RoPE by its name, and not about which layers rotate."""
-    return name not in LAYERS and (name in _ABOUT or "rope" in name or "rotary" in name)
+    """Return whether a key is about RoPE by its name, misspelt or not, and not about which layers rotate."""
+    near = name in _ABOUT or get_close_matches(name, _ABOUT, n=1, cutoff=_MISSPELT)
+    return name not in LAYERS and bool(near or "rope" in name or "rotary" in name)
 
 
 def _keys(part: Mapping[str, Any], inside: Path = ()) -> Iterator[tuple[Path, Any]]:

@@ -72,7 +72,7 @@ LAYERS: list[tuple[str, dict[str, Any], str]] = [
     ("llama-3.1-8b", {}, ""),
     ("llama-3.1-8b", {"num_hidden_layers": 32}, "32 layers"),
     ("new-gemma-3", {}, "1 sliding_attention, 1 full_attention layers"),
-    ("gemma-3-27b", {}, "one in 6 of them full_attention"),
+    ("gemma-3-27b", {}, "one in 6 full_attention"),
     ("llama-3.1-8b", {"no_rope_layers": [1, 1, 0]}, "RoPE in 2 of 3 layers (no_rope_layers)"),
     ("llama-3.1-8b", {"no_rope_layer_interval": 4}, "no RoPE in one in 4 (no_rope_layer_interval)"),
     (

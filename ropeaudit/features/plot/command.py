@@ -132,7 +132,8 @@ def plot(
             target.fill([content])
     if not quiet:
         for text in (picture.title, *(f"note: {note}" for note in picture.notes)):
-            output.say(text)
+            if text:
+                output.say(text)
     return 0
 
 

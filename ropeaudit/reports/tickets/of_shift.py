@@ -127,7 +127,8 @@ def seen(record: Record) -> str:
         sentences.append(f"They should not change when {first} is added to every position.")
     if record.distinct_positions < record.seq_len:
         distinct = f"{record.distinct_positions} of the {record.seq_len}"
-        sentences.append(f"Only {distinct} positions are still rotated differently.")
+        verb = "is" if record.distinct_positions == 1 else "are"
+        sentences.append(f"Only {distinct} positions {verb} still rotated differently.")
     if record.resembles:
         sentences.append(f"It behaves like: {record.resembles}.")
     return printable(" ".join(sentences))
