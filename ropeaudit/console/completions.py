@@ -19,7 +19,7 @@ def complete(context: click.Context, flag: str, incomplete: str) -> list[Complet
     if flag in ("--columns", "--fail-if"):
         names: Iterable[str] = _columns(context)
     else:
-        names = _NAMES[flag]() if flag in _NAMES else ()
+        names = NAMES[flag]() if flag in NAMES else ()
     items = [CompletionItem(f"{done}{comma}{name}") for name in names if name.startswith(word)]
     return items + [CompletionItem(incomplete, type="file")] * (flag in _FILES and not (comma or items))
 
@@ -84,7 +84,7 @@ def _targets() -> list[str]:
 
 
 ALL: Mapping[str, Names] = {"--recipe": recipes, "--impl": implementations, "--dtype": formats}
-_NAMES: Mapping[str, Names] = {
+NAMES: Mapping[str, Names] = {
     "--recipe": lambda: ["all", *recipes()],
     "--impl": lambda: ["all", *implementations()],
     "--dtype": lambda: ["all", *_formats()],

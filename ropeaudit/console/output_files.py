@@ -121,6 +121,25 @@ def opened(
             file.discard()
 
 
+@contextlib.contextmanager
+def opened_for(flag: str, path: str | None, outputs: Sequence[str], form: str) -> Iterator[OutputFile | None]:
+    """Claim the one file of another option than -o, as `opened` does; None without one.
+
+    Raises: BadOutput, UsageError if it is one of `outputs` too.
+    """
+    if path is None:
+        yield None
+        return
+    if any(paths.same(path, other) for other in outputs):
+        raise UsageError(f"{flag} and -o both name {path!r}; give one of them another name")
+    with contextlib.ExitStack() as stack:
+        try:
+            [file] = stack.enter_context(opened([path], lambda path: form))
+        except BadOutput as error:
+            raise BadOutput(error.typed.replace("-o ", f"{flag} ", 1)) from None
+        yield file
+
+
 def _form(path: str, form_of: Callable[[str], str]) -> str:
     try:
         return form_of(path)

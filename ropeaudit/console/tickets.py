@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,8 @@ from ropeaudit.console import output, output_files
 from ropeaudit.console.options import grouped, option
 from ropeaudit.console.output_files import OutputFile
 from ropeaudit.console.parameters import one_of
-from ropeaudit.errors import BadOutput, UsageError
+from ropeaudit.errors import UsageError
 from ropeaudit.reports.tickets.trackers import FILL_IN, TRACKERS
-from ropeaudit.runtime import paths
 
 if TYPE_CHECKING:
     from ropeaudit.console.options import QKOptions
@@ -71,21 +70,9 @@ def inputs(options: TicketOptions, given: QKOptions, sampled: bool = False) -> Q
     return replace(given, qk=("randn",)) if snippet and not given.qk else given
 
 
-@contextlib.contextmanager
-def opened(options: TicketOptions, outputs: Sequence[str]) -> Iterator[OutputFile | None]:
+def opened(options: TicketOptions, outputs: Sequence[str]) -> AbstractContextManager[OutputFile | None]:
     """Claim the file before the work; None without one. Raises: BadOutput, UsageError if it is an -o too."""
-    path = options.path
-    if path is None:
-        yield None
-        return
-    if any(paths.same(path, other) for other in outputs):
-        raise UsageError(f"--ticket-file and -o both name {path!r}; give one of them another name")
-    with contextlib.ExitStack() as stack:
-        try:
-            [file] = stack.enter_context(output_files.opened([path], lambda path: "ticket"))
-        except BadOutput as error:
-            raise BadOutput(error.typed.replace("-o ", "--ticket-file ", 1)) from None
-        yield file
+    return output_files.opened_for("--ticket-file", options.path, outputs, "ticket")
 
 
 def write(

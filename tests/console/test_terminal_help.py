@@ -9,8 +9,9 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
-from ropeaudit.console import completions, help, values
+from ropeaudit.console import completions, gates, help, values
 from ropeaudit.errors import UsageError
+from ropeaudit.features.plot import command as plot_command
 from ropeaudit.main import COMMANDS, cli, main
 
 TINY = ["--heads", "1", "--seq-len", "4", "--head-dim", "8", "--offset", "0"]
@@ -183,3 +184,14 @@ def test_no_color_on_a_terminal_has_no_escape_at_all() -> None:
     assert done.returncode == 0
     assert b"verdict" in text
     assert b"\x1b" not in text
+
+
+def test_parts_that_are_completed_are_those_of_the_pictures() -> None:
+    parts = {name for some in plot_command.PARTS.values() for name in some} | {"title", "legend"}
+    assert set(completions.NAMES["--without"]()) == parts
+
+
+def test_a_gate_reads_per_cent() -> None:
+    assert gates.parse("drift_relative>1%").bound == 0.01
+    with pytest.raises(UsageError, match="'%' is not a number"):
+        gates.parse("drift_relative>%")

@@ -89,6 +89,8 @@ def test_no_ticket_is_written_for_what_is_good_enough(here, believed, capsys) ->
     assert "no ticket was written: no row is out of the tolerance of 1000 %" in capsys.readouterr().err
     assert main(["parity", "hf", "hf", *SMALL, "--ticket", "vllm"]) == 0
     assert "in no case do finite scores differ by more than 1 %" in capsys.readouterr().err
+    assert main(["parity", "hf", "meta", *SMALL, "--dtype", "bf16", "--ticket", "vllm"]) == 0
+    assert "in no case do finite scores differ by more than 1 %" in capsys.readouterr().err
     assert list(here.iterdir()) == believed == []
 
 

@@ -21,10 +21,11 @@ from ropeaudit.conformance.finding import Finding
 from ropeaudit.errors import BadInput
 from ropeaudit.features.check import analysis, sentences, waivers
 from ropeaudit.features.check.analysis import CheckOptions
-from ropeaudit.features.check.checked import Checked
+from ropeaudit.features.check.checked import NONE, Checked
 from ropeaudit.features.limit.analysis import limit
 from ropeaudit.main import main
 from ropeaudit.reports.forms import table
+from ropeaudit.rope.setting import RopeSetting
 
 SMALL = ["--up-to", "512", "--head-dim", "16", "-q"]
 CODE = """
@@ -353,6 +354,10 @@ def test_a_waiver_of_another_dtype_or_of_what_passes_waives_nothing(capsys) -> N
     told = capsys.readouterr().err
     assert "the waiver of places of rope.py:wrong in bfloat16 waives nothing: it fails in float32" in told
     assert "the waiver of places of rope.py:right waives nothing" in told
+    one = Checked("c", "config", "", NONE, RopeSetting.of(8), 8, Finding("config keys", "fail", ""))
+    day = datetime.date(2999, 1, 31)
+    [text] = waivers.notes([one], [waivers.Waiver("config keys", "c", "r", day, "bfloat16")])
+    assert text.endswith("waives nothing: that check is made once for all dtypes; leave out dtype")
     Path("waive.toml").write_text(
         '[[waive]]\ncheck="places"\ntarget="rope.py:right"\nreason="r"\nuntil=2999-01-31\n'
     )

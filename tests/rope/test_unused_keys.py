@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from real_configs import OTHERS, TEXTS, config
 
+from ropeaudit.errors import BadInput, BadShape
 from ropeaudit.rope import hf_json
 from ropeaudit.rope.hf_config import from_config
 from ropeaudit.rope.layer_kinds import layer_words
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.rope.unused_keys import about_rope, unused_keys
 
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
@@ -65,6 +67,26 @@ def test_what_is_not_used_is_named(name: str, added: dict[str, Any], named: list
 def test_every_key_that_the_reader_knows_is_looked_at() -> None:
     known = (*hf_json.DICTS, *hf_json.BASES, *hf_json.FRACTIONS, hf_json.LOCAL_BASE, "rotary_dim", "rotary")
     assert all(map(about_rope, known))
+
+
+def test_a_misspelt_key_is_one_about_rope_and_another_name_is_not() -> None:
+    assert about_rope("hed_dim")
+    assert about_rope("max_position_embedings")
+    assert not about_rope("v_head_dim")
+    assert not about_rope("hidden_size")
+    [key] = unused_keys({**config("llama-3.1-8b"), "max_position_embedings": 4096})
+    assert str(key) == "max_position_embedings = 4096"
+
+
+def test_a_key_that_is_not_understood_is_answered_with_the_nearest() -> None:
+    with pytest.raises(BadInput, match=r"rope_thetas\W* is not understood; did you mean rope_theta\?"):
+        unused_keys({**config("llama-3.1-8b"), "rope_thetas": 1e4})
+
+
+@pytest.mark.parametrize(("value", "near"), [(19, 18), (127, 126), (0, 128), (10**9, 128)])
+def test_an_odd_dim_is_answered_with_one_that_fits(value: int, near: int) -> None:
+    with pytest.raises(BadShape, match=f"try head_dim {near}$"):
+        RopeSetting.of(value)
 
 
 # config, what is added, what is said of its layers

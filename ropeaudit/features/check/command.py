@@ -80,7 +80,7 @@ def check(
     Each check passes, fails, is only noted or does not apply; the exit code is 1 if one fails.
     """
     from ropeaudit.arithmetic.formats import parse
-    from ropeaudit.console import delivery, settings, tickets
+    from ropeaudit.console import delivery, output_files, settings, tickets
     from ropeaudit.features.check import analysis, case_target, waivers
     from ropeaudit.features.check import junit as junit_form
     from ropeaudit.features.check.report import COLUMNS, check_report
@@ -111,7 +111,7 @@ def check(
         return check_ticket(checked, cases[0], requested, check_report(checked, (), {}))
 
     with (
-        junit_form.opened(junit, output.outputs) as file,
+        output_files.opened_for("--junit", junit, output.outputs, "junit") as file,
         tickets.opened(ticketing, [*output.outputs, *filter(None, [junit])]) as ticket_file,
     ):
         code = delivery.delivered(run, report, output, noun="checks")

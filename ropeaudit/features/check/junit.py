@@ -6,35 +6,14 @@ measured. A waived failure and a check that does not apply are skipped; a note i
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from ropeaudit.console import output_files
-from ropeaudit.console.output_files import OutputFile
-from ropeaudit.errors import BadOutput, UsageError
 from ropeaudit.features.check.checked import NONE, Checked
 from ropeaudit.features.check.sentences import measured_words
 from ropeaudit.reports.numbers import printable
-from ropeaudit.runtime import paths
 
 _SKIPPED = ("not applicable", "waived")
-
-
-@contextlib.contextmanager
-def opened(path: str | None, outputs: Sequence[str]) -> Iterator[OutputFile | None]:
-    """Claim the file before the work; None without one. Raises: BadOutput, UsageError if it is an -o too."""
-    if path is None:
-        yield None
-        return
-    if any(paths.same(path, other) for other in outputs):
-        raise UsageError(f"--junit and -o both name {path!r}; give one of them another name")
-    with contextlib.ExitStack() as stack:
-        try:
-            [file] = stack.enter_context(output_files.opened([path], lambda path: "junit"))
-        except BadOutput as error:
-            raise BadOutput(error.typed.replace("-o ", "--junit ", 1)) from None
-        yield file
 
 
 def content(results: Sequence[Checked]) -> bytes:

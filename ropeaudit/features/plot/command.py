@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _KINDS = ("drift", "heatmap", "stages", "bands", "decay", "safe")
 _SUFFIXES = ("svg", "png", "pdf")  # of reports.plots.style, not loaded for --help
-_PARTS = {  # kind -> what --without may name, besides title and legend
+PARTS = {  # kind -> what --without may name, besides title and legend
     "drift": ("predicted", "bound", "floor", "tolerance", "positions"),
     "decay": ("bound", "sum", "crossing"),
 }
@@ -141,7 +141,7 @@ def _check_parts(kind: str, without: tuple[str, ...]) -> None:
     """Raise UnknownName if a part to leave out is none of a kind of picture."""
     from ropeaudit.errors import UnknownName
 
-    known = ("title", "legend", *_PARTS.get(kind, ()))
+    known = ("title", "legend", *PARTS.get(kind, ()))
     for name in without:
         if name not in known:
             raise UnknownName(f"part of --kind {kind}", name, known)

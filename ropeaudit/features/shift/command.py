@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -156,8 +156,6 @@ def shift(
     from ropeaudit.engine.plan import AttentionOptions
     from ropeaudit.features.shift import analysis, baselines
     from ropeaudit.features.shift import sweeping as sweeps
-    from ropeaudit.reports.drift import drift_report
-    from ropeaudit.reports.model_notes import model_notes
     from ropeaudit.reports.numbers import percent
 
     columns = output.chosen_columns(records.COLUMNS, "(`ropeaudit list columns` explains them)")
@@ -186,24 +184,34 @@ def shift(
         return sweeps.show_plan(sweep, sweeping.resume, output)
 
     def report(run: SweepRun, metadata: Metadata) -> Report:
-        findings = run.findings()
-        about = {**metadata, "stages": audit.stages()} | ({"findings": findings} if findings else {})
-        frozen = length != "shifted"
-        first = [*findings, *model_notes(cases, [one.offset for one in run.results()])]
-        measured = drift_report(run.results(), columns, about, not no_header, frozen, first)
+        measured = _report(run, audit, columns, metadata, not no_header, length != "shifted")
         return earlier.beside(measured) if earlier else measured
 
     with tickets.opened(ticketing, output.outputs) as ticket_file:
         results, code = _measured(sweep, sweeping, output, report, curve)
         if code:
             return code
-        tickets.write(
-            ticketing,
-            ticket_file,
-            lambda: _ticket(audit, results),
-            f"no row is out of the tolerance of {percent(tolerance)}; --tolerance sets another",
-        )
+        nothing = f"no row is out of the tolerance of {percent(tolerance)}; --tolerance sets another"
+        tickets.write(ticketing, ticket_file, lambda: _ticket(audit, results), nothing)
     return delivery.judged(earlier.broken(requested) if earlier else conditions.broken(requested, results))
+
+
+def _report(
+    run: SweepRun,
+    audit: Audit,
+    columns: Sequence[str] | None,
+    metadata: Metadata,
+    header: bool,
+    frozen: bool,
+) -> Report:
+    """Return the report of the rows so far. frozen: frequencies do not follow the offset."""
+    from ropeaudit.reports.drift import drift_report
+    from ropeaudit.reports.model_notes import model_notes
+
+    findings, results = run.findings(), run.results()
+    about = {**metadata, "stages": audit.stages()} | ({"findings": findings} if findings else {})
+    first = [*findings, *model_notes(audit.cases, [one.offset for one in results])]
+    return drift_report(results, columns, about, header, frozen, first)
 
 
 def _ticket(audit: Audit, results: list[Record]) -> Ticket | None:
