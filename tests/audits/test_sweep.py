@@ -23,7 +23,7 @@ from ropeaudit.audits.sweep import Sweep, Task, measured, units
 from ropeaudit.console import sweep_file
 from ropeaudit.console.progress import Progress
 from ropeaudit.engine.plan import AttentionOptions
-from ropeaudit.errors import BadInput, BadShape, RopeAuditError, UsageError
+from ropeaudit.errors import UsageError
 from ropeaudit.main import main
 
 SIZES = ["--heads", "1", "--head-dim", "8", "--seq-len", "9,12"]
@@ -394,10 +394,6 @@ def test_a_worker_that_dies_is_replaced(tmp_path, many) -> None:
     assert len(pools) >= 2
 
 
-def _die(*_: object) -> None:
-    os._exit(9)
-
-
 @pytest.mark.parametrize(("seconds", "jobs", "count"), [(0.01, 1, 8), (0.01, 4, 25), (1.0, 1, 100)])
 def test_small_tasks_go_to_workers_together(seconds, jobs, count) -> None:
     tasks = [Task(Case(), (0,), (number,), (number,), seconds) for number in range(100)]
@@ -432,40 +428,6 @@ def test_rows_of_a_report_that_is_gone_on_with_are_on_the_disk(tmp_path, monkeyp
     assert main([*SMALL, "-q", "-o", str(report), "--resume"]) == 0
     assert 0 < synced[0] < synced[1]  # the rows that were there, before any other is measured
     assert report.read_text() == "".join(lines)
-
-
-def test_workers_are_ended_with_whatever_they_are_at(monkeypatch) -> None:
-    reported: list[str] = []
-    worker = SimpleNamespace(kill=lambda: reported.append("killed"))
-    pool = SimpleNamespace(_processes={1: worker}, shutdown=lambda **_: reported.append("shut down"))
-    monkeypatch.setattr(workers, "ProcessPoolExecutor", lambda *_: pool)
-    with pytest.raises(KeyboardInterrupt), workers._pool(1):
-        raise KeyboardInterrupt
-    assert reported == ["killed", "shut down"]
-
-
-@posix
-def test_work_that_kills_every_worker_is_given_up(monkeypatch) -> None:
-    audit = Audit([Case(heads=1, seq_len=4, head_dim=8)], offsets=[0])
-    unit = tuple(Sweep(audit).tasks({}))
-    monkeypatch.setattr(workers, "result_of", _die)
-    with pytest.raises(RopeAuditError, match="died 3 times with the same work"):
-        list(workers.processes(audit, [unit], 1, lambda: None))
-
-
-@pytest.mark.parametrize(
-    "error", [BadShape("no"), MemoryError("no"), ZeroDivisionError("no"), BadInput("no")]
-)
-def test_errors_come_home(error, monkeypatch) -> None:
-    def fail(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(workers.sweep, "measured", fail)
-    result = workers.result_of(Audit(), (), 1)
-    assert isinstance(result, workers.Problem)
-    usual = RuntimeError if isinstance(error, ZeroDivisionError) else type(error)
-    with pytest.raises(usual, match="no"):
-        result.raised()
 
 
 # ---------------------------------------------------------------------------- killed runs
