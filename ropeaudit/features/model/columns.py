@@ -41,6 +41,7 @@ class ModelColumns:
         lambda run: run.shifted.dtype.name,
         shown=True,
     )
+    device = of_run.like(records.COLUMNS["device"], lambda run: run.audit.device.label)
     offset = of_run.like(records.COLUMNS["offset"], lambda run: run.shifted.offset, shown=True)
 
 

@@ -61,7 +61,7 @@ def own_lines(setup: Setup, code: Own) -> tuple[list[str], bool, str]:
     fit = code.fit(setup.setting)
     convention = fit.convention
     if convention.engine != "torch":
-        raise NoSnippet("the code takes NumPy arrays")
+        raise NoSnippet(f"the code takes {'jax' if convention.engine == 'jax' else 'NumPy'} arrays")
     if code.changes:
         raise NoSnippet("--set changes the tables that the code is given")
     lines, name, folder = _imported(code, setup.inline)

@@ -123,18 +123,28 @@ def takes_keys(function: Any) -> bool:
     return parameters is not None and "k" in parameters.roles.values()
 
 
+def wants_jax(function: Any) -> bool:
+    """Return whether it takes no tensors, and its module imports jax."""
+    return "jax" in _roots(getattr(function, "forward", function)) and wants_numpy(function)
+
+
 def wants_numpy(function: Any) -> bool:
-    """Return whether annotations, or what its module imports, name NumPy and not torch."""
+    """Return whether annotations, or what its module imports, name NumPy or jax and not torch."""
     called = getattr(function, "forward", function)
     annotations = " ".join(str(note) for note in getattr(called, "__annotations__", {}).values())
     if "Tensor" in annotations or "torch" in annotations:
         return False
     if "ndarray" in annotations or "NDArray" in annotations or "numpy" in annotations:
         return True
+    roots = _roots(called)
+    return bool({"numpy", "jax"} & roots) and "torch" not in roots
+
+
+def _roots(called: Any) -> set[str]:
+    """Return the packages that the module of a function imports."""
     names = getattr(inspect.unwrap(called), "__globals__", {})
     modules = {getattr(value, "__name__", "") for value in names.values() if inspect.ismodule(value)}
-    roots = {module.partition(".")[0] for module in modules}
-    return bool({"numpy", "jax"} & roots) and "torch" not in roots
+    return {module.partition(".")[0] for module in modules}
 
 
 def _parameters(function: Callable[..., Any]) -> _Parameters | None:

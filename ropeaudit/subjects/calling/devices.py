@@ -1,0 +1,125 @@
+"""Where code is called: the device on which it is given arrays, and to which modules are moved."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from ropeaudit.errors import UsageError
+
+# parts of the messages of torch and Triton about tensors that lie on several devices
+_MIXED = ("same device", "different from other tensors on", "cannot be accessed from triton")
+_OF_GPUS = ("cuda", "gpu", "triton")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device. name: as torch or jax spells it. label: what to call it in a record. of_jax: jax's own."""
+
+    name: str = "cpu"
+    label: str = "cpu"
+    of_jax: Any = None
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether tensors lie where torch makes them unless it is told otherwise."""
+        return self.name == "cpu"
+
+    @property
+    def words(self) -> str:
+        """Where arrays lie, to follow their kind in a sentence; nothing on the CPU."""
+        return "" if self.is_cpu else f" on {self.name}"
+
+    def put(self, array: Any) -> Any:
+        """Return a tensor on the device; for jax, an array of NumPy as one of jax there."""
+        if self.of_jax is not None:
+            return sys.modules["jax"].device_put(array, self.of_jax)
+        return array if self.is_cpu else array.to(self.name)
+
+    def current(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a context in which kernels are launched on the device: Triton's go to the current one."""
+        if self.name.startswith("cuda:") and self.of_jax is None:
+            context: contextlib.AbstractContextManager[Any] = sys.modules["torch"].cuda.device(self.name)
+            return context
+        return contextlib.nullcontext()
+
+    def holds(self, module: Any) -> bool:
+        """Return whether all parameters and buffers of a module lie on the device."""
+        return all(str(place) == self.name for place in _places(module))
+
+    def moved(self, module: Any) -> Any:
+        """Return a module with all that it registers on the device: itself, moved as users move it."""
+        return module if self.holds(module) else module.to(self.name)
+
+
+CPU = Device()
+
+
+def of_torch(name: str | None) -> Device:
+    """Return torch's device of a name, the CPU where it is None. Raises: UsageError where there is none."""
+    if name is None or name.strip().lower() == "cpu":
+        return CPU
+    from ropeaudit.subjects import torch_numbers  # in-function: importing torch takes seconds
+
+    return _of(torch_numbers.device(name))
+
+
+def _of(place: Any) -> Device:
+    """Return the device that torch calls `place`."""
+    from ropeaudit.subjects import torch_numbers
+
+    return CPU if place.type == "cpu" else Device(str(place), torch_numbers.Numbers(place).label)
+
+
+def of_jax(name: str | None) -> Device:
+    """Return jax's device of a name, its default one where it is None. Raises: UsageError."""
+    jax = importlib.import_module("jax")
+    kind, _, number = (name or "").strip().lower().partition(":")
+    try:
+        place = jax.devices(kind or None)[int(number or 0)]
+    except (RuntimeError, ValueError, IndexError) as error:
+        seen = ", ".join(map(str, jax.devices()))
+        raise UsageError(
+            f"--device {name}: jax has no such device ({_short(error)}); it has {seen}"
+        ) from None
+    if place.platform == "cpu":
+        return Device("cpu", "cpu", place)
+    return Device(str(place), f"{place} ({place.device_kind})", place)
+
+
+def of_tensor(tensor: Any) -> Device:
+    """Return where a tensor lies."""
+    return _of(tensor.device)
+
+
+def of_module(module: Any) -> Device | None:
+    """Return where all parameters and buffers of a module lie; None without any, or on several devices."""
+    places = _places(module)
+    return _of(places.pop()) if len(places) == 1 else None
+
+
+def _places(module: Any) -> set[Any]:
+    return {value.device for part in (module.parameters(), module.buffers()) for value in part}
+
+
+def advice(message: str, device: Device) -> str:
+    """Return what to do where a call raised this because of devices; empty where it is about others."""
+    text = message.lower()
+    if any(part in text for part in _MIXED):
+        if device.is_cpu:
+            return "it holds what lies on another device; give that one with --device, such as --device cuda"
+        return (
+            f"it was given tensors on {device.name}, and holds or makes others elsewhere (.to() of a module "
+            "moves parameters and buffers alone): make them on the device of x, or give --device cpu"
+        )
+    if device.is_cpu and re.search("|".join(_OF_GPUS), text):
+        return "if it computes on a GPU alone, give --device cuda"
+    return ""
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:120]
