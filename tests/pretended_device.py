@@ -53,6 +53,13 @@ class Tensor(torch.Tensor):
         """Return where they begin."""
         return self.raw.data_ptr()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        """Return a copy; of a parameter one."""
+        copied = Tensor(self.raw.detach().clone())
+        is_parameter = getattr(self, "_is_param", False)
+        memo[id(self)] = torch.nn.Parameter(copied, self.requires_grad) if is_parameter else copied
+        return memo[id(self)]
+
     def __repr__(self) -> str:
         return f"pretended({self.raw!r})"
 
@@ -89,7 +96,9 @@ def _computed(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     given = {id(one.raw): one for one in args if isinstance(one, Tensor)}  # for what is changed where it lies
 
     def wrapped(value: Any) -> Any:
-        return given.get(id(value)) or Tensor(value) if isinstance(value, torch.Tensor) else value
+        if not isinstance(value, torch.Tensor):
+            return value
+        return given[id(value)] if id(value) in given else Tensor(value)
 
     return tree_map(wrapped, result)
 

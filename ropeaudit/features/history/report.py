@@ -22,7 +22,7 @@ class HistoryColumns:
     schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
     implementation: str = of("what was called", lambda one: one.name, shown=True)
     version: str = of("of its package", shown=True, leaves=3)
-    device = of.like(records.COLUMNS["device"])
+    device = of.like(records.COLUMNS["device"], shown=lambda one: one.device != "cpu", leaves=4)
     dtype: str = of("number format of the call", lambda one: one.call.dtype.name, shown=True)
     offset: int = of("first position of the call", lambda one: one.call.first, unit="tokens", shown=True)
     seq_len: int = of("positions of the call", lambda one: one.call.length, unit="tokens")

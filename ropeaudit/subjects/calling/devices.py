@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import re
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -109,15 +108,17 @@ def _places(module: Any) -> set[Any]:
 def advice(message: str, device: Device) -> str:
     """Return what to do where a call raised this because of devices; empty where it is about others."""
     text = message.lower()
-    if any(part in text for part in _MIXED):
-        if device.is_cpu:
-            return "it holds what lies on another device; give that one with --device, such as --device cuda"
+    mixed = any(part in text for part in _MIXED)
+    if device.is_cpu and (mixed or any(part in text for part in _OF_GPUS)):
+        return (
+            "if it computes on another device than the CPU, or holds what lies there, name that one, such as "
+            "--device cuda"
+        )
+    if mixed:
         return (
             f"it was given tensors on {device.name}, and holds or makes others elsewhere (.to() of a module "
             "moves parameters and buffers alone): make them on the device of x, or give --device cpu"
         )
-    if device.is_cpu and re.search("|".join(_OF_GPUS), text):
-        return "if it computes on a GPU alone, give --device cuda"
     return ""
 
 
