@@ -1,7 +1,7 @@
 """A device for machines without a GPU: it computes on the CPU, and refuses tensors that lie elsewhere.
 
-It is registered with torch as a backend written in Python, so that `.to("pretended")`, factories with `device=`,
-modules, autograd and dispatch modes treat it as any other device. torch cannot forget it again.
+It is registered with torch as a backend written in Python, so that `.to("pretended")`, factories with
+`device=`, modules, autograd and dispatch modes treat it as any other device. torch cannot forget it again.
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ class Tensor(torch.Tensor):
 
 
 def _computed(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Return the result of an operation on the device. Raises: RuntimeError, as torch does, for a tensor elsewhere.
+    """Return the result of an operation on the device.
 
     A number may lie on the CPU, and so may what is copied from there.
+    Raises: RuntimeError, as torch does, for other tensors that lie elsewhere.
     """
     operations.append(str(operation))
     to = kwargs.get("device")

@@ -7,6 +7,8 @@ Letters: b batch, h heads, s positions, d head_dim, p pairs.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -256,8 +258,19 @@ def silent(function: Any) -> Callable[..., Any]:
     """Return what calls a function without its warnings: what it is given here may make no sense to it."""
 
     def called(*plain: Any, **named: Any) -> Any:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), without_logs():
             warnings.simplefilter("ignore")
             return function(*plain, **named)
 
     return called
+
+
+@contextlib.contextmanager
+def without_logs() -> Iterator[None]:
+    """Keep out of the report what a compiler logs, such as of a call that it cannot compile."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.ERROR))
+    try:
+        yield
+    finally:
+        logging.disable(before)

@@ -36,6 +36,8 @@ class Device:
     def put(self, array: Any) -> Any:
         """Return a tensor on the device; for jax, an array of NumPy as one of jax there."""
         if self.of_jax is not None:
+            if array.dtype == "int64" and abs(array).max(initial=0) >= 2**31 and not jax_is_wide():
+                raise OverflowError("jax has no positions from 2^31 on; set JAX_ENABLE_X64=1")
             return sys.modules["jax"].device_put(array, self.of_jax)
         return array if self.is_cpu else array.to(self.name)
 
@@ -88,6 +90,11 @@ def of_jax(name: str | None) -> Device:
     if place.platform == "cpu":
         return Device("cpu", "cpu", place)
     return Device(str(place), f"{place} ({place.device_kind})", place)
+
+
+def jax_is_wide() -> bool:
+    """Return whether jax has arrays of float64 and int64."""
+    return bool(importlib.import_module("jax").config.jax_enable_x64)
 
 
 def of_tensor(tensor: Any) -> Device:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import process_state
@@ -71,12 +71,11 @@ class Own:
         """Return where it is called. Raises: UsageError."""
         if self.engine == "jax":
             return devices.of_jax(requested)
-        device = devices.of_torch(requested)
-        if self.engine == "numpy" and not device.is_cpu:
+        if self.engine == "numpy" and requested is not None and requested.strip().lower() != "cpu":
             raise UsageError(
                 f"--device {requested}: {self.name} takes NumPy arrays, which lie on the CPU; leave it out"
             )
-        return device
+        return devices.of_torch(requested)
 
     def fit(self, setting: RopeSetting) -> Fit:
         """Return how it is called, found out once a setting. Raises: UsageError."""
@@ -115,7 +114,9 @@ class Own:
         return is_module(self.thing) and (self._follows or self.device.holds(self.thing))
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Return nothing: what is refused shows when it is called."""
+        """Return why jax does not take a dtype; what else is refused shows when it is called."""
+        if self.engine == "jax" and dtype is FP64 and not devices.jax_is_wide():
+            return "jax makes float32 arrays of float64 ones; set JAX_ENABLE_X64=1"
         return ""
 
     def instance(self, setting: RopeSetting) -> Any:

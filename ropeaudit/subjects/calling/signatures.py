@@ -149,6 +149,8 @@ def _roots(called: Any) -> set[str]:
 
 def _parameters(function: Callable[..., Any]) -> _Parameters | None:
     """Return those of a function, of a module's forward, of a class's __init__; None if nobody knows."""
+    if (schema := _schema(function)) is not None:
+        return _Parameters(tuple(map(_parameter, schema.arguments)), False)
     forward = getattr(function, "forward", None)
     if forward is not None and not inspect.isclass(function):
         function = forward
@@ -159,6 +161,20 @@ def _parameters(function: Callable[..., Any]) -> _Parameters | None:
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     fixed = tuple(parameter for parameter in parameters if parameter.kind not in variadic)
     return _Parameters(fixed, any(parameter.kind is variadic[0] for parameter in parameters))
+
+
+def _schema(function: Any) -> Any:
+    """Return the schema of an operator of torch, be it defined in Python or in C++; None for other code."""
+    overload = getattr(function, "_opoverload", None) or getattr(function, "default", function)
+    known = type(overload).__module__ == "torch._ops"
+    return getattr(overload, "_schema", None) if known else None
+
+
+def _parameter(argument: Any) -> inspect.Parameter:
+    """Return an argument of a schema as a parameter."""
+    kind = inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
+    return inspect.Parameter(argument.name, kind, default=default)
 
 
 def _argument_counts(parameters: _Parameters) -> list[int]:
