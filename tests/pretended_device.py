@@ -20,6 +20,7 @@ from ropeaudit.subjects import torch_numbers
 NAME = "pretended"
 PLACE = f"{NAME}:0"
 _ATEN = torch.ops.aten
+_ARANGES = torch.library.Library("aten", "IMPL")
 _COPIES = (_ATEN.copy_.default, _ATEN._to_copy.default)
 operations: list[str] = []  # that the device did
 calls: list[set[str]] = []  # of watched code: where the tensors lay that it was given
@@ -95,6 +96,8 @@ def _computed(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if operation is _ATEN.copy_.default:
         return args[0]
     given = {id(one.raw): one for one in args if isinstance(one, Tensor)}  # for what is changed where it lies
+    if any(one.shape != one.raw.shape for one in given.values()):
+        raise NotImplementedError(f"{operation} gives a tensor another shape")
 
     def wrapped(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -140,7 +143,15 @@ def _registered() -> torch.library.Library:
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Backend())
     library = torch.library.Library("_", "IMPL")
     library.fallback(lambda operation, *args, **kwargs: _computed(operation, args, kwargs), "PrivateUse1")
+    for name in ("default", "start", "start_step"):  # else they fill an empty tensor that they enlarge
+        operation = getattr(_ATEN.arange, name)
+        made = functools.partial(_made, operation)
+        _ARANGES.impl(operation.name().removeprefix("aten::"), made, "PrivateUse1")
     return library
+
+
+def _made(operation: Any, *args: Any, **kwargs: Any) -> Any:
+    return _computed(operation, args, kwargs)
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:

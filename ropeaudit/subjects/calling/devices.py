@@ -12,7 +12,7 @@ from ropeaudit.errors import UsageError
 
 # parts of the messages of torch and Triton about tensors that lie on several devices
 _MIXED = ("same device", "different from other tensors on", "cannot be accessed from triton")
-_OF_GPUS = ("cuda", "gpu", "triton")
+_OF_GPUS = ("cuda", "gpu", "triton", "active driver")
 
 
 @dataclass(frozen=True, slots=True)
