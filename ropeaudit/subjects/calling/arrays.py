@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -12,6 +14,10 @@ from ropeaudit.subjects.calling.devices import CPU, Device
 
 Engine: TypeAlias = Literal["torch", "numpy", "jax"]
 Strides: TypeAlias = Literal["contiguous", "transposed", "sliced", "expanded"]
+
+
+_LIMITS = ("recompile_limit", "accumulated_recompile_limit")
+_COMPILATIONS = 2**16  # of one function: as many as there are shapes
 
 
 class WrongShape(ValueError):
@@ -134,6 +140,18 @@ def quietly(function: Any, positional: list[Any], named: dict[str, Any], device:
     """Call without gradients, with the device as the current one; overflows and nans are no warnings."""
     with np.errstate(all="ignore"):
         if any(map(_is_tensor, (*positional, *named.values()))):
-            with torch().no_grad(), device.current():
+            with torch().no_grad(), device.current(), _recompiling():
                 return function(*positional, **named)
         return function(*positional, **named)
+
+
+def _recompiling() -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which what torch compiled is compiled for every shape and dtype it is called with.
+
+    Past a limit, of 8, torch runs the Python function instead, and what was audited would not be compiled.
+    """
+    dynamo = sys.modules.get("torch._dynamo.config")
+    if dynamo is None:
+        return contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[Any] = dynamo.patch(**dict.fromkeys(_LIMITS, _COMPILATIONS))
+    return context

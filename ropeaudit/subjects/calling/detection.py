@@ -132,11 +132,10 @@ def _fit_in(
             return replace(best, rows=_by_row(best, make, setting, dtype))
     if best is None:
         attempts = signatures.described(iter(failed))
-        places = next(filter(None, (advice(reason, device) for _, reason in failed)), "")
-        raise NoFit(
-            f"{name} could not be called in any way that is known{device.words}. Tried {attempts}. "
-            f"{places[:1].upper() + places[1:] or _wrapper(name, tables)}"
-        )
+        unknown = f"{name} could not be called in any way that is known{device.words}. Tried {attempts}."
+        if places := next(filter(None, (advice(reason, device) for _, reason in failed)), ""):
+            raise UsageError(f"{unknown} {places[:1].upper()}{places[1:]}")  # as in every dtype
+        raise NoFit(f"{unknown} {_wrapper(name, tables)}")
     if best.misfit is not None and (part := best.misfit.rotated_dims):
         raise UsageError(
             f"{name}, called as {best.convention}, {best.misfit}, so it is not audited with --rotary-dim "
