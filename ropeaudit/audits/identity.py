@@ -42,7 +42,7 @@ class Identity:
         role="case",
     )
     device: str = column(
-        "where it was executed: cpu, or a device of torch, with the name of the GPU",
+        "where it was executed: cpu, or another device with the name of its GPU",
         role="case",
         shown=lambda record: record.device != "cpu",
         leaves=1,

@@ -14,6 +14,7 @@ import torch
 from pretended_device import NAME, PLACE, only_here
 
 from ropeaudit.errors import UsageError
+from ropeaudit.features.check import config_target
 from ropeaudit.main import main
 from ropeaudit.reports.tickets import of_code
 from ropeaudit.reports.tickets.inputs import Setup
@@ -249,7 +250,10 @@ def test_model(capsys, tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_check_runs_a_model_there(capsys, tmp_path) -> None:
+def test_check_runs_a_model_there(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(
+        config_target, "checks", lambda *arguments: iter(())
+    )  # of its config, which take long
     folder = tiny_models.make("llama", tmp_path / "model", 1)
     runs = ["check", str(folder), "--tokens", "8", "--dtype", "bf16", "--device", NAME]
     places = {row["check"]: row["device"] for row in rows(capsys, *runs)}

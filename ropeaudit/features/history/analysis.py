@@ -39,13 +39,13 @@ class History:
 
     name: str
     version: str
-    device: str
     setting: RopeSetting
     call: AuditCall
     kind: str
     before: AuditCall
     difference: float
     refused: str = ""
+    device: str = "cpu"
 
     @property
     def leaks(self) -> bool:
@@ -132,5 +132,5 @@ def _histories_of(
                 reason = implementation.one_line(error)
         place = implementation.device_of(tested).label
         yield History(
-            *(tested.name, tested.version, place, setting, call, kind, before, float(difference), reason)
+            *(tested.name, tested.version, setting, call, kind, before, float(difference), reason, place)
         )
