@@ -79,7 +79,7 @@ def test_attention_parity_and_samples_store_keys_too(capsys) -> None:
     [sampled] = rows(capsys, "shift", *line, "--sample", "2000")
     assert sampled["drift_rms"] == pytest.approx(whole["drift_rms"], rel=0.2)
     [pair] = rows(capsys, "parity", "hf[output=int8:head]", "hf", "--offset", "1000")
-    assert 0.004 < pair["difference_rms"] < 0.02
+    assert 0.004 < pair["parity_rms"] < 0.02
 
 
 @pytest.mark.parametrize(
