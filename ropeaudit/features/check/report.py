@@ -51,17 +51,17 @@ class CheckColumns:
         "unit of measured and allowed",
         lambda one: one.finding.unit,
         shown=lambda one: bool(one.finding.unit),
-        leaves=1,
+        leaves=5,  # after the numbers, which mean nothing without it
     )
     differing: float = of(
         "share of elements whose bits differ, where two ways to call were compared",
         lambda one: one.finding.differing,
         style="part or empty",
         shown=lambda one: one.finding.differing == one.finding.differing,
-        leaves=5,
+        leaves=2,
     )
     where: str = of(
-        "where that is", lambda one: one.finding.where, shown=lambda one: bool(one.finding.where), leaves=2
+        "where that is", lambda one: one.finding.where, shown=lambda one: bool(one.finding.where), leaves=1
     )
     resembles: str = of("what it behaves like, where that is known", lambda one: one.finding.resembles)
     remedy: str = of("what to change, where that is known", lambda one: one.finding.remedy)

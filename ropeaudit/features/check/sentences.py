@@ -23,7 +23,8 @@ def headline(results: Sequence[Checked]) -> str:
     targets = list(dict.fromkeys(one.target for one in results))
     failed = [one for one in judged if one.finding.failed]
     if failed:
-        return f"{_count(failed, judged, targets)}; {_place(failed[0])}: {seen(failed[0])}."
+        text = f"{_count(failed, judged, targets)}; {_place(failed[0])}: {seen(failed[0])}"
+        return text if text.endswith("?") else f"{text}."
     waived = sum(one.finding.status == "waived" for one in judged)
     aside = (
         f"; {waived} of them {'fails' if waived == 1 else 'fail'} and {'is' if waived == 1 else 'are'} waived"
@@ -62,7 +63,8 @@ def _margin(judged: Sequence[Checked], several: bool) -> str:
     least = min(margins, key=lambda one: one.finding.measured)
     who = f" ({least.target})" if several else ""
     layer = f" of {least.layer}" if least.layer in _layers(judged, least.target) else ""
-    times = short(least.finding.measured)
+    size = least.finding.measured
+    times = short(size) if size < 1000 else f"{size:,.0f}"
     return (
         f"; smallest margin {times} times its {least.up_to:,} positions in {least.dtype}{layer}{who} "
         f"({least.finding.where})"

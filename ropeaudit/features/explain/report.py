@@ -60,7 +60,7 @@ def explain_report(
             constant=constant,
         )
         pairs = further.pop("pairs")
-        further["pairs"] = Report(pairs.rows, pairs.columns, (), headline=frequencies(_worst(results)))
+        further["pairs"] = Report(pairs.rows, pairs.columns, (), headline=_frequencies(results))
     return Report(
         rows=whole[kind],
         columns=list(columns or COLUMNS[kind]),
@@ -168,6 +168,12 @@ def _search(results: Sequence[Explanation]) -> str:
     elif len(results) > 1:
         usual = "a tenth of the RMS drift is left (--tolerance sets a bound)"
     return f"Stages to keep wider until {usual}, fewest first:"
+
+
+def _frequencies(results: Sequence[Explanation]) -> str:
+    """Return `frequencies` of the worst case, named where there are several."""
+    one = _worst(results)
+    return f"{_who(one)}: {frequencies(one)}" if len(results) > 1 else frequencies(one)
 
 
 def frequencies(one: Explanation) -> str:
