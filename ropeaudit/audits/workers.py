@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing import connection
 from typing import TypeAlias
 
 from ropeaudit import errors
@@ -101,6 +102,8 @@ def processes(
                 while waiting:
                     done, _ = futures.wait(waiting, _LISTEN_SECONDS, futures.FIRST_COMPLETED)
                     listen()
+                    if _one_is_dead(pool):
+                        _end(pool)
                     started |= {number for future, number in waiting.items() if future.running()}
                     for future in done:
                         number = waiting[future]
@@ -125,9 +128,23 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     try:
         yield pool
     finally:
-        for process in list((pool._processes or {}).values()):  # there is no public way before Python 3.14
-            process.kill()
+        _end(pool)
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """Kill the workers, whatever they are at; their futures end too.
+
+    The pool would wait for ever for the rest of a result that a worker did not live to write, for this
+    process could still write it: so it lets go of its end of the pipe. (There is no public way to either.)
+    """
+    for process in list((pool._processes or {}).values()):
+        process.kill()
+    pool._result_queue._writer.close()  # type: ignore[attr-defined]
+
+
+def _one_is_dead(pool: ProcessPoolExecutor) -> bool:
+    return bool(connection.wait([process.sentinel for process in list((pool._processes or {}).values())], 0))
 
 
 @contextlib.contextmanager

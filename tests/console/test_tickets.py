@@ -114,6 +114,12 @@ def test_a_ticket_that_is_there_is_not_replaced_unless_its_file_is_named(here, b
             "--ticket-file and -o both name 'a.md'",
         ),
         (["--ticket", "vllm", "--ticket-file", "no/a.md"], "--ticket-file 'no/a.md' cannot be written"),
+        (["--ticket", "vllm", "--ticket-file", "-"], "--ticket-file - names no file"),
+        pytest.param(
+            ["--ticket", "vllm", "--ticket-file", "/dev/full"],
+            "--ticket-file '/dev/full' cannot be written",
+            marks=pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux"),
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_before_the_work(options, message, here, believed, capsys) -> None:

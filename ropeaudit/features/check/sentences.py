@@ -71,7 +71,7 @@ def _margin(judged: Sequence[Checked], several: bool) -> str:
     least = min(margins, key=lambda one: one.finding.measured)
     who = f" ({least.target})" if several else ""
     layer = f" of {least.layer}" if least.layer in _layers(judged, least.target) else ""
-    times = f"{int(10 * least.finding.measured) / 10:,.1f}"
+    times = short(least.finding.measured)
     return (
         f"; smallest margin {times} times its {least.up_to:,} positions in {least.dtype}{layer}{who} "
         f"({least.finding.where})"

@@ -1,0 +1,99 @@
+"""Processes of a sweep that die, at work or while they send what came of it: others do it again."""
+
+from __future__ import annotations
+
+import concurrent.futures as futures
+import os
+import time
+from multiprocessing import connection
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ropeaudit.audits import workers
+from ropeaudit.audits.audit import Audit
+from ropeaudit.audits.cases import Case
+from ropeaudit.audits.sweep import Sweep
+from ropeaudit.errors import BadInput, BadShape, RopeAuditError
+
+posix = pytest.mark.skipif(os.name != "posix", reason="spawned processes")
+
+
+def _die(*_: object) -> None:
+    os._exit(9)
+
+
+def test_workers_are_ended_with_whatever_they_are_at(monkeypatch) -> None:
+    reported: list[str] = []
+    worker = SimpleNamespace(kill=lambda: reported.append("killed"))
+    pipe = SimpleNamespace(_writer=SimpleNamespace(close=lambda: reported.append("closed")))
+    pool = SimpleNamespace(
+        _processes={1: worker}, _result_queue=pipe, shutdown=lambda **_: reported.append("shut down")
+    )
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", lambda *_: pool)
+    with pytest.raises(KeyboardInterrupt), workers._pool(1):
+        raise KeyboardInterrupt
+    assert reported == ["killed", "closed", "shut down"]
+
+
+@posix
+def test_work_that_kills_every_worker_is_given_up(monkeypatch) -> None:
+    audit = Audit([Case(heads=1, seq_len=4, head_dim=8)], offsets=[0])
+    unit = tuple(Sweep(audit).tasks({}))
+    monkeypatch.setattr(workers, "result_of", _die)
+    with pytest.raises(RopeAuditError, match="died 3 times with the same work"):
+        list(workers.processes(audit, [unit], 1, lambda: None))
+
+
+@pytest.mark.parametrize(
+    "error", [BadShape("no"), MemoryError("no"), ZeroDivisionError("no"), BadInput("no")]
+)
+def test_errors_come_home(error, monkeypatch) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(workers.sweep, "measured", fail)
+    result = workers.result_of(Audit(), (), 1)
+    assert isinstance(result, workers.Problem)
+    usual = RuntimeError if isinstance(error, ZeroDivisionError) else type(error)
+    with pytest.raises(usual, match="no"):
+        result.raised()
+
+
+def _large(size: int) -> bytes:
+    return bytes(size)
+
+
+@posix
+def test_workers_that_are_sending_are_ended_at_once() -> None:
+    """Each try left the pool waiting for the rest of a result, in three cases of four."""
+    for _ in range(3):
+        with workers._pool(2) as pool:
+            waiting = {pool.submit(_large, 2_000_000) for _ in range(200)}
+            futures.wait(waiting, return_when=futures.FIRST_COMPLETED)
+            time.sleep(0.1)
+
+
+def _die_while_sending(audit: object, unit: object, threads: int) -> workers.Result:
+    """The first worker writes half of its result; the others live, and could write the rest."""
+    try:
+        Path(os.environ["ROPEAUDIT_TEST_SENT"]).touch(exist_ok=False)
+    except FileExistsError:
+        return workers.Result([], [])
+
+    def send_half(self: connection.Connection, buffer: bytes) -> None:
+        os.write(self.fileno(), bytes(buffer)[: len(buffer) // 2])
+        os._exit(9)
+
+    connection.Connection._send = send_half
+    return workers.Result([], [])
+
+
+@posix
+def test_a_worker_that_dies_while_it_sends_is_replaced(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("ROPEAUDIT_TEST_SENT", str(tmp_path / "sent"))
+    monkeypatch.setattr(workers, "result_of", _die_while_sending)
+    audit = Audit([Case(heads=1, seq_len=4, head_dim=8)], offsets=range(3))
+    parts = [tuple(Sweep(audit).tasks({}))] * 6
+    assert len(list(workers.processes(audit, parts, 2, lambda: None))) == 6
