@@ -61,10 +61,9 @@ def refuse_inputs(options: Mapping[str, Any]) -> None:
 
 def _may_import(code: str, path: str) -> bool:
     """Return whether a path is a Python file in the folder of a file of code, or below."""
-    if not (code.endswith(".py") and path.endswith(".py") and os.path.isfile(path)):
-        return False
-    folder = os.path.dirname(os.path.realpath(code))
-    return os.path.realpath(path).startswith(os.path.join(folder, ""))
+    written, folder = os.path.realpath(path), os.path.dirname(os.path.realpath(code))
+    both = code.endswith(".py") and written.endswith(".py") and os.path.isfile(written)
+    return both and written.startswith(os.path.join(folder, ""))
 
 
 def _came_back(path: str) -> bool:
