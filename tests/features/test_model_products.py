@@ -23,7 +23,8 @@ def seen(attention, scales=None, exact=True):
 
 def by_batches():
     q, k = Q[0], K[0]  # heads in the batch, as GPT-NeoX Japanese has them
-    return torch.baddbmm(torch.zeros(H, S, S).double(), q, k.transpose(1, 2), alpha=0.5).view(1, H, S, S)
+    zeros = torch.zeros(H, S, S).double()
+    return torch.baddbmm(zeros, batch1=q, batch2=k.transpose(1, 2), alpha=0.5).view(1, H, S, S)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,7 @@ def by_batches():
         (lambda: torch.nn.Softmax(dim=-1)((torch.matmul(Q, K.transpose(2, 3)) + MASK) / 2), 0.5),
         (lambda: torch.nn.functional.softmax(by_batches() + MASK, dim=-1), 0.5),
         (lambda: FUSED(Q, K, V, is_causal=True), 0.5),
+        (lambda: FUSED(query=Q, key=K, value=V, is_causal=True), 0.5),
         (lambda: FUSED(Q, K, V, attn_mask=MASK[None, None], scale=0.3), 0.3),
     ],
 )

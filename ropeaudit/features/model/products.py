@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from torch.overrides import TorchFunctionMode
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.features.model.layers import Capture, LayerVectors, as_array, visible_scores
 
-_PRODUCTS = {"matmul": 0, "__matmul__": 0, "bmm": 0, "baddbmm": 1}  # name -> index of its first factor
+_PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm")  # whose factors are the last two tensors
 _HIDDEN = -float(np.finfo(np.float16).max) / 2  # masks add the least number of a dtype, or twice that
 
 
@@ -37,7 +38,8 @@ class Products(TorchFunctionMode):
         if self.capture.attended:
             return result
         if name in _PRODUCTS:
-            self._product(*args[_PRODUCTS[name] :][:2])
+            given = [x for x in (*args, *(kwargs or {}).values()) if isinstance(x, torch.Tensor)]
+            self._product(*given[-2:])
         elif name == "scaled_dot_product_attention":
             self._fused(*args, **(kwargs or {}))
         elif name == "softmax" and args and self.factors is not None:
@@ -48,8 +50,11 @@ class Products(TorchFunctionMode):
         if q.ndim >= 3 and transposed.ndim >= 3 and q.shape[-2:] == transposed.shape[:-3:-1]:
             self.factors = (_heads(q), _heads(transposed.transpose(-1, -2)))
 
-    def _fused(self, q: Any, k: Any, v: Any, attn_mask: Any = None, *rest: Any, **named: Any) -> None:
+    def _fused(
+        self, query: Any, key: Any, value: Any, attn_mask: Any = None, *rest: Any, **named: Any
+    ) -> None:
         """Note a layer of torch's own attention. Shapes: (b, h, s, d), (b, g, s, d)."""
+        q, k = query, key
         if q.shape[-2:] == k.shape[-2:]:
             scale = named.get("scale") or q.shape[-1] ** -0.5
             causal = named.get("is_causal", rest[1] if len(rest) > 1 else False)
