@@ -29,7 +29,8 @@ class CheckColumns:
     dtype: str = of("number format of q and k; none where a check has none", shown=True)
     check: str = of("what was checked", lambda one: one.finding.check, shown=True)
     status: str = of(
-        "pass; fail; waived: it fails and --waive accepts that; note: nothing judges it; not applicable",
+        "pass; fail; waived: it fails and --waive accepts that; note: nothing judges it; nothing to check: "
+        "there is no RoPE; not applicable",
         lambda one: one.finding.status,
         shown=True,
     )
@@ -121,9 +122,10 @@ def check_report(
 
 def _legend(results: Sequence[Checked]) -> str:
     margins = any(one.finding.unit == limits.UNIT for one in results)
+    passed = any(one.finding.status == "pass" for one in results)
     noted = any(one.finding.status == "note" for one in results)
     second = " ".join(line for line, there in ((_MARGIN, margins), (_NOTE, noted)) if there)
-    return "\n".join(filter(None, (LEGEND, second)))
+    return "\n".join(filter(None, (LEGEND if passed else "", second)))
 
 
 def _values(rows: Sequence[Row], name: str) -> set[str]:

@@ -14,6 +14,7 @@ from ropeaudit.features.explain.remedies import USUAL_SHARE, Remedy
 from ropeaudit.features.explain.rows import own_columns, rows
 from ropeaudit.recipes import STAGES
 from ropeaudit.reports import Report, settings
+from ropeaudit.reports.model_notes import model_notes
 from ropeaudit.reports.numbers import part, percent, short
 
 LEGEND = (
@@ -67,7 +68,7 @@ def explain_report(
         screen=list(columns or [*first, *OWN[kind].screen(())]),
         dispensable=() if columns else settings.dispensable(first, OWN[kind].dispensable),
         headline=headline(results),
-        notes=notes(results),
+        notes=[*model_notes([one.case for one in results], [one.offset for one in results]), *notes(results)],
         legend=LEGEND if kind == "stage" else _LEGENDS[kind],
         metadata={"schema": SCHEMA, "by": kind, **metadata},
         further=further,
