@@ -37,6 +37,11 @@ _REACH = 2**20  # ... up to this offset; rounding of angles grows with it
 LARGEST_OFFSET = 2**40
 THRESHOLD = 0.01  # score drift that a layer may have
 
+UNSEEN = (
+    "no q and k of this model are seen, so that there are no rows by layer; seen is what goes through "
+    "transformers' attention interface or, as a multiple of q·k, into a softmax"
+)
+
 VERDICTS: dict[str, str] = {
     "none": "no logit changes",
     "precision": "logits change by rounding alone: in float64 they stay",
@@ -120,10 +125,10 @@ class ModelAudit:
 
         runner = self._runner(FP64, wide=True)
         references, causes = self._reference(runner, step)
-        self.narrow = sorted(runner.narrow)
+        self.narrow, scales = sorted(runner.narrow), runner.scales
         del runner
         for fmt in self.dtypes:
-            runner = self._runner(fmt, wide=False)
+            runner = self._runner(fmt, wide=False, scales=scales)
             base = runner.run(self.tokens.ids, 0)
             step()
             for offset in self.offsets:
@@ -131,11 +136,12 @@ class ModelAudit:
                 step()
                 yield self._compared(fmt, offset, (base, shifted), references, causes[offset])
 
-    def _runner(self, dtype: Format, wide: bool) -> Runner:
-        """Return what runs the model in a dtype."""
+    def _runner(self, dtype: Format, wide: bool, scales: dict[int, float] | None = None) -> Runner:
+        """Return what runs the model in a dtype. scales: of its layers, as float64 shows them."""
         from ropeaudit.features.model.run import Runner
 
-        return Runner(load.load(self.folder, dtype, self.device), wide, self.folder.maximum, self.device)
+        loaded = load.load(self.folder, dtype, self.device)
+        return Runner(loaded, wide, self.folder.maximum, scales, self.device)
 
     def _reference(self, runner: Runner, step: Callable[[], None]) -> tuple[dict[int, Any], dict[int, str]]:
         """Return the float64 logits at every offset, and at 0, and what in the model a shift changes."""
@@ -148,6 +154,8 @@ class ModelAudit:
                 "the order of the tokens, or it has none; there is nothing to shift"
             )
         lookups.check_reach(base.lookups, self.tokens.ids, self.offsets)
+        if not base.layers:
+            self.folder.note(UNSEEN)
         self.pairs = self._rotation(runner, base)
         if self.save is not None:
             self.saved = saving.save(self.save, self.folder, base.layers, self.pairs)
@@ -164,7 +172,8 @@ class ModelAudit:
         from ropeaudit.features.model import rotation
         from ropeaudit.features.model.run import differ
 
-        if not (tables := rotation.tables(runner.model)):
+        widest = max((layer.q.shape[-1] for layer in base.layers.values()), default=None)
+        if not (tables := rotation.tables(runner.model, widest)):
             return dict.fromkeys(base.layers, layers.NO_PAIRS)
         left = (self.folder.maximum or 2**53) - len(self.tokens.ids)
         for distance in dict.fromkeys((rotation.DISTANCE, min(rotation.DISTANCE, left))):

@@ -17,6 +17,7 @@ from ropeaudit.errors import BadInput
 from ropeaudit.features.model import float64_mode, load
 from ropeaudit.features.model.layers import Capture, LayerVectors
 from ropeaudit.features.model.lookups import Lookup, Lookups
+from ropeaudit.features.model.products import Products
 from ropeaudit.runtime import process_state, streams
 from ropeaudit.subjects.calling.devices import CPU, Device
 from ropeaudit.subjects.calling.implementation import one_line
@@ -39,9 +40,20 @@ class Runner:
     Frequencies that depend on the length are remembered by the modules that compute them.
     """
 
-    def __init__(self, model: Any, wide: bool, maximum: int | None = None, device: Device = CPU) -> None:
-        """Keep the model on a device; `wide` runs it in float64 throughout, see `float64_mode`."""
+    def __init__(
+        self,
+        model: Any,
+        wide: bool,
+        maximum: int | None = None,
+        scales: dict[int, float] | None = None,
+        device: Device = CPU,
+    ) -> None:
+        """Keep the model, on a device; `wide` runs it in float64 throughout, see `float64_mode`.
+
+        scales: of `Products`.
+        """
         self.wide, self.maximum, self.device = wide, maximum, device
+        self.scales = {} if scales is None else scales
         self.narrow: set[str] = set(float64_mode.widen(model)) if wide else set()
         self.model = device.moved(model)  # what was widened was made on the CPU
         self.fresh = {name: copy.deepcopy(module) for name, module in float64_mode.rotaries(model).items()}
@@ -55,7 +67,8 @@ class Runner:
         given = self.device.put(torch.tensor([ids]))
         positions = self.device.put(torch.arange(len(ids))[None] + offset)
         lookups = Lookups(self.model, positions)
-        with torch.no_grad(), self._arithmetic(), lookups:
+        products = Products(capture, self.scales, self.wide)
+        with torch.no_grad(), self._arithmetic(), products, lookups:
             try:
                 with streams.aside(), process_state.foreign():
                     logits = self.model(given, position_ids=positions, use_cache=False).logits[0]
