@@ -336,6 +336,28 @@ def test_a_ticket_names_the_device(tmp_path) -> None:
     assert f"| {PLACE} |" in text
 
 
+def test_tables_show_devices_that_are_not_the_cpu(capsys, tmp_path) -> None:
+    """Those of diff, where one report has rows of both, among them."""
+    files = [str(tmp_path / name) for name in ("first.csv", "second.csv")]
+    common = ["shift", "--impl", own("plain"), *SMALL, "--offset", "100", "--dtype", "bf16", "-q", "-o"]
+    assert main([*common, files[0], "--device", NAME]) == 0
+    assert "   device        " in capsys.readouterr().out
+    changed = Path(files[0]).read_text()
+    column, value = changed.splitlines()[0].split(",").index("drift_rms"), "0.5"
+    with open(files[0], newline="") as file:
+        rows_read = list(csv.reader(file))
+    rows_read[1][column] = value
+    with open(files[1], "w", newline="") as file:
+        csv.writer(file).writerows(rows_read)
+    assert main(["diff", *files]) == 0
+    assert f"   {PLACE}   " in capsys.readouterr().out
+    sizes = ["--seq-len", "8", "--head-dim", "16", "--dtype", "bf16", "--offset", "0", "-q"]
+    assert main(["history", own("plain"), "--device", NAME, *sizes]) == 0
+    assert "   offset   device        before " in capsys.readouterr().out
+    assert main(["trace", own("plain"), "--device", NAME, "--head-dim", "16", "--offset", "0", "-q"]) == 0
+    assert "   device        stage " in capsys.readouterr().out
+
+
 def test_resume_tells_devices_apart(capsys, tmp_path) -> None:
     """A row that was measured on another device is none of the sweep, and is refused."""
     stored = tmp_path / "rows.jsonl"

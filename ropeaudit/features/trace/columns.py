@@ -13,7 +13,7 @@ from ropeaudit.runtime.columns import Declare
 from ropeaudit.subjects.placement import likeness
 
 SCHEMA = 1
-_NOTHING = Stage("none", ("none",), ())
+NOTHING = Stage("none", ("none",), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ RECIPES = of_recipe.columns(RecipeColumns)
 
 def rows(traced: Traced) -> list[dict[str, Any]]:
     """Return the columns of `COLUMNS`, a row a stage."""
-    return [COLUMNS.row(TracedStage(traced, stage)) for stage in traced.stages or (_NOTHING,)]
+    return [COLUMNS.row(TracedStage(traced, stage)) for stage in traced.stages or (NOTHING,)]
 
 
 def names(results: Traced) -> list[str]:
