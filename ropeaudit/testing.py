@@ -26,9 +26,9 @@ from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects.calling import arrays, conventions, own_code, signatures
+from ropeaudit.subjects.calling import arrays, conventions, environments, own_code, signatures
 from ropeaudit.subjects.calling.implementation import one_line
-from ropeaudit.subjects.calling.own_code import OwnRotator
+from ropeaudit.subjects.calling.own_code import Own, OwnRotator
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import allowance, likeness, verification
 from ropeaudit.subjects.placement.verification import GivenVectors
@@ -55,6 +55,7 @@ def assert_shift_invariant(
     seq_len: int = 64,
     seed: int = 0,
     whole: bool = True,
+    under: str | Iterable[str] = (),
 ) -> None:
     """Fail unless a rotation is as exact, at every offset, as the recipe that it claims to follow.
 
@@ -64,6 +65,8 @@ def assert_shift_invariant(
     (bhsd if None), when the product is part of what is tested; `scale` is 1/sqrt(head_dim) by default.
     recipe: a name of `ropeaudit list recipes` or a .toml file. The same instance sees all offsets, in order,
     so that state left by one call shows in the next.
+    under: environments in which the rotation is tested too, held to the same recipe: autocast:bf16,
+    autocast:fp16, tf32, default-dtype:bf16, default-dtype:fp16, compile, or all; torch's state is put back.
 
     Three tolerances, all from the recipe on the same q and k (gaussian, from `seed`), none tuned:
     largest drift <= the a-priori bound of `ropeaudit.bounds`, which correctly rounded arithmetic of the
@@ -89,10 +92,20 @@ def assert_shift_invariant(
     for offset in offsets:
         if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
             raise UsageError(f"offset {offset!r} is not a whole number of tokens")
+    chosen = environments.chosen([under] if isinstance(under, str) else under)
+    if scores is not None and len(chosen) > 1:
+        raise UsageError("under goes with a function that rotates, not with scores=; leave it out")
     if scores is not None:
         _test_scores(test, scores, order or "bhsd", offsets)
     else:
-        _test_rotation(test, function, order, offsets, whole)
+        name = getattr(function, "__name__", type(function).__name__)
+        subject = own_code.Own(name, function, order)
+        _test_rotation(test, subject, offsets, whole)
+        for environment in chosen[1:]:
+            try:
+                _test_rotation(test, subject.under(environment), offsets, whole)
+            except AssertionError as error:
+                raise AssertionError(f"under {environment.label()}: {error}") from error.__cause__
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +178,11 @@ class _Test:
         )
 
 
-def _test_rotation(
-    test: _Test, function: Any, order: str | None, offsets: Sequence[int], whole: bool
-) -> None:
+def _test_rotation(test: _Test, subject: Own, offsets: Sequence[int], whole: bool) -> None:
     """Test a function that rotates: places first, for they say more, then scores."""
-    name = getattr(function, "__name__", type(function).__name__)
-    subject, setting = own_code.Own(name, function, order), test.setting
+    name, function, setting = subject.name, subject.thing, test.setting
+    if reason := subject.refuses(setting, test.dtype):
+        raise UsageError(reason)
     rotator = subject.rotator(setting, test.dtype, function if own_code.is_module(function) else None)
     q, k = test.vectors()
     vectors = GivenVectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))

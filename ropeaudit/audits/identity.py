@@ -43,7 +43,9 @@ class Identity:
     )
     device: str = column("where it was executed", role="case")
     environment: str | None = column(
-        "what the code was run under, such as autocast:bf16; nan where nothing is known of it", role="case"
+        "what code was called under, such as autocast:bf16; none: nothing; nan where nothing is known of it",
+        role="case",
+        shown=lambda one: one.environment not in (None, "none"),
     )
     engine: str | None = column(
         "what measured: numpy or torch; nan where nothing is known of it", role="case"

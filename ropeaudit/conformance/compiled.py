@@ -7,9 +7,6 @@ said.
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -19,7 +16,7 @@ from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.conformance.whole_calls import some_offsets, whole_call
 from ropeaudit.errors import UsageError
-from ropeaudit.subjects.calling import arrays
+from ropeaudit.subjects.calling import arrays, environments
 from ropeaudit.subjects.calling.detection import silent
 from ropeaudit.subjects.calling.own_code import Own, OwnRotator
 
@@ -49,7 +46,7 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
         words, form = f"compiled with {backend}", _compiled(own, code, backend)
         seen = Agreement(code, words, form, right_passes=True)
         try:
-            with _silent():
+            with environments.silent():
                 seen.take_all(wholes)
         except UsageError as late:  # it was waited for long enough
             yield not_applicable("compiled", f"torch.compile with {backend}: {late}")
@@ -65,19 +62,8 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
 
 def backends() -> Iterator[str]:
     """Yield the backends that may work here, the usual one first; inductor wants a C++ compiler."""
-    has_compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++", "cl"))
+    has_compiler = environments.has_compiler()
     yield from (name for name in _BACKENDS if has_compiler or name != "inductor")
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Keep a compiler's warnings of what it does not compile out of the report."""
-    before = logging.root.manager.disable
-    logging.disable(max(before, logging.WARNING))
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def _compiled(own: Own, code: CodeUnderTest, backend: str) -> OwnRotator:

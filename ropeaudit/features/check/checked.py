@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ropeaudit.arithmetic.formats import Format
+from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.features.check.targets import Kind
 from ropeaudit.rope.setting import RopeSetting
@@ -39,6 +40,7 @@ class CheckOptions:
 
     up_to: number of positions. text, tokens: what a whole model is to read, which runs it. returned: where a
     kernel wrote what a case of vectors asks for. compiled: whether torch code is compiled too.
+    environments: names of those that code is called in too.
     """
 
     dtypes: tuple[Format, ...] = ()
@@ -50,3 +52,4 @@ class CheckOptions:
     tokens: str | None = None
     returned: str | None = None
     compiled: bool = True
+    environments: Sequence[str] = DEFAULT

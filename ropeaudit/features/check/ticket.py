@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
+from ropeaudit.conformance import environments
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions
 from ropeaudit.features.check.config_target import RECIPE
 from ropeaudit.features.check.sentences import measured_words
@@ -91,7 +92,9 @@ def _audit(one: Checked, case: Case, options: CheckOptions) -> Audit:
     up_to = one.up_to or options.up_to or _TOKENS
     offsets = tuple(dict.fromkeys((0, max(0, up_to - _TOKENS))))
     if one.kind == "code":
-        return Audit((case,), (), (one.dtype,), offsets, implementations=(one.target,), order=options.order)
+        under = environments.of_check(one.finding.check)
+        called = {"implementations": (one.target,), "order": options.order, "environments": under}
+        return Audit((case,), (), (one.dtype,), offsets, **called)  # type: ignore[arg-type]
     named = {"model": one.target} if one.kind == "model" else {"config": one.target}
     layer = case.layer if one.layer == NONE else one.layer
     case = replace(case, layer=layer, **named)  # type: ignore[arg-type]

@@ -23,6 +23,7 @@ from ropeaudit.conformance.earlier_calls import FURTHER, AuditCall, histories, i
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import implementation
+from ropeaudit.subjects.calling.environments import CLEAN, Environment
 from ropeaudit.subjects.calling.implementation import Implementation
 
 DTYPES, OFFSETS = ("fp32", "fp16", "bf16"), (0, 1000)
@@ -33,7 +34,7 @@ class History:
     """What a call gives after another one. kind: how that one differs. Units: those of q and k.
 
     difference: largest |after it - on a fresh instance|, inf where one of the two alone is nan. refused: why
-    the calls could not be made; empty where they could.
+    the calls could not be made; empty where they could. environment: of all calls, none for the clean one.
     """
 
     name: str
@@ -44,6 +45,7 @@ class History:
     before: AuditCall
     difference: float
     refused: str = ""
+    environment: str = "none"
 
     @property
     def leaks(self) -> bool:
@@ -57,22 +59,24 @@ def history(
     dtypes: Names = DTYPES,
     offsets: int | Iterable[int] = OFFSETS,
     *,
+    under: Names = (),
     cases: Case | Iterable[Case] | None = None,
     on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
 ) -> Iterator[History]:
     """Find state that leaks between the calls of real code: the same call, fresh and after other calls.
 
-    Yields one History per implementation, dtype, offset and kind of earlier call, in that order.
+    Yields one History per implementation, environment, dtype, offset and kind of earlier call, in that order.
     implementations: FILE.py:NAME, package.module:NAME or names of `ropeaudit list impls`.
     dtypes: of the calls, and of those before them.
-    offsets: first positions of the calls.
+    offsets: first positions of the calls. under: environments in which all calls are made too.
     cases, on_progress, case: as in `ropeaudit.shift`; q and k are not looked at, but for seq_len.
     Raises: UsageError, UnknownName, MissingPackage, BadShape.
     """
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
     chosen = arguments.cases_of(cases, case)
-    return run(chosen, arguments.listed(implementations), formats, numbers, on_progress or arguments.silent)
+    names, progress = arguments.listed(implementations), on_progress or arguments.silent
+    return run(chosen, names, formats, numbers, progress, arguments.listed(under))
 
 
 def run(
@@ -81,12 +85,14 @@ def run(
     dtypes: Sequence[Format],
     offsets: Sequence[int],
     on_progress: OnProgress = arguments.silent,
+    under: Sequence[str] = (),
 ) -> Iterator[History]:
     """Yield the histories, case by case, implementation by implementation, dtype by dtype, offset by offset.
 
     Raises: UsageError, UnknownName, MissingPackage, BadShape.
     """
-    chosen = [factories.implementation(name) for name in names]
+    code = [factories.implementation(name) for name in names]
+    chosen = [placed for one in code for placed in factories.in_environments(one, under)]
     for case in cases:
         case.check(offsets)
     work = [(c, i, d, o) for c in cases for i in chosen for d in dtypes for o in offsets]
@@ -107,6 +113,7 @@ def _histories_of(
 ) -> Iterator[History]:
     """Yield how one call differs after each history from the same on a fresh instance."""
     refused = implementation.refusal(tested, setting, call.dtype)
+    environment: Environment = getattr(tested, "environment", CLEAN)
     if not refused and not earlier_calls.reusable(tested):
         refused = "its instances cannot be called again"
     fresh: FloatArray | None = None
@@ -125,4 +132,7 @@ def _histories_of(
                         difference = earlier_calls.difference(rotated(used, setting, call), fresh)
             except Exception as error:  # whatever other people's code raises is a finding
                 reason = implementation.one_line(error)
-        yield History(tested.name, tested.version, setting, call, kind, before, float(difference), reason)
+        yield History(
+            *(tested.name, tested.version, setting, call, kind, before, float(difference), reason),
+            environment=environment.label(),
+        )

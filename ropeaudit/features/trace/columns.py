@@ -53,6 +53,11 @@ class TraceColumns:
     schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
     implementation: str = of("name of what was called", lambda one: one.traced.name, shown=True)
     dtype: str = of("number format of q and k", lambda one: one.traced.dtype.name, shown=True)
+    environment: str = of(
+        "what it was called under, such as autocast:bf16; none: nothing",
+        lambda one: one.traced.environment,
+        shown=lambda one: one.traced.environment != "none",
+    )
     layout: str = of("pairs of dims: half or interleaved", lambda one: one.traced.setting.layout)
     head_dim = of.like(records.COLUMNS["head_dim"], lambda one: one.traced.setting.head_dim)
     rotary_dim = of.like(records.COLUMNS["rotary_dim"], lambda one: one.traced.setting.rotary_dim)

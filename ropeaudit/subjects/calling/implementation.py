@@ -99,6 +99,9 @@ class Called:
         self.implementation, self.setting = implementation, setting
         self.name, self.backend = implementation.name, implementation.engine
         self.version = implementation.version
+        environment = getattr(implementation, "environment", None)
+        self.environment: str = environment.label() if environment else "none"
+        self.narrowed: Format = environment.narrowed(dtype) if environment else dtype
         self.dtype = self.input = self.output = dtype
         self.narrowest = dtype.precision
 

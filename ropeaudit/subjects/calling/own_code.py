@@ -22,6 +22,7 @@ from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import conventions, detection, signatures
 from ropeaudit.subjects.calling.conventions import NO_CHANGES, Answer, Changes
 from ropeaudit.subjects.calling.detection import Fit
+from ropeaudit.subjects.calling.environments import CLEAN, Environment
 from ropeaudit.subjects.calling.implementation import Rotate, one_line
 from ropeaudit.subjects.calling.timeout import patiently, together
 from ropeaudit.subjects.placement.exact_rotation import half_split
@@ -37,6 +38,8 @@ class Own:
     """
 
     layouts: tuple[Layout, ...] = ("half", "interleaved")
+    environment: Environment = CLEAN
+    clean: Own | None = None  # the same without its environment, which says how it is called
 
     def __init__(
         self,
@@ -60,8 +63,18 @@ class Own:
         self._fits: dict[RopeSetting, Fit] = {}
         self.engine = "numpy" if signatures.wants_numpy(thing) else "torch"
 
+    def under(self, environment: Environment) -> Own:
+        """Return the same code in an environment; how it is called is found out without it."""
+        other = copy.copy(self)
+        other.environment, other.clean, other.findings = environment, self, []
+        return other
+
     def fit(self, setting: RopeSetting) -> Fit:
         """Return how it is called, found out once a setting. Raises: UsageError."""
+        if self.clean is not None:
+            fit = self.clean.fit(setting)
+            self.engine, self.changes = self.clean.engine, self.clean.changes
+            return fit
         key = replace(setting, layout="half", scale=1.0)
         if key not in self._fits:
             with process_state.at_home(self.home):
@@ -91,8 +104,14 @@ class Own:
             self._note(f"{what}: --set {', '.join(ignored)} changes the recipes alone")
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Return nothing: what is refused shows when it is called."""
-        return ""
+        """Return why its environment cannot be had; what else is refused shows when it is called."""
+        if self.clean is None:
+            return ""
+        return self.environment.lacking(self.fit(setting).convention.engine, dtype)
+
+    def state(self) -> process_state.State | None:
+        """Return the state in which its calls begin."""
+        return self.environment.calls(self.home)
 
     def instance(self, setting: RopeSetting) -> Any:
         """Return a new instance, or the function itself, which has but one; modules in eval mode.
@@ -109,7 +128,7 @@ class Own:
                 )
             given = {name: conventions.building_argument(role, setting) for name, role in parameters.items()}
             try:
-                with process_state.at_home(self.home):
+                with process_state.at_home(self.environment.builds(self.home)):
                     thing = patiently(lambda: self.thing(**given), self.name)
             except RopeAuditError:
                 raise
@@ -138,7 +157,7 @@ class Own:
         if fit.layout != setting.layout and fit.sure:
             self._note(f"behaves like {fit.layout} pairs; it is audited as {setting.layout}, as asked")
         instance = self.instance(setting) if instance is None else instance
-        return OwnRotator(self, fit, setting, dtype, instance)
+        return OwnRotator(self, fit, setting, dtype, self.environment.wrapped(instance))
 
     def note_answer(self, answer: Answer, dtype: Format) -> None:
         """Note what is worth knowing of an answer."""
@@ -152,7 +171,8 @@ class Own:
             self._note(f"returns {answer.dtype} for {expected}")
 
     def _note(self, text: str) -> None:
-        text = f"{self.name}: {text}."
+        where = f" under {self.environment.label()}" if self.clean else ""
+        text = f"{self.name}{where}: {text}."
         if text not in self.findings:
             self.findings.append(text)
 
@@ -169,7 +189,7 @@ class OwnRotator:
 
     def afresh(self) -> OwnRotator:
         """Return a rotator of an instance that has not been called yet."""
-        return replace(self, instance=self.own.instance(self.setting))
+        return self.own.rotator(self.setting, self.dtype)
 
     def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
         """Return x rotated, as what is returned for q or for k, where both are given."""
@@ -193,7 +213,7 @@ class OwnRotator:
 
     def together(self, calls: Callable[[], T], what: str) -> T:
         """Return what `calls` returns, which calls this instance many times in a row, in one state."""
-        with process_state.at_home(self.own.home):
+        with process_state.at_home(self.own.state()):
             result: T = together(calls, what)
         return result
 
@@ -203,7 +223,7 @@ class OwnRotator:
         Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) where it takes them.
         """
         convention = self.fit.rows if at.ndim == 2 and self.fit.rows is not None else self.fit.convention
-        with process_state.at_home(self.own.home):
+        with process_state.at_home(self.own.state()):
             answer = convention(self.instance, q, at, self.setting, self.dtype, k, self.own.changes)
         self.own.note_answer(answer, self.dtype)
         return answer
