@@ -89,10 +89,14 @@ _RULES = (
 
 @dataclass(slots=True)
 class StageLog:
-    """Of one stage: dtypes in the order in which numbers took them, and the operations."""
+    """Of one stage: dtypes in the order in which numbers took them, and the operations.
+
+    products: those that are matrix products, with the dtype of their factors.
+    """
 
     dtypes: list[str] = field(default_factory=list)
     operations: list[str] = field(default_factory=list)
+    products: dict[str, str] = field(default_factory=dict)
 
 
 class DispatchLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -136,6 +140,8 @@ class DispatchLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             log.dtypes.append(_dtype_name(out))
         if name not in log.operations:
             log.operations.append(name)
+        if name in PRODUCTS:
+            log.products.setdefault(name, _dtype_name(given[-1]))
 
     def _stage(self, operation: _Operation) -> str:
         """Return the stage that an operation belongs to; empty where it is unknown."""

@@ -92,8 +92,8 @@ def cause(code: Implementation, setting: RopeSetting, dtype: Format) -> str:
         return ""
     clean = _stages(code.clean, setting, dtype)
     if code.environment.kind == "tf32":
-        product = angle_product(clean)
-        exposed = product in TF32_PRODUCTS and narrowest(clean["angle"].dtypes) == "float32"
+        product, dtype_of_it = angle_product(clean)
+        exposed = product in TF32_PRODUCTS and dtype_of_it == "float32"
         return f"the angle is a matrix product ({product}), of factors rounded to 11 bits" if exposed else ""
     own = _stages(code, setting, dtype)
     narrower = {
@@ -101,8 +101,9 @@ def cause(code: Implementation, setting: RopeSetting, dtype: Format) -> str:
         for stage in _STAGES
         if stage in own and stage in clean and _narrower(own[stage], clean[stage])
     }
-    if "angle" in narrower and (product := angle_product(own)):
-        here, there = narrower["angle"]
+    product, here = angle_product(own)
+    there = angle_product(clean)[1]
+    if product and there and _width(here) < _width(there):
         return f"the angle is a matrix product ({product}), computed in {here} (clean: {there})"
     for stage, (here, there) in narrower.items():
         return f"{_STAGES[stage]} computed in {here} (clean: {there})"
@@ -113,10 +114,13 @@ def _narrower(own: StageLog, clean: StageLog) -> bool:
     return _width(narrowest(own.dtypes)) < _width(narrowest(clean.dtypes))
 
 
-def angle_product(stages: Mapping[str, StageLog]) -> str:
-    """Return the operation that multiplies positions by frequencies as matrices; empty where none does."""
-    angle = stages.get("angle")
-    return next((name for name in angle.operations if name in PRODUCTS), "") if angle else ""
+def angle_product(stages: Mapping[str, StageLog]) -> tuple[str, str]:
+    """Return the operation that multiplies positions by frequencies as matrices, and in which dtype.
+
+    Both are empty where none does.
+    """
+    products = stages["angle"].products if "angle" in stages else {}
+    return next(iter(products.items()), ("", ""))
 
 
 def _stages(code: Implementation, setting: RopeSetting, dtype: Format) -> Mapping[str, StageLog]:
