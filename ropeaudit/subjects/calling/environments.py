@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -146,19 +147,22 @@ def silent() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(max(before, logging.WARNING))
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logging.disable(before)
 
 
 def _compiled(function: Any) -> Callable[..., Any]:
     """Return what calls a function compiled by inductor, in this process: a pool would outlive the audit."""
-    import torch
-    import torch._dynamo
+    with silent():
+        import torch
+        import torch._dynamo
 
-    dynamo: Any = torch._dynamo.config
-    compile_: Any = torch.compile  # some versions of torch do not type it
-    compiled = compile_(function, options={"compile_threads": 1})
+        dynamo: Any = torch._dynamo.config
+        compile_: Any = torch.compile  # some versions of torch do not type it
+        compiled = compile_(function, options={"compile_threads": 1})
     limits = dynamo.patch(recompile_limit=_RECOMPILED, fail_on_recompile_limit_hit=True)
 
     def called(*plain: Any, **named: Any) -> Any:

@@ -64,7 +64,8 @@ class Consequence:
 
     def __str__(self) -> str:
         """Return it as a clause."""
-        distinct = f"{self.distinct} of {self.count} positions stay distinct"
+        some = f"{self.distinct} of {self.count}" if self.distinct < self.count else f"all {self.count}"
+        distinct = f"{some} positions stay distinct"
         clean = "" if self.clean_distinct == self.count else f" (clean: {self.clean_distinct})"
         cos = f"cos is off by up to {self.cos_error:.2g} (clean: {self.clean_cos_error:.2g})"
         return f"at offset {self.offset} {distinct}{clean}, {cos}"
