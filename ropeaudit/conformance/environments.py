@@ -61,8 +61,8 @@ def _finding(name: str, code: CodeUnderTest, environment: Environment, placed: I
     length, last = min(_LENGTH, code.up_to), max(0, code.up_to - _LENGTH)
     offsets = sorted({0, last, *(offset for offset in _OFFSETS if offset < last)})
     offsets = [0, last] if cost(code) > DEAR else offsets
-    form = Called(placed, code.setting, code.dtype).rotator()
-    seen = Agreement(code, name, form, right_passes=True)
+    called = Called(placed, code.setting, code.dtype)
+    seen = Agreement(code, name, called.rotator(), called.rotator, right_passes=True)
     wholes = [whole_call(code, offset, length) for offset in offsets]
     seen.take_all(wholes)
     listed = ", ".join(map(str, offsets))
@@ -76,7 +76,7 @@ def _finding(name: str, code: CodeUnderTest, environment: Environment, placed: I
         return replace(finding, detail=passed)
     shown = sorted({offsets[seen.calls - 1], *(offset for offset in (1000,) if offset in offsets)})
     measured = [exposure.consequence(placed, code.setting, code.dtype, offset, length) for offset in shown]
-    clauses = "; ".join(str(one) for one in measured if one is not None)
+    clauses = "; ".join(str(one) for one in measured if one is not None and one.shows)
     parts = [text for text in (reason, clauses) if text]
     detail = ": ".join(parts) if parts else finding.detail
     remedy = _REMEDIES.get(environment.kind, "") if reason else ""

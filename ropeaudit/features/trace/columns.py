@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,6 +133,11 @@ class ProfileColumns:
 
     implementation: str = of_point("name of what was called", lambda one: one.traced.name, shown=True)
     dtype: str = of_point("number format of q and k", lambda one: one.traced.dtype.name, shown=True)
+    environment: str = of_point(
+        "what it was called under, such as autocast:bf16; none: nothing",
+        lambda one: one.traced.environment,
+        shown=lambda one: one.traced.environment != "none",
+    )
     offset: int = of_point("integer added to every position", unit="tokens", shown=True)
     drift_rms: float = of_point("RMS drift of scores formed in float64", unit="score", shown=True)
     predicted_rms: float = of_point("what the nearest recipe predicts", unit="score", shown=True)
@@ -161,6 +167,11 @@ class RecipeColumns:
 
     implementation: str = of_recipe("name of what was called", lambda one: one.traced.name, shown=True)
     dtype: str = of_recipe("number format of q and k", lambda one: one.traced.dtype.name, shown=True)
+    environment: str = of_recipe(
+        "what it was called under, such as autocast:bf16; none: nothing",
+        lambda one: one.traced.environment,
+        shown=lambda one: one.traced.environment != "none",
+    )
     behaviour: str = of_recipe(
         "arithmetic in words", lambda one: likeness.words(one.like.group.resolved), shown=True
     )
@@ -181,6 +192,11 @@ RECIPES = of_recipe.columns(RecipeColumns)
 def rows(traced: Traced) -> list[dict[str, Any]]:
     """Return the columns of `COLUMNS`, a row a stage."""
     return [COLUMNS.row(TracedStage(traced, stage)) for stage in traced.stages or (_NOTHING,)]
+
+
+def screen(results: Sequence[Traced]) -> list[str]:
+    """Return the columns of `COLUMNS` that are on the screen."""
+    return COLUMNS.screen([TracedStage(one, _NOTHING) for one in results])
 
 
 def names(results: Traced) -> list[str]:

@@ -16,6 +16,7 @@ from ropeaudit.features.trace.columns import (
     ProfilePoint,
     TracedRecipe,
     rows,
+    screen,
 )
 from ropeaudit.features.trace.compare import COMPARED, Likeness, expected, narrowest
 from ropeaudit.reports import Report, tabulated
@@ -42,7 +43,7 @@ def trace_report(
     """Return the report. columns: what is shown and written, in this order. extra_notes: the first notes."""
     traced = [row for one in results for row in rows(one)]
     return replace(
-        tabulated(COLUMNS, SCHEMA, traced, COLUMNS.screen(()), columns, metadata),
+        tabulated(COLUMNS, SCHEMA, traced, screen(results), columns, metadata),
         headline=" ".join(headline(one) for one in results) or "Nothing was traced.",
         notes=[*extra_notes, *(text for one in results for text in notes(one))],
         legend=LEGEND,

@@ -62,6 +62,11 @@ class Consequence:
     cos_error: float
     clean_cos_error: float
 
+    @property
+    def shows(self) -> bool:
+        """Whether it is worse than clean: what an earlier call left does not show in a new instance."""
+        return self.distinct < self.clean_distinct or self.cos_error > 1.5 * self.clean_cos_error
+
     def __str__(self) -> str:
         """Return it as a clause."""
         some = f"{self.distinct} of {self.count}" if self.distinct < self.count else f"all {self.count}"
