@@ -9,7 +9,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -26,7 +26,8 @@ from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects.calling import arrays, conventions, copies, environments, own_code, signatures
+from ropeaudit.subjects.calling import conventions, environments
+from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.own_code import Own, OwnRotator
 from ropeaudit.subjects.emulated import Emulated
@@ -55,6 +56,7 @@ def assert_shift_invariant(
     seq_len: int = 64,
     seed: int = 0,
     whole: bool = True,
+    device: str | None = None,
     under: str | Iterable[str] = (),
 ) -> None:
     """Fail unless a rotation is as exact, at every offset, as the recipe that it claims to follow.
@@ -65,8 +67,10 @@ def assert_shift_invariant(
     (bhsd if None), when the product is part of what is tested; `scale` is 1/sqrt(head_dim) by default.
     recipe: a name of `ropeaudit list recipes` or a .toml file. The same instance sees all offsets, in order,
     so that state left by one call shows in the next.
-    under: environments in which the rotation is tested too, held to the same recipe: autocast:bf16,
-    autocast:fp16, tf32, default-dtype:bf16, default-dtype:fp16, compile, or all; torch's state is put back.
+    device: where it is called: "cpu", "cuda", "cuda:1", "mps"; by default where a module lies, else the CPU.
+    A module that lies elsewhere is copied, and its copy moved. under: environments in which the rotation is
+    tested too, held to the same recipe: autocast:bf16, autocast:fp16, tf32, default-dtype:bf16,
+    default-dtype:fp16, compile, or all; torch's state is put back.
 
     Three tolerances, all from the recipe on the same q and k (gaussian, from `seed`), none tuned:
     largest drift <= the a-priori bound of `ropeaudit.bounds`, which correctly rounded arithmetic of the
@@ -96,16 +100,15 @@ def assert_shift_invariant(
     if scores is not None and len(chosen) > 1:
         raise UsageError("under goes with a function that rotates, not with scores=; leave it out")
     if scores is not None:
-        _test_scores(test, scores, order or "bhsd", offsets)
+        _test_scores(test, scores, order or "bhsd", offsets, device)
     else:
-        name = getattr(function, "__name__", type(function).__name__)
-        subject = own_code.Own(name, function, order)
+        subject = Own(_name(function), function, order, device=device)
         _test_rotation(test, subject, offsets, whole)
         for environment in chosen[1:]:
             try:
                 _test_rotation(test, subject.under(environment), offsets, whole)
             except AssertionError as error:
-                raise AssertionError(f"under {environment.label()}: {error}") from error.__cause__
+                raise AssertionError(f"under {environment.label(subject.device.name)}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +181,16 @@ class _Test:
         )
 
 
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
 def _test_rotation(test: _Test, subject: Own, offsets: Sequence[int], whole: bool) -> None:
-    """Test a function that rotates: places first, for they say more, then scores."""
-    name, function, setting = subject.name, subject.thing, test.setting
+    """Test code that rotates: places first, for they say more, then scores."""
+    name, setting = subject.name, test.setting
     if reason := subject.refuses(setting, test.dtype):
         raise UsageError(reason)
-    rotator = subject.rotator(setting, test.dtype, function if copies.is_module(function) else None)
+    rotator = subject.rotator(setting, test.dtype, subject.thing if subject.lies_there() else None)
     q, k = test.vectors()
     vectors = GivenVectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))
     rows = verification.BATCH_STEP if subject.fit(setting).rows else 0
@@ -214,18 +221,19 @@ def _raising(name: str, dtype: Format, offset: int) -> Iterator[None]:
         raise AssertionError(f"{name} raises in {dtype} at offset {offset}: {one_line(error)}") from error
 
 
-def _test_scores(test: _Test, function: Callable[..., Any], order: str, offsets: Sequence[int]) -> None:
+def _test_scores(
+    test: _Test, function: Callable[..., Any], order: str, offsets: Sequence[int], device: str | None
+) -> None:
     """Test a function that returns scores."""
-    name = getattr(function, "__name__", type(function).__name__)
+    name, called = _name(function), Own(_name(function), function, device=device)
     q, k = test.vectors()
     heads, length = q.shape[:2]
-    engine: arrays.Engine = "numpy" if signatures.wants_numpy(function) else "torch"
     for offset in offsets:
         at = np.arange(length, dtype=np.int64) + offset
         try:
-            results = conventions.scored(function, q, k, at, test.dtype, order, engine).reshape(
-                heads, length, length
-            )
+            results = conventions.scored(
+                function, q, k, at, test.dtype, order, cast(Engine, called.engine), called.device
+            ).reshape(heads, length, length)
         except RopeAuditError:
             raise
         except Exception as error:  # whatever it raises is a failure

@@ -17,7 +17,7 @@ from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.conformance.whole_calls import some_offsets, whole_call
 from ropeaudit.errors import UsageError
 from ropeaudit.subjects.calling import arrays, environments
-from ropeaudit.subjects.calling.detection import silent
+from ropeaudit.subjects.calling.detection import silent, without_logs
 from ropeaudit.subjects.calling.own_code import Own, OwnRotator
 
 _LENGTH = 64
@@ -36,8 +36,8 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
     if own is None:
         yield not_applicable("compiled", "an adapter calls it, with arrays of its own")
         return
-    if own.fit(code.setting).convention.engine == "numpy" or not code.compiled:
-        yield not_applicable("compiled", "it takes NumPy arrays" if code.compiled else "it was not requested")
+    if own.fit(code.setting).convention.engine != "torch" or not code.compiled:
+        yield not_applicable("compiled", "it takes no tensors" if code.compiled else "it was not requested")
         return
     length, failures = min(_LENGTH, code.up_to), list[str]()
     offsets = some_offsets(code, length, 5)
@@ -46,7 +46,7 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
         words, form = f"compiled with {backend}", _compiled(own, code, backend)
         seen = Agreement(code, words, form, right_passes=True)
         try:
-            with environments.silent():
+            with without_logs():
                 seen.take_all(wholes)
         except UsageError as late:  # it was waited for long enough
             yield not_applicable("compiled", f"torch.compile with {backend}: {late}")

@@ -29,6 +29,7 @@ def check(
     order: str | None = None,
     seed: int = 0,
     compiled: bool = True,
+    device: str | None = None,
     text: str | None = None,
     tokens: str | None = None,
     under: Names = DEFAULT,
@@ -46,16 +47,18 @@ def check(
     up_to: number of positions that are checked; by default the model's maximum, else 131,072, and for configs
     as many as `limit` looks at. recipe: the one that code claims to follow (by default what right code in the
     dtype explains is allowed), for configs the one that is judged (hf by default).
-    order: of the axes of own code, such as "bhsd". compiled: whether torch code is compiled too. under:
-    environments that code is called in too, such as "tf32"; "none" for none. text, tokens: what a
-    checkpoint's model reads, as in `ropeaudit.model`; without them it is not run. waive: a
-    TOML file of accepted failures. returned: where a kernel wrote what a case asks for.
+    order: of the axes of own code, such as "bhsd". compiled: whether torch code is compiled too.
+    device: where code is called, and a checkpoint's model runs. text, tokens: what that model reads, as in
+    `ropeaudit.model`; without them it is not run. under: environments that code is called in too, such as
+    "tf32"; "none" for none. waive: a TOML file of accepted failures. returned: where a kernel wrote what a
+    case asks for.
     rope: the fields of `Case` that choose a RoPE setting.
     Raises: UsageError, UnknownName, BadInput, MissingPackage.
     """
     chosen = () if dtypes is None else tuple(arguments.formats(dtypes))
     options = CheckOptions(
-        chosen, up_to, recipe, order, seed, text, tokens, returned, compiled, arguments.listed(under)
+        *(chosen, up_to, recipe, order, seed, text, tokens, returned, compiled, device),
+        environments=arguments.listed(under),
     )
     [case] = arguments.cases_of(None, rope)
     results = run(arguments.listed(targets), case, options, on_progress or arguments.silent)
@@ -115,6 +118,12 @@ def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
         raise UsageError("--text and --tokens go with the folder of a checkpoint")
     if "code" not in kinds and tuple(options.environments) != DEFAULT:
         raise UsageError("--under says what code is called under; it goes with FILE.py:NAME; leave it out")
+    runs = "checkpoint" in kinds and (options.text is not None or options.tokens is not None)
+    if options.device is not None and "code" not in kinds and not runs:
+        raise UsageError(
+            f"--device {options.device} is where code is called, or a checkpoint's model runs (--tokens); "
+            "leave it out"
+        )
     if "code" not in kinds and options.order is not None:
         raise UsageError(f"--order {options.order} goes with own code, FILE.py:NAME; leave it out")
 

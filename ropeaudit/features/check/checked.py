@@ -22,6 +22,7 @@ class Checked:
     """One check of a target. up_to: positions, 0 where they do not matter. version: of what was checked.
 
     setting: the RoPE setting, None where none could be read. layer: its layer type in a config.
+    device: where it was executed; none where nothing was.
     """
 
     target: str
@@ -32,6 +33,7 @@ class Checked:
     up_to: int
     finding: Finding
     layer: str = NONE
+    device: str = NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,8 @@ class CheckOptions:
     """What is requested of every target; what is None or empty goes by the kind of target.
 
     up_to: number of positions. text, tokens: what a whole model is to read, which runs it. returned: where a
-    kernel wrote what a case of vectors asks for. compiled: whether torch code is compiled too.
-    environments: names of those that code is called in too.
+    kernel wrote what a case of vectors asks for. compiled: whether torch code is compiled too. device: where
+    code is called, and a whole model runs. environments: names of those that code is called in too.
     """
 
     dtypes: tuple[Format, ...] = ()
@@ -52,4 +54,5 @@ class CheckOptions:
     tokens: str | None = None
     returned: str | None = None
     compiled: bool = True
+    device: str | None = None
     environments: Sequence[str] = DEFAULT

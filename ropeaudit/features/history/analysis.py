@@ -23,7 +23,6 @@ from ropeaudit.conformance.earlier_calls import FURTHER, AuditCall, histories, i
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import implementation
-from ropeaudit.subjects.calling.environments import CLEAN, Environment
 from ropeaudit.subjects.calling.implementation import Implementation
 
 DTYPES, OFFSETS = ("fp32", "fp16", "bf16"), (0, 1000)
@@ -33,6 +32,7 @@ DTYPES, OFFSETS = ("fp32", "fp16", "bf16"), (0, 1000)
 class History:
     """What a call gives after another one. kind: how that one differs. Units: those of q and k.
 
+    device: where both were made.
     difference: largest |after it - on a fresh instance|, inf where one of the two alone is nan. refused: why
     the calls could not be made; empty where they could. environment: of all calls, none for the clean one.
     """
@@ -45,6 +45,7 @@ class History:
     before: AuditCall
     difference: float
     refused: str = ""
+    device: str = "cpu"
     environment: str = "none"
 
     @property
@@ -59,6 +60,7 @@ def history(
     dtypes: Names = DTYPES,
     offsets: int | Iterable[int] = OFFSETS,
     *,
+    device: str | None = None,
     under: Names = (),
     cases: Case | Iterable[Case] | None = None,
     on_progress: OnProgress | None = None,
@@ -69,14 +71,15 @@ def history(
     Yields one History per implementation, environment, dtype, offset and kind of earlier call, in that order.
     implementations: FILE.py:NAME, package.module:NAME or names of `ropeaudit list impls`.
     dtypes: of the calls, and of those before them.
-    offsets: first positions of the calls. under: environments in which all calls are made too.
+    offsets: first positions of the calls. device: where they are made. under: environments in which all
+    calls are made too.
     cases, on_progress, case: as in `ropeaudit.shift`; q and k are not looked at, but for seq_len.
     Raises: UsageError, UnknownName, MissingPackage, BadShape.
     """
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
     chosen = arguments.cases_of(cases, case)
-    names, progress = arguments.listed(implementations), on_progress or arguments.silent
-    return run(chosen, names, formats, numbers, progress, arguments.listed(under))
+    names, places = arguments.listed(implementations), arguments.listed(under)
+    return run(chosen, names, formats, numbers, on_progress or arguments.silent, device, places)
 
 
 def run(
@@ -85,13 +88,14 @@ def run(
     dtypes: Sequence[Format],
     offsets: Sequence[int],
     on_progress: OnProgress = arguments.silent,
+    device: str | None = None,
     under: Sequence[str] = (),
 ) -> Iterator[History]:
     """Yield the histories, case by case, implementation by implementation, dtype by dtype, offset by offset.
 
     Raises: UsageError, UnknownName, MissingPackage, BadShape.
     """
-    code = [factories.implementation(name) for name in names]
+    code = [factories.implementation(name, device=device) for name in names]
     chosen = [placed for one in code for placed in factories.in_environments(one, under)]
     for case in cases:
         case.check(offsets)
@@ -113,7 +117,6 @@ def _histories_of(
 ) -> Iterator[History]:
     """Yield how one call differs after each history from the same on a fresh instance."""
     refused = implementation.refusal(tested, setting, call.dtype)
-    environment: Environment = getattr(tested, "environment", CLEAN)
     if not refused and not earlier_calls.reusable(tested):
         refused = "its instances cannot be called again"
     fresh: FloatArray | None = None
@@ -132,7 +135,8 @@ def _histories_of(
                         difference = earlier_calls.difference(rotated(used, setting, call), fresh)
             except Exception as error:  # whatever other people's code raises is a finding
                 reason = implementation.one_line(error)
+        place = implementation.device_of(tested).label
         yield History(
-            *(tested.name, tested.version, setting, call, kind, before, float(difference), reason),
-            environment=environment.label(),
+            *(tested.name, tested.version, setting, call, kind, before, float(difference), reason, place),
+            environment=implementation.environment_of(tested),
         )

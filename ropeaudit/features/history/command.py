@@ -9,6 +9,7 @@ from ropeaudit.console.options import (
     ReportOptions,
     RopeOptions,
     axis,
+    device_option,
     report_options,
     rope_options,
     under_option,
@@ -24,6 +25,7 @@ from ropeaudit.console.parameters import INTEGERS, NAMES
 @axis("--dtype", NAMES, "Number formats of the calls, and of those before them.", "fp32,fp16,bf16")
 @axis("--offset", INTEGERS, "First positions of the calls.", "0,1000")
 @axis("--seq-len", INTEGERS, "Positions of the calls.", shown="256")
+@device_option
 @under_option
 @rope_options
 @report_options
@@ -32,6 +34,7 @@ def history(
     dtype: tuple[str, ...],
     offset: tuple[int, ...],
     seq_len: tuple[int, ...],
+    device: str | None,
     under: tuple[str, ...],
     rope: RopeOptions,
     output: ReportOptions,
@@ -49,7 +52,13 @@ def history(
     cases = settings.cases(rope, seq_len=seq_len)
     return delivery.delivered(
         lambda on_progress: analysis.history(
-            implementations, dtype, offset, under=under, cases=cases, on_progress=on_progress
+            implementations,
+            dtype,
+            offset,
+            device=device,
+            under=under,
+            cases=cases,
+            on_progress=on_progress,
         ),
         lambda results, metadata: history_report(results, columns, metadata),
         output,

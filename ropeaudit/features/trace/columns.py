@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from ropeaudit.runtime.columns import Declare
 from ropeaudit.subjects.placement import likeness
 
 SCHEMA = 1
-_NOTHING = Stage("none", ("none",), ())
+NOTHING = Stage("none", ("none",), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +57,12 @@ class TraceColumns:
         "what it was called under, such as autocast:bf16; none: nothing",
         lambda one: one.traced.environment,
         shown=lambda one: one.traced.environment != "none",
+    )
+    device = of.like(
+        records.COLUMNS["device"],
+        lambda one: one.traced.device,
+        shown=lambda one: one.traced.device != "cpu",
+        leaves=2,
     )
     layout: str = of("pairs of dims: half or interleaved", lambda one: one.traced.setting.layout)
     head_dim = of.like(records.COLUMNS["head_dim"], lambda one: one.traced.setting.head_dim)
@@ -191,12 +196,7 @@ RECIPES = of_recipe.columns(RecipeColumns)
 
 def rows(traced: Traced) -> list[dict[str, Any]]:
     """Return the columns of `COLUMNS`, a row a stage."""
-    return [COLUMNS.row(TracedStage(traced, stage)) for stage in traced.stages or (_NOTHING,)]
-
-
-def screen(results: Sequence[Traced]) -> list[str]:
-    """Return the columns of `COLUMNS` that are on the screen."""
-    return COLUMNS.screen([TracedStage(one, _NOTHING) for one in results])
+    return [COLUMNS.row(TracedStage(traced, stage)) for stage in traced.stages or (NOTHING,)]
 
 
 def names(results: Traced) -> list[str]:

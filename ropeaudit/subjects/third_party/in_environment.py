@@ -10,7 +10,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.environments import Environment
-from ropeaudit.subjects.calling.implementation import Implementation, Rotate
+from ropeaudit.subjects.calling.implementation import Implementation, Rotate, device_of
 
 
 class InEnvironment:
@@ -20,6 +20,7 @@ class InEnvironment:
         self.clean, self.environment = adapter, environment
         self.name, self.engine = adapter.name, adapter.engine
         self.version, self.layouts = adapter.version, adapter.layouts
+        self.device = device_of(adapter)
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
         """Return why a setting, a dtype or the environment is not taken; empty where all are."""
@@ -27,7 +28,9 @@ class InEnvironment:
             return "compile takes your own code, FILE.py:NAME; an adapter calls this, with arrays of its own"
         if not hasattr(self.clean, "instance"):
             return "its instances cannot be called again"
-        return self.environment.lacking(self.engine, dtype) or self.clean.refuses(setting, dtype)
+        return self.environment.lacking(self.engine, dtype, self.device.name) or self.clean.refuses(
+            setting, dtype
+        )
 
     def fresh(self, setting: RopeSetting, dtype: Format) -> Rotate:
         """Return the function of a new instance."""
@@ -40,10 +43,10 @@ class InEnvironment:
         """Return the function of a new instance, made for a dtype, which takes the others too."""
         with process_state.foreign(self.environment.builds(None)):
             rotation: Any = cast(Any, self.clean).instance(setting, dtype)
-        called = self.environment.wrapped(rotation)
+        called = self.environment.wrapped(rotation, self.device.name)
 
         def rotate(x: FloatArray, at: Positions, fmt: Format) -> FloatArray:
-            with process_state.foreign(self.environment.calls(None)):
+            with process_state.foreign(self.environment.calls(None, self.device.name)):
                 rotated: FloatArray = called(x, at, fmt)
             return rotated
 
