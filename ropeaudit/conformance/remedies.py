@@ -16,6 +16,7 @@ _BUFFER = " (inv_freq; casting a module casts its buffers)"
 _FAULTS = {
     "rotated forward, not back": "negate sin in the backward pass",
     "the gradient is off by what roundings": "compute the backward pass in the dtype of the output",
+    "then rotated": "rotate q and k in the dtype in which they come, or in a wider one",
     "is off by what roundings": "keep what is computed, and what is returned, in the dtype of the input",
     "the gradient is passed on": "rotate the upstream gradient back: negate sin",
     "positions from 0": "add the offset to the positions",

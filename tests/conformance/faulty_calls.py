@@ -28,6 +28,14 @@ def right_numpy(x, positions):
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
 
 
+def float16_inside(x, positions):
+    return right(x.half().to(x.dtype), positions)
+
+
+def bfloat16_keys(q, k, positions):
+    return right(q, positions), right(k.bfloat16().to(k.dtype), positions)
+
+
 def decodes_one_late(x, positions):
     return right(x, positions - 1 if positions.numel() == 1 else positions)
 
@@ -250,6 +258,16 @@ def changes_positions_numpy(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
     result = right_numpy(x, positions)
     positions[...] = 0
     return result
+
+
+def by_tables(q, k, cos, sin):
+    """As callers give tables in the dtype of q: what it returns has the widest dtype of what it is given."""
+    half = q.shape[-1] // 2
+    return tuple(x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin for x in (q, k))
+
+
+def by_tables_float32(q, k, cos, sin):
+    return by_tables(q.float(), k.float(), cos, sin)
 
 
 def changes_tables(x, cos, sin):

@@ -115,6 +115,20 @@ def test_a_fault_fails_no_other_check(name, others) -> None:
     assert {check: one.status for check, one in found(name, *others).items()} == dict.fromkeys(others, "pass")
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype", "like"),
+    [
+        ("float16_inside", "fp32", "q and k rounded to tf32 or float16, then rotated"),
+        ("bfloat16_keys", "fp32", "k rounded to bfloat16, then rotated"),
+        ("bfloat16_keys", "fp16", "k rounded to bfloat16, then rotated"),
+        ("bfloat16_keys", "bf16", ""),
+    ],
+)
+def test_vectors_that_are_held_in_a_narrower_format_are_seen_and_named(name, dtype, like) -> None:
+    for one in found(name, "places", "short calls", dtype=dtype).values():
+        assert (one.status, one.resembles) == ("fail" if like else "pass", like)
+
+
 RIGHT = ("right", "right_numpy", "in_place", "in_place_returned", "wants_contiguous")
 
 
@@ -181,12 +195,30 @@ def test_inputs(name, dtype, status, detail) -> None:
         ("returns_bfloat16", "fp32", "fail", "float32 comes back in bfloat16, which does not hold every"),
         ("returns_bfloat16", "fp16", "fail", "float16 comes back in bfloat16, which does not hold every"),
         ("keys_in_float32", "bf16", "fail", "q comes back in bfloat16 and k in float32"),
+        ("by_tables", "fp32", "pass", "float32 comes back in float32"),
+        ("by_tables_float32", "bf16", "fail", "bfloat16 comes back in float32, which loses nothing, but"),
     ],
 )
 def test_output_dtype(name, dtype, status, detail) -> None:
     one = found(name, "dtype", dtype=dtype)["dtype"]
     assert one.status == status
     assert detail in one.detail
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_tables_have_the_dtype_of_the_vectors_where_wider_ones_make_the_result_wider(dtype) -> None:
+    code = code_of("by_tables", dtype)
+    spelled = parse(dtype).name
+    [one] = code_checks.CHECKS["dtype"](code)
+    assert one.detail == (
+        f"{spelled} comes back in {spelled} where tables are given in {spelled}; with float32 ones float32 comes back"
+    )
+    assert not one.failed
+    assert code.own.findings[1:] == [
+        f"{KERNELS}:by_tables: tables are given in {spelled}: with float32 ones it returns float32."
+    ]
+    changed = factories.implementation(f"{KERNELS}:by_tables", None, {"table": "fp32"})
+    assert not changed.narrow_tables(changed.fit(code.setting), code.setting, code.dtype)
 
 
 def test_the_end_of_a_table_is_found_and_the_other_checks_stay_before_it() -> None:

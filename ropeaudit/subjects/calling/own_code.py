@@ -19,7 +19,7 @@ from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects import Positions, torch_arrays
-from ropeaudit.subjects.calling import conventions, detection, signatures
+from ropeaudit.subjects.calling import conventions, detection, narrow_tables, signatures
 from ropeaudit.subjects.calling.conventions import NO_CHANGES, Answer, Changes
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.implementation import Rotate, one_line
@@ -58,6 +58,7 @@ class Own:
         self.home = home
         self.findings: list[str] = []
         self._fits: dict[RopeSetting, Fit] = {}
+        self._narrow: dict[Format, bool] = {}
         self.engine = "numpy" if signatures.wants_numpy(thing) else "torch"
 
     def fit(self, setting: RopeSetting) -> Fit:
@@ -72,6 +73,17 @@ class Own:
             if fit.permuted:
                 self._note("takes interleaved pairs and returns them half-split, which leaves scores alone")
         return self._fits[key]
+
+    def narrow_tables(self, fit: Fit, setting: RopeSetting, dtype: Format) -> bool:
+        """Return whether cos and sin are given in the dtype, which is found out once."""
+        if dtype not in self._narrow:
+            with process_state.at_home(self.home):
+                self._narrow[dtype] = "table" not in self.changes and narrow_tables.wanted(
+                    fit.convention, lambda: self.instance(setting), setting, dtype
+                )
+            if self._narrow[dtype]:
+                self._note(f"tables are given in {dtype}: with float32 ones it returns float32")
+        return self._narrow[dtype]
 
     def _check_changes(self, fit: Fit) -> None:
         """Raise UsageError for changes that reach nothing; note those that reach recipes alone."""
@@ -203,6 +215,8 @@ class OwnRotator:
         Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) where it takes them.
         """
         convention = self.fit.rows if at.ndim == 2 and self.fit.rows is not None else self.fit.convention
+        if self.own.narrow_tables(self.fit, self.setting, self.dtype):
+            convention = replace(convention, narrow=True)
         with process_state.at_home(self.own.home):
             answer = convention(self.instance, q, at, self.setting, self.dtype, k, self.own.changes)
         self.own.note_answer(answer, self.dtype)
