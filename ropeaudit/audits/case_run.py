@@ -148,7 +148,7 @@ class CaseRun:
         results, dtype = [], subject.dtype
         for step in (0, verification.BATCH_STEP)[: 1 + subject.by_batch()]:
             given = subject.rotator(), subject.setting, dtype, self.vectors, offset
-            results.append(verification.check(*given, afresh=subject.rotator, warm=True, batch_step=step))
+            results.append(verification.check(*given, afresh=subject.afresh, warm=True, batch_step=step))
         return max(results, key=lambda one: (one.misplaced, one.excess))
 
     def _refusal(self, subject: Subject, offset: int) -> str:

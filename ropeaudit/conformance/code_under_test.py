@@ -21,6 +21,7 @@ from ropeaudit.subjects.calling.own_code import Own, OwnRotator
 from ropeaudit.subjects.placement import allowance
 
 HEADS = 4
+RIGHT_BEFORE = "right before"  # the same: the first position that is out of place, where others are right
 MISPLACED = "misplaced"  # key of what checks share: whether one saw a pair out of place in plain calls
 
 
@@ -68,6 +69,11 @@ class CodeUnderTest:
             return replace(first, instance=copy.deepcopy(first.instance))
         except Exception:  # what cannot be copied is built anew
             return self.called.rotator()
+
+    def afresh(self) -> Rotator:
+        """Return an instance without a past: of the file executed anew, where that can be."""
+        own = self.own
+        return (own.anew(self.setting, self.dtype) if own else None) or self.rotator()
 
     def vectors(self, heads: int, length: int) -> tuple[FloatArray, FloatArray]:
         """Return random q and k with all the bits of the dtype. Shapes: -> (h, s, d) twice.

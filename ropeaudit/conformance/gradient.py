@@ -52,7 +52,9 @@ def _maker(code: CodeUnderTest) -> Callable[[], Rotator] | None:
     """Return what makes rotators of gradients, of new instances; None where autograd does not run."""
     own, called = code.own, code.implementation
     if own is not None and own.fit(code.setting).convention.engine == "torch":
-        return lambda: GradientRotator.of(own.rotator(code.setting, code.dtype))
+        return lambda: GradientRotator.of(
+            own.anew(code.setting, code.dtype) or own.rotator(code.setting, code.dtype)
+        )
     if isinstance(called, TorchAdapter):
         return lambda: gradients.of_tensors(called.module(code.setting, code.dtype), code.setting, code.dtype)
     return None

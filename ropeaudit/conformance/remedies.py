@@ -35,6 +35,8 @@ _FAULTS = {
     "interleaved pairs": "pair dims i and i + d/2, or check it with --layout interleaved",
     "half pairs": "pair dims 2i and 2i + 1, or check it with --layout half",
     "2i/(d-2)": "divide by the number of rotated dims in the exponent",
+    "are right, from ": "see what changes at that position: another table, another branch, a limit",
+    "times as long": "leave vectors as long as they are; the setting's attention factor is accounted for",
     "base ": "use the base that is asked for, or give its own with --base",
     "q and k swapped": "return q and k in the order in which they come",
     "state that an earlier call left": "compute a stored table anew where dtype, length or positions change",

@@ -339,6 +339,29 @@ class StaleTable(torch.nn.Module):
         return right(x, self.positions)
 
 
+TABLES = {}
+
+
+def keeps_dtype(x, positions):
+    """The table has the dtype of the first x that the process rotates, and so it stays."""
+    if x.shape[-1] not in TABLES:
+        angles = torch.arange(32768)[:, None].float() * inverse(x.shape[-1])
+        TABLES[x.shape[-1]] = [table.to(x.dtype) for table in (angles.cos(), angles.sin())]
+    cos, sin = (table[positions].float() for table in TABLES[x.shape[-1]])
+    a, b = x.float().chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+
+LAST = []
+
+
+def stale_positions(x, positions):
+    """Positions are those of the last call, where there are as many."""
+    if not LAST or LAST[0].shape != positions.shape:
+        LAST[:] = [positions]
+    return right(x, LAST[0])
+
+
 def second_head_late_in_long_calls(x, positions):
     result = right(x, positions)
     if len(positions) > 2048 and x.shape[1] > 1:

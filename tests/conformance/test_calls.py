@@ -1,6 +1,7 @@
 """Other ways to call the same code: each fault shows in its own check, right code passes all of them."""
 
 import logging
+import sys
 import warnings
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from ropeaudit.conformance.call_forms import Pieces
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.main import main
 from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling import arrays, timeout
+from ropeaudit.subjects.calling import anew, arrays, timeout
 
 KERNELS = Path(faulty_calls.__file__)
 CALLS = ("table end", "decode", "pieces", "alone", "strides", "state", "inputs", "dtype")
@@ -61,6 +62,64 @@ FAULTS = [
     ("KeepsDtype", "state", "after a call in float32 at positions 1000 to 1063: ", ""),
     ("KeepsLength", "state", "at positions 5096 to 5159: ", "state that an earlier call left"),
 ]
+
+
+def test_a_table_at_module_level_that_keeps_the_dtype_of_the_first_call_is_state() -> None:
+    one = found("keeps_dtype", "state", dtype="fp32")["state"]
+    assert one.failed
+    assert one.where.startswith("after a call in float16 at positions 1000 to 1063: ")
+    assert one.resembles == "state that an earlier call left: called afresh it is right"
+    assert "loaded once" not in one.detail
+
+
+def test_state_is_the_diagnosis_wherever_the_same_call_is_right_afresh() -> None:
+    results = found("stale_positions", "places", "short calls", "decode", "pieces", "state", "gradient")
+    failed = [one for one in results.values() if one.failed]
+    assert {one.check for one in failed} >= {"places", "short calls", "decode", "state"}
+    for one in failed:
+        assert one.resembles.startswith("state that an earlier call left: called afresh it is right")
+
+
+def test_a_function_of_a_package_is_not_called_afresh(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(KERNELS.parent)
+    own = factories.implementation("faulty_calls:stale_positions")
+    code = CodeUnderTest(own, RopeSetting.of(32), parse("bf16"), 20000)
+    [state] = code_checks.CHECKS["state"](code)
+    assert state.detail.endswith(
+        "; a function that is loaded once: what the first call of all left is not seen"
+    )
+    [places] = code_checks.CHECKS["places"](code)
+    assert places.failed
+    assert "afresh" not in places.resembles + state.resembles
+
+
+def test_a_file_is_executed_anew_with_what_it_imports_from_its_folder(tmp_path) -> None:
+    (tmp_path / "helper_of_kernel.py").write_text("SEEN = []\n")
+    (tmp_path / "kernel.py").write_text(
+        "import helper_of_kernel as helper, numpy as np\n"
+        "def rope(x, positions):\n"
+        "    helper.SEEN.append(len(positions))\n"
+        "    angles = positions[:, None] * 1e4 ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1])\n"
+        "    a, b = np.split(x, 2, -1)\n"
+        "    cos, sin = np.cos(angles), np.sin(angles)\n"
+        "    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)\n"
+    )
+    own, setting = factories.implementation(f"{tmp_path}/kernel.py:rope"), RopeSetting.of(32)
+    own.fit(setting)
+    first, second = (own.anew(setting, parse("fp32")) for _ in "ab")
+    assert len({id(one.instance.__globals__["helper"]) for one in (first, second)}) == 2
+    assert own.thing.__globals__["helper"].SEEN
+    assert not first.instance.__globals__["helper"].SEEN
+    assert sys.modules["helper_of_kernel"] is own.thing.__globals__["helper"]
+
+
+def test_what_is_dear_or_cannot_be_executed_again_is_loaded_once(tmp_path, monkeypatch) -> None:
+    setting, once = RopeSetting.of(32), KERNELS.read_text() + "\nimport os\nos.mkdir(__file__ + '.lock')\n"
+    (tmp_path / "once.py").write_text(once)
+    assert factories.implementation(f"{tmp_path}/once.py:right").anew(setting, parse("fp32")) is None
+    assert code_of("right").own.anew(setting, parse("fp32")) is not None
+    monkeypatch.setattr(anew, "DEAR", 0.0)
+    assert code_of("right").own.anew(setting, parse("fp32")) is None
 
 
 @pytest.mark.parametrize(("name", "check", "where", "like"), FAULTS)
@@ -211,7 +270,8 @@ def test_tables_have_the_dtype_of_the_vectors_where_wider_ones_make_the_result_w
     spelled = parse(dtype).name
     [one] = code_checks.CHECKS["dtype"](code)
     assert one.detail == (
-        f"{spelled} comes back in {spelled} where tables are given in {spelled}; with float32 ones float32 comes back"
+        f"{spelled} comes back in {spelled} where tables are given in {spelled}; "
+        "with float32 ones float32 comes back"
     )
     assert not one.failed
     assert code.own.findings[1:] == [

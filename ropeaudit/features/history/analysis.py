@@ -33,7 +33,8 @@ class History:
     """What a call gives after another one. kind: how that one differs. Units: those of q and k.
 
     difference: largest |after it - on a fresh instance|, inf where one of the two alone is nan. refused: why
-    the calls could not be made; empty where they could.
+    the calls could not be made; empty where they could. afresh: whether each was made on an instance without
+    a past; a function of an installed package is loaded once.
     """
 
     name: str
@@ -44,6 +45,7 @@ class History:
     before: AuditCall
     difference: float
     refused: str = ""
+    afresh: bool = True
 
     @property
     def leaks(self) -> bool:
@@ -110,6 +112,7 @@ def _histories_of(
     if not refused and not earlier_calls.reusable(tested):
         refused = "its instances cannot be called again"
     fresh: FloatArray | None = None
+    afresh = bool(refused) or earlier_calls.afresh(tested, setting, call.dtype)
     for kind, before in histories(call, dtypes):
         difference, reason = np.nan, refused
         if not reason:
@@ -125,4 +128,5 @@ def _histories_of(
                         difference = earlier_calls.difference(rotated(used, setting, call), fresh)
             except Exception as error:  # whatever other people's code raises is a finding
                 reason = implementation.one_line(error)
-        yield History(tested.name, tested.version, setting, call, kind, before, float(difference), reason)
+        size = float(difference)
+        yield History(tested.name, tested.version, setting, call, kind, before, size, reason, afresh)

@@ -5,9 +5,11 @@ Letters: h heads, s positions, d head_dim.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -19,7 +21,8 @@ from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects import Positions, torch_arrays
-from ropeaudit.subjects.calling import conventions, detection, narrow_tables, signatures
+from ropeaudit.subjects.calling import anew, conventions, detection, narrow_tables, signatures
+from ropeaudit.subjects.calling.anew import Source
 from ropeaudit.subjects.calling.conventions import NO_CHANGES, Answer, Changes
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.implementation import Rotate, one_line
@@ -33,7 +36,8 @@ class Own:
     """A function, an nn.Module, a class or a factory that the user wrote; an `Implementation`.
 
     version: the digest of its file. findings: what is worth knowing of how it is called and what it does, in
-    the order it was seen. changes: of the stages of tables that it is given.
+    the order it was seen. changes: of the stages of tables that it is given. source: the file that it is
+    from, None of an installed package. executed_anew: whether nothing called it before this audit did.
     """
 
     layouts: tuple[Layout, ...] = ("half", "interleaved")
@@ -59,6 +63,9 @@ class Own:
         self.findings: list[str] = []
         self._fits: dict[RopeSetting, Fit] = {}
         self._narrow: dict[Format, bool] = {}
+        self.source: Source | None = None
+        self.executed_anew = False
+        self._can_be_anew: bool | None = None
         self.engine = "numpy" if signatures.wants_numpy(thing) else "torch"
 
     def fit(self, setting: RopeSetting) -> Fit:
@@ -152,6 +159,35 @@ class Own:
         instance = self.instance(setting) if instance is None else instance
         return OwnRotator(self, fit, setting, dtype, instance)
 
+    def anew(self, setting: RopeSetting, dtype: Format) -> OwnRotator | None:
+        """Return what calls an instance of the file executed anew; None where that cannot be or is dear."""
+        if self._can_be_anew is None:
+            began, x = time.perf_counter(), np.ones((1, 1, 1, setting.head_dim), dtype.carrier)
+            self._can_be_anew = self.source is not None and not anew.compiles(self.thing)
+            with contextlib.suppress(
+                Exception
+            ):  # whatever other people's code raises: the calls will show it
+                if (rotator := self.anew(setting, dtype)) is not None:
+                    rotator.rotate_both(x, x, np.zeros(1, np.int64))
+            self._can_be_anew &= time.perf_counter() - began < anew.DEAR
+        if not self._can_be_anew or self.source is None:
+            return None
+        try:
+            with process_state.at_home(None):
+                thing = self.source.thing()
+        except Exception:  # whatever other people's code raises: it can be executed but once
+            self._can_be_anew = False
+            return None
+        other = copy.copy(self)
+        other.thing, other.executed_anew = thing, True
+        return other.rotator(setting, dtype)
+
+    @property
+    def has_instances(self) -> bool:
+        """Whether it is more than a function, which has no instance but itself."""
+        thing = self.thing
+        return inspect.isclass(thing) or is_module(thing) or signatures.is_factory(thing)
+
     def note_answer(self, answer: Answer, dtype: Format) -> None:
         """Note what is worth knowing of an answer."""
         if answer.changed:
@@ -178,6 +214,11 @@ class OwnRotator:
     setting: RopeSetting
     dtype: Format
     instance: Any
+
+    @property
+    def has_past(self) -> bool:
+        """Whether it is a function that may have been called before, and may keep something of that."""
+        return not self.own.executed_anew and self.instance is self.own.thing
 
     def afresh(self) -> OwnRotator:
         """Return a rotator of an instance that has not been called yet."""

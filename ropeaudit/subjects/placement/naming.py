@@ -73,7 +73,7 @@ def _narrow_input(sides: dict[str, MisplacedSide], setting: RopeSetting, dtype: 
 def _rotates_rounded(
     fmt: Format, name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format
 ) -> bool:
-    """Return whether vectors that are rounded first put every pair, each within its own allowance, in place."""
+    """Return whether vectors that are rounded first put every pair within its own allowance."""
     block, index, size = side.block, 0 if name == "q" else 1, side.block.at.size
     places = np.unique(np.r_[: min(_COMPARED, size), np.linspace(0, size - 1, _COMPARED).astype(int)])
     for b, h in np.argwhere(side.heads)[:_VECTORS]:
@@ -91,13 +91,27 @@ def _fault(name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format, 
     """Return which heads and positions of one side are out of place, and the faults that explain it."""
     where = [_heads(side.heads), _single(side, setting)]
     what = _swapped(name, side, setting, dtype) or " or ".join(_known(name, side, setting, dtype, rotator))
-    if not what and not any(where):  # another base moves all heads, pairs and positions
-        index = 0 if name == "q" else 1
-        given, rotated = side.block.given[index][0], side.block.rotated[index][0]
-        what = solving.base(side.block.at, given, rotated, setting, dtype)
+    if not what and not any(where):  # another base or length moves all heads and pairs
+        what = _solved(name, side, setting, dtype)
     if not what:
         what = _position(name, side, setting, dtype)
     return ": ".join(part for part in (", ".join(part for part in where if part), what) if part)
+
+
+def _solved(name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format) -> str:
+    """Return the factor, or the base from the first wrong position on; nothing where there is none."""
+    index, at = 0 if name == "q" else 1, side.block.at
+    first = int(np.argmax(np.isin(at, side.positions)))
+    given, rotated = (x[index][0][:, first:] for x in (side.block.given, side.block.rotated))
+    text = solving.factor(at[first:], given[0], rotated[0], setting, dtype)
+    text = text or solving.base(at[first:], given, rotated, setting, dtype)
+    if (
+        not text
+        or not first
+        or (text.startswith("base ") and not solving.moves(text, at[:first], setting, dtype))
+    ):
+        return text
+    return f"positions {at[0]} to {at[first - 1]} are right, from {at[first]} on {text}"
 
 
 def _heads(off: NDArray[np.bool_]) -> str:

@@ -39,8 +39,8 @@ class GivenVectors:
     """What code is given: q (h, s, d) and k (g, s, d) at positions (s,) before the shift, in its dtype.
 
     Batch elements with random numbers of their own are added, `batch` in all, so that pairs that are 0 or
-    alike in q and k, and what mixes up batch elements, are seen too. All is rounded to the dtype, so that those
-    have all of its bits: code that holds them in a narrower format shows.
+    alike in q and k, and what mixes up batch elements, are seen too. All is rounded to the dtype, so that
+    those have all of its bits: code that holds them in a narrower format shows.
     """
 
     q: FloatArray
@@ -145,11 +145,12 @@ def check(
     worst = max(seen, key=lambda name: seen[name].excess)
     resembles: tuple[str, bool] = "", False
     sides = {name: side for name, part in seen.items() if (side := part.side()) is not None}
-    if sides and afresh and right_afresh(afresh(), sides[worst].block, setting, dtype, rule):
-        resembles = "state that an earlier call left: called afresh it is right", False
+    if sides and afresh and (words := state(afresh(), sides[worst].block, setting, dtype, rule)):
+        resembles = words, False
     elif sides:
         resembles = naming.named(sides, setting, dtype, rotator)
-    return Places(seen[worst].excess, worst, *seen[worst].place, *resembles)
+    first = min((int(side.positions.min()) for side in sides.values() if side.positions.size), default=-1)
+    return Places(seen[worst].excess, worst, *seen[worst].place, *resembles, first)
 
 
 def excess(
@@ -188,12 +189,15 @@ def _over_allowance(error: Array, size: Array, allowed: Any, tiny: float, dtype:
     return np.where(size > dtype.largest / 4, 0.0, over)
 
 
-def right_afresh(
-    rotator: Rotator, block: CalledBlock, setting: RopeSetting, dtype: Format, rule: Resolved
-) -> bool:
-    """Return whether an instance that was not called before puts all pairs of a block where they belong."""
+def state(rotator: Rotator, block: CalledBlock, setting: RopeSetting, dtype: Format, rule: Resolved) -> str:
+    """Return that it is state, in words, where an instance puts all pairs of a block where they belong.
+
+    rotator: of an instance that was not called before, or of a function that has no other.
+    """
+    again = "again" if getattr(rotator, "has_past", False) else "afresh"
     rotated = rotator.rotate_both(*block.given, block.at if not block.batch_step else block.rows())
-    return all(
+    right = all(
         bool((excess(x, y, block.rows(), setting, dtype, rule) <= 1).all())
         for x, y in zip(block.given, rotated, strict=True)
     )
+    return f"state that an earlier call left: called {again} it is right" if right else ""

@@ -1,0 +1,71 @@
+"""A file of own code executed anew: what it then makes has no past, whatever it keeps at module level."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ropeaudit.runtime import process_state
+from ropeaudit.subjects.calling.timeout import patiently
+
+_INSTALLED = {"site-packages", "dist-packages"}
+_COMPILED = "_torchdynamo_orig_callable"  # what torch.compile leaves on a function
+DEAR = 0.5  # seconds of executing it and of a call of one token, above which it is executed once
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The file that makes what is called, and its name there. execute: returns the module of a file."""
+
+    path: Path
+    name: str
+    execute: Callable[[Path], Any]
+
+    def thing(self) -> Any:
+        """Execute the file, and what it imports from its folder, and return what the name then is.
+
+        Modules that were imported before stay those that others import. Raises: whatever the file raises.
+        """
+
+        def executed() -> Any:
+            process_state.seed()
+            with _forgotten(self.path.resolve().parent):
+                return named(self.execute(self.path), self.name)
+
+        return patiently(executed, f"import of {self.path}")
+
+
+def named(module: Any, name: str) -> Any:
+    """Return what a dotted name is in a module. Raises: AttributeError."""
+    for part in name.split("."):
+        module = getattr(module, part)
+    return module
+
+
+def compiles(thing: Any) -> bool:
+    """Return whether torch.compile made it: executed anew, it is compiled anew."""
+    return hasattr(thing, _COMPILED)
+
+
+@contextmanager
+def _forgotten(folder: Path) -> Iterator[None]:
+    """Within the block, no module of a folder is imported yet; this package and installed ones stay."""
+    own = {name: module for name, module in list(sys.modules.items()) if _lies_in(module, name, folder)}
+    for name in own:
+        del sys.modules[name]
+    try:
+        yield
+    finally:
+        sys.modules.update(own)
+
+
+def _lies_in(module: Any, name: str, folder: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or name.partition(".")[0] in ("ropeaudit", "__main__"):
+        return False
+    path = Path(file)
+    return path.is_relative_to(folder) and not _INSTALLED & set(path.relative_to(folder).parts)
