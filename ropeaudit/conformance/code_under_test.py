@@ -5,9 +5,7 @@ Letters: h heads, s positions, d head_dim.
 
 from __future__ import annotations
 
-import copy
-import inspect
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.implementation import Called, Implementation, Rotator
-from ropeaudit.subjects.calling.own_code import Own, OwnRotator
+from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.placement import allowance
 
 HEADS = 4
@@ -58,17 +56,8 @@ class CodeUnderTest:
         return self.claimed or allowance.careful(self.dtype)
 
     def rotator(self) -> Rotator:
-        """Return a new instance, which was not called before; objects of a class are copies of the first."""
-        own = self.own
-        if own is None or not inspect.isclass(own.thing):
-            return self.called.rotator()
-        if "built" not in self.cached:
-            self.cached["built"] = own.rotator(self.setting, self.dtype)
-        first: OwnRotator = self.cached["built"]
-        try:
-            return replace(first, instance=copy.deepcopy(first.instance))
-        except Exception:  # what cannot be copied is built anew
-            return self.called.rotator()
+        """Return a new instance, which was not called before."""
+        return self.called.rotator()
 
     def afresh(self) -> Rotator:
         """Return an instance without a past: of the file executed anew, where that can be."""

@@ -61,4 +61,4 @@ def _unbiased(x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting)
     error, size = w - exact, float((np.abs(exact) ** 2).sum())
     mean = abs(complex((np.conj(exact) * error).sum())) / size
     rms = float(np.sqrt((np.abs(error) ** 2).sum() / size))
-    return mean <= _DEVIATIONS * rms / np.sqrt(setting.pairs)
+    return bool(mean <= _DEVIATIONS * rms / np.sqrt(setting.pairs))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,26 +18,46 @@ _COMPILED = "_torchdynamo_orig_callable"  # what torch.compile leaves on a funct
 DEAR = 0.5  # seconds of executing it and of a call of one token, above which it is executed once
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Source:
-    """The file that makes what is called, and its name there. execute: returns the module of a file."""
+    """The file that makes what is called, and its name there. execute: returns the module of a file.
+
+    usable: whether executing it again works and is not dear; None before that was tried.
+    """
 
     path: Path
     name: str
     execute: Callable[[Path], Any]
+    usable: bool | None = None
 
-    def thing(self) -> Any:
+    def thing(self, call: Callable[[Any], None]) -> Any:
         """Execute the file, and what it imports from its folder, and return what the name then is.
 
-        Modules that were imported before stay those that others import. Raises: whatever the file raises.
+        None where that raises, or is dear: with the first it is called, for some code compiles itself then.
+        Modules that were imported before stay those that others import.
         """
+        if self.usable is None:
+            self.usable, began = True, time.perf_counter()
+            first = self.thing(call)
+            with contextlib.suppress(
+                Exception
+            ):  # whatever other people's code raises: the checks will show it
+                if first is not None:
+                    call(first)
+            self.usable &= time.perf_counter() - began < DEAR
+        if not self.usable:
+            return None
+        try:
+            with process_state.at_home(None):
+                return patiently(self._executed, f"import of {self.path}")
+        except Exception:  # whatever other people's code raises: it can be executed but once
+            self.usable = False
+            return None
 
-        def executed() -> Any:
-            process_state.seed()
-            with _forgotten(self.path.resolve().parent):
-                return named(self.execute(self.path), self.name)
-
-        return patiently(executed, f"import of {self.path}")
+    def _executed(self) -> Any:
+        process_state.seed()
+        with _forgotten(self.path.resolve().parent):
+            return named(self.execute(self.path), self.name)
 
 
 def named(module: Any, name: str) -> Any:
@@ -51,7 +72,7 @@ def compiles(thing: Any) -> bool:
     return hasattr(thing, _COMPILED)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _forgotten(folder: Path) -> Iterator[None]:
     """Within the block, no module of a folder is imported yet; this package and installed ones stay."""
     own = {name: module for name, module in list(sys.modules.items()) if _lies_in(module, name, folder)}

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -24,6 +22,7 @@ from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import anew, conventions, detection, narrow_tables, signatures
 from ropeaudit.subjects.calling.anew import Source
 from ropeaudit.subjects.calling.conventions import NO_CHANGES, Answer, Changes
+from ropeaudit.subjects.calling.copies import can_be_copied, copied, is_module
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.implementation import Rotate, one_line
 from ropeaudit.subjects.calling.timeout import patiently, together
@@ -65,7 +64,7 @@ class Own:
         self._narrow: dict[Format, bool] = {}
         self.source: Source | None = None
         self.executed_anew = False
-        self._can_be_anew: bool | None = None
+        self._built: dict[RopeSetting, Any] = {}  # never called
         self.engine = "numpy" if signatures.wants_numpy(thing) else "torch"
 
     def fit(self, setting: RopeSetting) -> Fit:
@@ -116,9 +115,11 @@ class Own:
     def instance(self, setting: RopeSetting) -> Any:
         """Return a new instance, or the function itself, which has but one; modules in eval mode.
 
-        Raises: UsageError.
+        Objects are built once a setting and copied, for tables take long to build. Raises: UsageError.
         """
         thing = self.thing
+        if setting in self._built:
+            return self._for_inference(copied(self._built[setting]))
         if inspect.isclass(thing) or (not is_module(thing) and signatures.is_factory(thing)):
             parameters = signatures.building(thing)
             if parameters is None:
@@ -136,8 +137,13 @@ class Own:
                 raise UsageError(f"{self.name} cannot be built with {given}: {one_line(error)}") from None
             if not callable(thing):
                 raise UsageError(f"{self.name} makes a {type(thing).__name__}, which cannot be called")
+            if can_be_copied(thing):
+                self._built[setting] = thing
+                with contextlib.suppress(Exception):  # what cannot be copied is built anew
+                    return self._for_inference(copied(thing))
+                del self._built[setting]
             return self._for_inference(thing)
-        return self._for_inference(copy.deepcopy(thing)) if is_module(thing) else thing
+        return self._for_inference(copied(thing)) if is_module(thing) else thing
 
     def _for_inference(self, thing: Any) -> Any:
         """Return what was made, a module in eval mode, in which models run that are served."""
@@ -161,26 +167,21 @@ class Own:
 
     def anew(self, setting: RopeSetting, dtype: Format) -> OwnRotator | None:
         """Return what calls an instance of the file executed anew; None where that cannot be or is dear."""
-        if self._can_be_anew is None:
-            began, x = time.perf_counter(), np.ones((1, 1, 1, setting.head_dim), dtype.carrier)
-            self._can_be_anew = self.source is not None and not anew.compiles(self.thing)
-            with contextlib.suppress(
-                Exception
-            ):  # whatever other people's code raises: the calls will show it
-                if (rotator := self.anew(setting, dtype)) is not None:
-                    rotator.rotate_both(x, x, np.zeros(1, np.int64))
-            self._can_be_anew &= time.perf_counter() - began < anew.DEAR
-        if not self._can_be_anew or self.source is None:
+        if self.source is None or anew.compiles(self.thing):
             return None
-        try:
-            with process_state.at_home(None):
-                thing = self.source.thing()
-        except Exception:  # whatever other people's code raises: it can be executed but once
-            self._can_be_anew = False
-            return None
+        thing = self.source.thing(lambda thing: self._called_once(thing, setting, dtype))
+        return None if thing is None else self._of(thing).rotator(setting, dtype)
+
+    def _of(self, thing: Any) -> Own:
+        """Return the same of a thing that the file executed anew made."""
         other = copy.copy(self)
-        other.thing, other.executed_anew = thing, True
-        return other.rotator(setting, dtype)
+        other.thing, other.executed_anew, other._built = thing, True, {}
+        return other
+
+    def _called_once(self, thing: Any, setting: RopeSetting, dtype: Format) -> None:
+        """Call what the file made with a token. Raises: whatever it raises."""
+        x = np.ones((1, 1, 1, setting.head_dim), dtype.carrier)
+        self._of(thing).rotator(setting, dtype).rotate_both(x, x, np.zeros(1, np.int64))
 
     @property
     def has_instances(self) -> bool:
@@ -262,12 +263,6 @@ class OwnRotator:
             answer = convention(self.instance, q, at, self.setting, self.dtype, k, self.own.changes)
         self.own.note_answer(answer, self.dtype)
         return answer
-
-
-def is_module(thing: Any) -> bool:
-    """Return whether it is an instance of torch.nn.Module; torch is not imported to find out."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(thing, torch.nn.Module)
 
 
 def _sureness(fit: Fit) -> str:
