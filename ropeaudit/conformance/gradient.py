@@ -138,5 +138,6 @@ def _named(code: CodeUnderTest, rotator: Rotator, seen: Places, vectors: GivenVe
         return f"the gradient of {' and '.join(zero)} is 0"
     if forward.excess > 1 and forward.resembles == seen.resembles != "":
         return f"{seen.resembles}, as in what it returns"
-    text = text or narrow_format.explanation(code, (q, k), results, before + offset, "the gradient")
-    return f"{text}; what it returns is wrong too" if text and forward.excess > 1 else text
+    if forward.excess > 1:  # then no rounding of the backward pass is the reason
+        return f"{text}; what it returns is wrong too" if text else ""
+    return text or narrow_format.explanation(code, (q, k), results, before + offset, "the gradient")

@@ -339,6 +339,29 @@ class StaleTable(torch.nn.Module):
         return right(x, self.positions)
 
 
+def rotated_by(x, positions, base):
+    angles = positions.double()[:, None] * inverse(x.shape[-1], base.double()[:, None])
+    a, b = x.double().chunk(2, -1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def longer(x, positions):
+    return (1.01 * rotated_by(x, positions, torch.full(positions.shape, 1e4))).to(x.dtype)
+
+
+def base_10001(x, positions):
+    return rotated_by(x, positions, torch.full(positions.shape, 10001.0)).to(x.dtype)
+
+
+def base_10100_from_9000(x, positions):
+    return rotated_by(x, positions, torch.where(positions < 9000, 1e4, 10100.0)).to(x.dtype)
+
+
+def base_10100_from_8192(x, positions):
+    return rotated_by(x, positions, torch.where(positions < 8192, 1e4, 10100.0)).to(x.dtype)
+
+
 TABLES = {}
 
 

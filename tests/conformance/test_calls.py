@@ -188,6 +188,35 @@ def test_vectors_that_are_held_in_a_narrower_format_are_seen_and_named(name, dty
         assert (one.status, one.resembles) == ("fail" if like else "pass", like)
 
 
+@pytest.fixture
+def findings(monkeypatch):
+    few = {name: code_checks.CHECKS[name] for name in ("places", "short calls", "drift")}
+    monkeypatch.setattr(code_checks, "CHECKS", few)
+    return lambda name, dtype: [one for one in code_checks.findings(code_of(name, dtype)) if one.failed]
+
+
+@pytest.mark.parametrize("first", [9000, 8192])
+def test_another_base_from_a_position_on_is_not_one_to_ask_for(first, findings) -> None:
+    failed = findings(f"base_10100_from_{first}", "bf16")
+    like = f"positions 0 to {first - 1} are right, from {first} on base 1.01e+04"
+    assert failed[0].check == "places"
+    assert f"position {first} is the first that is wrong" in failed[0].detail
+    assert {one.resembles for one in failed} == {like}
+    assert {one.remedy for one in failed} == {
+        "see what changes at that position: another table, another branch, a limit"
+    }
+
+
+def test_a_factor_is_named_and_is_no_rounding(findings) -> None:
+    like = "vectors 1.01 times as long as they should be"
+    assert {one.resembles for one in findings("longer", "fp16")} == {like}
+    assert {one.resembles for one in findings("longer", "bf16")} == {""}
+
+
+def test_roundings_are_named_for_scores_only_where_they_explain_the_drift(findings) -> None:
+    assert {one.resembles for one in findings("base_10001", "fp16")} == {""}
+
+
 RIGHT = ("right", "right_numpy", "in_place", "in_place_returned", "wants_contiguous")
 
 
