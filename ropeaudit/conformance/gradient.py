@@ -56,7 +56,9 @@ def _maker(code: CodeUnderTest) -> Callable[[], Rotator] | None:
             own.anew(code.setting, code.dtype) or own.rotator(code.setting, code.dtype)
         )
     if isinstance(called, TorchAdapter):
-        return lambda: gradients.of_tensors(called.module(code.setting, code.dtype), code.setting, code.dtype)
+        return lambda: gradients.of_tensors(
+            called.module(code.setting, code.dtype), code.setting, code.dtype, called.device
+        )
     return None
 
 

@@ -43,6 +43,7 @@ class Buffer:
     error: the largest, relative for frequencies, in radians for tables.
     drift_near, drift_far: expected RMS drift of scores, see `drift`; None where it is unknown.
     unseen: rows of a table that were not compared. setting: the one it was compared with.
+    device: where it lies in a module; none in a file.
     """
 
     stored: StoredTensor
@@ -58,6 +59,7 @@ class Buffer:
     unseen: int
     finding: str
     setting: RopeSetting | None = None
+    device: str = "none"
 
     @property
     def wrong(self) -> bool:
@@ -101,6 +103,7 @@ def module(
     scaling: str | None = None,
     head_dim: int | None = None,
     rotary_dim: int | None = None,
+    device: str | None = None,
 ) -> ModuleAudit:
     """Find RoPE buffers that were cast, be it to bfloat16 and back, or that are not what they should be.
 
@@ -108,6 +111,7 @@ def module(
     that returns a module, "file.py:function" or "package.module:function", which is called.
     What the frequencies should be: those of a config.json or its folder, of a named model, or with this
     base, scaling and dims; without any, of a config beside the source, and else a base is guessed.
+    device: where a module is moved once it was made; where it lies by default.
     Raises: UsageError, UnknownName, BadShape, BadInput.
     """
     if config is not None and model is not None:
@@ -118,7 +122,7 @@ def module(
     given = None if scaling is None else scalings.parse(scaling)
     expected = Expected(named, base, given, head_dim, rotary_dim)
     expected.plain(None, 10000.0 if base is None else base)  # what is no setting is refused before any work
-    opened = load(source, expected)
+    opened = load(source, expected, device)
     return ModuleAudit(opened, list(run(opened)))
 
 
@@ -199,6 +203,7 @@ def _buffers(
             unseen,
             finding,
             table.setting if table else None,
+            buffer.device,
         )
 
 

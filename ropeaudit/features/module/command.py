@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ropeaudit.console.help import command
-from ropeaudit.console.options import ReportOptions, report_options
+from ropeaudit.console.options import ReportOptions, device_option, report_options
 from ropeaudit.console.parameters import INTEGER, number
 from ropeaudit.console.tickets import TicketOptions, ticket_options
 
@@ -27,6 +27,7 @@ from ropeaudit.console.tickets import TicketOptions, ticket_options
 @click.option("--scaling", metavar="SPEC", help="Scaling that they should have, such as linear:factor=4.")
 @click.option("--head-dim", type=INTEGER, metavar="N", help="Dims of a head, even.")
 @click.option("--rotary-dim", type=INTEGER, metavar="N", help="Dims that are rotated.  [default: --head-dim]")
+@device_option
 @report_options
 @ticket_options
 def module(
@@ -37,6 +38,7 @@ def module(
     scaling: str | None,
     head_dim: int | None,
     rotary_dim: int | None,
+    device: str | None,
     output: ReportOptions,
     ticketing: TicketOptions,
 ) -> int:
@@ -61,6 +63,7 @@ def module(
         scaling=scaling,
         head_dim=head_dim,
         rotary_dim=rotary_dim,
+        device=device,
     )
     wrong = any(buffer.wrong for buffer in audit.buffers)
     with tickets.opened(ticketing, output.outputs) as ticket_file:

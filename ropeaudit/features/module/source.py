@@ -15,10 +15,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ropeaudit.errors import BadInput, RopeAuditError
+from ropeaudit.errors import BadInput, RopeAuditError, UsageError
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.rope import hf_config, hf_json
 from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.subjects.calling import devices
+from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.timeout import patiently
 from ropeaudit.tensor_files import checkpoints, rope_values
@@ -39,10 +41,14 @@ KINDS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class RopeBuffer:
-    """A tensor and what it holds: inv_freq, periods, angles, cos, sin, or both."""
+    """A tensor and what it holds: inv_freq, periods, angles, cos, sin, or both.
+
+    device: where it lies in a module; none in a file.
+    """
 
     stored: StoredTensor
     what: str
+    device: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +72,19 @@ def kind_of_name(name: str) -> str:
     return "inv_freq" if last.endswith("inv_freq") else KINDS.get(last, "")
 
 
-def load(spec: str, expected: Expected) -> Source:
+def load(spec: str, expected: Expected, device: str | None = None) -> Source:
     """Return the buffers behind a path or a factory; `expected` says more than a config beside them.
 
-    Raises: BadInput.
+    device: where the module of a factory is moved. Raises: BadInput, UsageError.
     """
+    place = None if device is None else devices.of_torch(device)
     factory = _factory(spec)
     if factory is not None:
-        return _from_factory(spec, factory, expected)
+        return _from_factory(spec, factory, expected, place)
+    if device is not None:
+        raise UsageError(
+            f"--device {device} is where a module is moved, and {spec!r} is a checkpoint; leave it out"
+        )
     path = Path(spec)
     tensors, count = checkpoints.read(checkpoints.files(path), _may_be_buffer)
     notes: list[str] = []
@@ -158,8 +169,8 @@ def _from_file(place: str) -> Any:
     return module
 
 
-def _from_factory(spec: str, factory: Callable[[], Any], expected: Expected) -> Source:
-    """Return the buffers of the module that a factory makes. Raises: BadInput."""
+def _from_factory(spec: str, factory: Callable[[], Any], expected: Expected, place: Device | None) -> Source:
+    """Return the buffers of the module that a factory makes, moved to a place. Raises: BadInput."""
     import torch
 
     try:
@@ -172,6 +183,8 @@ def _from_factory(spec: str, factory: Callable[[], Any], expected: Expected) -> 
         ) from None
     if not isinstance(module, torch.nn.Module):
         raise BadInput(f"{spec!r}: returned a {type(module).__name__}; {_GIVE}")
+    if place is not None:
+        module = _moved(spec, module, place)
     notes: list[str] = []
     config = getattr(module, "config", None)
     if expected.model is None and config is not None and hasattr(config, "to_dict"):
@@ -188,4 +201,17 @@ def _from_factory(spec: str, factory: Callable[[], Any], expected: Expected) -> 
         notes.append(f"{named_unreal[0]} is on the meta device and holds no values; load the weights first")
     real = {name: value for name, value in by_name.items() if not value.is_meta}
     tensors = [tensor for tensor in checkpoints.chosen(real, _may_be_buffer).values() if tensor is not None]
-    return Source(spec, True, _buffers(tensors), len(by_name), expected, notes)
+    buffers = [
+        replace(one, device=devices.of_tensor(by_name[one.stored.name]).label) for one in _buffers(tensors)
+    ]
+    return Source(spec, True, buffers, len(by_name), expected, notes)
+
+
+def _moved(spec: str, module: Any, place: Device) -> Any:
+    """Return a module on a device. Raises: BadInput."""
+    try:
+        return patiently(lambda: place.moved(module), spec, endless=True)
+    except RopeAuditError:
+        raise
+    except Exception as error:  # a module on the meta device, or too large
+        raise BadInput(f"{spec!r}: cannot be moved to {place.name}: {one_line(error)}") from None

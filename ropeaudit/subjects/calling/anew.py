@@ -8,10 +8,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ropeaudit.arithmetic.formats import Format
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects.calling.timeout import patiently
+
+if TYPE_CHECKING:
+    from ropeaudit.subjects.calling.own_code import Own, OwnRotator
 
 _INSTALLED = {"site-packages", "dist-packages"}
 _COMPILED = "_torchdynamo_orig_callable"  # what torch.compile leaves on a function
@@ -58,6 +65,19 @@ class Source:
         process_state.seed()
         with _forgotten(self.path.resolve().parent):
             return named(self.execute(self.path), self.name)
+
+
+def rotator(own: Own, setting: RopeSetting, dtype: Format) -> OwnRotator | None:
+    """Return what calls an instance of the file executed anew; None where there is none, or it is dear."""
+    if own.source is None or compiles(own.thing):
+        return None
+
+    def call(thing: Any) -> None:
+        x = np.ones((1, 1, 1, setting.head_dim), dtype.carrier)
+        own.of(thing).rotator(setting, dtype).rotate_both(x, x, np.zeros(1, np.int64))
+
+    thing = own.source.thing(call)
+    return None if thing is None else own.of(thing).rotator(setting, dtype)
 
 
 def named(module: Any, name: str) -> Any:

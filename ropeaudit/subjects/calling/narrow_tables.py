@@ -14,20 +14,32 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import process_state
+from ropeaudit.runtime.process_state import State
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling.conventions import Convention
 
 _MOST_BITS = 16  # of a dtype whose tables are otherwise wider
 
 
-def wanted(convention: Convention, make: Callable[[], Any], setting: RopeSetting, dtype: Format) -> bool:
-    """Return whether float32 tables alone make what is returned float32; make: an instance to call."""
+def wanted(
+    convention: Convention,
+    make: Callable[[], Any],
+    setting: RopeSetting,
+    dtype: Format,
+    home: State | None,
+) -> bool:
+    """Return whether float32 tables alone make what is returned float32.
+
+    make: an instance to call. home: the state in which calls begin.
+    """
     if "cos" not in convention.signature.roles or dtype.storage_bits > _MOST_BITS:
         return False
     x, at = np.ones((1, 1, 2, setting.head_dim), dtype.carrier), np.arange(2, dtype=np.int64)
 
     def returned(narrow: bool) -> set[str]:
-        answer = replace(convention, narrow=narrow)(make(), x, at, setting, dtype)
+        with process_state.at_home(home):
+            answer = replace(convention, narrow=narrow)(make(), x, at, setting, dtype)
         return {answer.dtype, answer.keys_dtype}
 
     with contextlib.suppress(Exception):  # whatever other people's code raises: the calls will show it
