@@ -16,6 +16,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ropeaudit.errors import BadInput, RopeAuditError
+from ropeaudit.features.module import building
+from ropeaudit.features.module.building import Builder
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.rope import hf_config, hf_json
 from ropeaudit.rope.hf_config import ModelRope
@@ -24,7 +26,7 @@ from ropeaudit.subjects.calling.timeout import patiently
 from ropeaudit.tensor_files import checkpoints, rope_values
 from ropeaudit.tensor_files.checkpoints import StoredTensor
 
-_GIVE = "give file.py:function or package.module:function, which returns a torch.nn.Module"
+_GIVE = "give file.py:function or package.module:function, which returns a torch.nn.Module, or its class"
 _FREQUENCIES = ("inv_freq", "inv_freqs", "freqs", "frequencies")
 _COS = ("cos", "cos_cached", "cos_cache", "cos_table", "freqs_cos")
 _BOTH = ("freqs_cis", "freqs_complex", "cos_sin_cache")
@@ -50,6 +52,7 @@ class Source:
     """RoPE buffers, how many tensors there are in all, and what their frequencies should be.
 
     built: by a factory, so that buffers are those that would be used. notes: what the reader must know.
+    module: what was built; builder: how it is built anew. own: whether its own config says what is expected.
     """
 
     spec: str
@@ -58,6 +61,9 @@ class Source:
     tensors: int
     expected: Expected
     notes: list[str]
+    module: Any = None
+    builder: Builder | None = None
+    own: bool = False
 
 
 def kind_of_name(name: str) -> str:
@@ -66,14 +72,15 @@ def kind_of_name(name: str) -> str:
     return "inv_freq" if last.endswith("inv_freq") else KINDS.get(last, "")
 
 
-def load(spec: str, expected: Expected) -> Source:
-    """Return the buffers behind a path or a factory; `expected` says more than a config beside them.
+def load(spec: str, expected: Expected, arguments: Mapping[str, Any], length: int) -> Source:
+    """Return the buffers behind a path, a factory or a class; `expected` says more than a config beside them.
 
+    arguments: for a factory or a class. length: positions that a class is built for.
     Raises: BadInput.
     """
     factory = _factory(spec)
     if factory is not None:
-        return _from_factory(spec, factory, expected)
+        return _from_factory(spec, factory, expected, arguments, length)
     path = Path(spec)
     tensors, count = checkpoints.read(checkpoints.files(path), _may_be_buffer)
     notes: list[str] = []
@@ -158,23 +165,18 @@ def _from_file(place: str) -> Any:
     return module
 
 
-def _from_factory(spec: str, factory: Callable[[], Any], expected: Expected) -> Source:
-    """Return the buffers of the module that a factory makes. Raises: BadInput."""
+def _from_factory(
+    spec: str, factory: Callable[[], Any], expected: Expected, arguments: Mapping[str, Any], length: int
+) -> Source:
+    """Return the buffers of the module that a factory or a class makes. Raises: BadInput."""
     import torch
 
-    try:
-        module = patiently(factory, spec, endless=True)
-    except RopeAuditError:
-        raise
-    except Exception as error:
-        raise BadInput(
-            f"{spec!r}: raised {one_line(error)}; {_GIVE} when it is called without arguments"
-        ) from None
-    if not isinstance(module, torch.nn.Module):
-        raise BadInput(f"{spec!r}: returned a {type(module).__name__}; {_GIVE}")
-    notes: list[str] = []
-    config = getattr(module, "config", None)
+    builder = building.builder(spec, factory, arguments, length)
+    module = builder.build()
+    notes = [f"built as {builder.words}"] if builder.words else []
+    config, own = getattr(module, "config", None), False
     if expected.model is None and config is not None and hasattr(config, "to_dict"):
+        own = True
         model = _read(config.to_dict(), type(module).__name__, spec, expected.base, notes)
         expected = replace(expected, model=model)
     by_name = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -188,4 +190,4 @@ def _from_factory(spec: str, factory: Callable[[], Any], expected: Expected) -> 
         notes.append(f"{named_unreal[0]} is on the meta device and holds no values; load the weights first")
     real = {name: value for name, value in by_name.items() if not value.is_meta}
     tensors = [tensor for tensor in checkpoints.chosen(real, _may_be_buffer).values() if tensor is not None]
-    return Source(spec, True, _buffers(tensors), len(by_name), expected, notes)
+    return Source(spec, True, _buffers(tensors), len(by_name), expected, notes, module, builder, own)
