@@ -6,8 +6,8 @@ modules. `counted` is what tests/features/test_census.py calls for some of them.
 
 import argparse
 import ast
-import importlib
 import importlib.util
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -38,9 +38,8 @@ def specs() -> Iterator[str]:
     for path in sorted(Path(place).rglob("modeling_*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             name = getattr(node, "name", "")
-            if isinstance(node, ast.ClassDef) and ("Rotary" in name or "Rope" in name or "RoPE" in name):
-                if "Attention" not in name:
-                    yield f"transformers.models.{path.parent.name}.{path.stem}:{name}"
+            if isinstance(node, ast.ClassDef) and re.search("(Rotary|R[oO][pP][eE])(?!.*Attention)", name):
+                yield f"transformers.models.{path.parent.name}.{path.stem}:{name}"
 
 
 def entry(spec: str, loaded: Sequence[str] = ("built", "to")) -> Entry:

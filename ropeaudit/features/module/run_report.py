@@ -79,8 +79,8 @@ def _of(one: Run, name: str) -> object:
 
 COLUMNS = of.columns(RunColumns)
 LEGEND = (
-    "distinct positions: different rows, of all positions from 0; cos error: against float64; allowed error:\n"
-    "what float32 angles at the last position, and rounding cos and sin as returned, explain; drift: of scores\n"
+    "distinct positions: different rows, of all from 0; cos error: against float64; allowed error: what\n"
+    "float32 angles at the last position, and rounding cos and sin as returned, explain; drift: of scores\n"
     f"of the last {LAST} positions, by these cos and sin alone, over their RMS (independent Gaussian q, k)."
 )
 
@@ -110,10 +110,10 @@ def explained(seen: Measured) -> str:
 
 def headline(runs: Sequence[Run]) -> str:
     """Return the finding in a sentence: in how many ways it is off, and what the worst of them does."""
-    off = [one for one in runs if one.wrong]
+    off, worst_off = [one for one in runs if one.wrong], furthest_off(runs)
     ran = [one for one in runs if one.measured is not None]
-    if off:
-        worst = max(off, key=_badness)
+    if worst_off is not None:
+        worst = worst_off
         if len(runs) == 1:
             return f"Off: {worst.module} {worst.way}: {finding(worst)}."
         listed = ", ".join(dict.fromkeys(one.loaded for one in off))
@@ -128,6 +128,11 @@ def headline(runs: Sequence[Run]) -> str:
         f"Within what float32 angles and rounding of the result explain {many}{rest}; furthest off is "
         f"{worst.module} {worst.way}: {finding(worst)}."
     )
+
+
+def furthest_off(runs: Sequence[Run]) -> Run | None:
+    """Return the worst of what is off; None where nothing is."""
+    return max((one for one in runs if one.wrong), key=_badness, default=None)
 
 
 def _badness(one: Run) -> tuple[float, float]:

@@ -95,7 +95,10 @@ def run(
 
 
 def _modules(built: Any, known: Sequence[Known], notes: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield modules that hold RoPE buffers or are called so, each kind with the same buffers once."""
+    """Yield modules that hold RoPE buffers or are called so, each kind with the same buffers once.
+
+    Without any, what was built, where it holds no other modules.
+    """
     holders = {name.rpartition(".")[0] for name, _, _ in known}
     seen: dict[tuple[Any, ...], int] = {}
     for name, module in built.named_modules():
@@ -106,6 +109,8 @@ def _modules(built: Any, known: Sequence[Known], notes: list[str]) -> Iterator[t
         seen[key] = seen.get(key, 0) + 1
         if seen[key] == 1:
             yield name, module
+    if not seen and next(built.children(), None) is None:
+        yield "", built
     for (kind, *_), count in seen.items():
         if count > 1:
             notes.append(f"{count} modules {kind.__name__} hold the same values: the first was run")
