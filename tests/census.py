@@ -1,7 +1,7 @@
 """Every RoPE class of transformers that is built from a default config, run as built and after a cast.
 
-`python tests/census.py` prints a row a class and the counts; `--write` writes the counts into the page on
-modules. `counted` is what tests/features/test_census.py calls for some of them.
+`python tests/census.py` prints a row a class and the counts; --loaded names other ways than `.to`.
+tests/features/test_module_runs.py looks at some of them.
 """
 
 import argparse
@@ -30,6 +30,7 @@ class Entry:
     built: bool = False
     cast: bool = False
     error: float = 0.0
+    ways: tuple[str, ...] = ()
 
 
 def specs() -> Iterator[str]:
@@ -52,7 +53,8 @@ def entry(spec: str, loaded: Sequence[str] = ("built", "to")) -> Entry:
         return Entry(spec, "not run", by_way["built"].reason if by_way else "no RoPE module")
     others = [run for way, run in by_way.items() if way != "built"]
     error = max((run.measured.cos_error for run in others if run.measured), default=0.0)
-    return Entry(spec, "run", "", by_way["built"].wrong, any(run.wrong for run in others), error)
+    ways = tuple(way for way, run in by_way.items() if run.measured)
+    return Entry(spec, "run", "", by_way["built"].wrong, any(run.wrong for run in others), error, ways)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -244,6 +244,7 @@ FACTORIES = {
 SLOW = {
     "--seq-len 64k": "five seconds of two cores",
     "-o safe.svg": "ten seconds",
+    "module diffusers.": "imports diffusers: five seconds",
     "./llama-dir": "trains a tiny model and runs it three times: half a minute",
     "dask scheduler": "starts a cluster",
     "--ticket ": "runs a snippet in a process of its own: five seconds",
