@@ -16,7 +16,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+from ropeaudit.arithmetic import scaled_formats
 from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
+from ropeaudit.arithmetic.scaled_formats import ScaledFormat
 from ropeaudit.errors import BadInput, NotEmulated, RopeAuditError, UnknownName, UsageError
 from ropeaudit.rope.frequencies import FrequencyForm, check_form
 
@@ -34,6 +36,7 @@ STAGES = (
     "softmax",
 )
 DEFAULT = ("hf", "uniform")  # what most deployed code does; and what putting every stage into the dtype does
+KEYS = ("input", "output")  # stages at which keys may be stored with scales: before and after the rotation
 _CHAINED = ("frequency", "angle")  # stages that may be computed in one format and stored in another
 _OPTIONAL = ("table",)  # stages that an implementation may not have
 _LEFT_OUT = {"softmax": "fp32"}  # stage -> what it is where a recipe does not say it
@@ -57,6 +60,7 @@ class Recipe:
     "auto", "none", "accumulate".
     rotation_rounding: "each" rounds after every multiplication and addition of the rotation,
     "once" only at its end. scale_after_store: see data/recipes.toml.
+    keys: the stage at which k is stored with scales, and how; None where it is not.
     refused: why NumPy arithmetic cannot reproduce the recipe; empty where it can.
     """
 
@@ -65,6 +69,7 @@ class Recipe:
     frequency_form: FrequencyForm = "inverse_power"
     rotation_rounding: RotationRounding = "each"
     scale_after_store: bool = False
+    keys: tuple[str, ScaledFormat] | None = None
     summary: str = ""
     source: str = ""
     note: str = ""
@@ -88,11 +93,17 @@ class Recipe:
         label = ",".join(f"{key}={value}" for key, value in changes.items())
         return _from_table(f"{self.name}[{label}]", table, self)
 
-    def resolve(self, dtype: Format) -> Resolved:
-        """Give every stage its format for a model in `dtype`.
+    def resolve(self, dtype: Format, stores_keys: bool = False) -> Resolved:
+        """Give every stage its format for a model in `dtype`. stores_keys: whether the caller does.
 
-        Raises: NotEmulated if the recipe is one that NumPy cannot reproduce.
+        Raises: NotEmulated if the recipe is one that NumPy cannot reproduce, UsageError.
         """
+        if self.keys and not stores_keys:
+            stage, how = self.keys
+            raise UsageError(
+                f"{stage}={how}: what keys with scales do is measured by `ropeaudit shift` and `parity`, in "
+                f"NumPy; give {stage} a format without a scale here"
+            )
         if self.refused:
             raise NotEmulated(
                 f"recipe {self.name!r} cannot be emulated: {self.refused}; "
@@ -152,7 +163,8 @@ class Resolved:
     def switches(self) -> dict[str, str]:
         """Return switch -> how it is set, of those that are not as in `PLAIN`."""
         results = {name: getattr(self.recipe, name) for name in _SWITCHES}
-        return {name: str(on).lower() for name, on in results.items() if on != PLAIN[name]}
+        keys = {"keys": ":".join(map(str, self.recipe.keys))} if self.recipe.keys else {}
+        return {name: str(on).lower() for name, on in results.items() if on != PLAIN[name]} | keys
 
 
 def named(name: str) -> Recipe:
@@ -224,12 +236,18 @@ def _from_table(name: str, table: Mapping[str, Any], parent: Recipe | None = Non
     for key in table:
         if key not in allowed:
             raise UnknownName("stage", key, (*STAGES, *_SWITCHES))
+    scaled = {stage: text for stage, text in table.items() if stage in KEYS and ":" in str(text)}
+    table = {key: text for key, text in table.items() if key not in scaled}
     stages = dict(parent.stages if parent else _LEFT_OUT)
     stages |= {stage: _string(stage, table[stage]) for stage in STAGES if stage in table}
     for stage, text in stages.items():
         _chain(stage, text, FP32)
     rest = {key: table[key] for key in (*_SWITCHES, *_TEXTS) if key in table}
     _check_switches(rest)
+    if len(scaled) > 1:
+        raise UsageError("keys are stored with scales at one stage: give input or output, not both")
+    for stage, text in scaled.items():
+        rest["keys"] = stage, scaled_formats.parse(_string(stage, text))
     if parent:
         return replace(parent, name=name, stages=stages, **rest)
     return Recipe(name, stages, **rest)
@@ -252,6 +270,10 @@ def _chain(stage: str, text: str, dtype: Format) -> tuple[Format, ...]:
         return ()
     if (text, stage) in (("auto", "accumulate"), ("accumulate", "score")):
         return ()
+    if ":" in text:
+        raise UsageError(
+            f"{stage} = {text!r}: k is stored with scales at {' or '.join(KEYS)}; try --set output={text}"
+        )
     parts = text.split("/")
     if len(parts) > (2 if stage in _CHAINED else 1):
         raise UsageError(f"{stage} = {text!r}: this stage takes one format, such as fp32")

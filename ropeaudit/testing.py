@@ -26,7 +26,7 @@ from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects.calling import arrays, conventions, own_code, signatures
+from ropeaudit.subjects.calling import arrays, conventions, copies, own_code, signatures
 from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.own_code import OwnRotator
 from ropeaudit.subjects.emulated import Emulated
@@ -171,7 +171,7 @@ def _test_rotation(
     """Test a function that rotates: places first, for they say more, then scores."""
     name = getattr(function, "__name__", type(function).__name__)
     subject, setting = own_code.Own(name, function, order), test.setting
-    rotator = subject.rotator(setting, test.dtype, function if own_code.is_module(function) else None)
+    rotator = subject.rotator(setting, test.dtype, function if copies.is_module(function) else None)
     q, k = test.vectors()
     vectors = GivenVectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))
     rows = verification.BATCH_STEP if subject.fit(setting).rows else 0

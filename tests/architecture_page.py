@@ -64,8 +64,6 @@ CONFIG_REFUSED = {
     "deepseek_v4": "'compress_rope_theta'",
     "minimax_m3_vl_text": "rotary_dim",
 }
-# No q and k are seen: their attention is not called through transformers' interface.
-UNSEEN = _types("codegen falcon gpt_neox_japanese gptj")
 
 
 def kind_of(name: str) -> str:
@@ -121,8 +119,8 @@ def _wrong_config(name: str, one: Mapping[str, Any], rotates: bool) -> list[str]
 def _wrong_saved(name: str, one: Mapping[str, Any]) -> list[str]:
     results = []
     if "verdict" in one and kind_of(name) in ("rotary", "switching"):
-        if bool(one["saved"]) != (name in UNSEEN):
-            results.append(f"--save-qk: {one['saved'] or 'written'}")
+        if one["saved"]:
+            results.append(f"--save-qk: {one['saved']}")
         if not one["saved"] and not _small(one.get("save_qk")):
             results.append(
                 f"--save-qk: q and k differ from those of hooks: {one.get('save_qk', one.get('hooks'))}"
@@ -156,7 +154,8 @@ position_ids, {unbuilt} cannot be built by transformers from a config alone.
 * **model**: verdict and cause of `ropeaudit model`, or why it is refused.
 * **rotates**: layers that rotate q and k, of those that are seen, by layer type.
 * **q, k**: largest difference of what `--save-qk` writes from what goes into the model's own rotation, over
-  the largest value. *not seen*: the attention does not go through transformers' interface.
+  the largest value. *not seen*: the attention goes neither through transformers' interface nor through a
+  product whose multiple goes into a softmax.
 * **scores**: the same for scores that follow from saved q and k, rotated as `--config` reads, and the
   model's.
 * **config**: layer types that `--config` and `check` read, and how far their frequencies are from those that

@@ -141,6 +141,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"rope_parameters": {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0}},
     ),
     "falcon, alibi": ("falcon", {"alibi": True}),
+    "falcon, new decoder": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}),
     "granitemoehybrid, rope": (
         "granitemoehybrid",
         {"position_embedding_type": "rope", "layer_types": ["mamba", "attention", "mamba", "attention"]},

@@ -18,8 +18,9 @@ from ropeaudit.audits.cases import LIMIT, Case, fits, positions_fit
 from ropeaudit.audits.records import Record
 from ropeaudit.engine.plan import AttentionOptions
 from ropeaudit.errors import UsageError
+from ropeaudit.recipes import Recipe
 from ropeaudit.runtime import run_metadata
-from ropeaudit.subjects import factories
+from ropeaudit.subjects import factories, scaled_keys
 from ropeaudit.subjects.factories import SubjectFactory
 
 if TYPE_CHECKING:
@@ -73,16 +74,18 @@ class Audit:
         """Return every recipe, then every implementation, in every dtype, as the rows come; each once."""
         if self._factories:
             return self._factories
-        chosen = [recipes.load(name).changed(self.changes) for name in dict.fromkeys(self.recipes)]
         formats = list(dict.fromkeys(parse(name) for name in self.dtypes))
         called = [
             factories.implementation(name, self.order, self.changes, not self.recipes)
             for name in dict.fromkeys(self.implementations)
         ]
-        executed = (recipe.resolve(fmt) for recipe in chosen for fmt in formats)
+        executed = (recipe.resolve(fmt, stores_keys=True) for recipe in self._recipes() for fmt in formats)
         self._factories.extend(factories.of_recipe(one, self.backend, self.device) for one in executed)
         self._factories.extend(factories.called(one, fmt) for one in called for fmt in formats)
         return self._factories
+
+    def _recipes(self) -> list[Recipe]:
+        return [recipes.load(name).changed(self.changes) for name in dict.fromkeys(self.recipes)]
 
     def findings(self, workers: Iterable[Sequence[Sequence[str]]] = ()) -> list[str]:
         """Return what was found out about the code that was called, so far, each once: factory by factory.
@@ -131,8 +134,11 @@ class Audit:
         at_once: how many cases are in memory together.
         """
         offsets = list(dict.fromkeys(int(offset) for offset in self.offsets))
-        if self.attention and any(case.sample is not None for case in self.cases):
+        sampled = any(case.sample is not None for case in self.cases)
+        if self.attention and sampled:
             raise UsageError("--attention looks at whole rows; leave out --sample")
+        for recipe in self._recipes() if sampled else ():
+            scaled_keys.check_sampled(recipe)
         fits(max(case.check([*offsets, *self._anchors()]) for case in self.cases), at_once)
         return offsets
 

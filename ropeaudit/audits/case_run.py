@@ -27,7 +27,7 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import FormsScores, Subject
+from ropeaudit.subjects import FormsScores, Subject, scaled_keys
 from ropeaudit.subjects.calling.implementation import Called
 from ropeaudit.subjects.emulated import Emulated, OfRecipe
 from ropeaudit.subjects.exact import Exact
@@ -87,7 +87,9 @@ class CaseRun:
 
     def _group(self, at: RopeSetting, origin: int, offsets: Sequence[int]) -> Iterator[CellResult]:
         """Measure all subjects at the offsets that share a setting and an origin of the reference."""
-        subjects = [factory.make(at, self.axes) for factory in self.factories]
+        subjects = [
+            scaled_keys.stored(factory.make(at, self.axes), self.loaded) for factory in self.factories
+        ]
         cells = [(index, offset) for index in range(len(subjects)) for offset in offsets]
         whole = isinstance(self.loaded, Inputs)  # a sample is rotated block by block and fits always
         cached = plan.CACHE_BYTES // plan.cell_bytes(at, self.loaded.seq_len)
@@ -163,7 +165,11 @@ class CaseRun:
 
         The latter is a predicted RMS drift at offset 0. All are computed in one pass over q and k.
         """
-        known = [(subject, offset) for subject, offset in cells if isinstance(subject, OfRecipe)]
+        known = [
+            (subject, offset)
+            for subject, offset in cells
+            if isinstance(subject, OfRecipe) and not subject.recipe.recipe.keys
+        ]
         twins = {subject: _emulated(subject) for subject, _ in known}
         dtypes = dict.fromkeys(subject.dtype for subject, _ in cells)
         missing = [dtype for dtype in dtypes if (at, dtype) not in self.careful]

@@ -5,9 +5,7 @@ Letters: h heads, s positions, d head_dim.
 
 from __future__ import annotations
 
-import copy
-import inspect
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from ropeaudit.inputs import qk
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.implementation import Called, Implementation, Rotator
-from ropeaudit.subjects.calling.own_code import Own, OwnRotator
+from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.placement import allowance
 
 HEADS = 4
@@ -57,17 +55,8 @@ class CodeUnderTest:
         return self.claimed or allowance.careful(self.dtype)
 
     def rotator(self) -> Rotator:
-        """Return a new instance, which was not called before; objects of a class are copies of the first."""
-        own = self.own
-        if own is None or not inspect.isclass(own.thing):
-            return self.called.rotator()
-        if "built" not in self.cached:
-            self.cached["built"] = own.rotator(self.setting, self.dtype)
-        first: OwnRotator = self.cached["built"]
-        try:
-            return replace(first, instance=copy.deepcopy(first.instance))
-        except Exception:  # what cannot be copied is built anew
-            return self.called.rotator()
+        """Return a new instance, which was not called before."""
+        return self.called.rotator()
 
     def vectors(self, heads: int, length: int) -> tuple[FloatArray, FloatArray]:
         """Return random q and k that every format of 16 bits and more holds. Shapes: -> (h, s, d) twice."""

@@ -22,9 +22,10 @@ def drift(check: str, seen: Sequence[MeasuredDrift], wanted: Yardstick, behaves:
     """Return whether drift is within the bound and the prediction of the yardstick, at all offsets."""
     worst = max(seen, key=lambda one: (one.fails, judging.ratio(one.drift.rms, one.allowed)))
     offsets = ", ".join(str(one.offset) for one in seen)
+    at = f"offset{'s' * (len(seen) > 1)} {offsets}"
     where = f"{worst.length} tokens at offset {worst.offset}"
     yardstick_words = f"allowed: {RMS_FACTOR:g} times the predicted RMS of {wanted.text}, and its bound"
-    detail = f"{worst.length} tokens at offsets {offsets}; {yardstick_words}"
+    detail = f"{worst.length} tokens at {at}; {yardstick_words}"
     sizes = (worst.drift.rms, worst.allowed, _UNIT)
     if worst.drift.over_bound(worst.limit, worst.error) and not worst.drift.over_prediction(
         worst.limit, worst.error

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 # note: what was measured or read, and nothing judges it. waived: it failed, and the user accepts that.
-Status = Literal["pass", "fail", "waived", "note", "not applicable"]
+# nothing to check: it is known that the target has no RoPE. not applicable: a check could not be made.
+Status = Literal["pass", "fail", "waived", "note", "nothing to check", "not applicable"]
+JUDGED = ("pass", "fail", "waived")
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,7 +253,8 @@ changes_option: Decorator = click.option(
     multiple=True,
     callback=merged,
     metavar="STAGE=FORMAT",
-    help="Change a stage of every recipe, such as angle=fp64 or frequency_form=divide.",
+    help="Change a stage of every recipe, such as angle=fp64 or frequency_form=divide. output=e4m3:head "
+    "stores keys with a scale a head (tensor, head, token, channel; input: before the rotation; int8 too).",
 )
 recipe_option: Decorator = axis(
     "--recipe",

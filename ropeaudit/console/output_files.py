@@ -130,14 +130,18 @@ def opened_for(flag: str, path: str | None, outputs: Sequence[str], form: str) -
     if path is None:
         yield None
         return
+    if path == "-":
+        raise UsageError(f"{flag} - names no file, and stdout holds the report; give a file's name")
     if any(paths.same(path, other) for other in outputs):
         raise UsageError(f"{flag} and -o both name {path!r}; give one of them another name")
-    with contextlib.ExitStack() as stack:
-        try:
-            [file] = stack.enter_context(opened([path], lambda path: form))
-        except BadOutput as error:
-            raise BadOutput(error.typed.replace("-o ", f"{flag} ", 1)) from None
-        yield file
+    try:
+        with opened([path], lambda path: form) as [file]:
+            yield file
+    except BadOutput as error:  # of this file, or of one of `outputs`, which are written within the block
+        head, named = "-o ", repr(path)
+        if not error.typed.startswith(f"{head}{named}"):
+            raise
+        raise BadOutput(f"{flag} {error.typed.removeprefix(head)}") from None
 
 
 def _form(path: str, form_of: Callable[[str], str]) -> str:

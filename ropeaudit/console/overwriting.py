@@ -53,6 +53,17 @@ def refuse_inputs(options: Mapping[str, Any]) -> None:
                 raise UsageError(
                     f"{flag} {path!r}{beside} is one of the files to read ({hit!r}); give another name"
                 )
+        if (code := next((one for one in read if _may_import(one, path)), None)) is not None:
+            raise UsageError(
+                f"{flag} {path!r} is a Python file beside {code!r}, which may import it; give another name"
+            )
+
+
+def _may_import(code: str, path: str) -> bool:
+    """Return whether a path is a Python file in the folder of a file of code, or below."""
+    written, folder = os.path.realpath(path), os.path.dirname(os.path.realpath(code))
+    both = code.endswith(".py") and written.endswith(".py") and os.path.isfile(written)
+    return both and written.startswith(os.path.join(folder, ""))
 
 
 def _came_back(path: str) -> bool:

@@ -191,7 +191,7 @@ class _Chunk:
             return kernel.rotate_exactly(round_to(x, cell), table, self.plan.setting, "double", scale).whole
         subject = self.plan.subjects[cell[0]]
         with np.errstate(invalid="ignore"):  # inputs may have overflowed in their format
-            rotated = kernel.rotate(subject, job.side, round_to(x, subject.input), table)
+            rotated = kernel.rotate(subject, job.side, round_to(x, subject.input), table, job.head)
         return scores.operand(rotated, subject)
 
     def _strip(self, task: QueryStrip, rotated: RotatedFactors) -> dict[CellIndex, Attention]:

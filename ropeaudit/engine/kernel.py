@@ -26,7 +26,7 @@ from ropeaudit.engine.statistics import Block, Moments, Statistics
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor, Precision
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import RotatesKeys, Subject
+from ropeaudit.subjects import RotatesKeys, StoresKeys, Subject
 
 Side = Literal["q", "k"]
 ExactScores: TypeAlias = tuple[A, A | None]  # exact scores: high + low
@@ -49,11 +49,13 @@ class Workspace(Generic[A]):
         return array
 
 
-def rotate(subject: Subject, side: Side, x: FloatArray, table: Any) -> FloatArray:
-    """Return q or k, rounded to the subject's input format already, as the subject rotates it.
+def rotate(subject: Subject, side: Side, x: FloatArray, table: Any, head: int | None = None) -> FloatArray:
+    """Return q or k of a head, rounded to the subject's input format already, as the subject rotates it.
 
     Shapes: (s, d) -> (s, d).
     """
+    if side == "k" and isinstance(subject, StoresKeys):
+        return subject.store_key(x, table, head)
     if side == "k" and isinstance(subject, RotatesKeys):
         return subject.rotate_key(x, table)
     return subject.rotate(x, table)

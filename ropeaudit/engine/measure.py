@@ -51,6 +51,7 @@ class _Job(NamedTuple):
     """One head of q or k, to be rotated over one panel of positions."""
 
     side: Side
+    head: int
     x: FloatArray
     panel: slice
 
@@ -116,8 +117,8 @@ class _Run:
     def _heads(self, heads: range, rows: slice, cols: slice) -> Iterator[dict[CellIndex, CellStatistics]]:
         inputs = self.plan.inputs
         kv_heads = sorted({head // inputs.group for head in heads})
-        jobs = [_Job("q", inputs.q[head], rows) for head in heads]
-        jobs += [_Job("k", inputs.k[head], cols) for head in kv_heads]
+        jobs = [_Job("q", head, inputs.q[head], rows) for head in heads]
+        jobs += [_Job("k", head, inputs.k[head], cols) for head in kv_heads]
         panels = self._rotate_all(jobs)
         q = dict(zip(heads, panels, strict=False))
         k = dict(zip(kv_heads, panels[len(heads) :], strict=True))
@@ -168,7 +169,7 @@ class _Run:
     def _rotate(self, job: _Job, x: FloatArray, cell: CellIndex) -> tuple[FloatArray, bool]:
         """Return q (s, d) or k (d, s) as it is multiplied, and whether every row or column holds a nan."""
         subject, table = self.plan.subjects[cell[0]], self.tables[job.panel.start].cells[cell]
-        rotated = kernel.rotate(subject, job.side, x, table)
+        rotated = kernel.rotate(subject, job.side, x, table, job.head)
         nonfinite = bool(np.isnan(rotated.min(axis=1)).all())
         operand = scores.operand(rotated, subject)
         return np.ascontiguousarray(operand.T if job.side == "k" else operand), nonfinite

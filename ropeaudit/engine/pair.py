@@ -104,7 +104,8 @@ class FreshRotation:
     def rotated(self, side: Side, head: int, panel: slice) -> FloatArray:
         """Return q or k of a head, rotated and stored. Shapes: -> (panel, d)."""
         x = (self.inputs.q if side == "q" else self.inputs.k)[head][panel]
-        return kernel.rotate(self.subject, side, round_to(x, self.subject.input), self.tables[panel.start])
+        x = round_to(x, self.subject.input)
+        return kernel.rotate(self.subject, side, x, self.tables[panel.start], head)
 
 
 class _Panels(NamedTuple):

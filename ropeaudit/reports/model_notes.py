@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ropeaudit.audits.cases import Case
-from ropeaudit.reports.numbers import setting as shown
+from ropeaudit.reports.setting_words import setting_words
 
 if TYPE_CHECKING:
     from ropeaudit.rope.hf_config import ModelRope
-    from ropeaudit.rope.setting import RopeSetting
 
 
 def model_notes(cases: Sequence[Case], offsets: Sequence[int] = ()) -> list[str]:
@@ -30,10 +29,10 @@ def _of_model(model: ModelRope, cases: Sequence[Case], offsets: Sequence[int]) -
     audited = list(dict.fromkeys(case.layer_type for case in cases))
     notes = []
     if cases[0].config is not None:
-        maximum = f"{model.maximum:,} positions" if model.maximum else "no number of positions"
         for layer in audited:
             of_type = f" of {layer} layers" if layer != "full_attention" or len(model.layers) > 1 else ""
-            notes.append(f"{model.name}: read{of_type}: {_words(model.layers[layer])}, {maximum}")
+            words = setting_words(model.layers[layer], model.axes, model.maximum)
+            notes.append(f"{model.name}: read{of_type}: {words}")
     left_out = [layer for layer in model.layers if layer not in audited]
     if left_out:
         notes.append(
@@ -47,13 +46,3 @@ def _of_model(model: ModelRope, cases: Sequence[Case], offsets: Sequence[int]) -
             f"{model.name}: offset {min(beyond)} is past the {model.maximum:,} positions that it declares"
         )
     return notes
-
-
-def _words(setting: RopeSetting) -> str:
-    """Return a setting in a few words: "base 10000, head_dim 64, 16 dims rotated, half, no scaling"."""
-    dims = "all dims" if setting.rotary_dim == setting.head_dim else f"{setting.rotary_dim} dims"
-    scaling = "no" if setting.scaling.kind == "default" else setting.scaling.kind
-    return (
-        f"base {shown(setting.base)}, head_dim {setting.head_dim}, {dims} rotated, {setting.layout}, "
-        f"{scaling} scaling, softmax scale {shown(setting.scale)}"
-    )

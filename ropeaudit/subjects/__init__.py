@@ -63,6 +63,14 @@ class RotatesKeys(Protocol):
 
 
 @runtime_checkable
+class StoresKeys(Protocol):
+    """A subject that stores k with scales, which depend on more of k than is rotated at once."""
+
+    def store_key(self, x: FloatArray, table: Any, head: int | None) -> FloatArray:
+        """Return x of a head of k, rotated and stored. head: None in a sample. Shapes: (s, d) -> (s, d)."""
+
+
+@runtime_checkable
 class FormsScores(Protocol):
     """A subject that forms its scores itself, where `ropeaudit.engine.scores` would do it in NumPy."""
 

@@ -93,6 +93,8 @@ def of_recipe(recipe: Resolved, backend: str = "numpy", device: str | None = Non
         raise UnknownName("backend", str(backend), BACKENDS)
     make: Callable[[RopeSetting, Axes | None], Subject] = functools.partial(Emulated, recipe)
     if backend == "torch":
+        if recipe.recipe.keys:
+            raise UsageError("keys with scales are emulated in NumPy alone; leave out --backend torch")
         from ropeaudit.subjects import torch_numbers  # in-function: importing torch takes seconds
         from ropeaudit.subjects.torch_native import TorchNative
 

@@ -138,6 +138,22 @@ def test_what_stands_beside_a_file_counts_too(written, read, built, tmp_path, mo
     overwriting.refuse_inputs({"outputs": ("y.csv", "/dev/null"), "files": (read, "/dev/null"), "n": 3})
 
 
+def test_what_own_code_may_import_is_no_output(tmp_path, monkeypatch, capsys) -> None:
+    """The code is not loaded to find out: a Python file that lies beside it or below is left alone."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pkg").mkdir()
+    for name in ("mine.py", "helper.py", "pkg/part.py"):
+        Path(name).write_text("def f(x, positions): return x")
+    os.symlink("helper.py", "link.json")
+    for target in ("helper.py", "pkg/part.py", "link.json"):
+        assert main(["check", "mine.py:f", "-q", "--ticket", "vllm", "--ticket-file", target]) == 2
+        text = capsys.readouterr().err
+        assert f"--ticket-file {target!r} is a Python file beside 'mine.py', which may import it" in text
+    for free in ("new.py", "a.json"):
+        overwriting.refuse_inputs({"outputs": (free,), "targets": ("mine.py:f",)})
+    overwriting.refuse_inputs({"outputs": ("helper.py",), "targets": ("pkg/part.py:f",)})
+
+
 def test_saved_vectors_do_not_take_the_place_of_weights(tmp_path, capsys) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "model.safetensors").write_bytes(b"weights")

@@ -114,6 +114,12 @@ def test_a_ticket_that_is_there_is_not_replaced_unless_its_file_is_named(here, b
             "--ticket-file and -o both name 'a.md'",
         ),
         (["--ticket", "vllm", "--ticket-file", "no/a.md"], "--ticket-file 'no/a.md' cannot be written"),
+        (["--ticket", "vllm", "--ticket-file", "-"], "--ticket-file - names no file"),
+        pytest.param(
+            ["--ticket", "vllm", "--ticket-file", "/dev/full"],
+            "--ticket-file '/dev/full' cannot be written",
+            marks=pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux"),
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_before_the_work(options, message, here, believed, capsys) -> None:
@@ -166,3 +172,50 @@ def test_module_parity_and_check_write_tickets(here, believed, capsys) -> None:
     for snippet, text in zip(believed, printed(believed, folder=str(here)), strict=True):
         assert_small(snippet)
         assert same_digits(text, snippet.value)
+
+
+FAULTS = """import torch
+
+def rotated(x, positions):
+    d = x.shape[-1]
+    a = positions.float()[:, None] / 10000.0 ** (torch.arange(0, d, 2).float() / d)
+    c, s = a.cos(), a.sin()
+    u, v = x.float().chunk(2, -1)
+    return torch.cat([u * c - v * s, v * c + u * s], -1)
+
+def second_late(x, positions):
+    out = rotated(x, positions)
+    if len(x) > 1:
+        out[1] = rotated(x[1:2], positions + 1)[0]
+    return out.to(x.dtype)
+
+def longer(x, positions):
+    return (rotated(x, positions) * 1.004).to(x.dtype)
+"""
+
+
+def test_a_fault_that_scores_do_not_show_has_no_snippet_that_prints_a_healthy_number(here, capsys) -> None:
+    Path("faults.py").write_text(FAULTS)
+    line = ["--dtype", "fp16", "--ticket", "vllm", "--ticket-file", "t.md", "-q"]
+    assert main(["shift", "--impl", "faults.py:second_late", "--offset", "1000", *SMALL, *line]) == 0
+    assert (
+        main(["check", "faults.py:second_late", "--up-to", "128", "--no-compile", "--head-dim", "16", *line])
+        == 1
+    )
+    text = Path("t.md").read_text()
+    assert "batch element 1" in text.partition("\n")[2].partition("\n")[0]  # the title
+    assert "to a wrong place" in text
+    assert "should not change" not in text
+    assert "the scores of one sequence do not show it" in text
+
+
+def test_a_drift_that_only_the_check_judges_has_its_snippet(here, capsys) -> None:
+    Path("faults.py").write_text(FAULTS)
+    line = ["--dtype", "bf16", "--up-to", "256", "--no-compile", "--head-dim", "64"]
+    assert (
+        main(["check", "faults.py:longer", *line, "--ticket", "pytorch", "--ticket-file", "t.md", "-q"]) == 1
+    )
+    text = Path("t.md").read_text()
+    assert "Checks that fail: drift" in text
+    assert "It prints `drift_rms 0.008" in text
+    assert "about something else" not in text

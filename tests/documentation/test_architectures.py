@@ -16,6 +16,9 @@ DOZEN = [
     "phi3, longrope",
     "llama, dynamic",
     "gptj",
+    "falcon",
+    "codegen",
+    "gpt_neox_japanese",
     "opt",
 ]
 DOZEN += ["bloom", "smollm3", "jamba", "gpt_neox"]

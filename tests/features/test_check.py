@@ -192,7 +192,7 @@ def test_a_cast_module_is_a_note_with_the_drift_of_its_frequencies() -> None:
 READ: list[tuple[dict[str, Any], str, str, str]] = [
     ({"rope_ratio": 50}, "config", "fail", "the key 'rope_ratio' is not understood"),
     ({"rope_theta": None}, "config", "fail", "rope_theta is missing; give --base"),
-    ({"alibi": True}, "config", "not applicable", "does not encode positions by rotation"),
+    ({"alibi": True}, "config", "nothing to check", "does not encode positions by rotation"),
     ({"rotary_emb_base": 10000}, "config keys", "fail", "rotary_emb_base = 10000 (500000 is used); keep one"),
     ({"use_logn_attn": True}, "config keys", "note", "not used, .*: use_logn_attn = true"),
     ({}, "config keys", "pass", "every key about RoPE is used"),
@@ -207,6 +207,32 @@ def test_what_a_config_says(change: dict[str, Any], name: str, status: str, told
     finding = by_check(list(check(write("llama-3.1-8b", **change), "bf16", up_to=256)))[name].finding
     assert finding.status == status
     assert re.search(told if ".*" in told else re.escape(told), finding.detail)
+
+
+def test_a_model_without_rope_has_nothing_to_check(folder: Path, capsys) -> None:
+    """Exit code, headline and JUnit agree; beside another target it is named after what passed."""
+    (folder / "bloom.json").write_text('{"model_type": "bloom", "n_head": 4, "hidden_size": 64}')
+    assert main(["check", "bloom.json", "--junit", "j.xml"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("Nothing to check in bloom.json: the model does not encode positions by rotation")
+    assert "pass:" not in shown
+    [case] = parsed("j.xml").iter("testcase")
+    assert [(one.tag, one.get("type")) for one in case] == [("skipped", "ropeaudit.nothing-to-check")]
+    assert main(["check", "bloom.json", "llama-3.1-8b", "--dtype", "bf16", "--up-to", "256", "-q"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("llama-3.1-8b passes all ")
+    assert ". Nothing to check in bloom.json: the model" in first
+
+
+def test_what_nothing_judges_is_no_pass(folder: Path, capsys) -> None:
+    (folder / "w.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")  # no tensors at all
+    assert main(["check", "w.safetensors", "--junit", "j.xml"]) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith(
+        "w.safetensors fails 1 of 1 check; judged: no check judges it: there is no config"
+    )
+    cases = parsed("j.xml").iter("testcase")
+    assert [case.get("name") for case in cases if case.find("failure") is not None] == ["judged"]
 
 
 def test_several_targets_of_several_kinds(capsys) -> None:

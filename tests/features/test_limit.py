@@ -558,6 +558,22 @@ def test_models_are_judged_by_their_own_maximum(out_of) -> None:
     assert "holds drift_max ≤ 0.001 through all 131,072 positions, 128.0 times over: proved up to" in proved
     failing = out_of(*command, "--recipe", "uniform", "--dtype", "bf16")
     assert failing.startswith("2 of 2 models do not hold through their own maximum; the earliest failure: ")
+    line = [
+        "limit",
+        "--model",
+        "llama-3.1-8b,gemma-2b",
+        "--heads",
+        "1",
+        "--seq-len",
+        "32",
+        "--recipe",
+        "uniform",
+    ]
+    earliest = out_of(*line, "--dtype", "bf16").splitlines()[
+        0
+    ]  # of gemma-2b, though its maximum is the smaller
+    assert "the earliest failure: uniform in bfloat16 (gemma-2b)" in earliest
+    assert "at offset 0 already" in earliest
     short = out_of(*command, "--recipe", "hf", "--up-to", "1000")
     assert "but 2 were not measured up to it" in short.splitlines()[0]
 

@@ -23,7 +23,8 @@ from ropeaudit.features.model import float64_mode, rotation
 from ropeaudit.features.model import layers as model_layers
 from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model import tokens as model_tokens
-from ropeaudit.features.model.analysis import ModelAudit, verdict_of
+from ropeaudit.features.model.analysis import UNSEEN, ModelAudit, verdict_of
+from ropeaudit.features.model.analysis import model as model_audit
 from ropeaudit.features.model.columns import COLUMNS
 from ropeaudit.features.model.layers import NO_PAIRS, LayerVectors, RotatedPairs, longer_queries
 from ropeaudit.features.model.logits import Change, compare
@@ -393,9 +394,10 @@ def test_records_carry_versions_and_files_are_written(built, tmp_path, capsys) -
         assert len(list(csv.DictReader(file))) == 1
 
 
-def test_a_model_whose_attention_is_its_own_has_no_rows_by_layer(copied, monkeypatch) -> None:
+def test_a_model_that_refuses_the_interface_has_rows_by_layer(copied, monkeypatch, tmp_path) -> None:
     """As transformers words it: the name that is not supported, and no word of attention."""
     make_, tried = transformers.AutoModelForCausalLM.from_pretrained, []
+    (by_interface,) = model_audit(str(copied), 1000, "fp32", tokens="24")
 
     def make(path, **given):
         tried.append("attn_implementation" in given)
@@ -404,10 +406,26 @@ def test_a_model_whose_attention_is_its_own_has_no_rows_by_layer(copied, monkeyp
         return make_(path, **given)
 
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", make)
-    folder = model_load.open_folder(str(copied), False)
-    assert model_load.load(folder, parse("fp32")).config.num_hidden_layers == 2
-    assert tried == [True, False]
-    assert "this model's attention cannot be listened to: there are no rows by layer" in folder.notes
+    (alone,) = model_audit(str(copied), 1000, "fp32", tokens="24", save_qk=str(tmp_path / "q.safetensors"))
+    assert tried == [True, False] * 2
+    assert [one.squares for one in alone.heads] == pytest.approx(
+        [one.squares for one in by_interface.heads], rel=0.2
+    )
+    assert load_file(tmp_path / "q.safetensors")["q"].shape == (2, 4, 24, 16)
+
+
+def test_where_q_and_k_are_not_seen_that_is_said(copied, monkeypatch, tmp_path) -> None:
+    from ropeaudit.features.model import run
+
+    monkeypatch.setattr(run.Products, "_keep", lambda *given: None)
+    monkeypatch.setattr(model_load, "listen", lambda attention: None)
+    monkeypatch.setattr(model_load, "ATTENTION", "sdpa")
+    audit = model_audit(str(copied), 1000, "fp32", tokens="24")
+    [shifted] = audit
+    assert not shifted.heads
+    assert UNSEEN in audit.folder.notes
+    with pytest.raises(BadInput, match="q and k are not seen; leave it out"):
+        list(model_audit(str(copied), 1000, "fp32", save_qk=str(tmp_path / "q.safetensors")))
 
 
 def test_shards_are_read(copied, capsys) -> None:

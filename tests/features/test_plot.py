@@ -10,6 +10,7 @@ import pytest
 
 from ropeaudit import parse, shift
 from ropeaudit.audits.cases import Case
+from ropeaudit.errors import UsageError
 from ropeaudit.features.plot import command, drift, heatmap_analysis, safe, style
 from ropeaudit.features.plot import pictures as plots
 from ropeaudit.features.plot.heatmap import draw as draw_heatmap
@@ -88,14 +89,19 @@ def test_drift_draws_every_row(sweep) -> None:
 
 def test_lost_scores_are_marked_at_the_edge_in_the_colour_of_their_line(sweep) -> None:
     (axes,) = drift.draw(sweep).figure.axes
-    mark, line = lines(axes)["nan or infinite scores"], lines(axes)["uniform float16"]
+    line = lines(axes)["uniform float16"]
+    [mark] = [one for one in axes.get_lines() if one.get_marker() == "X" and len(one.get_xdata())]
     assert list(mark.get_xdata()) == [131072]
     assert set(mark.get_ydata()) == {1.0}
     assert mark.get_transform() == axes.get_xaxis_transform()
     assert to_hex(mark.get_markerfacecolor()) == to_hex(line.get_color())
+    in_legend = lines(axes)["nan or infinite scores"]
+    assert to_hex(in_legend.get_markerfacecolor()) == style.GREY
     zero = [{**row, "drift_rms": 0.0} for row in sweep]
     (axes,) = drift.draw(zero).figure.axes
-    assert set(lines(axes)["no drift at all"].get_ydata()) == {0.0}
+    assert "no drift at all" in lines(axes)
+    below = [one for one in axes.get_lines() if one.get_marker() == "v" and len(one.get_xdata())]
+    assert {y for one in below for y in one.get_ydata()} == {0.0}
 
 
 def test_what_was_to_be_expected_is_drawn_too(sweep) -> None:
@@ -106,15 +112,41 @@ def test_what_was_to_be_expected_is_drawn_too(sweep) -> None:
         ("bound_max", "bound of the largest |drift|"),
         ("floor_rms", "floor: RMS drift at offset 0"),
     ):
-        np.testing.assert_array_equal(lines(axes)[label].get_ydata(), [row[column] for row in rows])
+        dash = lines(axes)[label].get_linestyle()
+        drawn = [one for one in axes.get_lines() if one.get_linestyle() == dash and len(one.get_xdata())]
+        assert [row[column] for row in rows] in [list(one.get_ydata()) for one in drawn]
+
+
+def test_the_lines_that_drift_most_are_drawn(sweep) -> None:
+    rows = [
+        {**row, "seed": seed, "drift_rms": row["drift_rms"] * (seed + 1)}
+        for seed in range(9)
+        for row in sweep
+    ]
+    picture = drift.draw(rows)
+    worst = max((row for row in rows if row["drift_rms"] < np.inf), key=lambda row: row["drift_rms"])
+    assert f"{worst['subject']} {worst['dtype']} seed=8" in lines(picture.figure.axes[0])
+
+
+def test_a_size_that_leaves_no_room_is_said(sweep) -> None:
+    rows = [{**row, "seed": seed} for seed in range(6) for row in sweep]
+    for size, crowded in (((12.0, 3.2), True), ((12.0, 9.0), False)):
+        picture = drift.draw(rows)
+        style.adapt(picture, None, size, ())
+        style.encoded(picture, "png")
+        assert any("little room" in note for note in picture.notes) == crowded
+    picture = drift.draw(rows)
+    style.adapt(picture, None, (5.0, 2.0), ())
+    with pytest.raises(UsageError, match="5 x 2 inches leave no room for the axes"):
+        style.encoded(picture, "png")
 
 
 def test_the_first_inexact_position_of_each_format_is_marked(sweep) -> None:
     (axes,) = drift.draw(sweep).figure.axes
-    message = {text.get_text().replace("\n", " "): text.xy[0] for text in axes.texts}
-    assert message == {
-        "offset 2,010 reaches position 2,049, the first inexact in float16": 2049 - 39,
-        "offset 218 reaches position 257, the first inexact in bfloat16": 257 - 39,
+    assert {text.get_text(): text.xy[0] for text in axes.texts} == {"a": 257 - 39, "b": 2049 - 39}
+    assert {name for name in lines(axes) if name[1:2] == ":"} == {
+        "a: offset 218 reaches position 257, first inexact in bfloat16",
+        "b: offset 2,010 reaches position 2,049, first inexact in float16",
     }  # hf keeps positions in float32, whose first one is past these offsets
     assert parse("bf16").first_inexact_integer == 257
 
@@ -135,7 +167,7 @@ def test_legends_cover_no_line_and_too_many_lines_are_said(sweep) -> None:
     (axes,) = picture.figure.axes
     plotted = [name for name in lines(axes) if "seed=" in name]
     assert len(plotted) == style.MOST_LINES
-    assert picture.notes[0].startswith("12 of 36 lines are not drawn, for 24 fit")
+    assert picture.notes[0].startswith("12 of 36 lines, those that drift least, are not drawn, for 24 fit")
     picture.figure.draw_without_rendering()
     (legend,) = picture.figure.legends
     box = legend.get_window_extent()

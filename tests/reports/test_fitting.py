@@ -100,3 +100,15 @@ def test_constants_are_said_once_only_where_rows_agree() -> None:
     assert report.screen == ["size", "verdict"]
     assert report.full_legend() == "In all 3 rows: where somewhere quite far."
     assert "where" in fitted(simple(rows[:1]), 10)[0].screen  # of one row nothing is common
+
+
+def test_a_legend_is_silent_of_columns_that_are_left_out() -> None:
+    report = drift_report(
+        list(shift([0, 1000], ["bf16"], ["hf"], cases=[Case(heads=1, seq_len=4)])), None, {}
+    )
+    wide, narrow = ("\n".join(shown(report, width)) for width in (100, 60))
+    assert "self drift: minus" in " ".join(wide.split())
+    text = " ".join(narrow.split())
+    assert "Left out for want of room: self_drift_rms" in text
+    assert "drift: score at the offset minus the exact score; excess: drift rms over" in text
+    assert "self drift:" not in text

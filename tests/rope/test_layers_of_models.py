@@ -84,7 +84,8 @@ def test_notes_on_a_config(tmp_path) -> None:
     path.write_text(json.dumps(BASIC | MIXED | {"model_type": "llama", "rope_parameters": TWO_BASES}))
     read, left_out, beyond = model_notes([Case(config=str(path), seq_len=16)], [0, 4080, 4081])
     words = (
-        "base 1000000, head_dim 16, all dims rotated, half, no scaling, softmax scale 0.25, 4,096 positions"
+        "base 1000000, head_dim 16, all dims rotated (dims i and i + 8 a pair), no scaling, softmax scale "
+        "0.25, 4,096 positions"
     )
     assert read == f"m: read of full_attention layers: {words}"
     assert left_out.startswith("m: sliding_attention layers rotate too, and are not audited here")

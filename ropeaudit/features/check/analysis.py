@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Unpack
 
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names, OnProgress, RopeArguments
 from ropeaudit.audits.cases import Case
+from ropeaudit.conformance.finding import JUDGED, Finding
 from ropeaudit.errors import UsageError
 from ropeaudit.features.check import case_target, code_target, waivers
+from ropeaudit.features.check.checked import NONE, Note, Progress
 from ropeaudit.features.check.checked import Checked as Checked
 from ropeaudit.features.check.checked import CheckOptions as CheckOptions
-from ropeaudit.features.check.checked import Note, Progress
 from ropeaudit.features.check.targets import Kind, kind
 
 
@@ -72,9 +73,25 @@ def run(
             progress((done + share) / len(targets))
 
         if which == "case":
-            yield from case_target.checks(target, options, kinds.count("case") > 1)
+            results = case_target.checks(target, options, kinds.count("case") > 1)
         else:
-            yield from _of_kind(target, which, case, options, on_progress, note)
+            results = _of_kind(target, which, case, options, on_progress, note)
+        yield from _answered(target, which, results)
+
+
+def _answered(target: str, which: Kind, results: Iterable[Checked]) -> Iterator[Checked]:
+    """Yield the checks of a target, and a failure where it has RoPE and no check judges it.
+
+    A question without an answer is no pass.
+    """
+    reasons: dict[str, str] = {}
+    for one in results:
+        reasons.setdefault(one.finding.status, one.finding.detail)
+        yield one
+    if not reasons.keys() & {*JUDGED, "nothing to check"}:
+        why = reasons.get("note") or reasons.get("not applicable")
+        finding = Finding("judged", "fail", f"no check judges it{f': {why}' if why else ''}")
+        yield Checked(target, which, NONE, NONE, None, 0, finding)
 
 
 def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:

@@ -15,8 +15,9 @@ from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted
 from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.features.check import limits
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Progress
-from ropeaudit.features.check.setting_words import cast_finding, setting_words, switch_finding
+from ropeaudit.features.check.setting_findings import cast_finding, switch_finding
 from ropeaudit.features.check.targets import Kind
+from ropeaudit.reports.setting_words import setting_words
 from ropeaudit.rope import hf_json
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.hf_json import NotRotated
@@ -52,7 +53,7 @@ def checks(name: str, kind: Kind, case: Case, options: CheckOptions, progress: P
     try:
         model = case_setting.model(target.case.model, target.case.config, target.case.base)
     except NotRotated as error:
-        yield target.checked(not_applicable("config", _reason(error)))
+        yield target.checked(Finding("config", "nothing to check", _reason(error)))
         return
     except BadInput as error:
         yield target.checked(Finding("config", "fail", _reason(error)))

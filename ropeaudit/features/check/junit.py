@@ -1,7 +1,8 @@
 """Checks as JUnit XML, which CI servers show: a suite per target and dtype, a case per check.
 
 The elements and attributes are those that pytest writes (`--junit-xml`), without times, which are not
-measured. A waived failure and a check that does not apply are skipped; a note is in system-out.
+measured. Skipped are a waived failure, a check that does not apply and a target without RoPE; a note is in
+system-out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from ropeaudit.features.check.checked import NONE, Checked
 from ropeaudit.features.check.sentences import measured_words
 from ropeaudit.reports.numbers import printable
 
-_SKIPPED = ("not applicable", "waived")
+_SKIPPED = ("nothing to check", "not applicable", "waived")
 
 
 def content(results: Sequence[Checked]) -> bytes:

@@ -29,7 +29,8 @@ class CheckColumns:
     dtype: str = of("number format of q and k; none where a check has none", shown=True)
     check: str = of("what was checked", lambda one: one.finding.check, shown=True)
     status: str = of(
-        "pass; fail; waived: it fails and --waive accepts that; note: nothing judges it; not applicable",
+        "pass; fail; waived: it fails and --waive accepts that; note: nothing judges it; nothing to check: "
+        "there is no RoPE; not applicable",
         lambda one: one.finding.status,
         shown=True,
     )
@@ -51,17 +52,17 @@ class CheckColumns:
         "unit of measured and allowed",
         lambda one: one.finding.unit,
         shown=lambda one: bool(one.finding.unit),
-        leaves=1,
+        leaves=5,  # after the numbers, which mean nothing without it
     )
     differing: float = of(
         "share of elements whose bits differ, where two ways to call were compared",
         lambda one: one.finding.differing,
         style="part or empty",
         shown=lambda one: one.finding.differing == one.finding.differing,
-        leaves=5,
+        leaves=2,
     )
     where: str = of(
-        "where that is", lambda one: one.finding.where, shown=lambda one: bool(one.finding.where), leaves=2
+        "where that is", lambda one: one.finding.where, shown=lambda one: bool(one.finding.where), leaves=1
     )
     resembles: str = of("what it behaves like, where that is known", lambda one: one.finding.resembles)
     remedy: str = of("what to change, where that is known", lambda one: one.finding.remedy)
@@ -121,9 +122,10 @@ def check_report(
 
 def _legend(results: Sequence[Checked]) -> str:
     margins = any(one.finding.unit == limits.UNIT for one in results)
+    passed = any(one.finding.status == "pass" for one in results)
     noted = any(one.finding.status == "note" for one in results)
     second = " ".join(line for line, there in ((_MARGIN, margins), (_NOTE, noted)) if there)
-    return "\n".join(filter(None, (LEGEND, second)))
+    return "\n".join(filter(None, (LEGEND if passed else "", second)))
 
 
 def _values(rows: Sequence[Row], name: str) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from ropeaudit.conformance.finding import Finding
+from ropeaudit.conformance.finding import JUDGED, Finding
 from ropeaudit.features.check import limits
 from ropeaudit.features.check.checked import NONE, Checked
 from ropeaudit.reports.numbers import short
@@ -15,21 +15,31 @@ _MOST = 3  # names that a sentence lists
 
 def headline(results: Sequence[Checked]) -> str:
     """Return the answer: what fails first, or what passed, and with which margin."""
-    judged = [one for one in results if one.finding.status in ("pass", "fail", "waived")]
+    judged = [one for one in results if one.finding.status in JUDGED]
     if not judged:
-        noted = [one for one in results if one.finding.status == "note"]
-        reason = (noted or list(results))[0].finding.detail if results else ""
-        return f"Nothing could be judged{f': {reason}' if reason else ''}."
-    targets = list(dict.fromkeys(one.target for one in results))
+        return f"{_idle(results) or 'Nothing was checked'}."
+    targets = list(dict.fromkeys(one.target for one in judged))
     failed = [one for one in judged if one.finding.failed]
     if failed:
-        return f"{_count(failed, judged, targets)}; {_place(failed[0])}: {seen(failed[0])}."
+        text = f"{_count(failed, judged, targets)}; {_place(failed[0])}: {seen(failed[0])}"
+        return text if text.endswith("?") else f"{text}."
     waived = sum(one.finding.status == "waived" for one in judged)
     aside = (
         f"; {waived} of them {'fails' if waived == 1 else 'fail'} and {'is' if waived == 1 else 'are'} waived"
     )
     passed = _passed(judged, targets)
-    return f"{passed}{aside if waived else ''}{_margin(judged, len(targets) > 1)}."
+    others = [one for one in results if one.target not in targets]
+    rest = f". {_idle(others)}" if others else ""
+    return f"{passed}{aside if waived else ''}{_margin(judged, len(targets) > 1)}{rest}."
+
+
+def _idle(results: Sequence[Checked]) -> str:
+    """Return in which targets there is nothing to check, and why in the first; empty where in none."""
+    reasons = {one.target: one.finding for one in results if one.finding.status == "nothing to check"}
+    if not reasons:
+        return ""
+    reason = next(iter(reasons.values())).detail
+    return f"Nothing to check in {_listed(reasons)}: {reason}"
 
 
 def _count(failed: Sequence[Checked], judged: Sequence[Checked], targets: Sequence[str]) -> str:
@@ -62,7 +72,8 @@ def _margin(judged: Sequence[Checked], several: bool) -> str:
     least = min(margins, key=lambda one: one.finding.measured)
     who = f" ({least.target})" if several else ""
     layer = f" of {least.layer}" if least.layer in _layers(judged, least.target) else ""
-    times = f"{int(10 * least.finding.measured) / 10:,.1f}"
+    size = least.finding.measured
+    times = short(size) if size < 1000 else f"{size:,.0f}"
     return (
         f"; smallest margin {times} times its {least.up_to:,} positions in {least.dtype}{layer}{who} "
         f"({least.finding.where})"
@@ -126,7 +137,7 @@ def notes(results: Sequence[Checked]) -> list[str]:
             )
     missing: dict[str, list[str]] = {}
     for one in results:
-        if one.finding.status == "not applicable":
+        if one.finding.status in ("nothing to check", "not applicable"):
             missing.setdefault(one.finding.detail, []).append(one.finding.check)
     last = [f"not checked: {', '.join(dict.fromkeys(names))}: {why}" for why, names in missing.items()]
     return list(dict.fromkeys([*messages, *noted.values(), *last]))

@@ -14,6 +14,7 @@ from ropeaudit.features.explain.remedies import USUAL_SHARE, Remedy
 from ropeaudit.features.explain.rows import own_columns, rows
 from ropeaudit.recipes import STAGES
 from ropeaudit.reports import Report, settings
+from ropeaudit.reports.model_notes import model_notes
 from ropeaudit.reports.numbers import part, percent, short
 
 LEGEND = (
@@ -60,14 +61,14 @@ def explain_report(
             constant=constant,
         )
         pairs = further.pop("pairs")
-        further["pairs"] = Report(pairs.rows, pairs.columns, (), headline=frequencies(_worst(results)))
+        further["pairs"] = Report(pairs.rows, pairs.columns, (), headline=_frequencies(results))
     return Report(
         rows=whole[kind],
         columns=list(columns or COLUMNS[kind]),
         screen=list(columns or [*first, *OWN[kind].screen(())]),
         dispensable=() if columns else settings.dispensable(first, OWN[kind].dispensable),
         headline=headline(results),
-        notes=notes(results),
+        notes=[*model_notes([one.case for one in results], [one.offset for one in results]), *notes(results)],
         legend=LEGEND if kind == "stage" else _LEGENDS[kind],
         metadata={"schema": SCHEMA, "by": kind, **metadata},
         further=further,
@@ -168,6 +169,12 @@ def _search(results: Sequence[Explanation]) -> str:
     elif len(results) > 1:
         usual = "a tenth of the RMS drift is left (--tolerance sets a bound)"
     return f"Stages to keep wider until {usual}, fewest first:"
+
+
+def _frequencies(results: Sequence[Explanation]) -> str:
+    """Return `frequencies` of the worst case, named where there are several."""
+    one = _worst(results)
+    return f"{_who(one)}: {frequencies(one)}" if len(results) > 1 else frequencies(one)
 
 
 def frequencies(one: Explanation) -> str:

@@ -46,7 +46,7 @@ def _of_models(with_maximum: Sequence[Limit], rest: str) -> str:
     noun, own = ("model", "own ") if single else ("case", "model's ")
     failing = [limit for limit in with_maximum if limit.standing == "fails"]
     if failing:
-        first = min(failing, key=lambda limit: _of_maximum(limit, limit.first_failure_seen))
+        first = min(failing, key=lambda limit: (limit.first_failure_seen or 0, _of_maximum(limit)))
         verb = "does not hold through its" if len(failing) == 1 else "do not hold through their"
         text = f"{len(failing)} of {_count(len(with_maximum), noun)} {verb} {own}maximum{rest}"
         return f"{text}; the earliest failure: {sentence(first)}"
@@ -212,9 +212,9 @@ def telling_digits(value: float, tolerance: Tolerance) -> str:
     return next((text for text in texts if not tolerance.accepts(float(text))), repr(value))
 
 
-def _of_maximum(limit: Limit, offset: int | None) -> float:
-    """Return the positions of a sequence at an offset as a share of those that the model is made for."""
-    return ((offset or 0) + limit.at_zero.seq_len) / (limit.case.maximum or 1)
+def _of_maximum(limit: Limit) -> float:
+    """Return the positions up to the first failure as a share of those that the model is made for."""
+    return ((limit.first_failure_seen or 0) + limit.at_zero.seq_len) / (limit.case.maximum or 1)
 
 
 def _times(margin: float | None) -> str:

@@ -35,6 +35,11 @@ _REACH = 2**20  # ... up to this offset; rounding of angles grows with it
 LARGEST_OFFSET = 2**40
 THRESHOLD = 0.01  # score drift that a layer may have
 
+UNSEEN = (
+    "no q and k of this model are seen, so that there are no rows by layer; seen is what goes through "
+    "transformers' attention interface or, as a multiple of q·k, into a softmax"
+)
+
 VERDICTS: dict[str, str] = {
     "none": "no logit changes",
     "precision": "logits change by rounding alone: in float64 they stay",
@@ -119,10 +124,10 @@ class ModelAudit:
 
         runner = Runner(load.load(self.folder, FP64), wide=True, maximum=self.folder.maximum)
         references, causes = self._reference(runner, step)
-        self.narrow = sorted(runner.narrow)
+        self.narrow, scales = sorted(runner.narrow), runner.scales
         del runner
         for fmt in self.dtypes:
-            runner = Runner(load.load(self.folder, fmt), wide=False, maximum=self.folder.maximum)
+            runner = Runner(load.load(self.folder, fmt), False, self.folder.maximum, scales)
             base = runner.run(self.tokens.ids, 0)
             step()
             for offset in self.offsets:
@@ -141,6 +146,8 @@ class ModelAudit:
                 "the order of the tokens, or it has none; there is nothing to shift"
             )
         lookups.check_reach(base.lookups, self.tokens.ids, self.offsets)
+        if not base.layers:
+            self.folder.note(UNSEEN)
         self.pairs = self._rotation(runner, base)
         if self.save is not None:
             self.saved = saving.save(self.save, self.folder, base.layers, self.pairs)
@@ -157,7 +164,8 @@ class ModelAudit:
         from ropeaudit.features.model import rotation
         from ropeaudit.features.model.run import differ
 
-        if not (tables := rotation.tables(runner.model)):
+        widest = max((layer.q.shape[-1] for layer in base.layers.values()), default=None)
+        if not (tables := rotation.tables(runner.model, widest)):
             return dict.fromkeys(base.layers, layers.NO_PAIRS)
         left = (self.folder.maximum or 2**53) - len(self.tokens.ids)
         for distance in dict.fromkeys((rotation.DISTANCE, min(rotation.DISTANCE, left))):

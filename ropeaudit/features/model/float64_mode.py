@@ -82,21 +82,22 @@ def widen(model: Any) -> list[str]:
         else:
             model.set_submodule(name, rebuilt)
     return unchanged + [
-        name for name, module in _tabled(model).items() if not _computed_anew(module, model.config)
+        name for name, module in tabled(model).items() if not _computed_anew(module, model.config)
     ]
 
 
-def _tabled(model: Any) -> dict[str, Any]:
+def tabled(model: Any) -> dict[str, Any]:
     """Return the modules that computed a table of floats when they were built: sines and cosines, mostly."""
     known = rotaries(model)
     return {
         name: module
         for name, module in model.named_modules()
-        if name not in known and any(True for _ in _tables(module))
+        if name not in known and any(True for _ in computed_tables(module))
     }
 
 
-def _tables(module: Any) -> Iterator[tuple[str, Any]]:
+def computed_tables(module: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the tables of such a module, by the names of their buffers."""
     for key in module._non_persistent_buffers_set:
         value = module._buffers.get(key)
         if value is not None and value.is_floating_point() and value.ndim > 1:
@@ -109,8 +110,8 @@ def _computed_anew(module: Any, config: Any) -> bool:
     try:
         with wide():
             rebuilt = type(module)(getattr(module, "config", config), **numbered)
-        tables = {key: rebuilt._buffers[key] for key, _ in _tables(module)}
-        if any(tables[key].shape != value.shape for key, value in _tables(module)):
+        tables = {key: rebuilt._buffers[key] for key, _ in computed_tables(module)}
+        if any(tables[key].shape != value.shape for key, value in computed_tables(module)):
             return False
     except Exception:  # as above
         return False

@@ -119,11 +119,15 @@ class HeadDrift:
 
 
 class Capture:
-    """An attention function for transformers: it keeps q and k and leaves the rest to the model's own."""
+    """An attention function for transformers: it keeps q and k and leaves the rest to the model's own.
+
+    attended: whether the model has called it.
+    """
 
     def __init__(self) -> None:
         """Begin with nothing."""
         self.layers: dict[int, LayerVectors] = {}
+        self.attended = False
         self._modules: dict[int, Any] = {}
 
     def __call__(
@@ -138,10 +142,15 @@ class Capture:
         **others: Any,
     ) -> Any:
         """Keep q and k of a layer and attend. Shapes: (b, h, s, d), (b, g, s, d)."""
+        if not self.attended:
+            self.attended = True
+            self.layers.clear()  # of products elsewhere, see `Products`
         scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
         if query.shape[-2:] == key.shape[-2:]:  # else keys are joined, or have dims of their own
-            visible = _visible(attention_mask, query.shape[-2])
-            self.layers[self._number(module)] = LayerVectors(_array(query[0]), _array(key[0]), scale, visible)
+            visible = visible_scores(attention_mask, query.shape[-2])
+            self.layers[self._number(module)] = LayerVectors(
+                as_array(query[0]), as_array(key[0]), scale, visible
+            )
         eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _attend)
         return eager(module, query, key, value, attention_mask, scaling=scale, dropout=dropout, **others)
 
@@ -158,14 +167,15 @@ class Capture:
         return number
 
 
-def _array(x: Any) -> Array:
+def as_array(x: Any) -> Array:
+    """Return a copy of a tensor in float64."""
     import torch
 
     array: Array = x.detach().to("cpu", torch.float64).numpy().copy()
     return array
 
 
-def _visible(mask: Any, size: int) -> NDArray[np.bool_]:
+def visible_scores(mask: Any, size: int) -> NDArray[np.bool_]:
     """Return the scores that a query sees. mask: added to them, or true where it sees."""
     if mask is None:
         return np.tril(np.ones((size, size), np.bool_))

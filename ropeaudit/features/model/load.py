@@ -116,7 +116,6 @@ def load(folder: Folder, dtype: Format) -> Any:
                     raise
                 with streams.aside(), process_state.foreign():
                     model, info = make(str(folder.path), **given)
-                folder.note("this model's attention cannot be listened to: there are no rows by layer")
         except Exception as error:  # whatever the library makes of a damaged or hostile folder
             raise BadInput(f"{str(folder.path)!r}: cannot be loaded: {one_line(error, 300)}") from None
     missing = sorted(info["missing_keys"]) + [str(mismatch[0]) for mismatch in info["mismatched_keys"]]

@@ -23,9 +23,21 @@ NEAR = 1e-6  # of the largest element: a wrong arrangement is off by 1e-5 and mo
 Table = tuple[Array, float]
 
 
-def tables(model: Any) -> list[Table]:
-    """Return every list of frequencies that a model holds, and what multiplies cos and sin."""
+def tables(model: Any, head_dim: int | None = None) -> list[Table]:
+    """Return every list of frequencies that a model holds, and what multiplies cos and sin.
+
+    head_dim: the largest; those that do not fit into it rotate no head, such as of sines that are added to
+    the embedding.
+    """
+    fitting = [one for one in _held(model) if head_dim is None or 2 * one[0].size <= head_dim]
     results: list[Table] = []
+    for one in fitting:
+        if not any(np.array_equal(one[0], other[0]) and one[1] == other[1] for other in results):
+            results.append(one)
+    return results
+
+
+def _held(model: Any) -> Iterator[Table]:
     for module in float64_mode.rotaries(model).values():
         for key, values in module._buffers.items():
             if values is None or not key.endswith("inv_freq") or "original" in key:
@@ -33,10 +45,26 @@ def tables(model: Any) -> list[Table]:
             factor = getattr(module, key.replace("inv_freq", "attention_scaling"), None)
             factor = getattr(module, "attention_scaling", 1.0) if factor is None else factor
             frequencies = values.detach().double().cpu().numpy().reshape(-1)
-            table = frequencies, float(factor) if isinstance(factor, (int, float)) else 1.0
-            if not any(np.array_equal(table[0], one[0]) and table[1] == one[1] for one in results):
-                results.append(table)
-    return results
+            yield frequencies, float(factor) if isinstance(factor, (int, float)) else 1.0
+    for module in float64_mode.tabled(model).values():
+        for _, values in float64_mode.computed_tables(module):
+            frequencies = _of_sines(values.double().cpu().numpy())
+            if frequencies.size:
+                yield frequencies, 1.0
+
+
+def _of_sines(table: Array) -> Array:
+    """Return the frequencies of a table of sines and cosines side by side, none of another table.
+
+    Shapes: (s, 2p) -> (p,). They are the angles of position 1, which are below a half turn.
+    """
+    if table.ndim != 2 or len(table) < 2 or table.shape[1] % 2:
+        return np.zeros(0)
+    halves = np.split(table[:2], 2, axis=1)
+    sin, cos = halves if not halves[0][0].any() else halves[::-1]
+    if sin[0].any() or (cos[0] != 1.0).any():
+        return np.zeros(0)
+    return np.asarray(np.arctan2(sin[1], cos[1]))
 
 
 def seen(

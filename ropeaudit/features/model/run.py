@@ -17,6 +17,7 @@ from ropeaudit.errors import BadInput
 from ropeaudit.features.model import float64_mode, load
 from ropeaudit.features.model.layers import Capture, LayerVectors
 from ropeaudit.features.model.lookups import Lookup, Lookups
+from ropeaudit.features.model.products import Products
 from ropeaudit.runtime import process_state, streams
 from ropeaudit.subjects.calling.implementation import one_line
 
@@ -38,9 +39,16 @@ class Runner:
     Frequencies that depend on the length are remembered by the modules that compute them.
     """
 
-    def __init__(self, model: Any, wide: bool, maximum: int | None = None) -> None:
-        """Keep the model; `wide` runs it in float64 throughout, see `float64_mode`."""
+    def __init__(
+        self,
+        model: Any,
+        wide: bool,
+        maximum: int | None = None,
+        scales: dict[int, float] | None = None,
+    ) -> None:
+        """Keep the model; `wide` runs it in float64 throughout, see `float64_mode`. scales: of `Products`."""
         self.model, self.wide, self.maximum = model, wide, maximum
+        self.scales = {} if scales is None else scales
         self.narrow: set[str] = set(float64_mode.widen(model)) if wide else set()
         self.fresh = {name: copy.deepcopy(module) for name, module in float64_mode.rotaries(model).items()}
 
@@ -53,7 +61,8 @@ class Runner:
         given = torch.tensor([ids])
         positions = torch.arange(len(ids))[None] + offset
         lookups = Lookups(self.model, positions)
-        with torch.no_grad(), self._arithmetic(), lookups:
+        products = Products(capture, self.scales, self.wide)
+        with torch.no_grad(), self._arithmetic(), products, lookups:
             try:
                 with streams.aside(), process_state.foreign():
                     logits = self.model(given, position_ids=positions, use_cache=False).logits[0]

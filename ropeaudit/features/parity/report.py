@@ -10,6 +10,7 @@ from ropeaudit.audits import records
 from ropeaudit.audits.judging import ratio
 from ropeaudit.features.parity.analysis import Parity
 from ropeaudit.reports import Report, settings, tabulated
+from ropeaudit.reports.model_notes import model_notes
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.runtime.columns import Declare
 
@@ -172,7 +173,8 @@ def parity_report(
     a, b, dtype, offset, *others = COLUMNS.screen(results)
     screen = settings.screen(rows, [a, b, dtype, offset], others)
     report = tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata)
-    return replace(report, headline=headline(rows), notes=notes(results), legend=LEGEND)
+    read = model_notes([one.case for one in results], [one.offset for one in results])
+    return replace(report, headline=headline(rows), notes=[*read, *notes(results)], legend=LEGEND)
 
 
 def headline(rows: Sequence[Mapping[str, Any]]) -> str:

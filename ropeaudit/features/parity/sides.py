@@ -24,7 +24,7 @@ from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Recipe
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects import Subject, factories, third_party
+from ropeaudit.subjects import Subject, factories, scaled_keys, third_party
 from ropeaudit.subjects.calling.implementation import Called, Implementation, one_line
 from ropeaudit.subjects.factories import SubjectFactory
 from ropeaudit.subjects.placement.exact_rotation import half_split
@@ -84,7 +84,9 @@ def names(pair: Sequence[Compared], specs: Sequence[str]) -> tuple[str, str]:
 def factory(one: Compared, dtype: Format) -> SubjectFactory:
     """Return the factory of a subject in a dtype. Raises: NotEmulated."""
     return (
-        factories.of_recipe(one.resolve(dtype)) if isinstance(one, Recipe) else factories.called(one, dtype)
+        factories.of_recipe(one.resolve(dtype, stores_keys=True))
+        if isinstance(one, Recipe)
+        else factories.called(one, dtype)
     )
 
 
@@ -112,7 +114,7 @@ class OneRotation(FreshRotation):
 
     def __init__(self, subject: Subject, inputs: Inputs, offset: int, setting: RopeSetting) -> None:
         """Prepare the order of dims. setting: of the case; that of the subject may have another layout."""
-        super().__init__(subject, inputs, offset)
+        super().__init__(scaled_keys.stored(subject, inputs), inputs, offset)
         own: RopeSetting = getattr(subject, "setting", setting)
         self.into, self.back = orders(setting, own.layout, returns_halves(subject))
 
@@ -125,7 +127,7 @@ class OneRotation(FreshRotation):
         x = (self.inputs.q if side == "q" else self.inputs.k)[head][panel]
         x = round_to(x if self.into is None else x[:, self.into], self.subject.input)
         with _reported(self.subject):
-            y = kernel.rotate(self.subject, side, x, self.tables[panel.start])
+            y = kernel.rotate(self.subject, side, x, self.tables[panel.start], head)
         return y if self.back is None else np.ascontiguousarray(y[:, self.back])
 
 

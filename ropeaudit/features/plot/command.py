@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -182,6 +183,7 @@ def _heatmap(cases: list[Case], recipes: list[Resolved], offsets: tuple[int, ...
     from ropeaudit.console import rows
     from ropeaudit.errors import UsageError
     from ropeaudit.features.plot import heatmap, heatmap_analysis
+    from ropeaudit.reports.model_notes import model_notes
 
     count = len(offsets) * len(recipes) * len(cases)
     if count != 1:
@@ -193,7 +195,8 @@ def _heatmap(cases: list[Case], recipes: list[Resolved], offsets: tuple[int, ...
     results, interrupted = rows.gathered(measured, quiet)
     if interrupted:
         raise KeyboardInterrupt
-    return heatmap.draw(results[0])
+    picture = heatmap.draw(results[0])
+    return replace(picture, notes=[*model_notes(cases, offsets), *picture.notes])
 
 
 def _suffix(path: str) -> str:

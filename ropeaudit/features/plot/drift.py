@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ def draw(rows: Sequence[Row], without: Collection[str] = ()) -> Picture:
     columns = varying_settings(measured)
     by_offset = sorted(measured, key=lambda row: row["offset"])
     named = {line.label: line for line in drift_series(by_offset, lambda row: label(row, columns))}
-    shown, notes = style.limited(named, style.MOST_LINES, "lines")
+    shown, notes = style.limited(_worst(named), style.MOST_LINES, "lines, those that drift least,")
     lines = [replace(line, label=name) for name, line in shown.items()]
     title = _title(measured, [name for name in columns if name == "model"])
     figure, (axes,) = style.figure(title, without=without)
@@ -60,6 +61,16 @@ def draw(rows: Sequence[Row], without: Collection[str] = ()) -> Picture:
     return Picture(figure, title, notes)
 
 
+def _worst(named: Mapping[str, Series]) -> dict[str, Series]:
+    """Return the lines that drift most, as many as fit, in the order in which they came; then the rest."""
+
+    def size(name: str) -> float:
+        return max(severity(point.row, "drift_rms") for point in named[name].points)
+
+    drawn = set(sorted(named, key=size, reverse=True)[: style.MOST_LINES])
+    return {name: named[name] for name in sorted(named, key=lambda name: name not in drawn)}
+
+
 def _line(axes: Axes, line: Series) -> None:
     """Draw a line, broken where a value has no place on the axis, and the interval of sampled values."""
     look = style.line(line.style)
@@ -82,8 +93,10 @@ def _expected(axes: Axes, lines: Sequence[Series], without: Collection[str]) -> 
             on_scale = [(x, y) for x, y in points if y is not None and 0 < y < math.inf]
             if on_scale:
                 xs, ys = zip(*on_scale, strict=True)
-                look = {"color": style.line(line.style)["color"], "linestyle": dash, "linewidth": 0.9}
-                axes.plot(xs, ys, alpha=0.65, label=None if text in labels else text, **look)
+                colour = style.line(line.style)["color"]
+                axes.plot(xs, ys, alpha=0.65, color=colour, linestyle=dash, linewidth=0.9)
+                if text not in labels:
+                    axes.plot([], [], color=style.GREY, linestyle=dash, linewidth=0.9, label=text)
                 labels.add(text)
 
 
@@ -93,7 +106,7 @@ def _edges(axes: Axes, lines: Sequence[Series]) -> None:
         for line in lines:
             if xs := line.nonfinite() if top else line.zeros():
                 style.edge(axes, xs, top, style.line(line.style)["color"], text)
-                text = "_"
+                text = ""
 
 
 def _out_of_tolerance(axes: Axes, lines: Sequence[Series]) -> None:
@@ -111,25 +124,26 @@ def _out_of_tolerance(axes: Axes, lines: Sequence[Series]) -> None:
 
 
 def _marks(axes: Axes, marks: Sequence[Mark]) -> None:
-    """Mark the offsets at which the sequence reaches a position that a format cannot hold."""
+    """Mark the offsets at which the sequence reaches a position that a format cannot hold.
+
+    A letter stands above each, and the legend has the words: within the axes they would cross the lines.
+    """
     left, right = axes.get_xlim()
-    for mark in marks:
-        if left <= mark.offset <= right:
-            axes.axvline(mark.offset, color=style.GREY, linewidth=0.8, linestyle=(0, (2, 2)))
-            reached = f"offset {mark.offset:,} reaches position {mark.position:,},"
-            axes.annotate(
-                f"{reached}\nthe first inexact in {mark.format}",
-                (mark.offset, 0.02),
-                xycoords=axes.get_xaxis_transform(),
-                xytext=(3, 0),
-                textcoords="offset points",
-                fontsize=6.5,
-                color=style.GREY,
-                rotation=90,
-                va="bottom",
-                zorder=1,  # no text hides a line
-                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
-            )
+    within = sorted((mark for mark in marks if left <= mark.offset <= right), key=lambda mark: mark.offset)
+    for letter, mark in zip(string.ascii_lowercase, within, strict=False):
+        words = f"{letter}: offset {mark.offset:,} reaches position {mark.position:,}"
+        words += f", first inexact in {mark.format}"
+        look: dict[str, Any] = {"color": style.GREY, "linewidth": 0.8, "linestyle": (0, (2, 2)), "zorder": 1}
+        axes.axvline(mark.offset, label=words, **look)
+        axes.annotate(
+            letter,
+            (mark.offset, 1.0),
+            xycoords=axes.get_xaxis_transform(),
+            fontsize=7,
+            color=style.GREY,
+            ha="center",
+            va="bottom",
+        )
 
 
 def _title(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:

@@ -39,7 +39,8 @@ def draw(rows: Sequence[Mapping[str, Any]], headline: str) -> Picture:
             label = _once("failure", "first failure seen", in_legend)
             mark: dict[str, Any] = {"linestyle": "none", "marker": "X", "color": style.RED, "markersize": 6}
             axes.plot([max(1, row["failure_position"])], [place], label=label, clip_on=False, **mark)
-        axes.text(1.25 * max(seen or 1, 1), place, _words(row), va="center", fontsize=7)
+        ends_at = max(seen or 1, row["failure_position"] or 1, row["maximum"] or 1 if seen else 1)
+        axes.text(1.35 * ends_at, place, _words(row), va="center", fontsize=7)
         if row["maximum"]:
             label = _once("maximum", "positions that the model is made for", in_legend)
             ends = [place - 0.45, place + 0.45]

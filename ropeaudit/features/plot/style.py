@@ -7,12 +7,14 @@ dash and a marker of its own too, so that a print without colours can be read.
 from __future__ import annotations
 
 import io
+import math
 import re
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ropeaudit.errors import UsageError
 from ropeaudit.reports import Row
 from ropeaudit.reports.charts import series
 from ropeaudit.reports.charts.axes import linear_part
@@ -45,6 +47,8 @@ _TITLE = 92  # characters of a line of a title of that width
 _FEW_LINES, _LINES = 4, 8  # of a title of several sentences, of one alone
 _LEGEND = 150  # characters of a line of a legend of that width
 _LABEL = 11  # characters of a label of an axis for each inch of it
+_LEAST_AXES = 1.0  # inches of height in which lines can be told apart
+_ROOM = "room for the axes; give a larger --size, or --without title,legend"
 _NAME = 90  # characters of a name in a legend
 _BOXES = "the font lacks some characters of a name: boxes stand for them"
 SUFFIXES = ("svg", "png", "pdf")
@@ -191,20 +195,15 @@ def offsets_axis(axes: Axes, values: Sequence[float]) -> None:
 
 
 def edge(axes: Axes, xs: Sequence[float], top: bool, colour: str, label: str) -> None:
-    """Mark what cannot be drawn to scale at an edge: nan or infinite at the top, 0 at the bottom."""
-    axes.plot(
-        xs,
-        [1.0 if top else 0.0] * len(xs),
-        transform=axes.get_xaxis_transform(),
-        clip_on=False,
-        linestyle="none",
-        marker="X" if top else "v",
-        markersize=8,
-        markerfacecolor=colour,
-        markeredgecolor="white",
-        label=label,
-        zorder=5,
-    )
+    """Mark what cannot be drawn to scale at an edge: nan or infinite at the top, 0 at the bottom.
+
+    label: in the legend, with a mark of no line's colour; empty where it stands there already.
+    """
+    look: dict[str, Any] = {"linestyle": "none", "marker": "X" if top else "v", "markeredgecolor": "white"}
+    place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False, "zorder": 5}
+    axes.plot(xs, [1.0 if top else 0.0] * len(xs), markersize=8, markerfacecolor=colour, **look, **place)
+    if label:
+        axes.plot([], [], markersize=8, markerfacecolor=GREY, label=label, **look)
 
 
 def limited(groups: Mapping[str, T], most: int, noun: str) -> tuple[dict[str, T], list[str]]:
@@ -235,6 +234,34 @@ def cases(rows: Sequence[Row], most: int) -> tuple[dict[str, list[Row]], list[st
     return limited(groups, most, "cases")
 
 
+def _lay_out(picture: Picture) -> None:
+    """Hide labels of offsets that lie on their neighbour; note axes for which hardly any room is left.
+
+    Raises: UsageError if there is no room at all: texts would lie on the lines.
+    """
+    import warnings
+
+    figure = picture.figure
+    size = f"title and legend of {figure.get_figwidth():g} x {figure.get_figheight():g} inches"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        figure.draw_without_rendering()
+    if any("not applied" in str(warning.message) for warning in caught):
+        raise UsageError(
+            f"{size} leave no room for the axes; give a larger --size, or --without title,legend"
+        )
+    for axes in figure.axes:
+        end = -math.inf
+        for tick in axes.xaxis.get_major_ticks():
+            extent = tick.label1.get_window_extent()
+            if tick.label1.get_text() and axes.viewLim.containsx(tick.get_loc()):
+                tick.label1.set_visible(extent.x0 > end)
+                end = extent.x1 if extent.x0 > end else end
+        height = axes.get_position().height * figure.get_figheight()
+        if height < _LEAST_AXES and f"{size} leave little {_ROOM}" not in picture.notes:
+            picture.notes.append(f"{size} leave little {_ROOM}")
+
+
 def encoded(picture: Picture, suffix: str) -> bytes:
     """Return the bytes of a file; the same picture gives the same bytes.
 
@@ -248,6 +275,7 @@ def encoded(picture: Picture, suffix: str) -> bytes:
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
     with matplotlib.rc_context({"svg.hashsalt": "ropeaudit"}), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        _lay_out(picture)
         picture.figure.savefig(file, format=suffix, metadata=undated[suffix])
     if _BOXES not in picture.notes and any("Glyph" in str(warning.message) for warning in caught):
         picture.notes.append(_BOXES)

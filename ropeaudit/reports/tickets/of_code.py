@@ -14,7 +14,8 @@ from ropeaudit.reports.tickets.reproduction import NoSnippet
 from ropeaudit.subjects import third_party
 from ropeaudit.subjects.calling import conventions, signatures
 from ropeaudit.subjects.calling.conventions import Convention
-from ropeaudit.subjects.calling.own_code import Own, is_module
+from ropeaudit.subjects.calling.copies import is_module
+from ropeaudit.subjects.calling.own_code import Own
 
 # axes of x -> what brings (h, s, d) there, and back
 _AXES = {

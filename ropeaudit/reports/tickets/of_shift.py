@@ -12,7 +12,7 @@ from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import percent, printable, short
 from ropeaudit.reports.tickets import of_subject
 from ropeaudit.reports.tickets.inputs import Setup
-from ropeaudit.reports.tickets.reproduction import NoSnippet, Snippet
+from ropeaudit.reports.tickets.reproduction import NoSnippet, Reproduction, Snippet
 from ropeaudit.reports.tickets.shortening import fitted
 from ropeaudit.reports.tickets.ticket import Ticket, reproduction
 from ropeaudit.rope import scaling as scalings
@@ -27,6 +27,9 @@ _WHY = (
 )
 
 
+_MISPLACED = "the scores of one sequence do not show it, and a snippet prints nothing else"
+
+
 def worst(results: Sequence[Record]) -> Record | None:
     """Return the row that a ticket is about: out of tolerance, and the furthest of those that are finite."""
     bad = [one for one in results if one.within_tolerance == "no" and one.verdict != "refused"]
@@ -38,14 +41,24 @@ def _size(record: Record) -> tuple[bool, float]:
     return finite, record.drift_relative if finite else record.nonfinite
 
 
+def _drifts(record: Record) -> bool:
+    """Return whether the drift of a row is out of its tolerance; else its rotated pairs alone are off."""
+    return not record.drift_relative <= record.tolerance
+
+
 def ticket(
-    results: Sequence[Record], factories: Sequence[SubjectFactory], report: Report, command: str
+    results: Sequence[Record],
+    factories: Sequence[SubjectFactory],
+    report: Report,
+    command: str,
+    record: Record | None = None,
 ) -> Ticket | None:
     """Return the ticket of an audit; None where every row is within tolerance. Runs the snippet.
 
-    factories: of the subjects of the rows.
+    factories: of the subjects of the rows. record: the row that it is about, by default the worst of those
+    out of tolerance.
     """
-    record = worst(results)
+    of_drift, record = record is not None, record or worst(results)
     if record is None:
         return None
     setting = setting_of(record)
@@ -55,7 +68,9 @@ def ticket(
         f"RoPE in {record.dtype} ({_name(subject, record.subject)}) {_short(record)}",
         f"{seen(record)}\n\n{_how(subject, record)}",
         expected(record),
-        reproduction(lambda inline: snippet(record, setting, subject, inline)),
+        reproduction(lambda inline: snippet(record, setting, subject, inline))
+        if of_drift or _drifts(record)
+        else Reproduction(None, missing=_MISPLACED),
         report,
         command,
     )
@@ -108,8 +123,18 @@ def _name(subject: Subject | None, name: str) -> str:
 def _short(record: Record) -> str:
     if record.nonfinite:
         return f"gives attention scores that are nan or infinite at offset {record.offset}"
+    if record.verdict == "misplaced" and not _drifts(record):
+        return f"rotates {_pair(record)} to a wrong place"
     share = percent(record.drift_relative)
     return f"is off by {share} of the attention scores' RMS at offset {record.offset}"
+
+
+def _pair(record: Record) -> str:
+    """Return which rotated pair is furthest from its place."""
+    return (
+        f"{record.place_side}, batch element {record.place_batch}, head {record.place_head}, "
+        f"position {record.place_position}"
+    )
 
 
 def seen(record: Record) -> str:
@@ -123,7 +148,13 @@ def seen(record: Record) -> str:
         off += f" ({short(record.floor_rms)} RMS at positions 0 to {record.seq_len - 1})" if first else ""
     model = "" if record.model in ("none", "unknown") else f" with the RoPE setting of {record.model}"
     sentences = [f"With q and k in {record.dtype} at positions {first} to {last}{model}, {off}."]
-    if first:
+    if record.verdict == "misplaced" and not _drifts(record):
+        excess = short(record.place_excess or 0.0)
+        sentences = [
+            f"With q and k in {record.dtype} at positions {first} to {last}{model}, {_pair(record)}, is not "
+            f"rotated to its place: it is off by {excess} times what roundings explain."
+        ]
+    elif first:
         sentences.append(f"They should not change when {first} is added to every position.")
     if record.distinct_positions < record.seq_len:
         distinct = f"{record.distinct_positions} of the {record.seq_len}"

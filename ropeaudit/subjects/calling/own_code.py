@@ -5,9 +5,8 @@ Letters: h heads, s positions, d head_dim.
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -21,6 +20,7 @@ from ropeaudit.runtime import process_state
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import conventions, detection, signatures
 from ropeaudit.subjects.calling.conventions import NO_CHANGES, Answer, Changes
+from ropeaudit.subjects.calling.copies import can_be_copied, copied, is_module
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.implementation import Rotate, one_line
 from ropeaudit.subjects.calling.timeout import patiently, together
@@ -58,6 +58,7 @@ class Own:
         self.home = home
         self.findings: list[str] = []
         self._fits: dict[RopeSetting, Fit] = {}
+        self._built: dict[RopeSetting, Any] = {}  # never called
         self.engine = "numpy" if signatures.wants_numpy(thing) else "torch"
 
     def fit(self, setting: RopeSetting) -> Fit:
@@ -97,9 +98,11 @@ class Own:
     def instance(self, setting: RopeSetting) -> Any:
         """Return a new instance, or the function itself, which has but one; modules in eval mode.
 
-        Raises: UsageError.
+        Objects are built once a setting and copied, for tables take long to build. Raises: UsageError.
         """
         thing = self.thing
+        if setting in self._built:
+            return self._for_inference(copied(self._built[setting]))
         if inspect.isclass(thing) or (not is_module(thing) and signatures.is_factory(thing)):
             parameters = signatures.building(thing)
             if parameters is None:
@@ -117,8 +120,13 @@ class Own:
                 raise UsageError(f"{self.name} cannot be built with {given}: {one_line(error)}") from None
             if not callable(thing):
                 raise UsageError(f"{self.name} makes a {type(thing).__name__}, which cannot be called")
+            if can_be_copied(thing):
+                self._built[setting] = thing
+                with contextlib.suppress(Exception):  # what cannot be copied is built anew
+                    return self._for_inference(copied(thing))
+                del self._built[setting]
             return self._for_inference(thing)
-        return self._for_inference(copy.deepcopy(thing)) if is_module(thing) else thing
+        return self._for_inference(copied(thing)) if is_module(thing) else thing
 
     def _for_inference(self, thing: Any) -> Any:
         """Return what was made, a module in eval mode, in which models run that are served."""
@@ -207,12 +215,6 @@ class OwnRotator:
             answer = convention(self.instance, q, at, self.setting, self.dtype, k, self.own.changes)
         self.own.note_answer(answer, self.dtype)
         return answer
-
-
-def is_module(thing: Any) -> bool:
-    """Return whether it is an instance of torch.nn.Module; torch is not imported to find out."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(thing, torch.nn.Module)
 
 
 def _sureness(fit: Fit) -> str:

@@ -1,0 +1,108 @@
+"""Recipes whose keys are stored with scales, before the rotation or after it, as caches of 8 bits hold them.
+
+The reference sees k as it was before: what storing does to it counts as drift. q is not stored so.
+
+Letters: g key-value heads, s positions, d head_dim.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TypeVar
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import FloatArray
+from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.errors import UsageError
+from ropeaudit.inputs.qk import Inputs
+from ropeaudit.recipes import Recipe, Resolved
+from ropeaudit.rope.axes import Axes
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Positions, Subject
+from ropeaudit.subjects.emulated import Emulated, Table
+
+AnySubject = TypeVar("AnySubject", bound=Subject)
+_BLOCK = 8192  # positions rotated at once
+
+TableAt = tuple[Table, int]  # cos and sin, and the offset that they are of
+
+
+class ScaledKeys(Emulated):
+    """A recipe whose k is stored with scales; implements `ropeaudit.subjects.StoresKeys`."""
+
+    def __init__(
+        self, recipe: Resolved, setting: RopeSetting, axes: Axes | None, k: FloatArray | None
+    ) -> None:
+        """Keep k, which gives the scales. Shapes: k (g, s, d), None of a sample."""
+        super().__init__(recipe, setting, axes)
+        assert recipe.recipe.keys is not None  # noqa: S101 for mypy
+        stage, self.scaled = recipe.recipe.keys
+        self.before = stage == "input"
+        self.k = k
+        self._largest: dict[int, FloatArray] = {}
+        self._lock = threading.Lock()
+
+    def table(self, positions: Positions, offset: int) -> TableAt:  # type: ignore[override]
+        """Return cos and sin as stored, and the offset. Shapes: (s,) -> two of (s, p)."""
+        return super().table(positions, offset), offset
+
+    def rotate(self, x: FloatArray, table: TableAt) -> FloatArray:  # type: ignore[override]
+        """Return x rotated, as q. Shapes: (s, d) -> (s, d)."""
+        return super().rotate(x, table[0])
+
+    def store_key(self, x: FloatArray, table: TableAt, head: int | None) -> FloatArray:
+        """Return x of a head of k, rotated and stored. head: None in a sample. Shapes: (s, d) -> (s, d)."""
+        if self.before:
+            largest = self._of_group(x, 0, head)
+            return self.rotate(round_to(self.scaled.stored(x, largest), self.recipe.input), table)
+        rotated = self.rotate(x, table)
+        largest = self._of_group(rotated, table[1], head)
+        return round_to(self.scaled.stored(rotated, largest), self.recipe.output)
+
+    def _of_group(self, x: FloatArray, offset: int, head: int | None) -> FloatArray:
+        """Return the largest absolute value of each group. Shapes: (s, d) -> what broadcasts to it."""
+        if self.scaled.group == "token":
+            rows: FloatArray = np.abs(x).max(axis=1, keepdims=True)
+            return rows
+        with self._lock:
+            if offset not in self._largest:
+                self._largest[offset] = self._by_channel(offset)
+        largest = self._largest[offset]
+        if self.scaled.group == "tensor":
+            return np.asarray(largest.max())
+        of_head: FloatArray = largest[0 if head is None else head]
+        return of_head if self.scaled.group == "channel" else np.asarray(of_head.max())
+
+    def _by_channel(self, offset: int) -> FloatArray:
+        """Return the largest absolute value of each dim of each head of k. Shapes: (g, d)."""
+        assert self.k is not None  # noqa: S101 a sample has scales by token alone
+        heads, size, _ = self.k.shape
+        largest = np.zeros((heads, self.setting.head_dim))
+        for start in range(0, size, _BLOCK):
+            at = np.arange(start, min(start + _BLOCK, size), dtype=np.int64)
+            table = None if self.before else self.table(at, offset)
+            for head in range(heads):
+                x = round_to(self.k[head][start : start + _BLOCK], self.recipe.input)
+                x = x if table is None else self.rotate(x, table)
+                largest[head] = np.maximum(largest[head], np.abs(x).max(axis=0))  # nan stays nan
+        return largest
+
+
+def stored(subject: AnySubject, inputs: object) -> AnySubject | ScaledKeys:
+    """Return a subject whose scales come from these q and k, if its recipe stores keys with scales."""
+    if not isinstance(subject, Emulated) or subject.recipe.recipe.keys is None:
+        return subject
+    return ScaledKeys(
+        subject.recipe, subject.setting, subject.axes, inputs.k if isinstance(inputs, Inputs) else None
+    )
+
+
+def check_sampled(recipe: Recipe) -> None:
+    """Raise UsageError for a recipe whose scales need all of k, where there is but a sample of it."""
+    if recipe.keys and recipe.keys[1].group != "token":
+        codes = str(recipe.keys[1]).partition(":")[0]
+        raise UsageError(
+            f"{recipe.keys[0]}={recipe.keys[1]} takes scales from all tokens, and --sample forms scores of "
+            f"some; leave out --sample, or give {codes}:token"
+        )

@@ -1,0 +1,87 @@
+"""Instances of own code are copies that begin alike, and share tables until one of them writes."""
+
+import numpy as np
+import pytest
+import torch
+
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.calling.copies import can_be_copied, copied
+from ropeaudit.subjects.calling.own_code import Own
+
+
+class Cached(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(6.0).reshape(3, 2))
+        self.plain, self.view = torch.ones(3), self.table[1:]
+        self.log: list[int] = []
+
+
+def shares(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether both read the same memory: writing to neither, which a data pointer may."""
+    return bool(torch._C._data_address(a) == torch._C._data_address(b))
+
+
+WRITES = {
+    "in place": lambda one: one.table.add_(1),
+    "data": lambda one: one.table.data.__setitem__((0, 0), 9.0),
+    "numpy": lambda one: one.table.numpy().__setitem__((0, 0), 9.0),
+    "pointer": lambda one: np.ctypeslib.as_array(
+        (__import__("ctypes").c_float * 6).from_address(one.table.data_ptr())
+    ).__setitem__(0, 9.0),
+    "through a view": lambda one: one.view.mul_(3.0),
+    "an attribute": lambda one: one.plain.zero_(),
+    "a list": lambda one: one.log.append(1),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+def test_what_a_copy_writes_no_other_sees(write) -> None:
+    first = Cached()
+    before = [first.table.tolist(), first.plain.tolist(), list(first.log)]
+    copies = [copied(first), copied(first)]
+    write(copies[0])
+    for one in (first, copies[1]):
+        assert [one.table.tolist(), one.plain.tolist(), one.log] == before
+    changed = [copies[0].table.tolist(), copies[0].plain.tolist(), copies[0].log]
+    assert changed != before
+    assert copies[0].view.tolist() == copies[0].table[1:].tolist()  # still a view
+
+
+def test_tables_are_shared_until_then() -> None:
+    first = Cached()
+    assert shares(copied(first).table, first.table)
+
+
+def test_a_torch_without_lazy_copies_copies(monkeypatch) -> None:
+    monkeypatch.delattr(torch, "_lazy_clone")
+    first = Cached()
+    copied(first).table.zero_()
+    assert first.table.any()
+
+
+def test_objects_are_built_once_a_setting_and_functions_each_time() -> None:
+    built = []
+
+    class Rope:
+        def __init__(self) -> None:
+            built.append(self)
+            self.past = 0
+
+        def __call__(self, x, positions):
+            return x
+
+    def factory():
+        return lambda x, positions: x
+
+    own, setting = Own("Rope", Rope), RopeSetting()
+    first = own.instance(setting)
+    first.past = 1
+    assert own.instance(setting).past == 0
+    assert own.instance(RopeSetting(base=5.0)) is not first
+    assert len(built) == 2
+    bound = Rope()
+    bound.rotate = (lambda given: lambda x: given)(bound)  # a copy would keep it, and call the first
+    assert not can_be_copied(bound)
+    assert can_be_copied(Rope())
+    assert not can_be_copied(factory())
