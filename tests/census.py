@@ -70,9 +70,9 @@ def main(arguments: Sequence[str]) -> None:
             print(f"{one.spec}\t{one.state}\t{one.why}\t{one.built}\t{one.cast}\t{one.error:.3g}", flush=True)
     ran = [one for one in entries if one.state == "run"]
     print(f"{len(entries)} classes, {len(ran)} run, {sum(one.built for one in ran)} of them off as built,")
-    print(
-        f"{sum(one.cast for one in ran)} of them off after .to(bfloat16) within {OFFSET + LENGTH} positions"
-    )
+    print(f"{sum(one.cast for one in ran)} of them off once loaded, within {OFFSET + LENGTH} positions; run:")
+    for way in options.loaded.split(","):
+        print(f"{way}: {sum(way in one.ways for one in ran)}")
 
 
 if __name__ == "__main__":
