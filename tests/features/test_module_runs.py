@@ -144,6 +144,31 @@ class Model(nn.Module):
         self.layers = nn.ModuleList(Llama() for _ in range(3))
     def forward(self, x): return x
 
+class Unused(Llama):
+    "A cast buffer that forward does not read."
+    def __init__(self):
+        super().__init__()
+        self.inv_freq = self.inv_freq.bfloat16().float()
+    def forward(self, positions):
+        a = positions[:, None].float() * theta(64)
+        return a.cos(), a.sin()
+
+class Positions(nn.Module):
+    "Takes positions under a name that says nothing."
+    def __init__(self, dim):
+        super().__init__()
+        self.freqs = nn.Parameter(theta(dim), requires_grad=False)
+    def forward(self, t): return torch.outer(t.type(self.freqs.dtype), self.freqs)
+
+class Video(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.dim = dim
+    def forward(self, hidden_states):
+        b, c, frames, height, width = hidden_states.shape
+        a = torch.outer(torch.arange(frames).double(), theta(self.dim).double())
+        return a.cos()[None, :, None].to(hidden_states.dtype), a.sin()[None, :, None].to(hidden_states.dtype)
+
 def cast_model(): return Model().to(torch.bfloat16)
 def wrong(): return Wrong(64)
 def plain(dim=64): return Llama(dim)
@@ -231,7 +256,9 @@ def test_modules_of_several_axes_or_layer_types(name, call, spec, capsys) -> Non
     assert cast["cos_error"] > 0.15
 
 
-@pytest.mark.parametrize("name", ["Computed", "Complex", "Healing", "Scaled", "Rounded", "Augmented"])
+@pytest.mark.parametrize(
+    "name", ["Computed", "Complex", "Healing", "Scaled", "Rounded", "Augmented", "Video"]
+)
 def test_correct_modules_are_silent(name, spec, capsys) -> None:
     result = audited(capsys, spec(name), "--dtype", "bf16,fp16")
     assert {row["result"] for row in result["records"]} == {"within"}
@@ -261,7 +288,7 @@ def test_a_model_that_was_cast_is_compared_with_what_was_meant(spec, capsys) -> 
     (run,) = result["runs"]
     assert (run["module"], run["dtype"], run["result"]) == ("layers.0", "float32", "off")
     assert run["cos_error"] > 1.5
-    assert "3 modules Llama hold the same values: the first was run" in result["notes"]
+    assert "3 modules Llama hold the same values: the first stands for all" in result["notes"]
 
 
 def test_what_cannot_be_run_is_judged_by_its_buffers(spec, capsys) -> None:
@@ -282,6 +309,18 @@ def test_overflow_is_no_number(spec, capsys) -> None:
     (row,) = rows(capsys, spec("Overflowing"), *up_to, code=1)
     assert row["nonfinite"] > 0
     assert "nan or infinite" in row["finding"]
+
+
+def test_a_buffer_that_is_broken_is_said_before_a_run_that_is_right(spec, capsys) -> None:
+    result = audited(capsys, spec("Unused"), "--loaded", "built", code=1)
+    assert result["headline"].startswith("1 of 1 RoPE buffers was cast: inv_freq was cast and cast back")
+    assert result["records"][0]["result"] == "within"
+
+
+def test_positions_under_a_name_that_says_nothing(spec, capsys) -> None:
+    built, cast = rows(capsys, spec("Positions"), "--loaded", "built,to", code=1)
+    assert built["call"] == "forward(t), positions in float32"
+    assert (built["distinct_positions"], cast["distinct_positions"]) == (4096, 769)
 
 
 def test_refusals(spec, tmp_path, capsys) -> None:

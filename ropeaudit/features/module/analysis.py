@@ -158,7 +158,9 @@ def module(
     runs = runner.run(opened.builder, opened.module, known(buffers), options, notes)
     ways = bool(runs) and (options.loaded is not None or opened.builder.cls is not None)
     if not ways:  # buffers as built are reported anyway
-        silent = [one for one in runs if one.measured is None and one.reason != NO_FORWARD]
+        silent = [
+            one for one in runs if one.measured is None and one.held != "none" and one.reason != NO_FORWARD
+        ]
         notes += [f"{one.kind} was not run: {one.reason}" for one in silent]
         runs = [one for one in runs if one.measured is not None]
     opened.notes.extend(dict.fromkeys(notes))

@@ -113,8 +113,9 @@ def _argument_lists(
     if not named:
         return
     shapes = _POSITION_SHAPES if has_positions else (_POSITION_SHAPES[0],)
-    for (axes, place), vector in itertools.product(shapes, _X_SHAPES if has_x else (_X_SHAPES[0],)):
-        words = f"forward({', '.join(named)}){', ' if axes else ''}{axes}"
+    vectors = _X_SHAPES[:3] if has_positions else (*_X_SHAPES, _X_POSITIONS)
+    for (axes, place), (video, vector) in itertools.product(shapes, vectors if has_x else vectors[:1]):
+        words = ", ".join(filter(None, (f"forward({', '.join(named)})", axes, video)))
         builders = {"positions": place, "x": vector, "length": lambda at, dtype: len(at)}
         builders |= {"device": lambda at, dtype: at.device, "dtype": lambda at, dtype: dtype}
         yield words, has_positions, {name: builders[role] for name, role in named.items() if role != "layer"}
@@ -167,8 +168,13 @@ _POSITION_SHAPES: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
     ("", lambda at, dtype: at[:, None]),
     ("the first of 3 axes, the others at 0", lambda at, dtype: (at, at[:1] * 0, at[:1] * 0)),
 )
-_X_SHAPES: tuple[Callable[[Any, Any], Any], ...] = (
-    lambda at, dtype: at.new_zeros((1, len(at), _DIMS), dtype=dtype),
-    lambda at, dtype: at.new_zeros((1, 2, len(at), _DIMS), dtype=dtype),
-    lambda at, dtype: at.new_zeros((len(at), _DIMS), dtype=dtype),
+_X_POSITIONS = ("positions in float32", lambda at, dtype: at.float())
+_X_SHAPES: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
+    ("", lambda at, dtype: at.new_zeros((1, len(at), _DIMS), dtype=dtype)),
+    ("", lambda at, dtype: at.new_zeros((1, 2, len(at), _DIMS), dtype=dtype)),
+    ("", lambda at, dtype: at.new_zeros((len(at), _DIMS), dtype=dtype)),
+    (  # (b, channels, frames, height, width), of one patch each
+        "frames of a video, the first of 3 axes, the others at 0",
+        lambda at, dtype: at.new_zeros((1, 16, len(at), 2, 2), dtype=dtype),
+    ),
 )

@@ -45,7 +45,8 @@ def _frequencies(what: str, values: NDArray[Any]) -> Array | None:
 def known(buffers: Sequence[Buffer]) -> list[tuple[str, Array, Array]]:
     """Return name, frequencies and relative tolerance of each buffer that says its frequencies.
 
-    Of one that was cast they are the exact ones of the setting that explains it, if there is any.
+    Of one that was cast they are the exact ones of the setting that explains it, if there is any. Those
+    that are known without a tolerance come first.
     """
     results = []
     for buffer in buffers:
@@ -58,4 +59,4 @@ def known(buffers: Sequence[Buffer]) -> list[tuple[str, Array, Array]]:
         else:
             continue
         results.append((buffer.stored.name, theta, tolerance))
-    return results
+    return sorted(results, key=lambda one: bool(one[2].any()))

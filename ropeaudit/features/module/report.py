@@ -86,9 +86,12 @@ def module_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: M
     """
     buffers, runs = _of_buffers(audit, columns, metadata), _of_runs(audit, columns, metadata)
     if audit.ways:
-        wrong = any(buffer.wrong for buffer in audit.buffers)
-        further = {"buffers": buffers if wrong else replace(buffers, headline="", notes=[])}
-        return replace(runs, notes=[*audit.source.notes, *runs.notes], further=further)
+        wrong, off = any(buffer.wrong for buffer in audit.buffers), any(one.wrong for one in audit.runs)
+        further = {"buffers": buffers if wrong else replace(buffers, headline="")}
+        notes = [*audit.source.notes, *(buffers.notes if wrong else ())]
+        if wrong and not off:  # what is broken is said first
+            notes, runs = [*notes, runs.headline], replace(runs, headline=buffers.headline)
+        return replace(runs, notes=notes, further=further)
     if not audit.runs:
         return replace(buffers, notes=[*audit.source.notes, *buffers.notes])
     off = any(one.wrong for one in audit.runs)

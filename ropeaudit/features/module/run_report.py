@@ -15,6 +15,10 @@ SCHEMA = 1
 of = Declare[Run]()
 
 
+def _ran(one: Run) -> bool:
+    return one.measured is not None
+
+
 class RunColumns:
     """The columns of what `ropeaudit module` runs."""
 
@@ -31,21 +35,21 @@ class RunColumns:
     against: str = of("what it was compared with: frequencies of a buffer, or those that it shows as built")
     positions: int | None = of("positions that it was run at, from 0", lambda one: _of(one, "positions"))
     distinct_positions: int | None = of(
-        "how many of them give different rows", lambda one: _of(one, "distinct"), shown=True
+        "how many of them give different rows", lambda one: _of(one, "distinct"), shown=_ran
     )
     cos_error: float | None = of(
         "largest error of cos, against cos in float64 of whole positions times frequencies",
         lambda one: _of(one, "cos_error"),
-        shown=True,
+        shown=_ran,
     )
     at_position: int | None = of(
-        "position of the largest error of cos", lambda one: _of(one, "worst"), shown=True, leaves=2
+        "position of the largest error of cos", lambda one: _of(one, "worst"), shown=_ran, leaves=2
     )
     sin_error: float | None = of("the same of sin", lambda one: _of(one, "sin_error"))
     allowed_error: float | None = of(
         "what float32 angles at the last position, and rounding the result to its dtype, explain at most",
         lambda one: _of(one, "allowed"),
-        shown=True,
+        shown=_ran,
         leaves=1,
     )
     excess: float | None = of(
@@ -56,7 +60,7 @@ class RunColumns:
         f"RMS drift of scores of the last {LAST} positions that these cos and sin cause by themselves, over "
         "the scores' RMS, for independent Gaussian q and k",
         lambda one: _of(one, "drift"),
-        shown=True,
+        shown=_ran,
     )
     nonfinite: int | None = of("values that are nan or infinite", lambda one: _of(one, "nonfinite"))
     returns: str = of(

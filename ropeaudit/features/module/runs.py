@@ -84,7 +84,9 @@ def run(
     builder: Builder, built: Any, known: Sequence[Known], options: Options, notes: list[str]
 ) -> list[Run]:
     """Return what every RoPE module does in every way. known: what the buffers of the built one hold."""
-    parts = [_part(name, module, known, options, notes) for name, module in _modules(built, known, notes)]
+    dtype = _own_dtype(built)
+    places = list(_modules(built, known, notes))
+    parts = [_part(name, module, dtype, known, options, notes) for name, module in places]
     if not parts:
         return []
     results: list[Run] = []
@@ -113,18 +115,21 @@ def _modules(built: Any, known: Sequence[Known], notes: list[str]) -> Iterator[t
         yield "", built
     for (kind, *_), count in seen.items():
         if count > 1:
-            notes.append(f"{count} modules {kind.__name__} hold the same values: the first was run")
+            notes.append(f"{count} modules {kind.__name__} hold the same values: the first stands for all")
 
 
 def _is_leaf(module: Any) -> bool:
     return next(module.children(), None) is None and next(module.parameters(), None) is None
 
 
-def _part(name: str, module: Any, known: Sequence[Known], options: Options, notes: list[str]) -> _Part:
-    """Return a module with how it is called, as built."""
-    kind, dtype = type(module).__name__, _own_dtype(module)
+def _part(
+    name: str, module: Any, dtype: Any, known: Sequence[Known], options: Options, notes: list[str]
+) -> _Part:
+    """Return a module with how it is called, as built. dtype: of the parameters of what was built."""
+    kind = type(module).__name__
     own = [one for one in known if one[0].rpartition(".")[0] == name]
-    fitted = calls.fitted(module, dtype)
+    whole = next(module.children(), None) is None or _NAMED.search(kind)
+    fitted = calls.fitted(module, dtype) if whole else "it does more than RoPE"
     if isinstance(fitted, str):
         return _Part(name, kind, own, fitted)
     if "self.training" in _source(module):
@@ -134,8 +139,8 @@ def _part(name: str, module: Any, known: Sequence[Known], options: Options, note
     count = running.length(module, fitted, options.up_to, dtype)
     if count < options.up_to:
         notes.append(f"{kind} holds {count} positions; it was run at those, and not up to {options.up_to}")
-    if " axes " in (call := fitted.calls[0].words):
-        notes.append(f"{kind}: {call.partition(', ')[2] if ')' not in call.partition(', ')[2] else call}")
+    if " axes" in (call := fitted.calls[0].words):
+        notes.append(f"{kind} was run at {call.partition('), ')[2]}")
     before = _state(module)
     references = [running.exact(seen, own) for seen in running.shown(module, fitted, count, dtype)]
     if _state(module) != before:
@@ -185,7 +190,7 @@ def _loaded(
         notes.append(f"from_pretrained loaded a model of one parameter that holds the {parts[0].kind}")
     for part in parts:
         module = whole.get_submodule(part.name)
-        given = _own_dtype(module) if way in (ways.BUILT, "saved") else dtype
+        given = _own_dtype(whole) if way in (ways.BUILT, "saved") else dtype
         name = str(given).removeprefix("torch.") if way == ways.BUILT else fmt.name
         yield _result(part, module, way, name, given)
 
