@@ -9,7 +9,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -26,9 +26,10 @@ from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects.calling import arrays, conventions, copies, own_code, signatures
+from ropeaudit.subjects.calling import conventions
+from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.implementation import one_line
-from ropeaudit.subjects.calling.own_code import OwnRotator
+from ropeaudit.subjects.calling.own_code import Own, OwnRotator
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import allowance, likeness, verification
 from ropeaudit.subjects.placement.verification import GivenVectors
@@ -55,6 +56,7 @@ def assert_shift_invariant(
     seq_len: int = 64,
     seed: int = 0,
     whole: bool = True,
+    device: str | None = None,
 ) -> None:
     """Fail unless a rotation is as exact, at every offset, as the recipe that it claims to follow.
 
@@ -64,6 +66,8 @@ def assert_shift_invariant(
     (bhsd if None), when the product is part of what is tested; `scale` is 1/sqrt(head_dim) by default.
     recipe: a name of `ropeaudit list recipes` or a .toml file. The same instance sees all offsets, in order,
     so that state left by one call shows in the next.
+    device: where it is called: "cpu", "cuda", "cuda:1", "mps"; by default where a module lies, else the CPU.
+    A module that lies elsewhere is copied, and its copy moved.
 
     Three tolerances, all from the recipe on the same q and k (gaussian, from `seed`), none tuned:
     largest drift <= the a-priori bound of `ropeaudit.bounds`, which correctly rounded arithmetic of the
@@ -90,9 +94,9 @@ def assert_shift_invariant(
         if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
             raise UsageError(f"offset {offset!r} is not a whole number of tokens")
     if scores is not None:
-        _test_scores(test, scores, order or "bhsd", offsets)
+        _test_scores(test, scores, order or "bhsd", offsets, device)
     else:
-        _test_rotation(test, function, order, offsets, whole)
+        _test_rotation(test, Own(_name(function), function, order, device=device), offsets, whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +169,14 @@ class _Test:
         )
 
 
-def _test_rotation(
-    test: _Test, function: Any, order: str | None, offsets: Sequence[int], whole: bool
-) -> None:
-    """Test a function that rotates: places first, for they say more, then scores."""
-    name = getattr(function, "__name__", type(function).__name__)
-    subject, setting = own_code.Own(name, function, order), test.setting
-    rotator = subject.rotator(setting, test.dtype, function if copies.is_module(function) else None)
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _test_rotation(test: _Test, subject: Own, offsets: Sequence[int], whole: bool) -> None:
+    """Test code that rotates: places first, for they say more, then scores."""
+    name, setting = subject.name, test.setting
+    rotator = subject.rotator(setting, test.dtype, subject.thing if subject.lies_there() else None)
     q, k = test.vectors()
     vectors = GivenVectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))
     rows = verification.BATCH_STEP if subject.fit(setting).rows else 0
@@ -202,18 +207,19 @@ def _raising(name: str, dtype: Format, offset: int) -> Iterator[None]:
         raise AssertionError(f"{name} raises in {dtype} at offset {offset}: {one_line(error)}") from error
 
 
-def _test_scores(test: _Test, function: Callable[..., Any], order: str, offsets: Sequence[int]) -> None:
+def _test_scores(
+    test: _Test, function: Callable[..., Any], order: str, offsets: Sequence[int], device: str | None
+) -> None:
     """Test a function that returns scores."""
-    name = getattr(function, "__name__", type(function).__name__)
+    name, called = _name(function), Own(_name(function), function, device=device)
     q, k = test.vectors()
     heads, length = q.shape[:2]
-    engine: arrays.Engine = "numpy" if signatures.wants_numpy(function) else "torch"
     for offset in offsets:
         at = np.arange(length, dtype=np.int64) + offset
         try:
-            results = conventions.scored(function, q, k, at, test.dtype, order, engine).reshape(
-                heads, length, length
-            )
+            results = conventions.scored(
+                function, q, k, at, test.dtype, order, cast(Engine, called.engine), called.device
+            ).reshape(heads, length, length)
         except RopeAuditError:
             raise
         except Exception as error:  # whatever it raises is a failure

@@ -64,8 +64,8 @@ class Audit:
             raise UsageError(f"--order {self.order} says how your own code is called; give it with --impl")
         if not (self.recipes or self.implementations):
             raise UsageError("there are no recipes to audit")
-        if not self.recipes and (self.backend != "numpy" or self.device is not None):
-            raise UsageError("--backend and --device say what executes recipes; add --recipe")
+        if not self.recipes and self.backend != "numpy":
+            raise UsageError("--backend says what executes recipes; add --recipe, or leave it out")
         if "softmax" in self.changes and (self.attention is None or self.attention.softmax != "recipe"):
             raise UsageError("a changed softmax stage is not used; add --attention --softmax recipe")
         self.factories()
@@ -76,11 +76,12 @@ class Audit:
             return self._factories
         formats = list(dict.fromkeys(parse(name) for name in self.dtypes))
         called = [
-            factories.implementation(name, self.order, self.changes, not self.recipes)
+            factories.implementation(name, self.order, self.changes, not self.recipes, self.device)
             for name in dict.fromkeys(self.implementations)
         ]
         executed = (recipe.resolve(fmt, stores_keys=True) for recipe in self._recipes() for fmt in formats)
-        self._factories.extend(factories.of_recipe(one, self.backend, self.device) for one in executed)
+        device = None if called and self.backend == "numpy" else self.device  # emulated beside what is called
+        self._factories.extend(factories.of_recipe(one, self.backend, device) for one in executed)
         self._factories.extend(factories.called(one, fmt) for one in called for fmt in formats)
         return self._factories
 

@@ -9,6 +9,7 @@ from ropeaudit.audits import arguments, case_by_case
 from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.audit import by_layout
 from ropeaudit.audits.cases import Case
+from ropeaudit.errors import UsageError
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
@@ -24,15 +25,19 @@ def chosen(
     dtypes: Names,
     changes: Mapping[str, str] | None,
     usual: Sequence[str],
+    device: str | None = None,
 ) -> list[Chosen]:
     """Return every recipe, then every implementation, in every dtype, each once.
 
-    usual: recipes where none is given; beside implementations there are none then.
+    usual: recipes where none is given; beside implementations there are none then. device: where code is
+    called.
     Raises: UsageError, UnknownName, BadInput, NotEmulated, MissingPackage.
     """
     names = arguments.listed(implementations)
     resolved = arguments.resolved(recipes or (() if names else usual), dtypes, changes)
-    codes = [factories.implementation(name, None, changes, alone=not resolved) for name in names]
+    if device is not None and not names:
+        raise UsageError(f"--device {device} is where code is called; add --impl")
+    codes = [factories.implementation(name, None, changes, not resolved, device) for name in names]
     called = (factories.called(code, fmt) for code in codes for fmt in arguments.formats(dtypes))
     return [*resolved, *called]
 

@@ -41,7 +41,12 @@ class Identity:
         "ropeaudit's own for an emulated recipe",
         role="case",
     )
-    device: str = column("where it was executed", role="case")
+    device: str = column(
+        "where it was executed: cpu, or another device with the name of its GPU",
+        role="case",
+        shown=lambda record: record.device != "cpu",
+        leaves=1,
+    )
     environment: str | None = column(
         "what the code was run under, such as autocast:bf16; nan where nothing is known of it", role="case"
     )

@@ -71,7 +71,8 @@ def refuse_contradictions(path: str, rows: Iterable[Record]) -> None:
 def shown(row: Record) -> str:
     """Name a row for a message."""
     requested = f"{row.subject} {row.dtype} at offset {row.offset}"
-    return f"{requested} ({row.seq_len} positions, schema {row.schema}, version {row.version})"
+    made = f"version {row.version}, on {row.device}"
+    return f"{requested} ({row.seq_len} positions, schema {row.schema}, {made})"
 
 
 _FIRST = f'{{"{next(iter(records.COLUMNS))}": '

@@ -7,8 +7,6 @@ said.
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +18,7 @@ from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.conformance.whole_calls import some_offsets, whole_call
 from ropeaudit.errors import UsageError
 from ropeaudit.subjects.calling import arrays
-from ropeaudit.subjects.calling.detection import silent
+from ropeaudit.subjects.calling.detection import silent, without_logs
 from ropeaudit.subjects.calling.own_code import Own, OwnRotator
 
 _LENGTH = 64
@@ -39,8 +37,8 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
     if own is None:
         yield not_applicable("compiled", "an adapter calls it, with arrays of its own")
         return
-    if own.fit(code.setting).convention.engine == "numpy" or not code.compiled:
-        yield not_applicable("compiled", "it takes NumPy arrays" if code.compiled else "it was not requested")
+    if own.fit(code.setting).convention.engine != "torch" or not code.compiled:
+        yield not_applicable("compiled", "it takes no tensors" if code.compiled else "it was not requested")
         return
     length, failures = min(_LENGTH, code.up_to), list[str]()
     offsets = some_offsets(code, length, 5)
@@ -49,7 +47,7 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
         words, form = f"compiled with {backend}", _compiled(own, code, backend)
         seen = Agreement(code, words, form, right_passes=True)
         try:
-            with _silent():
+            with without_logs():
                 seen.take_all(wholes)
         except UsageError as late:  # it was waited for long enough
             yield not_applicable("compiled", f"torch.compile with {backend}: {late}")
@@ -67,17 +65,6 @@ def backends() -> Iterator[str]:
     """Yield the backends that may work here, the usual one first; inductor wants a C++ compiler."""
     has_compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++", "cl"))
     yield from (name for name in _BACKENDS if has_compiler or name != "inductor")
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Keep a compiler's warnings of what it does not compile out of the report."""
-    before = logging.root.manager.disable
-    logging.disable(max(before, logging.WARNING))
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def _compiled(own: Own, code: CodeUnderTest, backend: str) -> OwnRotator:

@@ -54,7 +54,9 @@ def _maker(code: CodeUnderTest) -> Callable[[], Rotator] | None:
     if own is not None and own.fit(code.setting).convention.engine == "torch":
         return lambda: GradientRotator.of(own.rotator(code.setting, code.dtype))
     if isinstance(called, TorchAdapter):
-        return lambda: gradients.of_tensors(called.module(code.setting, code.dtype), code.setting, code.dtype)
+        return lambda: gradients.of_tensors(
+            called.module(code.setting, code.dtype), code.setting, code.dtype, called.device
+        )
     return None
 
 

@@ -263,6 +263,13 @@ recipe_option: Decorator = axis(
     "hf,uniform",
 )
 dtype_option: Decorator = axis("--dtype", NAMES, "Number formats of the model.", "bf16")
+device_option: Decorator = click.option(
+    "--device",
+    type=WORD,
+    metavar="NAME",
+    help="Where code is called, with what it is given: cpu, cuda, cuda:N or mps.  [default: cpu, or where a "
+    "module lies]",
+)
 length_option: Decorator = click.option(
     "--length",
     type=WORD,

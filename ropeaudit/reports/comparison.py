@@ -81,7 +81,9 @@ def diff_report(
     """
     shown = [pair for pair in results.pairs if unchanged or pair.status != "same"]
     rows = [COLUMNS.row(pair) for pair in shown]
-    screen = settings.screen(rows, ["subject", "dtype", "offset"], _SCREEN)
+    elsewhere = any(row.get("device") not in ("cpu", None) for row in rows)
+    first = ["subject", "dtype", "offset", *(["device"] if elsewhere else [])]
+    screen = settings.screen(rows, first, _SCREEN)
     return Report(
         rows=rows,
         columns=list(columns or COLUMNS),

@@ -38,18 +38,22 @@ class SubjectFactory:
 
 
 def implementation(
-    name: str, order: str | None = None, changes: Mapping[str, str] | None = None, alone: bool = False
+    name: str,
+    order: str | None = None,
+    changes: Mapping[str, str] | None = None,
+    alone: bool = False,
+    device: str | None = None,
 ) -> Implementation:
     """Return what is called: the user's own code (module:name), or an entry of `ropeaudit list impls`.
 
     order: of the axes of own code, detected where it is None. changes: of stages, which reach tables that
-    own code is given. alone: whether there is no recipe for them to change.
+    own code is given. alone: whether there is no recipe for them to change. device: where it is called.
     Raises: UsageError, BadInput, MissingPackage.
     """
     if is_own(name):
         from ropeaudit.subjects.calling import loading  # in-function: most audits need neither
 
-        return loading.load(name, order, changes or {}, alone)
+        return loading.load(name, order, changes or {}, alone, device)
     if changes and alone:
         raise UsageError(
             f"--set {next(iter(changes))} changes recipes, and {name} computes as it does; "
@@ -57,7 +61,7 @@ def implementation(
         )
     from ropeaudit.subjects import third_party
 
-    return third_party.implementation(name)
+    return third_party.implementation(name, device)
 
 
 def is_own(name: str) -> bool:

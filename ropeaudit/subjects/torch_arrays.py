@@ -38,7 +38,7 @@ def to_torch(x: FloatArray, fmt: Format) -> torch.Tensor:
     """Return x, whose values are numbers of `fmt`, as a tensor of that dtype; nothing is rounded."""
     import torch
 
-    with _unseen():
+    with unseen():
         return torch.from_numpy(np.ascontiguousarray(x)).to(dtype(fmt))
 
 
@@ -49,13 +49,13 @@ def to_numpy(x: torch.Tensor) -> FloatArray:
     for listener in listeners:
         listener(x)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    with _unseen():
+    with unseen():
         values: FloatArray = x.detach().to(wide).cpu().numpy()
     return values
 
 
 @contextlib.contextmanager
-def _unseen() -> Iterator[None]:
+def unseen() -> Iterator[None]:
     """Hide from dispatch modes what is done within, where anybody listens."""
     if not listeners:
         yield

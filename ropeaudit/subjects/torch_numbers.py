@@ -50,6 +50,7 @@ def device(name: str) -> torch.device:
             seen = f"torch {torch.__version__}{cuda}, sees {count or 'no'} CUDA device{'s' * (count > 1)}"
             first = "cuda:0" if count else "cpu"
             raise UsageError(f"--device {name}: {seen}; give --device {first}")
+        chosen = torch.device("cuda", chosen.index or 0)
     if chosen.type == "mps" and not torch.backends.mps.is_available():
         how = "sees no Apple GPU" if torch.backends.mps.is_built() else "was built without MPS"
         raise UsageError(f"--device {name}: torch {torch.__version__} {how}; give --device cpu")

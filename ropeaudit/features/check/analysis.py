@@ -28,6 +28,7 @@ def check(
     order: str | None = None,
     seed: int = 0,
     compiled: bool = True,
+    device: str | None = None,
     text: str | None = None,
     tokens: str | None = None,
     waive: str | None = None,
@@ -44,14 +45,15 @@ def check(
     up_to: number of positions that are checked; by default the model's maximum, else 131,072, and for configs
     as many as `limit` looks at. recipe: the one that code claims to follow (by default what right code in the
     dtype explains is allowed), for configs the one that is judged (hf by default).
-    order: of the axes of own code, such as "bhsd". compiled: whether torch code is compiled too. text,
-    tokens: what a checkpoint's model reads, as in `ropeaudit.model`; without them it is not run. waive: a
-    TOML file of accepted failures. returned: where a kernel wrote what a case asks for.
+    order: of the axes of own code, such as "bhsd". compiled: whether torch code is compiled too.
+    device: where code is called, and a checkpoint's model runs. text, tokens: what that model reads, as in
+    `ropeaudit.model`; without them it is not run. waive: a TOML file of accepted failures. returned: where a
+    kernel wrote what a case asks for.
     rope: the fields of `Case` that choose a RoPE setting.
     Raises: UsageError, UnknownName, BadInput, MissingPackage.
     """
     chosen = () if dtypes is None else tuple(arguments.formats(dtypes))
-    options = CheckOptions(chosen, up_to, recipe, order, seed, text, tokens, returned, compiled)
+    options = CheckOptions(chosen, up_to, recipe, order, seed, text, tokens, returned, compiled, device)
     [case] = arguments.cases_of(None, rope)
     results = run(arguments.listed(targets), case, options, on_progress or arguments.silent)
     return waivers.applied(results, waivers.read(waive) if waive is not None else [], waivers.today())
@@ -108,6 +110,12 @@ def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
         raise UsageError(f"--up-to {options.up_to} is not a number of positions from 1 up; try 128k")
     if "checkpoint" not in kinds and (options.text is not None or options.tokens is not None):
         raise UsageError("--text and --tokens go with the folder of a checkpoint")
+    runs = "checkpoint" in kinds and (options.text is not None or options.tokens is not None)
+    if options.device is not None and "code" not in kinds and not runs:
+        raise UsageError(
+            f"--device {options.device} is where code is called, or a checkpoint's model runs (--tokens); "
+            "leave it out"
+        )
     if "code" not in kinds and options.order is not None:
         raise UsageError(f"--order {options.order} goes with own code, FILE.py:NAME; leave it out")
 

@@ -21,6 +21,7 @@ class Checked:
     """One check of a target. up_to: positions, 0 where they do not matter. version: of what was checked.
 
     setting: the RoPE setting, None where none could be read. layer: its layer type in a config.
+    device: where it was executed; none where nothing was.
     """
 
     target: str
@@ -31,6 +32,7 @@ class Checked:
     up_to: int
     finding: Finding
     layer: str = NONE
+    device: str = NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class CheckOptions:
     """What is requested of every target; what is None or empty goes by the kind of target.
 
     up_to: number of positions. text, tokens: what a whole model is to read, which runs it. returned: where a
-    kernel wrote what a case of vectors asks for. compiled: whether torch code is compiled too.
+    kernel wrote what a case of vectors asks for. compiled: whether torch code is compiled too. device: where
+    code is called, and a whole model runs.
     """
 
     dtypes: tuple[Format, ...] = ()
@@ -50,3 +53,4 @@ class CheckOptions:
     tokens: str | None = None
     returned: str | None = None
     compiled: bool = True
+    device: str | None = None

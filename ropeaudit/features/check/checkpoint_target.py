@@ -41,8 +41,8 @@ def checks(name: str, case: Case, options: CheckOptions, progress: Progress, not
         yield from _run(name, options, lambda share: progress((1 + share) / parts), note)
 
 
-def _checked(name: str, finding: Finding, dtype: str = NONE) -> Checked:
-    return Checked(name, "checkpoint", NONE, dtype, None, 0, finding)
+def _checked(name: str, finding: Finding, dtype: str = NONE, device: str = NONE) -> Checked:
+    return Checked(name, "checkpoint", NONE, dtype, None, 0, finding, device=device)
 
 
 def _stored(audit: ModuleAudit) -> Iterator[Finding]:
@@ -84,15 +84,21 @@ def _run(name: str, options: CheckOptions, progress: Progress, note: Note) -> It
     """Yield what the whole model does at shifted positions: in float64, then in each dtype."""
     names = [dtype.name for dtype in options.dtypes] or list(_MODEL_DTYPES)
     audit = model_analysis.model(
-        name, dtypes=names, text=options.text, tokens=options.tokens, seed=options.seed
+        name,
+        dtypes=names,
+        text=options.text,
+        tokens=options.tokens,
+        seed=options.seed,
+        device=options.device,
     )
+    place = audit.device.label
     seen: set[int] = set()
     try:
         for shifted in audit.run(progress):
             if shifted.offset not in seen:
                 seen.add(shifted.offset)
-                yield _checked(name, _structure(shifted), "float64")
-            yield _checked(name, _rounding(shifted), shifted.dtype.name)
+                yield _checked(name, _structure(shifted), "float64", place)
+            yield _checked(name, _rounding(shifted), shifted.dtype.name, place)
     except NotShifted as error:
         reason = error.typed.partition(": ")[2].partition(";")[0]
         yield _checked(name, not_applicable("model structure", reason))

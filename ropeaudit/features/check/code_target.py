@@ -33,7 +33,7 @@ def checks(
     target: str, case: Case, options: CheckOptions, progress: Progress, note: Note
 ) -> Iterator[Checked]:
     """Yield the checks of code. note gets how it is called. Raises: see `analysis.check`."""
-    code = _implementation(target, options.order)
+    code = _implementation(target, options)
     up_to = options.up_to or case.maximum or UP_TO
     setting = case.setting(up_to)
     detect = getattr(code, "fit", None)
@@ -46,14 +46,15 @@ def checks(
             progress((number + share) / len(dtypes))
 
         for finding in _findings(code, setting, dtype, up_to, options, on_progress):
-            yield Checked(target, "code", code.version, dtype.name, setting, up_to, finding)
+            place = implementation.device_of(code).label
+            yield Checked(target, "code", code.version, dtype.name, setting, up_to, finding, device=place)
     note(getattr(code, "findings", ()))
 
 
-def _implementation(target: str, order: str | None) -> Implementation:
+def _implementation(target: str, options: CheckOptions) -> Implementation:
     """Return what is called; messages about it speak of a target, and of no --impl."""
     try:
-        return factories.implementation(target, order)
+        return factories.implementation(target, options.order, device=options.device)
     except RopeAuditError as error:
         error.args = (message := error.typed.replace("--impl ", ""),)
         if isinstance(error, ImportError):  # whose text is not in its arguments

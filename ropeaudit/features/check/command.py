@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     "code; hf]",
 )
 @click.option("--order", metavar="AXES", help="Axes of own code, such as bhsd.  [default: found out]")
+@options.device_option
 @click.option("--seed", type=NATURAL, metavar="N", default=0, help="Seed of q and k.  [default: 0]")
 @click.option(
     "--compile/--no-compile",
@@ -65,6 +66,7 @@ def check(
     dtype: tuple[str, ...],
     recipe: str | None,
     order: str | None,
+    device: str | None,
     seed: int,
     compiled: bool,
     text: str | None,
@@ -93,7 +95,16 @@ def check(
     if len(cases) != 1:
         raise UsageError("check takes one RoPE setting at a time; give a single value of each option")
     requested = analysis.CheckOptions(
-        tuple(dict.fromkeys(map(parse, dtype))), up_to, recipe, order, seed, text, tokens, returned, compiled
+        tuple(dict.fromkeys(map(parse, dtype))),
+        up_to,
+        recipe,
+        order,
+        seed,
+        text,
+        tokens,
+        returned,
+        compiled,
+        device,
     )
     accepted = waivers.read(waive) if waive is not None else []
     findings: list[str] = []

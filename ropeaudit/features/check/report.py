@@ -27,6 +27,11 @@ class CheckColumns:
     version: str = of("of its package, or the digest of its file; none where there is neither")
     layer: str = of("layer type of a model; none where a check has none", shown=True)
     dtype: str = of("number format of q and k; none where a check has none", shown=True)
+    device: str = of(
+        "where code was called, or a model run; none where nothing was",
+        shown=lambda one: one.device not in ("cpu", NONE),
+        leaves=6,
+    )
     check: str = of("what was checked", lambda one: one.finding.check, shown=True)
     status: str = of(
         "pass; fail; waived: it fails and --waive accepts that; note: nothing judges it; nothing to check: "

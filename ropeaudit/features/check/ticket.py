@@ -94,7 +94,12 @@ def _audit(one: Checked, case: Case, options: CheckOptions) -> Audit:
     up_to = one.up_to or options.up_to or _TOKENS
     offsets = tuple(dict.fromkeys((0, max(0, up_to - _TOKENS))))
     if one.kind == "code":
-        return Audit((case,), (), (one.dtype,), offsets, implementations=(one.target,), order=options.order)
+        return Audit(
+            *((case,), (), (one.dtype,), offsets),
+            implementations=(one.target,),
+            order=options.order,
+            device=options.device,
+        )
     named = {"model": one.target} if one.kind == "model" else {"config": one.target}
     layer = case.layer if one.layer == NONE else one.layer
     case = replace(case, layer=layer, **named)  # type: ignore[arg-type]

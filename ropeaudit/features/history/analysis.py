@@ -32,6 +32,7 @@ DTYPES, OFFSETS = ("fp32", "fp16", "bf16"), (0, 1000)
 class History:
     """What a call gives after another one. kind: how that one differs. Units: those of q and k.
 
+    device: where both were made.
     difference: largest |after it - on a fresh instance|, inf where one of the two alone is nan. refused: why
     the calls could not be made; empty where they could.
     """
@@ -44,6 +45,7 @@ class History:
     before: AuditCall
     difference: float
     refused: str = ""
+    device: str = "cpu"
 
     @property
     def leaks(self) -> bool:
@@ -57,6 +59,7 @@ def history(
     dtypes: Names = DTYPES,
     offsets: int | Iterable[int] = OFFSETS,
     *,
+    device: str | None = None,
     cases: Case | Iterable[Case] | None = None,
     on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
@@ -66,13 +69,14 @@ def history(
     Yields one History per implementation, dtype, offset and kind of earlier call, in that order.
     implementations: FILE.py:NAME, package.module:NAME or names of `ropeaudit list impls`.
     dtypes: of the calls, and of those before them.
-    offsets: first positions of the calls.
+    offsets: first positions of the calls. device: where they are made.
     cases, on_progress, case: as in `ropeaudit.shift`; q and k are not looked at, but for seq_len.
     Raises: UsageError, UnknownName, MissingPackage, BadShape.
     """
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
     chosen = arguments.cases_of(cases, case)
-    return run(chosen, arguments.listed(implementations), formats, numbers, on_progress or arguments.silent)
+    names = arguments.listed(implementations)
+    return run(chosen, names, formats, numbers, on_progress or arguments.silent, device)
 
 
 def run(
@@ -81,12 +85,13 @@ def run(
     dtypes: Sequence[Format],
     offsets: Sequence[int],
     on_progress: OnProgress = arguments.silent,
+    device: str | None = None,
 ) -> Iterator[History]:
     """Yield the histories, case by case, implementation by implementation, dtype by dtype, offset by offset.
 
     Raises: UsageError, UnknownName, MissingPackage, BadShape.
     """
-    chosen = [factories.implementation(name) for name in names]
+    chosen = [factories.implementation(name, device=device) for name in names]
     for case in cases:
         case.check(offsets)
     work = [(c, i, d, o) for c in cases for i in chosen for d in dtypes for o in offsets]
@@ -125,4 +130,7 @@ def _histories_of(
                         difference = earlier_calls.difference(rotated(used, setting, call), fresh)
             except Exception as error:  # whatever other people's code raises is a finding
                 reason = implementation.one_line(error)
-        yield History(tested.name, tested.version, setting, call, kind, before, float(difference), reason)
+        place = implementation.device_of(tested).label
+        yield History(
+            *(tested.name, tested.version, setting, call, kind, before, float(difference), reason, place)
+        )

@@ -5,7 +5,14 @@ from __future__ import annotations
 import click
 
 from ropeaudit.console.help import command
-from ropeaudit.console.options import ReportOptions, RopeOptions, axis, report_options, rope_options
+from ropeaudit.console.options import (
+    ReportOptions,
+    RopeOptions,
+    axis,
+    device_option,
+    report_options,
+    rope_options,
+)
 from ropeaudit.console.parameters import INTEGERS, NAMES
 
 
@@ -17,6 +24,7 @@ from ropeaudit.console.parameters import INTEGERS, NAMES
 @axis("--dtype", NAMES, "Number formats of the calls, and of those before them.", "fp32,fp16,bf16")
 @axis("--offset", INTEGERS, "First positions of the calls.", "0,1000")
 @axis("--seq-len", INTEGERS, "Positions of the calls.", shown="256")
+@device_option
 @rope_options
 @report_options
 def history(
@@ -24,6 +32,7 @@ def history(
     dtype: tuple[str, ...],
     offset: tuple[int, ...],
     seq_len: tuple[int, ...],
+    device: str | None,
     rope: RopeOptions,
     output: ReportOptions,
 ) -> int:
@@ -40,7 +49,7 @@ def history(
     cases = settings.cases(rope, seq_len=seq_len)
     return delivery.delivered(
         lambda on_progress: analysis.history(
-            implementations, dtype, offset, cases=cases, on_progress=on_progress
+            implementations, dtype, offset, device=device, cases=cases, on_progress=on_progress
         ),
         lambda results, metadata: history_report(results, columns, metadata),
         output,

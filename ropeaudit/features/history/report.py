@@ -24,6 +24,7 @@ class HistoryColumns:
     version: str = of("of its package", shown=True, leaves=3)
     dtype: str = of("number format of the call", lambda one: one.call.dtype.name, shown=True)
     offset: int = of("first position of the call", lambda one: one.call.first, unit="tokens", shown=True)
+    device = of.like(records.COLUMNS["device"], shown=lambda one: one.device != "cpu", leaves=4)
     seq_len: int = of("positions of the call", lambda one: one.call.length, unit="tokens")
     before: str = of("how the call before it on the same instance differs", lambda one: one.kind, shown=True)
     before_dtype: str = of("number format of that call", lambda one: one.before.dtype.name, shown=True)

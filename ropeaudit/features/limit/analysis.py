@@ -55,6 +55,7 @@ def limit(
     up_to: int | None = None,
     budget: int | None = None,
     changes: Mapping[str, str] | None = None,
+    device: str | None = None,
     cases: Case | Iterable[Case] | None = None,
     on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
@@ -64,6 +65,7 @@ def limit(
     tolerances: "column=number", such as "drift_rms=1e-3". up_to: the largest offset, tokens; by default 16m,
     and for code the last one within the model's maximum or 128k positions. budget: how many offsets may be
     measured per result; by default it goes by the size of the case, and is small for code.
+    device: where implementations are called.
     dtypes, recipes, implementations, changes, cases, on_progress, case: as in `ropeaudit.shift`. Nothing is
     proved of code, and a row with a misplaced pair meets no tolerance.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, MissingPackage.
@@ -72,7 +74,7 @@ def limit(
     >>> first.first_failure, first.proved_up_to, first.proof
     (2034, 2033, 'bound')
     """
-    some = chosen(recipes, implementations, dtypes, changes, DEFAULT)
+    some = chosen(recipes, implementations, dtypes, changes, DEFAULT, device)
     requested = [tolerance(text) for text in arguments.listed(tolerances)]
     return run(
         arguments.cases_of(cases, case), some, requested, up_to, budget, on_progress or arguments.silent

@@ -56,6 +56,7 @@ from ropeaudit.console.parameters import INTEGER, NAMES
     "mypkg.rope:apply_rope or path/to/file.py:apply_rope. A row with a misplaced pair meets no tolerance. "
     f"{options.EXECUTED}",
 )
+@options.device_option
 @options.length_option
 @options.changes_option
 @options.qk_options
@@ -77,6 +78,7 @@ def limit(
     dtype: tuple[str, ...],
     recipe: tuple[str, ...],
     impl: tuple[str, ...],
+    device: str | None,
     length: str | None,
     changes: Mapping[str, str],
     vectors: options.QKOptions,
@@ -100,7 +102,7 @@ def limit(
 
     columns = output.chosen_columns(COLUMNS)
     cases = settings.cases(rope, vectors, length=length)
-    chosen = requested(recipe, impl, dtype, changes, DEFAULT)
+    chosen = requested(recipe, impl, dtype, changes, DEFAULT, device)
     largest = [analysis.usual_up_to(case, one) for case in cases for one in chosen]
     conditional = conditions.parse(gates, min(largest) if up_to is None else up_to)
     accepted = [parsed(text) for text in tolerance]

@@ -42,6 +42,12 @@ class LimitColumns:
     schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
     subject = of.like(records.COLUMNS["subject"], lambda one: one.at_zero.subject, shown=True)
     dtype = of.like(records.COLUMNS["dtype"], lambda one: one.at_zero.dtype, shown=True)
+    device = of.like(
+        records.COLUMNS["device"],
+        lambda one: one.at_zero.device,
+        shown=lambda one: one.at_zero.device != "cpu",
+        leaves=6,
+    )
     settings = Together[Limit](
         [replace(one, meaning=_LENGTH) if one.name == "length" else one for one in settings.COLUMNS.declared],
         lambda one: one.at_zero.as_dict(),

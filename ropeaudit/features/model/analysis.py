@@ -23,6 +23,8 @@ from ropeaudit.features.model.layers import HeadDrift, RotatedPairs
 from ropeaudit.features.model.load import Folder
 from ropeaudit.features.model.saving import Saved
 from ropeaudit.features.model.tokens import Tokens, read_tokens
+from ropeaudit.subjects.calling import devices
+from ropeaudit.subjects.calling.devices import CPU, Device
 
 if TYPE_CHECKING:
     from ropeaudit.features.model.logits import Change
@@ -73,7 +75,7 @@ class ModelAudit:
     """What is audited.
 
     Filled while it runs: narrow, what the float64 run could not widen; pairs, how layers rotate, where that
-    is seen; saved, the files of q and k.
+    is seen; saved, the files of q and k. device: where it runs.
     """
 
     folder: Folder
@@ -81,6 +83,7 @@ class ModelAudit:
     dtypes: Sequence[Format]
     offsets: list[int]
     save: str | None = None
+    device: Device = CPU
     narrow: list[str] = field(default_factory=list)
     pairs: dict[int, RotatedPairs] = field(default_factory=dict, init=False)
     saved: list[Saved] = field(default_factory=list, init=False)
@@ -112,8 +115,6 @@ class ModelAudit:
 
     def run(self, progress: Callable[[float], None] = lambda share: None) -> Iterator[Shifted]:
         """Yield dtype by dtype, offset by offset; the float64 run comes first. Raises: RopeAuditError."""
-        from ropeaudit.features.model.run import Runner
-
         self.check()
         done, total = 0, (1 + len(self.dtypes)) * (1 + len(self.offsets))
 
@@ -122,18 +123,25 @@ class ModelAudit:
             done += 1
             progress(done / total)
 
-        runner = Runner(load.load(self.folder, FP64), wide=True, maximum=self.folder.maximum)
+        runner = self._runner(FP64, wide=True)
         references, causes = self._reference(runner, step)
         self.narrow, scales = sorted(runner.narrow), runner.scales
         del runner
         for fmt in self.dtypes:
-            runner = Runner(load.load(self.folder, fmt), False, self.folder.maximum, scales)
+            runner = self._runner(fmt, wide=False, scales=scales)
             base = runner.run(self.tokens.ids, 0)
             step()
             for offset in self.offsets:
                 shifted = runner.run(self.tokens.ids, offset)
                 step()
                 yield self._compared(fmt, offset, (base, shifted), references, causes[offset])
+
+    def _runner(self, dtype: Format, wide: bool, scales: dict[int, float] | None = None) -> Runner:
+        """Return what runs the model in a dtype. scales: of its layers, as float64 shows them."""
+        from ropeaudit.features.model.run import Runner
+
+        loaded = load.load(self.folder, dtype, self.device)
+        return Runner(loaded, wide, self.folder.maximum, scales, self.device)
 
     def _reference(self, runner: Runner, step: Callable[[], None]) -> tuple[dict[int, Any], dict[int, str]]:
         """Return the float64 logits at every offset, and at 0, and what in the model a shift changes."""
@@ -211,6 +219,7 @@ def model(
     seed: int = 0,
     save_qk: str | None = None,
     trust_remote_code: bool = False,
+    device: str | None = None,
 ) -> ModelAudit:
     """Return the audit of a causal language model at shifted positions; iterate over it, and it runs.
 
@@ -218,12 +227,18 @@ def model(
     folder: a local checkpoint: config.json, *.safetensors, a tokenizer if there is one. text: a file to read
     through the tokenizer. tokens: how many random ones, "128", or their ids, "5,17,3". seed: of random ones.
     save_qk: a .safetensors file that q and k before RoPE go to.
-    trust_remote_code: execute the Python code that the folder brings.
+    trust_remote_code: execute the Python code that the folder brings. device: where the model runs, "cuda:0".
     Raises: UsageError, UnknownName, BadInput, MissingPackage.
     """
+    place = devices.of_torch(device)
+    if place.name.startswith("mps"):
+        raise UsageError(
+            f"--device {device}: the reference runs in float64, which mps lacks; give --device cpu"
+        )
     opened = load.open_folder(folder, trust_remote_code)
     chosen = read_tokens(opened, text, tokens, seed)
-    return ModelAudit(opened, chosen, arguments.formats(dtypes), arguments.numbers(offsets), save_qk)
+    formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
+    return ModelAudit(opened, chosen, formats, numbers, save_qk, place)
 
 
 def verdict_of(change: Change, offset: int) -> str:

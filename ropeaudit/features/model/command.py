@@ -6,7 +6,7 @@ import click
 
 from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, axis, report_options
-from ropeaudit.console.parameters import INTEGERS, NAMES, NATURAL, number, one_of
+from ropeaudit.console.parameters import INTEGERS, NAMES, NATURAL, WORD, number, one_of
 
 _KINDS = ("summary", "layer", "head", "pair")  # of model/columns.py, not loaded for --help
 
@@ -37,6 +37,12 @@ _KINDS = ("summary", "layer", "head", "pair")  # of model/columns.py, not loaded
     help="Rows: summary, layer, head or pair.",
 )
 @click.option("--save-qk", metavar="FILE", help="Write q and k before RoPE as .safetensors, for shift --qk.")
+@click.option(
+    "--device",
+    type=WORD,
+    metavar="NAME",
+    help="Where the model runs, in every dtype: cpu, cuda or cuda:N.  [default: cpu]",
+)
 @click.option("--trust-remote-code", is_flag=True, help="Execute the Python code that the folder brings.")
 @report_options
 def model(
@@ -49,6 +55,7 @@ def model(
     threshold: float,
     by: str,
     save_qk: str | None,
+    device: str | None,
     trust_remote_code: bool,
     output: ReportOptions,
 ) -> int:
@@ -72,6 +79,7 @@ def model(
         seed=seed,
         save_qk=save_qk,
         trust_remote_code=trust_remote_code,
+        device=device,
     )
     return delivery.delivered(
         audit.run,

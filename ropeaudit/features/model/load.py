@@ -19,6 +19,7 @@ from ropeaudit.errors import BadInput, MissingPackage
 from ropeaudit.rope import hf_json
 from ropeaudit.runtime import process_state, streams
 from ropeaudit.subjects import torch_arrays
+from ropeaudit.subjects.calling.devices import CPU, Device
 from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.tensor_files import checkpoints
 
@@ -92,8 +93,8 @@ def open_folder(spec: str, trusted: bool) -> Folder:
     return folder
 
 
-def load(folder: Folder, dtype: Format) -> Any:
-    """Return the model, in evaluation, with its weights in a dtype. Raises: BadInput, UsageError."""
+def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
+    """Return the model, in evaluation, its weights in a dtype on a device. Raises: BadInput, UsageError."""
     with quiet():
         from transformers import AutoModelForCausalLM
 
@@ -127,7 +128,12 @@ def load(folder: Folder, dtype: Format) -> Any:
     if info["unexpected_keys"]:
         first = sorted(info["unexpected_keys"])[0]
         folder.note(f"{len(info['unexpected_keys'])} tensors are not used by the model ({first})")
-    return model.eval()
+    try:
+        with streams.aside(), process_state.foreign():
+            return device.moved(model.eval())
+    except Exception as error:  # such as a model that is larger than the device's memory
+        reason = f"cannot be moved to {device.name}: {one_line(error, 300)}"
+        raise BadInput(f"{str(folder.path)!r}: {reason}; give --device cpu") from None
 
 
 def _experts(dtype: Format) -> dict[str, Any]:

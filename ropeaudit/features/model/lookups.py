@@ -56,7 +56,7 @@ class Lookups(TorchFunctionMode):
         if not (by_position or pointer in self.learned or pointer in self.stored):
             return  # rows of an intermediate result, such as the tokens of an expert
         name = (self.learned.get(pointer) or self.stored.get(pointer, UNNAMED)).removesuffix(".weight")
-        self.rows[name] = Lookup(indices.detach().clone(), table.shape[0], pointer in self.learned)
+        self.rows[name] = Lookup(indices.detach().cpu().clone(), table.shape[0], pointer in self.learned)
 
 
 def _tensors(value: Any) -> Iterator[Any]:

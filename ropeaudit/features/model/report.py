@@ -46,7 +46,7 @@ def model_report(
     return Report(
         rows=rows[kind],
         columns=list(columns or COLUMNS[kind]),
-        screen=list(columns or [*COMMON.screen(()), *OWN[kind].screen(())]) if rows[kind] else [],
+        screen=list(columns or [*COMMON.screen(runs), *OWN[kind].screen(())]) if rows[kind] else [],
         dispensable=() if columns else OWN[kind].dispensable,
         headline=headline(audit, rows["summary"]),
         notes=notes(audit, rows["summary"], results),

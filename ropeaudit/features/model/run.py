@@ -19,6 +19,7 @@ from ropeaudit.features.model.layers import Capture, LayerVectors
 from ropeaudit.features.model.lookups import Lookup, Lookups
 from ropeaudit.features.model.products import Products
 from ropeaudit.runtime import process_state, streams
+from ropeaudit.subjects.calling.devices import CPU, Device
 from ropeaudit.subjects.calling.implementation import one_line
 
 
@@ -45,11 +46,16 @@ class Runner:
         wide: bool,
         maximum: int | None = None,
         scales: dict[int, float] | None = None,
+        device: Device = CPU,
     ) -> None:
-        """Keep the model; `wide` runs it in float64 throughout, see `float64_mode`. scales: of `Products`."""
-        self.model, self.wide, self.maximum = model, wide, maximum
+        """Keep the model, on a device; `wide` runs it in float64 throughout, see `float64_mode`.
+
+        scales: of `Products`.
+        """
+        self.wide, self.maximum, self.device = wide, maximum, device
         self.scales = {} if scales is None else scales
         self.narrow: set[str] = set(float64_mode.widen(model)) if wide else set()
+        self.model = device.moved(model)  # what was widened was made on the CPU
         self.fresh = {name: copy.deepcopy(module) for name, module in float64_mode.rotaries(model).items()}
 
     def run(self, ids: list[int], offset: int) -> Pass:
@@ -58,8 +64,8 @@ class Runner:
         load.listen(capture)
         for name, module in self.fresh.items():
             self.model.set_submodule(name, copy.deepcopy(module))
-        given = torch.tensor([ids])
-        positions = torch.arange(len(ids))[None] + offset
+        given = self.device.put(torch.tensor([ids]))
+        positions = self.device.put(torch.arange(len(ids))[None] + offset)
         lookups = Lookups(self.model, positions)
         products = Products(capture, self.scales, self.wide)
         with torch.no_grad(), self._arithmetic(), products, lookups:
@@ -69,12 +75,12 @@ class Runner:
             except Exception as error:  # whatever a model's own code raises at positions that it has not
                 raise BadInput(self._refusal(len(ids), offset, one_line(error, 300))) from None
         frequencies = {
-            f"{name}.{key}": value.clone()
+            f"{name}.{key}": value.cpu().clone()
             for name, module in float64_mode.rotaries(self.model).items()
             for key, value in module._buffers.items()
             if key.endswith("inv_freq") and "original" not in key
         }
-        return Pass(logits.detach(), capture.layers, frequencies, lookups.rows, lookups.reads)
+        return Pass(logits.detach().cpu(), capture.layers, frequencies, lookups.rows, lookups.reads)
 
     def _refusal(self, count: int, offset: int, message: str) -> str:
         beyond = self.maximum is not None and offset + count > self.maximum

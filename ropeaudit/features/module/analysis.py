@@ -52,6 +52,7 @@ class Buffer:
     error: the largest, relative for frequencies, in radians for tables.
     drift_near, drift_far: expected RMS drift of scores, see `drift`; None where it is unknown.
     unseen: rows of a table that were not compared. setting: the one it was compared with.
+    device: where it lies in a module; none in a file.
     """
 
     stored: StoredTensor
@@ -67,6 +68,7 @@ class Buffer:
     unseen: int
     finding: str
     setting: RopeSetting | None = None
+    device: str = "none"
 
     @property
     def wrong(self) -> bool:
@@ -124,6 +126,7 @@ def module(
     dtypes: Names = ("bf16",),
     up_to: int = UP_TO,
     build: Mapping[str, Any] | None = None,
+    device: str | None = None,
 ) -> ModuleAudit:
     """Find RoPE buffers that were cast, be it to bfloat16 and back, or that are not what they should be.
 
@@ -134,6 +137,7 @@ def module(
     any, of a class all that it has and else as built), to each of `dtypes`.
     What the frequencies should be: those of a config.json or its folder, of a named model, or with this
     base, scaling and dims; without any, of a config beside the source, and else a base is guessed.
+    device: where a module is moved once it was made; where it lies by default.
     Raises: UsageError, UnknownName, BadShape, BadInput.
     """
     if config is not None and model is not None:
@@ -145,7 +149,7 @@ def module(
     given = None if scaling is None else scalings.parse(scaling)
     expected = Expected(named, base, given, head_dim, rotary_dim)
     expected.plain(None, 10000.0 if base is None else base)  # what is no setting is refused before any work
-    opened = load(source, expected, options.arguments, up_to)
+    opened = load(source, expected, options.arguments, up_to, device)
     buffers = _audited(opened)
     if opened.builder is None:
         if loaded is not None or build:
@@ -155,7 +159,7 @@ def module(
             )
         return ModuleAudit(opened, buffers)
     notes: list[str] = []
-    runs = runner.run(opened.builder, opened.module, known(buffers), options, notes)
+    runs = runner.run(opened.builder, opened.module, known(buffers), options, opened.place, notes)
     ways = bool(runs) and (options.loaded is not None or opened.builder.cls is not None)
     if not ways:  # buffers as built are reported anyway
         silent = [
@@ -272,6 +276,7 @@ def _buffers(
             unseen,
             finding,
             table.setting if table else None,
+            buffer.device,
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -30,19 +30,21 @@ _DIMS = 64  # of the vectors, which are zeros and only give dtype, device and le
 class Call:
     """One way to call a forward: argument -> what builds it from positions (n,) and a dtype.
 
-    free: whether positions are given, so that any may be; else only how many. Words: how it reads.
+    free: whether positions are given, so that any may be; else only how many. words: how it reads. device:
+    where positions are made.
     """
 
     words: str
     free: bool
     arguments: Mapping[str, Callable[[Any, Any], Any]]
+    device: str = "cpu"
 
     def run(self, module: Any, start: int, stop: int, dtype: Any) -> Any:
         """Return what a module returns at positions start to stop - 1. Raises: whatever it raises."""
         import torch
 
         def forward() -> Any:
-            at = torch.arange(start, stop)
+            at = torch.arange(start, stop, device=self.device)
             arguments = {name: build(at, dtype) for name, build in self.arguments.items()}
             with torch.no_grad():
                 return module(**arguments)
@@ -58,22 +60,24 @@ class Fitted:
     places: Places
 
 
-def fitted(module: Any, dtype: Any) -> Fitted | str:
-    """Return how a module is called, or why it is not known, in words."""
+def fitted(module: Any, dtype: Any, device: str) -> Fitted | str:
+    """Return how a module is called on a device, or why it is not known, in words."""
     parameters, reason = _parameters(module)
     if reason:
         return reason
     seen = "what it returns holds no cos and sin of the positions that it was given"
     for words, free, arguments in _argument_lists(parameters):
-        calls = tuple(_per_layer_type(module, parameters, words, free, arguments))
+        calls = tuple(
+            replace(call, device=device)
+            for call in _per_layer_type(module, parameters, words, free, arguments)
+        )
         try:
-            returned = calls[0].run(module, 0, PROBE, dtype)
+            result = places(calls[0].run(module, 0, PROBE, dtype), PROBE)
         except RopeAuditError as error:
             return str(error)
         except Exception as error:  # whatever other people's code raises
             seen = f"raised {one_line(error)}" if seen.startswith("what") else seen
             continue
-        result = places(returned, PROBE)
         if result is not None:
             return Fitted(calls, result)
         seen = "what it returns holds no cos and sin of the positions that it was given"

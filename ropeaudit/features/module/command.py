@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ropeaudit.console.help import command
-from ropeaudit.console.options import ReportOptions, axis, report_options
+from ropeaudit.console.options import ReportOptions, axis, device_option, report_options
 from ropeaudit.console.parameters import ARGUMENT, INTEGER, NAMES, merged, number
 from ropeaudit.console.tickets import TicketOptions, ticket_options
 
@@ -46,6 +46,7 @@ from ropeaudit.console.tickets import TicketOptions, ticket_options
     metavar="NAME=VALUE",
     help="Argument that SOURCE is called with, such as head_dim=128.",
 )
+@device_option
 @report_options
 @ticket_options
 def module(
@@ -60,6 +61,7 @@ def module(
     dtype: tuple[str, ...],
     up_to: int | None,
     build: dict[str, object],
+    device: str | None,
     output: ReportOptions,
     ticketing: TicketOptions,
 ) -> int:
@@ -88,6 +90,7 @@ def module(
         dtypes=dtype,
         up_to=analysis.UP_TO if up_to is None else up_to,
         build=build,
+        device=device,
     )
     columns = output.chosen_columns(*columns_of(audit))
     with tickets.opened(ticketing, output.outputs) as ticket_file:

@@ -32,6 +32,11 @@ class ModuleColumns:
     buffer: str = of("name of the buffer", lambda one: one.stored.name, shown=True)
     what: str = of("what its values are: inv_freq, periods, angles, cos, sin, or cos and sin both")
     dtype: str = of("dtype in which it is stored", lambda one: one.stored.dtype, shown=True)
+    device: str = of(
+        "where it lies in a module that was made; none in a checkpoint",
+        shown=lambda one: one.device not in ("cpu", "none"),
+        leaves=5,
+    )
     shape: str = of("its sizes", lambda one: "x".join(map(str, one.stored.shape)), shown=True, leaves=1)
     against: str = of(
         "the model or base that it was compared with, or a base guessed from its values; none without",

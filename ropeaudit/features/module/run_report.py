@@ -29,6 +29,7 @@ class RunColumns:
         "way of loading: built, to, default-dtype, saved, from-pretrained, low-cpu-mem", shown=True
     )
     dtype: str = of("dtype of that way", shown=True)
+    device: str = of("device on which it was run", shown=lambda one: one.device != "cpu", leaves=4)
     call: str = of("how forward was called; none where it was not")
     held: str = of("dtypes of its buffers that hold frequencies, angles, cos or sin", shown=True, leaves=3)
     buffer_error: float | None = of("largest error of their frequencies against those as built, relative")

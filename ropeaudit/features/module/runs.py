@@ -17,6 +17,9 @@ from ropeaudit.features.module import calls, running, ways
 from ropeaudit.features.module.building import Builder
 from ropeaudit.features.module.calls import Fitted
 from ropeaudit.features.module.running import Exact, Measured
+from ropeaudit.features.module.source import moved
+from ropeaudit.subjects.calling import devices
+from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.implementation import one_line
 
 Array = NDArray[np.float64]
@@ -39,15 +42,16 @@ class Options:
 class Run:
     """What one RoPE module does, loaded in one way.
 
-    module: its place in what was built, and its class. dtype: of the way. call: of forward. held: the dtypes
-    of its buffers that hold RoPE. buffer_error: what those are off from as built, relative. measured: None
-    where it was not run, for the `reason`.
+    module: its place in what was built, and its class. dtype: of the way. device: where it was run. call: of
+    forward. held: the dtypes of its buffers that hold RoPE. buffer_error: what those are off from as built,
+    relative. measured: None where it was not run, for the `reason`.
     """
 
     module: str
     kind: str
     loaded: str
     dtype: str
+    device: str
     call: str
     held: str
     buffer_error: float | None
@@ -74,6 +78,7 @@ class _Part:
 
     name: str
     kind: str
+    device: str
     known: list[Known]
     fitted: Fitted | str
     positions: int = 0
@@ -81,18 +86,26 @@ class _Part:
 
 
 def run(
-    builder: Builder, built: Any, known: Sequence[Known], options: Options, notes: list[str]
+    builder: Builder,
+    built: Any,
+    known: Sequence[Known],
+    options: Options,
+    place: Device | None,
+    notes: list[str],
 ) -> list[Run]:
-    """Return what every RoPE module does in every way. known: what the buffers of the built one hold."""
-    dtype = _own_dtype(built)
+    """Return what every RoPE module does in every way. known: what the buffers of the built one hold.
+
+    place: where modules are moved; those that are built lie where they were made by default.
+    """
+    dtype, device = _own_dtype(built), place or devices.of_module(built) or devices.CPU
     places = list(_modules(built, known, notes))
-    parts = [_part(name, module, dtype, known, options, notes) for name, module in places]
+    parts = [_part(name, module, dtype, device, known, options, notes) for name, module in places]
     if not parts:
         return []
     results: list[Run] = []
     for way in options.loaded or ways.usual(builder):
         for dtype in options.dtypes if way != ways.BUILT else options.dtypes[:1]:
-            results += _loaded(builder, built, way, dtype, parts, notes)
+            results += _loaded(builder, built, way, dtype, parts, device, notes)
     return results
 
 
@@ -123,15 +136,21 @@ def _is_leaf(module: Any) -> bool:
 
 
 def _part(
-    name: str, module: Any, dtype: Any, known: Sequence[Known], options: Options, notes: list[str]
+    name: str,
+    module: Any,
+    dtype: Any,
+    device: Device,
+    known: Sequence[Known],
+    options: Options,
+    notes: list[str],
 ) -> _Part:
     """Return a module with how it is called, as built. dtype: of the parameters of what was built."""
     kind = type(module).__name__
     own = [one for one in known if one[0].rpartition(".")[0] == name]
     whole = next(module.children(), None) is None or _NAMED.search(kind)
-    fitted = calls.fitted(module, dtype) if whole else "it does more than RoPE"
+    fitted = calls.fitted(module, dtype, device.name) if whole else "it does more than RoPE"
     if isinstance(fitted, str):
-        return _Part(name, kind, own, fitted)
+        return _Part(name, kind, device.label, own, fitted)
     if "self.training" in _source(module):
         notes.append(
             f"{kind}.forward asks whether it is trained: it was run in eval mode, without what training adds"
@@ -142,12 +161,15 @@ def _part(
     if " axes" in (call := fitted.calls[0].words):
         notes.append(f"{kind} was run at {call.partition('), ')[2]}")
     before = _state(module)
-    references = [running.exact(seen, own) for seen in running.shown(module, fitted, count, dtype)]
+    try:
+        references = [running.exact(seen, own) for seen in running.shown(module, fitted, count, dtype)]
+    except Exception as error:  # whatever other people's code raises
+        return _Part(name, kind, device.label, own, f"raised {one_line(error)}")
     if _state(module) != before:
         most = min(count, running.TOGETHER)
         notes.append(f"{kind}: its frequencies change with the length; those of {most} positions were run")
         count = most
-    return _Part(name, kind, own, fitted, count, references)
+    return _Part(name, kind, device.label, own, fitted, count, references)
 
 
 def _state(module: Any) -> list[bytes]:
@@ -174,7 +196,13 @@ def _own_dtype(module: Any) -> Any:
 
 
 def _loaded(
-    builder: Builder, built: Any, way: str, fmt: Format, parts: Sequence[_Part], notes: list[str]
+    builder: Builder,
+    built: Any,
+    way: str,
+    fmt: Format,
+    parts: Sequence[_Part],
+    device: Device,
+    notes: list[str],
 ) -> Iterator[Run]:
     """Yield the result of every module, loaded in a way; a note instead where that cannot be."""
     import torch
@@ -182,6 +210,7 @@ def _loaded(
     dtype = getattr(torch, fmt.name)
     try:
         whole, place = (built, "") if way == ways.BUILT else ways.loaded(builder, way, dtype)
+        whole = whole if way == ways.BUILT else moved(builder.spec, whole, device)
     except (ways.NotThisWay, BadInput) as error:
         text = error.typed if isinstance(error, BadInput) else str(error)
         notes.append(f"{way} was not tried: {text}")
@@ -199,14 +228,14 @@ def _result(part: _Part, module: Any, way: str, name: str, given: Any) -> Run:
     held, error = _held(part, module)
     where = part.name or part.kind
     if isinstance(part.fitted, str):
-        return Run(where, part.kind, way, name, "none", held, error, "none", None, part.fitted)
+        return Run(where, part.kind, way, name, part.device, "none", held, error, "none", None, part.fitted)
     call, against = part.fitted.calls[0].words, part.references[0].words
     try:
         measured = running.measured(module, part.fitted, part.references, part.positions, given)
     except Exception as raised:  # whatever other people's code raises
         reason = f"raised {one_line(raised)}"
-        return Run(where, part.kind, way, name, call, held, error, against, None, reason)
-    return Run(where, part.kind, way, name, call, held, error, against, measured)
+        return Run(where, part.kind, way, name, part.device, call, held, error, against, None, reason)
+    return Run(where, part.kind, way, name, part.device, call, held, error, against, measured)
 
 
 def _held(part: _Part, module: Any) -> tuple[str, float | None]:

@@ -15,12 +15,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ropeaudit.errors import BadInput, RopeAuditError
+from ropeaudit.errors import BadInput, RopeAuditError, UsageError
 from ropeaudit.features.module import building
 from ropeaudit.features.module.building import Builder
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.rope import hf_config, hf_json
 from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.subjects.calling import devices
+from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.timeout import patiently
 from ropeaudit.tensor_files import checkpoints, rope_values
@@ -41,10 +43,14 @@ KINDS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class RopeBuffer:
-    """A tensor and what it holds: inv_freq, periods, angles, cos, sin, or both."""
+    """A tensor and what it holds: inv_freq, periods, angles, cos, sin, or both.
+
+    device: where it lies in a module; none in a file.
+    """
 
     stored: StoredTensor
     what: str
+    device: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,8 @@ class Source:
     """RoPE buffers, how many tensors there are in all, and what their frequencies should be.
 
     built: by a factory, so that buffers are those that would be used. notes: what the reader must know.
-    module: what was built; builder: how it is built anew. own: whether its own config says what is expected.
+    module: what was built; builder: how it is built anew. own: whether its own config says what is
+    expected. place: where it was moved.
     """
 
     spec: str
@@ -64,6 +71,7 @@ class Source:
     module: Any = None
     builder: Builder | None = None
     own: bool = False
+    place: Device | None = None
 
 
 def kind_of_name(name: str) -> str:
@@ -72,15 +80,22 @@ def kind_of_name(name: str) -> str:
     return "inv_freq" if last.endswith("inv_freq") else KINDS.get(last, "")
 
 
-def load(spec: str, expected: Expected, arguments: Mapping[str, Any], length: int) -> Source:
+def load(
+    spec: str, expected: Expected, arguments: Mapping[str, Any], length: int, device: str | None = None
+) -> Source:
     """Return the buffers behind a path, a factory or a class; `expected` says more than a config beside them.
 
-    arguments: for a factory or a class. length: positions that a class is built for.
-    Raises: BadInput.
+    arguments: for a factory or a class. length: positions that a class is built for. device: where the module
+    is moved. Raises: BadInput, UsageError.
     """
+    place = None if device is None else devices.of_torch(device)
     factory = _factory(spec)
     if factory is not None:
-        return _from_factory(spec, factory, expected, arguments, length)
+        return _from_factory(spec, building.builder(spec, factory, arguments, length), expected, place)
+    if device is not None:
+        raise UsageError(
+            f"--device {device} is where a module is moved, and {spec!r} is a checkpoint; leave it out"
+        )
     path = Path(spec)
     tensors, count = checkpoints.read(checkpoints.files(path), _may_be_buffer)
     notes: list[str] = []
@@ -165,14 +180,11 @@ def _from_file(place: str) -> Any:
     return module
 
 
-def _from_factory(
-    spec: str, factory: Callable[[], Any], expected: Expected, arguments: Mapping[str, Any], length: int
-) -> Source:
-    """Return the buffers of the module that a factory or a class makes. Raises: BadInput."""
+def _from_factory(spec: str, builder: Builder, expected: Expected, place: Device | None) -> Source:
+    """Return the buffers of the module that is built, moved to a place. Raises: BadInput."""
     import torch
 
-    builder = building.builder(spec, factory, arguments, length)
-    module = builder.build()
+    module = moved(spec, builder.build(), place)
     notes = [f"built as {builder.words}"] if builder.words else []
     config, own = getattr(module, "config", None), False
     if expected.model is None and config is not None and hasattr(config, "to_dict"):
@@ -190,4 +202,19 @@ def _from_factory(
         notes.append(f"{named_unreal[0]} is on the meta device and holds no values; load the weights first")
     real = {name: value for name, value in by_name.items() if not value.is_meta}
     tensors = [tensor for tensor in checkpoints.chosen(real, _may_be_buffer).values() if tensor is not None]
-    return Source(spec, True, _buffers(tensors), len(by_name), expected, notes, module, builder, own)
+    buffers = [
+        replace(one, device=devices.of_tensor(by_name[one.stored.name]).label) for one in _buffers(tensors)
+    ]
+    return Source(spec, True, buffers, len(by_name), expected, notes, module, builder, own, place)
+
+
+def moved(spec: str, module: Any, place: Device | None) -> Any:
+    """Return a module on a device, if one is given. Raises: BadInput."""
+    if place is None:
+        return module
+    try:
+        return patiently(lambda: place.moved(module), spec, endless=True)
+    except RopeAuditError:
+        raise
+    except Exception as error:  # a module on the meta device, or too large
+        raise BadInput(f"{spec!r}: cannot be moved to {place.name}: {one_line(error)}") from None

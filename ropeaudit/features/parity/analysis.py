@@ -50,6 +50,7 @@ class Parity:
     forms: tuple[str, ...] = ()
     refused: str = ""
     findings: tuple[str, ...] = ()
+    devices: tuple[str, str] = ("cpu", "cpu")
 
 
 @arguments.checked
@@ -60,6 +61,7 @@ def parity(
     dtypes: Names = "bf16",
     *,
     changes: Mapping[str, str] | None = None,
+    device: str | None = None,
     cases: Case | Iterable[Case] | None = None,
     on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
@@ -70,14 +72,14 @@ def parity(
     a, b: a recipe or a recipe file, changed in brackets as in "hf[angle=fp64]"; or code that is called: a
     name of `ropeaudit list impls`, or your own as "file.py:name". Code gets q and k in the layout that it
     has, and its scores are formed in float64.
-    offsets, dtypes, changes, cases, on_progress, case: as in `ropeaudit.shift`.
+    device: where code is called. offsets, dtypes, changes, cases, on_progress, case: as in `ropeaudit.shift`.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, MissingPackage.
 
     >>> [result] = parity("hf", "meta", 1000, "bf16", heads=1, seq_len=16)
     >>> result.names, result.offset
     (('hf', 'meta'), 1000)
     """
-    pair, called = subjects(a, b, changes or {})
+    pair, called = subjects(a, b, changes or {}, device)
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
     return run(
         arguments.cases_of(cases, case), pair, called, formats, numbers, on_progress or arguments.silent
@@ -166,6 +168,7 @@ def _parity(
         sides.forms((first, second)),
         refused,
         tuple(dict.fromkeys(text for one in two for text in one.findings)),
+        (first.device, second.device),
     )
 
 

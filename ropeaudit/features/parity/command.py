@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.argument("b", metavar="B", type=WORD)
 @options.axis("--offset", INTEGERS, "Integers added to every position.", "0,1000")
 @options.dtype_option
+@options.device_option
 @options.changes_option
 @options.qk_options
 @options.rope_options
@@ -36,6 +37,7 @@ def parity(
     b: str,
     offset: tuple[int, ...],
     dtype: tuple[str, ...],
+    device: str | None,
     changes: Mapping[str, str],
     vectors: options.QKOptions,
     rope: options.RopeOptions,
@@ -54,7 +56,7 @@ def parity(
     from ropeaudit.features.parity.ticket import parity_ticket
 
     columns = output.chosen_columns(COLUMNS)
-    pair, names = sides.subjects(a, b, changes)
+    pair, names = sides.subjects(a, b, changes, device)
     cases, dtypes = settings.cases(rope, tickets.inputs(ticketing, vectors)), formats(dtype)
     called = list(zip(names, pair, strict=True))
     made = [(name, sides.factory(one, fmt)) for fmt in dtypes for name, one in called]

@@ -45,6 +45,18 @@ class ParityColumns:
         shown=True,
     )
     offset = of.like(records.COLUMNS["offset"], shown=True)
+    a_device: str = of(
+        "where the first subject was executed",
+        lambda one: one.devices[0],
+        shown=lambda one: one.devices[0] != "cpu",
+        leaves=9,
+    )
+    b_device: str = of(
+        "where the second subject was executed",
+        lambda one: one.devices[1],
+        shown=lambda one: one.devices[1] != "cpu",
+        leaves=10,
+    )
     settings = settings.COLUMNS
     scores = of.like(records.COLUMNS["scores"], lambda one: one.statistics.difference.count)
     a_nonfinite: int = of(

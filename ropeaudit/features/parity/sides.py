@@ -37,18 +37,19 @@ class CallFailed(Exception):
     """Code that was called raised: what it raised, in a line."""
 
 
-def subject(spec: str, common: Mapping[str, str], alone: bool = False) -> Compared:
+def subject(spec: str, common: Mapping[str, str], alone: bool = False, device: str | None = None) -> Compared:
     """Return a recipe by name or file, with its own changes in brackets: hf[angle=fp64,table=fp32]; or code.
 
     Code is a name of `ropeaudit list impls`, or the user's own as FILE.py:NAME. common: changes made to a
-    recipe before its own. alone: whether there is no recipe for them to change.
+    recipe before its own. alone: whether there is no recipe for them to change. device: where code is called.
     Raises: UnknownName, BadInput, UsageError, MissingPackage.
     """
     name, own, bare = spec.strip(), dict[str, str](), spec.strip().partition("[")[0]
     if is_code(bare):
         if bare != name:
             raise UsageError(f"{spec!r}: {bare} computes as it does, so no stage can be changed; try {bare}")
-        return factories.implementation(name, changes=common if factories.is_own(name) else {}, alone=alone)
+        changes = common if factories.is_own(name) else {}
+        return factories.implementation(name, changes=changes, alone=alone, device=device)
     if name.endswith("]") and "[" in name:
         name, _, inner = name[:-1].rpartition("[")
         if not name or not inner.strip():
@@ -66,12 +67,16 @@ def is_code(name: str) -> bool:
     return factories.is_own(name) or name in third_party.ENTRIES
 
 
-def subjects(a: str, b: str, changes: Mapping[str, str]) -> tuple[tuple[Compared, Compared], tuple[str, str]]:
+def subjects(
+    a: str, b: str, changes: Mapping[str, str], device: str | None = None
+) -> tuple[tuple[Compared, Compared], tuple[str, str]]:
     """Return two subjects as they were typed, and what to call them. Raises: see `subject`."""
+    if device is not None and not any(is_code(spec.strip().partition("[")[0]) for spec in (a, b)):
+        raise UsageError(f"--device {device} is where code is called, and neither {a} nor {b} is code")
     both = all(is_code(spec.strip()) for spec in (a, b))
     if changes and both and not any(factories.is_own(spec.strip()) for spec in (a, b)):
         raise UsageError(f"--set {next(iter(changes))} changes recipes, and neither {a} nor {b} is one")
-    pair = subject(a, changes, both), subject(b, changes, both)
+    pair = subject(a, changes, both, device), subject(b, changes, both, device)
     return pair, names(pair, (a, b))
 
 

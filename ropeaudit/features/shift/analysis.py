@@ -48,7 +48,8 @@ def shift(
     recipes are "hf" and "uniform" unless implementations are given: names of `ropeaudit list impls`, called
     as they are, or own code as module:name. order: of its axes, such as "bhsd"; found out by default.
     changes: stage -> format, such as {"angle": "fp64"}. threads: all processors by default.
-    backend: what executes recipes, "numpy" or "torch"; device: torch's: "cpu", "cuda", "cuda:1", "mps".
+    backend: what executes recipes, "numpy" or "torch". device: where implementations are called, and where
+    the torch backend executes: "cpu", "cuda", "cuda:1", "mps".
     attention: measure the rows after softmax too. softmax: "fp64", or "recipe" for the recipe's own
     arithmetic. anchor: the offset that `attention_d` compares with, 16 by default.
     tolerance: of drift_relative, which `within_tolerance` goes by.

@@ -62,7 +62,8 @@ if TYPE_CHECKING:
     "--device",
     type=WORD,
     metavar="NAME",
-    help="Where torch executes: cpu, cuda, cuda:N or mps.  [default: cpu]",
+    help="Where --impl is called, and --backend torch executes: cpu, cuda, cuda:N or mps.  [default: cpu, or "
+    "where a module of --impl lies]",
 )
 @options.changes_option
 @click.option(

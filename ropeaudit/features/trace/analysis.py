@@ -46,7 +46,7 @@ class Traced:
     stages: empty where nothing of torch was seen. drifts, predicted: offset -> RMS drift, measured, and
     predicted for the nearest recipe. likely: recipes that it is like, nearest first. fault: what it does
     instead, in words, where it is like none and that is known. dropped: offset -> why it was refused there.
-    refused: why nothing is known.
+    refused: why nothing is known. device: where it was called.
     """
 
     name: str
@@ -59,6 +59,7 @@ class Traced:
     fault: str = ""
     dropped: Mapping[int, str] = field(default_factory=dict)
     refused: str = ""
+    device: str = "cpu"
 
     def nearest(self) -> list[Likeness]:
         """Return the recipes that none is nearer than."""
@@ -72,6 +73,7 @@ def trace(
     offsets: int | Iterable[int] = OFFSETS,
     *,
     order: str | None = None,
+    device: str | None = None,
     cases: Case | Iterable[Case] | None = None,
     on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
@@ -81,17 +83,22 @@ def trace(
     Yields one Traced per implementation and dtype, in that order.
     implementations: as `called` takes them, or what it returns. offsets: of the error profile.
     dtypes, order, cases, on_progress, case: as in `ropeaudit.shift`; of q and k, seed alone is looked at.
+    device: where they are called.
     Raises: UsageError, UnknownName, MissingPackage, BadShape, BadInput.
     """
-    code = called(implementations, order)
+    code = called(implementations, order, device)
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
     return run(arguments.cases_of(cases, case), code, formats, numbers, on_progress or arguments.silent)
 
 
-def called(implementations: Names | Sequence[Implementation], order: str | None) -> list[Implementation]:
+def called(
+    implementations: Names | Sequence[Implementation], order: str | None, device: str | None = None
+) -> list[Implementation]:
     """Return code to call, by names of `ropeaudit list impls` or as module:name. Raises: see `trace`."""
     given = [implementations] if isinstance(implementations, str) else implementations
-    return [factories.implementation(one, order) if isinstance(one, str) else one for one in given]
+    return [
+        factories.implementation(one, order, device=device) if isinstance(one, str) else one for one in given
+    ]
 
 
 def run(
@@ -131,7 +138,7 @@ def _trace(
     subject, all_offsets = Called(implementation, setting, dtype), dict.fromkeys((0, *offsets))
     reasons = {offset: subject.refusal(COMPARED, offset) for offset in all_offsets}
     if reasons[0]:
-        return Traced(implementation.name, dtype, setting, refused=reasons[0])
+        return Traced(implementation.name, dtype, setting, refused=reasons[0], device=subject.device)
     usable = tuple(offset for offset in all_offsets if not reasons[offset])
     known = known_recipes(dtype, setting, seed, usable)
     vectors = {offset: _rotated(subject, known.inputs, offset) for offset in usable}
@@ -144,7 +151,10 @@ def _trace(
     fault = "" if likely else _fault(subject, known.inputs, setting, dtype, vectors)
     predicted = _predicted(nearest(likely)[0].group, known.inputs, setting, usable) if likely else {}
     dropped = {offset: reason for offset, reason in reasons.items() if reason}
-    return Traced(implementation.name, dtype, setting, stages, drifts, predicted, likely, fault, dropped)
+    return Traced(
+        *(implementation.name, dtype, setting, stages, drifts, predicted, likely, fault, dropped),
+        device=subject.device,
+    )
 
 
 def _fault(

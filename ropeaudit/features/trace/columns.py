@@ -13,7 +13,7 @@ from ropeaudit.runtime.columns import Declare
 from ropeaudit.subjects.placement import likeness
 
 SCHEMA = 1
-_NOTHING = Stage("none", ("none",), ())
+NOTHING = Stage("none", ("none",), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,12 @@ class TraceColumns:
     schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
     implementation: str = of("name of what was called", lambda one: one.traced.name, shown=True)
     dtype: str = of("number format of q and k", lambda one: one.traced.dtype.name, shown=True)
+    device = of.like(
+        records.COLUMNS["device"],
+        lambda one: one.traced.device,
+        shown=lambda one: one.traced.device != "cpu",
+        leaves=2,
+    )
     layout: str = of("pairs of dims: half or interleaved", lambda one: one.traced.setting.layout)
     head_dim = of.like(records.COLUMNS["head_dim"], lambda one: one.traced.setting.head_dim)
     rotary_dim = of.like(records.COLUMNS["rotary_dim"], lambda one: one.traced.setting.rotary_dim)
@@ -175,7 +181,7 @@ RECIPES = of_recipe.columns(RecipeColumns)
 
 def rows(traced: Traced) -> list[dict[str, Any]]:
     """Return the columns of `COLUMNS`, a row a stage."""
-    return [COLUMNS.row(TracedStage(traced, stage)) for stage in traced.stages or (_NOTHING,)]
+    return [COLUMNS.row(TracedStage(traced, stage)) for stage in traced.stages or (NOTHING,)]
 
 
 def names(results: Traced) -> list[str]:

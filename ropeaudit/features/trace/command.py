@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @options.axis("--dtype", NAMES, "Number formats of q and k.", "bf16")
 @options.axis("--offset", INTEGERS, "Offsets of the error profile.", "0,1k,32k,128k")
 @click.option("--order", metavar="AXES", help="Axes of your own code, such as bhsd.  [default: found out]")
+@options.device_option
 @options.rope_options
 @options.report_options
 def trace(
@@ -30,6 +31,7 @@ def trace(
     dtype: tuple[str, ...],
     offset: tuple[int, ...],
     order: str | None,
+    device: str | None,
     rope: options.RopeOptions,
     output: options.ReportOptions,
 ) -> int:
@@ -44,7 +46,7 @@ def trace(
     from ropeaudit.features.trace.report import trace_report
 
     columns = output.chosen_columns(COLUMNS)
-    code = analysis.called(implementations, order)
+    code = analysis.called(implementations, order, device)
     cases = settings.cases(rope)
 
     def report(results: list[analysis.Traced], metadata: Mapping[str, Any]) -> Report:

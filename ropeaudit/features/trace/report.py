@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 from ropeaudit.features.trace.analysis import Traced
 from ropeaudit.features.trace.columns import (
     COLUMNS,
+    NOTHING,
     PROFILE,
     RECIPES,
     SCHEMA,
     ProfilePoint,
     TracedRecipe,
+    TracedStage,
     rows,
 )
 from ropeaudit.features.trace.compare import COMPARED, Likeness, expected, narrowest
@@ -40,8 +42,9 @@ def trace_report(
 ) -> Report:
     """Return the report. columns: what is shown and written, in this order. extra_notes: the first notes."""
     traced = [row for one in results for row in rows(one)]
+    shown = [TracedStage(one, stage) for one in results for stage in one.stages or (NOTHING,)]
     return replace(
-        tabulated(COLUMNS, SCHEMA, traced, COLUMNS.screen(()), columns, metadata),
+        tabulated(COLUMNS, SCHEMA, traced, COLUMNS.screen(shown), columns, metadata),
         headline=" ".join(headline(one) for one in results) or "Nothing was traced.",
         notes=[*extra_notes, *(text for one in results for text in notes(one))],
         legend=LEGEND,

@@ -62,15 +62,19 @@ def own_lines(setup: Setup, code: Own) -> tuple[list[str], bool, str]:
     fit = code.fit(setup.setting)
     convention = fit.convention
     if convention.engine != "torch":
-        raise NoSnippet("the code takes NumPy arrays")
+        raise NoSnippet(f"the code takes {'jax' if convention.engine == 'jax' else 'NumPy'} arrays")
     if code.changes:
         raise NoSnippet("--set changes the tables that the code is given")
     lines, name, folder = _imported(code, setup.inline)
     both = "k" in convention.signature.roles
-    call = f"{name}({_arguments(setup, convention)})"
+    place = "" if code.device.is_cpu else f".to({code.device.name!r})"
+    call = f"{name}({_arguments(setup, convention, place)})"
+    if not code.device.is_cpu and is_module(code.thing):
+        lines = [*lines, f"{name} = {name}{place}"]
     if convention.order not in _AXES:
         raise NoSnippet(f"the code takes axes {convention.order}")
     into, back = _AXES[convention.order]
+    back += "" if code.device.is_cpu else ".cpu()"
     picked = [f"{call}[{n}]{back}" for n in (0, 1)] if both else [f"{call}{back}"]
     body = f"({', '.join(picked)})" if both else picked[0]
     rows = [f"    y = y{into}"] if into else []
@@ -86,11 +90,14 @@ def _imported(code: Own, inline: bool) -> tuple[list[str], str, str]:
     return lines, name, folder
 
 
-def _arguments(setup: Setup, convention: Convention) -> str:
-    """Return the arguments of a call: what each role is filled with. Raises: NoSnippet."""
+def _arguments(setup: Setup, convention: Convention, place: str) -> str:
+    """Return the arguments of a call: what each role is filled with, tensors moved. Raises: NoSnippet."""
     parts = []
     for keyword, role in convention.signature.arguments:
         value = _argument(role, setup, convention)
+        if place and role in ("q", "k", "x", "positions", "cos", "sin", "freqs"):
+            whole = value.isidentifier() or value.endswith((")", "]"))
+            value = f"{value if whole else f'({value})'}{place}"
         parts.append(value if keyword is None else f"{keyword}={value}")
     return ", ".join(parts)
 

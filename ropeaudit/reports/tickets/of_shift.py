@@ -170,8 +170,10 @@ def _how(subject: Subject | None, record: Record) -> str:
     recipe = getattr(subject, "recipe", None)
     if recipe is None:
         version = "" if record.version == "none" else f", version {record.version}"
+        where = "" if record.device == "cpu" else f", on {record.device}"
         return (
-            f"The code itself was called ({record.subject}{version}); scores were formed from it in float64."
+            f"The code itself was called ({record.subject}{version}){where}; scores were formed from it in "
+            "float64."
         )
     named: Recipe = recipe.recipe
     return (

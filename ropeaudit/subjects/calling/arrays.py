@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.subjects import torch_arrays
+from ropeaudit.subjects.calling.devices import CPU, Device
 
-Engine: TypeAlias = Literal["torch", "numpy"]
+Engine: TypeAlias = Literal["torch", "numpy", "jax"]
 Strides: TypeAlias = Literal["contiguous", "transposed", "sliced", "expanded"]
+
+
+_LIMITS = ("recompile_limit", "accumulated_recompile_limit")
+_COMPILATIONS = 2**16  # of one function: as many as there are shapes
 
 
 class WrongShape(ValueError):
@@ -28,14 +35,21 @@ def torch() -> Any:
     return module
 
 
-def new_array(x: FloatArray, dtype: Format, engine: Engine) -> Any:
-    """Return a new array in a dtype; nothing is rounded."""
+def new_array(x: FloatArray, dtype: Format, engine: Engine, device: Device = CPU) -> Any:
+    """Return a new array in a dtype, a tensor on the device, for jax one of NumPy; nothing is rounded."""
     if engine == "torch":
-        return torch_arrays.to_torch(x, dtype).clone()
+        with torch_arrays.unseen():
+            return device.put(torch_arrays.to_torch(x, dtype).clone())
     import ml_dtypes
 
     kind = getattr(ml_dtypes, torch_arrays.spelled(dtype), None)
     return x.astype(kind or np.dtype(dtype.name))
+
+
+def tensor(x: Any, device: Device) -> Any:
+    """Return a new tensor of what an array of NumPy holds, on the device."""
+    with torch_arrays.unseen():
+        return device.put(torch().from_numpy(np.array(x)))
 
 
 def strided(array: Any, strides: Strides, order: str) -> Any:
@@ -93,7 +107,7 @@ def content(array: Any) -> bytes:
     """Return all bits of a tensor or an array, in the order of its elements."""
     if isinstance(array, np.ndarray):
         return array.tobytes()
-    content: bytes = array.detach().contiguous().view(torch().uint8).numpy().tobytes()
+    content: bytes = array.detach().cpu().contiguous().view(torch().uint8).numpy().tobytes()
     return content
 
 
@@ -122,10 +136,22 @@ def parts(returned: Any, both: bool) -> tuple[Any, Any]:
     raise kind(f"returns {len(returned)} things for one array")
 
 
-def quietly(function: Any, positional: list[Any], named: dict[str, Any]) -> Any:
-    """Call without gradients; overflows and nans are findings, and no warnings."""
+def quietly(function: Any, positional: list[Any], named: dict[str, Any], device: Device = CPU) -> Any:
+    """Call without gradients, with the device as the current one; overflows and nans are no warnings."""
     with np.errstate(all="ignore"):
-        if any(type(value).__module__.startswith("torch") for value in (*positional, *named.values())):
-            with torch().no_grad():
+        if any(map(_is_tensor, (*positional, *named.values()))):
+            with torch().no_grad(), device.current(), _recompiling():
                 return function(*positional, **named)
         return function(*positional, **named)
+
+
+def _recompiling() -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which what torch compiled is compiled for every shape and dtype it is called with.
+
+    Past a limit, of 8, torch runs the Python function instead, and what was audited would not be compiled.
+    """
+    dynamo = sys.modules.get("torch._dynamo.config")
+    if dynamo is None:
+        return contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[Any] = dynamo.patch(**dict.fromkeys(_LIMITS, _COMPILATIONS))
+    return context

@@ -20,6 +20,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import arrays, signatures
 from ropeaudit.subjects.calling.arrays import Engine, Strides
+from ropeaudit.subjects.calling.devices import CPU, Device
 from ropeaudit.subjects.calling.implementation import runs
 from ropeaudit.subjects.calling.signatures import Signature
 from ropeaudit.subjects.calling.timeout import patiently
@@ -48,6 +49,7 @@ class Answer:
 
     keys_dtype: of k, that of the values where k is not returned. in_place: it returned nothing, or its input.
     changed_beside: the roles of other arrays that it changed: positions, cos, sin, freqs.
+    device: where what it returned lies, as torch spells it; empty for arrays.
     """
 
     values: FloatArray
@@ -57,6 +59,7 @@ class Answer:
     keys_dtype: str
     in_place: bool
     changed_beside: tuple[str, ...] = ()
+    device: str = ""
 
     @staticmethod
     def joined(answers: list[Answer], values: FloatArray, keys: FloatArray | None) -> Answer:
@@ -64,12 +67,12 @@ class Answer:
         first, changed = answers[0], any(answer.changed for answer in answers)
         in_place = all(answer.in_place for answer in answers)
         beside = tuple(dict.fromkeys(role for answer in answers for role in answer.changed_beside))
-        return Answer(values, keys, first.dtype, changed, first.keys_dtype, in_place, beside)
+        return Answer(values, keys, first.dtype, changed, first.keys_dtype, in_place, beside, first.device)
 
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """How to call a function: its signature, the order of axes, NumPy or torch.
+    """How to call a function: its signature, the order of axes, NumPy, torch or jax, and on which device.
 
     rank: axes of positions or tables. width: of tables, p pairs or d dims in a layout. strides: how vectors
     lie in memory.
@@ -81,6 +84,7 @@ class Convention:
     rank: int = 1
     width: str = "pairs"
     strides: Strides = "contiguous"
+    device: Device = CPU
 
     @property
     def by_batch(self) -> bool:
@@ -88,8 +92,8 @@ class Convention:
         return self.rank == 2 and "b" in self.order and "positions" in self.signature.roles
 
     def __str__(self) -> str:
-        kind = "NumPy arrays" if self.engine == "numpy" else "torch tensors"
-        return f"{self.signature} with {kind} {self.order}"
+        kind = {"numpy": "NumPy arrays", "jax": "jax arrays", "torch": "torch tensors"}[self.engine]
+        return f"{self.signature} with {kind} {self.order}{self.device.words}"
 
     def __call__(
         self,
@@ -143,12 +147,15 @@ class Convention:
             role: self._argument(role, given_k if role == "k" else given, at, call)
             for role in self.signature.roles
         }
-        positional = [arguments[role] for name, role in self.signature.arguments if name is None]
-        named = {name: arguments[role] for name, role in self.signature.arguments if name is not None}
+        given_as = {role: self._of_jax(value) for role, value in arguments.items()}
+        positional = [given_as[role] for name, role in self.signature.arguments if name is None]
+        named = {name: given_as[role] for name, role in self.signature.arguments if name is not None}
         vectors = [arguments[role] for role in ("q", "x", "k") if role in arguments]
         before = [arrays.values(vector)[0] for vector in vectors]
         beside = {role: arrays.content(arguments[role]) for role in _BESIDE if role in arguments}
-        returned = arrays.known(patiently(lambda: arrays.quietly(call.function, positional, named), "a call"))
+        returned = arrays.known(
+            patiently(lambda: arrays.quietly(call.function, positional, named, self.device), "a call")
+        )
         changed = not all(
             np.array_equal(old, arrays.values(vector)[0], equal_nan=True)
             for old, vector in zip(before, vectors, strict=True)
@@ -168,16 +175,20 @@ class Convention:
             raise arrays.WrongShape(f"returns the shape {keys.shape} for k {given_k.shape}")
         back = np.argsort(axes)
         keys = None if keys is None else keys.transpose(back)
-        return Answer(values.transpose(back), keys, dtype, changed, keys_dtype, in_place, changed_beside)
+        where = str(getattr(first, "device", "")) if self.engine == "torch" else ""
+        return Answer(
+            values.transpose(back), keys, dtype, changed, keys_dtype, in_place, changed_beside, where
+        )
 
     def _argument(self, role: str, x: FloatArray, at: Positions, call: _Call) -> Any:
         """Return what a role is filled with."""
         if role in ("q", "k", "x"):
-            return arrays.strided(arrays.new_array(x, call.dtype, self.engine), self.strides, self.order)
+            vector = arrays.new_array(x, call.dtype, self.engine, self.device)
+            return arrays.strided(vector, self.strides, self.order)
         if role == "positions":
             batch = x.shape[self.order.index("b")] if "b" in self.order else 1
             rows = at.copy() if self.rank == at.ndim else np.repeat(at[None], batch, axis=0)
-            return rows if self.engine == "numpy" else arrays.torch().from_numpy(rows)
+            return arrays.tensor(rows, self.device) if self.engine == "torch" else rows
         if role in ("cos", "sin", "freqs"):
             return self._table(role, at, call)
         numbers: dict[str, Any] = {
@@ -207,8 +218,12 @@ class Convention:
         if self.rank == 3:
             table = table.reshape([*(len(at) if axis == "s" else 1 for axis in self.order[:-1]), -1])
         if role != "freqs" and "table" in call.changes and recipe.table and recipe.table.storage_bits <= 16:
-            return arrays.new_array(np.ascontiguousarray(table), recipe.table, self.engine)
-        return table if self.engine == "numpy" else arrays.torch().from_numpy(np.ascontiguousarray(table))
+            return arrays.new_array(np.ascontiguousarray(table), recipe.table, self.engine, self.device)
+        return arrays.tensor(table, self.device) if self.engine == "torch" else table
+
+    def _of_jax(self, argument: Any) -> Any:
+        """Return an array of NumPy as one of jax where code takes those; anything else as it is."""
+        return self.device.put(argument) if self.engine == "jax" and hasattr(argument, "ndim") else argument
 
 
 @functools.lru_cache(maxsize=4)
@@ -229,6 +244,7 @@ def scored(
     dtype: Format,
     order: str,
     engine: Engine,
+    device: Device = CPU,
 ) -> FloatArray:
     """Return what f(q, k, positions) gives for all heads at once. Shapes: q, k (h, s, d), at (s,)."""
     letters = order[-3:] if len(order) == 3 else order
@@ -236,10 +252,12 @@ def scored(
         raise UnknownName("order", order, [known for known in ORDERS if "h" in known])
     axes = ["bhsd".index(axis) - (4 - len(letters)) for axis in letters]
     vectors = [(x[None] if len(letters) == 4 else x).transpose(axes) for x in (q, k)]
-    arguments = [*(arrays.new_array(np.ascontiguousarray(x), dtype, engine) for x in vectors), at.copy()]
-    if engine == "torch":
-        arguments[2] = arrays.torch().from_numpy(arguments[2])
-    return arrays.values(patiently(lambda: arrays.quietly(function, arguments, {}), "a call"))[0]
+    arguments = [arrays.new_array(np.ascontiguousarray(x), dtype, engine, device) for x in vectors]
+    arguments.append(arrays.tensor(at, device) if engine == "torch" else at.copy())
+    if engine == "jax":
+        arguments = [device.put(one) for one in arguments]
+    returned = patiently(lambda: arrays.quietly(function, arguments, {}, device), "a call")
+    return arrays.values(arrays.known(returned))[0]
 
 
 def building_argument(role: str, setting: RopeSetting) -> Any:

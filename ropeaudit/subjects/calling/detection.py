@@ -7,6 +7,8 @@ Letters: b batch, h heads, s positions, d head_dim, p pairs.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects.calling import arrays, signatures
 from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.conventions import ORDERS, Convention
+from ropeaudit.subjects.calling.devices import CPU, Device, advice
 from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.misfit import NEAR, Misfit, misfit
 from ropeaudit.subjects.calling.signatures import Signature
@@ -67,15 +70,23 @@ class Fit:
         return self.error <= NEAR
 
 
-def fit(make: Callable[[], Any], name: str, setting: RopeSetting, order: str | None) -> Fit:
+def fit(
+    make: Callable[[], Any],
+    name: str,
+    setting: RopeSetting,
+    order: str | None,
+    device: Callable[[], Device] = lambda: CPU,
+) -> Fit:
     """Return how to call what `make` makes: in float32, or where it fits no call then, in 16 bits.
+
+    device: where what it is given lies, known once one was made.
 
     Raises: UsageError, UnknownName, where no call works.
     """
     unfit: list[NoFit] = []
     for dtype in _DTYPES:
         try:
-            found = _fit_in(dtype, make, name, setting, order)
+            found = _fit_in(dtype, make, name, setting, order, device)
         except NoFit as error:
             unfit.append(error)
         else:
@@ -84,20 +95,26 @@ def fit(make: Callable[[], Any], name: str, setting: RopeSetting, order: str | N
 
 
 def _fit_in(
-    dtype: Format, make: Callable[[], Any], name: str, setting: RopeSetting, order: str | None
+    dtype: Format,
+    make: Callable[[], Any],
+    name: str,
+    setting: RopeSetting,
+    order: str | None,
+    place: Callable[[], Device],
 ) -> Fit:
     """Return how to call it in a dtype. Raises: NoFit, UsageError, UnknownName."""
     if order is not None and order.lower() not in ORDERS:
         raise UnknownName("--order", order, ORDERS, "(b batch, h heads, s positions, d head_dim)")
     function = make()
+    device = place()
     orders = (order.lower(),) if order else ORDERS
-    engines: tuple[Engine, Engine] = ("torch", "numpy")
-    engines = engines[::-1] if signatures.wants_numpy(function) else engines
     failed: list[tuple[Signature, str]] = []
     tables = False
     best: Fit | None = None
-    for engine in engines:
-        for convention in _conventions(signatures.possible_signatures(function, name), orders, engine):
+    for engine in _engines(function, device):
+        for convention in _conventions(
+            signatures.possible_signatures(function, name), orders, engine, device
+        ):
             try:
                 candidate = _try(convention, make(), setting, dtype)
             except RopeAuditError:
@@ -115,9 +132,10 @@ def _fit_in(
             return replace(best, rows=_by_row(best, make, setting, dtype))
     if best is None:
         attempts = signatures.described(iter(failed))
-        raise NoFit(
-            f"{name} could not be called in any way that is known. Tried {attempts}. {_wrapper(name, tables)}"
-        )
+        unknown = f"{name} could not be called in any way that is known{device.words}. Tried {attempts}."
+        if places := next(filter(None, (advice(reason, device) for _, reason in failed)), ""):
+            raise UsageError(f"{unknown} {places[:1].upper()}{places[1:]}")  # as in every dtype
+        raise NoFit(f"{unknown} {_wrapper(name, tables)}")
     if best.misfit is not None and (part := best.misfit.rotated_dims):
         raise UsageError(
             f"{name}, called as {best.convention}, {best.misfit}, so it is not audited with --rotary-dim "
@@ -127,6 +145,15 @@ def _fit_in(
         f"{name}, called as {best.convention}, {best.misfit}; what to give it is not known, so it is not "
         f"audited. {_suggested_wrapper(name, setting, best)}"
     )
+
+
+def _engines(function: Any, device: Device) -> tuple[Engine, ...]:
+    """Return what may make its arrays, likeliest first; arrays of NumPy lie on the CPU."""
+    if signatures.wants_jax(function):
+        return ("jax", "numpy") if device.is_cpu else ("jax",)
+    if not device.is_cpu:
+        return ("torch",)
+    return ("numpy", "torch") if signatures.wants_numpy(function) else ("torch", "numpy")
 
 
 def _sure(dtype: Format) -> float:
@@ -177,7 +204,7 @@ def _suggested_wrapper(name: str, setting: RopeSetting, best: Fit) -> str:
 
 
 def _conventions(
-    signatures: list[Signature], orders: tuple[str, ...], engine: Engine
+    signatures: list[Signature], orders: tuple[str, ...], engine: Engine, device: Device
 ) -> Iterator[Convention]:
     """Yield every order of axes, rank and width of tables that the signatures leave open."""
     for signature in signatures:
@@ -186,7 +213,9 @@ def _conventions(
         ranks = (1, 2, 3) if tables else (1, 2) if "positions" in signature.roles else (1,)
         for order in orders:
             for rank in ranks:
-                yield from (Convention(signature, order, engine, rank, width) for width in widths)
+                yield from (
+                    Convention(signature, order, engine, rank, width, device=device) for width in widths
+                )
 
 
 def _try(convention: Convention, function: Any, setting: RopeSetting, dtype: Format) -> Fit:
@@ -228,8 +257,19 @@ def silent(function: Any) -> Callable[..., Any]:
     """Return what calls a function without its warnings: what it is given here may make no sense to it."""
 
     def called(*plain: Any, **named: Any) -> Any:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), without_logs():
             warnings.simplefilter("ignore")
             return function(*plain, **named)
 
     return called
+
+
+@contextlib.contextmanager
+def without_logs() -> Iterator[None]:
+    """Keep out of the report what a compiler logs, such as of a call that it cannot compile."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.ERROR))
+    try:
+        yield
+    finally:
+        logging.disable(before)

@@ -16,6 +16,7 @@ from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import arrays
+from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.implementation import Alike
 from ropeaudit.subjects.calling.own_code import OwnRotator
 from ropeaudit.subjects.calling.signatures import Signature
@@ -173,17 +174,17 @@ class GradientRotator:
         return mirrored(first, setting), mirrored(second, setting)
 
 
-def of_tensors(rotation: TensorRotation, setting: RopeSetting, dtype: Format) -> Alike:
+def of_tensors(rotation: TensorRotation, setting: RopeSetting, dtype: Format, device: Device) -> Alike:
     """Return the gradients of a function of tensors, as `GradientRotator` gives them; a `Rotator`.
 
-    rotation: of x (1, h, s, d) and positions (s,), int64.
+    rotation: of x (1, h, s, d) and positions (s,), int64, both on the device.
     """
 
     def rotate(x: FloatArray, at: Positions) -> FloatArray:
-        upstream = torch_arrays.to_torch(mirrored(x, setting), dtype)[None]
-        with arrays.torch().enable_grad():
+        upstream = arrays.new_array(mirrored(x, setting), dtype, "torch", device)[None]
+        with arrays.torch().enable_grad(), device.current():
             leaf = upstream.flip(-1).requires_grad_()
-            returned = rotation(leaf.clone(), arrays.torch().from_numpy(at))
+            returned = rotation(leaf.clone(), arrays.tensor(at, device))
             (result,) = gradients((returned,), (leaf,), (upstream,), (_VECTORS["x"],))
         return mirrored(torch_arrays.to_numpy(result[0]), setting)
 

@@ -18,6 +18,7 @@ from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions
+from ropeaudit.subjects.calling.devices import CPU, Device, advice
 
 # x (h, s, d), which holds numbers of the dtype under audit in its carrier, and positions (s,) -> (h, s, d);
 # what is returned may be wider than what went in
@@ -90,7 +91,6 @@ class _Instance:
 class Called:
     """An implementation in a dtype, on a RoPE setting; implements `ropeaudit.subjects.Subject`."""
 
-    device = "cpu"
     accumulate = score = FP64
     softmax = FP32
     scale_after_store = False
@@ -99,6 +99,7 @@ class Called:
         self.implementation, self.setting = implementation, setting
         self.name, self.backend = implementation.name, implementation.engine
         self.version = implementation.version
+        self.device = device_of(implementation).label
         self.dtype = self.input = self.output = dtype
         self.narrowest = dtype.precision
 
@@ -124,7 +125,9 @@ class Called:
         return ""
 
     def _hint(self, error: Exception) -> str:
-        """Return what to write where code of NumPy fails for a dtype that NumPy itself has not."""
+        """Return what to do where devices are mixed, or code of NumPy fails for a dtype that it has not."""
+        if places := advice(str(error), device_of(self.implementation)):
+            return f"; {places}"
         if getattr(self.implementation, "engine", "") != "numpy" or self.dtype.name in _OF_NUMPY:
             return ""
         if not (isinstance(error, TypeError) or "dtype" in str(error) or self.dtype.name in str(error)):
@@ -183,6 +186,12 @@ def runs(positions: Positions) -> Iterator[tuple[slice, int]]:
     starts = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), positions.size]
     for start, stop in pairwise(starts):
         yield slice(start, stop), int(positions[start])
+
+
+def device_of(implementation: Implementation) -> Device:
+    """Return where an implementation is called."""
+    device: Device = getattr(implementation, "device", CPU)
+    return device
 
 
 def refusal(implementation: Implementation, setting: RopeSetting, dtype: Format) -> str:

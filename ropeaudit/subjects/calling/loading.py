@@ -20,10 +20,17 @@ from ropeaudit.subjects.calling.timeout import patiently
 _EXAMPLE = "try --impl mypackage.rope:apply_rope or --impl path/to/file.py:apply_rope"
 
 
-def load(spec: str, order: str | None = None, changes: Changes = NO_CHANGES, alone: bool = False) -> Own:
+def load(
+    spec: str,
+    order: str | None = None,
+    changes: Changes = NO_CHANGES,
+    alone: bool = False,
+    device: str | None = None,
+) -> Own:
     """Return the implementation that a spec names; its module is imported. Raises: UsageError, BadInput.
 
     changes: of the stages of tables that it is given; alone: whether there is nothing else to change.
+    device: where it is called; None for the CPU, or where a module lies.
     """
     where, _, name = spec.rpartition(":")
     if not where or not name.isprintable() or not all(part.isidentifier() for part in name.split(".")):
@@ -42,7 +49,7 @@ def load(spec: str, order: str | None = None, changes: Changes = NO_CHANGES, alo
             f"--impl {spec}: it is of type {type(thing).__name__} and cannot be called; {_EXAMPLE}"
         )
     name = spec if spec.isprintable() else repr(spec)[1:-1]
-    return Own(name, thing, order, _version(module), changes, home, alone)
+    return Own(name, thing, order, _version(module), changes, home, alone, device)
 
 
 def _import(where: str) -> tuple[Any, process_state.State]:

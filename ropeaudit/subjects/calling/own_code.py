@@ -13,15 +13,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects import Positions, torch_arrays
-from ropeaudit.subjects.calling import conventions, detection, signatures
+from ropeaudit.subjects.calling import conventions, detection, devices, signatures
 from ropeaudit.subjects.calling.conventions import NO_CHANGES, Answer, Changes
 from ropeaudit.subjects.calling.copies import can_be_copied, copied, is_module
 from ropeaudit.subjects.calling.detection import Fit
+from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.implementation import Rotate, one_line
 from ropeaudit.subjects.calling.timeout import patiently, together
 from ropeaudit.subjects.placement.exact_rotation import half_split
@@ -33,7 +34,7 @@ class Own:
     """A function, an nn.Module, a class or a factory that the user wrote; an `Implementation`.
 
     version: the digest of its file. findings: what is worth knowing of how it is called and what it does, in
-    the order it was seen. changes: of the stages of tables that it is given.
+    the order it was seen. changes: of the stages of tables that it is given. device: where it is called.
     """
 
     layouts: tuple[Layout, ...] = ("half", "interleaved")
@@ -47,10 +48,12 @@ class Own:
         changes: Changes = NO_CHANGES,
         home: process_state.State | None = None,
         alone: bool = False,
+        device: str | None = None,
     ) -> None:
-        """Keep what is to be called; nothing is called here.
+        """Keep what is to be called; nothing is called here. Raises: UsageError for the device.
 
         home: the state in which its calls begin. alone: whether `changes` can reach nothing else.
+        device: the one that was requested; None for the one where a module lies, else the CPU.
         """
         self._requested, self._alone = changes, alone
         self.changes: Changes = {stage: fmt for stage, fmt in changes.items() if stage in conventions.TABLES}
@@ -59,14 +62,30 @@ class Own:
         self.findings: list[str] = []
         self._fits: dict[RopeSetting, Fit] = {}
         self._built: dict[RopeSetting, Any] = {}  # never called
-        self.engine = "numpy" if signatures.wants_numpy(thing) else "torch"
+        self.engine = "jax" if signatures.wants_jax(thing) else "torch"
+        if self.engine == "torch" and signatures.wants_numpy(thing):
+            self.engine = "numpy"
+        self._follows = device is None  # the module that is made
+        self.device = self._device(device)
+
+    def _device(self, requested: str | None) -> Device:
+        """Return where it is called. Raises: UsageError."""
+        if self.engine == "jax":
+            return devices.of_jax(requested)
+        if self.engine == "numpy" and requested is not None and requested.strip().lower() != "cpu":
+            raise UsageError(
+                f"--device {requested}: {self.name} takes NumPy arrays, which lie on the CPU; leave it out"
+            )
+        return devices.of_torch(requested)
 
     def fit(self, setting: RopeSetting) -> Fit:
         """Return how it is called, found out once a setting. Raises: UsageError."""
         key = replace(setting, layout="half", scale=1.0)
         if key not in self._fits:
             with process_state.at_home(self.home):
-                fit = detection.fit(lambda: self.instance(key), self.name, key, self.order)
+                fit = detection.fit(
+                    lambda: self.instance(key), self.name, key, self.order, lambda: self.device
+                )
             self.engine, self._fits[key] = fit.convention.engine, fit
             self._check_changes(fit)
             self._note(f"called as {fit.convention}, layout {fit.layout}{_sureness(fit)}")
@@ -91,8 +110,14 @@ class Own:
         if ignored:
             self._note(f"{what}: --set {', '.join(ignored)} changes the recipes alone")
 
+    def lies_there(self) -> bool:
+        """Return whether it is a module that is called where it lies: no copy has to be moved."""
+        return is_module(self.thing) and (self._follows or self.device.holds(self.thing))
+
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Return nothing: what is refused shows when it is called."""
+        """Return why jax does not take a dtype; what else is refused shows when it is called."""
+        if self.engine == "jax" and dtype is FP64 and not devices.jax_is_wide():
+            return "jax makes float32 arrays of float64 ones; set JAX_ENABLE_X64=1"
         return ""
 
     def instance(self, setting: RopeSetting) -> Any:
@@ -129,11 +154,28 @@ class Own:
         return self._for_inference(copied(thing)) if is_module(thing) else thing
 
     def _for_inference(self, thing: Any) -> Any:
-        """Return what was made, a module in eval mode, in which models run that are served."""
-        if is_module(thing) and thing.training:
+        """Return what was made, a module in eval mode, in which models run that are served, on the device."""
+        if not is_module(thing):
+            return thing
+        if self._follows:
+            self.device = devices.of_module(thing) or self.device
+        else:
+            thing = self._moved(thing)
+        if thing.training:
             patiently(thing.eval, self.name)
             self._note("a module is called in eval mode; training mode is not")
         return thing
+
+    def _moved(self, module: Any) -> Any:
+        """Return a module on the device. Raises: UsageError."""
+        try:
+            return patiently(lambda: self.device.moved(module), self.name)
+        except RopeAuditError:
+            raise
+        except Exception as error:  # whatever it raises is reported
+            raise UsageError(
+                f"--device {self.device.name}: {self.name} cannot be moved there: {one_line(error)}"
+            ) from None
 
     def fresh(self, setting: RopeSetting, dtype: Format) -> Rotate:
         """Return the rotation of a new instance, as of q; of a function, of itself."""
@@ -156,6 +198,8 @@ class Own:
             self._note(
                 f"changes the {' and '.join(answer.changed_beside)} where they lie; it was given copies"
             )
+        if answer.device and answer.device != self.device.name:
+            self._note(f"returns a tensor on {answer.device} for one on {self.device.name}")
         if answer.dtype != (expected := torch_arrays.spelled(dtype)):
             self._note(f"returns {answer.dtype} for {expected}")
 

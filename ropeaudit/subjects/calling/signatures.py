@@ -123,22 +123,34 @@ def takes_keys(function: Any) -> bool:
     return parameters is not None and "k" in parameters.roles.values()
 
 
+def wants_jax(function: Any) -> bool:
+    """Return whether it takes no tensors, and its module imports jax."""
+    return "jax" in _roots(getattr(function, "forward", function)) and wants_numpy(function)
+
+
 def wants_numpy(function: Any) -> bool:
-    """Return whether annotations, or what its module imports, name NumPy and not torch."""
+    """Return whether annotations, or what its module imports, name NumPy or jax and not torch."""
     called = getattr(function, "forward", function)
     annotations = " ".join(str(note) for note in getattr(called, "__annotations__", {}).values())
     if "Tensor" in annotations or "torch" in annotations:
         return False
     if "ndarray" in annotations or "NDArray" in annotations or "numpy" in annotations:
         return True
+    roots = _roots(called)
+    return bool({"numpy", "jax"} & roots) and "torch" not in roots
+
+
+def _roots(called: Any) -> set[str]:
+    """Return the packages that the module of a function imports."""
     names = getattr(inspect.unwrap(called), "__globals__", {})
     modules = {getattr(value, "__name__", "") for value in names.values() if inspect.ismodule(value)}
-    roots = {module.partition(".")[0] for module in modules}
-    return bool({"numpy", "jax"} & roots) and "torch" not in roots
+    return {module.partition(".")[0] for module in modules}
 
 
 def _parameters(function: Callable[..., Any]) -> _Parameters | None:
     """Return those of a function, of a module's forward, of a class's __init__; None if nobody knows."""
+    if (schema := _schema(function)) is not None:
+        return _Parameters(tuple(map(_parameter, schema.arguments)), False)
     forward = getattr(function, "forward", None)
     if forward is not None and not inspect.isclass(function):
         function = forward
@@ -149,6 +161,20 @@ def _parameters(function: Callable[..., Any]) -> _Parameters | None:
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     fixed = tuple(parameter for parameter in parameters if parameter.kind not in variadic)
     return _Parameters(fixed, any(parameter.kind is variadic[0] for parameter in parameters))
+
+
+def _schema(function: Any) -> Any:
+    """Return the schema of an operator of torch, be it defined in Python or in C++; None for other code."""
+    overload = getattr(function, "_opoverload", None) or getattr(function, "default", function)
+    known = type(overload).__module__ == "torch._ops"
+    return getattr(overload, "_schema", None) if known else None
+
+
+def _parameter(argument: Any) -> inspect.Parameter:
+    """Return an argument of a schema as a parameter."""
+    kind = inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
+    return inspect.Parameter(argument.name, kind, default=default)
 
 
 def _argument_counts(parameters: _Parameters) -> list[int]:

@@ -120,8 +120,8 @@ def _entries() -> Iterator[Entry]:
 ENTRIES = {entry.name: entry for entry in _entries()}
 
 
-def implementation(name: str) -> Implementation:
-    """Return an implementation by its name. Raises: UnknownName, MissingPackage."""
+def implementation(name: str, device: str | None = None) -> Implementation:
+    """Return an implementation by its name, to be called on a device. Raises: see `adapter.Adapter.on`."""
     if name not in ENTRIES:
         raise UnknownName("implementation", name, ENTRIES, "(`ropeaudit list impls` shows them)")
     entry = ENTRIES[name]
@@ -134,5 +134,5 @@ def implementation(name: str) -> Implementation:
     except Exception as error:  # whatever a half-installed package raises
         reason = " ".join(str(error).split())[:200]
         raise MissingPackage(f"--impl {name} cannot be imported: {reason}; {entry.install}") from error
-    loaded: Implementation = adapter(entry)
+    loaded: Implementation = adapter(entry).on(device)
     return loaded

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.errors import UsageError
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
+from ropeaudit.subjects.calling import arrays
+from ropeaudit.subjects.calling.devices import CPU, Device, of_torch
 from ropeaudit.subjects.calling.implementation import Rotate
 from ropeaudit.subjects.calling.implementation import runs as runs
 from ropeaudit.subjects.third_party import Entry
@@ -31,12 +34,22 @@ _STEP = 2**14
 class Adapter(ABC):
     """An implementation as its entry describes it; an `Implementation`.
 
-    partial: whether it rotates a part of the head. scalings: those that can be requested.
+    partial: whether it rotates a part of the head. scalings: those that can be requested. device: where it is
+    called; movable: whether it can be called elsewhere than on the CPU.
     """
 
     engine: str
     partial = False
     scalings: tuple[str, ...] = ("default",)
+    device: Device = CPU
+    movable = False
+
+    def on(self, device: str | None) -> Self:
+        """Return it, to be called on a device. Raises: UsageError where it cannot be, or there is none."""
+        if device is not None and not self.movable and device.strip().lower() != "cpu":
+            raise UsageError(f"--device {device}: {self.name} is called on the CPU alone; leave it out")
+        self.device = of_torch(device)
+        return self
 
     def __init__(self, entry: Entry) -> None:
         self.name, self.version, self.layouts = entry.name, entry.version, entry.layouts
@@ -66,6 +79,7 @@ class TorchAdapter(Adapter):
     """An implementation that takes and returns tensors."""
 
     engine = "torch"
+    movable = True
 
     def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
         """Return the function of a new module."""
@@ -76,15 +90,16 @@ class TorchAdapter(Adapter):
         rotation = self.module(setting, dtype)
 
         def rotate(x: FloatArray, positions: Positions, fmt: Format) -> FloatArray:
-            with torch.no_grad():
-                rotated = rotation(torch_arrays.to_torch(x, fmt)[None], torch.from_numpy(positions))
+            given = arrays.new_array(x, fmt, "torch", self.device)
+            with torch.no_grad(), self.device.current():
+                rotated = rotation(given[None], arrays.tensor(positions, self.device))
             return torch_arrays.to_numpy(rotated[0])
 
         return rotate
 
     @abstractmethod
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
-        """Return the function that rotates tensors."""
+        """Return the function that rotates tensors on the device."""
 
 
 def table_end(largest: int, smallest: int) -> int:

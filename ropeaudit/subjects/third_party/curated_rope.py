@@ -28,8 +28,8 @@ class Curated(TorchAdapter):
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation of a new module. Raises: TypeError if it does not take the base."""
         fraction = setting.rotary_dim / setting.head_dim
-        module = QueryKeyRotaryEmbeddings(
-            base=int(setting.base), fraction=fraction, head_width=setting.head_dim
+        module = self.device.moved(
+            QueryKeyRotaryEmbeddings(base=int(setting.base), fraction=fraction, head_width=setting.head_dim)
         )
 
         def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

@@ -49,7 +49,7 @@ class Mistral(TorchAdapter):
 
         def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             end = table_end(int(positions.max()), int(positions.min()))
-            table = _table(self.code, setting.head_dim, end, setting.base)[positions]
+            table = self.device.put(_table(self.code, setting.head_dim, end, setting.base))[positions]
             rows = self.rows(x)
             rotated, _ = code.apply_rotary_emb(rows, rows, table)
             back: torch.Tensor = rotated.reshape(rows.shape[-3:]).transpose(0, 1)[None]

@@ -29,7 +29,7 @@ class LitGpt(TorchAdapter):
 
         def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             end = table_end(int(positions.max()), int(positions.min()))
-            cos, sin = _table(end, setting.head_dim, setting.base)
+            cos, sin = map(self.device.put, _table(end, setting.head_dim, setting.base))
             rotated: torch.Tensor = apply_rope(x, cos[positions][None], sin[positions][None])
             return rotated
 

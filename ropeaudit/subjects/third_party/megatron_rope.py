@@ -28,6 +28,7 @@ class Megatron(TorchAdapter):
     """get_freqs_non_repeated, which takes the first position, and _apply_rotary_pos_emb_bshd."""
 
     partial = True
+    movable = False
     scalings = ("default", "linear")
 
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:

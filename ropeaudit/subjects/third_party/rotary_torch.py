@@ -33,14 +33,16 @@ class Lucid(TorchAdapter):
 
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation of a new module; it keeps angles up to position 8191 that start at 0."""
-        module = RotaryEmbedding(
-            setting.rotary_dim, theta=setting.base, interpolate_factor=setting.scaling.stretch
+        module = self.device.moved(
+            RotaryEmbedding(
+                setting.rotary_dim, theta=setting.base, interpolate_factor=setting.scaling.stretch
+            )
         )
 
         def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             parts = [
                 module.rotate_queries_or_keys(x[:, :, run], offset=first)
-                for run, first in runs(positions.numpy())
+                for run, first in runs(positions.cpu().numpy())
             ]
             return torch.cat(parts, dim=2)
 

@@ -111,7 +111,7 @@ class Llama(TorchAdapter):
 
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation of a new module."""
-        embedding = self.embedding_module(setting, dtype)
+        embedding = self.device.moved(self.embedding_module(setting, dtype))
 
         def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             cos, sin = embedding(x, positions[None])
@@ -146,7 +146,7 @@ class Llama4(Llama):
 
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation of a new module."""
-        embedding = self.embedding_module(setting, dtype)
+        embedding = self.device.moved(self.embedding_module(setting, dtype))
 
         def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             rows = x.transpose(1, 2)  # (1, s, h, d)

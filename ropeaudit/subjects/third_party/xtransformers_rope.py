@@ -46,7 +46,7 @@ class XTransformers(TorchAdapter):
 
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation of a new module."""
-        embedding = self.embedding_module(setting, dtype)
+        embedding = self.device.moved(self.embedding_module(setting, dtype))
 
         def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
             frequencies, scale = embedding(positions)

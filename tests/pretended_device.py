@@ -1,0 +1,189 @@
+"""A device for machines without a GPU: it computes on the CPU, and refuses tensors that lie elsewhere.
+
+It is registered with torch as a backend written in Python, so that `.to("pretended")`, factories with
+`device=`, modules, autograd and dispatch modes treat it as any other device. torch cannot forget it again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import backend_registration
+from torch.utils._pytree import tree_map
+
+from ropeaudit.subjects import torch_numbers
+
+NAME = "pretended"
+PLACE = f"{NAME}:0"
+_ATEN = torch.ops.aten
+_ARANGES = torch.library.Library("aten", "IMPL")
+_COPIES = (_ATEN.copy_.default, _ATEN._to_copy.default)
+operations: list[str] = []  # that the device did
+calls: list[set[str]] = []  # of watched code: where the tensors lay that it was given
+
+
+class Tensor(torch.Tensor):
+    """A tensor that says it lies on the device; raw holds its numbers, on the CPU."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, raw: torch.Tensor) -> Tensor:
+        """Return a tensor as large as `raw`, with its strides."""
+        return torch.Tensor._make_wrapper_subclass(
+            *(cls, raw.shape),
+            strides=raw.stride(),
+            storage_offset=raw.storage_offset(),
+            dtype=raw.dtype,
+            device=torch.device(NAME, 0),
+        )
+
+    def __init__(self, raw: torch.Tensor) -> None:
+        """Keep the numbers."""
+        self.raw = raw
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """Return where the numbers are."""
+        return self.raw.untyped_storage()
+
+    def data_ptr(self) -> int:
+        """Return where they begin."""
+        return self.raw.data_ptr()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        """Return a copy; of a parameter one."""
+        copied = Tensor(self.raw.detach().clone())
+        is_parameter = getattr(self, "_is_param", False)
+        memo[id(self)] = torch.nn.Parameter(copied, self.requires_grad) if is_parameter else copied
+        return memo[id(self)]
+
+    def __repr__(self) -> str:
+        return f"pretended({self.raw!r})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Compute on the CPU."""
+        return _computed(func, args, kwargs or {})
+
+
+def _computed(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Return the result of an operation on the device.
+
+    A number may lie on the CPU, and so may what is copied from there.
+    Raises: RuntimeError, as torch does, for other tensors that lie elsewhere.
+    """
+    operations.append(str(operation))
+    to = kwargs.get("device")
+    inner = {name: torch.device("cpu") if name == "device" and to else kwargs[name] for name in kwargs}
+
+    def raw(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.raw
+        if isinstance(value, torch.Tensor) and value.dim() and operation not in _COPIES:
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but found at least two devices, {PLACE} and "
+                f"{value.device}!"
+            )
+        return value
+
+    result = operation(*tree_map(raw, args), **tree_map(raw, inner))
+    if operation is _ATEN._to_copy.default and to is not None and to.type == "cpu":
+        return result
+    if operation is _ATEN.copy_.default:
+        return args[0]
+    given = {id(one.raw): one for one in args if isinstance(one, Tensor)}  # for what is changed where it lies
+    if any(one.shape != one.raw.shape for one in given.values()):
+        raise NotImplementedError(f"{operation} gives a tensor another shape")
+
+    def wrapped(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return given[id(value)] if id(value) in given else Tensor(value)
+
+    return tree_map(wrapped, result)
+
+
+class _Backend:
+    """What torch asks a backend's module."""
+
+    @staticmethod
+    def is_available() -> bool:
+        return True
+
+    is_initialized = is_available
+
+    @staticmethod
+    def device_count() -> int:
+        return 1
+
+    @staticmethod
+    def current_device() -> int:
+        return 0
+
+    @staticmethod
+    def _is_in_bad_fork() -> bool:
+        return False
+
+    @staticmethod
+    def manual_seed_all(seed: int) -> None:
+        """Seed nothing: random numbers are the CPU's."""
+
+    @staticmethod
+    def get_amp_supported_dtype() -> list[torch.dtype]:
+        return [torch.bfloat16, torch.float16]
+
+
+@functools.cache
+def _registered() -> torch.library.Library:
+    """Register the backend with torch, once."""
+    backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Backend())
+    library = torch.library.Library("_", "IMPL")
+    library.fallback(lambda operation, *args, **kwargs: _computed(operation, args, kwargs), "PrivateUse1")
+    for name in ("default", "start", "start_step"):  # else they fill an empty tensor that they enlarge
+        operation = getattr(_ATEN.arange, name)
+        made = functools.partial(_made, operation)
+        _ARANGES.impl(operation.name().removeprefix("aten::"), made, "PrivateUse1")
+    return library
+
+
+def _made(operation: Any, *args: Any, **kwargs: Any) -> Any:
+    return _computed(operation, args, kwargs)
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `--device pretended` name the device, and forget what was counted."""
+    if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+        pytest.skip("this torch has no backends written in Python")
+    _registered()
+    plain = torch_numbers.device
+    monkeypatch.setattr(
+        torch_numbers, "device", lambda name: torch.device(PLACE) if name == NAME else plain(name)
+    )
+    operations.clear()
+    calls.clear()
+
+
+def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that notes where the tensors lie that it is given, and takes none from elsewhere."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        places = {str(value.device) for value in given if isinstance(value, torch.Tensor)}
+        calls.append(places)
+        if places != {PLACE}:
+            raise RuntimeError(f"Pointer argument cannot be accessed from Triton ({places})")
+        return function(*args, **kwargs)
+
+    return called
+
+
+def only_here() -> int:
+    """Return how often watched code was called, and assert that nothing from elsewhere reached it."""
+    assert calls
+    assert all(places == {PLACE} for places in calls)
+    return len(calls)

@@ -1,0 +1,480 @@
+"""Code that is called on a device: nothing of another device reaches it, and rows say where it was called."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import kernels_on_devices as kernels
+import pretended_device
+import pytest
+import tiny_models
+import torch
+from pretended_device import NAME, PLACE, only_here
+
+from ropeaudit.errors import UsageError
+from ropeaudit.features.check import config_target
+from ropeaudit.main import main
+from ropeaudit.reports.tickets import of_code
+from ropeaudit.reports.tickets.inputs import Setup
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import factories
+from ropeaudit.subjects.calling import devices
+from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.testing import assert_shift_invariant
+
+FILE = str(Path(kernels.__file__))
+SMALL = ["--heads", "1", "--seq-len", "16", "--head-dim", "64"]
+TWO = ["--offset", "0,100", "--dtype", "bf16"]
+
+
+@pytest.fixture(autouse=True)
+def _pretended(monkeypatch):
+    pretended_device.install(monkeypatch)
+
+
+def own(name: str) -> str:
+    return f"{FILE}:{name}"
+
+
+def rows(capsys, *arguments: str) -> list[dict[str, object]]:
+    """Return the records of a command."""
+    assert main([*arguments, "-f", "json", "-q"]) in (0, 1)
+    return json.loads(capsys.readouterr().out)["records"]
+
+
+def refused(capsys, *arguments: str) -> str:
+    """Return the message of a command that exits with 2."""
+    assert main([*arguments, "-q"]) == 2
+    seen = capsys.readouterr()
+    assert seen.out == ""
+    assert "Traceback" not in seen.err
+    return seen.err
+
+
+# ---------------------------------------------------------------------------- the device itself
+
+
+def test_the_pretended_device_computes_and_refuses_other_tensors() -> None:
+    x = torch.arange(6.0).to(NAME)
+    assert str(x.device) == PLACE
+    assert torch.equal((x * 2).view(2, 3).mT.contiguous().cpu(), torch.arange(0, 12, 2.0).view(2, 3).mT)
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        x + torch.ones(6)
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        torch.ones(6)[torch.arange(2, device=NAME)]
+    leaf = x.clone().requires_grad_()
+    (leaf * leaf).sum().backward()
+    assert torch.equal(leaf.grad.cpu(), torch.arange(0, 12, 2.0))
+    with pytest.raises(AssertionError):
+        only_here()
+
+
+# ---------------------------------------------------------------------------- own functions
+
+
+@pytest.mark.parametrize("name", ["rotate", "both", "tables", "complex_table", "in_place", "Cached"])
+def test_own_code_gets_nothing_of_another_device(capsys, name) -> None:
+    arguments = ["shift", "--impl", own(name), "--device", NAME, *SMALL, *TWO]
+    results = rows(capsys, *arguments)
+    assert only_here() > 10
+    assert [(one["device"], one["verdict"], one["backend"]) for one in results] == [
+        (PLACE, "sound", "torch")
+    ] * 2
+
+
+def test_numbers_are_those_of_the_cpu(capsys) -> None:
+    both = [
+        rows(capsys, "shift", "--impl", own("plain"), "--device", place, *SMALL, *TWO)
+        for place in (NAME, "cpu")
+    ]
+    assert both[0] != both[1]
+    assert [{**one, "device": "cpu"} for one in both[0]] == both[1]
+
+
+def test_what_comes_back_elsewhere_is_noted(capsys) -> None:
+    assert main(["shift", "--impl", own("returns_elsewhere"), "--device", NAME, *SMALL, *TWO]) == 0
+    seen = capsys.readouterr()
+    assert only_here()
+    assert f"returns a tensor on cpu for one on {PLACE}." in seen.err
+    assert (
+        f"called as f(x, positions) with torch tensors bhsd on {PLACE}, layout half (detected)." in seen.err
+    )
+    assert PLACE in seen.out
+
+
+@pytest.mark.parametrize("name", ["operator", "packet", pytest.param("compiled", marks=pytest.mark.slow)])
+def test_operators_and_compiled_functions_are_called_as_they_are(capsys, name) -> None:
+    """An operator's schema names its arguments, here in an unusual order. No call falls back to eager."""
+    offsets = ["--offset", "0,100", "--dtype", "bf16,fp16,fp32"]
+    results = rows(capsys, "shift", "--impl", own(name), *SMALL, *offsets)
+    assert [(one["device"], one["verdict"], one["refused"]) for one in results] == [
+        ("cpu", "sound", "none")
+    ] * 6
+    assert capsys.readouterr().err == ""
+
+
+# ---------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize("name", ["table_left_behind", "TableIsNoBuffer"])
+@pytest.mark.parametrize("command", ["shift --impl", "check", "trace"])
+def test_a_call_that_mixes_devices_is_refused(capsys, name, command) -> None:
+    message = refused(capsys, *command.split(), own(name), "--device", NAME, "--head-dim", "64")
+    assert "RuntimeError: Expected all tensors to be on the same device" in message
+    assert f"It was given tensors on {PLACE}, and holds or makes others elsewhere" in message
+    assert message.rstrip().endswith("make them on the device of x, or give --device cpu")
+
+
+def test_code_for_a_gpu_alone_says_so_on_the_cpu(capsys) -> None:
+    message = refused(capsys, "shift", "--impl", own("rotate"))
+    assert "RuntimeError: Pointer argument cannot be accessed from Triton" in message
+    assert "If it computes on another device than the CPU" in message
+    assert message.rstrip().endswith("such as --device cuda")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["shift", "--impl", own("plain"), "--device", "tpu"], "--device 'tpu' is not cpu, cuda"),
+        (["limit", "--device", NAME], f"--device {NAME} is where code is called; add --impl"),
+        (
+            ["parity", "hf", "meta", "--device", NAME],
+            "is where code is called, and neither hf nor meta is code",
+        ),
+        (["check", "llama-3-8b", "--device", NAME], "is where code is called, or a checkpoint's model runs"),
+        (["module", FILE, "--device", NAME], "is where a module is moved, and"),
+        (
+            ["module", own("make_unmovable"), "--device", NAME],
+            f"cannot be moved to {PLACE}: NotImplementedError",
+        ),
+        (
+            ["shift", "--impl", own("CannotMove"), "--device", NAME],
+            "cannot be moved there: NotImplementedError",
+        ),
+        (["shift", "--device", NAME], "is where torch computes; add --backend torch"),
+        (["shift", "--impl", own("plain"), "--backend", "torch"], "--backend says what executes recipes"),
+    ],
+)
+def test_devices_that_say_nothing_are_refused(capsys, arguments, message) -> None:
+    assert message in refused(capsys, *arguments)
+
+
+def test_numpy_code_and_adapters_without_torch_stay_on_the_cpu(capsys, tmp_path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text("import numpy as np\ndef rotate(x, positions):\n    return np.array(x)\n")
+    message = refused(capsys, "shift", "--impl", f"{file}:rotate", "--device", NAME)
+    assert "takes NumPy arrays, which lie on the CPU; leave it out" in message
+    pytest.importorskip("onnxruntime")
+    message = refused(capsys, "shift", "--impl", "onnxruntime", "--device", NAME)
+    assert "onnxruntime is called on the CPU alone; leave it out" in message
+    assert factories.implementation("onnxruntime", device="cpu").device == devices.CPU
+
+
+# ---------------------------------------------------------------------------- every command
+
+
+def test_recipes_beside_code_stay_emulated(capsys) -> None:
+    arguments = ["--impl", own("rotate"), "--recipe", "hf", "--device", NAME, *SMALL, *TWO]
+    results = rows(capsys, "shift", *arguments)
+    assert [(one["subject"], one["device"]) for one in results] == [("hf", "cpu")] * 2 + [
+        (own("rotate"), PLACE)
+    ] * 2
+    assert only_here()
+
+
+@pytest.mark.slow
+def test_limit(capsys) -> None:
+    one = ["limit", "--impl", own("both"), "--device", NAME, *SMALL, "--up-to", "16", "--budget", "64"]
+    assert [row["device"] for row in rows(capsys, *one)] == [PLACE]
+    assert only_here()
+
+
+def test_parity(capsys) -> None:
+    two = ["parity", own("both"), "hf", "--device", NAME, *SMALL, *TWO]
+    assert [(row["a_device"], row["b_device"]) for row in rows(capsys, *two)] == [(PLACE, "cpu")] * 2
+    assert only_here()
+
+
+@pytest.mark.parametrize("name", ["Cached", pytest.param("both", marks=pytest.mark.slow)])
+def test_check(capsys, name) -> None:
+    """All checks, gradients, strides and those of modules with caches among them."""
+    arguments = ["check", own(name), "--device", NAME, "--head-dim", "16", "--up-to", "64", "--no-compile"]
+    results = rows(capsys, *arguments)
+    assert {row["device"] for row in results} == {PLACE}
+    others = {row["check"]: row["status"] for row in results if row["status"] != "pass"}
+    short = {"compiled", "long sequence", "growth", *({"batch rows"} if name == "Cached" else ())}
+    assert others == dict.fromkeys(short, "not applicable")
+    assert only_here() > 200
+
+
+def test_history(capsys) -> None:
+    sizes = ["--seq-len", "8", "--head-dim", "16", "--dtype", "fp32,bf16", "--offset", "0"]
+    leaking = rows(capsys, "history", own("CacheByDtype"), "--device", NAME, *sizes)
+    assert {row["device"] for row in leaking} == {PLACE}
+    assert "yes" in {row["leaks"] for row in leaking}
+    assert {row["leaks"] for row in rows(capsys, "history", own("Cached"), "--device", NAME, *sizes)} == {
+        "no"
+    }
+    assert only_here() > 20
+
+
+def test_trace_logs_the_same_stages_as_on_the_cpu(capsys) -> None:
+    arguments = ["trace", own("plain"), "--head-dim", "16", "--offset", "0"]
+    there, here = (rows(capsys, *arguments, "--device", place) for place in (NAME, "cpu"))
+    assert {row["device"] for row in there} == {PLACE}
+    assert [{**row, "device": "cpu"} for row in there] == here
+    assert len(here) == 7
+
+
+@pytest.mark.parametrize(
+    ("factory", "arguments", "place"),
+    [("make", ["--device", NAME], PLACE), ("make_there", [], PLACE), ("make", [], "cpu")],
+)
+def test_module(capsys, factory, arguments, place) -> None:
+    results = rows(capsys, "module", own(factory), "--base", "10000", "--head-dim", "64", *arguments)
+    assert [(row["buffer"], row["device"], row["agrees"]) for row in results] == [("inv_freq", place, "yes")]
+
+
+@pytest.mark.slow
+def test_model(capsys, tmp_path) -> None:
+    """The model, the float64 run beside it and the tokens lie there; its numbers are those of the CPU."""
+    folder = tiny_models.make("llama", tmp_path / "model", 1)
+    arguments = ["model", str(folder), "--tokens", "8", "--offset", "64", "--dtype", "bf16"]
+    there = rows(capsys, *arguments, "--device", NAME)
+    assert pretended_device.operations
+    here = rows(capsys, *arguments)
+    assert [row["device"] for row in there] == [PLACE]
+    assert [{**row, "device": "cpu"} for row in there] == here
+
+
+@pytest.mark.slow
+def test_check_runs_a_model_there(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(
+        config_target, "checks", lambda *arguments: iter(())
+    )  # of its config, which take long
+    folder = tiny_models.make("llama", tmp_path / "model", 1)
+    runs = ["check", str(folder), "--tokens", "8", "--dtype", "bf16", "--device", NAME]
+    places = {row["check"]: row["device"] for row in rows(capsys, *runs)}
+    assert (places["model structure"], places["model rounding"]) == (PLACE, PLACE)
+    assert set(places.values()) == {PLACE, "none"}
+
+
+_MOVED = (
+    "transformers-llama",
+    "transformers-llama-cast",
+    "transformers-llama4",
+    "x-transformers",
+    "diffusers-1d",
+)
+_MOVED += ("diffusers-flux", "mistral-inference", "curated-transformers")
+
+
+@pytest.mark.parametrize(
+    "name", ["rotary-embedding-torch", *(pytest.param(name, marks=pytest.mark.slow) for name in _MOVED)]
+)
+def test_third_party_code_is_moved(capsys, name) -> None:
+    both = [rows(capsys, "shift", "--impl", name, "--device", place, *SMALL, *TWO) for place in (NAME, "cpu")]
+    assert pretended_device.operations
+    assert {one["device"] for one in both[0]} == {PLACE}
+    assert {one["verdict"] for one in both[0]} != {"refused"}
+    assert [{**one, "device": "cpu"} for one in both[0]] == both[1]
+
+
+# ---------------------------------------------------------------------------- the pytest helper
+
+_HELPED = {"head_dim": 64, "heads": 2, "seq_len": 16, "offsets": (0, 100)}
+
+
+def test_the_helper_calls_on_a_device() -> None:
+    assert_shift_invariant(kernels.rotate, device=NAME, **_HELPED)
+    assert_shift_invariant(kernels.Cached, device=NAME, **_HELPED)
+    assert_shift_invariant(scores=kernels.scores, device=NAME, **_HELPED)
+    assert only_here() > 20
+    with pytest.raises(AssertionError, match="in bfloat16 at offset"):
+        assert_shift_invariant(kernels.rounds_positions, device=NAME, **{**_HELPED, "offsets": (0, 1000)})
+    with pytest.raises(UsageError, match="holds or makes others elsewhere"):
+        assert_shift_invariant(kernels.table_left_behind, device=NAME, **_HELPED)
+
+
+def test_the_helper_moves_a_copy_and_calls_a_module_where_it_lies() -> None:
+    module = kernels.Cached(64)
+    assert_shift_invariant(module, device=NAME, **_HELPED)
+    assert (module.inv_freq.device.type, len(module.cos)) == ("cpu", 0)
+    module.to(NAME)
+    assert_shift_invariant(module, **_HELPED)
+    assert len(module.cos) >= 116  # it is the instance that was called
+    assert_shift_invariant(module, device=NAME, **_HELPED)
+    assert only_here()
+
+
+# ---------------------------------------------------------------------------- files that tell devices apart
+
+
+def test_reports_tell_devices_apart(capsys, tmp_path) -> None:
+    files = [tmp_path / name for name in ("there.csv", "here.csv", "there.html")]
+    common = ["shift", "--impl", own("rounds_positions"), *SMALL, "--offset", "1000", "--dtype", "bf16", "-q"]
+    assert main([*common, "--device", NAME, "-o", str(files[0]), "-o", str(files[2])]) == 0
+    assert main([*common, "-o", str(files[1])]) == 0
+    with files[0].open(newline="") as file:
+        assert [row["device"] for row in csv.DictReader(file)] == [PLACE]
+    assert PLACE in files[2].read_text()
+    capsys.readouterr()
+    assert main(["diff", str(files[1]), str(files[0])]) == 2
+    message = f"no case in common: device is cpu in the earlier and {PLACE} in the later one"
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_ticket_names_the_device(tmp_path) -> None:
+    ticket = tmp_path / "ticket.md"
+    common = ["shift", "--impl", own("rounds_positions"), *SMALL, "--offset", "1000", "--dtype", "bf16", "-q"]
+    assert main([*common, "--device", NAME, "--ticket", "pytorch", "--ticket-file", str(ticket)]) == 0
+    text = ticket.read_text()
+    assert f"on {PLACE}; scores were formed from it in float64." in text
+    assert f"| {PLACE} |" in text
+
+
+def test_tables_show_devices_that_are_not_the_cpu(capsys, tmp_path) -> None:
+    """Those of diff, where one report has rows of both, among them."""
+    files = [str(tmp_path / name) for name in ("first.csv", "second.csv")]
+    common = ["shift", "--impl", own("plain"), *SMALL, "--offset", "100", "--dtype", "bf16", "-q", "-o"]
+    assert main([*common, files[0], "--device", NAME]) == 0
+    assert "   device        " in capsys.readouterr().out
+    changed = Path(files[0]).read_text()
+    column, value = changed.splitlines()[0].split(",").index("drift_rms"), "0.5"
+    with open(files[0], newline="") as file:
+        rows_read = list(csv.reader(file))
+    rows_read[1][column] = value
+    with open(files[1], "w", newline="") as file:
+        csv.writer(file).writerows(rows_read)
+    assert main(["diff", *files]) == 0
+    assert f"   {PLACE}   " in capsys.readouterr().out
+    sizes = ["--seq-len", "8", "--head-dim", "16", "--dtype", "bf16", "--offset", "0", "-q"]
+    assert main(["history", own("plain"), "--device", NAME, *sizes]) == 0
+    assert "   offset   device        before " in capsys.readouterr().out
+    assert main(["trace", own("plain"), "--device", NAME, "--head-dim", "16", "--offset", "0", "-q"]) == 0
+    assert "   device        stage " in capsys.readouterr().out
+
+
+def test_resume_tells_devices_apart(capsys, tmp_path) -> None:
+    """A row that was measured on another device is none of the sweep, and is refused."""
+    stored = tmp_path / "rows.jsonl"
+    common = [
+        "shift",
+        "--impl",
+        own("rotate"),
+        "--device",
+        NAME,
+        *SMALL,
+        "--dtype",
+        "bf16",
+        "-o",
+        str(stored),
+    ]
+    assert main([*common, "--offset", "0", "-q"]) == 0
+    first = only_here()
+    assert main([*common, "--offset", "0", "--resume", "-q"]) == 0
+    again = only_here() - first
+    text = stored.read_text()
+    stored.write_text(text.replace(PLACE, "cpu"))
+    capsys.readouterr()
+    assert main([*common, "--offset", "0", "--resume"]) == 2
+    assert "on cpu); ask for them too, or give another -o" in capsys.readouterr().err
+    assert again < first
+
+
+def test_the_snippet_of_a_ticket_moves_what_it_gives() -> None:
+    setting = RopeSetting.of(64)
+    setup = Setup(setting, 1, 1, 16, "causal", "randn", 0, "bfloat16", 100, inline=False)
+    code = Own(own("both"), kernels.both, device=NAME)
+    lines, both, _ = of_code.own_lines(setup, code)
+    assert both
+    there = f".to('{PLACE}')"
+    call = f"both(q=y{there}, k=y{there}, position_ids=at[None]{there})"
+    assert lines[-1] == f"    return ({call}[0][0].cpu(), {call}[1][0].cpu())"
+
+
+# ---------------------------------------------------------------------------- jax, numba, Triton
+
+_JAX = """
+import jax
+import jax.numpy as jnp
+
+@jax.jit
+def rotate(x, positions):
+    t = positions.astype(jnp.float32)[:, None] / 10000.0 ** (jnp.arange(0, x.shape[-1], 2) / x.shape[-1])
+    a, b = jnp.split(x.astype(jnp.float32), 2, -1)
+    cos, sin = jnp.cos(t), jnp.sin(t)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+
+def eager(x, positions):
+    assert isinstance(x, jax.Array) and isinstance(positions, jax.Array)
+    return rotate(x, positions)
+"""
+
+
+@pytest.mark.parametrize("name", ["rotate", "eager"])
+def test_jax_gets_its_own_arrays(capsys, tmp_path, name) -> None:
+    pytest.importorskip("jax")
+    file = tmp_path / "own.py"
+    file.write_text(_JAX)
+    called = ["shift", "--impl", f"{file}:{name}", *SMALL, "--offset", "100", "--dtype"]
+    results = rows(capsys, *called, "bf16,fp32,fp64")
+    assert [(one["backend"], one["device"]) for one in results] == [("jax", "cpu")] * 3
+    assert [one["verdict"] for one in results][::2] == ["sound", "refused"]
+    assert results[2]["refused"] == "jax makes float32 arrays of float64 ones; set JAX_ENABLE_X64=1"
+    far = rows(capsys, *called[:-3], "--offset", str(2**31), "--dtype", "fp32")
+    assert "jax has no positions from 2^31 on" in str(far[0]["refused"])
+    assert "jax has no such device" in refused(capsys, *called, "fp32", "--device", "cuda:7")
+
+
+_NUMBA = """
+import math
+import numba
+import numpy as np
+
+@numba.njit
+def rotate(x, positions):
+    out = np.empty_like(x)
+    half = x.shape[3] // 2
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            for m in range(x.shape[2]):
+                for p in range(half):
+                    t = np.float32(positions[m]) * np.float32(10000.0 ** (-p / half))
+                    u, v = x[i, j, m, p], x[i, j, m, p + half]
+                    out[i, j, m, p] = u * math.cos(t) - v * math.sin(t)
+                    out[i, j, m, p + half] = v * math.cos(t) + u * math.sin(t)
+    return out
+"""
+
+
+def test_numba_gets_arrays_of_numpy(capsys, tmp_path) -> None:
+    pytest.importorskip("numba")
+    file = tmp_path / "own.py"
+    file.write_text(_NUMBA)
+    results = rows(capsys, "shift", "--impl", f"{file}:rotate", *SMALL, "--offset", "0", "--dtype", "fp32")
+    assert [(one["backend"], one["device"], one["verdict"]) for one in results] == [("numpy", "cpu", "sound")]
+
+
+@pytest.mark.slow
+def test_a_triton_kernel_in_tritons_interpreter() -> None:
+    """float32 and float16 alone: the interpreter cuts bfloat16 off where it should round."""
+    pytest.importorskip("triton")
+    kernel = Path(__file__).parents[1] / "triton_kernel.py"
+    run = subprocess.run(  # the interpreter is chosen when triton is imported
+        [
+            *(sys.executable, "-m", "ropeaudit", "shift", "--impl", f"{kernel}:rotate", *SMALL),
+            *("--offset", "0,100", "--dtype", "fp32,fp16", "-f", "json", "-q"),
+        ],
+        env={"TRITON_INTERPRET": "1", "PATH": "", "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    results = json.loads(run.stdout)["records"]
+    assert [(one["dtype"], one["verdict"]) for one in results] == [("float32", "sound")] * 2 + [
+        ("float16", "sound")
+    ] * 2
