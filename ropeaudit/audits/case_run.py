@@ -149,7 +149,7 @@ class CaseRun:
         for step in (0, verification.BATCH_STEP)[: 1 + subject.by_batch()]:
             given = subject.rotator(), subject.setting, dtype, self.vectors, offset
             results.append(
-                verification.check(*given, afresh=subject.rotator, warm=True, rule=rule, batch_step=step)
+                verification.check(*given, afresh=subject.afresh, warm=True, rule=rule, batch_step=step)
             )
         return max(results, key=lambda one: (one.misplaced, one.excess))
 

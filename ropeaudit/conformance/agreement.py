@@ -79,7 +79,7 @@ class Agreement:
             self.excess, self.position, self.pair = worst, int(block.at[s]), p
             self.place = f"{side}, batch element {b}, head {h}, position {self.position}, pair {p}"
             if worst > 1:
-                self.resembles = self._named(over, mine)
+                self.resembles = self._named(over, mine, whole)
 
     def take_all(self, wholes: Iterable[WholeCall]) -> Agreement:
         """Compare with one plain call after the other, up to the first that fails."""
@@ -141,16 +141,14 @@ class Agreement:
             half = np.where(same, 0.0, (y.astype(np.float64) - expected.astype(np.float64)) / 2)
         return whole_calls.excess(self.code, x, exact + half, mine)
 
-    def _named(self, over: dict[str, Array], mine: CalledBlock) -> str:
+    def _named(self, over: dict[str, Array], mine: CalledBlock, whole: WholeCall) -> str:
         """Return what the form behaves like, empty where nothing known does."""
         code = self.code
         exact = zip(mine.given, mine.rotated, strict=True)
         if all((whole_calls.excess(code, x, y, mine) <= 1).all() for x, y in exact):
-            return "called so it is right: the plain call is not"
-        if self.afresh and verification.right_afresh(
-            self.afresh(), mine, code.setting, code.dtype, code.rule
-        ):
-            return "state that an earlier call left: called afresh it is right"
+            return self._state(code.afresh, whole.block) or "called so it is right: the plain call is not"
+        if self.afresh and (words := self._state(self.afresh, mine)):
+            return words
         sides = {}
         for name, part in over.items():
             off = ~(part <= 1)
@@ -158,6 +156,11 @@ class Agreement:
                 heads, pairs, at = (np.asarray(off.any(axis=axes)) for axes in ((2, 3), (0, 1, 2), (0, 1, 3)))
                 sides[name] = MisplacedSide(heads, pairs, mine.at[at], mine)
         return naming.named(sides, code.setting, code.dtype, self.form)[0]
+
+    def _state(self, afresh: Callable[[], Rotator], block: CalledBlock) -> str:
+        """Return that it is state, where the same call of an instance without a past is right."""
+        code = self.code
+        return verification.state(afresh(), block, code.setting, code.dtype, code.rule)
 
 
 def bits_differ(y: FloatArray, other: FloatArray) -> NDArray[np.bool_]:

@@ -49,7 +49,10 @@ def output_dtype(code: CodeUnderTest) -> Iterator[Finding]:
     if returned != answer.keys_dtype:
         yield judged("dtype", False, f"q comes back in {returned} and k in {answer.keys_dtype}, for {given}")
     elif returned == given:
-        yield judged("dtype", True, f"{given} comes back in {given}")
+        own, tables = code.own, ""
+        if own is not None and own.narrow_tables(own.fit(code.setting), code.setting, code.dtype):
+            tables = f" where tables are given in {given}; with float32 ones float32 comes back"
+        yield judged("dtype", True, f"{given} comes back in {given}{tables}")
     else:
         wider = _holds(returned, code.dtype)
         lost = "loses nothing, but is not the dtype of v" if wider else "does not hold every number of it"

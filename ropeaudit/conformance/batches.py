@@ -25,7 +25,7 @@ def alone(code: CodeUnderTest) -> Iterator[Finding]:
     for words, form in _FORMS.items():
 
         def called(form: type[CallForm] = form) -> CallForm:
-            return form(code.rotator())
+            return form(code.afresh())
 
         seen = Agreement(code, words, form(instance), called)
         done.append(seen.take_all(whole_call(code, offset, length) for offset in offsets))

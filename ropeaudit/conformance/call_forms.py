@@ -26,6 +26,11 @@ class CallForm(ABC):
 
     rotator: Rotator
 
+    @property
+    def has_past(self) -> bool:
+        """Whether it is a function that may have been called before; see `OwnRotator`."""
+        return bool(getattr(self.rotator, "has_past", False))
+
     @abstractmethod
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
         """Return q and k rotated. Shapes: (b, h, s, d) twice, (s,) or (b, s) -> two arrays like q and k."""

@@ -20,7 +20,7 @@ from ropeaudit.conformance import (
     strides,
     table_end,
 )
-from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.code_under_test import RIGHT_BEFORE, CodeUnderTest
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.subjects.calling.implementation import one_line
@@ -70,7 +70,14 @@ def findings(
 
 
 def _with_remedy(finding: Finding, code: CodeUnderTest) -> Finding:
-    """Return a finding with what to change, where what fails behaves like something known."""
+    """Return a finding with what to change, where what fails behaves like something known.
+
+    Another base that shows from a position on alone is no base to ask for.
+    """
     if not finding.failed or finding.remedy:
         return finding
+    first, (_, base, value) = code.cached.get(RIGHT_BEFORE), finding.resembles.rpartition("base ")
+    if first and base and ":" not in finding.resembles:
+        before = f"positions 0 to {first - 1} are right, from {first} on {base}{value}"
+        finding = replace(finding, resembles=before)
     return replace(finding, remedy=remedies.remedy(finding.resembles, code.dtype, code.up_to))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
-from ropeaudit.inputs import qk
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.implementation import Called, Implementation, Rotator
@@ -20,6 +20,7 @@ from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.placement import allowance
 
 HEADS = 4
+RIGHT_BEFORE = "right before"  # the same: the first position that is out of place, where others are right
 MISPLACED = "misplaced"  # key of what checks share: whether one saw a pair out of place in plain calls
 
 
@@ -61,11 +62,19 @@ class CodeUnderTest:
         """Return a new instance, which was not called before."""
         return self.called.rotator()
 
+    def afresh(self) -> Rotator:
+        """Return an instance without a past: of the file executed anew, where that can be."""
+        own = self.own
+        return (own.anew(self.setting, self.dtype) if own else None) or self.rotator()
+
     def vectors(self, heads: int, length: int) -> tuple[FloatArray, FloatArray]:
-        """Return random q and k that every format of 16 bits and more holds. Shapes: -> (h, s, d) twice."""
+        """Return random q and k with all the bits of the dtype. Shapes: -> (h, s, d) twice.
+
+        Code that holds them in a narrower format then shows.
+        """
         generator = np.random.default_rng([self.seed, heads, length])
         shape = (heads, length, self.setting.head_dim)
-        q, k = (qk.on_16_bit_grid(generator.standard_normal(shape)) for _ in "qk")
+        q, k = (round_to(generator.standard_normal(shape), self.dtype) for _ in "qk")
         return q, k
 
     def allowed_at(self, position: int, pair: int) -> float:

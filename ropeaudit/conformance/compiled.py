@@ -36,8 +36,10 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
     if own is None:
         yield not_applicable("compiled", "an adapter calls it, with arrays of its own")
         return
-    if own.fit(code.setting).convention.engine != "torch" or not code.compiled:
-        yield not_applicable("compiled", "it takes no tensors" if code.compiled else "it was not requested")
+    engine = own.fit(code.setting).convention.engine
+    if engine != "torch" or not code.compiled:
+        arrays_of = f"it takes {'jax' if engine == 'jax' else 'NumPy'} arrays"
+        yield not_applicable("compiled", arrays_of if code.compiled else "it was not requested")
         return
     length, failures = min(_LENGTH, code.up_to), list[str]()
     offsets = some_offsets(code, length, 5)

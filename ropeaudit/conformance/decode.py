@@ -34,7 +34,7 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
         return Pieces(code.rotator(), (1,))
 
     def afresh() -> PiecesAfresh:
-        return PiecesAfresh(code.rotator, (1,))
+        return PiecesAfresh(code.afresh, (1,))
 
     fresh = Agreement(code, words, one_at_a_time(), afresh)
     fresh.take_all(whole_call(code, offset, length) for offset in offsets)
@@ -61,10 +61,11 @@ def pieces(code: CodeUnderTest) -> Iterator[Finding]:
     length = min(sum(_PIECES), code.up_to)
     offsets = some_offsets(code, length, 5)
 
-    def in_pieces() -> Pieces:
-        return Pieces(code.rotator(), _PIECES)
+    def afresh() -> PiecesAfresh:
+        return PiecesAfresh(code.afresh, _PIECES)
 
-    seen = Agreement(code, f"in pieces of {_PIECES[0]} to {_PIECES[-1]}", in_pieces(), in_pieces)
+    words = f"in pieces of {_PIECES[0]} to {_PIECES[-1]}"
+    seen = Agreement(code, words, Pieces(code.rotator(), _PIECES), afresh)
     seen.take_all(whole_call(code, offset, length) for offset in offsets)
     where = f"at {len(offsets)} offsets up to {offsets[-1]}"
     yield seen.finding("pieces", f"{length} positions in pieces of {_PIECES[0]} to {_PIECES[-1]}, {where}")

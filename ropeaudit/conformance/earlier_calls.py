@@ -59,6 +59,11 @@ def histories(call: AuditCall, dtypes: Sequence[Format]) -> list[tuple[str, Audi
     return calls
 
 
+def afresh(tested: Implementation, setting: RopeSetting, dtype: Format) -> bool:
+    """Return whether `instance` has no past: a function that is loaded once may have one."""
+    return not isinstance(tested, Own) or tested.has_instances or tested.anew(setting, dtype) is not None
+
+
 def reusable(tested: Implementation) -> bool:
     """Return whether an instance can be called again, in other dtypes too."""
     return isinstance(tested, (Own, Reusable))
@@ -67,10 +72,10 @@ def reusable(tested: Implementation) -> bool:
 def instance(tested: Implementation, setting: RopeSetting, dtype: Format) -> Rotation:
     """Return the function of a new instance, made for a dtype, which takes the others too.
 
-    Own code that is a function has but one instance. Raises: whatever the code raises.
+    A function of an installed package has but one instance. Raises: whatever the code raises.
     """
     if isinstance(tested, Own):
-        rotator = tested.rotator(setting, dtype)
+        rotator = tested.anew(setting, dtype) or tested.rotator(setting, dtype)
 
         def rotate(x: FloatArray, at: Positions, fmt: Format) -> FloatArray:
             return replace(rotator, dtype=fmt).rotate_one(x, at, key=False)

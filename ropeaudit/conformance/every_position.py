@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ropeaudit.audits.straddling import straddling
-from ropeaudit.conformance.code_under_test import HEADS, MISPLACED, CodeUnderTest
+from ropeaudit.conformance.code_under_test import HEADS, MISPLACED, RIGHT_BEFORE, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
 from ropeaudit.subjects.placement import verification
 from ropeaudit.subjects.placement.places import Places
@@ -34,12 +34,15 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
         count, (q, k) = min(BLOCK, code.up_to - start), given[heads]
         vectors = GivenVectors(q[:, :count], k[:, :count], np.arange(count, dtype=np.int64), code.seed)
         seen = verification.check(
-            *(rotator, code.setting, code.dtype, vectors, start), afresh=code.rotator, rule=code.rule
+            *(rotator, code.setting, code.dtype, vectors, start), afresh=code.afresh, rule=code.rule
         )
         worst = seen if worst is None or seen.excess > worst.excess else worst
         if not seen.excess <= 1:
             size = f"{BLOCK} positions" if heads == 1 else f"{BLOCK} positions with {heads} heads"
             detail = f"calls of {size}; the first that is wrong ends at {start + count - 1}"
+            if heads == 1 and start and seen.first > 0:  # in a block from 0 any base is right at first
+                code.cached[RIGHT_BEFORE] = seen.first
+                detail += f", and position {seen.first} is the first that is wrong"
             yield _finding("places", code, seen, detail)
             return
     if worst is not None:
@@ -72,7 +75,7 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
         nonlocal worst
         seen = verification.check(
             *(rotator, code.setting, code.dtype, vectors, offset),
-            afresh=code.rotator,
+            afresh=code.afresh,
             rule=code.rule,
             batch_step=step,
         )

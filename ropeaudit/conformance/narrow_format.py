@@ -5,14 +5,18 @@ Letters: b batch elements, h heads of q, g of k, s positions, d head_dim.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FP32, FloatArray, parse
+from ropeaudit.arithmetic.formats import FP32, FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.placement import allowance, verification
+from ropeaudit.subjects.placement import allowance, exact_rotation, verification
 
+_DEVIATIONS = 3  # of a mean error that is one of chance
 _FINEST_FIRST = (FP32, parse("fp16"), parse("bf16"))
 
 
@@ -22,20 +26,39 @@ def explanation(
     rotated: tuple[FloatArray, FloatArray],
     at: Positions,
     what: str,
+    holds: Callable[[Format], bool] = lambda fmt: True,
 ) -> str:
     """Return in words the narrower format whose roundings explain vectors, empty where none does.
 
-    what: the vectors are, such as "the gradient".
+    what: the vectors are, such as "the gradient". holds: whether more than pairs is explained by a format.
     Shapes: given and rotated q (b, h, s, d), k (b, g, s, d), at (s,).
     """
     rows = np.stack([at] * len(given[0]))
     for fmt in _FINEST_FIRST:
         rule = allowance.careful(fmt)
-        if fmt.unit_roundoff > code.dtype.unit_roundoff and all(
+        if fmt.unit_roundoff <= code.dtype.unit_roundoff:
+            continue
+        explained = all(
             bool((verification.excess(x, y, rows, code.setting, fmt, rule) <= 1).all())
+            and _unbiased(x, y, at, code.setting)
             for x, y in zip(given, rotated, strict=True)
-        ):
+        )
+        if explained and holds(fmt):
             stored = all(np.array_equal(round_to(x, fmt), x, equal_nan=True) for x in rotated)
             held = f", and every number of it is a {fmt} number" if stored else ""
             return f"{what} is off by what roundings in {fmt} explain{held}"
     return ""
+
+
+def _unbiased(x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting) -> bool:
+    """Return whether errors point in all directions, as those of roundings: a factor or a base does not.
+
+    The mean error, in directions of the exact vectors, is compared with that of as many independent errors as
+    there are pairs, for a rounding of cos or sin may be shared by positions and heads.
+    """
+    z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
+    exact = z * exact_rotation.rotations(setting, at, FP32)
+    error, size = w - exact, float((np.abs(exact) ** 2).sum())
+    mean = abs(complex((np.conj(exact) * error).sum())) / size
+    rms = float(np.sqrt((np.abs(error) ** 2).sum() / size))
+    return bool(mean <= _DEVIATIONS * rms / np.sqrt(setting.pairs))

@@ -16,6 +16,7 @@ _BUFFER = " (inv_freq; casting a module casts its buffers)"
 _FAULTS = {
     "rotated forward, not back": "negate sin in the backward pass",
     "the gradient is off by what roundings": "compute the backward pass in the dtype of the output",
+    "then rotated": "rotate q and k in the dtype in which they come, or in a wider one",
     "is off by what roundings": "keep what is computed, and what is returned, in the dtype of the input",
     "the gradient is passed on": "rotate the upstream gradient back: negate sin",
     "positions from 0": "add the offset to the positions",
@@ -34,6 +35,8 @@ _FAULTS = {
     "interleaved pairs": "pair dims i and i + d/2, or check it with --layout interleaved",
     "half pairs": "pair dims 2i and 2i + 1, or check it with --layout half",
     "2i/(d-2)": "divide by the number of rotated dims in the exponent",
+    "are right, from ": "see what changes at that position: another table, another branch, a limit",
+    "times as long": "leave vectors as long as they are; the setting's attention factor is accounted for",
     "base ": "use the base that is asked for, or give its own with --base",
     "q and k swapped": "return q and k in the order in which they come",
     "state that an earlier call left": "compute a stored table anew where dtype, length or positions change",

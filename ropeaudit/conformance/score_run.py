@@ -6,17 +6,18 @@ Letters: h heads, s positions, d head_dim.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ropeaudit import bounds
-from ropeaudit.arithmetic.formats import FloatArray
+from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.bounds import attainable
 from ropeaudit.conformance import narrow_format, score_drift
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.score_drift import MeasuredDrift
-from ropeaudit.conformance.yardstick import MASK, Yardstick
+from ropeaudit.conformance.yardstick import MASK, Yardstick, yardstick
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.implementation import Rotator
@@ -78,17 +79,28 @@ class ScoreRun:
 
     def resembles(self, seen: Sequence[MeasuredDrift]) -> str:
         """Return what explains drift that is more than allowed, at the last such offset."""
-        offset = max((one.offset for one in seen if one.fails), default=None)
-        if offset is None:
+        failing = [one for one in seen if one.fails]
+        if not failing:
             return ""
+        last = max(failing, key=lambda one: one.offset)
+        offset = last.offset
         code, every = self.code, np.arange(self.length, dtype=np.int64)
         vectors = GivenVectors(self.inputs.q, self.inputs.k, every, code.seed)
         places = verification.check(
-            *(self.rotator, code.setting, code.dtype, vectors, offset), afresh=code.rotator, rule=code.rule
+            *(self.rotator, code.setting, code.dtype, vectors, offset), afresh=code.afresh, rule=code.rule
         )
         given, rotated = self.given, self._rotated(offset)
+
+        def holds(fmt: Format) -> bool:
+            """Return whether scores drift by no more than those of right code in a format."""
+            wanted = yardstick(None, None, code.setting, fmt, code.up_to)
+            [limit] = wanted.limits(code.setting, self.inputs, [offset])
+            return not replace(last, limit=limit).fails
+
         what = "what it returns"
-        return places.resembles or narrow_format.explanation(code, given, rotated, every + offset, what)
+        return places.resembles or narrow_format.explanation(
+            code, given, rotated, every + offset, what, holds
+        )
 
     def careful(self) -> float:
         """Return the RMS drift that careful code in the dtype has near offset 0, as `excess` counts it."""

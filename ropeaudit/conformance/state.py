@@ -34,7 +34,7 @@ def state(code: CodeUnderTest) -> Iterator[Finding]:
     length = min(_LENGTH, code.up_to)
     call = AuditCall(code.dtype, min(_FIRST, code.up_to - length), length)
     at = np.arange(length, dtype=np.int64) + call.first
-    plain, seen, refused = called(code, code.rotator(), given_vectors(code, length), at), [], []
+    plain, seen, refused = called(code, code.afresh(), given_vectors(code, length), at), [], []
     for kind, before in histories(call, [parse(name) for name in _DTYPES]):
         if before.first + before.length > code.up_to:
             continue  # past the end of its table
@@ -44,12 +44,14 @@ def state(code: CodeUnderTest) -> Iterator[Finding]:
         if isinstance(used, str):
             refused.append(f"{kind}, {before.dtype.name}: {used}")
         else:
-            form = Agreement(code, words, used, lambda: code.rotator())
+            form = Agreement(code, words, used, lambda: code.afresh())
             seen.append(form.take_all([plain]))
     if not seen:
         yield not_applicable("state", f"no other call works: {refused[0]}")
         return
     detail = f"positions {call.first} to {call.first + length - 1} after {len(seen)} other calls"
+    if not earlier_calls.afresh(code.implementation, code.setting, code.dtype):
+        detail += "; a function that is loaded once: what the first call of all left is not seen"
     yield worst(seen).finding("state", "; refused: ".join([detail, *refused]))
 
 
@@ -62,7 +64,7 @@ def _called_before(code: CodeUnderTest, before: AuditCall) -> Rotator | str:
             rotate = earlier_calls.instance(code.implementation, code.setting, code.dtype)
             earlier_calls.rotated(rotate, code.setting, before)
             return Alike(lambda x, at: rotate(x, at, code.dtype))
-        rotator = code.rotator()
+        rotator = code.afresh()
         q, k = (earlier_calls.given(code.setting, before, seed)[None] for seed in (code.seed, code.seed + 1))
         at = np.arange(before.length, dtype=np.int64) + before.first
         if isinstance(rotator, OwnRotator):

@@ -40,7 +40,7 @@ def strided(code: CodeUnderTest) -> Iterator[Finding]:
             continue
 
         def of_views(strides: Strides = strides, rotator: Rotator | None = None) -> Rotator:
-            return with_views(rotator or code.rotator(), strides)
+            return with_views(rotator or code.afresh(), strides)
 
         seen = Agreement(code, words, of_views(strides, instance), of_views)
         wholes = [whole_call(code, offset, length) for offset in offsets]

@@ -28,6 +28,14 @@ def right_numpy(x, positions):
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
 
 
+def float16_inside(x, positions):
+    return right(x.half().to(x.dtype), positions)
+
+
+def bfloat16_keys(q, k, positions):
+    return right(q, positions), right(k.bfloat16().to(k.dtype), positions)
+
+
 def decodes_one_late(x, positions):
     return right(x, positions - 1 if positions.numel() == 1 else positions)
 
@@ -252,6 +260,16 @@ def changes_positions_numpy(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
     return result
 
 
+def by_tables(q, k, cos, sin):
+    """As callers give tables in the dtype of q: what it returns has the widest dtype of what it is given."""
+    half = q.shape[-1] // 2
+    return tuple(x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin for x in (q, k))
+
+
+def by_tables_float32(q, k, cos, sin):
+    return by_tables(q.float(), k.float(), cos, sin)
+
+
 def changes_tables(x, cos, sin):
     a, b = x.float().chunk(2, -1)
     result = torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
@@ -319,6 +337,52 @@ class StaleTable(torch.nn.Module):
         if positions.shape != self.positions.shape:
             self.positions = positions
         return right(x, self.positions)
+
+
+def rotated_by(x, positions, base):
+    angles = positions.double()[:, None] * inverse(x.shape[-1], base.double()[:, None])
+    a, b = x.double().chunk(2, -1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def longer(x, positions):
+    return (1.01 * rotated_by(x, positions, torch.full(positions.shape, 1e4))).to(x.dtype)
+
+
+def base_10001(x, positions):
+    return rotated_by(x, positions, torch.full(positions.shape, 10001.0)).to(x.dtype)
+
+
+def base_10100_from_9000(x, positions):
+    return rotated_by(x, positions, torch.where(positions < 9000, 1e4, 10100.0)).to(x.dtype)
+
+
+def base_10100_from_8192(x, positions):
+    return rotated_by(x, positions, torch.where(positions < 8192, 1e4, 10100.0)).to(x.dtype)
+
+
+TABLES = {}
+
+
+def keeps_dtype(x, positions):
+    """The table has the dtype of the first x that the process rotates, and so it stays."""
+    if x.shape[-1] not in TABLES:
+        angles = torch.arange(32768)[:, None].float() * inverse(x.shape[-1])
+        TABLES[x.shape[-1]] = [table.to(x.dtype) for table in (angles.cos(), angles.sin())]
+    cos, sin = (table[positions].float() for table in TABLES[x.shape[-1]])
+    a, b = x.float().chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+
+LAST = []
+
+
+def stale_positions(x, positions):
+    """Positions are those of the last call, where there are as many."""
+    if not LAST or LAST[0].shape != positions.shape:
+        LAST[:] = [positions]
+    return right(x, LAST[0])
 
 
 def second_head_late_in_long_calls(x, positions):

@@ -1,6 +1,7 @@
 """Other ways to call the same code: each fault shows in its own check, right code passes all of them."""
 
 import logging
+import sys
 import warnings
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from ropeaudit.conformance.call_forms import Pieces
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.main import main
 from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling import arrays, timeout
+from ropeaudit.subjects.calling import anew, arrays, timeout
 
 KERNELS = Path(faulty_calls.__file__)
 CALLS = ("table end", "decode", "pieces", "alone", "strides", "state", "inputs", "dtype")
@@ -61,6 +62,64 @@ FAULTS = [
     ("KeepsDtype", "state", "after a call in float32 at positions 1000 to 1063: ", ""),
     ("KeepsLength", "state", "at positions 5096 to 5159: ", "state that an earlier call left"),
 ]
+
+
+def test_a_table_at_module_level_that_keeps_the_dtype_of_the_first_call_is_state() -> None:
+    one = found("keeps_dtype", "state", dtype="fp32")["state"]
+    assert one.failed
+    assert one.where.startswith("after a call in float16 at positions 1000 to 1063: ")
+    assert one.resembles == "state that an earlier call left: called afresh it is right"
+    assert "loaded once" not in one.detail
+
+
+def test_state_is_the_diagnosis_wherever_the_same_call_is_right_afresh() -> None:
+    results = found("stale_positions", "places", "short calls", "decode", "pieces", "state", "gradient")
+    failed = [one for one in results.values() if one.failed]
+    assert {one.check for one in failed} >= {"places", "short calls", "decode", "state"}
+    for one in failed:
+        assert one.resembles.startswith("state that an earlier call left: called afresh it is right")
+
+
+def test_a_function_of_a_package_is_not_called_afresh(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(KERNELS.parent)
+    own = factories.implementation("faulty_calls:stale_positions")
+    code = CodeUnderTest(own, RopeSetting.of(32), parse("bf16"), 20000)
+    [state] = code_checks.CHECKS["state"](code)
+    assert state.detail.endswith(
+        "; a function that is loaded once: what the first call of all left is not seen"
+    )
+    [places] = code_checks.CHECKS["places"](code)
+    assert places.failed
+    assert "afresh" not in places.resembles + state.resembles
+
+
+def test_a_file_is_executed_anew_with_what_it_imports_from_its_folder(tmp_path) -> None:
+    (tmp_path / "helper_of_kernel.py").write_text("SEEN = []\n")
+    (tmp_path / "kernel.py").write_text(
+        "import helper_of_kernel as helper, numpy as np\n"
+        "def rope(x, positions):\n"
+        "    helper.SEEN.append(len(positions))\n"
+        "    angles = positions[:, None] * 1e4 ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1])\n"
+        "    a, b = np.split(x, 2, -1)\n"
+        "    cos, sin = np.cos(angles), np.sin(angles)\n"
+        "    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)\n"
+    )
+    own, setting = factories.implementation(f"{tmp_path}/kernel.py:rope"), RopeSetting.of(32)
+    own.fit(setting)
+    first, second = (own.anew(setting, parse("fp32")) for _ in "ab")
+    assert len({id(one.instance.__globals__["helper"]) for one in (first, second)}) == 2
+    assert own.thing.__globals__["helper"].SEEN
+    assert not first.instance.__globals__["helper"].SEEN
+    assert sys.modules["helper_of_kernel"] is own.thing.__globals__["helper"]
+
+
+def test_what_is_dear_or_cannot_be_executed_again_is_loaded_once(tmp_path, monkeypatch) -> None:
+    setting, once = RopeSetting.of(32), KERNELS.read_text() + "\nimport os\nos.mkdir(__file__ + '.lock')\n"
+    (tmp_path / "once.py").write_text(once)
+    assert factories.implementation(f"{tmp_path}/once.py:right").anew(setting, parse("fp32")) is None
+    assert code_of("right").own.anew(setting, parse("fp32")) is not None
+    monkeypatch.setattr(anew, "DEAR", 0.0)
+    assert code_of("right").own.anew(setting, parse("fp32")) is None
 
 
 @pytest.mark.parametrize(("name", "check", "where", "like"), FAULTS)
@@ -113,6 +172,49 @@ def test_a_head_that_is_wrong_in_long_calls_alone_is_out_of_place() -> None:
 )
 def test_a_fault_fails_no_other_check(name, others) -> None:
     assert {check: one.status for check, one in found(name, *others).items()} == dict.fromkeys(others, "pass")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "like"),
+    [
+        ("float16_inside", "fp32", "q and k rounded to tf32 or float16, then rotated"),
+        ("bfloat16_keys", "fp32", "k rounded to bfloat16, then rotated"),
+        ("bfloat16_keys", "fp16", "k rounded to bfloat16, then rotated"),
+        ("bfloat16_keys", "bf16", ""),
+    ],
+)
+def test_vectors_that_are_held_in_a_narrower_format_are_seen_and_named(name, dtype, like) -> None:
+    for one in found(name, "places", "short calls", dtype=dtype).values():
+        assert (one.status, one.resembles) == ("fail" if like else "pass", like)
+
+
+@pytest.fixture
+def findings(monkeypatch):
+    few = {name: code_checks.CHECKS[name] for name in ("places", "short calls", "drift")}
+    monkeypatch.setattr(code_checks, "CHECKS", few)
+    return lambda name, dtype: [one for one in code_checks.findings(code_of(name, dtype)) if one.failed]
+
+
+@pytest.mark.parametrize("first", [9000, 8192])
+def test_another_base_from_a_position_on_is_not_one_to_ask_for(first, findings) -> None:
+    failed = findings(f"base_10100_from_{first}", "bf16")
+    like = f"positions 0 to {first - 1} are right, from {first} on base 1.01e+04"
+    assert failed[0].check == "places"
+    assert f"position {first} is the first that is wrong" in failed[0].detail
+    assert {one.resembles for one in failed} == {like}
+    assert {one.remedy for one in failed} == {
+        "see what changes at that position: another table, another branch, a limit"
+    }
+
+
+def test_a_factor_is_named_and_is_no_rounding(findings) -> None:
+    like = "vectors 1.01 times as long as they should be"
+    assert {one.resembles for one in findings("longer", "fp16")} == {like}
+    assert {one.resembles for one in findings("longer", "bf16")} == {""}
+
+
+def test_roundings_are_named_for_scores_only_where_they_explain_the_drift(findings) -> None:
+    assert {one.resembles for one in findings("base_10001", "fp16")} == {""}
 
 
 RIGHT = ("right", "right_numpy", "in_place", "in_place_returned", "wants_contiguous")
@@ -181,12 +283,31 @@ def test_inputs(name, dtype, status, detail) -> None:
         ("returns_bfloat16", "fp32", "fail", "float32 comes back in bfloat16, which does not hold every"),
         ("returns_bfloat16", "fp16", "fail", "float16 comes back in bfloat16, which does not hold every"),
         ("keys_in_float32", "bf16", "fail", "q comes back in bfloat16 and k in float32"),
+        ("by_tables", "fp32", "pass", "float32 comes back in float32"),
+        ("by_tables_float32", "bf16", "fail", "bfloat16 comes back in float32, which loses nothing, but"),
     ],
 )
 def test_output_dtype(name, dtype, status, detail) -> None:
     one = found(name, "dtype", dtype=dtype)["dtype"]
     assert one.status == status
     assert detail in one.detail
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_tables_have_the_dtype_of_the_vectors_where_wider_ones_make_the_result_wider(dtype) -> None:
+    code = code_of("by_tables", dtype)
+    spelled = parse(dtype).name
+    [one] = code_checks.CHECKS["dtype"](code)
+    assert one.detail == (
+        f"{spelled} comes back in {spelled} where tables are given in {spelled}; "
+        "with float32 ones float32 comes back"
+    )
+    assert not one.failed
+    assert code.own.findings[1:] == [
+        f"{KERNELS}:by_tables: tables are given in {spelled}: with float32 ones it returns float32."
+    ]
+    changed = factories.implementation(f"{KERNELS}:by_tables", None, {"table": "fp32"})
+    assert not changed.narrow_tables(changed.fit(code.setting), code.setting, code.dtype)
 
 
 def test_the_end_of_a_table_is_found_and_the_other_checks_stay_before_it() -> None:

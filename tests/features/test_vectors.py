@@ -119,13 +119,15 @@ def test_offsets_straddle_what_breaks_positions(tmp_path: Path, capsys) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp8_e4m3", "fp32"])
-def test_numbers_are_held_exactly_and_alike_in_all_dtypes(dtype: str, tmp_path: Path) -> None:
+def test_numbers_are_those_of_float64_rounded_once_with_all_the_bits(dtype: str, tmp_path: Path) -> None:
     for fmt in (dtype, "fp64"):
         list(ropeaudit.vectors(tmp_path / fmt, fmt, offsets=0, **SMALL))
     narrow, wide = (case_files.read(tmp_path / fmt).vectors()["q"] for fmt in (dtype, "fp64"))
-    if dtype.startswith("fp8"):
-        wide = ropeaudit.round_to(wide, ropeaudit.parse(dtype))
-    np.testing.assert_array_equal(narrow, wide)
+    fmt = ropeaudit.parse(dtype)
+    np.testing.assert_array_equal(narrow, ropeaudit.round_to(wide, fmt))
+    for narrower in map(ropeaudit.parse, ("fp32", "fp16", "bf16")):
+        held = (ropeaudit.round_to(narrow, narrower) == narrow).mean()
+        assert (held == 1) == (fmt.precision <= narrower.precision)
 
 
 def test_several_cases_go_into_folders_of_their_own(tmp_path: Path, capsys) -> None:

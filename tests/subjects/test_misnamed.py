@@ -19,7 +19,7 @@ from ropeaudit.testing import assert_shift_invariant
 KERNELS = Path(misnamed_kernels.__file__)
 NAMES = {
     "interpolated": {None},
-    "larger": {None},
+    "larger": {"vectors 1.1 times as long as they should be"},
     "in_degrees": {None},
     "late_by_the_length": {"position 0 rotated as 128", "position 32768 rotated as 32896"},
     "restart_at_4096": {None, "positions that wrap at 4096"},

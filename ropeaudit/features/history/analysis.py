@@ -35,6 +35,8 @@ class History:
     device: where both were made.
     difference: largest |after it - on a fresh instance|, inf where one of the two alone is nan. refused: why
     the calls could not be made; empty where they could. environment: of all calls, none for the clean one.
+    afresh: whether each was made on an instance without a past; a function of an installed package is loaded
+    once.
     """
 
     name: str
@@ -47,6 +49,7 @@ class History:
     refused: str = ""
     device: str = "cpu"
     environment: str = "none"
+    afresh: bool = True
 
     @property
     def leaks(self) -> bool:
@@ -120,6 +123,7 @@ def _histories_of(
     if not refused and not earlier_calls.reusable(tested):
         refused = "its instances cannot be called again"
     fresh: FloatArray | None = None
+    afresh = bool(refused) or earlier_calls.afresh(tested, setting, call.dtype)
     for kind, before in histories(call, dtypes):
         difference, reason = np.nan, refused
         if not reason:
@@ -135,8 +139,9 @@ def _histories_of(
                         difference = earlier_calls.difference(rotated(used, setting, call), fresh)
             except Exception as error:  # whatever other people's code raises is a finding
                 reason = implementation.one_line(error)
-        place = implementation.device_of(tested).label
+        place, size = implementation.device_of(tested).label, float(difference)
         yield History(
-            *(tested.name, tested.version, setting, call, kind, before, float(difference), reason, place),
+            *(tested.name, tested.version, setting, call, kind, before, size, reason, place),
             environment=implementation.environment_of(tested),
+            afresh=afresh,
         )

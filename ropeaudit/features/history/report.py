@@ -40,7 +40,7 @@ class HistoryColumns:
         "positions of that call", lambda one: one.before.length, unit="tokens", shown=True, leaves=1
     )
     difference_max: float = of(
-        "largest |result after that call - result on a fresh instance|; q and k are gaussian",
+        "largest |result after that call - result without it|; q and k are gaussian",
         lambda one: one.difference,
         shown=True,
     )
@@ -48,6 +48,11 @@ class HistoryColumns:
         "yes where anything differs, no where nothing does, refused where it could not be called",
         lambda one: "refused" if one.refused else "yes" if one.leaks else "no",
         shown=True,
+    )
+    afresh: str = of(
+        "whether the calls were made on instances without a past: yes, a file being executed anew, or no: a "
+        "function that is loaded once",
+        lambda one: "yes" if one.afresh else "no",
     )
     layout = of.like(records.COLUMNS["layout"], lambda one: one.setting.layout)
     head_dim = of.like(records.COLUMNS["head_dim"], lambda one: one.setting.head_dim)
@@ -59,9 +64,10 @@ class HistoryColumns:
 
 COLUMNS = of.columns(HistoryColumns)
 LEGEND = (
-    "difference max: of the rotated vectors (gaussian, size about 1) between the same call on an instance\n"
-    "that was called before and on a fresh one; anything but 0 is state that leaks."
+    "difference max: of the rotated vectors (gaussian, size about 1) between the same call after another\n"
+    "one and without it; anything but 0 is state that leaks."
 )
+_ONCE = "a function that is loaded once: what its first call of all left is not seen."
 _SETTINGS = ("seq_len", "head_dim", "rotary_dim", "base", "layout", "scaling")
 
 
@@ -86,15 +92,14 @@ def headline(rows: Sequence[Mapping[str, Any]]) -> str:
     leaking = [one for one in called if one["leaks"] == "yes"]
     if not leaking:
         names = ", ".join(dict.fromkeys(_who(one) for one in called))
-        return (
-            f"No state leaked in {len(called)} cases: {names} gave the same on fresh instances and after "
-            "another call."
-        )
+        how = "on fresh instances" if all(one["afresh"] == "yes" for one in called) else "before"
+        return f"No state leaked in {len(called)} cases: {names} gave the same {how} and after another call."
     worst = max(leaking, key=lambda one: one["difference_max"])
     count = f" ({len(leaking)} of {len(called)} cases leak)"
+    without = "a fresh instance" if worst["afresh"] == "yes" else "the same call before"
     return (
         f"State leaks{count}: {_who(worst)} in {worst['dtype']} at offset {worst['offset']} "
-        f"differs by {short(worst['difference_max'])} from a fresh instance after {_before(worst)}."
+        f"differs by {short(worst['difference_max'])} from {without} after {_before(worst)}."
     )
 
 
@@ -102,6 +107,8 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a remedy for each implementation that leaks, and why others were refused."""
     message = []
     for one in rows:
+        if one["afresh"] == "no":
+            message.append(f"{one['implementation']}: {_ONCE}")
         if one["leaks"] == "yes":
             message.append(
                 f"{_who(one)}: what a call gives depends on the calls before it; make an "

@@ -15,7 +15,6 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.conformance import case_manifest, raw_arrays
 from ropeaudit.conformance.case_manifest import FLAT, MANIFEST, TENSORS
 from ropeaudit.conformance.case_spec import CaseSpec
-from ropeaudit.inputs import qk
 from ropeaudit.subjects.placement import allowance, exact_rotation
 
 
@@ -50,6 +49,8 @@ def _arrays(spec: CaseSpec) -> dict[str, NDArray[Any]]:
 
 
 def _drawn(spec: CaseSpec, number: int, shape: tuple[int, ...]) -> FloatArray:
-    """Return normal numbers of a stream of their own, which the dtype and 16-bit formats hold exactly."""
-    numbers = np.random.default_rng([spec.seed, number]).standard_normal(shape)
-    return round_to(qk.on_16_bit_grid(numbers), spec.dtype)
+    """Return normal numbers of a stream of their own, with all the bits of the dtype.
+
+    A kernel that holds them in a narrower format then shows.
+    """
+    return round_to(np.random.default_rng([spec.seed, number]).standard_normal(shape), spec.dtype)

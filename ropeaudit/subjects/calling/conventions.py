@@ -15,6 +15,7 @@ import numpy as np
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import UnknownName
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
@@ -75,7 +76,7 @@ class Convention:
     """How to call a function: its signature, the order of axes, NumPy, torch or jax, and on which device.
 
     rank: axes of positions or tables. width: of tables, p pairs or d dims in a layout. strides: how vectors
-    lie in memory.
+    lie in memory. narrow: whether cos and sin are given in the dtype of the vectors.
     """
 
     signature: Signature
@@ -84,6 +85,7 @@ class Convention:
     rank: int = 1
     width: str = "pairs"
     strides: Strides = "contiguous"
+    narrow: bool = False
     device: Device = CPU
 
     @property
@@ -201,7 +203,8 @@ class Convention:
     def _table(self, role: str, at: Positions, call: _Call) -> Any:
         """Return cos, sin or cos + i sin of float64, rounded once to float32 (not at all for float64).
 
-        Where stages are changed they are those; a table that is requested in a dtype has it.
+        Where stages are changed they are those; a table that is requested in a dtype has it. `narrow` ones
+        are rounded once more, to the dtype, as models do that compute tables in float32.
         """
         recipe = recipes.named("fp64-angles").changed(call.changes).resolve(call.dtype)
         cos, sin = _cos_sin(call.dtype, tuple(sorted(call.changes.items())), call.setting, at.tobytes())
@@ -217,8 +220,10 @@ class Convention:
             table = table[None]
         if self.rank == 3:
             table = table.reshape([*(len(at) if axis == "s" else 1 for axis in self.order[:-1]), -1])
-        if role != "freqs" and "table" in call.changes and recipe.table and recipe.table.storage_bits <= 16:
-            return arrays.new_array(np.ascontiguousarray(table), recipe.table, self.engine, self.device)
+        held = call.dtype if self.narrow else recipe.table if "table" in call.changes else None
+        if role != "freqs" and held and held.storage_bits <= 16:
+            rounded = round_to(np.ascontiguousarray(table), held)
+            return arrays.new_array(rounded, held, self.engine, self.device)
         return arrays.tensor(table, self.device) if self.engine == "torch" else table
 
     def _of_jax(self, argument: Any) -> Any:

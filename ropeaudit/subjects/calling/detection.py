@@ -253,6 +253,16 @@ def _try(convention: Convention, function: Any, setting: RopeSetting, dtype: For
     return min(with_reasons, key=lambda candidate: candidate.rank)
 
 
+def sureness(fit: Fit) -> str:
+    """Return in words how sure it is that code is called as it wants to be."""
+    inside = f" in {fit.dtype}, for in float32 no call fits" if fit.unfit else ""
+    if fit.sure:
+        return f" (detected{inside})"
+    if not np.isfinite(fit.error):
+        return f" (a guess{inside}: it returns nan or inf)"
+    return f" (the nearest{inside}; at positions 3 to 9 it is {100 * fit.error:.2g} % off that rotation)"
+
+
 def silent(function: Any) -> Callable[..., Any]:
     """Return what calls a function without its warnings: what it is given here may make no sense to it."""
 

@@ -152,6 +152,11 @@ class GradientRotator:
         backward = Backward(rotator.instance, rotator.fit.convention.signature)
         return cls(replace(rotator, instance=backward), backward)
 
+    @property
+    def has_past(self) -> bool:
+        """Whether it is a function that may have been called before; see `OwnRotator`."""
+        return replace(self.rotator, instance=self.backward.function).has_past
+
     def afresh(self) -> GradientRotator:
         """Return one of an instance that has not been called yet."""
         return GradientRotator.of(replace(self.rotator, instance=self.backward.function).afresh())

@@ -152,6 +152,12 @@ class Called:
         rotator: Rotator = make(self.setting, self.dtype)
         return rotator
 
+    def afresh(self) -> Rotator:
+        """Return a new instance, of own code with its file executed anew where that can be."""
+        make = getattr(self.implementation, "anew", None)
+        rotator: Rotator | None = make(self.setting, self.dtype) if make else None
+        return rotator or self.rotator()
+
     def by_batch(self) -> bool:
         """Return whether it takes positions of each batch element."""
         fit = getattr(self.implementation, "fit", None)

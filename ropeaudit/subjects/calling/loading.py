@@ -12,6 +12,7 @@ from typing import Any
 
 from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError
 from ropeaudit.runtime import digests, process_state
+from ropeaudit.subjects.calling.anew import Source
 from ropeaudit.subjects.calling.conventions import NO_CHANGES, Changes
 from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.own_code import Own
@@ -49,7 +50,14 @@ def load(
             f"--impl {spec}: it is of type {type(thing).__name__} and cannot be called; {_EXAMPLE}"
         )
     name = spec if spec.isprintable() else repr(spec)[1:-1]
-    return Own(name, thing, order, _version(module), changes, home, alone, device)
+    own = Own(name, thing, order, _version(module), changes, home, alone, device)
+    if _by_path(where):
+        own.source = Source(Path(where).absolute(), spec.rpartition(":")[2], _execute)
+    return own
+
+
+def _by_path(where: str) -> bool:
+    return where.endswith(".py") or os.sep in where
 
 
 def _import(where: str) -> tuple[Any, process_state.State]:
@@ -57,7 +65,7 @@ def _import(where: str) -> tuple[Any, process_state.State]:
 
     Raises: BadInput.
     """
-    by_path = where.endswith(".py") or os.sep in where
+    by_path = _by_path(where)
     path = Path(where)
     if by_path and not path.is_file():
         raise BadInput(f"--impl {where}: there is no such file; {_EXAMPLE}")

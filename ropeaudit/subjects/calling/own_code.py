@@ -19,7 +19,8 @@ from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.subjects import Positions, torch_arrays
-from ropeaudit.subjects.calling import conventions, detection, devices, signatures
+from ropeaudit.subjects.calling import anew, conventions, detection, devices, narrow_tables, signatures
+from ropeaudit.subjects.calling.anew import Source
 from ropeaudit.subjects.calling.conventions import NO_CHANGES, Answer, Changes
 from ropeaudit.subjects.calling.copies import can_be_copied, copied, is_module
 from ropeaudit.subjects.calling.detection import Fit
@@ -37,6 +38,8 @@ class Own:
 
     version: the digest of its file. findings: what is worth knowing of how it is called and what it does, in
     the order it was seen. changes: of the stages of tables that it is given. device: where it is called.
+    source: the file that it is from, None of an installed package. executed_anew: whether nothing called it
+    before this audit did.
     """
 
     layouts: tuple[Layout, ...] = ("half", "interleaved")
@@ -65,6 +68,9 @@ class Own:
         self.home = home
         self.findings: list[str] = []
         self._fits: dict[RopeSetting, Fit] = {}
+        self._narrow: dict[Format, bool] = {}
+        self.source: Source | None = None
+        self.executed_anew = False
         self._built: dict[RopeSetting, Any] = {}  # never called
         self.engine = "jax" if signatures.wants_jax(thing) else "torch"
         if self.engine == "torch" and signatures.wants_numpy(thing):
@@ -102,10 +108,20 @@ class Own:
                 )
             self.engine, self._fits[key] = fit.convention.engine, fit
             self._check_changes(fit)
-            self._note(f"called as {fit.convention}, layout {fit.layout}{_sureness(fit)}")
+            self._note(f"called as {fit.convention}, layout {fit.layout}{detection.sureness(fit)}")
             if fit.permuted:
                 self._note("takes interleaved pairs and returns them half-split, which leaves scores alone")
         return self._fits[key]
+
+    def narrow_tables(self, fit: Fit, setting: RopeSetting, dtype: Format) -> bool:
+        """Return whether cos and sin are given in the dtype, which is found out once."""
+        if dtype not in self._narrow:
+            self._narrow[dtype] = "table" not in self.changes and narrow_tables.wanted(
+                fit.convention, lambda: self.instance(setting), setting, dtype, self.home
+            )
+            if self._narrow[dtype]:
+                self._note(f"tables are given in {dtype}: with float32 ones it returns float32")
+        return self._narrow[dtype]
 
     def _check_changes(self, fit: Fit) -> None:
         """Raise UsageError for changes that reach nothing; note those that reach recipes alone."""
@@ -210,6 +226,21 @@ class Own:
         instance = self.instance(setting) if instance is None else instance
         return OwnRotator(self, fit, setting, dtype, self.environment.wrapped(instance, self.device.name))
 
+    def anew(self, setting: RopeSetting, dtype: Format) -> OwnRotator | None:
+        """Return what calls an instance of the file executed anew; None where that cannot be or is dear."""
+        return anew.rotator(self, setting, dtype)
+
+    def of(self, thing: Any) -> Own:
+        """Return the same of a thing that the file executed anew made."""
+        other = copy.copy(self)
+        other.thing, other.executed_anew, other._built = thing, True, {}
+        return other
+
+    @property
+    def has_instances(self) -> bool:
+        """Whether it is more than a function, which has no instance but itself."""
+        return inspect.isclass(self.thing) or is_module(self.thing) or signatures.is_factory(self.thing)
+
     def note_answer(self, answer: Answer, dtype: Format) -> None:
         """Note what is worth knowing of an answer."""
         if answer.changed:
@@ -239,6 +270,11 @@ class OwnRotator:
     setting: RopeSetting
     dtype: Format
     instance: Any
+
+    @property
+    def has_past(self) -> bool:
+        """Whether it is a function that may have been called before, and may keep something of that."""
+        return not self.own.executed_anew and self.instance is self.own.thing
 
     def afresh(self) -> OwnRotator:
         """Return a rotator of an instance that has not been called yet."""
@@ -276,16 +312,9 @@ class OwnRotator:
         Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) where it takes them.
         """
         convention = self.fit.rows if at.ndim == 2 and self.fit.rows is not None else self.fit.convention
+        if self.own.narrow_tables(self.fit, self.setting, self.dtype):
+            convention = replace(convention, narrow=True)
         with process_state.at_home(self.own.state()):
             answer = convention(self.instance, q, at, self.setting, self.dtype, k, self.own.changes)
         self.own.note_answer(answer, self.dtype)
         return answer
-
-
-def _sureness(fit: Fit) -> str:
-    inside = f" in {fit.dtype}, for in float32 no call fits" if fit.unfit else ""
-    if fit.sure:
-        return f" (detected{inside})"
-    if not np.isfinite(fit.error):
-        return f" (a guess{inside}: it returns nan or inf)"
-    return f" (the nearest{inside}; at positions 3 to 9 it is {100 * fit.error:.2g} % off that rotation)"

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.arithmetic.formats import Format
+from ropeaudit.arithmetic.formats import FP32, Format, parse
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
@@ -25,6 +26,7 @@ from ropeaudit.subjects.placement.recipe_match import CalledBlock, explaining_re
 
 _COMPARED = 128  # positions that are compared, around the worst
 _VECTORS = 4  # and vectors
+_NARROW = (FP32, parse("tf32"), parse("fp16"), parse("bf16"))  # the finest first
 _MOST = 3  # faults that are named where several explain what was seen
 
 
@@ -45,6 +47,8 @@ def named(
     block = next(iter(sides.values())).block
     if not any(np.isfinite(x).any() for x in block.rotated):
         return nonfinite_recipes(block, setting, dtype)
+    if text := _narrow_input(sides, setting, dtype):
+        return text, False
     if group := explaining_recipe(block, setting, dtype):
         return str(group), True
     texts = {name: _fault(name, side, setting, dtype, rotator) for name, side in sides.items()}
@@ -54,17 +58,60 @@ def named(
     return "; ".join(parts), False
 
 
+def _narrow_input(sides: dict[str, MisplacedSide], setting: RopeSetting, dtype: Format) -> str:
+    """Return the narrower formats to which vectors are rounded before they are rotated as they should be."""
+    holding: list[Format] = []
+    for fmt in (fmt for fmt in _NARROW if fmt.precision < dtype.precision):
+        if holding and fmt.precision < holding[0].precision:
+            break  # a finer one explains it
+        if all(_rotates_rounded(fmt, name, side, setting, dtype) for name, side in sides.items()):
+            holding.append(fmt)
+    names = " or ".join(fmt.name for fmt in holding)
+    return f"{' and '.join(sides)} rounded to {names}, then rotated" if names else ""
+
+
+def _rotates_rounded(
+    fmt: Format, name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format
+) -> bool:
+    """Return whether vectors that are rounded first put every pair within its own allowance."""
+    block, index, size = side.block, 0 if name == "q" else 1, side.block.at.size
+    places = np.unique(np.r_[: min(_COMPARED, size), np.linspace(0, size - 1, _COMPARED).astype(int)])
+    for b, h in np.argwhere(side.heads)[:_VECTORS]:
+        at = block.rows()[b][places]
+        given, rotated = (vectors[index][b, h][places] for vectors in (block.given, block.rotated))
+        z, w = (exact_rotation.complex_pairs(x, setting) for x in (round_to(given, fmt), rotated))
+        most = allowance.allowed(allowance.careful(dtype), setting, at) * np.abs(z)
+        off = np.abs(w - z * exact_rotation.rotations(setting, at, dtype))
+        if not (off <= most + 4 * dtype.smallest_subnormal).all():
+            return False
+    return True
+
+
 def _fault(name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format, rotator: Rotator) -> str:
     """Return which heads and positions of one side are out of place, and the faults that explain it."""
     where = [_heads(side.heads), _single(side, setting)]
     what = _swapped(name, side, setting, dtype) or " or ".join(_known(name, side, setting, dtype, rotator))
-    if not what and not any(where):  # another base moves all heads, pairs and positions
-        index = 0 if name == "q" else 1
-        given, rotated = side.block.given[index][0], side.block.rotated[index][0]
-        what = solving.base(side.block.at, given, rotated, setting, dtype)
+    if not what and not any(where):  # another base or length moves all heads and pairs
+        what = _solved(name, side, setting, dtype)
     if not what:
         what = _position(name, side, setting, dtype)
     return ": ".join(part for part in (", ".join(part for part in where if part), what) if part)
+
+
+def _solved(name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format) -> str:
+    """Return the factor, or the base from the first wrong position on; nothing where there is none."""
+    index, at = 0 if name == "q" else 1, side.block.at
+    first = int(np.argmax(np.isin(at, side.positions)))
+    given, rotated = (x[index][0][:, first:] for x in (side.block.given, side.block.rotated))
+    text = solving.factor(at[first:], given[0], rotated[0], setting, dtype)
+    text = text or solving.base(at[first:], given, rotated, setting, dtype)
+    if (
+        not text
+        or not first
+        or (text.startswith("base ") and not solving.moves(text, at[:first], setting, dtype))
+    ):
+        return text
+    return f"positions {at[0]} to {at[first - 1]} are right, from {at[first]} on {text}"
 
 
 def _heads(off: NDArray[np.bool_]) -> str:

@@ -12,7 +12,8 @@ class Places:
     excess: its error over what float32 positions and angles and roundings in the dtype explain; above 1 it
     is out of place. side: "q" or "k". batch, head, position (shifted), pair: which one. resembles: the recipe
     or the fault that explains it, in words; empty where nothing known does, or nothing needs to. recipe:
-    whether that is a known recipe, whose behaviour has a word of its own, and not a fault.
+    whether that is a known recipe, whose behaviour has a word of its own, and not a fault. first: the lowest
+    position of the call that is out of place, -1 where none is.
     """
 
     excess: float
@@ -23,6 +24,7 @@ class Places:
     pair: int
     resembles: str = ""
     recipe: bool = False
+    first: int = -1
 
     @property
     def misplaced(self) -> bool:

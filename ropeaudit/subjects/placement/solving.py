@@ -5,6 +5,8 @@ Letters: h heads, s positions, d head_dim, p pairs.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,7 @@ from ropeaudit.subjects.placement import allowance, exact_rotation
 
 _COARSE = 0.15  # error of a step from position to position: 16-bit formats stay well below it
 _STILL = 0.005  # the same of the mean of many steps, beside the roundings behind the angle
+_FAINT = 2.0**-10  # of a factor: what is as good as 0 is none
 _LONGEST = 128  # positions of a step
 _FARTHEST = 2**18  # position that others are tried for
 _TRIED = 3  # positions that come nearest
@@ -55,6 +58,35 @@ def base(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtyp
     if d > 2 and abs(log / np.log(setting.base) / (d / (d - 2)) - 1) < 1e-3:
         text += ", as of an exponent of 2i/(d-2)"
     return f"base {text}"
+
+
+def moves(text: str, at: Positions, setting: RopeSetting, dtype: Format) -> bool:
+    """Return whether a base, as `base` says it, moves pairs at positions by more than right code may."""
+    other = replace(setting, base=float(text.split()[1].rstrip(",")))
+    first, second = (exact_rotation.rotations(one, at, dtype) for one in (setting, other))
+    return bool((np.abs(first - second) > 2 * allowance.allowed(allowance.careful(dtype), setting, at)).any())
+
+
+def factor(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format) -> str:
+    """Return by what all rotated vectors are multiplied; nothing where no number explains them.
+
+    Shapes: at (s,), x and rotated y (s, d).
+    """
+    z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
+    exact = z * exact_rotation.rotations(setting, at, dtype)
+    size = float((np.abs(exact) ** 2).sum())
+    if not np.isfinite(w).all() or not size:
+        return ""
+    times = float((np.conj(exact) * w).sum().real) / size
+    allowed = (
+        allowance.allowed(allowance.careful(dtype), setting, at) * np.abs(z) + 4 * dtype.smallest_subnormal
+    )
+    if times <= _FAINT or (np.abs(w - times * exact) > max(1.0, times) * allowed).any():
+        return ""
+    texts = [f"{times:.{digits}g}" for digits in (4, 6, 9)]
+    return (
+        f"vectors {next((text for text in texts if text != '1'), texts[-1])} times as long as they should be"
+    )
 
 
 def _refined(log: float, power: Array, mean: Array, lag: int) -> float:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.inputs import qk
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
@@ -40,7 +39,8 @@ class GivenVectors:
     """What code is given: q (h, s, d) and k (g, s, d) at positions (s,) before the shift, in its dtype.
 
     Batch elements with random numbers of their own are added, `batch` in all, so that pairs that are 0 or
-    alike in q and k, and what mixes up batch elements, are seen too.
+    alike in q and k, and what mixes up batch elements, are seen too. All is rounded to the dtype, so that
+    those have all of its bits: code that holds them in a narrower format shows.
     """
 
     q: FloatArray
@@ -64,9 +64,9 @@ class GivenVectors:
 
 @functools.lru_cache(maxsize=2)
 def _noise(seed: int, start: int, side: int, shape: tuple[int, ...]) -> Array:
-    """Return random numbers that 16-bit formats hold, none of them those of q and k with the same seed."""
+    """Return random numbers in float64, none of them those of q and k with the same seed."""
     generator = np.random.default_rng([seed, start, side, 1])  # zeros at the end do not count
-    return qk.on_16_bit_grid(generator.standard_normal(shape))
+    return generator.standard_normal(shape)
 
 
 def sampled(positions: Positions, sizes: tuple[int, int, int], seq_len: int, seed: int) -> GivenVectors:
@@ -75,7 +75,7 @@ def sampled(positions: Positions, sizes: tuple[int, int, int], seq_len: int, see
     ends = np.array([0, 1, seq_len - 2, seq_len - 1])
     at = np.unique(np.concatenate([positions, ends[(ends >= 0) & (ends < seq_len)]])).astype(np.int64)
     generator = np.random.default_rng([seed, 1])
-    q, k = (qk.on_16_bit_grid(generator.standard_normal((count, at.size, d))) for count in (heads, kv_heads))
+    q, k = (generator.standard_normal((count, at.size, d)) for count in (heads, kv_heads))
     return GivenVectors(q, k, at, seed)
 
 
@@ -145,11 +145,12 @@ def check(
     worst = max(seen, key=lambda name: seen[name].excess)
     resembles: tuple[str, bool] = "", False
     sides = {name: side for name, part in seen.items() if (side := part.side()) is not None}
-    if sides and afresh and right_afresh(afresh(), sides[worst].block, setting, dtype, rule):
-        resembles = "state that an earlier call left: called afresh it is right", False
+    if sides and afresh and (words := state(afresh(), sides[worst].block, setting, dtype, rule)):
+        resembles = words, False
     elif sides:
         resembles = naming.named(sides, setting, dtype, rotator)
-    return Places(seen[worst].excess, worst, *seen[worst].place, *resembles)
+    first = min((int(side.positions.min()) for side in sides.values() if side.positions.size), default=-1)
+    return Places(seen[worst].excess, worst, *seen[worst].place, *resembles, first)
 
 
 def excess(
@@ -188,12 +189,15 @@ def _over_allowance(error: Array, size: Array, allowed: Any, tiny: float, dtype:
     return np.where(size > dtype.largest / 4, 0.0, over)
 
 
-def right_afresh(
-    rotator: Rotator, block: CalledBlock, setting: RopeSetting, dtype: Format, rule: Resolved
-) -> bool:
-    """Return whether an instance that was not called before puts all pairs of a block where they belong."""
+def state(rotator: Rotator, block: CalledBlock, setting: RopeSetting, dtype: Format, rule: Resolved) -> str:
+    """Return that it is state, in words, where an instance puts all pairs of a block where they belong.
+
+    rotator: of an instance that was not called before, or of a function that has no other.
+    """
+    again = "again" if getattr(rotator, "has_past", False) else "afresh"
     rotated = rotator.rotate_both(*block.given, block.at if not block.batch_step else block.rows())
-    return all(
+    right = all(
         bool((excess(x, y, block.rows(), setting, dtype, rule) <= 1).all())
         for x, y in zip(block.given, rotated, strict=True)
     )
+    return f"state that an earlier call left: called {again} it is right" if right else ""

@@ -1,0 +1,112 @@
+"""A file of own code executed anew: what it then makes has no past, whatever it keeps at module level."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import Format
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import process_state
+from ropeaudit.subjects.calling.timeout import patiently
+
+if TYPE_CHECKING:
+    from ropeaudit.subjects.calling.own_code import Own, OwnRotator
+
+_INSTALLED = {"site-packages", "dist-packages"}
+_COMPILED = "_torchdynamo_orig_callable"  # what torch.compile leaves on a function
+DEAR = 0.5  # seconds of executing it and of a call of one token, above which it is executed once
+
+
+@dataclass(slots=True)
+class Source:
+    """The file that makes what is called, and its name there. execute: returns the module of a file.
+
+    usable: whether executing it again works and is not dear; None before that was tried.
+    """
+
+    path: Path
+    name: str
+    execute: Callable[[Path], Any]
+    usable: bool | None = None
+
+    def thing(self, call: Callable[[Any], None]) -> Any:
+        """Execute the file, and what it imports from its folder, and return what the name then is.
+
+        None where that raises, or is dear: with the first it is called, for some code compiles itself then.
+        Modules that were imported before stay those that others import.
+        """
+        if self.usable is None:
+            self.usable, began = True, time.perf_counter()
+            first = self.thing(call)
+            with contextlib.suppress(
+                Exception
+            ):  # whatever other people's code raises: the checks will show it
+                if first is not None:
+                    call(first)
+            self.usable &= time.perf_counter() - began < DEAR
+        if not self.usable:
+            return None
+        try:
+            with process_state.at_home(None):
+                return patiently(self._executed, f"import of {self.path}")
+        except Exception:  # whatever other people's code raises: it can be executed but once
+            self.usable = False
+            return None
+
+    def _executed(self) -> Any:
+        process_state.seed()
+        with _forgotten(self.path.resolve().parent):
+            return named(self.execute(self.path), self.name)
+
+
+def rotator(own: Own, setting: RopeSetting, dtype: Format) -> OwnRotator | None:
+    """Return what calls an instance of the file executed anew; None where there is none, or it is dear."""
+    if own.source is None or compiles(own.thing):
+        return None
+
+    def call(thing: Any) -> None:
+        x = np.ones((1, 1, 1, setting.head_dim), dtype.carrier)
+        own.of(thing).rotator(setting, dtype).rotate_both(x, x, np.zeros(1, np.int64))
+
+    thing = own.source.thing(call)
+    return None if thing is None else own.of(thing).rotator(setting, dtype)
+
+
+def named(module: Any, name: str) -> Any:
+    """Return what a dotted name is in a module. Raises: AttributeError."""
+    for part in name.split("."):
+        module = getattr(module, part)
+    return module
+
+
+def compiles(thing: Any) -> bool:
+    """Return whether torch.compile made it: executed anew, it is compiled anew."""
+    return hasattr(thing, _COMPILED)
+
+
+@contextlib.contextmanager
+def _forgotten(folder: Path) -> Iterator[None]:
+    """Within the block, no module of a folder is imported yet; this package and installed ones stay."""
+    own = {name: module for name, module in list(sys.modules.items()) if _lies_in(module, name, folder)}
+    for name in own:
+        del sys.modules[name]
+    try:
+        yield
+    finally:
+        sys.modules.update(own)
+
+
+def _lies_in(module: Any, name: str, folder: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or name.partition(".")[0] in ("ropeaudit", "__main__"):
+        return False
+    path = Path(file)
+    return path.is_relative_to(folder) and not _INSTALLED & set(path.relative_to(folder).parts)
