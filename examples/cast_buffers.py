@@ -21,6 +21,10 @@ class Rotary(torch.nn.Module):
         exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
         self.register_buffer("inv_freq", (base**-exponents).float(), persistent=False)
 
+    def forward(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = positions.float()[:, None] * self.inv_freq.float()
+        return angles.cos(), angles.sin()
+
 
 def fresh() -> torch.nn.Module:
     return Rotary()

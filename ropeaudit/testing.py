@@ -26,7 +26,7 @@ from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects.calling import conventions
+from ropeaudit.subjects.calling import conventions, environments
 from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.own_code import Own, OwnRotator
@@ -57,6 +57,7 @@ def assert_shift_invariant(
     seed: int = 0,
     whole: bool = True,
     device: str | None = None,
+    under: str | Iterable[str] = (),
 ) -> None:
     """Fail unless a rotation is as exact, at every offset, as the recipe that it claims to follow.
 
@@ -67,7 +68,9 @@ def assert_shift_invariant(
     recipe: a name of `ropeaudit list recipes` or a .toml file. The same instance sees all offsets, in order,
     so that state left by one call shows in the next.
     device: where it is called: "cpu", "cuda", "cuda:1", "mps"; by default where a module lies, else the CPU.
-    A module that lies elsewhere is copied, and its copy moved.
+    A module that lies elsewhere is copied, and its copy moved. under: environments in which the rotation is
+    tested too, held to the same recipe: autocast:bf16, autocast:fp16, tf32, default-dtype:bf16,
+    default-dtype:fp16, compile, or all; torch's state is put back.
 
     Three tolerances, all from the recipe on the same q and k (gaussian, from `seed`), none tuned:
     largest drift <= the a-priori bound of `ropeaudit.bounds`, which correctly rounded arithmetic of the
@@ -93,10 +96,19 @@ def assert_shift_invariant(
     for offset in offsets:
         if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
             raise UsageError(f"offset {offset!r} is not a whole number of tokens")
+    chosen = environments.chosen([under] if isinstance(under, str) else under)
+    if scores is not None and len(chosen) > 1:
+        raise UsageError("under goes with a function that rotates, not with scores=; leave it out")
     if scores is not None:
         _test_scores(test, scores, order or "bhsd", offsets, device)
     else:
-        _test_rotation(test, Own(_name(function), function, order, device=device), offsets, whole)
+        subject = Own(_name(function), function, order, device=device)
+        _test_rotation(test, subject, offsets, whole)
+        for environment in chosen[1:]:
+            try:
+                _test_rotation(test, subject.under(environment), offsets, whole)
+            except AssertionError as error:
+                raise AssertionError(f"under {environment.label(subject.device.name)}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +188,8 @@ def _name(function: Any) -> str:
 def _test_rotation(test: _Test, subject: Own, offsets: Sequence[int], whole: bool) -> None:
     """Test code that rotates: places first, for they say more, then scores."""
     name, setting = subject.name, test.setting
+    if reason := subject.refuses(setting, test.dtype):
+        raise UsageError(reason)
     rotator = subject.rotator(setting, test.dtype, subject.thing if subject.lies_there() else None)
     q, k = test.vectors()
     vectors = GivenVectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))

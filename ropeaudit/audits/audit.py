@@ -45,6 +45,7 @@ class Audit:
     device: str | None = None
     order: str | None = None
     tolerance: float = judging.TOLERANCE
+    environments: Sequence[str] = ()
     _factories: list[SubjectFactory] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -62,6 +63,8 @@ class Audit:
                 raise UsageError(f"there are no {name} to audit")
         if self.order is not None and not any(factories.is_own(name) for name in self.implementations):
             raise UsageError(f"--order {self.order} says how your own code is called; give it with --impl")
+        if self.environments and not self.implementations:
+            raise UsageError("--under says what code is called under; add --impl, or leave it out")
         if not (self.recipes or self.implementations):
             raise UsageError("there are no recipes to audit")
         if not self.recipes and self.backend != "numpy":
@@ -82,7 +85,8 @@ class Audit:
         executed = (recipe.resolve(fmt, stores_keys=True) for recipe in self._recipes() for fmt in formats)
         device = None if called and self.backend == "numpy" else self.device  # emulated beside what is called
         self._factories.extend(factories.of_recipe(one, self.backend, device) for one in executed)
-        self._factories.extend(factories.called(one, fmt) for one in called for fmt in formats)
+        placed = (one for code in called for one in factories.in_environments(code, self.environments))
+        self._factories.extend(factories.called(one, fmt) for one in placed for fmt in formats)
         return self._factories
 
     def _recipes(self) -> list[Recipe]:

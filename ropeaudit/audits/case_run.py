@@ -134,7 +134,7 @@ class CaseRun:
         """Check where code puts the rotated pairs; a recipe puts them where it says."""
         if not isinstance(subject, Called):
             return None
-        from ropeaudit.subjects.placement import verification  # in-function: most audits call no code
+        from ropeaudit.subjects.placement import allowance, verification  # in-function: most call no code
 
         if self.vectors is None:
             loaded = self.loaded
@@ -145,10 +145,12 @@ class CaseRun:
                 at = np.concatenate([loaded.pairs.query, loaded.pairs.key])
                 sizes = loaded.heads, loaded.kv_heads, self.setting.head_dim
                 self.vectors = verification.sampled(at, sizes, loaded.seq_len, loaded.seed)
-        results, dtype = [], subject.dtype
+        results, dtype, rule = [], subject.dtype, allowance.careful(subject.narrowed)
         for step in (0, verification.BATCH_STEP)[: 1 + subject.by_batch()]:
             given = subject.rotator(), subject.setting, dtype, self.vectors, offset
-            results.append(verification.check(*given, afresh=subject.afresh, warm=True, batch_step=step))
+            results.append(
+                verification.check(*given, afresh=subject.afresh, warm=True, rule=rule, batch_step=step)
+            )
         return max(results, key=lambda one: (one.misplaced, one.excess))
 
     def _refusal(self, subject: Subject, offset: int) -> str:

@@ -108,7 +108,7 @@ def _by_key(
 ) -> dict[tuple[Any, ...], Row]:
     results: dict[tuple[Any, ...], Row] = {}
     for row in rows:
-        key = tuple(join(row[name]) for name in keys)
+        key = tuple(join(_clean(row[name]) if name == "environment" else row[name]) for name in keys)
         if key in results and repr(results[key]) != repr(row):
             raise BadInput(
                 f"the {which} report has two rows for {row['subject']} {row.get('dtype', '')} at offset "
@@ -116,6 +116,11 @@ def _by_key(
             )
         results[key] = row
     return results
+
+
+def _clean(environment: Any) -> Any:
+    """An environment as it was noted before code was called in several: not at all."""
+    return None if environment == "none" else environment
 
 
 def _plain(value: Any) -> Any:

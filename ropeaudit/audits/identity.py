@@ -48,7 +48,9 @@ class Identity:
         leaves=1,
     )
     environment: str | None = column(
-        "what the code was run under, such as autocast:bf16; nan where nothing is known of it", role="case"
+        "what code was called under, such as autocast:bf16; none: nothing; nan where nothing is known of it",
+        role="case",
+        shown=lambda one: one.environment not in (None, "none"),
     )
     engine: str | None = column(
         "what measured: numpy or torch; nan where nothing is known of it", role="case"

@@ -95,6 +95,7 @@ def identity(
         "backend": subject.backend,
         "version": subject.version,
         "device": subject.device,
+        "environment": getattr(subject, "environment", None),
         "sample": case.sample,
         "softmax": requested.softmax if requested else None,
         "anchor": requested.anchor if requested else None,

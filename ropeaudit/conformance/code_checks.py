@@ -12,6 +12,7 @@ from ropeaudit.conformance import (
     compiled,
     decode,
     drift,
+    environments,
     every_position,
     gradient,
     remedies,
@@ -42,6 +43,7 @@ CHECKS: dict[str, CodeCheck] = {
     "dtype": answers.output_dtype,
     "gradient": gradient.gradient,
     "drift": drift.scores,
+    "under": environments.under,
 }
 
 

@@ -7,7 +7,6 @@ said.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,7 @@ from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.conformance.whole_calls import some_offsets, whole_call
 from ropeaudit.errors import UsageError
-from ropeaudit.subjects.calling import arrays
+from ropeaudit.subjects.calling import arrays, environments
 from ropeaudit.subjects.calling.detection import silent, without_logs
 from ropeaudit.subjects.calling.own_code import Own, OwnRotator
 
@@ -37,8 +36,10 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
     if own is None:
         yield not_applicable("compiled", "an adapter calls it, with arrays of its own")
         return
-    if own.fit(code.setting).convention.engine != "torch" or not code.compiled:
-        yield not_applicable("compiled", "it takes no tensors" if code.compiled else "it was not requested")
+    engine = own.fit(code.setting).convention.engine
+    if engine != "torch" or not code.compiled:
+        arrays_of = f"it takes {'jax' if engine == 'jax' else 'NumPy'} arrays"
+        yield not_applicable("compiled", arrays_of if code.compiled else "it was not requested")
         return
     length, failures = min(_LENGTH, code.up_to), list[str]()
     offsets = some_offsets(code, length, 5)
@@ -63,7 +64,7 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
 
 def backends() -> Iterator[str]:
     """Yield the backends that may work here, the usual one first; inductor wants a C++ compiler."""
-    has_compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++", "cl"))
+    has_compiler = environments.has_compiler()
     yield from (name for name in _BACKENDS if has_compiler or name != "inductor")
 
 

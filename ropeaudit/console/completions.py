@@ -79,6 +79,12 @@ def _scalings() -> Iterable[str]:
     return KINDS
 
 
+def _environments() -> list[str]:
+    from ropeaudit.subjects.calling import environments
+
+    return [*environments.NAMES, environments.ALL]
+
+
 def _targets() -> list[str]:
     return [*implementations(), *models()]
 
@@ -96,6 +102,7 @@ NAMES: Mapping[str, Names] = {
     "--qk": lambda: ["gaussian", "randn", "ones", "arange", "diagonal", "previous"],
     "--backend": lambda: ["numpy", "torch"],
     "--device": lambda: ["cpu", "cuda", "mps"],
+    "--under": _environments,
     "--length": lambda: ["unshifted", "shifted"],
     "--softmax": lambda: ["fp64", "recipe"],
     "--layer": lambda: ["all", "full_attention", "sliding_attention"],

@@ -78,6 +78,15 @@ def words(metavar: str, name: str) -> Decorator:
     return click.argument(name, metavar=metavar, nargs=-1, required=True, type=NAMES, callback=joined)
 
 
+under_option = axis(
+    "--under",
+    NAMES,
+    "Environments in which code is called too, the clean state first: autocast:bf16, autocast:fp16, tf32, "
+    "default-dtype:bf16, default-dtype:fp16, compile, or all.",
+    shown="clean alone",
+)
+
+
 def filled_by(decorator: Callable[[Any], Any]) -> Any:
     """Return the field of a group that an option fills."""
     return field(metadata={"option": decorator})

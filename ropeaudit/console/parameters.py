@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar, cast
 
@@ -60,9 +61,7 @@ def joined(context: click.Context, param: click.Parameter, items: Iterable[Itera
     return values
 
 
-def merged(
-    context: click.Context, param: click.Parameter, items: Iterable[Mapping[str, str]]
-) -> dict[str, str]:
+def merged(context: click.Context, param: click.Parameter, items: Iterable[Mapping[str, T]]) -> dict[str, T]:
     """Return the entries of all items of a repeatable option, of equal names the last: a callback."""
     return {name: value for item in items for name, value in item.items()}
 
@@ -132,6 +131,17 @@ def _changes(text: str, name: str) -> dict[str, str]:
     return recipes.parse_changes([text])
 
 
+def _argument(text: str, name: str) -> dict[str, object]:
+    """Return an argument of a call: a Python literal, or text that is none."""
+    key, equals, value = text.partition("=")
+    if not (equals and key.strip().isidentifier()):
+        raise UsageError(f"{name} {text!r} is not NAME=VALUE; try {name} head_dim=128")
+    try:
+        return {key.strip(): ast.literal_eval(value.strip())}
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return {key.strip(): value}
+
+
 INTEGER = Parsed("integer", values.integer)
 NATURAL = Parsed("integer", _natural)
 INTEGERS = Parsed("integers", values.integers)
@@ -144,3 +154,4 @@ PATHS = Parsed("paths", _paths)
 SHARE = Parsed("share", _share)
 SHARD = Parsed("shard", _shard)
 CHANGES = Parsed("changes", _changes)
+ARGUMENT = Parsed("argument", _argument)

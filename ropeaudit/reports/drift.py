@@ -104,7 +104,8 @@ def _curve(group: Sequence[Record]) -> Series:
     if nonfinite := list(map(str, line.nonfinite())):
         left_out = f" (nan at {', '.join(nonfinite[:3])}{', ...' if len(nonfinite) > 3 else ''})"
     model = "" if group[0].model == "none" else f"{group[0].model} "
-    label = f"{model}{group[0].subject} {group[0].dtype}: drift rms over the offset{left_out}"
+    subject = " ".join([group[0].subject, *verdicts.under(group[0].environment)])
+    label = f"{model}{subject} {group[0].dtype}: drift rms over the offset{left_out}"
     return Series(label, [point for point in line.points if math.isfinite(point.y)])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from ropeaudit.arithmetic.formats import FP32, FP64, parse
 from ropeaudit.audits import judging
@@ -70,6 +71,7 @@ def _beside(results: Sequence[Record], worst: Record) -> str:
         record
         for record in results
         if record.subject != worst.subject
+        and record.environment in (None, worst.environment)
         and record.verdict != "refused"
         and all(getattr(record, name) == getattr(worst, name) for name in _BESIDE)
     ]
@@ -103,11 +105,11 @@ def _structure(results: Sequence[Record]) -> str:
 
 def growth_notes(results: Sequence[Record]) -> list[str]:
     """Return who grows with the offset within the tolerance: each subject and dtype at its largest."""
-    groups: dict[tuple[str, str, str], Record] = {}
+    groups: dict[tuple[Any, ...], Record] = {}
     named = differing(results)
     for record in results:
         if record.verdict == "growing" and record.within_tolerance == "yes":
-            key = record.model, record.subject, record.dtype
+            key = record.model, record.subject, record.environment, record.dtype
             known = groups.setdefault(key, record)
             if record.drift_relative > known.drift_relative:
                 groups[key] = record
@@ -117,9 +119,8 @@ def growth_notes(results: Sequence[Record]) -> list[str]:
         share = percent(one.drift_relative)
         where = " ".join([one.dtype, *(f"{name}={value}" for name, value in named(one).items())])
         alike = f"in {where} by {share} at offset {one.offset}, {growth} times {verdicts.at_zero(one)}"
-        words.setdefault(alike, []).append(
-            one.subject if one.model == "none" else f"{one.model} {one.subject}"
-        )
+        subject = " ".join([one.subject, *verdicts.under(one.environment)])
+        words.setdefault(alike, []).append(subject if one.model == "none" else f"{one.model} {subject}")
     listed = "; ".join(
         f"{' and '.join(names)} {alike}" for alike, names in list(words.items())[:_MOST_GROWING]
     )

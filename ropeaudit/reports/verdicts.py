@@ -43,14 +43,20 @@ def who(record: Record, several: Mapping[str, str] | None = None) -> str:
     """Return which case a record is of, with its model and the settings that differ among the rows."""
     model = [] if record.model in ("none", "unknown") else [record.model]
     settings = [f"{name}={value}" for name, value in (several or {}).items() if name != "model"]
+    subject = [record.subject, *under(record.environment)]
     return printable(
-        " ".join([*model, record.subject, "in", record.dtype, *settings, "at offset", str(record.offset)])
+        " ".join([*model, *subject, "in", record.dtype, *settings, "at offset", str(record.offset)])
     )
+
+
+def under(environment: Any) -> list[str]:
+    """Return the words of an environment; none for the clean one, or where nothing is known of it."""
+    return ["under", environment] if environment and environment != "none" else []
 
 
 def case_name(row: Row) -> str:
     """Return which case a row is of, as far as it says: model, subject, dtype and offset."""
-    names = (row.get("model"), row.get("subject"), row.get("dtype"))
+    names = (row.get("model"), row.get("subject"), *under(row.get("environment")), row.get("dtype"))
     return f"{' '.join(str(name) for name in names if name not in (None, 'none'))} at offset {row['offset']}"
 
 

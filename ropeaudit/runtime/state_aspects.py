@@ -139,6 +139,7 @@ def _autocast(torch: Any, kind: str) -> Aspect:
     def write(state: tuple[bool, Any]) -> None:
         torch.set_autocast_enabled(kind, state[0])
         torch.set_autocast_dtype(kind, state[1])
+        torch.clear_autocast_cache()  # of weights that were cast
 
     return read, write
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from ropeaudit.subjects import Subject
 from ropeaudit.subjects.emulated import Emulated
 
 if TYPE_CHECKING:
+    from ropeaudit.subjects.calling.environments import Environment
     from ropeaudit.subjects.calling.implementation import Implementation
 
 BACKENDS = ("numpy", "torch")  # what executes recipes
@@ -26,7 +27,7 @@ class SubjectFactory:
     """A subject in a dtype. make: from the RoPE setting and the position axes. stages: stage -> format.
 
     layout: the one in which its code is audited unless another is requested; None where it has no preference.
-    findings: of its code, as they come.
+    findings: of its code, as they come. environment: in which its code is called; none for the clean one.
     """
 
     name: str
@@ -35,6 +36,8 @@ class SubjectFactory:
     stages: Mapping[str, str]
     layout: Callable[[RopeSetting], Layout] | None = None
     findings: Sequence[str] = ()
+    environment: str = "none"
+    code: Implementation | None = None
 
 
 def implementation(
@@ -69,9 +72,26 @@ def is_own(name: str) -> bool:
     return ":" in name or name.endswith(".py")
 
 
+def under(code: Implementation, environment: Environment) -> Implementation:
+    """Return code as it is called in an environment; in the clean one it is itself."""
+    from ropeaudit.subjects.calling.own_code import Own
+    from ropeaudit.subjects.third_party.in_environment import InEnvironment
+
+    if environment.kind == "none":
+        return code
+    return code.under(environment) if isinstance(code, Own) else InEnvironment(code, environment)
+
+
+def in_environments(code: Implementation, names: Iterable[str]) -> list[Implementation]:
+    """Return code as it is, then in each environment of these names. Raises: UnknownName."""
+    from ropeaudit.subjects.calling import environments
+
+    return [under(code, one) for one in environments.chosen(names)]
+
+
 def called(code: Implementation, dtype: Format) -> SubjectFactory:
     """Return the factory of an implementation that is called."""
-    from ropeaudit.subjects.calling.implementation import Called
+    from ropeaudit.subjects.calling.implementation import Called, environment_of
 
     def make(setting: RopeSetting, axes: Axes | None) -> Subject:
         if axes is not None:
@@ -87,7 +107,9 @@ def called(code: Implementation, dtype: Format) -> SubjectFactory:
         return result
 
     return SubjectFactory(
-        code.name, dtype, make, {"input": dtype.name}, layout, getattr(code, "findings", ())
+        *(code.name, dtype, make, {"input": dtype.name}, layout, getattr(code, "findings", ())),
+        environment=environment_of(code),
+        code=code,
     )
 
 

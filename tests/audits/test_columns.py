@@ -23,6 +23,7 @@ from ropeaudit.features.list import columns as list_columns
 from ropeaudit.features.model.columns import COLUMNS as MODEL
 from ropeaudit.features.model.columns import OWN as MODEL_OWN
 from ropeaudit.features.module.report import COLUMNS as MODULE
+from ropeaudit.features.module.run_report import COLUMNS as MODULE_RUNS
 from ropeaudit.features.parity.report import COLUMNS as PARITY
 from ropeaudit.features.rerotate.report import COLUMNS as REROTATE
 from ropeaudit.features.summary.report import COLUMNS as SUMMARY
@@ -207,6 +208,7 @@ TABLES = {
     "history": HISTORY,
     "limit": LIMIT,
     "module": MODULE,
+    "module runs": MODULE_RUNS,
     "parity": PARITY,
     "rerotate": REROTATE,
     "summary": SUMMARY,

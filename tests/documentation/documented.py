@@ -202,10 +202,14 @@ def cancelling(path: Path) -> None:
         runpy.run_path(example)
 
 
-def wrapper(path: Path) -> None:
-    """Write the wrapper that the page on kernels shows."""
-    (text,) = (block.text for block in blocks() if block.language == "python" and "def rotate(" in block.text)
-    path.write_text(text, encoding="utf-8")
+def shown_with(mark: str):
+    """Make what writes the one block of Python of the pages that holds some text."""
+
+    def write_block(path: Path) -> None:
+        (text,) = (block.text for block in blocks() if block.language == "python" and mark in block.text)
+        path.write_text(text, encoding="utf-8")
+
+    return write_block
 
 
 def frequencies(path: Path) -> None:
@@ -222,6 +226,8 @@ def write(text: str):
 
 
 FACTORIES = {
+    "anima.py": shown_with("anima.AnimaRotaryEmbedding"),
+    "matmul.py": shown_with("def by_matmul("),
     "after.csv": report,
     "before.csv": report,
     "cancelling.npz": cancelling,
@@ -235,15 +241,17 @@ FACTORIES = {
     "older.jsonl": report,
     "path/to/file.py": write(HALF),
     "sweep.jsonl": report,
-    "wrapper.py": wrapper,
+    "wrapper.py": shown_with("def rotate("),
     "examples/": lambda path: shutil.copytree(EXAMPLES, path),
 }
 
 
 # Blocks with one of these are slow.
 SLOW = {
+    "anima.py": "imports diffusers in a process of its own: ten seconds",
     "--seq-len 64k": "five seconds of two cores",
     "-o safe.svg": "ten seconds",
+    "module diffusers.": "imports diffusers: five seconds",
     "./llama-dir": "trains a tiny model and runs it three times: half a minute",
     "dask scheduler": "starts a cluster",
     "--ticket ": "runs a snippet in a process of its own: five seconds",

@@ -9,6 +9,7 @@ from typing import Unpack
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names, OnProgress, RopeArguments
 from ropeaudit.audits.cases import Case
+from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.finding import JUDGED, Finding
 from ropeaudit.errors import UsageError
 from ropeaudit.features.check import case_target, code_target, waivers
@@ -31,6 +32,7 @@ def check(
     device: str | None = None,
     text: str | None = None,
     tokens: str | None = None,
+    under: Names = DEFAULT,
     waive: str | None = None,
     returned: str | None = None,
     on_progress: OnProgress | None = None,
@@ -47,13 +49,17 @@ def check(
     dtype explains is allowed), for configs the one that is judged (hf by default).
     order: of the axes of own code, such as "bhsd". compiled: whether torch code is compiled too.
     device: where code is called, and a checkpoint's model runs. text, tokens: what that model reads, as in
-    `ropeaudit.model`; without them it is not run. waive: a TOML file of accepted failures. returned: where a
-    kernel wrote what a case asks for.
+    `ropeaudit.model`; without them it is not run. under: environments that code is called in too, such as
+    "tf32"; "none" for none. waive: a TOML file of accepted failures. returned: where a kernel wrote what a
+    case asks for.
     rope: the fields of `Case` that choose a RoPE setting.
     Raises: UsageError, UnknownName, BadInput, MissingPackage.
     """
     chosen = () if dtypes is None else tuple(arguments.formats(dtypes))
-    options = CheckOptions(chosen, up_to, recipe, order, seed, text, tokens, returned, compiled, device)
+    options = CheckOptions(
+        *(chosen, up_to, recipe, order, seed, text, tokens, returned, compiled, device),
+        environments=arguments.listed(under),
+    )
     [case] = arguments.cases_of(None, rope)
     results = run(arguments.listed(targets), case, options, on_progress or arguments.silent)
     return waivers.applied(results, waivers.read(waive) if waive is not None else [], waivers.today())
@@ -110,6 +116,8 @@ def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
         raise UsageError(f"--up-to {options.up_to} is not a number of positions from 1 up; try 128k")
     if "checkpoint" not in kinds and (options.text is not None or options.tokens is not None):
         raise UsageError("--text and --tokens go with the folder of a checkpoint")
+    if "code" not in kinds and tuple(options.environments) != DEFAULT:
+        raise UsageError("--under says what code is called under; it goes with FILE.py:NAME; leave it out")
     runs = "checkpoint" in kinds and (options.text is not None or options.tokens is not None)
     if options.device is not None and "code" not in kinds and not runs:
         raise UsageError(

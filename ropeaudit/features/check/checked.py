@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ropeaudit.arithmetic.formats import Format
+from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.features.check.targets import Kind
 from ropeaudit.rope.setting import RopeSetting
@@ -41,7 +42,7 @@ class CheckOptions:
 
     up_to: number of positions. text, tokens: what a whole model is to read, which runs it. returned: where a
     kernel wrote what a case of vectors asks for. compiled: whether torch code is compiled too. device: where
-    code is called, and a whole model runs.
+    code is called, and a whole model runs. environments: names of those that code is called in too.
     """
 
     dtypes: tuple[Format, ...] = ()
@@ -54,3 +55,4 @@ class CheckOptions:
     returned: str | None = None
     compiled: bool = True
     device: str | None = None
+    environments: Sequence[str] = DEFAULT

@@ -15,7 +15,7 @@ from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.features.check.checked import Checked, CheckOptions, Note, Progress
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling import implementation
+from ropeaudit.subjects.calling import environments, implementation
 from ropeaudit.subjects.calling.implementation import Implementation
 from ropeaudit.subjects.calling.own_code import Own
 
@@ -27,6 +27,7 @@ def check_options(options: CheckOptions) -> None:
     """Raise UsageError for what code cannot be checked with."""
     if options.up_to is not None and not 1 <= options.up_to <= _MOST:
         raise UsageError(f"--up-to {options.up_to} is not a number of positions from 1 to {_MOST}; try 128k")
+    environments.chosen(options.environments)
 
 
 def checks(
@@ -80,5 +81,8 @@ def _findings(
         return
     claimed = recipes.load(options.recipe).resolve(dtype) if options.recipe else None
     yield from code_checks.findings(
-        CodeUnderTest(code, setting, dtype, up_to, claimed, options.seed, options.compiled), progress
+        CodeUnderTest(
+            code, setting, dtype, up_to, claimed, options.seed, options.compiled, options.environments
+        ),
+        progress,
     )

@@ -53,6 +53,13 @@ if TYPE_CHECKING:
     default=True,
     help="Compile torch code too, which takes some 10 s.  [default: --compile]",
 )
+@options.axis(
+    "--under",
+    NAMES,
+    "Environments that code is called in too: autocast:bf16, autocast:fp16, tf32, default-dtype:bf16, "
+    "default-dtype:fp16, compile, all, or none.",
+    shown="all but compile, which --compile is",
+)
 @click.option("--text", metavar="FILE", help="Text that a checkpoint's model reads: runs it.")
 @click.option("--tokens", metavar="N|IDS", help="Tokens that it reads, random ones or ids: runs it.")
 @click.option("--junit", metavar="FILE", help="Write JUnit XML too.")
@@ -69,6 +76,7 @@ def check(
     device: str | None,
     seed: int,
     compiled: bool,
+    under: tuple[str, ...],
     text: str | None,
     tokens: str | None,
     junit: str | None,
@@ -82,6 +90,7 @@ def check(
     Each check passes, fails, is only noted or does not apply; the exit code is 1 if one fails.
     """
     from ropeaudit.arithmetic.formats import parse
+    from ropeaudit.conformance.environments import DEFAULT
     from ropeaudit.console import delivery, output_files, settings, tickets
     from ropeaudit.features.check import analysis, case_target, waivers
     from ropeaudit.features.check import junit as junit_form
@@ -96,15 +105,8 @@ def check(
         raise UsageError("check takes one RoPE setting at a time; give a single value of each option")
     requested = analysis.CheckOptions(
         tuple(dict.fromkeys(map(parse, dtype))),
-        up_to,
-        recipe,
-        order,
-        seed,
-        text,
-        tokens,
-        returned,
-        compiled,
-        device,
+        *(up_to, recipe, order, seed, text, tokens, returned, compiled, device),
+        environments=under or DEFAULT,
     )
     accepted = waivers.read(waive) if waive is not None else []
     findings: list[str] = []

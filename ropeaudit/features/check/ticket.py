@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
+from ropeaudit.conformance import environments
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions
 from ropeaudit.features.check.config_target import RECIPE
 from ropeaudit.features.check.sentences import measured_words
@@ -99,6 +100,7 @@ def _audit(one: Checked, case: Case, options: CheckOptions) -> Audit:
             implementations=(one.target,),
             order=options.order,
             device=options.device,
+            environments=environments.of_check(one.finding.check),
         )
     named = {"model": one.target} if one.kind == "model" else {"config": one.target}
     layer = case.layer if one.layer == NONE else one.layer

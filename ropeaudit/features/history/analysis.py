@@ -34,8 +34,9 @@ class History:
 
     device: where both were made.
     difference: largest |after it - on a fresh instance|, inf where one of the two alone is nan. refused: why
-    the calls could not be made; empty where they could. afresh: whether each was made on an instance without
-    a past; a function of an installed package is loaded once.
+    the calls could not be made; empty where they could. environment: of all calls, none for the clean one.
+    afresh: whether each was made on an instance without a past; a function of an installed package is loaded
+    once.
     """
 
     name: str
@@ -47,6 +48,7 @@ class History:
     difference: float
     refused: str = ""
     device: str = "cpu"
+    environment: str = "none"
     afresh: bool = True
 
     @property
@@ -62,23 +64,25 @@ def history(
     offsets: int | Iterable[int] = OFFSETS,
     *,
     device: str | None = None,
+    under: Names = (),
     cases: Case | Iterable[Case] | None = None,
     on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
 ) -> Iterator[History]:
     """Find state that leaks between the calls of real code: the same call, fresh and after other calls.
 
-    Yields one History per implementation, dtype, offset and kind of earlier call, in that order.
+    Yields one History per implementation, environment, dtype, offset and kind of earlier call, in that order.
     implementations: FILE.py:NAME, package.module:NAME or names of `ropeaudit list impls`.
     dtypes: of the calls, and of those before them.
-    offsets: first positions of the calls. device: where they are made.
+    offsets: first positions of the calls. device: where they are made. under: environments in which all
+    calls are made too.
     cases, on_progress, case: as in `ropeaudit.shift`; q and k are not looked at, but for seq_len.
     Raises: UsageError, UnknownName, MissingPackage, BadShape.
     """
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
     chosen = arguments.cases_of(cases, case)
-    names = arguments.listed(implementations)
-    return run(chosen, names, formats, numbers, on_progress or arguments.silent, device)
+    names, places = arguments.listed(implementations), arguments.listed(under)
+    return run(chosen, names, formats, numbers, on_progress or arguments.silent, device, places)
 
 
 def run(
@@ -88,12 +92,14 @@ def run(
     offsets: Sequence[int],
     on_progress: OnProgress = arguments.silent,
     device: str | None = None,
+    under: Sequence[str] = (),
 ) -> Iterator[History]:
     """Yield the histories, case by case, implementation by implementation, dtype by dtype, offset by offset.
 
     Raises: UsageError, UnknownName, MissingPackage, BadShape.
     """
-    chosen = [factories.implementation(name, device=device) for name in names]
+    code = [factories.implementation(name, device=device) for name in names]
+    chosen = [placed for one in code for placed in factories.in_environments(one, under)]
     for case in cases:
         case.check(offsets)
     work = [(c, i, d, o) for c in cases for i in chosen for d in dtypes for o in offsets]
@@ -135,5 +141,7 @@ def _histories_of(
                 reason = implementation.one_line(error)
         place, size = implementation.device_of(tested).label, float(difference)
         yield History(
-            *(tested.name, tested.version, setting, call, kind, before, size, reason, place, afresh)
+            *(tested.name, tested.version, setting, call, kind, before, size, reason, place),
+            environment=implementation.environment_of(tested),
+            afresh=afresh,
         )

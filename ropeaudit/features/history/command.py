@@ -12,6 +12,7 @@ from ropeaudit.console.options import (
     device_option,
     report_options,
     rope_options,
+    under_option,
 )
 from ropeaudit.console.parameters import INTEGERS, NAMES
 
@@ -25,6 +26,7 @@ from ropeaudit.console.parameters import INTEGERS, NAMES
 @axis("--offset", INTEGERS, "First positions of the calls.", "0,1000")
 @axis("--seq-len", INTEGERS, "Positions of the calls.", shown="256")
 @device_option
+@under_option
 @rope_options
 @report_options
 def history(
@@ -33,6 +35,7 @@ def history(
     offset: tuple[int, ...],
     seq_len: tuple[int, ...],
     device: str | None,
+    under: tuple[str, ...],
     rope: RopeOptions,
     output: ReportOptions,
 ) -> int:
@@ -50,7 +53,13 @@ def history(
     cases = settings.cases(rope, seq_len=seq_len)
     return delivery.delivered(
         lambda on_progress: analysis.history(
-            implementations, dtype, offset, device=device, cases=cases, on_progress=on_progress
+            implementations,
+            dtype,
+            offset,
+            device=device,
+            under=under,
+            cases=cases,
+            on_progress=on_progress,
         ),
         lambda results, metadata: history_report(results, columns, metadata),
         output,

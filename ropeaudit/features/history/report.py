@@ -10,6 +10,7 @@ from ropeaudit.audits import records
 from ropeaudit.features.history.analysis import History
 from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.numbers import short
+from ropeaudit.reports.verdicts import under
 from ropeaudit.runtime.columns import Declare
 
 SCHEMA = 1
@@ -23,6 +24,10 @@ class HistoryColumns:
     implementation: str = of("what was called", lambda one: one.name, shown=True)
     version: str = of("of its package", shown=True, leaves=3)
     dtype: str = of("number format of the call", lambda one: one.call.dtype.name, shown=True)
+    environment: str = of(
+        "what all calls were made under, such as autocast:bf16; none: nothing",
+        shown=lambda one: one.environment != "none",
+    )
     offset: int = of("first position of the call", lambda one: one.call.first, unit="tokens", shown=True)
     device = of.like(records.COLUMNS["device"], shown=lambda one: one.device != "cpu", leaves=4)
     seq_len: int = of("positions of the call", lambda one: one.call.length, unit="tokens")
@@ -71,9 +76,10 @@ def history_report(
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
     rows = [COLUMNS.row(result) for result in results]
-    implementation, version, dtype, offset, *others = COLUMNS.screen(results)
+    names = COLUMNS.screen(results)
+    behind = names.index("before")
     varying = [name for name in _SETTINGS if len({repr(one[name]) for one in rows}) > 1]
-    screen = [implementation, version, dtype, offset, *varying, *others]
+    screen = [*names[:behind], *varying, *names[behind:]]
     report = tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata)
     return replace(report, headline=headline(rows), notes=notes(rows), legend=LEGEND)
 
@@ -85,14 +91,14 @@ def headline(rows: Sequence[Mapping[str, Any]]) -> str:
         return f"Nothing could be called: {rows[0]['refused']}." if rows else "Nothing was called."
     leaking = [one for one in called if one["leaks"] == "yes"]
     if not leaking:
-        names = ", ".join(dict.fromkeys(one["implementation"] for one in called))
+        names = ", ".join(dict.fromkeys(_who(one) for one in called))
         how = "on fresh instances" if all(one["afresh"] == "yes" for one in called) else "before"
         return f"No state leaked in {len(called)} cases: {names} gave the same {how} and after another call."
     worst = max(leaking, key=lambda one: one["difference_max"])
     count = f" ({len(leaking)} of {len(called)} cases leak)"
     without = "a fresh instance" if worst["afresh"] == "yes" else "the same call before"
     return (
-        f"State leaks{count}: {worst['implementation']} in {worst['dtype']} at offset {worst['offset']} "
+        f"State leaks{count}: {_who(worst)} in {worst['dtype']} at offset {worst['offset']} "
         f"differs by {short(worst['difference_max'])} from {without} after {_before(worst)}."
     )
 
@@ -105,15 +111,19 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             message.append(f"{one['implementation']}: {_ONCE}")
         if one["leaks"] == "yes":
             message.append(
-                f"{one['implementation']}: what a call gives depends on the calls before it; make an "
+                f"{_who(one)}: what a call gives depends on the calls before it; make an "
                 "instance for each dtype, or turn its cache off."
             )
         elif one["leaks"] == "refused":
             message.append(
-                f"{one['implementation']} {one['dtype']} at offset {one['offset']} after {_before(one)}: "
+                f"{_who(one)} {one['dtype']} at offset {one['offset']} after {_before(one)}: "
                 f"refused: {one['refused']}."
             )
     return list(dict.fromkeys(message))
+
+
+def _who(one: Mapping[str, Any]) -> str:
+    return " ".join([one["implementation"], *under(one["environment"])])
 
 
 def _before(one: Mapping[str, Any]) -> str:

@@ -8,19 +8,27 @@ Letters: p pairs, n positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments
-from ropeaudit.errors import BadInput, UsageError
+from ropeaudit.audits.arguments import Names
+from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.features.module import drift
+from ropeaudit.features.module import runs as runner
+from ropeaudit.features.module.calls import NO_FORWARD, PROBE
 from ropeaudit.features.module.expected import Expected, fits, guessed, pairs_of
 from ropeaudit.features.module.grouping import FREQUENCIES, ROWS, dump_of, grouped
+from ropeaudit.features.module.known import known
+from ropeaudit.features.module.running import UP_TO as UP_TO
+from ropeaudit.features.module.runs import Run
 from ropeaudit.features.module.source import RopeBuffer, Source, load
+from ropeaudit.features.module.ways import WAYS
 from ropeaudit.recognition.check import Diagnosis, check
 from ropeaudit.rope import hf_config, presets
 from ropeaudit.rope import scaling as scalings
@@ -29,6 +37,7 @@ from ropeaudit.tensor_files.checkpoints import StoredTensor
 from ropeaudit.tensor_files.tables import Dump
 
 _CASTS = ("bfloat16", "float16")
+_LOADED = ("bfloat16", "float16", "float32", "float64")
 _WIDE = ("float32", "float64", "complex64", "complex128")
 
 
@@ -87,10 +96,20 @@ class _ComparedTable:
 
 @dataclass(frozen=True, slots=True)
 class ModuleAudit:
-    """Where RoPE buffers are from, and what was found of each of them."""
+    """Where RoPE buffers are from, what was found of each of them, and what running the modules showed.
+
+    ways: whether several ways of loading were requested, so that these runs are what is reported first.
+    """
 
     source: Source
     buffers: Sequence[Buffer]
+    runs: Sequence[Run] = ()
+    ways: bool = False
+
+    @property
+    def wrong(self) -> bool:
+        """Whether any buffer, or anything that a module returned, is wrong."""
+        return any(buffer.wrong for buffer in self.buffers) or any(one.wrong for one in self.runs)
 
 
 @arguments.checked
@@ -103,12 +122,19 @@ def module(
     scaling: str | None = None,
     head_dim: int | None = None,
     rotary_dim: int | None = None,
+    loaded: Names | None = None,
+    dtypes: Names = ("bf16",),
+    up_to: int = UP_TO,
+    build: Mapping[str, Any] | None = None,
     device: str | None = None,
 ) -> ModuleAudit:
     """Find RoPE buffers that were cast, be it to bfloat16 and back, or that are not what they should be.
 
     source: a checkpoint (a folder, a .safetensors or .pt file), whose code is never executed, or a function
-    that returns a module, "file.py:function" or "package.module:function", which is called.
+    that returns a module, "file.py:function" or "package.module:function", which is called, or the class
+    of one, which is built from its default config or usual sizes, with the arguments in `build`.
+    RoPE modules among them are run at positions 0 to up_to - 1 in each way of `loaded` (`ways.WAYS`; without
+    any, of a class all that it has and else as built), to each of `dtypes`.
     What the frequencies should be: those of a config.json or its folder, of a named model, or with this
     base, scaling and dims; without any, of a config beside the source, and else a base is guessed.
     device: where a module is moved once it was made; where it lies by default.
@@ -116,14 +142,61 @@ def module(
     """
     if config is not None and model is not None:
         raise UsageError("--model and --config both name a model; give one of them")
+    options = _options(loaded, dtypes, up_to, build)
     named = None if model is None else presets.named(model)
     if config is not None:
         named = hf_config.read(config, base)
     given = None if scaling is None else scalings.parse(scaling)
     expected = Expected(named, base, given, head_dim, rotary_dim)
     expected.plain(None, 10000.0 if base is None else base)  # what is no setting is refused before any work
-    opened = load(source, expected, device)
-    return ModuleAudit(opened, list(run(opened)))
+    opened = load(source, expected, options.arguments, up_to, device)
+    buffers = _audited(opened)
+    if opened.builder is None:
+        if loaded is not None or build:
+            flag = "--loaded" if loaded is not None else "--build"
+            raise UsageError(
+                f"{flag} says how a module is built, and {source!r} is a checkpoint; leave it out"
+            )
+        return ModuleAudit(opened, buffers)
+    notes: list[str] = []
+    runs = runner.run(opened.builder, opened.module, known(buffers), options, opened.place, notes)
+    ways = bool(runs) and (options.loaded is not None or opened.builder.cls is not None)
+    if not ways:  # buffers as built are reported anyway
+        silent = [
+            one for one in runs if one.measured is None and one.held != "none" and one.reason != NO_FORWARD
+        ]
+        notes += [f"{one.kind} was not run: {one.reason}" for one in silent]
+        runs = [one for one in runs if one.measured is not None]
+    opened.notes.extend(dict.fromkeys(notes))
+    return ModuleAudit(opened, buffers, runs, ways)
+
+
+def _options(
+    loaded: Names | None, dtypes: Names, up_to: int, build: Mapping[str, Any] | None
+) -> runner.Options:
+    """Return how modules are run. Raises: UnknownName, UsageError."""
+    names = None if loaded is None else (loaded,) if isinstance(loaded, str) else tuple(loaded)
+    for name in names or ():
+        if name not in WAYS:
+            raise UnknownName("way of loading", name, WAYS)
+    formats = tuple(parse(name) for name in ((dtypes,) if isinstance(dtypes, str) else dtypes))
+    for fmt in formats:
+        if fmt.name not in _LOADED:
+            raise UnknownName("dtype of a module", fmt.name, _LOADED)
+    if up_to < PROBE:
+        raise UsageError(f"--up-to {up_to}: a module is known by {PROBE} positions; try --up-to {UP_TO}")
+    return runner.Options(names, formats, up_to, build or {})
+
+
+def _audited(opened: Source) -> list[Buffer]:
+    """Return the buffers; where a module's own config is about something else, compared without it."""
+    try:
+        return list(run(opened))
+    except BadInput:
+        if not opened.own:
+            raise
+        opened.notes.append("its config has other sizes than its buffers, which were compared without it")
+        return list(run(replace(opened, expected=replace(opened.expected, model=None))))
 
 
 def run(source: Source) -> Iterator[Buffer]:

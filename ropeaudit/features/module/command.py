@@ -5,13 +5,13 @@ from __future__ import annotations
 import click
 
 from ropeaudit.console.help import command
-from ropeaudit.console.options import ReportOptions, device_option, report_options
-from ropeaudit.console.parameters import INTEGER, number
+from ropeaudit.console.options import ReportOptions, axis, device_option, report_options
+from ropeaudit.console.parameters import ARGUMENT, INTEGER, NAMES, merged, number
 from ropeaudit.console.tickets import TicketOptions, ticket_options
 
 
 @command(
-    epilog="Exit code: 0 done, or nothing is wrong, 1 a buffer was cast or is off, 2 bad usage or input."
+    epilog="Exit code: 0 nothing is wrong, 1 a buffer was cast or is off, or a run is, 2 bad usage or input."
 )
 @click.argument("source", metavar="SOURCE")
 @click.option(
@@ -27,6 +27,25 @@ from ropeaudit.console.tickets import TicketOptions, ticket_options
 @click.option("--scaling", metavar="SPEC", help="Scaling that they should have, such as linear:factor=4.")
 @click.option("--head-dim", type=INTEGER, metavar="N", help="Dims of a head, even.")
 @click.option("--rotary-dim", type=INTEGER, metavar="N", help="Dims that are rotated.  [default: --head-dim]")
+@axis(
+    "--loaded",
+    NAMES,
+    "Ways of loading, in each of which it is run: built, to (cast by .to), default-dtype (built under it), "
+    "saved (its state saved and loaded), from-pretrained, low-cpu-mem (the same with low_cpu_mem_usage).",
+    shown="of a class all that it has, else built",
+)
+@axis("--dtype", NAMES, "Dtypes of those ways: bf16, fp16, fp32, fp64.", "bf16")
+@click.option(
+    "--up-to", type=INTEGER, metavar="N", help="Positions that modules are run at, from 0.  [default: 4096]"
+)
+@click.option(
+    "--build",
+    type=ARGUMENT,
+    multiple=True,
+    callback=merged,
+    metavar="NAME=VALUE",
+    help="Argument that SOURCE is called with, such as head_dim=128.",
+)
 @device_option
 @report_options
 @ticket_options
@@ -38,23 +57,27 @@ def module(
     scaling: str | None,
     head_dim: int | None,
     rotary_dim: int | None,
+    loaded: tuple[str, ...],
+    dtype: tuple[str, ...],
+    up_to: int | None,
+    build: dict[str, object],
     device: str | None,
     output: ReportOptions,
     ticketing: TicketOptions,
 ) -> int:
-    """Find RoPE buffers that were cast, be it to bfloat16 and back, or that are not what they should be.
+    """Find RoPE buffers that were cast, and run RoPE modules in the ways in which they may be loaded.
 
     SOURCE is a checkpoint (a folder, a .safetensors or .pt file), whose code is never executed, or a
-    function that returns a module: file.py:function or package.module:function, which is called. Buffers
-    are known by their values: frequencies, periods, angles, cos and sin. Without a config, a model or
-    --base nothing says what their frequencies should be, and the base is guessed from the values.
+    function that returns a module, or the class of one: file.py:name or package.module:name, which is
+    called; a class is built from its default config or usual sizes. Buffers are known by their values:
+    frequencies, periods, angles, cos and sin. Without a config, a model or --base nothing says what their
+    frequencies should be, and the base is guessed from the values. Modules run in eval mode.
     """
     from ropeaudit.console import delivery, tickets
     from ropeaudit.features.module import analysis
-    from ropeaudit.features.module.report import COLUMNS, module_report
+    from ropeaudit.features.module.report import columns_of, module_report
     from ropeaudit.features.module.ticket import module_ticket
 
-    columns = output.chosen_columns(COLUMNS)
     audit = analysis.module(
         source,
         config=config,
@@ -63,19 +86,23 @@ def module(
         scaling=scaling,
         head_dim=head_dim,
         rotary_dim=rotary_dim,
+        loaded=loaded or None,
+        dtypes=dtype,
+        up_to=analysis.UP_TO if up_to is None else up_to,
+        build=build,
         device=device,
     )
-    wrong = any(buffer.wrong for buffer in audit.buffers)
+    columns = output.chosen_columns(*columns_of(audit))
     with tickets.opened(ticketing, output.outputs) as ticket_file:
         code = delivery.delivered_at_once(
             lambda metadata: module_report(audit, columns, metadata),
             output,
-            delivery.BROKEN if wrong else delivery.DONE,
+            delivery.BROKEN if audit.wrong else delivery.DONE,
         )
         tickets.write(
             ticketing,
             ticket_file,
             lambda: module_ticket(audit, module_report(audit, (), {})),
-            "no buffer is wrong",
+            "no buffer is wrong, and nothing that was run is off",
         )
     return code

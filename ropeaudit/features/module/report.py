@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,14 @@ from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import records
 from ropeaudit.errors import RopeAuditError
+from ropeaudit.features.module import run_report
 from ropeaudit.features.module.analysis import Buffer, ModuleAudit
 from ropeaudit.features.module.drift import FAR, NEAR
 from ropeaudit.features.module.grouping import FREQUENCIES, ROWS
 from ropeaudit.features.module.source import Source
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import percent
-from ropeaudit.runtime.columns import Declare
+from ropeaudit.runtime.columns import Columns, Declare
 
 SCHEMA = 1
 of = Declare[Buffer]()
@@ -77,19 +79,65 @@ LEGEND = (
 )
 
 
+def columns_of(audit: ModuleAudit) -> tuple[Columns[Any], str]:
+    """Return the columns of an audit's rows, and what they are of, for a message."""
+    return (run_report.COLUMNS, "(of runs)") if audit.ways else (COLUMNS, "(of buffers)")
+
+
 def module_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
-    """Return the report; `columns` chooses and orders what is shown and written."""
-    results = audit.buffers
+    """Return the report; `columns` chooses and orders what is shown and written.
+
+    Its rows are buffers, or runs where ways of loading were requested; the others are a further table.
+    """
+    buffers, runs = _of_buffers(audit, columns, metadata), _of_runs(audit, columns, metadata)
+    if audit.ways:
+        wrong, off = any(buffer.wrong for buffer in audit.buffers), any(one.wrong for one in audit.runs)
+        further = {"buffers": buffers if wrong else replace(buffers, headline="")}
+        notes = [*audit.source.notes, *(buffers.notes if wrong else ())]
+        if wrong and not off:  # what is broken is said first
+            notes, runs = [*notes, runs.headline], replace(runs, headline=buffers.headline)
+        return replace(runs, notes=notes, further=further)
+    if not audit.runs:
+        return replace(buffers, notes=[*audit.source.notes, *buffers.notes])
+    off = any(one.wrong for one in audit.runs)
+    notes = [*audit.source.notes, *buffers.notes, *([] if off else [runs.headline])]
+    said = run_report.headline(audit.runs) if off and not any(one.wrong for one in audit.buffers) else ""
+    return replace(
+        buffers,
+        headline=said or buffers.headline,
+        notes=notes,
+        further={"runs": runs if off else replace(runs, headline="")},
+    )
+
+
+def _of_buffers(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
+    results, columns = audit.buffers, None if audit.ways else columns
     return Report(
         rows=[COLUMNS.row(one) for one in results],
         columns=list(columns or COLUMNS),
         screen=list(columns or COLUMNS.screen(results)) if results else [],
         dispensable=() if columns else COLUMNS.dispensable,
         headline=headline(audit.source, results),
-        notes=[*audit.source.notes, *_notes(results)],
+        notes=_notes(results),
         legend=LEGEND if results else "",
         metadata={"schema": SCHEMA, **metadata},
         declared=COLUMNS,
+    )
+
+
+def _of_runs(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
+    results, declared = audit.runs, run_report.COLUMNS
+    columns = columns if audit.ways else None
+    return Report(
+        constant=() if columns else ("module", "dtype", "held"),
+        rows=[declared.row(one) for one in results],
+        columns=list(columns or declared),
+        screen=list(columns or declared.screen(results)),
+        dispensable=() if columns else declared.dispensable,
+        headline=run_report.headline(results) if results else "",
+        legend=run_report.LEGEND,
+        metadata={"schema": SCHEMA, **metadata},
+        declared=declared,
     )
 
 

@@ -16,6 +16,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ropeaudit.errors import BadInput, RopeAuditError, UsageError
+from ropeaudit.features.module import building
+from ropeaudit.features.module.building import Builder
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.rope import hf_config, hf_json
 from ropeaudit.rope.hf_config import ModelRope
@@ -26,7 +28,7 @@ from ropeaudit.subjects.calling.timeout import patiently
 from ropeaudit.tensor_files import checkpoints, rope_values
 from ropeaudit.tensor_files.checkpoints import StoredTensor
 
-_GIVE = "give file.py:function or package.module:function, which returns a torch.nn.Module"
+_GIVE = "give file.py:function or package.module:function, which returns a torch.nn.Module, or its class"
 _FREQUENCIES = ("inv_freq", "inv_freqs", "freqs", "frequencies")
 _COS = ("cos", "cos_cached", "cos_cache", "cos_table", "freqs_cos")
 _BOTH = ("freqs_cis", "freqs_complex", "cos_sin_cache")
@@ -56,6 +58,8 @@ class Source:
     """RoPE buffers, how many tensors there are in all, and what their frequencies should be.
 
     built: by a factory, so that buffers are those that would be used. notes: what the reader must know.
+    module: what was built; builder: how it is built anew. own: whether its own config says what is
+    expected. place: where it was moved.
     """
 
     spec: str
@@ -64,6 +68,10 @@ class Source:
     tensors: int
     expected: Expected
     notes: list[str]
+    module: Any = None
+    builder: Builder | None = None
+    own: bool = False
+    place: Device | None = None
 
 
 def kind_of_name(name: str) -> str:
@@ -72,15 +80,18 @@ def kind_of_name(name: str) -> str:
     return "inv_freq" if last.endswith("inv_freq") else KINDS.get(last, "")
 
 
-def load(spec: str, expected: Expected, device: str | None = None) -> Source:
-    """Return the buffers behind a path or a factory; `expected` says more than a config beside them.
+def load(
+    spec: str, expected: Expected, arguments: Mapping[str, Any], length: int, device: str | None = None
+) -> Source:
+    """Return the buffers behind a path, a factory or a class; `expected` says more than a config beside them.
 
-    device: where the module of a factory is moved. Raises: BadInput, UsageError.
+    arguments: for a factory or a class. length: positions that a class is built for. device: where the module
+    is moved. Raises: BadInput, UsageError.
     """
     place = None if device is None else devices.of_torch(device)
     factory = _factory(spec)
     if factory is not None:
-        return _from_factory(spec, factory, expected, place)
+        return _from_factory(spec, building.builder(spec, factory, arguments, length), expected, place)
     if device is not None:
         raise UsageError(
             f"--device {device} is where a module is moved, and {spec!r} is a checkpoint; leave it out"
@@ -169,25 +180,15 @@ def _from_file(place: str) -> Any:
     return module
 
 
-def _from_factory(spec: str, factory: Callable[[], Any], expected: Expected, place: Device | None) -> Source:
-    """Return the buffers of the module that a factory makes, moved to a place. Raises: BadInput."""
+def _from_factory(spec: str, builder: Builder, expected: Expected, place: Device | None) -> Source:
+    """Return the buffers of the module that is built, moved to a place. Raises: BadInput."""
     import torch
 
-    try:
-        module = patiently(factory, spec, endless=True)
-    except RopeAuditError:
-        raise
-    except Exception as error:
-        raise BadInput(
-            f"{spec!r}: raised {one_line(error)}; {_GIVE} when it is called without arguments"
-        ) from None
-    if not isinstance(module, torch.nn.Module):
-        raise BadInput(f"{spec!r}: returned a {type(module).__name__}; {_GIVE}")
-    if place is not None:
-        module = _moved(spec, module, place)
-    notes: list[str] = []
-    config = getattr(module, "config", None)
+    module = moved(spec, builder.build(), place)
+    notes = [f"built as {builder.words}"] if builder.words else []
+    config, own = getattr(module, "config", None), False
     if expected.model is None and config is not None and hasattr(config, "to_dict"):
+        own = True
         model = _read(config.to_dict(), type(module).__name__, spec, expected.base, notes)
         expected = replace(expected, model=model)
     by_name = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -204,11 +205,13 @@ def _from_factory(spec: str, factory: Callable[[], Any], expected: Expected, pla
     buffers = [
         replace(one, device=devices.of_tensor(by_name[one.stored.name]).label) for one in _buffers(tensors)
     ]
-    return Source(spec, True, buffers, len(by_name), expected, notes)
+    return Source(spec, True, buffers, len(by_name), expected, notes, module, builder, own, place)
 
 
-def _moved(spec: str, module: Any, place: Device) -> Any:
-    """Return a module on a device. Raises: BadInput."""
+def moved(spec: str, module: Any, place: Device | None) -> Any:
+    """Return a module on a device, if one is given. Raises: BadInput."""
+    if place is None:
+        return module
     try:
         return patiently(lambda: place.moved(module), spec, endless=True)
     except RopeAuditError:

@@ -1,18 +1,28 @@
-"""The ticket of a module's worst buffer."""
+"""The ticket of a module's worst buffer, or of the worst of what running it showed."""
 
 from __future__ import annotations
 
+from ropeaudit.features.module import run_report
 from ropeaudit.features.module.analysis import ModuleAudit
 from ropeaudit.features.module.drift import NEAR
 from ropeaudit.reports import Report
-from ropeaudit.reports.tickets import of_buffer
+from ropeaudit.reports.tickets import of_buffer, of_run
 from ropeaudit.reports.tickets.of_buffer import WrongBuffer
+from ropeaudit.reports.tickets.of_run import WrongRun
 from ropeaudit.reports.tickets.ticket import Ticket
 from ropeaudit.runtime.run_metadata import command_line
 
 
 def module_ticket(audit: ModuleAudit, report: Report) -> Ticket | None:
-    """Return the ticket of the buffer that moves scores most; None where none is wrong."""
+    """Return the ticket of the run that is furthest off or the buffer that moves scores most; None without.
+
+    Runs come first where ways of loading were requested.
+    """
+    off = run_report.furthest_off(audit.runs)
+    if off is not None and (audit.ways or not any(buffer.wrong for buffer in audit.buffers)):
+        seen = run_report.finding(off)
+        wrong_run = WrongRun(audit.source.spec, off.module, off.way, off.call, seen, off.against)
+        return of_run.ticket(wrong_run, report, command_line())
     one = max(
         (buffer for buffer in audit.buffers if buffer.wrong),
         key=lambda buffer: (buffer.drift_near or 0.0, buffer.error or 0.0),

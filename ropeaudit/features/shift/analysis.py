@@ -34,6 +34,7 @@ def shift(
     softmax: str | None = None,
     anchor: int | None = None,
     tolerance: float = judging.TOLERANCE,
+    under: Names = (),
     threads: int | None = None,
     cases: Case | Iterable[Case] | None = None,
     on_progress: OnProgress | None = None,
@@ -52,7 +53,8 @@ def shift(
     the torch backend executes: "cpu", "cuda", "cuda:1", "mps".
     attention: measure the rows after softmax too. softmax: "fp64", or "recipe" for the recipe's own
     arithmetic. anchor: the offset that `attention_d` compares with, 16 by default.
-    tolerance: of drift_relative, which `within_tolerance` goes by.
+    tolerance: of drift_relative, which `within_tolerance` goes by. under: environments of the code that is
+    called, such as "autocast:bf16" or "all"; the clean state comes first.
     case: the fields of `Case`: qk, heads, kv_heads, seq_len, head_dim, seed, rotary_dim, base, layout,
     scale, mask, model, config, layer, scaling, clip, mrope, axis, length, sample. cases: one or several,
     which these fields change. on_progress: gets the share that is done, from 0 to 1.
@@ -76,6 +78,7 @@ def shift(
         device=device,
         order=order,
         tolerance=tolerance,
+        environments=arguments.listed(under),
     )
     return SweepRun(Sweep(audit), threads=threads).rows(on_progress or arguments.silent)
 

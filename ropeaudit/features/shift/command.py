@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     f"mypkg.rope:apply_rope or path/to/file.py:apply_rope. {options.EXECUTED}",
 )
 @click.option("--order", metavar="AXES", help="Axes of your own --impl, such as bhsd.  [default: found out]")
+@options.under_option
 @click.option(
     "--backend",
     type=WORD,
@@ -123,6 +124,7 @@ def shift(
     recipe: tuple[str, ...],
     impl: tuple[str, ...],
     order: str | None,
+    under: tuple[str, ...],
     backend: str,
     device: str | None,
     changes: Mapping[str, str],
@@ -179,6 +181,7 @@ def shift(
         order=order,
         tolerance=tolerance,
         attention=AttentionOptions.requested(attention, softmax, anchor),
+        environments=under,
     )
     sweep = sweeps.planned(audit, sweeping, output.outputs)
     if sweeping.dry_run:
@@ -207,11 +210,13 @@ def _report(
 ) -> Report:
     """Return the report of the rows so far. frozen: frequencies do not follow the offset."""
     from ropeaudit.reports.drift import drift_report
+    from ropeaudit.reports.environments import environment_notes
     from ropeaudit.reports.model_notes import model_notes
 
     findings, results = run.findings(), run.results()
     about = {**metadata, "stages": audit.stages()} | ({"findings": findings} if findings else {})
-    first = [*findings, *model_notes(audit.cases, [one.offset for one in results])]
+    changes = environment_notes(audit, results) if audit.environments else []
+    first = [*findings, *changes, *model_notes(audit.cases, [one.offset for one in results])]
     return drift_report(results, columns, about, header, frozen, first)
 
 

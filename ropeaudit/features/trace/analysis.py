@@ -46,7 +46,7 @@ class Traced:
     stages: empty where nothing of torch was seen. drifts, predicted: offset -> RMS drift, measured, and
     predicted for the nearest recipe. likely: recipes that it is like, nearest first. fault: what it does
     instead, in words, where it is like none and that is known. dropped: offset -> why it was refused there.
-    refused: why nothing is known. device: where it was called.
+    refused: why nothing is known. device: where it was called. environment: in which; none for the clean one.
     """
 
     name: str
@@ -60,6 +60,7 @@ class Traced:
     dropped: Mapping[int, str] = field(default_factory=dict)
     refused: str = ""
     device: str = "cpu"
+    environment: str = "none"
 
     def nearest(self) -> list[Likeness]:
         """Return the recipes that none is nearer than."""
@@ -74,31 +75,37 @@ def trace(
     *,
     order: str | None = None,
     device: str | None = None,
+    under: Names = (),
     cases: Case | Iterable[Case] | None = None,
     on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
 ) -> Iterator[Traced]:
     """Trace implementations: their dtypes by stage, and the recipe that each behaves like.
 
-    Yields one Traced per implementation and dtype, in that order.
+    Yields one Traced per implementation, environment and dtype, in that order.
     implementations: as `called` takes them, or what it returns. offsets: of the error profile.
+    under: environments in which they are traced too.
     dtypes, order, cases, on_progress, case: as in `ropeaudit.shift`; of q and k, seed alone is looked at.
     device: where they are called.
     Raises: UsageError, UnknownName, MissingPackage, BadShape, BadInput.
     """
-    code = called(implementations, order, device)
+    code = called(implementations, order, device, arguments.listed(under))
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
     return run(arguments.cases_of(cases, case), code, formats, numbers, on_progress or arguments.silent)
 
 
 def called(
-    implementations: Names | Sequence[Implementation], order: str | None, device: str | None = None
+    implementations: Names | Sequence[Implementation],
+    order: str | None,
+    device: str | None = None,
+    under: Sequence[str] = (),
 ) -> list[Implementation]:
     """Return code to call, by names of `ropeaudit list impls` or as module:name. Raises: see `trace`."""
     given = [implementations] if isinstance(implementations, str) else implementations
-    return [
+    code = [
         factories.implementation(one, order, device=device) if isinstance(one, str) else one for one in given
     ]
+    return [placed for one in code for placed in factories.in_environments(one, under)]
 
 
 def run(
@@ -119,7 +126,8 @@ def run(
             own = _layout(implementation, start)
             setting = replace(start, layout=case.layout or own)
             for dtype in dtypes:
-                yield _trace(implementation, dtype, setting, case.seed or 0, offsets)
+                traced = _trace(implementation, dtype, setting, case.seed or 0, offsets)
+                yield replace(traced, environment=Called(implementation, setting, dtype).environment)
                 done += 1
                 on_progress(done / total)
 
@@ -213,27 +221,13 @@ def _stages(
     """Return the stages that torch's operations show in one run; none where it does not run in torch."""
     if implementation.engine != "torch":
         return ()
-    from ropeaudit.features.trace import dispatch_log
-    from ropeaudit.subjects import torch_arrays
-    from ropeaudit.subjects.calling import timeout
+    from ropeaudit.subjects.calling import dispatch_log
 
-    log = dispatch_log.DispatchLog(1, COMPARED, setting.head_dim, setting.pairs)
     x = np.ascontiguousarray(round_to(inputs.q[:1], dtype), dtype=dtype.carrier)
-
-    def traced() -> FloatArray:
-        with log:
-            return implementation.fresh(setting, dtype)(x, np.arange(COMPARED, dtype=np.int64))
-
-    torch_arrays.listeners.append(log.note_output)
     try:
-        timeout.patiently(traced, implementation.name)
+        stages = dispatch_log.logged(implementation, setting, dtype, x, COMPARED)
     except RopeAuditError:
         raise
     except Exception as error:  # a log that cannot be had is no reason to stop
         return (Stage("input", (f"not traced: {one_line(error)}",), ()),)
-    finally:
-        torch_arrays.listeners.remove(log.note_output)
-    return tuple(
-        Stage(name, tuple(stage.dtypes), tuple(stage.operations))
-        for name, stage in dispatch_log.stages(log).items()
-    )
+    return tuple(Stage(name, tuple(stage.dtypes), tuple(stage.operations)) for name, stage in stages.items())

@@ -53,6 +53,11 @@ class TraceColumns:
     schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
     implementation: str = of("name of what was called", lambda one: one.traced.name, shown=True)
     dtype: str = of("number format of q and k", lambda one: one.traced.dtype.name, shown=True)
+    environment: str = of(
+        "what it was called under, such as autocast:bf16; none: nothing",
+        lambda one: one.traced.environment,
+        shown=lambda one: one.traced.environment != "none",
+    )
     device = of.like(
         records.COLUMNS["device"],
         lambda one: one.traced.device,
@@ -133,6 +138,11 @@ class ProfileColumns:
 
     implementation: str = of_point("name of what was called", lambda one: one.traced.name, shown=True)
     dtype: str = of_point("number format of q and k", lambda one: one.traced.dtype.name, shown=True)
+    environment: str = of_point(
+        "what it was called under, such as autocast:bf16; none: nothing",
+        lambda one: one.traced.environment,
+        shown=lambda one: one.traced.environment != "none",
+    )
     offset: int = of_point("integer added to every position", unit="tokens", shown=True)
     drift_rms: float = of_point("RMS drift of scores formed in float64", unit="score", shown=True)
     predicted_rms: float = of_point("what the nearest recipe predicts", unit="score", shown=True)
@@ -162,6 +172,11 @@ class RecipeColumns:
 
     implementation: str = of_recipe("name of what was called", lambda one: one.traced.name, shown=True)
     dtype: str = of_recipe("number format of q and k", lambda one: one.traced.dtype.name, shown=True)
+    environment: str = of_recipe(
+        "what it was called under, such as autocast:bf16; none: nothing",
+        lambda one: one.traced.environment,
+        shown=lambda one: one.traced.environment != "none",
+    )
     behaviour: str = of_recipe(
         "arithmetic in words", lambda one: likeness.words(one.like.group.resolved), shown=True
     )

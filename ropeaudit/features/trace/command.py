@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @options.axis("--offset", INTEGERS, "Offsets of the error profile.", "0,1k,32k,128k")
 @click.option("--order", metavar="AXES", help="Axes of your own code, such as bhsd.  [default: found out]")
 @options.device_option
+@options.under_option
 @options.rope_options
 @options.report_options
 def trace(
@@ -32,6 +33,7 @@ def trace(
     offset: tuple[int, ...],
     order: str | None,
     device: str | None,
+    under: tuple[str, ...],
     rope: options.RopeOptions,
     output: options.ReportOptions,
 ) -> int:
@@ -46,7 +48,7 @@ def trace(
     from ropeaudit.features.trace.report import trace_report
 
     columns = output.chosen_columns(COLUMNS)
-    code = analysis.called(implementations, order, device)
+    code = analysis.called(implementations, order, device, under)
     cases = settings.cases(rope)
 
     def report(results: list[analysis.Traced], metadata: Mapping[str, Any]) -> Report:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ropeaudit.recipes import Resolved
+from ropeaudit.subjects.calling import exposure
 from ropeaudit.subjects.placement.likeness import RecipeGroup
 
 LIKE = 0.5  # the largest distance of a likeness
@@ -54,7 +55,4 @@ def expected(resolved: Resolved) -> dict[str, str]:
 
 def narrowest(stage: Stage) -> str:
     """Return the narrowest dtype that a stage's numbers took: what they are rounded to."""
-    real = {"complex64": "float32", "complex128": "float64", "complex32": "float16"}
-    names = [real.get(name, name) for name in stage.dtypes]
-    widths = ("bfloat16", "float16", "float32", "float64")
-    return min(names, key=lambda name: widths.index(name) if name in widths else -1)
+    return exposure.narrowest(stage.dtypes)

@@ -22,6 +22,7 @@ from ropeaudit.features.trace.columns import (
 from ropeaudit.features.trace.compare import COMPARED, Likeness, expected, narrowest
 from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.numbers import percent
+from ropeaudit.reports.verdicts import under
 from ropeaudit.runtime.columns import Columns
 from ropeaudit.subjects.placement import likeness
 
@@ -54,7 +55,7 @@ def trace_report(
 
 def headline(results: Traced) -> str:
     """Return the finding on one implementation in a sentence."""
-    who = f"{results.name} in {results.dtype}"
+    who = " ".join([results.name, *under(results.environment), "in", str(results.dtype)])
     if results.refused:
         return f"{who} is refused: {results.refused}."
     if not results.likely:
@@ -80,7 +81,7 @@ def _otherwise(results: Traced, best: Likeness) -> str:
 
 def notes(results: Traced) -> list[str]:
     """Return what could not be seen, and at which offsets it was refused."""
-    who = f"{results.name} {results.dtype}"
+    who = " ".join([results.name, *under(results.environment), str(results.dtype)])
     message = [f"{who}: offset {offset} was left out: {reason}" for offset, reason in results.dropped.items()]
     if not results.refused and not results.stages:
         message.append(f"{who}: it does not run in torch; its numbers alone were compared.")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ropeaudit.audits.records import Record
 from ropeaudit.recipes import Recipe
-from ropeaudit.reports import Report
+from ropeaudit.reports import Report, verdicts
 from ropeaudit.reports.numbers import percent, printable, short
 from ropeaudit.reports.tickets import of_subject
 from ropeaudit.reports.tickets.inputs import Setup
@@ -62,10 +62,11 @@ def ticket(
     if record is None:
         return None
     setting = setting_of(record)
-    factory = next(one for one in factories if (one.name, one.dtype.name) == (record.subject, record.dtype))
+    wanted = record.subject, record.dtype, record.environment or "none"
+    factory = next(one for one in factories if (one.name, one.dtype.name, one.environment) == wanted)
     subject = factory.make(setting, None) if record.axes == "none" else None
     return Ticket(
-        f"RoPE in {record.dtype} ({_name(subject, record.subject)}) {_short(record)}",
+        f"RoPE in {record.dtype} ({_name(subject, record.subject)}{_under(record)}) {_short(record)}",
         f"{seen(record)}\n\n{_how(subject, record)}",
         expected(record),
         reproduction(lambda inline: snippet(record, setting, subject, inline))
@@ -112,12 +113,16 @@ def snippet(record: Record, setting: RopeSetting, subject: Subject | None, inlin
     setup = replace(Setup.of(record, setting), inline=inline)
     imports, lines, scores, path = of_subject.called(setup, subject)
     head = ["import torch", *imports, *setup.begin(), setup.exact(), *lines]
-    where = f"{record.subject} in {record.dtype} at offset {record.offset}"
+    where = f"{record.subject}{_under(record)} in {record.dtype} at offset {record.offset}"
     return Snippet(fitted([*head, *setup.end(scores)]), "drift_rms", record.drift_rms, where, path)
 
 
 def _name(subject: Subject | None, name: str) -> str:
     return f"recipe {name}" if getattr(subject, "recipe", None) is not None else name
+
+
+def _under(record: Record) -> str:
+    return "".join(f" {word}" for word in verdicts.under(record.environment))
 
 
 def _short(record: Record) -> str:
@@ -147,11 +152,12 @@ def seen(record: Record) -> str:
         off = f"attention scores are off by {short(record.drift_rms)} RMS, {share}"
         off += f" ({short(record.floor_rms)} RMS at positions 0 to {record.seq_len - 1})" if first else ""
     model = "" if record.model in ("none", "unknown") else f" with the RoPE setting of {record.model}"
-    sentences = [f"With q and k in {record.dtype} at positions {first} to {last}{model}, {off}."]
+    given = f"{record.dtype}{_under(record)}"
+    sentences = [f"With q and k in {given} at positions {first} to {last}{model}, {off}."]
     if record.verdict == "misplaced" and not _drifts(record):
         excess = short(record.place_excess or 0.0)
         sentences = [
-            f"With q and k in {record.dtype} at positions {first} to {last}{model}, {_pair(record)}, is not "
+            f"With q and k in {given} at positions {first} to {last}{model}, {_pair(record)}, is not "
             f"rotated to its place: it is off by {excess} times what roundings explain."
         ]
     elif first:

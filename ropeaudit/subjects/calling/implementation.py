@@ -100,6 +100,9 @@ class Called:
         self.name, self.backend = implementation.name, implementation.engine
         self.version = implementation.version
         self.device = device_of(implementation).label
+        self.environment = environment_of(implementation)
+        environment = getattr(implementation, "environment", None)
+        self.narrowed: Format = environment.narrowed(dtype) if environment else dtype
         self.dtype = self.input = self.output = dtype
         self.narrowest = dtype.precision
 
@@ -192,6 +195,12 @@ def runs(positions: Positions) -> Iterator[tuple[slice, int]]:
     starts = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), positions.size]
     for start, stop in pairwise(starts):
         yield slice(start, stop), int(positions[start])
+
+
+def environment_of(implementation: Implementation) -> str:
+    """Return what code is called under, as a row calls it; none where nothing is changed for it."""
+    environment = getattr(implementation, "environment", None)
+    return environment.label(device_of(implementation).name) if environment else "none"
 
 
 def device_of(implementation: Implementation) -> Device:

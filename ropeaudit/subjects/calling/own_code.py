@@ -25,6 +25,7 @@ from ropeaudit.subjects.calling.conventions import NO_CHANGES, Answer, Changes
 from ropeaudit.subjects.calling.copies import can_be_copied, copied, is_module
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.devices import Device
+from ropeaudit.subjects.calling.environments import CLEAN, Environment
 from ropeaudit.subjects.calling.implementation import Rotate, one_line
 from ropeaudit.subjects.calling.timeout import patiently, together
 from ropeaudit.subjects.placement.exact_rotation import half_split
@@ -42,6 +43,8 @@ class Own:
     """
 
     layouts: tuple[Layout, ...] = ("half", "interleaved")
+    environment: Environment = CLEAN
+    clean: Own | None = None  # the same without its environment, which says how it is called
 
     def __init__(
         self,
@@ -85,8 +88,18 @@ class Own:
             )
         return devices.of_torch(requested)
 
+    def under(self, environment: Environment) -> Own:
+        """Return the same code in an environment; how it is called is found out without it."""
+        other = copy.copy(self)
+        other.environment, other.clean, other.findings, other._built = environment, self, [], {}
+        return other
+
     def fit(self, setting: RopeSetting) -> Fit:
         """Return how it is called, found out once a setting. Raises: UsageError."""
+        if self.clean is not None:
+            fit = self.clean.fit(setting)
+            self.engine, self.changes, self.device = self.clean.engine, self.clean.changes, self.clean.device
+            return fit
         key = replace(setting, layout="half", scale=1.0)
         if key not in self._fits:
             with process_state.at_home(self.home):
@@ -132,10 +145,16 @@ class Own:
         return is_module(self.thing) and (self._follows or self.device.holds(self.thing))
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Return why jax does not take a dtype; what else is refused shows when it is called."""
+        """Return why jax does not take a dtype, or its environment cannot be had; the rest shows in calls."""
         if self.engine == "jax" and dtype is FP64 and not devices.jax_is_wide():
             return "jax makes float32 arrays of float64 ones; set JAX_ENABLE_X64=1"
-        return ""
+        if self.clean is None:
+            return ""
+        return self.environment.lacking(self.fit(setting).convention.engine, dtype, self.device.name)
+
+    def state(self) -> process_state.State | None:
+        """Return the state in which its calls begin."""
+        return self.environment.calls(self.home, self.device.name)
 
     def instance(self, setting: RopeSetting) -> Any:
         """Return a new instance, or the function itself, which has but one; modules in eval mode.
@@ -154,7 +173,7 @@ class Own:
                 )
             given = {name: conventions.building_argument(role, setting) for name, role in parameters.items()}
             try:
-                with process_state.at_home(self.home):
+                with process_state.at_home(self.environment.builds(self.home)):
                     thing = patiently(lambda: self.thing(**given), self.name)
             except RopeAuditError:
                 raise
@@ -205,7 +224,7 @@ class Own:
         if fit.layout != setting.layout and fit.sure:
             self._note(f"behaves like {fit.layout} pairs; it is audited as {setting.layout}, as asked")
         instance = self.instance(setting) if instance is None else instance
-        return OwnRotator(self, fit, setting, dtype, instance)
+        return OwnRotator(self, fit, setting, dtype, self.environment.wrapped(instance, self.device.name))
 
     def anew(self, setting: RopeSetting, dtype: Format) -> OwnRotator | None:
         """Return what calls an instance of the file executed anew; None where that cannot be or is dear."""
@@ -236,7 +255,8 @@ class Own:
             self._note(f"returns {answer.dtype} for {expected}")
 
     def _note(self, text: str) -> None:
-        text = f"{self.name}: {text}."
+        where = f" under {self.environment.label(self.device.name)}" if self.clean else ""
+        text = f"{self.name}{where}: {text}."
         if text not in self.findings:
             self.findings.append(text)
 
@@ -258,7 +278,7 @@ class OwnRotator:
 
     def afresh(self) -> OwnRotator:
         """Return a rotator of an instance that has not been called yet."""
-        return replace(self, instance=self.own.instance(self.setting))
+        return self.own.rotator(self.setting, self.dtype)
 
     def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
         """Return x rotated, as what is returned for q or for k, where both are given."""
@@ -282,7 +302,7 @@ class OwnRotator:
 
     def together(self, calls: Callable[[], T], what: str) -> T:
         """Return what `calls` returns, which calls this instance many times in a row, in one state."""
-        with process_state.at_home(self.own.home):
+        with process_state.at_home(self.own.state()):
             result: T = together(calls, what)
         return result
 
@@ -294,7 +314,7 @@ class OwnRotator:
         convention = self.fit.rows if at.ndim == 2 and self.fit.rows is not None else self.fit.convention
         if self.own.narrow_tables(self.fit, self.setting, self.dtype):
             convention = replace(convention, narrow=True)
-        with process_state.at_home(self.own.home):
+        with process_state.at_home(self.own.state()):
             answer = convention(self.instance, q, at, self.setting, self.dtype, k, self.own.changes)
         self.own.note_answer(answer, self.dtype)
         return answer

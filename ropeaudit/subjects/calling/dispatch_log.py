@@ -10,14 +10,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import torch_arrays
+from ropeaudit.subjects.calling import timeout
+from ropeaudit.subjects.calling.exposure import PRODUCTS
+from ropeaudit.subjects.calling.implementation import Implementation
 
 STAGES = ("position", "frequency", "angle", "trig", "table", "input", "rotation", "output")
 _ORDER = {stage: number for number, stage in enumerate(STAGES)}
 _VECTORS = frozenset(("input", "rotation", "output"))  # stages of what is rotated
 _TRIG = ("cos", "sin", "polar", "exp")
-_TIMES = ("mul", "div", "mm", "bmm", "matmul", "addmm", "outer", "ger", "einsum", "dot", "mv", "addcmul")
+_TIMES = ("mul", "div", *PRODUCTS, "outer", "ger", "addcmul")
 _CASTS = ("_to_copy", "to", "copy_")
 _VIEWS: tuple[str, ...] = ("view", "slice", "select", "expand", "transpose", "permute", "unsqueeze", "t")
 _VIEWS += ("squeeze", "alias", "detach", "unbind", "split", "chunk", "reshape", "clone", "_unsafe_view")
@@ -81,10 +89,14 @@ _RULES = (
 
 @dataclass(slots=True)
 class StageLog:
-    """Of one stage: dtypes in the order in which numbers took them, and the operations."""
+    """Of one stage: dtypes in the order in which numbers took them, and the operations.
+
+    products: those that are matrix products, with the dtype of their factors.
+    """
 
     dtypes: list[str] = field(default_factory=list)
     operations: list[str] = field(default_factory=list)
+    products: dict[str, str] = field(default_factory=dict)
 
 
 class DispatchLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -128,6 +140,8 @@ class DispatchLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             log.dtypes.append(_dtype_name(out))
         if name not in log.operations:
             log.operations.append(name)
+        if name in PRODUCTS:
+            log.products.setdefault(name, _dtype_name(given[-1]))
 
     def _stage(self, operation: _Operation) -> str:
         """Return the stage that an operation belongs to; empty where it is unknown."""
@@ -172,6 +186,28 @@ def stages(log: DispatchLog) -> dict[str, StageLog]:
     """Return the log of every stage that was seen, in the order of the computation."""
     log.logs["input"].dtypes[1:] = []  # what it is cast to is the rotation's business
     return {stage: stage_log for stage, stage_log in log.logs.items() if stage_log.dtypes}
+
+
+def logged(
+    implementation: Implementation, setting: RopeSetting, dtype: Format, x: FloatArray, length: int
+) -> dict[str, StageLog]:
+    """Return what torch does in one call of a new instance at positions from 0, stage by stage.
+
+    x: what is rotated, numbers of the dtype. Shapes: x (h, length, d).
+    Raises: whatever the code raises; UsageError where it takes too long.
+    """
+    log = DispatchLog(len(x), length, setting.head_dim, setting.pairs)
+
+    def called() -> FloatArray:
+        with log:
+            return implementation.fresh(setting, dtype)(x, np.arange(length, dtype=np.int64))
+
+    torch_arrays.listeners.append(log.note_output)
+    try:
+        timeout.patiently(called, implementation.name)
+    finally:
+        torch_arrays.listeners.remove(log.note_output)
+    return stages(log)
 
 
 def _is_real(tensor: torch.Tensor) -> bool:

@@ -1,0 +1,83 @@
+"""Whether code is right in the environments that it runs in: autocast, TF32, another default dtype.
+
+What an environment does by right is allowed: where it narrows a rotation, the allowance is that of right code
+in that dtype, whose positions, frequencies and angles are float32 all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ropeaudit.conformance.agreement import Agreement
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.finding import Finding, not_applicable
+from ropeaudit.conformance.whole_calls import DEAR, cost, whole_call
+from ropeaudit.recipes import Resolved
+from ropeaudit.subjects import factories
+from ropeaudit.subjects.calling import environments, exposure
+from ropeaudit.subjects.calling.environments import Environment
+from ropeaudit.subjects.calling.implementation import Called, Implementation
+from ropeaudit.subjects.placement import allowance
+
+DEFAULT = tuple(name for name in environments.NAMES if name != "compile")  # which is a check of its own
+_LENGTH = 256
+_OFFSETS = (0, 1000, 40503)  # and the last positions
+_REMEDIES = {
+    "autocast": "form angles in float32 with autocast off: torch.autocast(x.device.type, enabled=False)",
+    "tf32": "multiply element by element: positions[:, None] * inv_freq",
+    "default-dtype": "give each tensor its dtype where it is made: torch.arange(..., dtype=torch.float32)",
+}
+
+
+def check_name(environment: Environment) -> str:
+    """Return what the check of an environment is called."""
+    return f"under {environment.label()}"
+
+
+def of_check(name: str) -> list[str]:
+    """Return the environment that a check is about, by the name of `check_name`; none for other checks."""
+    return [one.name for one in environments.ENVIRONMENTS.values() if name == check_name(one)]
+
+
+def under(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether code rotates right in each environment, where the plain call does."""
+    for environment in environments.chosen(code.environments)[1:]:
+        placed = factories.under(code.implementation, environment)
+        name = check_name(environment)
+        if reason := placed.refuses(code.setting, code.dtype):
+            yield not_applicable(name, reason)
+        else:
+            yield _finding(name, replace(code, claimed=_rule(code, environment)), environment, placed)
+
+
+def _rule(code: CodeUnderTest, environment: Environment) -> Resolved:
+    """Return the recipe whose roundings are allowed: where a narrower dtype is natural, in that."""
+    dtype = environment.narrowed(code.dtype)
+    return code.claimed.recipe.resolve(dtype) if code.claimed else allowance.careful(dtype)
+
+
+def _finding(name: str, code: CodeUnderTest, environment: Environment, placed: Implementation) -> Finding:
+    length, last = min(_LENGTH, code.up_to), max(0, code.up_to - _LENGTH)
+    offsets = sorted({0, last, *(offset for offset in _OFFSETS if offset < last)})
+    offsets = [0, last] if cost(code) > DEAR else offsets
+    called = Called(placed, code.setting, code.dtype)
+    seen = Agreement(code, name, called.rotator(), called.rotator, right_passes=True)
+    wholes = [whole_call(code, offset, length) for offset in offsets]
+    seen.take_all(wholes)
+    listed = ", ".join(map(str, offsets))
+    finding = seen.finding(name, f"{environment.does}; {length} positions from {listed} on")
+    finding = replace(finding, where=finding.where.removeprefix(f"{name}: "))
+    if seen.raised:
+        return finding
+    reason = exposure.cause(placed, code.setting, code.dtype)
+    if not finding.failed:
+        passed = f"{finding.detail}; {reason}, within what is allowed here" if reason else finding.detail
+        return replace(finding, detail=passed)
+    shown = sorted({offsets[seen.calls - 1], *(offset for offset in (1000,) if offset in offsets)})
+    measured = [exposure.consequence(placed, code.setting, code.dtype, offset, length) for offset in shown]
+    clauses = "; ".join(str(one) for one in measured if one is not None and one.shows)
+    parts = [text for text in (reason, clauses) if text]
+    detail = ": ".join(parts) if parts else finding.detail
+    remedy = _REMEDIES.get(environment.kind, "") if reason else ""
+    return replace(finding, detail=detail, remedy=remedy)

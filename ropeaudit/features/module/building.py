@@ -1,0 +1,178 @@
+"""Modules to be run: what a factory returns, or a class built from a default config or usual sizes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ropeaudit.errors import BadInput, RopeAuditError
+from ropeaudit.subjects.calling import signatures
+from ropeaudit.subjects.calling.implementation import one_line
+from ropeaudit.subjects.calling.timeout import patiently
+
+HEAD_DIM, BASE = 64, 10000.0  # of a class that wants to know and has no default
+_AXES = (16, 24, 24)  # dims of time, height and width
+_AXIS_NAMES = ("axes_dim", "axes_dims", "rope_axes_dim", "rope_dim")
+_GIVE = "give --build NAME=VALUE, or a function that builds it and takes no arguments"
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """How a module is built, anew for each way of loading: `build`, in words, and from which class, if any.
+
+    arguments: what the class is given. Raises of build: BadInput.
+    """
+
+    spec: str
+    build: Callable[[], Any]
+    words: str = ""
+    cls: type[Any] | None = None
+    arguments: Mapping[str, Any] | None = None
+
+
+def builder(spec: str, target: Callable[..., Any], given: Mapping[str, Any], length: int) -> Builder:
+    """Return how a factory or a class is built. given: arguments. length: positions that it should hold.
+
+    Raises: BadInput.
+    """
+    import torch
+
+    if not (isinstance(target, type) and issubclass(target, torch.nn.Module)):
+        return Builder(spec, partial(_called, spec, partial(target, **given), torch))
+    if any(base.__name__ in ("PreTrainedModel", "ModelMixin") for base in target.__mro__):
+        raise BadInput(
+            f"{spec!r}: is the class of a whole model, whose default may be large; "
+            "give a function that returns a small one"
+        )
+    tried: list[str] = []
+    for arguments in patiently(lambda: list(_arguments(target, given, length)), spec, endless=True):
+        build = partial(_called, spec, partial(target, **arguments), torch)
+        try:
+            build()
+        except BadInput as error:
+            tried.append(error.typed)
+            continue
+        words = f"{target.__name__}({', '.join(_worded(item) for item in arguments.items())})"
+        return Builder(spec, build, words, target, arguments)
+    if tried:
+        raise BadInput(tried[0])
+    needed = ", ".join(_needed(target)) or "none"
+    raise BadInput(f"{spec!r}: needs the arguments {needed}, not all of which are known; {_GIVE}")
+
+
+def _called(spec: str, build: Callable[[], Any], torch: Any) -> Any:
+    """Return a built module in eval mode. Raises: BadInput."""
+    try:
+        module = patiently(build, spec, endless=True)
+    except RopeAuditError:
+        raise
+    except Exception as error:  # whatever other people's code raises
+        raise BadInput(f"{spec!r}: raised {one_line(error)}; {_GIVE}") from None
+    if not isinstance(module, torch.nn.Module):
+        raise BadInput(
+            f"{spec!r}: returned a {type(module).__name__}; give file.py:function or "
+            "package.module:function, which returns a torch.nn.Module, or the class of one"
+        )
+    return module.eval()
+
+
+def _worded(item: tuple[str, Any]) -> str:
+    name, value = item
+    simple = isinstance(value, int | float | str | tuple | list | bool | type(None))
+    return f"{name}={value!r}" if simple else f"{type(value).__name__}()"
+
+
+def _needed(target: type[Any]) -> list[str]:
+    parameters = list(inspect.signature(target).parameters.values())
+    return [
+        one.name
+        for one in parameters
+        if one.default is one.empty and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+    ]
+
+
+def _arguments(target: type[Any], given: Mapping[str, Any], length: int) -> Iterator[dict[str, Any]]:
+    """Yield arguments that a class may be built with: one list for each config that may be meant."""
+    rest = [name for name in _needed(target) if name not in given]
+    configs = [name for name in rest if name == "config" or name.endswith("_config")]
+    known = {name: _usual(target, name, length) for name in rest if name not in configs}
+    if None in known.values() or len(configs) > 1:
+        return
+    if not configs:
+        yield {**known, **given}
+    for name in configs:
+        for config in _configs(target, name):
+            yield {name: config, **known, **given}
+
+
+def _usual(target: type[Any], name: str, length: int) -> Any:
+    """Return a usual value of an argument, or its default in another class of the module; None where unknown.
+
+    A head has `HEAD_DIM` dims, frequencies the base `BASE`.
+    """
+    usual = {
+        **dict.fromkeys(signatures.ROLES["dim"], HEAD_DIM),
+        **dict.fromkeys(signatures.ROLES["base"], BASE),
+        **dict.fromkeys(signatures.ROLES["length"], length),
+        **dict.fromkeys(_AXIS_NAMES, _AXES),
+        "attention_head_dim": HEAD_DIM,
+        "device": None,
+    }
+    if usual.get(name) is not None:
+        return usual[name]
+    for other in vars(sys.modules[target.__module__]).values():
+        if isinstance(other, type) and other.__module__ == target.__module__:
+            parameter = inspect.signature(other).parameters.get(name)
+            if parameter is not None and parameter.default not in (parameter.empty, None):
+                return parameter.default
+    return None
+
+
+def _configs(target: type[Any], name: str) -> Iterator[Any]:
+    """Yield default configs: of the annotated class, then of the configuration file beside, then their parts.
+
+    One class may hold several: of text, of vision, of audio.
+    """
+    classes = dict.fromkeys([*_annotated(target, name), *_beside(target)])
+    built: list[Any] = []
+    for cls in classes:
+        try:
+            built.append(cls())
+        except Exception:  # noqa: S112  # some cannot be built without arguments
+            continue
+    yield from built
+    for config in built:
+        yield from (value for value in vars(config).values() if hasattr(value, "to_dict"))
+
+
+def _annotated(target: type[Any], name: str) -> list[type[Any]]:
+    init: Any = getattr(target, "__init__")  # noqa: B009  # of the class, whatever its instances have
+    try:
+        hint = typing.get_type_hints(init).get(name)
+    except Exception:  # a name that is imported for type checkers alone
+        hint = vars(sys.modules[target.__module__]).get(str(init.__annotations__.get(name)).strip("'\""))
+    return [one for one in (*typing.get_args(hint), hint) if isinstance(one, type) and one is not type(None)]
+
+
+def _beside(target: type[Any]) -> list[type[Any]]:
+    """Return the config classes of the configuration file beside a modeling file."""
+    place, _, last = target.__module__.rpartition(".")
+    if not last.startswith("modeling_"):
+        return []
+    try:
+        module = importlib.import_module(f"{place}.{last.replace('modeling_', 'configuration_', 1)}")
+    except ImportError:
+        return []
+    own = [
+        one
+        for one in vars(module).values()
+        if isinstance(one, type) and one.__module__ == module.__name__ and hasattr(one, "to_dict")
+    ]
+    start = target.__name__.split("Rot")[0].split("RoPE")[0]
+    return sorted(own, key=lambda cls: not cls.__name__.startswith(start))

@@ -1,0 +1,141 @@
+"""What a RoPE module returns, as points on circles: where positions, cos and sin stand in its tensors.
+
+That is known by the values at positions 0, 1, 2, ..., once, as the module was built; what other ways of
+loading return is read in the same places, whatever it holds.
+Letters: n positions, c columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit.recognition.stored_table import recovered
+
+Array = NDArray[Any]
+_FAR, _MEAN = 0.5, 0.1  # radians that bfloat16 angles of the first positions may be off: largest, mean
+_LENGTH = 0.05  # of lengths, relative
+_FEWEST = 2  # frequencies
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Which tensors hold what: cos and sin, both, complex, or angles; and the axis of positions.
+
+    halves: the indices behind the axis of positions that choose cos and sin out of one tensor.
+    """
+
+    what: str
+    tensors: tuple[int, ...]
+    axis: int
+    halves: tuple[Any, Any] | None = None
+
+    def planes(self, returned: Any, rows: int) -> list[Array]:
+        """Return the values, as returned, positions first: one plane (n, c), or cos and sin.
+
+        Raises: LookupError or ValueError where the tensors have another shape.
+        """
+        tensors = tensors_of(returned)
+        values = [_moved(tensors[index], self.axis) for index in self.tensors]
+        if self.halves is not None:
+            values = [values[0][half] for half in self.halves]
+        if any(len(part) != rows for part in values):
+            raise ValueError(f"{len(values[0])} rows for {rows} positions")
+        return [part.reshape(rows, -1) for part in values]
+
+    def points(self, planes: Sequence[Array]) -> NDArray[np.complex128]:
+        """Return cos + i sin. Shapes: (n, c)."""
+        if self.what == "angles":
+            with np.errstate(invalid="ignore"):
+                return np.asarray(np.exp(1j * planes[0]))
+        return np.asarray(planes[0] if len(planes) == 1 else planes[0] + 1j * planes[1], dtype=np.complex128)
+
+    def dtype(self, returned: Any) -> str:
+        """Return the dtype of what is returned."""
+        return str(tensors_of(returned)[self.tensors[0]].dtype).removeprefix("torch.")
+
+
+def tensors_of(returned: Any) -> list[Any]:
+    """Return all tensors of nested lists, tuples and dicts, in order."""
+    import torch
+
+    if isinstance(returned, torch.Tensor):
+        return [returned]
+    parts = list(returned.values()) if isinstance(returned, Mapping) else returned
+    if not isinstance(parts, list | tuple):
+        return []
+    return [tensor for part in parts for tensor in tensors_of(part)]
+
+
+def places(returned: Any, rows: int) -> Places | None:
+    """Return where cos and sin, or angles, of positions 0 to `rows` - 1 stand; None where they do not."""
+    tensors = tensors_of(returned)
+    for candidate in _candidates(tensors, rows):
+        try:
+            points = candidate.points(planes := candidate.planes(returned, rows))
+        except (LookupError, ValueError):
+            continue
+        if _rotates(points) and (candidate.what != "angles" or _grows(planes[0])):
+            return candidate
+    return None
+
+
+def _candidates(tensors: Sequence[Any], rows: int) -> Iterator[Places]:
+    for index, tensor in enumerate(tensors):
+        for axis in (axis for axis, size in enumerate(tensor.shape) if size == rows):
+            if tensor.is_complex():
+                yield Places("complex", (index,), axis)
+                continue
+            follower = tensors[index + 1] if index + 1 < len(tensors) else None
+            if follower is not None and follower.shape == tensor.shape:
+                yield Places("cos and sin", (index, index + 1), axis)
+            for halves in _halves([size for at, size in enumerate(tensor.shape) if at != axis]):
+                yield Places("both", (index,), axis, halves)
+            yield Places("angles", (index,), axis)
+
+
+def _halves(sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
+    """Yield indices that choose cos and sin. sizes: of the axes behind that of positions."""
+    if tuple(sizes[-2:]) == (2, 2):
+        yield (..., 0, 0), (..., 1, 0)
+        yield (..., 0, 0), (..., 0, 1)
+    for axis, size in enumerate(sizes):
+        front = (slice(None),) * (axis + 1)
+        if size == 2:
+            yield (*front, 0), (*front, 1)
+            yield (*front, 1), (*front, 0)
+    if sizes and sizes[-1] % 2 == 0:
+        half = sizes[-1] // 2
+        yield (..., slice(0, half)), (..., slice(half, None))
+        yield (..., slice(half, None)), (..., slice(0, half))
+
+
+def _moved(tensor: Any, axis: int) -> Array:
+    """Return a tensor in float64 or complex128, the axis of positions first."""
+    import torch
+
+    wide = torch.complex128 if tensor.is_complex() else torch.float64
+    return np.moveaxis(tensor.detach().to("cpu", wide).numpy(), axis, 0)
+
+
+def _rotates(points: NDArray[np.complex128]) -> bool:
+    """Return whether every column rotates by a constant angle from row to row, or stays, from angle 0."""
+    if not np.isfinite(points).all() or points.shape[1] == 0:
+        return False
+    lengths = np.abs(points)
+    if np.any(lengths[0] <= 0) or np.any(np.abs(lengths - lengths[0]) > _LENGTH * lengths[0]):
+        return False
+    theta = recovered(points)
+    off = np.abs(points / lengths - np.exp(1j * np.arange(len(points))[:, None] * theta))
+    moves = np.unique(np.abs(theta[np.abs(theta) > 0])).size >= _FEWEST
+    return bool(moves and off.max() <= _FAR and off.mean() <= _MEAN)
+
+
+def _grows(angles: Array) -> bool:
+    """Return whether a column goes beyond what cos or sin could be: a table of angles."""
+    return bool(not angles[0].any() and np.abs(angles[-1]).max() > math.pi / 2)

@@ -1,0 +1,147 @@
+"""What running RoPE modules showed, for people: a row for each module, way of loading and dtype."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ropeaudit.audits import records
+from ropeaudit.features.module.running import LAST, Measured
+from ropeaudit.features.module.runs import Run
+from ropeaudit.reports.numbers import percent, short
+from ropeaudit.runtime.columns import Declare
+
+SCHEMA = 1
+of = Declare[Run]()
+
+
+def _ran(one: Run) -> bool:
+    return one.measured is not None
+
+
+class RunColumns:
+    """The columns of what `ropeaudit module` runs."""
+
+    schema = of.like(records.COLUMNS["schema"], lambda one: SCHEMA)
+    module: str = of("place of the module in what was built, else its class", shown=True)
+    kind: str = of("its class")
+    loaded: str = of(
+        "way of loading: built, to, default-dtype, saved, from-pretrained, low-cpu-mem", shown=True
+    )
+    dtype: str = of("dtype of that way", shown=True)
+    device: str = of("device on which it was run", shown=lambda one: one.device != "cpu", leaves=4)
+    call: str = of("how forward was called; none where it was not")
+    held: str = of("dtypes of its buffers that hold frequencies, angles, cos or sin", shown=True, leaves=3)
+    buffer_error: float | None = of("largest error of their frequencies against those as built, relative")
+    against: str = of("what it was compared with: frequencies of a buffer, or those that it shows as built")
+    positions: int | None = of("positions that it was run at, from 0", lambda one: _of(one, "positions"))
+    distinct_positions: int | None = of(
+        "how many of them give different rows", lambda one: _of(one, "distinct"), shown=_ran
+    )
+    cos_error: float | None = of(
+        "largest error of cos, against cos in float64 of whole positions times frequencies",
+        lambda one: _of(one, "cos_error"),
+        shown=_ran,
+    )
+    at_position: int | None = of(
+        "position of the largest error of cos", lambda one: _of(one, "worst"), shown=_ran, leaves=2
+    )
+    sin_error: float | None = of("the same of sin", lambda one: _of(one, "sin_error"))
+    allowed_error: float | None = of(
+        "what float32 angles at the last position, and rounding the result to its dtype, explain at most",
+        lambda one: _of(one, "allowed"),
+        shown=_ran,
+        leaves=1,
+    )
+    excess: float | None = of(
+        "largest error over what is allowed at its position; above 1 it is off",
+        lambda one: _of(one, "excess"),
+    )
+    drift: float | None = of(
+        f"RMS drift of scores of the last {LAST} positions that these cos and sin cause by themselves, over "
+        "the scores' RMS, for independent Gaussian q and k",
+        lambda one: _of(one, "drift"),
+        shown=_ran,
+    )
+    nonfinite: int | None = of("values that are nan or infinite", lambda one: _of(one, "nonfinite"))
+    returns: str = of(
+        "what it returns: cos and sin, both in one tensor, complex, or angles; none where it was not run",
+        lambda one: _of(one, "returns") or "none",
+    )
+    returned: str = of("the dtype of that", lambda one: _of(one, "returned") or "none")
+    result: str = of(
+        "off: beyond what is allowed, or without a run, buffers that are not those as built; within; not run",
+        lambda one: "off" if one.wrong else "not run" if one.measured is None else "within",
+        shown=True,
+    )
+    finding: str = of("the same in words", lambda one: finding(one))
+
+
+def _of(one: Run, name: str) -> object:
+    """Return what was measured; None without a run."""
+    return getattr(one.measured, name, None)
+
+
+COLUMNS = of.columns(RunColumns)
+LEGEND = (
+    "distinct positions: different rows, of all from 0; cos error: against float64; allowed error: what\n"
+    "float32 angles at the last position, and rounding cos and sin as returned, explain; drift: of scores\n"
+    f"of the last {LAST} positions, by these cos and sin alone, over their RMS (independent Gaussian q, k)."
+)
+
+
+def finding(one: Run) -> str:
+    """Return what a run showed, in a clause."""
+    seen = one.measured
+    if seen is None:
+        error = one.buffer_error
+        held = f"; its buffers are off by up to {percent(error)}" if error is not None and one.wrong else ""
+        return f"not run: {one.reason}{held}"
+    if seen.nonfinite:
+        return f"{seen.nonfinite} values of what it returns are nan or infinite"
+    distinct = "all" if seen.distinct == seen.positions else f"{seen.distinct} of"
+    rows = f"{distinct} {seen.positions} positions {'are' if distinct == 'all' else 'stay'} distinct"
+    worst = f"cos is off by up to {short(seen.cos_error)} (at position {seen.worst})"
+    if one.wrong:
+        return f"{rows}, {worst}, where {explained(seen)} explain {short(seen.allowed)} at most"
+    return f"{rows}, {worst}"
+
+
+def explained(seen: Measured) -> str:
+    """Return what errors are compared with, in words."""
+    rounds = seen.returns not in ("angles", "complex")
+    return f"float32 angles{f' and rounding to {seen.returned}' if rounds else ''}"
+
+
+def headline(runs: Sequence[Run]) -> str:
+    """Return the finding in a sentence: in how many ways it is off, and what the worst of them does."""
+    off, worst_off = [one for one in runs if one.wrong], furthest_off(runs)
+    ran = [one for one in runs if one.measured is not None]
+    if worst_off is not None:
+        worst = worst_off
+        if len(runs) == 1:
+            return f"Off: {worst.module} {worst.way}: {finding(worst)}."
+        listed = ", ".join(dict.fromkeys(one.loaded for one in off))
+        count = f"{len(off)} of {len(runs)} rows ({listed})"
+        return f"Off in {count}: {worst.module} {worst.way}: {finding(worst)}."
+    if not ran:
+        return f"{runs[0].module} was not run ({runs[0].reason}), and no buffer of it changed."
+    worst = max(ran, key=_badness)
+    rest = f"; {len(runs) - len(ran)} not run" if len(runs) > len(ran) else ""
+    many = f"in {len(ran)} of {len(runs)} rows" if len(runs) > 1 else worst.way
+    return (
+        f"Within what float32 angles and rounding of the result explain {many}{rest}; furthest off is "
+        f"{worst.module} {worst.way}: {finding(worst)}."
+    )
+
+
+def furthest_off(runs: Sequence[Run]) -> Run | None:
+    """Return the worst of what is off; None where nothing is."""
+    return max((one for one in runs if one.wrong), key=_badness, default=None)
+
+
+def _badness(one: Run) -> tuple[float, float]:
+    """Return what sorts runs: errors of cos, then those of buffers that were not run."""
+    if one.measured is None:
+        return (-1.0, one.buffer_error or 0.0)
+    return (math.inf if one.measured.nonfinite else one.measured.cos_error, 0.0)

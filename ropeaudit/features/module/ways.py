@@ -1,0 +1,205 @@
+"""Ways in which a module comes to be in a dtype: cast, built in it, saved and loaded, or from_pretrained."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ropeaudit.errors import RopeAuditError
+from ropeaudit.features.module.building import Builder
+from ropeaudit.subjects.calling.implementation import one_line
+from ropeaudit.subjects.calling.timeout import patiently
+
+BUILT = "built"
+WAYS = (BUILT, "to", "default-dtype", "saved", "from-pretrained", "low-cpu-mem")
+_PRETRAINED = WAYS[4:]
+HELD = "held"  # the name of a module in the model that is built around it
+
+
+class NotThisWay(Exception):
+    """A module that cannot be loaded in a way, with the reason in words."""
+
+
+def usual(builder: Builder) -> tuple[str, ...]:
+    """Return the ways that are tried unless some are named: of a class all that it has, of a factory one."""
+    if builder.cls is None:
+        return (BUILT,)
+    return WAYS if _library(builder.cls) else WAYS[:4]
+
+
+def loaded(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
+    """Return a fresh module that was loaded in a way, in eval mode, and where it stands in what was loaded.
+
+    Raises: NotThisWay, BadInput.
+    """
+    import torch
+
+    if way == BUILT:
+        return builder.build(), ""
+    if way == "default-dtype":
+        return _in_default_dtype(builder, dtype), ""
+    module = builder.build()
+    if way == "to":
+        return patiently(lambda: module.to(dtype), f"{builder.spec}.to({dtype})"), ""
+    try:
+        if way == "saved":
+            return patiently(lambda: _saved(builder, module, dtype, torch), f"{builder.spec} saved"), ""
+        what = f"{builder.spec} {way}"
+        whole, place = patiently(lambda: _from_pretrained(builder, module, way, dtype), what)
+        return whole, place
+    except (RopeAuditError, NotThisWay):
+        raise
+    except Exception as error:  # whatever other people's code raises
+        raise NotThisWay(f"raised {one_line(error)}") from None
+
+
+def _in_default_dtype(builder: Builder, dtype: Any) -> Any:
+    """Return a module that was built under a default dtype, which is afterwards as it was."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        return builder.build()
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _saved(builder: Builder, module: Any, dtype: Any, torch: Any) -> Any:
+    """Return a module as built that loaded the state of one in a dtype from a file. Raises: NotThisWay."""
+    state = {
+        name: value.to(dtype) for name, value in module.state_dict().items() if value.is_floating_point()
+    }
+    if not state:
+        raise NotThisWay("its state_dict holds no tensor, so that nothing is saved")
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save(state, f"{folder}/state.pt")
+        fresh = builder.build()
+        fresh.load_state_dict(torch.load(f"{folder}/state.pt", weights_only=True), strict=False)
+    return fresh
+
+
+def _from_pretrained(builder: Builder, module: Any, way: str, dtype: Any) -> tuple[Any, str]:
+    """Return a model that was saved and loaded, or what it holds. Raises: NotThisWay."""
+    library = _library(type(module))
+    if not library:
+        raise NotThisWay("neither transformers nor diffusers loads it")
+    model, place = (module, "") if hasattr(module, "save_pretrained") else (_holder(library, builder), HELD)
+    options: dict[str, Any] = {"dtype" if library == "transformers" else "torch_dtype": dtype}
+    if library == "diffusers":
+        if way == "low-cpu-mem" and importlib.util.find_spec("accelerate") is None:
+            raise NotThisWay(
+                "diffusers ignores low_cpu_mem_usage=True where accelerate is not installed; "
+                "pip install accelerate"
+            )
+        options["low_cpu_mem_usage"] = way == "low-cpu-mem"
+    elif way == "low-cpu-mem":
+        raise NotThisWay("transformers ignores low_cpu_mem_usage since its version 5")
+    with tempfile.TemporaryDirectory() as folder, _quietly(library):
+        model.save_pretrained(folder)
+        result = type(model).from_pretrained(folder, **options).eval()
+    return (getattr(result, place), place) if place else (result, "")
+
+
+@contextlib.contextmanager
+def _quietly(library: str) -> Iterator[None]:
+    """Within the block, show no bars of progress."""
+    if library != "transformers":
+        yield
+        return
+    from transformers.utils import logging as quiet
+
+    logging: Any = quiet
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _library(cls: type[Any]) -> str:
+    """Return whose from_pretrained loads a class, or a model that holds it; nothing for other classes."""
+    for base in cls.__mro__:
+        name = base.__module__.partition(".")[0]
+        if name in ("transformers", "diffusers"):
+            return name
+    return ""
+
+
+def _holder(library: str, builder: Builder) -> Any:
+    """Return a model of one parameter that holds a module."""
+    import torch
+
+    def fill(model: Any) -> None:
+        setattr(model, HELD, builder.build())
+        model.weight = torch.nn.Parameter(torch.zeros(1))
+
+    return _of_diffusers(fill) if library == "diffusers" else _of_transformers(builder, fill)
+
+
+def _of_diffusers(fill: Callable[[Any], None]) -> Any:
+    from diffusers import ConfigMixin, ModelMixin
+    from diffusers.configuration_utils import register_to_config
+
+    class Holder(ModelMixin, ConfigMixin):  # type: ignore[misc,unused-ignore]
+        config_name = "config.json"
+
+        @register_to_config  # type: ignore[untyped-decorator,unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            fill(self)
+
+    return Holder()
+
+
+def _of_transformers(builder: Builder, fill: Callable[[Any], None]) -> Any:
+    """Return a model of the kind that holds such a module, which knows how its buffers are made anew.
+
+    Raises: NotThisWay where there is none.
+    """
+    from transformers import PreTrainedModel
+
+    cls, arguments = builder.cls, builder.arguments or {}
+    kinds = [one for one in vars(sys.modules[cls.__module__]).values() if _is_base(one, cls)] if cls else []
+    config = next((value for value in arguments.values() if hasattr(value, "to_dict")), None)
+    if not kinds or config is None:
+        raise NotThisWay("it is no PreTrainedModel, nor is there one of its kind to hold it")
+    base: Any = kinds[0]
+
+    class Holder(base):  # type: ignore[misc,unused-ignore]
+        config_class = type(config)
+
+        def __init__(self, config: Any) -> None:
+            PreTrainedModel.__init__(self, config)
+            fill(self)
+            self.post_init()
+
+    return Holder(config)
+
+
+def _is_base(value: Any, cls: type[Any]) -> bool:
+    """Return whether a value is the base of all models of a modeling file."""
+    return (
+        isinstance(value, type)
+        and value.__module__ == cls.__module__
+        and value.__name__.endswith("PreTrainedModel")
+    )
+
+
+def words(way: str, dtype: str) -> str:
+    """Return a way in words: as built, after .to(torch.bfloat16), ..."""
+    return {
+        BUILT: "as built",
+        "to": f"after .to(torch.{dtype})",
+        "default-dtype": f"built under the default dtype {dtype}",
+        "saved": f"after its state was saved in {dtype} and loaded",
+        "from-pretrained": f"after from_pretrained in {dtype}",
+        "low-cpu-mem": f"after from_pretrained in {dtype} with low_cpu_mem_usage=True",
+    }[way]

@@ -1,0 +1,92 @@
+"""What environments change of code that is called: why, where it begins, and where it is worst."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ropeaudit.audits.audit import Audit
+from ropeaudit.audits.records import IDENTITY, Record
+from ropeaudit.reports import verdicts
+from ropeaudit.reports.numbers import percent, printable
+from ropeaudit.reports.tickets import of_shift
+from ropeaudit.subjects.calling import exposure
+from ropeaudit.subjects.factories import SubjectFactory
+
+_SAME = 1.05  # times the clean drift: what differs less is no change
+_CASE = tuple(name for name in IDENTITY if name != "environment")
+
+
+def environment_notes(audit: Audit, results: Sequence[Record]) -> list[str]:
+    """Return what environments change, by code and environment; code is called again to see why."""
+    clean = {_case(record): record for record in results if record.environment == "none"}
+    groups: dict[tuple[str, str], list[tuple[Record, Record]]] = {}
+    for record in results:
+        if verdicts.under(record.environment) and record.verdict != "refused" and _case(record) in clean:
+            key = record.subject, str(record.environment)
+            groups.setdefault(key, []).append((record, clean[_case(record)]))
+    messages, unchanged = [], dict[str, list[str]]()
+    for (subject, environment), pairs in groups.items():
+        worse = [pair for pair in pairs if _worse(*pair)]
+        if worse:
+            messages.append(f"{subject} under {environment}: {_change(audit, worse)}.")
+        else:
+            exposed = _cause(audit, pairs[0][0])
+            names = unchanged.setdefault(subject, [])
+            names.append(f"{environment} ({exposed})" if exposed else environment)
+    messages += [
+        f"{subject} under {', '.join(names)}: no row drifts by more than {_SAME:g} times the clean one."
+        for subject, names in unchanged.items()
+    ]
+    return [printable(text) for text in messages]
+
+
+def _case(record: Record) -> tuple[str, ...]:
+    return tuple(repr(getattr(record, name)) for name in _CASE)
+
+
+def _size(record: Record) -> float:
+    return math.inf if math.isnan(record.drift_relative) else record.drift_relative
+
+
+def _worse(record: Record, clean: Record) -> bool:
+    """Return whether a row is worse than the clean one."""
+    if record.nonfinite > clean.nonfinite or record.distinct_positions < clean.distinct_positions:
+        return True
+    return record.drift_rms > _SAME * clean.drift_rms + record.reference_error
+
+
+def _change(audit: Audit, worse: Sequence[tuple[Record, Record]]) -> str:
+    """Return the cause, and what it comes to where it begins and where it is worst."""
+    first = next((pair for pair in worse if verdicts.bad(verdicts.columns(pair[0]))), worse[0])
+    worst = max(worse, key=lambda pair: _size(pair[0]))
+    reason = _cause(audit, worst[0])
+    shown = [first, *([worst] if worst[0] is not first[0] else [])]
+    return ": ".join(filter(None, [reason, "; ".join(_clause(audit, *pair) for pair in shown)]))
+
+
+def _clause(audit: Audit, record: Record, clean: Record) -> str:
+    """Return what is left of the rotation in a row, and how far its scores drift."""
+    factory, measured = _factory(audit, record), None
+    drift = f"scores drift by {_drift(record)} (clean: {_drift(clean)})"
+    if factory is not None and factory.code is not None:
+        setting = of_shift.setting_of(record)
+        measured = exposure.consequence(factory.code, setting, factory.dtype, record.offset, record.seq_len)
+    return f"in {record.dtype} {f'{measured}, ' if measured else f'at offset {record.offset} '}{drift}"
+
+
+def _drift(record: Record) -> str:
+    return percent(record.drift_relative) if math.isfinite(record.drift_relative) else "nan or infinity"
+
+
+def _cause(audit: Audit, record: Record) -> str:
+    factory = _factory(audit, record)
+    if factory is None or factory.code is None:
+        return ""
+    return exposure.cause(factory.code, of_shift.setting_of(record), factory.dtype)
+
+
+def _factory(audit: Audit, record: Record) -> SubjectFactory | None:
+    wanted = record.subject, record.dtype, record.environment
+    factories = audit.factories()
+    return next((one for one in factories if (one.name, one.dtype.name, one.environment) == wanted), None)

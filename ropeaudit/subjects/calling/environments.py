@@ -1,0 +1,183 @@
+"""Environments in which code is called: what of torch is changed around each call, and put back behind it.
+
+A clean call begins in the state in which the code's module left its import. An environment changes that
+state for each call, `default-dtype` where instances are built too; `compile`, and `tf32` where the machine
+has no TF32, wrap what is called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ropeaudit.arithmetic.formats import Format, parse
+from ropeaudit.errors import UnknownName
+from ropeaudit.runtime.process_state import State
+
+Kind = Literal["none", "autocast", "tf32", "default-dtype", "compile"]
+NONE = "none"  # the clean one
+ALL = "all"
+_COMPILERS = ("g++", "c++", "clang++", "cl")
+_TF32_SINCE = 8  # major compute capability of CUDA
+_RECOMPILED = 64  # times: past torch's own limit code runs uncompiled without a word
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What code is called under. name: as it is requested. does: what it does, as a clause.
+
+    dtype: to which it narrows what it reaches; None where it narrows nothing.
+    """
+
+    name: str
+    kind: Kind
+    does: str
+    dtype: Format | None = None
+
+    def lacking(self, engine: str, dtype: Format, device: str = "cpu") -> str:
+        """Return why code of an engine cannot be called under it on a device; empty where it can.
+
+        dtype: of q and k. torch promotes between no two 16-bit dtypes under autocast.
+        """
+        if self.kind == "autocast" and self.dtype and dtype.precision < 24 and dtype is not self.dtype:
+            return f"under {self.name} nothing is {dtype}; give --dtype {self.dtype.short} or fp32"
+        if self.kind != "none" and engine != "torch":
+            return f"{self.name} is a matter of torch, and this runs in {engine}; leave out --under"
+        if self.kind == "compile" and device == "cpu" and not has_compiler():
+            return "torch.compile needs a C++ compiler, and there is none here; install g++"
+        return ""
+
+    def narrowed(self, dtype: Format) -> Format:
+        """Return the dtype that a rotation may have of right: that of q and k, or the environment's."""
+        return self.dtype if self.dtype and self.dtype.precision < dtype.precision else dtype
+
+    def label(self, device: str = "cpu") -> str:
+        """Return what a row calls it: where the device has no TF32, its products are emulated."""
+        return f"{self.name}:emulated" if self._emulated(device) else self.name
+
+    def calls(self, home: State | None, device: str = "cpu") -> State | None:
+        """Return the state in which calls begin. home: that of clean ones. torch is imported."""
+        if self.kind in ("none", "compile"):
+            return home
+        import torch
+
+        change: State = {}
+        if self.kind == "autocast":
+            change = {f"torch.autocast {device.partition(':')[0]}": (True, _torch_dtype(self.dtype))}
+        elif self.kind == "default-dtype":
+            change = {"torch.dtype": _torch_dtype(self.dtype)}
+        elif not self._emulated(device):
+            change = {"torch.precision": "high", "torch.cudnn allow_tf32": True}
+        torch.is_grad_enabled()  # it is loaded: its state can be set
+        return {**(home or {}), **change}
+
+    def builds(self, home: State | None) -> State | None:
+        """Return the state in which instances are built: models are under autocast when they run alone."""
+        return self.calls(home) if self.kind == "default-dtype" else home
+
+    def wrapped(self, function: Any, device: str = "cpu") -> Any:
+        """Return what calls a function or a module under it, within the state of `calls`."""
+        if self.kind == "compile":
+            return _compiled(function)
+        return _with_tf32(function) if self._emulated(device) else function
+
+    def _emulated(self, device: str) -> bool:
+        if self.kind != "tf32":
+            return False
+        if not device.startswith("cuda"):
+            return True
+        import torch
+
+        return bool(torch.cuda.get_device_capability(device)[0] < _TF32_SINCE)
+
+
+def _torch_dtype(fmt: Format | None) -> Any:
+    import torch
+
+    return getattr(torch, fmt.name) if fmt else torch.float32
+
+
+def _all() -> Iterator[Environment]:
+    yield Environment(NONE, "none", "nothing is changed")
+    for short in ("bf16", "fp16"):
+        fmt = parse(short)
+        does = f"matrix products of the device are computed in {fmt}, as torch.autocast does"
+        yield Environment(f"autocast:{short}", "autocast", does, fmt)
+    yield Environment("tf32", "tf32", "operands of float32 matrix products have 11 bits", parse("tf32"))
+    for short in ("bf16", "fp16"):
+        fmt = parse(short)
+        does = f"tensors that are made without a dtype are {fmt}, when code is built and when it is called"
+        yield Environment(f"default-dtype:{short}", "default-dtype", does, fmt)
+    yield Environment("compile", "compile", "it is compiled by torch.compile")
+
+
+ENVIRONMENTS = {one.name: one for one in _all()}
+CLEAN = ENVIRONMENTS[NONE]
+NAMES = tuple(name for name in ENVIRONMENTS if name != NONE)
+
+
+def chosen(names: Iterable[str]) -> list[Environment]:
+    """Return environments by their names, the clean one first. Raises: UnknownName.
+
+    >>> [one.name for one in chosen(["tf32"])]
+    ['none', 'tf32']
+    """
+    results = {NONE: CLEAN}
+    for name in names:
+        for one in NAMES if name.strip().lower() == ALL else [name.strip().lower()]:
+            if one not in ENVIRONMENTS:
+                raise UnknownName("environment", name, [*NAMES, ALL])
+            results[one] = ENVIRONMENTS[one]
+    return list(results.values())
+
+
+def has_compiler() -> bool:
+    """Return whether there is a C++ compiler, which torch.compile wants on a CPU."""
+    return any(map(shutil.which, _COMPILERS))
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Keep a compiler's warnings of what it does not compile out of the report."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _compiled(function: Any) -> Callable[..., Any]:
+    """Return what calls a function compiled by inductor, in this process: a pool would outlive the audit."""
+    with silent():
+        import torch
+        import torch._dynamo
+
+        dynamo: Any = torch._dynamo.config
+        compile_: Any = torch.compile  # some versions of torch do not type it
+        compiled = compile_(function, options={"compile_threads": 1})
+    limits = dynamo.patch(recompile_limit=_RECOMPILED, fail_on_recompile_limit_hit=True)
+
+    def called(*plain: Any, **named: Any) -> Any:
+        with silent(), limits:
+            return compiled(*plain, **named)
+
+    return called
+
+
+def _with_tf32(function: Any) -> Callable[..., Any]:
+    """Return what calls a function whose float32 matrix products are emulated in TF32."""
+    from ropeaudit.subjects.calling.tf32_products import Tf32Products
+
+    def called(*plain: Any, **named: Any) -> Any:
+        with Tf32Products():  # type: ignore[no-untyped-call]
+            return function(*plain, **named)
+
+    return called

@@ -1,0 +1,179 @@
+"""What an environment changes of code: by which operation, and what of its rotation is left.
+
+The cause is read from torch's operations, clean and in the environment; the consequence is measured.
+Letters: s positions, d head_dim, p pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import Format
+from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.errors import RopeAuditError
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.calling.environments import Environment
+from ropeaudit.subjects.calling.implementation import Called, Implementation
+from ropeaudit.subjects.placement import exact_rotation
+
+if TYPE_CHECKING:
+    from ropeaudit.subjects.calling.dispatch_log import StageLog
+
+_LOGGED = 48  # positions of the call whose operations are looked at
+_MOST = 4096  # positions at which the consequence is measured
+# in the order of the computation, and how a sentence speaks of them
+_STAGES = {
+    "position": "positions are",
+    "frequency": "frequencies are",
+    "angle": "angles are",
+    "trig": "cos and sin are",
+    "table": "the table is",
+    "rotation": "the rotation is",
+    "output": "what comes back is",
+}
+PRODUCTS = ("mm", "bmm", "matmul", "addmm", "baddbmm", "addbmm", "mv", "addmv", "linear", "einsum", "dot")
+TF32_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")  # those that cuBLAS computes in TF32 where it is allowed
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """Code in an environment."""
+
+    environment: Environment
+    clean: Implementation
+
+
+@dataclass(frozen=True, slots=True)
+class Consequence:
+    """What is left of a rotation at `count` positions from `offset` on, in the environment and clean.
+
+    distinct: how many positions rotate differently. cos_error: largest |cos - exact cos|, inf where one is
+    nan; it holds the rounding of what comes back.
+    """
+
+    offset: int
+    count: int
+    distinct: int
+    clean_distinct: int
+    cos_error: float
+    clean_cos_error: float
+
+    @property
+    def shows(self) -> bool:
+        """Whether it is worse than clean: what an earlier call left does not show in a new instance."""
+        return self.distinct < self.clean_distinct or self.cos_error > 1.5 * self.clean_cos_error
+
+    def __str__(self) -> str:
+        """Return it as a clause."""
+        some = f"{self.distinct} of {self.count}" if self.distinct < self.count else f"all {self.count}"
+        distinct = f"{some} positions stay distinct"
+        clean = "" if self.clean_distinct == self.count else f" (clean: {self.clean_distinct})"
+        cos = f"cos is off by up to {self.cos_error:.2g} (clean: {self.clean_cos_error:.2g})"
+        return f"at offset {self.offset} {distinct}{clean}, {cos}"
+
+
+def narrowest(dtypes: Sequence[str]) -> str:
+    """Return the narrowest of some dtypes: what numbers that took all of them are rounded to.
+
+    >>> narrowest(["float32", "bfloat16"])
+    'bfloat16'
+    """
+    real = {"complex64": "float32", "complex128": "float64", "complex32": "float16"}
+    names = [real.get(name, name) for name in dtypes]
+    return min(names, key=_width)
+
+
+def _width(name: str) -> int:
+    widths = ("bfloat16", "float16", "float32", "float64")
+    return widths.index(name) if name in widths else -1
+
+
+def cause(code: Implementation, setting: RopeSetting, dtype: Format) -> str:
+    """Return which stage an environment narrows, and by which operation; empty where none was seen to be."""
+    if not isinstance(code, Placed) or code.environment.kind == "compile":
+        return ""
+    clean = _stages(code.clean, setting, dtype)
+    if code.environment.kind == "tf32":
+        product, dtype_of_it = angle_product(clean)
+        exposed = product in TF32_PRODUCTS and dtype_of_it == "float32"
+        return f"the angle is a matrix product ({product}), of factors rounded to 11 bits" if exposed else ""
+    own = _stages(code, setting, dtype)
+    narrower = {
+        stage: (narrowest(own[stage].dtypes), narrowest(clean[stage].dtypes))
+        for stage in _STAGES
+        if stage in own and stage in clean and _narrower(own[stage], clean[stage])
+    }
+    product, here = angle_product(own)
+    there = angle_product(clean)[1]
+    if product and there and _width(here) < _width(there):
+        return f"the angle is a matrix product ({product}), computed in {here} (clean: {there})"
+    for stage, (here, there) in narrower.items():
+        return f"{_STAGES[stage]} computed in {here} (clean: {there})"
+    return ""
+
+
+def _narrower(own: StageLog, clean: StageLog) -> bool:
+    return _width(narrowest(own.dtypes)) < _width(narrowest(clean.dtypes))
+
+
+def angle_product(stages: Mapping[str, StageLog]) -> tuple[str, str]:
+    """Return the operation that multiplies positions by frequencies as matrices, and in which dtype.
+
+    Both are empty where none does.
+    """
+    products = stages["angle"].products if "angle" in stages else {}
+    return next(iter(products.items()), ("", ""))
+
+
+def _stages(code: Implementation, setting: RopeSetting, dtype: Format) -> Mapping[str, StageLog]:
+    """Return what torch does in a call, stage by stage; nothing where that cannot be had."""
+    if code.engine != "torch":
+        return {}
+    from ropeaudit.subjects.calling import dispatch_log
+
+    x = np.random.default_rng(0).standard_normal((1, _LOGGED, setting.head_dim))
+    try:
+        given = round_to(x, dtype).astype(dtype.carrier)
+        return dispatch_log.logged(code, setting, dtype, given, _LOGGED)
+    except RopeAuditError:
+        raise
+    except Exception:  # a log that cannot be had is no reason to stop
+        return {}
+
+
+def consequence(
+    code: Implementation, setting: RopeSetting, dtype: Format, offset: int, length: int
+) -> Consequence | None:
+    """Measure what an environment leaves of a rotation at up to 4096 positions from an offset on.
+
+    None where the code raises there, or is in no environment.
+    """
+    if not isinstance(code, Placed):
+        return None
+    at = np.arange(min(length, _MOST), dtype=np.int64) + offset
+    try:
+        own, clean = (_measured(one, setting, dtype, at) for one in (code, code.clean))
+    except RopeAuditError:
+        raise
+    except Exception:  # whatever other people's code raises: its row says it
+        return None
+    return Consequence(offset, at.size, own[0], clean[0], own[1], clean[1])
+
+
+def _measured(code: Implementation, setting: RopeSetting, dtype: Format, at: np.ndarray) -> tuple[int, float]:
+    """Return how many positions rotate pairs (1, 0) differently, and the largest error of cos."""
+    x = np.zeros((1, 1, at.size, setting.head_dim), dtype.carrier)
+    pairs = setting.pairs
+    x[..., slice(0, pairs) if setting.layout == "half" else slice(0, 2 * pairs, 2)] = 1.0
+    rotated, _ = Called(code, setting, dtype).rotator().rotate_both(x, x, at)
+    rows = rotated[0, 0].astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        seen = exact_rotation.complex_pairs(rows, setting).real
+        error = np.abs(seen - exact_rotation.rotations(setting, at, dtype).real)
+    finite = rows[np.isfinite(rows).all(axis=1)]
+    worst = float(np.where(np.isnan(error), np.inf, error).max(initial=0.0))
+    return int(np.unique(finite, axis=0).shape[0]), worst

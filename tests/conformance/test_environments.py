@@ -1,0 +1,117 @@
+"""Code in environments: each exposure is named, none is invented, and torch is afterwards as before."""
+
+import numpy as np
+import pytest
+import torch
+from kernels_environments import EXPECTED, by_matmul, by_mm, elementwise, half_by_product, in_its_dtype
+
+from ropeaudit import parse
+from ropeaudit.conformance import environments as checks
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.errors import UnknownName
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import process_state
+from ropeaudit.runtime.state_aspects import same
+from ropeaudit.subjects.calling import environments
+from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling.timeout import patiently
+
+SETTING = RopeSetting.of(32)
+
+
+def findings(function, dtype="fp32", names=checks.DEFAULT, up_to=8192):
+    own = Own(function.__name__, function)
+    return list(checks.under(CodeUnderTest(own, SETTING, parse(dtype), up_to, environments=names)))
+
+
+def state():
+    """Read the thread of the calls: what torch sets is often a thread's own."""
+    return patiently(process_state.now, "a test")
+
+
+def differing(before, after):
+    return [name for name in before if name != "decimal" and not same(before[name], after[name])]
+
+
+CASES = [(one, "fp32") for one in EXPECTED] + [
+    (one, "bf16") for one in (in_its_dtype, half_by_product, by_mm)
+]
+
+
+@pytest.mark.parametrize(("function", "dtype"), CASES)
+def test_each_exposure_is_named_and_no_other(function, dtype) -> None:
+    torch.manual_seed(0)  # seeds by chance are set when code is called
+    before = state()
+    seen = {one.check.removeprefix("under "): one for one in findings(function, dtype)}
+    assert differing(before, state()) == []
+    broken, reason = EXPECTED[function]
+    missing = {"autocast:fp16"} if dtype == "bf16" else set()  # torch mixes no two 16-bit dtypes there
+    assert {name for name, one in seen.items() if one.status == "not applicable"} == missing
+    assert {name for name, one in seen.items() if one.failed} == broken - missing
+    for name in broken - missing:
+        assert seen[name].detail.startswith(reason), seen[name].detail
+    assert all("is a matrix product" not in seen[name].detail for name in set(seen) - broken)
+
+
+def test_what_code_raises_and_leaves_behind_stays_in_its_call() -> None:
+    def rude(x, positions):
+        torch.set_default_dtype(torch.float16)
+        torch.set_autocast_enabled("cpu", True)
+        torch.set_float32_matmul_precision("medium")
+        if positions[0] > 999:
+            raise RuntimeError("not so far")
+        return elementwise(x, positions)
+
+    own, before = Own("rude", rude), state()
+    for environment in environments.chosen(["all"])[1:-1]:
+        rotator = own.under(environment).rotator(SETTING, parse("fp32"))
+        x = np.ones((1, 1, 4, 32), np.float32)
+        rotator.rotate_both(x, x, np.arange(4))
+        with pytest.raises(RuntimeError, match="not so far"):
+            rotator.rotate_both(x, x, np.arange(4) + 1000)
+        assert differing(before, state()) == []
+    assert not torch.is_autocast_enabled("cpu")
+    assert torch.get_default_dtype() is torch.float32
+
+
+def test_a_narrow_rotation_is_allowed_and_no_more_than_that(monkeypatch) -> None:
+    """A matrix that rotates halves rounds x to bfloat16: right under autocast, and held to that alone."""
+    [finding] = findings(half_by_product, names=["autocast:bf16"])
+    assert (finding.status, finding.differing > 0.5) == ("pass", True)
+    monkeypatch.setattr(environments.Environment, "narrowed", lambda one, dtype: dtype)
+    assert findings(half_by_product, names=["autocast:bf16"])[0].failed
+
+
+def test_a_product_is_named_where_it_does_no_harm_yet() -> None:
+    [finding] = findings(by_mm, "bf16", ["tf32"], up_to=8)
+    assert finding.status == "pass"
+    reason = "the angle is a matrix product (mm), of factors rounded to 11 bits"
+    assert finding.detail.endswith(f"{reason}, within what is allowed here")
+
+
+def test_code_of_numpy_is_in_no_environment_of_torch() -> None:
+    def rotate(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        angles = positions[:, None] * 10000.0 ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1])
+        a, b = np.split(x.astype(np.float64), 2, -1)
+        c, s = np.cos(angles), np.sin(angles)
+        return np.concatenate([a * c - b * s, b * c + a * s], -1).astype(x.dtype)
+
+    assert {one.status for one in findings(rotate)} == {"not applicable"}
+    assert (
+        findings(rotate)[2].detail == "tf32 is a matter of torch, and this runs in numpy; leave out --under"
+    )
+
+
+def test_names_are_checked_and_the_clean_one_comes_first() -> None:
+    assert [one.name for one in environments.chosen(["tf32", "TF32", "all"])][:2] == ["none", "tf32"]
+    assert len(environments.chosen(["all"])) == 7
+    with pytest.raises(UnknownName, match="unknown environment 'autocast'; did you mean autocast:bf16"):
+        environments.chosen(["autocast"])
+
+
+@pytest.mark.slow
+def test_compiled_code_is_called_as_it_is() -> None:
+    [right] = findings(elementwise, names=["compile"])
+    assert (right.check, right.status) == ("under compile", "pass")
+    [exposed] = findings(by_matmul, names=["compile"])
+    assert exposed.status == "pass"

@@ -1,0 +1,438 @@
+"""RoPE modules that are run in each way of loading: what they return, and that correct ones are silent."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from optional import needs
+from test_module import audited, refused
+
+from ropeaudit import module
+from ropeaudit.errors import RopeAuditError
+from ropeaudit.features.module.outputs import places
+from ropeaudit.features.module.run_report import COLUMNS
+from ropeaudit.main import main
+
+MODULES = """
+import torch
+from torch import nn
+
+def theta(dim, base=1e4):
+    return 1.0 / base ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+
+class Aliasing(nn.Module):
+    "Positions in the dtype of inv_freq; returns angles."
+    def __init__(self, dim, base=10000):
+        super().__init__()
+        self.register_buffer("inv_freq", theta(dim, base))
+    def forward(self, seq_len, device):
+        t = torch.arange(seq_len, device=device, dtype=self.inv_freq.dtype)
+        return torch.outer(t, self.inv_freq)
+
+class Angles(nn.Module):
+    "A table of angles as a buffer; returns rotation matrices."
+    def __init__(self, dim, max_len=1024):
+        super().__init__()
+        angles = torch.outer(torch.arange(max_len).float(), theta(dim))
+        self.register_buffer("some_name", angles, persistent=False)
+    def forward(self, pos):
+        a = self.some_name[pos]
+        return torch.stack([a.cos(), -a.sin(), a.sin(), a.cos()], -1).unflatten(-1, (2, 2))
+
+class Llama(nn.Module):
+    def __init__(self, dim=64):
+        super().__init__()
+        self.register_buffer("inv_freq", theta(dim), persistent=False)
+    def forward(self, x, position_ids):
+        a = position_ids[..., None].float() * self.inv_freq.float()
+        a = torch.cat([a, a], -1)
+        return a.cos().to(x.dtype), a.sin().to(x.dtype)
+
+class Axes(nn.Module):
+    def __init__(self, dim=32):
+        super().__init__()
+        self.register_buffer("inv_freq", theta(dim), persistent=False)
+    def forward(self, position_ids):
+        a = position_ids.float().unsqueeze(-1) * self.inv_freq.view(1, 1, -1)
+        a = torch.cat(a.unbind(dim=1), -1)
+        return a.cos(), a.sin()
+
+class Layers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("full_inv_freq", theta(64, 1e6), persistent=False)
+        self.register_buffer("sliding_inv_freq", theta(64), persistent=False)
+    def forward(self, x, position_ids, layer_type):
+        a = position_ids[..., None].float() * getattr(self, layer_type + "_inv_freq").float()
+        return {"cos": a.cos(), "sin": a.sin()}
+
+# correct ones: no way of loading changes what they return
+
+class Computed(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.dim = dim
+    def forward(self, seq_len):
+        a = torch.outer(torch.arange(seq_len, dtype=torch.float32), theta(self.dim))
+        return torch.cat([a.cos(), a.sin()], -1)
+
+class Complex(nn.Module):
+    def __init__(self, dim, max_position_embeddings=4096):
+        super().__init__()
+        a = torch.outer(torch.arange(max_position_embeddings).double(), theta(dim).double())
+        self.freqs_cis = torch.polar(torch.ones_like(a), a).to(torch.complex64)
+    def forward(self, positions):
+        return self.freqs_cis[positions]
+
+class Healing(Llama):
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        self.inv_freq = theta(64)
+        return self
+
+class Scaled(Llama):
+    "An attention factor, and dims that do not rotate."
+    def forward(self, x, position_ids):
+        a = position_ids[..., None].float() * torch.cat([theta(64), torch.zeros(8)])
+        return 1.25 * a.cos().to(x.dtype), 1.25 * a.sin().to(x.dtype)
+
+class Rounded(Llama):
+    "cos and sin are rounded once, to bfloat16, always."
+    def forward(self, x, position_ids):
+        a = position_ids[..., None].float() * theta(64)
+        return a.cos().bfloat16(), a.sin().bfloat16()
+
+class Augmented(Computed):
+    def forward(self, seq_len):
+        if self.training:
+            raise RuntimeError("augmented")
+        return super().forward(seq_len)
+
+class NoPositions(Llama):
+    def forward(self, pixel_values): return pixel_values
+
+class Fails(Llama):
+    def forward(self, x, position_ids): raise RuntimeError("no kernel here")
+
+class Wrong(nn.Module):
+    "Positions in bfloat16, always."
+    def __init__(self, dim):
+        super().__init__()
+        self.register_buffer("inv_freq", theta(dim))
+    def forward(self, positions):
+        a = positions.bfloat16().float()[..., None] * self.inv_freq.float()
+        return a.cos(), a.sin()
+
+class Overflowing(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.register_buffer("inv_freq", theta(dim))
+    def forward(self, positions):
+        a = positions.to(self.inv_freq.dtype)[..., None] * 64 * (self.inv_freq / 64)
+        return a.cos(), a.sin()
+
+class Needs(nn.Module):
+    def __init__(self, dim, secret):
+        super().__init__()
+        self.rope = Llama(dim * secret)
+    def forward(self, x): return x
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Llama() for _ in range(3))
+    def forward(self, x): return x
+
+class Unused(Llama):
+    "A cast buffer that forward does not read."
+    def __init__(self):
+        super().__init__()
+        self.inv_freq = self.inv_freq.bfloat16().float()
+    def forward(self, positions):
+        a = positions[:, None].float() * theta(64)
+        return a.cos(), a.sin()
+
+class Positions(nn.Module):
+    "Takes positions under a name that says nothing."
+    def __init__(self, dim):
+        super().__init__()
+        self.freqs = nn.Parameter(theta(dim), requires_grad=False)
+    def forward(self, t): return torch.outer(t.type(self.freqs.dtype), self.freqs)
+
+class Video(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.dim = dim
+    def forward(self, hidden_states):
+        b, c, frames, height, width = hidden_states.shape
+        a = torch.outer(torch.arange(frames).double(), theta(self.dim).double())
+        return a.cos()[None, :, None].to(hidden_states.dtype), a.sin()[None, :, None].to(hidden_states.dtype)
+
+def cast_model(): return Model().to(torch.bfloat16)
+def wrong(): return Wrong(64)
+def plain(dim=64): return Llama(dim)
+"""
+
+
+@pytest.fixture
+def spec(tmp_path):
+    """Return a function that names a class."""
+    path = tmp_path / "modules.py"
+    path.write_text(MODULES)
+    return lambda name: f"{path}:{name}"
+
+
+def rows(capsys, *arguments, code=0):
+    return audited(capsys, *arguments, code=code)["records"]
+
+
+def exact(n, dim=64):
+    theta = 1.0 / 1e4 ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+    return torch.arange(n).double()[:, None] * theta.double()
+
+
+def test_positions_in_the_dtype_of_the_frequencies(spec, capsys) -> None:
+    """The errors are those of the class's own arithmetic in torch, written down once more."""
+    results = rows(capsys, spec("Aliasing"), "--dtype", "bf16,fp16", code=1)
+    assert list(results[0]) == list(COLUMNS)
+    by_way = {(row["loaded"], row["dtype"]): row for row in results}
+    assert {way for way, _ in by_way} == {"built", "to", "default-dtype", "saved"}
+    for name, distinct in (("bfloat16", 769), ("float16", 3073)):
+        dtype = getattr(torch, name)
+        theta = exact(2)[1].float().to(dtype)
+        angles = torch.outer(torch.arange(4096, dtype=dtype), theta).double()
+        row = by_way["to", name]
+        assert row["distinct_positions"] == distinct == len(angles.unique(dim=0))
+        assert row["cos_error"] == pytest.approx(float((angles.cos() - exact(4096).cos()).abs().max()))
+        assert row["sin_error"] == pytest.approx(float((angles.sin() - exact(4096).sin()).abs().max()))
+        assert (row["held"], row["result"], row["returns"]) == (name, "off", "angles")
+        assert by_way["saved", name]["held"] == "float32"
+        angles = torch.outer(torch.arange(4096.0), theta.float()).double()
+        error = float((angles.cos() - exact(4096).cos()).abs().max())
+        assert by_way["saved", name]["cos_error"] == pytest.approx(error, rel=1e-3)
+        assert by_way["default-dtype", name]["result"] == "within"
+    assert by_way["built", "float32"]["result"] == "within"
+    assert by_way["built", "float32"]["positions"] == 4096
+
+
+def test_the_drift_is_that_of_random_scores(spec, capsys) -> None:
+    (row,) = rows(capsys, spec("Llama"), "--loaded", "to", code=1)
+    theta = exact(2)[1].float().bfloat16().double()
+    at = torch.arange(3840, 4096).double()[:, None]
+    seen = torch.polar(torch.ones(1).double(), at * theta).to(torch.complex128)
+    seen = torch.complex(seen.real.bfloat16().double(), seen.imag.bfloat16().double())
+    generator = torch.Generator().manual_seed(0)
+    q, k = (
+        torch.complex(*torch.randn((2, 64, 256, 32), generator=generator, dtype=torch.float64)) for _ in "qk"
+    )
+    right = torch.polar(torch.ones(1).double(), at * exact(2)[1])
+
+    def scores(points):
+        return ((q * points) @ (k * points).conj().transpose(1, 2)).real
+
+    drift = (scores(seen) - scores(right)).square().mean().sqrt() / scores(right).square().mean().sqrt()
+    assert row["drift"] == pytest.approx(float(drift), rel=0.05)
+
+
+def test_an_angle_table_ends_and_is_judged_as_far_as_it_goes(spec, capsys) -> None:
+    result = audited(capsys, spec("Angles"), "--loaded", "built,to,saved", code=1)
+    built, cast = result["records"]
+    assert (built["positions"], built["result"], built["held"]) == (1024, "within", "float32")
+    angles = torch.outer(torch.arange(1024.0), exact(2)[1].float()).bfloat16()
+    error = (angles.cos().double() - exact(1024).cos()).abs().max()
+    assert cast["cos_error"] == pytest.approx(float(error))
+    assert "holds 1024 positions; it was run at those, and not up to 4096" in " ".join(result["notes"])
+    assert "saved was not tried: its state_dict holds no tensor" in " ".join(result["notes"])
+
+
+@pytest.mark.parametrize(
+    ("name", "call"), [("Axes", "3 axes at the same position"), ("Layers", "layer_type")]
+)
+def test_modules_of_several_axes_or_layer_types(name, call, spec, capsys) -> None:
+    built, cast = rows(capsys, spec(name), "--loaded", "built,to", "--up-to", "1k", code=1)
+    assert (built["result"], cast["result"], built["returns"]) == ("within", "off", "cos and sin")
+    assert call in built["call"] or call == "layer_type"
+    assert cast["cos_error"] > 0.15
+
+
+@pytest.mark.parametrize(
+    "name", ["Computed", "Complex", "Healing", "Scaled", "Rounded", "Augmented", "Video"]
+)
+def test_correct_modules_are_silent(name, spec, capsys) -> None:
+    result = audited(capsys, spec(name), "--dtype", "bf16,fp16")
+    assert {row["result"] for row in result["records"]} == {"within"}
+    assert {row["loaded"] for row in result["records"]} >= {"built", "to", "default-dtype"}
+    assert result["headline"].startswith("Within what float32 angles and rounding of the result explain in ")
+    assert ("in eval mode, without what training adds" in " ".join(result["notes"])) == (name == "Augmented")
+
+
+def test_a_factory_is_run_as_built(spec, capsys) -> None:
+    result = audited(capsys, spec("plain"))
+    assert [row["buffer"] for row in result["records"]] == ["inv_freq"]
+    assert any(note.startswith("Within what float32 angles") for note in result["notes"])
+    assert result["runs"][0]["loaded"] == "built"
+    assert [row["loaded"] for row in rows(capsys, spec("plain"), "--loaded", "to", code=1)] == ["to"]
+
+
+def test_a_module_that_is_wrong_as_built(spec, capsys) -> None:
+    result = audited(capsys, spec("wrong"), code=1)
+    assert result["headline"].startswith(
+        "Off: Wrong as built: 769 of 4096 positions stay distinct, cos is off"
+    )
+
+
+def test_a_model_that_was_cast_is_compared_with_what_was_meant(spec, capsys) -> None:
+    result = audited(capsys, spec("cast_model"), code=1)
+    assert result["headline"].startswith("3 of 3 RoPE buffers were cast: layers.0.inv_freq holds bfloat16")
+    (run,) = result["runs"]
+    assert (run["module"], run["dtype"], run["result"]) == ("layers.0", "float32", "off")
+    assert run["cos_error"] > 1.5
+    assert "3 modules Llama hold the same values: the first stands for all" in result["notes"]
+
+
+def test_what_cannot_be_run_is_judged_by_its_buffers(spec, capsys) -> None:
+    result = audited(capsys, spec("NoPositions"), "--loaded", "built,to", code=1)
+    built, cast = result["records"]
+    assert (built["result"], cast["result"]) == ("not run", "off")
+    assert built["positions"] is None
+    assert cast["buffer_error"] == pytest.approx(2.0**-8, rel=0.1)
+    assert "not run: forward(pixel_values) wants pixel_values, which is not known" in cast["finding"]
+    assert (
+        "was not run (raised RuntimeError: no kernel here)"
+        in audited(capsys, spec("Fails"), "--loaded", "built")["headline"]
+    )
+
+
+def test_overflow_is_no_number(spec, capsys) -> None:
+    up_to = ("--up-to", "2k", "--loaded", "to", "--dtype", "fp16")
+    (row,) = rows(capsys, spec("Overflowing"), *up_to, code=1)
+    assert row["nonfinite"] > 0
+    assert "nan or infinite" in row["finding"]
+
+
+def test_a_buffer_that_is_broken_is_said_before_a_run_that_is_right(spec, capsys) -> None:
+    result = audited(capsys, spec("Unused"), "--loaded", "built", code=1)
+    assert result["headline"].startswith("1 of 1 RoPE buffers was cast: inv_freq was cast and cast back")
+    assert result["records"][0]["result"] == "within"
+
+
+def test_positions_under_a_name_that_says_nothing(spec, capsys) -> None:
+    built, cast = rows(capsys, spec("Positions"), "--loaded", "built,to", code=1)
+    assert built["call"] == "forward(t), positions in float32"
+    assert (built["distinct_positions"], cast["distinct_positions"]) == (4096, 769)
+
+
+def test_refusals(spec, tmp_path, capsys) -> None:
+    assert "unknown way of loading 'twice'" in refused(capsys, spec("Llama"), "--loaded", "twice")
+    assert "unknown dtype of a module" in refused(capsys, spec("Llama"), "--dtype", "e4m3")
+    assert "--up-to 9: a module is known by 67 positions" in refused(capsys, spec("Llama"), "--up-to", "9")
+    assert "needs the arguments dim, secret" in refused(capsys, spec("Needs"))
+    assert "is not NAME=VALUE; try --build head_dim=128" in refused(capsys, spec("Needs"), "--build", "9")
+    assert "unexpected keyword" in refused(capsys, spec("Llama"), "--build", "no=1")
+    torch.save({"inv_freq": torch.ones(4)}, tmp_path / "a.pt")
+    for flag in (("--loaded", "to"), ("--build", "a=1")):
+        assert "is a checkpoint; leave it out" in refused(capsys, tmp_path / "a.pt", *flag)
+    assert "unknown column 'buffer'; did you mean buffer_error? (of runs)" in refused(
+        capsys, spec("Llama"), "--columns", "buffer"
+    )
+
+
+def test_arguments_reach_classes_and_functions(spec, capsys) -> None:
+    (row,) = rows(capsys, spec("Needs"), "--build", "secret=2", "--build", "dim=16", "--loaded", "built")
+    assert row["module"] == "rope"
+    result = audited(capsys, spec("plain"), "--build", "dim=32")
+    assert result["records"][0]["shape"] == "16"
+
+
+def test_torch_is_afterwards_as_it_was(spec) -> None:
+    before = torch.get_default_dtype(), torch.is_grad_enabled()
+    module(spec("Llama"), loaded="default-dtype", up_to=100)
+    assert (torch.get_default_dtype(), torch.is_grad_enabled()) == before
+
+
+def test_the_table_of_runs_and_its_ticket(spec, tmp_path, capsys, snapshot) -> None:
+    ticket = tmp_path / "ticket.md"
+    assert main(["module", spec("Aliasing"), "--ticket", "pytorch", "--ticket-file", str(ticket)]) == 1
+    assert capsys.readouterr().out == snapshot
+    assert (
+        "Title: Aliasing after .to(torch.bfloat16): 769 of 4096 positions stay distinct" in ticket.read_text()
+    )
+
+
+def test_values_that_are_no_rotation_are_not_taken_for_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    assert places(torch.randn(67, 64, generator=generator), 67) is None
+    assert places(torch.ones(67, 64), 67) is None
+    assert places((torch.arange(67.0)[:, None], 3, None), 67) is None
+    angles = exact(67).numpy()
+    for returned in (
+        torch.from_numpy(np.exp(1j * angles)),
+        (torch.from_numpy(np.cos(angles))[None], torch.from_numpy(np.sin(angles))[None]),
+        torch.from_numpy(np.stack([np.sin(angles), np.cos(angles)])),
+    ):
+        found = places(returned, 67)
+        assert np.allclose(found.points(found.planes(returned, 67)), np.exp(1j * angles))
+
+
+STABLE_AUDIO = "diffusers.models.transformers.transformer_stable_audio3:StableAudio3RotaryEmbedding"
+
+
+@pytest.mark.slow
+@needs("diffusers", "accelerate")
+def test_what_accelerate_changes(capsys) -> None:
+    options = ("--loaded", "from-pretrained,low-cpu-mem", "--dtype", "bf16,fp16")
+    results = rows(capsys, STABLE_AUDIO, *options, code=1)
+    assert [(row["loaded"], row["held"], row["distinct_positions"]) for row in results] == [
+        ("from-pretrained", "float32", 4096),
+        ("from-pretrained", "float32", 4096),
+        ("low-cpu-mem", "bfloat16", 769),
+        ("low-cpu-mem", "float16", 3073),
+    ]
+
+
+@pytest.mark.slow
+@needs("diffusers")
+def test_a_missing_accelerate_is_said(capsys, monkeypatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    try:
+        audit = module(STABLE_AUDIO, loaded=("built", "low-cpu-mem"))
+    except RopeAuditError as error:  # pragma: no cover
+        pytest.fail(str(error))
+    assert [run.loaded for run in audit.runs] == ["built"]
+    assert any("where accelerate is not installed" in note for note in audit.source.notes)
+
+
+@pytest.mark.slow
+@needs("transformers")
+def test_some_classes_of_transformers() -> None:
+    """All of them: `python tests/census.py`. Phi-MoE computes its frequencies anew at each call."""
+    import census
+
+    names = (
+        "llama",
+        "gemma3",
+        "phimoe",
+        "mllama",
+        "qwen2_vl",
+        "deepseek_v2",
+        "gptj",
+        "gemma4",
+        "esm",
+        "phi3",
+    )
+    entries = [
+        census.entry(spec, ("built", "to", "from-pretrained"))
+        for spec in census.specs()
+        if spec.split(".")[2] in names
+    ]
+    assert len(entries) >= 10
+    assert {one.state for one in entries} == {"run"}
+    assert not [one.spec for one in entries if one.built]
+    assert [one.spec.split(".")[2] for one in entries if not one.cast] == ["phimoe"]
+
+
+def test_json_has_both_tables(spec, capsys) -> None:
+    assert main(["module", spec("Llama"), "-f", "json", "-q", "--loaded", "built"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["buffers"][0]["what"] == "inv_freq"

@@ -1,0 +1,169 @@
+"""--under on the command line and in Python: rows, sentences, files, refusals; and the pytest helper."""
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from ropeaudit import shift
+from ropeaudit.errors import UsageError
+from ropeaudit.main import main
+from ropeaudit.subjects.calling import timeout
+from ropeaudit.testing import assert_shift_invariant
+
+KERNELS = Path(__file__).parents[1] / "conformance" / "kernels_environments.py"
+SMALL = ["--heads", "1", "--seq-len", "64", "--head-dim", "32"]
+MATMUL = f"{KERNELS}:by_matmul"
+
+
+def kernels():
+    sys.path.insert(0, str(KERNELS.parent))
+    try:
+        import kernels_environments
+    finally:
+        sys.path.remove(str(KERNELS.parent))
+    return kernels_environments
+
+
+def test_rows_come_clean_first_and_the_note_names_cause_and_consequence(capsys) -> None:
+    names = "autocast:bf16,tf32,default-dtype:bf16"
+    command = ["shift", "--impl", MATMUL, "--under", names, "--dtype", "fp32", "--offset", "0,1000", *SMALL]
+    assert main([*command, "-f", "json"]) == 0
+    seen = capsys.readouterr()
+    records = json.loads(seen.out)["records"]
+    order = ["none", "autocast:bf16", "tf32:emulated", "default-dtype:bf16"]
+    assert [one["environment"] for one in records] == [name for name in order for _ in range(2)]
+    clean, narrow = records[1], records[3]
+    assert (clean["distinct_positions"], narrow["distinct_positions"]) == (64, 12)
+    (note,) = (line for line in seen.err.splitlines() if "under autocast:bf16: " in line)
+    assert "the angle is a matrix product (bmm), computed in bfloat16 (clean: float32): in float32" in note
+    assert "at offset 0 all 64 positions stay distinct, cos is off by up to 0." in note
+    assert "at offset 1000 12 of 64 positions stay distinct, cos is off by up to 2 (clean: " in note
+    assert "(bmm), of factors rounded to 11 bits: in float32" in seen.err
+    assert "under default-dtype:bf16: no row drifts by more than 1.05 times the clean one." in seen.err
+
+
+def test_the_screen_has_the_environment_and_a_run_without_one_does_not(capsys) -> None:
+    command = ["shift", "--impl", MATMUL, "--dtype", "fp32", "--offset", "0", *SMALL, "-q"]
+    for under, there in (["--under", "tf32"], True), ([], False):
+        assert main([*command, *under]) == 0
+        assert (" environment " in capsys.readouterr().out) is there
+
+
+def test_diff_and_resume_tell_environments_apart(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["shift", "--impl", MATMUL, "--dtype", "fp32", "--offset", "1000", *SMALL, "-q", "-f", "csv"]
+    assert main([*command, "-o", "clean.csv"]) == 0
+    both = [*command, "--under", "autocast:bf16", "-o", "both.csv"]
+    assert main(both) == 0
+    text = Path("clean.csv").read_text(encoding="utf-8").replace(",none,nan,half,", ",nan,nan,half,")
+    Path("old.csv").write_text(text, encoding="utf-8")  # before there were environments
+    capsys.readouterr()
+    for before in ("clean.csv", "old.csv"):
+        assert main(["diff", before, "both.csv", "-f", "csv", "-q"]) == 0
+        rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+        assert [(one["environment"], one["status"]) for one in rows] == [("autocast:bf16", "new")]
+    assert ",nan,nan,half," in text
+    whole = Path("both.csv").read_bytes()
+    Path("clean.csv").replace("both.csv")
+    assert main([*both, "--resume"]) == 0
+    assert Path("both.csv").read_bytes() == whole
+    rows = list(csv.DictReader(io.StringIO(whole.decode())))
+    assert [one["environment"] for one in rows] == ["none", "autocast:bf16"]
+    assert float(rows[0]["drift_relative"]) < 1e-4 < float(rows[1]["drift_relative"])
+
+
+def test_a_narrow_rotation_is_in_its_place_in_rows_too() -> None:
+    """As in check: a rotation in bfloat16 under autocast is no fault, and an angle is."""
+    names, sizes = ["autocast:bf16"], {"heads": 1, "seq_len": 64, "head_dim": 32}
+    for name, within in ("half_by_product", "yes"), ("by_mm", "no"):
+        code = f"{KERNELS}:{name}"
+        rows = list(shift(0, "fp32", implementations=[code], under=names, **sizes))
+        assert [row.environment for row in rows] == ["none", "autocast:bf16"]
+        assert rows[1].within_tolerance == within
+
+
+def test_what_cannot_be_had_is_refused_with_its_reason() -> None:
+    reasons = {
+        (MATMUL, "autocast:bf16"): "under autocast:bf16 nothing is float16; give --dtype bf16 or fp32",
+        ("onnxruntime", "tf32"): "tf32 is a matter of torch, and this runs in onnxruntime; leave out --under",
+        ("transformers-llama", "compile"): "compile takes your own code, FILE.py:NAME; an adapter calls this",
+    }
+    for (code, under), reason in reasons.items():
+        rows = list(shift(0, "fp16", implementations=code, under=under, heads=1, seq_len=64, head_dim=32))
+        assert [row.refused == "none" for row in rows] == [True, False]
+        assert rows[1].refused.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["shift", "--under", "tf32"], "--under says what code is called under; add --impl"),
+        (["shift", "--impl", MATMUL, "--under", "bf16"], "unknown environment 'bf16'; known: autocast:bf16"),
+        (["check", "llama-3.1-8b", "--under", "tf32"], "--under says what code is called under"),
+        (["history", MATMUL, "--under", "tf-32"], "unknown environment 'tf-32'; did you mean tf32?"),
+        (["trace", MATMUL, "--under", "compiled"], "did you mean compile?"),
+    ],
+)
+def test_bad_requests_say_what_to_type(arguments, message, capsys) -> None:
+    assert main(arguments) == 2
+    seen = capsys.readouterr()
+    assert (seen.out, message in seen.err) == ("", True), seen.err
+
+
+def test_history_and_trace_have_a_row_for_each(capsys) -> None:
+    few = ["--dtype", "fp32", "-q"]
+    leak = ["rotary-embedding-torch", "--under", "default-dtype:bf16", "--offset", "1000", "--seq-len", "64"]
+    assert main(["history", *leak, *few]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("State leaks (1 of 10 cases leak): rotary-embedding-torch under default-dtype:bf16")
+    traced = [MATMUL, "--under", "autocast:bf16", "--offset", "0", "--head-dim", "32", "-f", "csv"]
+    assert main(["trace", *traced, *few]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    angles = [(one["environment"], one["seen"]) for one in rows if one["stage"] == "angle"]
+    assert angles == [("none", "float32"), ("autocast:bf16", "bfloat16")]
+
+
+@pytest.mark.slow
+def test_check_runs_them_and_names_what_to_change(capsys) -> None:
+    command = ["check", MATMUL, "--no-compile", "--up-to", "300", "--head-dim", "32", "-f", "json"]
+    assert main(command) == 1
+    report = json.loads(capsys.readouterr().out)
+    rows = {one["check"]: one for one in report["records"]}
+    assert rows["under autocast:bf16"]["status"] == rows["under tf32:emulated"]["status"] == "fail"
+    assert rows["under default-dtype:bf16"]["status"] == "pass"
+    assert "autocast off" in rows["under autocast:bf16"]["remedy"]
+    assert rows["places"]["status"] == "pass"
+    assert main([*command, "--under", "none"]) == 0
+
+
+def test_the_helper_tests_each_environment_and_names_the_one_that_fails() -> None:
+    few = {"dtype": "fp32", "offsets": [0], "head_dim": 32, "heads": 1, "whole": False}
+    assert_shift_invariant(kernels().elementwise, under=["autocast:bf16", "tf32"], **few)
+    assert_shift_invariant(kernels().by_mm, **few)
+    with pytest.raises(AssertionError, match=r"under autocast:bf16: a rotated pair is off by"):
+        assert_shift_invariant(kernels().by_mm, under="autocast:bf16", **few)
+    with pytest.raises(UsageError, match="under goes with a function that rotates"):
+        assert_shift_invariant(scores=lambda q, k, at: q @ k, under="tf32")
+    assert timeout.patiently(lambda: __import__("torch").is_autocast_enabled("cpu"), "a test") is False
+
+
+@pytest.mark.slow
+def test_the_snippet_of_a_ticket_sets_the_environment(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(KERNELS.read_text(encoding="utf-8"), encoding="utf-8")
+    lines = {
+        "by_mm": ("autocast:bf16", 'rotate = torch.autocast("cpu", dtype=torch.bfloat16)(rotate)'),
+        "positions_by_default": ("default-dtype:bf16", "torch.set_default_dtype(torch.bfloat16)"),
+    }
+    for name, (environment, line) in lines.items():
+        command = ["shift", "--impl", f"mine.py:{name}", "--under", environment, "--dtype", "bf16", "--qk"]
+        command += ["randn", "--offset", "1000", *SMALL, "--ticket", "pytorch", "--ticket-file", f"{name}.md"]
+        assert main(command) == 0
+        text = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
+        assert line in text
+        assert "It prints `drift_rms" in text
+    capsys.readouterr()
