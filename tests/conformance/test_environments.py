@@ -102,6 +102,14 @@ def test_code_of_numpy_is_in_no_environment_of_torch() -> None:
     )
 
 
+def test_autocast_is_not_claimed_where_it_is_not_set() -> None:
+    environment, fp32 = environments.ENVIRONMENTS["autocast:bf16"], parse("fp32")
+    assert "is tried on cpu and cuda alone" in environment.lacking("torch", fp32, "mps")
+    assert environment.lacking("torch", fp32, "cuda:1") == ""
+    state = environment.calls({"torch.grad": True}, "cuda:1")
+    assert state == {"torch.grad": True, "torch.autocast cuda": (True, torch.bfloat16)}
+
+
 def test_names_are_checked_and_the_clean_one_comes_first() -> None:
     assert [one.name for one in environments.chosen(["tf32", "TF32", "all"])][:2] == ["none", "tf32"]
     assert len(environments.chosen(["all"])) == 7

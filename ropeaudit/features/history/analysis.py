@@ -123,7 +123,7 @@ def _histories_of(
     if not refused and not earlier_calls.reusable(tested):
         refused = "its instances cannot be called again"
     fresh: FloatArray | None = None
-    afresh = bool(refused) or earlier_calls.afresh(tested, setting, call.dtype)
+    afresh = True
     for kind, before in histories(call, dtypes):
         difference, reason = np.nan, refused
         if not reason:
@@ -131,6 +131,7 @@ def _histories_of(
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     if fresh is None:
+                        afresh = earlier_calls.afresh(tested, setting, call.dtype)
                         fresh = rotated(instance(tested, setting, call.dtype), setting, call)
                     used = instance(tested, setting, call.dtype)
                     reason = tested.refuses(setting, before.dtype)

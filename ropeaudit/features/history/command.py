@@ -42,7 +42,8 @@ def history(
     """Find state that leaks between the calls of real code.
 
     The same call is made on a fresh instance and after calls in another dtype, for another length and at
-    another offset: what it returns must not differ in a single bit.
+    another offset: what it returns must not differ in a single bit. FILE.py:NAME is executed anew for each; a
+    function of a package is loaded once.
     """
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.history import analysis

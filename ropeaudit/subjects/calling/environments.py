@@ -23,6 +23,7 @@ Kind = Literal["none", "autocast", "tf32", "default-dtype", "compile"]
 NONE = "none"  # the clean one
 ALL = "all"
 _COMPILERS = ("g++", "c++", "clang++", "cl")
+_AUTOCAST = ("cpu", "cuda")  # devices whose autocast is put back, see `runtime.state_aspects`
 _TF32_SINCE = 8  # major compute capability of CUDA
 _RECOMPILED = 64  # times: past torch's own limit code runs uncompiled without a word
 
@@ -46,6 +47,8 @@ class Environment:
         """
         if self.kind == "autocast" and self.dtype and dtype.precision < 24 and dtype is not self.dtype:
             return f"under {self.name} nothing is {dtype}; give --dtype {self.dtype.short} or fp32"
+        if self.kind == "autocast" and device.partition(":")[0] not in _AUTOCAST:
+            return f"{self.name} is tried on {' and '.join(_AUTOCAST)} alone, and this is called on {device}"
         if self.kind != "none" and engine != "torch":
             return f"{self.name} is a matter of torch, and this runs in {engine}; leave out --under"
         if self.kind == "compile" and device == "cpu" and not has_compiler():
