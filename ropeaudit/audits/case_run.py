@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,12 +23,14 @@ from ropeaudit.bounds.sampled import predicted_rms
 from ropeaudit.engine import measure, plan, sampled_scores, tile
 from ropeaudit.engine.plan import AttentionOptions, CellIndex, CellStatistics, Plan
 from ropeaudit.engine.statistics import Statistics
+from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.inputs import qk
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import FormsScores, Subject, scaled_keys
+from ropeaudit.subjects.calling import implementation
 from ropeaudit.subjects.calling.implementation import Called
 from ropeaudit.subjects.emulated import Emulated, OfRecipe
 from ropeaudit.subjects.exact import Exact
@@ -207,7 +210,7 @@ class CaseRun:
                 self.progress((number + share) / count)
 
         rest, loaded = (at, self.case.mask, origin), self.loaded
-        with _alone(subjects):
+        with _alone(subjects), _reported(subjects):
             if isinstance(loaded, SampledInputs):
                 pairs = Plan(subjects, measured_at, loaded, *rest)
                 results = sampled_scores.measure(pairs, self.threads, on_progress)
@@ -237,7 +240,7 @@ class CaseRun:
             self.progress((number + 1 + share) / count)
 
         rows = Plan(subjects, list(offsets.values()), loaded, at, self.case.mask, origin)
-        with _alone(subjects):
+        with _alone(subjects), _reported(subjects):
             results = attention_pass.measure(
                 rows, requested.anchor, behind, roundings, self.threads, on_progress
             )
@@ -270,6 +273,22 @@ def _emulated(subject: OfRecipe) -> Emulated:
     if isinstance(subject, Emulated):
         return subject
     return Emulated(subject.recipe, subject.setting, subject.axes)
+
+
+@contextlib.contextmanager
+def _reported(subjects: Sequence[Subject]) -> Iterator[None]:
+    """Turn what code raises, though its first calls did not, into an error of it. Raises: UsageError."""
+    try:
+        yield
+    except RopeAuditError:
+        raise
+    except Exception as error:
+        if not implementation.raised_by_code(error):
+            raise
+        names = ", ".join(dict.fromkeys(one.name for one in subjects if isinstance(one, Called)))
+        raise UsageError(
+            f"{names}: a later call raises {implementation.one_line(error)}; the first calls did not"
+        ) from None
 
 
 def _alone(subjects: Sequence[Subject]) -> AbstractContextManager[None]:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -20,6 +21,8 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.devices import CPU, Device, advice
 
+_HERE = Path(__file__).parent
+_CALLERS = (_HERE, _HERE.parent / "third_party")  # what calls code lies there
 # x (h, s, d), which holds numbers of the dtype under audit in its carrier, and positions (s,) -> (h, s, d);
 # what is returned may be wider than what went in
 Rotate: TypeAlias = Callable[[FloatArray, Positions], FloatArray]
@@ -217,6 +220,16 @@ def refusal(implementation: Implementation, setting: RopeSetting, dtype: Format)
     if setting.clipped:
         return "it has no clipped angles; leave out --clip"
     return implementation.refuses(setting, dtype)
+
+
+def raised_by_code(error: BaseException) -> bool:
+    """Return whether an exception comes out of a call of code, and is no fault of the audit."""
+    frame = error.__traceback__
+    while frame is not None:
+        if Path(frame.tb_frame.f_code.co_filename).parent in _CALLERS:
+            return True
+        frame = frame.tb_next
+    return False
 
 
 def one_line(error: BaseException, longest: int = 200) -> str:
