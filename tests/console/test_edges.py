@@ -272,6 +272,7 @@ class Mortal:
 
     def __init__(self, deaths: int) -> None:
         self.deaths, self.waiting = deaths, []
+        self._processes: dict[int, Any] = {}
 
     @contextlib.contextmanager
     def pool(self, jobs: int) -> Iterator[Mortal]:

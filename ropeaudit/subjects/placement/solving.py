@@ -83,6 +83,8 @@ def factor(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dt
     )
     if times <= _FAINT or (np.abs(w - times * exact) > max(1.0, times) * allowed).any():
         return ""
+    if not (np.abs(w - exact) > allowed).any():  # these are as long as they should be
+        return ""
     texts = [f"{times:.{digits}g}" for digits in (4, 6, 9)]
     return (
         f"vectors {next((text for text in texts if text != '1'), texts[-1])} times as long as they should be"
