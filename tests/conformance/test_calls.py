@@ -170,7 +170,8 @@ def test_a_head_that_is_wrong_in_long_calls_alone_is_out_of_place() -> None:
         ("KeepsDtype", ("alone", "strides")),
     ],
 )
-def test_a_fault_fails_no_other_check(name, others) -> None:
+def test_a_fault_fails_no_other_check(name, others, monkeypatch) -> None:
+    monkeypatch.setattr(whole_calls, "cost", lambda code: 0.0)  # on a busy machine it is called less
     assert {check: one.status for check, one in found(name, *others).items()} == dict.fromkeys(others, "pass")
 
 

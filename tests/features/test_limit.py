@@ -381,7 +381,18 @@ def test_data_is_whole_and_undefined_values_are_nan(out_of, capsys, tmp_path) ->
     assert (first["proved_up_to"], first["first_failure_seen"], first["proof"]) == ("90", "nan", "exhaustive")
     assert (second["proved_up_to"], second["measured_position"], second["proof"]) == ("nan", "nan", "none")
     assert (second["first_failure"], second["failure_position"]) == ("0", "15")
-    text = {"subject", "dtype", "model", "scaling", "axes", "layout", "mask", "source", "tolerance_column"}
+    text = {
+        "subject",
+        "dtype",
+        "device",
+        "model",
+        "scaling",
+        "axes",
+        "layout",
+        "mask",
+        "source",
+        "tolerance_column",
+    }
     for name in set(COLUMNS) - text - {"frequencies", "proof"}:
         assert all(isinstance(float(row[name]), float) for row in (first, second)), name
     report = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
