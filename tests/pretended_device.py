@@ -7,7 +7,11 @@ It is registered with torch as a backend written in Python, so that `.to("preten
 from __future__ import annotations
 
 import functools
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +22,35 @@ from torch.utils._pytree import tree_map
 from ropeaudit.subjects import torch_numbers
 
 NAME = "pretended"
+_ALONE = "ROPEAUDIT_TEST_ALONE"
 PLACE = f"{NAME}:0"
 _ATEN = torch.ops.aten
 _ARANGES = torch.library.Library("aten", "IMPL")
 _COPIES = (_ATEN.copy_.default, _ATEN._to_copy.default)
 operations: list[str] = []  # that the device did
 calls: list[set[str]] = []  # of watched code: where the tensors lay that it was given
+
+
+def alone(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test in a process of its own: autograd knows but the devices that there were at its first use."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        if os.environ.get(_ALONE):
+            test(*args, **kwargs)
+            return
+        node = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
+        outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-m", "", node],
+            cwd=Path(__file__).parents[1],
+            env=outer | {_ALONE: "1"},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout[-3000:]
+
+    return run
 
 
 class Tensor(torch.Tensor):

@@ -44,8 +44,8 @@ class ScaledFormat:
 
         A group of zeros stays zero (int8 has no -0). Where a group is not finite, nothing of it is.
 
-        >>> parse("int8:tensor").stored(np.array([1.27, 0.014]), np.array(1.27)).round(3).tolist()
-        [1.27, 0.01]
+        >>> parse("int8:tensor").stored(np.array([254.0, 3.1]), np.array(254.0)).tolist()
+        [254.0, 4.0]
         """
         top = np.float32(self.codes.largest if self.codes else _LARGEST_INT8)
         with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Code that raises in a later call than its first ones: its error in a line, and no row that was done is lost."""
+"""Code that raises in a later call than its first ones: its error in a line, and no row is lost."""
 
 import json
 

@@ -11,7 +11,7 @@ import pretended_device
 import pytest
 import tiny_models
 import torch
-from pretended_device import NAME, PLACE, only_here
+from pretended_device import NAME, PLACE, alone, only_here
 
 from ropeaudit.errors import UsageError
 from ropeaudit.features.check import config_target
@@ -56,6 +56,7 @@ def refused(capsys, *arguments: str) -> str:
 # ---------------------------------------------------------------------------- the device itself
 
 
+@alone
 def test_the_pretended_device_computes_and_refuses_other_tensors() -> None:
     x = torch.arange(6.0).to(NAME)
     assert str(x.device) == PLACE
@@ -198,6 +199,7 @@ def test_parity(capsys) -> None:
 
 
 @pytest.mark.parametrize("name", ["Cached", pytest.param("both", marks=pytest.mark.slow)])
+@alone
 def test_check(capsys, name) -> None:
     """All checks, gradients, strides and those of modules with caches among them."""
     arguments = ["check", own(name), "--device", NAME, "--head-dim", "16", "--up-to", "64", "--no-compile"]

@@ -23,6 +23,7 @@ PROBE = 67  # positions by which a call is known; a prime, which no other size i
 _LENGTHS = ("seq_len", "seqlen", "seq_length", "sequence_length", "length", "num_positions")
 _POSITIONS = (*signatures.ROLES["positions"], "ids", "coords", "timestamps")
 _VECTORS = (*signatures.ROLES["x"], *signatures.ROLES["q"], "value", "value_states", "device_ref")
+_NOT_KNOWN = "what it returns is not seen to be cos and sin of positions times frequencies"
 _DIMS = 64  # of the vectors, which are zeros and only give dtype, device and length
 
 
@@ -65,7 +66,7 @@ def fitted(module: Any, dtype: Any, device: str) -> Fitted | str:
     parameters, reason = _parameters(module)
     if reason:
         return reason
-    seen = "what it returns holds no cos and sin of the positions that it was given"
+    seen, understood = _NOT_KNOWN, True
     for words, free, arguments in _argument_lists(parameters):
         calls = tuple(
             replace(call, device=device)
@@ -76,11 +77,13 @@ def fitted(module: Any, dtype: Any, device: str) -> Fitted | str:
         except RopeAuditError as error:
             return str(error)
         except Exception as error:  # whatever other people's code raises
-            seen = f"raised {one_line(error)}" if seen.startswith("what") else seen
+            if understood:  # the likeliest call says most
+                seen, understood = f"raised {one_line(error)}", False
             continue
         if result is not None:
             return Fitted(calls, result)
-        seen = "what it returns holds no cos and sin of the positions that it was given"
+        if not seen.startswith(_NOT_KNOWN):
+            seen, understood = f"{_NOT_KNOWN}, called as {words}", False
     return seen
 
 

@@ -102,6 +102,11 @@ def finding(one: Run) -> str:
     distinct = "all" if seen.distinct == seen.positions else f"{seen.distinct} of"
     rows = f"{distinct} {seen.positions} positions {'are' if distinct == 'all' else 'stay'} distinct"
     worst = f"cos is off by up to {short(seen.cos_error)} (at position {seen.worst})"
+    if one.wrong and not seen.cos_error > seen.allowed:
+        return (
+            f"{rows}, {worst} and sin by up to {short(seen.sin_error)}: at one place {short(seen.excess)} "
+            f"times what {explained(seen)} explain"
+        )
     if one.wrong:
         return f"{rows}, {worst}, where {explained(seen)} explain {short(seen.allowed)} at most"
     return f"{rows}, {worst}"

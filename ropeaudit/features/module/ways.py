@@ -72,7 +72,9 @@ def _in_default_dtype(builder: Builder, dtype: Any) -> Any:
 def _saved(builder: Builder, module: Any, dtype: Any, torch: Any) -> Any:
     """Return a module as built that loaded the state of one in a dtype from a file. Raises: NotThisWay."""
     state = {
-        name: value.to(dtype) for name, value in module.state_dict().items() if value.is_floating_point()
+        name: value.to(dtype) if value.is_floating_point() else value
+        for name, value in module.state_dict().items()
+        if value.is_floating_point() or value.is_complex()
     }
     if not state:
         raise NotThisWay("its state_dict holds no tensor, so that nothing is saved")

@@ -102,7 +102,10 @@ def _solved(name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format)
     """Return the factor, or the base from the first wrong position on; nothing where there is none."""
     index, at = 0 if name == "q" else 1, side.block.at
     first = int(np.argmax(np.isin(at, side.positions)))
-    given, rotated = (x[index][0][:, first:] for x in (side.block.given, side.block.rotated))
+    given, rotated = (x[index][0] for x in (side.block.given, side.block.rotated))
+    if text := solving.factor(at, given[0], rotated[0], setting, dtype):
+        return text  # of all: noise decides where it is beyond what is allowed first
+    given, rotated = given[:, first:], rotated[:, first:]
     text = solving.factor(at[first:], given[0], rotated[0], setting, dtype)
     text = text or solving.base(at[first:], given, rotated, setting, dtype)
     if (
