@@ -91,6 +91,8 @@ def sentence(record: Record, several: Mapping[str, str] | None = None) -> str:
         return f"{case} is within the certified error of the reference, {short(record.reference_error)}."
     if record.verdict == "misplaced":
         return f"{case} {misplaced(record)}; it {size(record)}."
+    if (record.place_excess or 0.0) > 1 and record.drift_relative <= record.tolerance:
+        return f"{case} {misplaced(record)}, though it {size(record)}."
     return f"{case} {size(record)}{_behaviour(record)}."
 
 

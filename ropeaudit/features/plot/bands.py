@@ -31,7 +31,8 @@ def draw(rows: Sequence[Mapping[str, Any]], length: int) -> Picture:
         axes.plot([point.x for point in line.points], values, label=name, **look)
         for row in group:
             if isinstance(row["pair"], str) and row["part_rms"]:  # of no pair
-                dots = {"color": look["color"], "linestyle": (0, (1, 2)), "linewidth": 1.0}
+                dashes = (2 * number, (2, 2 * len(cases)))  # lines on one another take turns
+                dots = {"color": look["color"], "linestyle": dashes, "linewidth": 1.0}
                 axes.axhline(row["part_rms"], label=f"{name}: {row['pair']}", **dots)
     if nonfinite:
         style.edge(axes, sorted(nonfinite), True, style.RED, "nan or infinite")
