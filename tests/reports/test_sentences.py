@@ -237,12 +237,13 @@ def test_no_headline_begins_well_where_cases_were_refused(tmp_path) -> None:
 
 
 def test_a_drift_within_the_tolerance_is_not_what_a_headline_blames() -> None:
-    """Where a pair alone is off, though a recipe explains it, the sentence says where, and that drift is not."""
+    """Where a pair alone is off, though a recipe explains it, the sentence says where."""
     [row] = shift([1000], ["fp16"], ["hf"], heads=1, seq_len=32, head_dim=16)
     place = {"place_side": "k", "place_batch": 1, "place_head": 0, "place_position": 1001, "place_pair": 1}
     off = replace(row, place_excess=25.2, within_tolerance="no", resembles="tf32 angles", **place)
     assert off.drift_relative < off.tolerance
     text = headlines.headline([off], off)
-    assert text.startswith("Out of tolerance: hf in float16 at offset 1000 rotates pair 1 of k at position 1001")
+    who = "Out of tolerance: hf in float16 at offset 1000"
+    assert text.startswith(f"{who} rotates pair 1 of k at position 1001, head 0, batch element 1")
     assert "off by 25.2 times what roundings explain" in text
     assert f"though it {verdicts.size(off)}" in text
