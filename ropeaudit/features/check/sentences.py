@@ -30,7 +30,14 @@ def headline(results: Sequence[Checked]) -> str:
     passed = _passed(judged, targets)
     others = [one for one in results if one.target not in targets]
     rest = f". {_idle(others)}" if others else ""
-    return f"{passed}{aside if waived else ''}{_margin(judged, len(targets) > 1)}{rest}."
+    return f"{passed}{aside if waived else ''}{_margin(judged, len(targets) > 1)}{_exposed(results)}{rest}."
+
+
+def _exposed(results: Sequence[Checked]) -> str:
+    """Return in which environments, none of them requested, code is not right."""
+    noted = [one.finding.check for one in results if one.finding.status == "note"]
+    names = list(dict.fromkeys(name for name in noted if name.startswith("under ")))
+    return f"; not right {', '.join(names)} (noted; --under judges it)" if names else ""
 
 
 def _idle(results: Sequence[Checked]) -> str:
