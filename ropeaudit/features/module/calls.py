@@ -66,7 +66,7 @@ def fitted(module: Any, dtype: Any, device: str) -> Fitted | str:
     parameters, reason = _parameters(module)
     if reason:
         return reason
-    seen, understood = _NOT_KNOWN, True
+    seen, returned = _NOT_KNOWN, False
     for words, free, arguments in _argument_lists(parameters):
         calls = tuple(
             replace(call, device=device)
@@ -77,13 +77,12 @@ def fitted(module: Any, dtype: Any, device: str) -> Fitted | str:
         except RopeAuditError as error:
             return str(error)
         except Exception as error:  # whatever other people's code raises
-            if understood:  # the likeliest call says most
-                seen, understood = f"raised {one_line(error)}", False
+            seen = f"raised {one_line(error)}" if seen == _NOT_KNOWN else seen
             continue
         if result is not None:
             return Fitted(calls, result)
-        if not seen.startswith(_NOT_KNOWN):
-            seen, understood = f"{_NOT_KNOWN}, called as {words}", False
+        if not returned:  # the likeliest of the calls that it takes
+            seen, returned = f"{_NOT_KNOWN}, called as {words}", True
     return seen
 
 
