@@ -29,7 +29,8 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects.calling import conventions, environments
 from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.implementation import one_line
-from ropeaudit.subjects.calling.own_code import Own, OwnRotator
+from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling.own_rotator import OwnRotator
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement import allowance, likeness, verification
 from ropeaudit.subjects.placement.verification import GivenVectors

@@ -97,8 +97,8 @@ class Agreement:
             return Finding(check, "fail", detail, where=self.raised_at, differing=differing)
         allowed = self.code.allowed_at(self.position, self.pair)
         if self.wrong_alike and not self.failed:
-            detail += f"; {self.wrong_alike} pairs that a plain call has out of place are so here too; the "
-            detail += "figure is of the others: see places"
+            detail += f"; {self.wrong_alike} pairs that a plain call has out of place are so here too: see "
+            detail += "places; the figure is of pairs that differ from a plain call's"
         return judged(
             check,
             not self.failed,
@@ -106,7 +106,7 @@ class Agreement:
             measured=self.excess * allowed,
             allowed=allowed,
             unit=PAIR,
-            where=f"{self.words}: {self.place}" if self.failed else self.place,
+            where=f"{self.words}: {self.place}" if self.failed else self.place if self.excess else "",
             resembles=self.resembles,
             differing=differing,
         )
@@ -120,13 +120,14 @@ class Agreement:
         self.differing += int(different.sum())
         self.elements += different.size
         plain = whole.over[side]
-        self.wrong_alike += int((~(plain <= 1)).sum())
+        wrong = ~(plain <= 1)
+        self.wrong_alike += int(wrong.sum())
         if not different.any():
-            return np.where(plain <= 1, plain, 0.0)  # where it is wrong, it is wrong alike
+            return np.zeros_like(plain) if wrong.any() else plain  # where it is wrong, it is wrong alike
         over = whole_calls.excess(self.code, x, y, mine)
-        if (wrong := ~(plain <= 1)).any():
+        if wrong.any():
             apart, alone = self._apart(x, expected, y, mine), over
-            over = np.where(wrong, apart, over)
+            over = np.where(wrong, apart, np.where(alone <= 1, np.minimum(apart, alone), alone))
             if self.right_passes:
                 corrected = wrong & ~(apart <= 1) & (alone <= 1)
                 self.corrects |= bool(corrected.any())

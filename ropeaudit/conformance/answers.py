@@ -13,14 +13,14 @@ from ropeaudit.conformance.whole_calls import given_vectors
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling.conventions import Answer
-from ropeaudit.subjects.calling.own_code import OwnRotator
+from ropeaudit.subjects.calling.own_rotator import OwnRotator
 
 _LENGTH, _FIRST = 64, 1  # position 0 shows nothing: it is not rotated
 
 
 def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether all that is given is afterwards what it was; q and k may be what is returned."""
-    answer = _answer(code)
+    answer = answer_of(code)
     if answer is None:
         yield not_applicable("inputs", "an adapter calls it, with arrays of its own")
     elif answer.changed_beside:
@@ -41,7 +41,7 @@ def output_dtype(code: CodeUnderTest) -> Iterator[Finding]:
     Another one fails: a narrower loses digits or range; a wider loses nothing, but makes all that follows
     wider, and attention wants q, k and v in one dtype.
     """
-    answer = _answer(code)
+    answer = answer_of(code)
     if answer is None:
         yield not_applicable("dtype", "an adapter calls it, and hands on numbers alone")
         return
@@ -59,7 +59,7 @@ def output_dtype(code: CodeUnderTest) -> Iterator[Finding]:
         yield judged("dtype", False, f"{given} comes back in {returned}, which {lost}")
 
 
-def _answer(code: CodeUnderTest) -> Answer | None:
+def answer_of(code: CodeUnderTest) -> Answer | None:
     """Return what one call came to; None where an adapter makes it."""
     if "answer" not in code.cached:
         length = min(_LENGTH, code.up_to)

@@ -15,7 +15,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.implementation import Rotator
-from ropeaudit.subjects.calling.own_code import OwnRotator
+from ropeaudit.subjects.calling.own_rotator import OwnRotator
 
 Both = tuple[FloatArray, FloatArray]
 

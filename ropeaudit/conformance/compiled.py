@@ -18,7 +18,8 @@ from ropeaudit.conformance.whole_calls import some_offsets, whole_call
 from ropeaudit.errors import UsageError
 from ropeaudit.subjects.calling import arrays, environments
 from ropeaudit.subjects.calling.detection import silent, without_logs
-from ropeaudit.subjects.calling.own_code import Own, OwnRotator
+from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling.own_rotator import OwnRotator
 
 _LENGTH = 64
 _CORRECTS = "it is right at pairs where the plain call is not"

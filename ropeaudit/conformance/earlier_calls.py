@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -15,10 +15,13 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
+from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.implementation import Implementation
 from ropeaudit.subjects.calling.own_code import Own
+from ropeaudit.subjects.calling.own_rotator import OwnRotator
 from ropeaudit.subjects.third_party.adapter import Rotation
 
+Instances: TypeAlias = tuple[Rotation, Rotation]  # an instance as it is called, and as it is called before
 FURTHER = 4096
 _HEADS, _LONGEST = 2, 2**16
 
@@ -75,15 +78,24 @@ def instance(tested: Implementation, setting: RopeSetting, dtype: Format) -> Rot
     A function of an installed package has but one instance. Raises: whatever the code raises.
     """
     if isinstance(tested, Own):
-        rotator = tested.anew(setting, dtype) or tested.rotator(setting, dtype)
-
-        def rotate(x: FloatArray, at: Positions, fmt: Format) -> FloatArray:
-            return replace(rotator, dtype=fmt).rotate_one(x, at, key=False)
-
-        return rotate
+        return _called(tested.anew(setting, dtype) or tested.rotator(setting, dtype))
     if not isinstance(tested, Reusable):
         raise TypeError(f"instances of {tested.name} cannot be called again")
     return tested.instance(setting, dtype)
+
+
+def under(tested: Own, environment: Environment, setting: RopeSetting, dtype: Format) -> Instances:
+    """Return a new instance as it is called clean, and the same one as it is called in an environment."""
+    clean = tested.anew(setting, dtype) or tested.rotator(setting, dtype)
+    placed, wrapped = clean.own.under(environment), environment.wrapped(clean.instance, tested.device.name)
+    return _called(clean), _called(replace(clean, own=placed, instance=wrapped))
+
+
+def _called(rotator: OwnRotator) -> Rotation:
+    def rotate(x: FloatArray, at: Positions, fmt: Format) -> FloatArray:
+        return replace(rotator, dtype=fmt).rotate_one(x, at, key=False)
+
+    return rotate
 
 
 def given(setting: RopeSetting, call: AuditCall, seed: int = 0) -> FloatArray:

@@ -9,19 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from ropeaudit.conformance.agreement import Agreement
+from ropeaudit.conformance.answers import answer_of
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable
-from ropeaudit.conformance.whole_calls import DEAR, cost, whole_call
+from ropeaudit.conformance.whole_calls import DEAR, cost, given_vectors, whole_call
 from ropeaudit.recipes import Resolved
-from ropeaudit.subjects import factories
+from ropeaudit.subjects import factories, torch_arrays
 from ropeaudit.subjects.calling import environments, exposure
 from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.implementation import Called, Implementation
+from ropeaudit.subjects.calling.own_rotator import OwnRotator
 from ropeaudit.subjects.placement import allowance
 
 DEFAULT = tuple(name for name in environments.NAMES if name != "compile")  # which is a check of its own
-_LENGTH = 256
+_LENGTH, _SHORT = 256, 8
 _OFFSETS = (0, 1000, 40503)  # and the last positions
 _REMEDIES = {
     "autocast": "form angles in float32 with autocast off: torch.autocast(x.device.type, enabled=False)",
@@ -76,13 +80,29 @@ def _finding(name: str, code: CodeUnderTest, environment: Environment, placed: I
     if seen.raised:
         return finding
     reason = exposure.cause(placed, code.setting, code.dtype)
+    returned, by_right = _other_dtype(code, environment, called)
     if not finding.failed:
-        passed = f"{finding.detail}; {reason}, within what is allowed here" if reason else finding.detail
-        return replace(finding, detail=passed)
+        passed = [f"{reason}, within what is allowed here"] if reason else []
+        detail = "; ".join([finding.detail, *passed, *returned])
+        return replace(finding, detail=detail, status="pass" if by_right else "fail")
     shown = sorted({offsets[seen.calls - 1], *(offset for offset in (1000,) if offset in offsets)})
     measured = [exposure.consequence(placed, code.setting, code.dtype, offset, length) for offset in shown]
     clauses = "; ".join(str(one) for one in measured if one is not None and one.shows)
     parts = [text for text in (reason, clauses) if text]
-    detail = ": ".join(parts) if parts else finding.detail
+    detail = "; ".join([": ".join(parts) if parts else finding.detail, *returned])
     remedy = _REMEDIES.get(environment.kind, "") if reason else ""
     return replace(finding, detail=detail, remedy=remedy)
+
+
+def _other_dtype(code: CodeUnderTest, environment: Environment, called: Called) -> tuple[list[str], bool]:
+    """Return in a clause what dtype comes back other than clean, and whether it is the environment's own."""
+    clean, rotator = answer_of(code), called.rotator()
+    if clean is None or not isinstance(rotator, OwnRotator):
+        return [], True
+    q, k = given_vectors(code, min(_SHORT, code.up_to))
+    under = rotator.answer(q, k, np.arange(q.shape[2], dtype=np.int64))
+    dtypes = {under.dtype, under.keys_dtype} - {clean.dtype, clean.keys_dtype}
+    own = environment.dtype if environment.kind == "autocast" else None
+    given, names = torch_arrays.spelled(code.dtype), " and ".join(sorted(dtypes))
+    words = f"{names} comes back for {given} (clean: {clean.dtype})"
+    return [words] if dtypes else [], dtypes <= ({torch_arrays.spelled(own)} if own else set())

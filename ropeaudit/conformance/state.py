@@ -17,7 +17,7 @@ from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.conformance.whole_calls import called, given_vectors
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.subjects.calling.implementation import Alike, Rotator, one_line
-from ropeaudit.subjects.calling.own_code import OwnRotator
+from ropeaudit.subjects.calling.own_rotator import OwnRotator
 
 _LENGTH, _FIRST = 64, 1000
 _DTYPES = ("fp32", "fp16", "bf16")

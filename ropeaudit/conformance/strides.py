@@ -14,7 +14,7 @@ from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.conformance.whole_calls import WholeCall, called, some_offsets, whole_call
 from ropeaudit.subjects.calling.arrays import Strides
 from ropeaudit.subjects.calling.implementation import Rotator
-from ropeaudit.subjects.calling.own_code import OwnRotator
+from ropeaudit.subjects.calling.own_rotator import OwnRotator
 
 _LENGTH = 64
 # how vectors lie -> the axes that code must have for it, and words

@@ -107,3 +107,30 @@ EXPECTED = {
     positions_by_default: (DEFAULT, "positions are computed in"),
     FrequenciesByDefault: (DEFAULT, "frequencies are computed in"),
 }
+
+
+# ---------------------------------------------------------------------------- tables that are made once
+
+_TABLES = {}
+
+
+def cached_product(x, positions):
+    """Form a table at the first call, by a product, and read it in those that follow."""
+    if "angles" not in _TABLES:
+        times = torch.arange(8192, dtype=torch.float32)
+        _TABLES["angles"] = (frequencies(x)[None, :, None] @ times[None, None]).transpose(1, 2)[0]
+    return turned(x, _TABLES["angles"][positions].float())
+
+
+def cached_default(x, positions):
+    """Form a table at the first call in the default dtype."""
+    if "default" not in _TABLES:
+        d = x.shape[-1]
+        _TABLES["default"] = torch.arange(8192)[:, None] / BASE ** (torch.arange(0, d, 2) / d)
+    return turned(x, _TABLES["default"][positions].float())
+
+
+def half_under_autocast(x, positions):
+    """Return another 16-bit dtype than autocast's."""
+    y = elementwise(x, positions)
+    return y.to(torch.float16) if torch.is_autocast_enabled("cpu") else y

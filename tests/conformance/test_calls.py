@@ -245,8 +245,11 @@ def test_what_is_wrong_alike_in_every_call_passes_here_and_is_left_to_places(tmp
     code = CodeUnderTest(own, RopeSetting.of(32), parse("bf16"), 20000)
     for check in ("decode", "pieces", "alone", "strides"):
         [one] = code_checks.CHECKS[check](code)
-        assert (one.status, one.differing) == ("pass", 0.0)
-        assert "a plain call has out of place are so here too; the figure is of the others" in one.detail
+        assert (one.status, one.differing, one.measured, one.where) == ("pass", 0.0, 0.0, "")
+        assert (
+            "a plain call has out of place are so here too: see places; the figure is of pairs that differ"
+            in one.detail
+        )
     [one] = code_checks.CHECKS["short calls"](code)
     assert one.failed
 

@@ -1,22 +1,34 @@
 """Code in environments: each exposure is named, none is invented, and torch is afterwards as before."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from kernels_environments import EXPECTED, by_matmul, by_mm, elementwise, half_by_product, in_its_dtype
+from kernels_environments import (
+    EXPECTED,
+    by_matmul,
+    by_mm,
+    elementwise,
+    half_by_product,
+    half_under_autocast,
+    in_its_dtype,
+)
 
-from ropeaudit import parse
+from ropeaudit import history, parse
 from ropeaudit.conformance import environments as checks
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.errors import UnknownName
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.runtime.state_aspects import same
+from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import environments
 from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.calling.timeout import patiently
 
 SETTING = RopeSetting.of(32)
+KERNELS = Path(__file__).parent / "kernels_environments.py"
 
 
 def findings(function, dtype="fp32", names=checks.DEFAULT, up_to=8192):
@@ -80,6 +92,36 @@ def test_a_narrow_rotation_is_allowed_and_no_more_than_that(monkeypatch) -> None
     assert (finding.status, finding.differing > 0.5) == ("pass", True)
     monkeypatch.setattr(environments.Environment, "narrowed", lambda one, dtype: dtype)
     assert findings(half_by_product, names=["autocast:bf16"])[0].failed
+
+
+@pytest.mark.parametrize(
+    ("name", "environment", "reason"),
+    [
+        ("cached_product", "autocast:bf16", "the angle is a matrix product (bmm), computed in bfloat16"),
+        ("cached_default", "default-dtype:bf16", "frequencies are computed in bfloat16"),
+    ],
+)
+def test_a_table_of_the_first_call_is_made_in_the_environment(name, environment, reason) -> None:
+    """Calls in the clean state come first; the file is executed anew for those in an environment."""
+    own = factories.implementation(f"{KERNELS}:{name}")
+    code = CodeUnderTest(own, SETTING, parse("bf16"), 8192, environments=[environment])
+    code.rotator().rotate_one(np.ones((1, 4, 32), np.float32), np.arange(4), key=False)
+    [finding] = checks.under(code)
+    assert finding.failed
+    assert finding.detail.startswith(reason)
+    [before] = [one for one in history(own.name, "bf16", 0, under=environment, head_dim=32) if one.leaks]
+    assert (before.environment, before.before_environment) == ("none", environment)
+    assert before.difference > 0.1
+
+
+def test_another_dtype_that_an_environment_makes_is_named() -> None:
+    """It fails, but where autocast makes its own."""
+    [finding] = findings(half_under_autocast, "bf16", ["autocast:bf16"])
+    assert finding.failed
+    assert finding.detail.endswith("float16 comes back for bfloat16 (clean: bfloat16)")
+    [finding] = findings(lambda x, positions: half_under_autocast(x, positions), "fp32", ["autocast:fp16"])
+    assert finding.status == "pass"
+    assert finding.detail.endswith("float16 comes back for float32 (clean: float32)")
 
 
 def test_a_product_is_named_where_it_does_no_harm_yet() -> None:

@@ -19,11 +19,13 @@ from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.cases import Case, positions_fit
 from ropeaudit.conformance import earlier_calls
-from ropeaudit.conformance.earlier_calls import FURTHER, AuditCall, histories, instance, rotated
+from ropeaudit.conformance.earlier_calls import FURTHER, AuditCall, Instances, histories, instance, rotated
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling import implementation
+from ropeaudit.subjects.calling import environments, implementation
+from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.implementation import Implementation
+from ropeaudit.subjects.calling.own_code import Own
 
 DTYPES, OFFSETS = ("fp32", "fp16", "bf16"), (0, 1000)
 
@@ -34,7 +36,8 @@ class History:
 
     device: where both were made.
     difference: largest |after it - on a fresh instance|, inf where one of the two alone is nan. refused: why
-    the calls could not be made; empty where they could. environment: of all calls, none for the clean one.
+    the calls could not be made; empty where they could. environment: of the call, none for the clean one;
+    before_environment: of the one before it.
     afresh: whether each was made on an instance without a past; a function of an installed package is loaded
     once.
     """
@@ -50,6 +53,7 @@ class History:
     device: str = "cpu"
     environment: str = "none"
     afresh: bool = True
+    before_environment: str = "none"
 
     @property
     def leaks(self) -> bool:
@@ -75,7 +79,7 @@ def history(
     implementations: FILE.py:NAME, package.module:NAME or names of `ropeaudit list impls`.
     dtypes: of the calls, and of those before them.
     offsets: first positions of the calls. device: where they are made. under: environments in which all
-    calls are made too.
+    calls are made too; and before a clean call the same one is made in each.
     cases, on_progress, case: as in `ropeaudit.shift`; q and k are not looked at, but for seq_len.
     Raises: UsageError, UnknownName, MissingPackage, BadShape.
     """
@@ -112,11 +116,15 @@ def run(
             layout = detect(setting).layout if detect else tested.layouts[0]
             setting = replace(setting, layout=layout)
         on_progress(done / len(work))
-        yield from _histories_of(tested, setting, AuditCall(dtype, offset, length), dtypes)
+        yield from _histories_of(tested, setting, AuditCall(dtype, offset, length), dtypes, under)
 
 
 def _histories_of(
-    tested: Implementation, setting: RopeSetting, call: AuditCall, dtypes: Sequence[Format]
+    tested: Implementation,
+    setting: RopeSetting,
+    call: AuditCall,
+    dtypes: Sequence[Format],
+    under: Sequence[str],
 ) -> Iterator[History]:
     """Yield how one call differs after each history from the same on a fresh instance."""
     refused = implementation.refusal(tested, setting, call.dtype)
@@ -124,7 +132,7 @@ def _histories_of(
         refused = "its instances cannot be called again"
     fresh: FloatArray | None = None
     afresh = True
-    for kind, before in histories(call, dtypes):
+    for earlier in _earlier_calls(tested, call, dtypes, under):
         difference, reason = np.nan, refused
         if not reason:
             try:
@@ -133,16 +141,55 @@ def _histories_of(
                     if fresh is None:
                         afresh = earlier_calls.afresh(tested, setting, call.dtype)
                         fresh = rotated(instance(tested, setting, call.dtype), setting, call)
-                    used = instance(tested, setting, call.dtype)
-                    reason = tested.refuses(setting, before.dtype)
+                    reason = earlier.refusal(tested, setting)
                     if not reason:
-                        rotated(used, setting, before)
+                        used, before = earlier.instances(tested, setting, call.dtype)
+                        rotated(before, setting, earlier.call)
                         difference = earlier_calls.difference(rotated(used, setting, call), fresh)
             except Exception as error:  # whatever other people's code raises is a finding
                 reason = implementation.one_line(error)
         place, size = implementation.device_of(tested).label, float(difference)
         yield History(
-            *(tested.name, tested.version, setting, call, kind, before, size, reason, place),
+            *(tested.name, tested.version, setting, call, earlier.kind, earlier.call, size, reason, place),
             environment=implementation.environment_of(tested),
             afresh=afresh,
+            before_environment=earlier.environment_label(tested),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    """What is called before: how it differs, the call, and the environment that it alone is made in."""
+
+    kind: str
+    call: AuditCall
+    environment: Environment | None = None
+
+    def refusal(self, tested: Implementation, setting: RopeSetting) -> str:
+        """Return why it cannot be made; empty where it can."""
+        if isinstance(tested, Own) and self.environment:
+            tested = tested.under(self.environment)
+        return tested.refuses(setting, self.call.dtype)
+
+    def instances(self, tested: Implementation, setting: RopeSetting, dtype: Format) -> Instances:
+        """Return a new instance, as it is called for the call and before it."""
+        if isinstance(tested, Own) and self.environment:
+            return earlier_calls.under(tested, self.environment, setting, dtype)
+        used = instance(tested, setting, dtype)
+        return used, used
+
+    def environment_label(self, tested: Implementation) -> str:
+        """Return what a row calls the environment of the call before."""
+        device = implementation.device_of(tested).name
+        return self.environment.label(device) if self.environment else implementation.environment_of(tested)
+
+
+def _earlier_calls(
+    tested: Implementation, call: AuditCall, dtypes: Sequence[Format], under: Sequence[str]
+) -> Iterator[_Earlier]:
+    """Yield what is called before: for a clean call of own code the same one in each environment too."""
+    for kind, before in histories(call, dtypes):
+        yield _Earlier(kind, before)
+    if isinstance(tested, Own) and tested.clean is None:
+        for environment in environments.chosen(under)[1:]:
+            yield _Earlier("another environment", call, environment)

@@ -25,7 +25,7 @@ class HistoryColumns:
     version: str = of("of its package", shown=True, leaves=3)
     dtype: str = of("number format of the call", lambda one: one.call.dtype.name, shown=True)
     environment: str = of(
-        "what all calls were made under, such as autocast:bf16; none: nothing",
+        "what the call was made under, such as autocast:bf16; none: nothing",
         shown=lambda one: one.environment != "none",
     )
     offset: int = of("first position of the call", lambda one: one.call.first, unit="tokens", shown=True)
@@ -38,6 +38,9 @@ class HistoryColumns:
     )
     before_seq_len: int = of(
         "positions of that call", lambda one: one.before.length, unit="tokens", shown=True, leaves=1
+    )
+    before_environment: str = of(
+        "what that call was made under; none: nothing", shown=lambda one: one.before_environment != "none"
     )
     difference_max: float = of(
         "largest |result after that call - result without it|; q and k are gaussian",
@@ -112,7 +115,7 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if one["leaks"] == "yes":
             message.append(
                 f"{_who(one)}: what a call gives depends on the calls before it; make an "
-                "instance for each dtype, or turn its cache off."
+                f"instance for each {_kept_apart(one)}, or turn its cache off."
             )
         elif one["leaks"] == "refused":
             message.append(
@@ -126,6 +129,11 @@ def _who(one: Mapping[str, Any]) -> str:
     return " ".join([one["implementation"], *under(one["environment"])])
 
 
+def _kept_apart(one: Mapping[str, Any]) -> str:
+    return "environment" if one["before_environment"] != one["environment"] else "dtype"
+
+
 def _before(one: Mapping[str, Any]) -> str:
     last = one["before_offset"] + one["before_seq_len"] - 1
-    return f"a call in {one['before_dtype']} at positions {one['before_offset']} to {last}"
+    call = f"a call in {one['before_dtype']} at positions {one['before_offset']} to {last}"
+    return " ".join([call, *under(one["before_environment"])])

@@ -18,7 +18,7 @@ from ropeaudit.runtime import process_state
 from ropeaudit.subjects.calling.timeout import patiently
 
 if TYPE_CHECKING:
-    from ropeaudit.subjects.calling.own_code import Own, OwnRotator
+    from ropeaudit.subjects.calling.own_code import Own
 
 _INSTALLED = {"site-packages", "dist-packages"}
 _COMPILED = "_torchdynamo_orig_callable"  # what torch.compile leaves on a function
@@ -67,8 +67,8 @@ class Source:
             return named(self.execute(self.path), self.name)
 
 
-def rotator(own: Own, setting: RopeSetting, dtype: Format) -> OwnRotator | None:
-    """Return what calls an instance of the file executed anew; None where there is none, or it is dear."""
+def thing(own: Own, setting: RopeSetting, dtype: Format) -> Any:
+    """Return what the file of own code makes, executed anew; None where there is none, or it is dear."""
     if own.source is None or compiles(own.thing):
         return None
 
@@ -76,8 +76,7 @@ def rotator(own: Own, setting: RopeSetting, dtype: Format) -> OwnRotator | None:
         x = np.ones((1, 1, 1, setting.head_dim), dtype.carrier)
         own.of(thing).rotator(setting, dtype).rotate_both(x, x, np.zeros(1, np.int64))
 
-    thing = own.source.thing(call)
-    return None if thing is None else own.of(thing).rotator(setting, dtype)
+    return own.source.thing(call)
 
 
 def named(module: Any, name: str) -> Any:

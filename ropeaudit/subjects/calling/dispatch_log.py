@@ -198,6 +198,9 @@ def logged(
     """
     log = DispatchLog(len(x), length, setting.head_dim, setting.pairs)
 
+    uncalled = getattr(implementation, "uncalled", None)  # a table that is cached is made in the first call
+    implementation = uncalled(setting, dtype) if uncalled else implementation
+
     def called() -> FloatArray:
         with log:
             return implementation.fresh(setting, dtype)(x, np.arange(length, dtype=np.int64))

@@ -18,7 +18,7 @@ from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import arrays
 from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.implementation import Alike
-from ropeaudit.subjects.calling.own_code import OwnRotator
+from ropeaudit.subjects.calling.own_rotator import OwnRotator
 from ropeaudit.subjects.calling.signatures import Signature
 from ropeaudit.subjects.placement.exact_rotation import half_split
 

@@ -8,17 +8,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any
 
-import numpy as np
-
-from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
+from ropeaudit.arithmetic.formats import FP64, Format
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import process_state
-from ropeaudit.subjects import Positions, torch_arrays
+from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling import anew, conventions, detection, devices, narrow_tables, signatures
 from ropeaudit.subjects.calling.anew import Source
 from ropeaudit.subjects.calling.conventions import NO_CHANGES, Answer, Changes
@@ -27,10 +24,8 @@ from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.environments import CLEAN, Environment
 from ropeaudit.subjects.calling.implementation import Rotate, one_line
-from ropeaudit.subjects.calling.timeout import patiently, together
-from ropeaudit.subjects.placement.exact_rotation import half_split
-
-T = TypeVar("T")
+from ropeaudit.subjects.calling.own_rotator import OwnRotator
+from ropeaudit.subjects.calling.timeout import patiently
 
 
 class Own:
@@ -45,6 +40,7 @@ class Own:
     layouts: tuple[Layout, ...] = ("half", "interleaved")
     environment: Environment = CLEAN
     clean: Own | None = None  # the same without its environment, which says how it is called
+    _started: Own | None = None  # the same, its file executed anew
 
     def __init__(
         self,
@@ -92,6 +88,7 @@ class Own:
         """Return the same code in an environment; how it is called is found out without it."""
         other = copy.copy(self)
         other.environment, other.clean, other.findings, other._built = environment, self, [], {}
+        other._started = None
         return other
 
     def fit(self, setting: RopeSetting) -> Fit:
@@ -223,12 +220,34 @@ class Own:
         fit = self.fit(setting)
         if fit.layout != setting.layout and fit.sure:
             self._note(f"behaves like {fit.layout} pairs; it is audited as {setting.layout}, as asked")
+        if instance is None and (renewed := self._renewed(setting, dtype)) is not self:
+            return renewed.rotator(setting, dtype)
         instance = self.instance(setting) if instance is None else instance
         return OwnRotator(self, fit, setting, dtype, self.environment.wrapped(instance, self.device.name))
 
     def anew(self, setting: RopeSetting, dtype: Format) -> OwnRotator | None:
         """Return what calls an instance of the file executed anew; None where that cannot be or is dear."""
-        return anew.rotator(self, setting, dtype)
+        uncalled = self.uncalled(setting, dtype)
+        return None if uncalled is self else uncalled.rotator(setting, dtype)
+
+    def uncalled(self, setting: RopeSetting, dtype: Format) -> Own:
+        """Return the same of the file executed anew, which nothing has called; itself where there is none."""
+        thing = anew.thing(self.clean or self, setting, dtype)
+        return self if thing is None else self.of(thing)
+
+    def _renewed(self, setting: RopeSetting, dtype: Format) -> Own:
+        """Return the same code without the past of clean calls, where an environment is to be seen.
+
+        A table that is cached at the first call is made in the environment then, as in a process that runs in
+        it. Itself where it is clean, of a package, or dear to execute: clean calls came first then.
+        """
+        if self.clean is None or self.executed_anew:
+            return self
+        if self._started is None:
+            self._started = self.uncalled(setting, dtype)
+            if self._started is self and not self.has_instances:
+                self._note("was called clean before: what it cached then is not made under it")
+        return self._started
 
     def of(self, thing: Any) -> Own:
         """Return the same of a thing that the file executed anew made."""
@@ -259,62 +278,3 @@ class Own:
         text = f"{self.name}{where}: {text}."
         if text not in self.findings:
             self.findings.append(text)
-
-
-@dataclass(slots=True)
-class OwnRotator:
-    """An instance of own code that is called; a `Rotator`."""
-
-    own: Own
-    fit: Fit
-    setting: RopeSetting
-    dtype: Format
-    instance: Any
-
-    @property
-    def has_past(self) -> bool:
-        """Whether it is a function that may have been called before, and may keep something of that."""
-        return not self.own.executed_anew and self.instance is self.own.thing
-
-    def afresh(self) -> OwnRotator:
-        """Return a rotator of an instance that has not been called yet."""
-        return self.own.rotator(self.setting, self.dtype)
-
-    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
-        """Return x rotated, as what is returned for q or for k, where both are given."""
-        answer = self.answer(x[None], None, at)
-        rotated: FloatArray = (answer.keys if key and answer.keys is not None else answer.values)[0]
-        return rotated
-
-    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
-        """Return q and k rotated, by one call where it takes both, dims in the order they were given."""
-        if "k" in self.fit.convention.signature.roles:
-            answer = self.answer(q, k, at)
-            first, second = answer.values, answer.keys
-            if second is None:  # it takes k and returns q alone
-                second = self.answer(k, None, at).values
-        else:
-            first, second = (self.answer(x, None, at).values for x in (q, k))
-        if not self.fit.permuted:
-            return first, second
-        back = np.argsort(half_split(self.setting.rotary_dim, self.setting.head_dim))
-        return first[..., back], second[..., back]
-
-    def together(self, calls: Callable[[], T], what: str) -> T:
-        """Return what `calls` returns, which calls this instance many times in a row, in one state."""
-        with process_state.at_home(self.own.state()):
-            result: T = together(calls, what)
-        return result
-
-    def answer(self, q: FloatArray, k: FloatArray | None, at: Positions) -> Answer:
-        """Return what one call gives, with what it did beside; k is q where it is None.
-
-        Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) where it takes them.
-        """
-        convention = self.fit.rows if at.ndim == 2 and self.fit.rows is not None else self.fit.convention
-        if self.own.narrow_tables(self.fit, self.setting, self.dtype):
-            convention = replace(convention, narrow=True)
-        with process_state.at_home(self.own.state()):
-            answer = convention(self.instance, q, at, self.setting, self.dtype, k, self.own.changes)
-        self.own.note_answer(answer, self.dtype)
-        return answer
