@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from ropeaudit import shift
-from ropeaudit.arithmetic.formats import FP32
+from ropeaudit.arithmetic.formats import FP32, parse
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import UsageError
 from ropeaudit.inputs.qk import on_16_bit_grid
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.own_code import Own
-from ropeaudit.subjects.placement import verification
+from ropeaudit.subjects.placement import exact_rotation, solving, verification
 from ropeaudit.testing import assert_shift_invariant
 
 KERNELS = Path(misnamed_kernels.__file__)
@@ -84,3 +85,14 @@ def test_warnings_of_trial_calls_are_silent(recwarn) -> None:
 
     Own("rotate", rotate).fit(RopeSetting.of(8))
     assert not [one for one in recwarn if "nonsense" in str(one.message)]
+
+
+@pytest.mark.parametrize(("right_heads", "named"), [(0, True), (1, False)])
+def test_a_factor_is_that_of_all_heads_or_of_none(right_heads, named) -> None:
+    """Heads that it leaves within what is allowed by chance do not tell which are wrong."""
+    setting, at = RopeSetting.of(32), np.arange(64)[None]
+    x = round_to(np.random.default_rng(0).standard_normal((1, 4, 64, 32)), parse("bf16"))
+    times = np.array([1.0] * right_heads + [1.0165] * (4 - right_heads))[None, :, None, None]
+    y = round_to(times * exact_rotation.rotated(x, at[0], setting), parse("bf16"))
+    text = solving.common_factor(at, x, y, setting, parse("bf16"))
+    assert text == ("vectors 1.016 times as long as they should be" if named else "")

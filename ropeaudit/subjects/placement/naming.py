@@ -90,12 +90,21 @@ def _rotates_rounded(
 def _fault(name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format, rotator: Rotator) -> str:
     """Return which heads and positions of one side are out of place, and the faults that explain it."""
     where = [_heads(side.heads), _single(side, setting)]
+    if where[0] and (text := _common_factor(name, side, setting, dtype)):
+        return text
     what = _swapped(name, side, setting, dtype) or " or ".join(_known(name, side, setting, dtype, rotator))
     if not what and not any(where):  # another base or length moves all heads and pairs
         what = _solved(name, side, setting, dtype)
     if not what:
         what = _position(name, side, setting, dtype)
     return ": ".join(part for part in (", ".join(part for part in where if part), what) if part)
+
+
+def _common_factor(name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format) -> str:
+    """Return the factor of all heads, where noise decides which of them are beyond what is allowed."""
+    index = 0 if name == "q" else 1
+    given, rotated = (vectors[index] for vectors in (side.block.given, side.block.rotated))
+    return solving.common_factor(side.block.rows(), given, rotated, setting, dtype)
 
 
 def _solved(name: str, side: MisplacedSide, setting: RopeSetting, dtype: Format) -> str:

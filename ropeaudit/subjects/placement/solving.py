@@ -19,6 +19,7 @@ from ropeaudit.subjects.placement import allowance, exact_rotation
 _COARSE = 0.15  # error of a step from position to position: 16-bit formats stay well below it
 _STILL = 0.005  # the same of the mean of many steps, beside the roundings behind the angle
 _FAINT = 2.0**-10  # of a factor: what is as good as 0 is none
+_SPREAD = 0.1  # of the factors of vectors that all have one, over what it differs from 1
 _LONGEST = 128  # positions of a step
 _FARTHEST = 2**18  # position that others are tried for
 _TRIED = 3  # positions that come nearest
@@ -89,6 +90,25 @@ def factor(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dt
     return (
         f"vectors {next((text for text in texts if text != '1'), texts[-1])} times as long as they should be"
     )
+
+
+def common_factor(rows: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format) -> str:
+    """Return by what all vectors are multiplied where some are within what is allowed all the same.
+
+    Each vector's own factor must be that of all to a tenth of what it differs from 1: otherwise some are
+    right. Nothing where no number explains them. Shapes: rows (b, s), x and y (b, h, s, d).
+    """
+    at = np.repeat(rows, x.shape[1], axis=0).ravel()
+    z, w = (exact_rotation.complex_pairs(vectors.reshape(at.size, -1), setting) for vectors in (x, y))
+    exact = z * exact_rotation.rotations(setting, at, dtype)
+    shape = (x.shape[0] * x.shape[1], -1)
+    sizes = (np.abs(exact) ** 2).reshape(shape).sum(axis=1)
+    if not np.isfinite(w).all() or not sizes.all():
+        return ""
+    times = (np.conj(exact) * w).real.reshape(shape).sum(axis=1) / sizes
+    if np.ptp(times) > _SPREAD * np.abs(times - 1).min():
+        return ""
+    return factor(at, x.reshape(at.size, -1), y.reshape(at.size, -1), setting, dtype)
 
 
 def _refined(log: float, power: Array, mean: Array, lag: int) -> float:
