@@ -210,14 +210,21 @@ def _report(
 ) -> Report:
     """Return the report of the rows so far. frozen: frequencies do not follow the offset."""
     from ropeaudit.reports.drift import drift_report
-    from ropeaudit.reports.environments import environment_notes
     from ropeaudit.reports.model_notes import model_notes
 
     findings, results = run.findings(), run.results()
     about = {**metadata, "stages": audit.stages()} | ({"findings": findings} if findings else {})
-    changes = environment_notes(audit, results) if audit.environments else []
-    first = [*findings, *changes, *model_notes(audit.cases, [one.offset for one in results])]
+    first = [*findings, *_changes(audit, results), *model_notes(audit.cases, [one.offset for one in results])]
     return drift_report(results, columns, about, header, frozen, first)
+
+
+def _changes(audit: Audit, results: list[Record]) -> list[str]:
+    """Return what environments change."""
+    if not audit.environments:
+        return []
+    from ropeaudit.reports.environments import environment_notes
+
+    return environment_notes(audit, results)
 
 
 def _ticket(audit: Audit, results: list[Record]) -> Ticket | None:
