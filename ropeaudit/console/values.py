@@ -138,3 +138,11 @@ def _sums(first: int, last: int, step: int, flag: str) -> list[int]:
     if count > _MOST:
         raise UsageError(f"{flag} {first}-{last}+{step} has {count} values; at most {_MOST} are allowed")
     return list(range(first, last + 1, step))
+
+
+def jobs(text: str, flag: str) -> int:
+    """Return a count of processes. Raises: UsageError."""
+    count = integer(text, flag)
+    if not 1 <= count <= 1024:
+        raise UsageError(f"{flag} {count} is not from 1 to 1024; try {flag} 2")
+    return count

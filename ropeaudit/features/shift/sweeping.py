@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 _LONG = 3600.0  # seconds
 
 
-def _jobs(text: str, flag: str) -> int:
-    jobs = values.integer(text, flag)
-    if not 1 <= jobs <= 1024:
-        raise UsageError(f"{flag} {jobs} is not from 1 to 1024; try {flag} 2")
-    return jobs
-
-
 def _scheduler(address: str, flag: str) -> str:
     if address != "local" and "://" not in address:
         raise UsageError(f"{flag} {address!r} is no address; try tcp://127.0.0.1:8786, or local")
@@ -49,7 +42,7 @@ class SweepOptions:
     )
     jobs: int = option(
         "--jobs",
-        type=Parsed("jobs", _jobs),
+        type=Parsed("jobs", values.jobs),
         default=1,
         metavar="N",
         help="Processes that measure side by side.  [default: 1]",

@@ -1,0 +1,1 @@
+"""Survey: every implementation that is installed, in one table."""
