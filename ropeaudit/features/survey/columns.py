@@ -14,7 +14,7 @@ of = Declare[Surveyed]()
 
 
 def largest(one: Surveyed, dtype: str) -> float:
-    """Return the largest drift over the scores' RMS of the clean cells in a dtype; nan where there is none."""
+    """Return the largest drift over the scores' RMS of the clean cells in a dtype; nan without any."""
     cells = [cell.drift_relative for cell in one.clean if cell.dtype == dtype and cell.verdict != "refused"]
     return max(cells, default=math.nan)
 

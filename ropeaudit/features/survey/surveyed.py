@@ -32,7 +32,10 @@ class Options:
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Options:
         """Return the options of a dictionary that went through JSON, which has no tuples."""
-        return cls(**{name: tuple(one) if isinstance(one, list) else one for name, one in given.items()})
+        fields: dict[str, Any] = {
+            name: tuple(one) if isinstance(one, list) else one for name, one in given.items()
+        }
+        return cls(**fields)
 
 
 @dataclass(frozen=True, slots=True)
