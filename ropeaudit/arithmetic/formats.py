@@ -39,6 +39,10 @@ class Format:
     overflow: Overflow = "inf"
     top: float | None = None
 
+    def __hash__(self) -> int:
+        """Return the hash of the name: recipes, which are keys of long searches, hold a dozen formats."""
+        return hash(self.name)
+
     @property
     def short(self) -> str:
         """The alias that people type: fp16 for float16."""

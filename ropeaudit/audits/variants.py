@@ -1,8 +1,8 @@
 """Many variants of one recipe on the same q and k, sharing whatever they have in common.
 
 Variants that agree up to the table stage share its cos and sin, and so do those whose tables happen to have
-the same bits; below that, those with the same rotation and output share the rotated q and k, and those with
-the same accumulator their sums.
+the same bits, of which those that are the same below are one; those with the same rotation and output share
+the rotated q and k, and those with the same accumulator their sums.
 Letters: h heads, g key-value heads, n sampled positions, d head_dim.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +33,8 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
 from ropeaudit.runtime.threads import Map, mapping
 from ropeaudit.subjects.emulated import Emulated, Table
+
+_BELOW = tuple(field.name for field in fields(Resolved) if field.name not in TABLE)  # the table
 
 
 class ExactHead(NamedTuple):
@@ -67,7 +69,7 @@ class Bench:
         self.distances = exact_scores.distance_table(
             scene.sample.positions.astype(np.float64) + origin, scene.setting
         )
-        self.reference, self.error = _statistics(), 0.0
+        self.reference, self.error = Statistics(Moments.LARGEST), 0.0
         with mapping(1):
             self.exact = {head: self._exact(head) for head in scene.sample.heads}
         self.known: dict[Resolved, Statistics] = {}
@@ -96,23 +98,32 @@ class Bench:
         return ExactHead(x, y, block, exact)
 
     def drifts(
-        self, variants: Iterable[Resolved], progress: Callable[[float], None] = lambda share: None
+        self,
+        variants: Iterable[Resolved],
+        progress: Callable[[float], None] = lambda share: None,
+        moments: Moments = Moments.LARGEST,
     ) -> list[Statistics]:
-        """Return the drift of each variant; what was measured before is remembered.
+        """Return the drift of each variant, at least these moments; what was measured before is remembered.
 
         progress gets the share that is done, from 0 to 1.
         """
         requested = list(variants)
-        new = [variant for variant in dict.fromkeys(requested) if variant not in self.known]
+        new = [
+            variant
+            for variant in dict.fromkeys(requested)
+            if (drift := self.known.get(variant)) is None or drift.moments < moments
+        ]
         if new:
             with mapping(run_metadata.threads()) as mapped:
-                self._measure(new, mapped, progress)
+                self._measure(new, mapped, progress, moments)
         return [self.known[variant] for variant in requested]
 
-    def _measure(self, new: Sequence[Resolved], mapped: Map, progress: Callable[[float], None]) -> None:
+    def _measure(
+        self, new: Sequence[Resolved], mapped: Map, progress: Callable[[float], None], moments: Moments
+    ) -> None:
         tables = self._by_table(new, mapped)
-        jobs = [(heads, table, some) for table, some in tables for heads in self._by_kv_head()]
-        results = {variant: _statistics() for variant in new}
+        jobs = [(heads, table, some, moments) for table, some in tables for heads in self._by_kv_head()]
+        results = {variant: Statistics(moments) for variant in new}
         for done, part in enumerate(mapped(lambda job: self._job(*job), jobs)):
             for variant, statistics in part.items():
                 results[variant].merge(statistics)
@@ -139,17 +150,18 @@ class Bench:
         return subject.table(self.scene.sample.positions, self.scene.offset)
 
     def _job(
-        self, heads: Sequence[int], table: Table, variants: Sequence[Resolved]
+        self, heads: Sequence[int], table: Table, variants: Sequence[Resolved], moments: Moments
     ) -> dict[Resolved, Statistics]:
         """Measure variants of one table on the query heads of one key-value head."""
-        results = {variant: _statistics() for variant in variants}
-        for alike in _grouped(variants, ROTATION):
+        same = {alike[0]: alike for alike in _grouped(variants, _BELOW)}
+        results = {variant: Statistics(moments) for variant in same}
+        for alike in _grouped(list(same), ROTATION):
             k = self.rotated("k", heads[0], table, alike[0])
             for head in heads:
                 q = self.rotated("q", head, table, alike[0])
                 for variant, out in self._scores(q, k, alike):
                     results[variant].add(self.drift(head, out), self.exact[head].block)
-        return results
+        return {variant: results[one] for one, alike in same.items() for variant in alike}
 
     def rotated(self, side: Side, head: int, table: Table, variant: Resolved) -> FloatArray:
         """Return q or k of a query head as the variant stores it. Shapes: -> (n, d)."""
@@ -178,10 +190,6 @@ class Bench:
         exact = self.exact[head]
         with np.errstate(invalid="ignore"):
             return kernel.minus_exact(NUMPY, out, exact.scores, exact.block.hidden, out)
-
-
-def _statistics() -> Statistics:
-    return Statistics(Moments.LARGEST)
 
 
 def summed(q: FloatArray, k: FloatArray, subject: Emulated) -> Array:

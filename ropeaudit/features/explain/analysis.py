@@ -23,7 +23,7 @@ from ropeaudit.audits.cases import LIMIT, Case, fits
 from ropeaudit.audits.chosen import Chosen, chosen, loaded
 from ropeaudit.audits.sampling import Sample
 from ropeaudit.audits.variants import Bench, Scene
-from ropeaudit.engine.statistics import Statistics
+from ropeaudit.engine.statistics import Moments, Statistics
 from ropeaudit.errors import UsageError
 from ropeaudit.features.explain import blames, parts, remedies, shares
 from ropeaudit.features.explain.blames import Blame, NonfiniteScores
@@ -219,5 +219,7 @@ class _Explainer:
     def _values(self) -> dict[shares.Coalition, float]:
         """Return the mean square drift of every coalition of stages, nan where a score is not finite."""
         recipes_alone = [shares.alone(self.recipe, self.names, names) for names in self.coalitions]
-        drifts = self.bench.drifts(recipes_alone, lambda share: self.on_progress(_SHARE_OF_WORK * share))
+        drifts = self.bench.drifts(
+            recipes_alone, lambda share: self.on_progress(_SHARE_OF_WORK * share), Moments.SQUARES
+        )
         return {names: drift.rms**2 for names, drift in zip(self.coalitions, drifts, strict=True)}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ropeaudit import recipes
 from ropeaudit.audits.variants import Bench
+from ropeaudit.engine.statistics import Moments
 from ropeaudit.features.explain import shares
 from ropeaudit.recipes import Resolved
 
@@ -91,7 +92,8 @@ def blames(
         relative = {stage: value / rms**2 for stage, value in shares.shapley(values).items()}
     for stage in shares.SHARED:
         only, without = bench.drifts(
-            [shares.alone(recipe, names, [stage]), shares.without(recipe, {stage} & set(names))]
+            [shares.alone(recipe, names, [stage]), shares.without(recipe, {stage} & set(names))],
+            moments=Moments.SQUARES,
         )
         share = relative.get(stage, math.nan if nonfinite or not rms else 0.0)
         removed = 1.0 - without.rms / rms if rms else math.nan

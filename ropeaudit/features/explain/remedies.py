@@ -7,13 +7,13 @@ meets it with the fewest float64 stages wins, then the one that leaves the least
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.audits.variants import Bench
-from ropeaudit.engine.statistics import Statistics
+from ropeaudit.engine.statistics import Moments, Statistics
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.explain import shares
 from ropeaudit.recipes import Resolved
@@ -121,7 +121,7 @@ class RemedySearch:
         return remedies
 
     def _best(self, sets: Sequence[tuple[str, ...]]) -> Remedy:
-        exact = self.bench.drifts(shares.without(self.recipe, stages) for stages in sets)
+        exact = self._drifts(shares.without(self.recipe, stages) for stages in sets)
         order = sorted(range(len(sets)), key=lambda i: _size(exact[i]))
         meeting = [i for i in order if self._meets(exact[i])]
         if meeting:
@@ -140,7 +140,7 @@ class RemedySearch:
                 {s: FP32 if s in in_float32 else FP64 for s in stages}
                 for in_float32 in combinations(narrow, count)
             ]
-            drifts = self.bench.drifts(shares.widened(self.recipe, widths) for widths in tries)
+            drifts = self._drifts(shares.widened(self.recipe, widths) for widths in tries)
             good = [i for i, drift in enumerate(drifts) if enough(drift)]
             if good:
                 return self._remedy(tries[min(good, key=lambda i: _size(drifts[i]))])
@@ -161,6 +161,11 @@ class RemedySearch:
             numbers * held.storage_bits // 8,
             max(multiplies, default=0),
         )
+
+    def _drifts(self, variants: Iterable[Resolved]) -> list[Statistics]:
+        """Return the drift of variants as far as the tolerance looks at it."""
+        moments = Moments.LARGEST if self.accepted.column == "drift_max" else Moments.SQUARES
+        return self.bench.drifts(variants, moments=moments)
 
     def _meets(self, drift: Statistics) -> bool:
         return self.accepted.met_by(drift, self.bench.reference)
