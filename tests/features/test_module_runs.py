@@ -111,7 +111,7 @@ class Augmented(Computed):
         return super().forward(seq_len)
 
 class NoPositions(Llama):
-    def forward(self, pixel_values): return pixel_values
+    def forward(self, secret): return secret
 
 class Fails(Llama):
     def forward(self, x, position_ids): raise RuntimeError("no kernel here")
@@ -298,7 +298,7 @@ def test_what_cannot_be_run_is_judged_by_its_buffers(spec, capsys) -> None:
     assert (built["result"], cast["result"]) == ("not run", "off")
     assert built["positions"] is None
     assert cast["buffer_error"] == pytest.approx(2.0**-8, rel=0.1)
-    assert "not run: forward(pixel_values) wants pixel_values, which is not known" in cast["finding"]
+    assert "not run: forward(secret) wants secret, which is not known" in cast["finding"]
     assert (
         "was not run (raised RuntimeError: no kernel here)"
         in audited(capsys, spec("Fails"), "--loaded", "built")["headline"]
