@@ -231,7 +231,9 @@ def test_what_is_allowed_is_that_of_the_module_as_built(spec, capsys) -> None:
     assert [row["result"] for row in (built, cast, saved)] == ["within", "rounded", "off"]
     assert (cast["usual"], cast["returned"]) == ("float32", "bfloat16")
     result = ran(capsys, spec("Tables"), "--loaded", "to", code=0)
-    assert result["headline"].startswith("Rounded once more in 1 of 1 rows (to): Tables after")
+    assert result["headline"].startswith(
+        "Beyond what is allowed, by one rounding, in 1 of 1 rows (to): Tables"
+    )
     assert "explain 4.60e-05 at most; one rounding to bfloat16, which it returns now," in result["headline"]
     assert [row["result"] for row in ran(capsys, spec("Sum"), "--loaded", "to", code=1)["records"]] == ["off"]
 
@@ -257,7 +259,7 @@ def test_grids_are_compared_with_themselves_in_float64(name, call, spec, capsys)
     assert built["call"].endswith(call)
     assert (built["result"], cast["result"], built["positions"]) == ("within", "off", None)
     assert built["against"] == "the module as built, run in float64"
-    assert cast["cos_error"] > 0.03
+    assert cast["cos_error"] > 10 * cast["allowed_error"]
     assert "whose positions are not known: it is compared with the module as built" in " ".join(
         result["notes"]
     )

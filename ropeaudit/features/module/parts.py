@@ -215,7 +215,7 @@ def _given(expected: Expected) -> str:
     """Return what was given explicitly, in words."""
     if expected.model is not None:
         return expected.words(expected.model.name)
-    return expected.words("base 10000" if expected.base is None else f"base {expected.base:.8g}")
+    return expected.words("what was given" if expected.base is None else f"base {expected.base:.8g}")
 
 
 def _state(module: Any) -> list[bytes]:

@@ -107,9 +107,8 @@ def _of(one: Run, name: str) -> object:
 COLUMNS = of.columns(RunColumns)
 LEGEND = (
     "distinct positions: different rows, of all from 0; cos error: against float64; allowed error: what\n"
-    "float32 angles at the last position, and rounding to the dtype returned as built, explain; drift: of\n"
-    f"scores of the last {LAST} positions, by these cos and sin alone, over their RMS (independent Gaussian\n"
-    "q, k)."
+    "float32 angles at the last position, and rounding to the dtype as built, explain; drift: of scores\n"
+    f"of the last {LAST} positions, by these cos and sin alone, over their RMS (independent Gaussian q, k)."
 )
 
 
@@ -156,7 +155,7 @@ def _at(seen: Measured) -> str:
 def explained(seen: Measured) -> str:
     """Return what errors are compared with, in words."""
     rounds = seen.returns not in ("angles", "complex")
-    as_built = ", as returned as built," if seen.usual != seen.returned else ""
+    as_built = ", which it returns as built," if seen.usual != seen.returned else ""
     angles = "float32 frequencies and angles" if seen.of_frequencies else "float32 angles"
     return f"{angles}{f' and rounding to {seen.usual}{as_built}' if rounds else ''}"
 
@@ -182,7 +181,8 @@ def headline(runs: Sequence[Run]) -> str:
         count = (
             f"{len(rounded)} of {len(runs)} rows ({', '.join(dict.fromkeys(one.loaded for one in rounded))})"
         )
-        return f"Rounded once more in {count}{rest}: {worst.module} {worst.way}: {finding(worst)}."
+        begin = f"Beyond what is allowed, by one rounding, in {count}{rest}"
+        return f"{begin}: {worst.module} {worst.way}: {finding(worst)}."
     many = f"in {len(ran)} of {len(runs)} rows" if len(runs) > 1 else worst.way
     return (
         f"Within what float32 angles and rounding of the result explain {many}{rest}; furthest off is "
