@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils import backend_registration
+from torch.utils import _device, backend_registration
 from torch.utils._pytree import tree_map
 
 from ropeaudit.subjects import torch_numbers
@@ -25,6 +25,7 @@ NAME = "pretended"
 _ALONE = "ROPEAUDIT_TEST_ALONE"
 PLACE = f"{NAME}:0"
 _ATEN = torch.ops.aten
+_TENSOR = torch.tensor
 _ARANGES = torch.library.Library("aten", "IMPL")
 _COPIES = (_ATEN.copy_.default, _ATEN._to_copy.default)
 operations: list[str] = []  # that the device did
@@ -190,8 +191,22 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         torch_numbers, "device", lambda name: torch.device(PLACE) if name == NAME else plain(name)
     )
+    _device._device_constructors()  # torch looks up once which functions a device as a context is for
+    monkeypatch.setattr(torch, "tensor", _tensor)
     operations.clear()
     calls.clear()
+
+
+def _tensor(data: Any, *, device: Any = None, **options: Any) -> torch.Tensor:
+    """Return torch.tensor of numbers, on the device by a copy.
+
+    torch.tensor itself copies them with dispatch to Python switched off, which a backend in Python has not:
+    torch then fails with an internal assertion, on whatever is made so, longrope's factors among it.
+    """
+    place = torch.empty(0).device if device is None else torch.device(device)
+    if place.type != NAME:
+        return _TENSOR(data, device=device, **options)
+    return _TENSOR(data, device="cpu", **options).to(place)
 
 
 def watched(function: Callable[..., Any]) -> Callable[..., Any]:

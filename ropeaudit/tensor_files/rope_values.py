@@ -42,7 +42,7 @@ def known(values: Array) -> str:
 
 
 def both(values: Array) -> tuple[Array, Array] | None:
-    """Return cos and sin of a table that holds both: complex, on the last axis, or side by side."""
+    """Return cos and sin of a table that holds both: complex, on the last axis, side by side or in turns."""
     for cos, sin in _halves(np.squeeze(values)):
         if cos.ndim == 2 and _is_cos(cos[:HEAD]) and _is_sin(sin[:HEAD]):
             return cos, sin
@@ -75,7 +75,8 @@ def _halves(values: Array) -> list[tuple[Array, Array]]:
         return [(values[..., 0], values[..., 1]), (values[..., 1], values[..., 0])]
     if values.ndim == 2 and values.shape[1] % 2 == 0:
         first, second = np.split(values, 2, axis=1)
-        return [(first, second), (second, first)]
+        even, odd = values[:, ::2], values[:, 1::2]
+        return [(first, second), (second, first), (even, odd), (odd, even)]
     return []
 
 

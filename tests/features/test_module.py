@@ -252,8 +252,10 @@ def test_factories_that_are_not_there(tmp_path, capsys) -> None:
 
 
 def test_findings_instead_of_values(spec, capsys) -> None:
-    assert "none of 1 tensors is a RoPE buffer of the module" in audited(capsys, spec("empty"))["headline"]
-    assert "on the meta device" in " ".join(audited(capsys, spec("meta"))["notes"])
+    nothing = audited(capsys, spec("empty"), code=1)["headline"]
+    assert nothing.startswith("Nothing was judged: none of 1 tensors is a RoPE buffer of ")
+    assert nothing.endswith(":empty, and Rope was not run: it has no forward.")
+    assert "on the meta device" in " ".join(audited(capsys, spec("meta"), code=1)["notes"])
     result = audited(capsys, spec("not_finite"), code=1)
     assert result["records"][0]["agrees"] == "no"
     assert "1 of 1 RoPE buffers is off: 64 of 64 values are nan or infinite." in result["headline"]

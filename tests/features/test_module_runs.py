@@ -111,7 +111,7 @@ class Augmented(Computed):
         return super().forward(seq_len)
 
 class NoPositions(Llama):
-    def forward(self, pixel_values): return pixel_values
+    def forward(self, secret): return secret
 
 class Fails(Llama):
     def forward(self, x, position_ids): raise RuntimeError("no kernel here")
@@ -298,7 +298,7 @@ def test_what_cannot_be_run_is_judged_by_its_buffers(spec, capsys) -> None:
     assert (built["result"], cast["result"]) == ("not run", "off")
     assert built["positions"] is None
     assert cast["buffer_error"] == pytest.approx(2.0**-8, rel=0.1)
-    assert "not run: forward(pixel_values) wants pixel_values, which is not known" in cast["finding"]
+    assert "not run: forward(secret) wants secret, which is not known" in cast["finding"]
     assert (
         "was not run (raised RuntimeError: no kernel here)"
         in audited(capsys, spec("Fails"), "--loaded", "built")["headline"]
@@ -356,9 +356,9 @@ def test_the_table_of_runs_and_its_ticket(spec, tmp_path, capsys, snapshot) -> N
     ticket = tmp_path / "ticket.md"
     assert main(["module", spec("Aliasing"), "--ticket", "pytorch", "--ticket-file", str(ticket)]) == 1
     assert capsys.readouterr().out == snapshot
-    assert (
-        "Title: Aliasing after .to(torch.bfloat16): 769 of 4096 positions stay distinct" in ticket.read_text()
-    )
+    text = ticket.read_text()
+    assert "Title: Aliasing after .to(torch.bfloat16): 769 of 4096 positions stay distinct" in text
+    assert "It prints `cos_error 2` here, the cos error of Aliasing after .to(torch.bfloat16)" in text
 
 
 def test_values_that_are_no_rotation_are_not_taken_for_one() -> None:

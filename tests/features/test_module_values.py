@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from test_module import CONFIG, FACTORIES, audited, refused
 
 from ropeaudit import RopeSetting, parse
-from ropeaudit.features.module.analysis import run
+from ropeaudit.features.module.buffers import run
 from ropeaudit.features.module.drift import drifts
 from ropeaudit.features.module.expected import Expected, guessed
 from ropeaudit.features.module.source import RopeBuffer, Source
@@ -114,7 +114,9 @@ def test_buffers_are_known_by_their_values(name, code, what, cast, table_spec, c
 
 
 def test_other_tensors_are_no_rope_buffers(table_spec, capsys) -> None:
-    assert "none of 9 tensors is a RoPE buffer" in audited(capsys, table_spec("none_of_it"))["headline"]
+    assert (
+        "none of 9 tensors is a RoPE buffer" in audited(capsys, table_spec("none_of_it"), code=1)["headline"]
+    )
 
 
 def test_an_angle_table_that_was_cast_is_off_by_radians(table_spec, capsys) -> None:

@@ -241,10 +241,19 @@ def test_module(capsys, factory, arguments, place) -> None:
     assert [(row["buffer"], row["device"], row["agrees"]) for row in results] == [("inv_freq", place, "yes")]
 
 
+def test_tensors_of_numbers_lie_there() -> None:
+    """As longrope makes its factors."""
+    assert str(torch.tensor([1.0, 2.0], dtype=torch.float32, device=NAME).device) == PLACE
+    with torch.device(NAME):
+        assert str(torch.tensor(1).device) == PLACE
+    assert torch.tensor([1.0]).device.type == "cpu"
+
+
 @pytest.mark.slow
-def test_model(capsys, tmp_path) -> None:
+@pytest.mark.parametrize("kind", ["llama", "longrope"])
+def test_model(kind, capsys, tmp_path) -> None:
     """The model, the float64 run beside it and the tokens lie there; its numbers are those of the CPU."""
-    folder = tiny_models.make("llama", tmp_path / "model", 1)
+    folder = tiny_models.make(kind, tmp_path / "model", 1)
     arguments = ["model", str(folder), "--tokens", "8", "--offset", "64", "--dtype", "bf16"]
     there = rows(capsys, *arguments, "--device", NAME)
     assert pretended_device.operations

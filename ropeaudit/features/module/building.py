@@ -26,7 +26,7 @@ _GIVE = "give --build NAME=VALUE, or a function that builds it and takes no argu
 class Builder:
     """How a module is built, anew for each way of loading: `build`, in words, and from which class, if any.
 
-    arguments: what the class is given. Raises of build: BadInput.
+    arguments: what it is given. Raises of build: BadInput.
     """
 
     spec: str
@@ -44,7 +44,7 @@ def builder(spec: str, target: Callable[..., Any], given: Mapping[str, Any], len
     import torch
 
     if not (isinstance(target, type) and issubclass(target, torch.nn.Module)):
-        return Builder(spec, partial(_called, spec, partial(target, **given), torch))
+        return Builder(spec, partial(_called, spec, partial(target, **given), torch), arguments=given)
     if any(base.__name__ in ("PreTrainedModel", "ModelMixin") for base in target.__mro__):
         raise BadInput(
             f"{spec!r}: is the class of a whole model, whose default may be large; "

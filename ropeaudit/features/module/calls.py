@@ -1,35 +1,31 @@
-"""How a module's forward is called at positions: which arguments it takes, by their names.
-
-Letters: b batch, h heads, n positions, d head_dim.
-"""
+"""How a module's forward is called at positions: which arguments it takes, by their names."""
 
 from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.features.module.outputs import Places, places
+from ropeaudit.features.module import call_arguments as given
+from ropeaudit.features.module import outputs
+from ropeaudit.features.module.call_arguments import Argument
+from ropeaudit.features.module.outputs import Places
 from ropeaudit.subjects.calling import signatures
 from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.timeout import patiently
 
 NO_FORWARD = "it has no forward"
 PROBE = 67  # positions by which a call is known; a prime, which no other size is
-_LENGTHS = ("seq_len", "seqlen", "seq_length", "sequence_length", "length", "num_positions")
-_POSITIONS = (*signatures.ROLES["positions"], "ids", "coords", "timestamps")
-_VECTORS = (*signatures.ROLES["x"], *signatures.ROLES["q"], "value", "value_states", "device_ref")
 _NOT_KNOWN = "what it returns is not seen to be cos and sin of positions times frequencies"
-_DIMS = 64  # of the vectors, which are zeros and only give dtype, device and length
+_ROTATED = "x of 1 in the first of each pair and else 0"
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One way to call a forward: argument -> what builds it from positions (n,) and a dtype.
+    """One way to call a forward, with what builds its arguments.
 
     free: whether positions are given, so that any may be; else only how many. words: how it reads. device:
     where positions are made.
@@ -37,7 +33,7 @@ class Call:
 
     words: str
     free: bool
-    arguments: Mapping[str, Callable[[Any, Any], Any]]
+    arguments: Mapping[str, Argument]
     device: str = "cpu"
 
     def run(self, module: Any, start: int, stop: int, dtype: Any) -> Any:
@@ -46,7 +42,7 @@ class Call:
 
         def forward() -> Any:
             at = torch.arange(start, stop, device=self.device)
-            arguments = {name: build(at, dtype) for name, build in self.arguments.items()}
+            arguments = {name: one.build(at, dtype) for name, one in self.arguments.items()}
             with torch.no_grad():
                 return module(**arguments)
 
@@ -61,29 +57,67 @@ class Fitted:
     places: Places
 
 
-def fitted(module: Any, dtype: Any, device: str) -> Fitted | str:
-    """Return how a module is called on a device, or why it is not known, in words."""
+def fitted(module: Any, dtype: Any, device: str, pairs: Sequence[int] = ()) -> Fitted | str:
+    """Return how a module is called on a device, or why it is not known, in words.
+
+    pairs: how many its buffers hold: x that it may rotate has dims for them.
+    """
     parameters, reason = _parameters(module)
     if reason:
         return reason
     seen, returned = _NOT_KNOWN, False
-    for words, free, arguments in _argument_lists(parameters):
+    for words, free, arguments, halves in itertools.chain(
+        _argument_lists(parameters), _rotating(module, parameters, pairs)
+    ):
         calls = tuple(
             replace(call, device=device)
             for call in _per_layer_type(module, parameters, words, free, arguments)
         )
         try:
-            result = places(calls[0].run(module, 0, PROBE, dtype), PROBE)
+            result = calls[0].run(module, 0, PROBE, dtype)
+            where = outputs.rotated(result, PROBE, halves) if halves else outputs.places(result, PROBE)
         except RopeAuditError as error:
             return str(error)
         except Exception as error:  # whatever other people's code raises
             seen = f"raised {one_line(error)}" if seen == _NOT_KNOWN else seen
             continue
-        if result is not None:
-            return Fitted(calls, result)
+        if where is not None:
+            return Fitted(calls, where)
         if not returned:  # the likeliest of the calls that it takes
             seen, returned = f"{_NOT_KNOWN}, called as {words}", True
     return seen
+
+
+def on_grids(module: Any, device: str) -> list[Call]:
+    """Return calls with an image, a latent or sizes, where positions are not known, likeliest first."""
+    parameters, reason = _parameters(module)
+    named = {one.name: given.role(one.name) for one in parameters}
+    roles = set(named.values())
+    if reason or not roles & {"x", *given.GRID}:
+        return []
+    results = []
+    grids = (("a grid of 8 x 64 x 48", given.zeros(1, 16)),)
+    shapes = (given.IMAGE,) if "image" in roles else given.GRIDS if "x" in roles else grids
+    for (words, vector), position in itertools.product(shapes, _grid_positions(roles)):
+        builders = _builders({"x": vector, "image": vector, "positions": position})
+        builders |= given.of_sizes(8, 64, 48)
+        builders["length"] = given.constant(8)
+        call = f"forward({', '.join(named)}), {words}"
+        arguments = {name: builders[role] for name, role in named.items() if role != "layer"}
+        results.append(Call(call, False, arguments, device))
+    return results
+
+
+def _grid_positions(roles: set[str]) -> list[Argument]:
+    """Return what is given as positions along the axes of a grid; one of no use where none are taken."""
+    if "positions" not in roles:
+        return [given.constant(None)]
+    along = "(at[:8], at[:64], at[:48])"
+    return [
+        Argument(along, lambda at, dtype: (at[:8], at[:64], at[:48])),
+        Argument("at[None, :8]", lambda at, dtype: at[None, :8]),
+        Argument("at[:8]", lambda at, dtype: at[:8]),
+    ]
 
 
 def _parameters(module: Any) -> tuple[list[inspect.Parameter], str]:
@@ -96,35 +130,76 @@ def _parameters(module: Any) -> tuple[list[inspect.Parameter], str]:
     except (TypeError, ValueError):
         return [], "its forward has no signature"
     fixed = [one for one in all_of_them if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    unknown = [one.name for one in fixed if one.default is one.empty and not _role(one.name)]
+    unknown = [one.name for one in fixed if one.default is one.empty and not given.role(one.name)]
     if unknown:
         names = ", ".join(one.name for one in fixed)
         return [], f"forward({names}) wants {', '.join(unknown)}, which is not known"
-    return [one for one in fixed if _role(one.name)], ""
+    return [one for one in fixed if _filled(one)], ""
 
 
-def _role(name: str) -> str:
-    """Return what an argument is; nothing where its name does not say."""
-    roles = {"positions": _POSITIONS, "length": _LENGTHS, "x": _VECTORS, "layer": ("layer_type",)}
-    roles |= {"device": ("device",), "dtype": ("dtype",)}
-    return next((role for role, names in roles.items() if name.lower() in names), "")
+def _filled(one: inspect.Parameter) -> bool:
+    """Return whether an argument is filled in: an offset stays at its default."""
+    role = given.role(one.name)
+    return bool(role) and not (role == "offset" and one.default is not one.empty)
 
 
-def _argument_lists(
-    parameters: list[inspect.Parameter],
-) -> Iterator[tuple[str, bool, dict[str, Callable[[Any, Any], Any]]]]:
+def _builders(more: dict[str, Argument]) -> dict[str, Argument]:
+    """Return what builds the arguments of each role, one token high and wide where a grid is wanted."""
+    return {
+        "length": Argument("len(at)", lambda at, dtype: len(at)),
+        "device": Argument("at.device", lambda at, dtype: at.device),
+        "dtype": Argument("dtype", lambda at, dtype: dtype),
+        "offset": given.constant(0),
+        "image": given.zeros(1, 3, 16, 16),
+        **given.of_sizes(None, 1, 1),
+        **more,
+    }
+
+
+_Lists = Iterator[tuple[str, bool, dict[str, Argument], tuple[slice, slice] | None]]
+
+
+def _argument_lists(parameters: list[inspect.Parameter]) -> _Lists:
     """Yield arguments, likeliest first; nothing where no argument says where tokens stand."""
-    named = {one.name: _role(one.name) for one in parameters}
+    named = {one.name: given.role(one.name) for one in parameters}
     has_positions, has_x = "positions" in named.values(), "x" in named.values()
     if not named:
         return
-    shapes = _POSITION_SHAPES if has_positions else (_POSITION_SHAPES[0],)
-    vectors = _X_SHAPES[:3] if has_positions else (*_X_SHAPES, _X_POSITIONS)
+    shapes = given.POSITIONS if has_positions else (given.POSITIONS[0],)
+    vectors = given.VECTOR_SHAPES[:3] if has_positions else (*given.VECTOR_SHAPES, given.AS_POSITIONS)
     for (axes, place), (video, vector) in itertools.product(shapes, vectors if has_x else vectors[:1]):
-        words = ", ".join(filter(None, (f"forward({', '.join(named)})", axes, video)))
-        builders = {"positions": place, "x": vector, "length": lambda at, dtype: len(at)}
-        builders |= {"device": lambda at, dtype: at.device, "dtype": lambda at, dtype: dtype}
-        yield words, has_positions, {name: builders[role] for name, role in named.items() if role != "layer"}
+        sizes = given.FIRST if given.SIZES & set(named.values()) and not axes else ""
+        words = ", ".join(filter(None, (f"forward({', '.join(named)})", axes, sizes, video)))
+        builders = _builders({"positions": place, "x": vector})
+        filled = {name: builders[role] for name, role in named.items() if role != "layer"}
+        yield words, has_positions, filled, None
+
+
+def _rotating(module: Any, parameters: list[inspect.Parameter], pairs: Sequence[int]) -> _Lists:
+    """Yield arguments with x that is 1 in the first of each pair, of which rotation makes cos and sin."""
+    named = {one.name: given.role(one.name) for one in parameters}
+    if "x" not in named.values():
+        return
+    free = "positions" in named.values()
+    places = given.POSITIONS[:2] if free else given.POSITIONS[:1]
+    sizes = list(_dims(module, pairs))
+    for (dims, rotary), interleaved in itertools.product(sizes, (False, True)):
+        for shape, (_, place) in itertools.product(given.ROTATED_SHAPES, places):
+            x = given.ones_and_zeros((*shape, dims), rotary, interleaved)
+            builders = _builders({"positions": place, "x": x})
+            filled = {name: builders[role] for name, role in named.items() if role != "layer"}
+            words = f"forward({', '.join(named)}), {_ROTATED}"
+            yield words, free, filled, given.pairs(rotary, interleaved)
+
+
+def _dims(module: Any, pairs: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield dims of x, and how many of them may be rotated."""
+    named = [getattr(module, name, None) for name in signatures.ROLES["dim"]]
+    sizes = [one for one in named if type(one) is int and one > 0 and one % 2 == 0]
+    rotary = [*(2 * one for one in pairs), *sizes]
+    for dims in dict.fromkeys([*sizes, *rotary, given.DIMS]):
+        for one in dict.fromkeys([*(size for size in rotary if size <= dims), dims]):
+            yield dims, one
 
 
 def _per_layer_type(
@@ -132,10 +207,10 @@ def _per_layer_type(
     parameters: list[inspect.Parameter],
     words: str,
     free: bool,
-    arguments: dict[str, Callable[[Any, Any], Any]],
+    arguments: dict[str, Argument],
 ) -> Iterator[Call]:
     """Yield a call for each layer type, where forward takes one; else the only one."""
-    name = next((one.name for one in parameters if _role(one.name) == "layer"), None)
+    name = next((one.name for one in parameters if given.role(one.name) == "layer"), None)
     names = [str(key) for key, _ in module.named_buffers(recurse=False)]
     ends = [key.removesuffix("_inv_freq") for key in names if key.endswith("_inv_freq")]
     types = [one for one in ends if one and not one.endswith("original")]
@@ -143,44 +218,4 @@ def _per_layer_type(
         yield Call(words, free, arguments)
         return
     for one in types:
-        yield Call(words, free, {**arguments, name: partial(_constant, one)})
-
-
-def _constant(value: str, at: Any, dtype: Any) -> str:
-    return value
-
-
-def _alike(count: int) -> str:
-    return f"{count} axes at the same position"
-
-
-def _axes(count: int, last: bool, batch: bool) -> Callable[[Any, Any], Any]:
-    """Return what builds positions of several axes, all at the same place: (b, n, axes) or (axes, b, n)."""
-
-    def build(at: Any, dtype: Any) -> Any:
-        rows = at[None] if batch else at
-        return rows[..., None].expand(*rows.shape, count) if last else rows.expand(count, *rows.shape)
-
-    return build
-
-
-# what is given as positions, and what a reader must know of it
-_POSITION_SHAPES: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
-    ("", lambda at, dtype: at[None]),
-    ("", lambda at, dtype: at),
-    *((_alike(count), _axes(count, last=True, batch=True)) for count in (3, 2)),
-    *((_alike(count), _axes(count, last=True, batch=False)) for count in (3, 2, 4)),
-    *((_alike(count), _axes(count, last=False, batch=True)) for count in (3, 2, 4)),
-    ("", lambda at, dtype: at[:, None]),
-    ("the first of 3 axes, the others at 0", lambda at, dtype: (at, at[:1] * 0, at[:1] * 0)),
-)
-_X_POSITIONS = ("positions in float32", lambda at, dtype: at.float())
-_X_SHAPES: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
-    ("", lambda at, dtype: at.new_zeros((1, len(at), _DIMS), dtype=dtype)),
-    ("", lambda at, dtype: at.new_zeros((1, 2, len(at), _DIMS), dtype=dtype)),
-    ("", lambda at, dtype: at.new_zeros((len(at), _DIMS), dtype=dtype)),
-    (  # (b, channels, frames, height, width), of one patch each
-        "frames of a video, the first of 3 axes, the others at 0",
-        lambda at, dtype: at.new_zeros((1, 16, len(at), 2, 2), dtype=dtype),
-    ),
-)
+        yield Call(words, free, {**arguments, name: given.constant(one)})

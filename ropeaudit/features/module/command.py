@@ -11,7 +11,8 @@ from ropeaudit.console.tickets import TicketOptions, ticket_options
 
 
 @command(
-    epilog="Exit code: 0 nothing is wrong, 1 a buffer was cast or is off, or a run is, 2 bad usage or input."
+    epilog="Exit code: 0 nothing is wrong, 1 a buffer was cast or is off, a run is, or nothing of a module "
+    "was judged, 2 bad usage or input."
 )
 @click.argument("source", metavar="SOURCE")
 @click.option(
@@ -97,7 +98,7 @@ def module(
         code = delivery.delivered_at_once(
             lambda metadata: module_report(audit, columns, metadata),
             output,
-            delivery.BROKEN if audit.wrong else delivery.DONE,
+            delivery.BROKEN if audit.wrong or not audit.judged else delivery.DONE,
         )
         tickets.write(
             ticketing,

@@ -14,7 +14,7 @@ from ropeaudit.reference import exact_frequencies
 from ropeaudit.tensor_files import rope_values
 
 if TYPE_CHECKING:
-    from ropeaudit.features.module.analysis import Buffer
+    from ropeaudit.features.module.buffers import Buffer
 
 Array = NDArray[np.float64]
 
@@ -42,6 +42,17 @@ def _frequencies(what: str, values: NDArray[Any]) -> Array | None:
     return None
 
 
+def _of_both(cos: Buffer, buffers: Sequence[Buffer]) -> Array | None:
+    """Return the frequencies of a table of cos and the sin beside it; None where there is none."""
+    for sin in buffers:
+        same = sin.what == "sin" and sin.stored.values.shape == cos.stored.values.shape
+        beside = sin.stored.name.rpartition(".")[0] == cos.stored.name.rpartition(".")[0]
+        first, second = np.squeeze(cos.stored.values), np.squeeze(sin.stored.values)
+        if same and beside and first.ndim == 2 and rope_values.partners(first, second):
+            return recovered(first + 1j * second)
+    return None
+
+
 def known(buffers: Sequence[Buffer]) -> list[tuple[str, Array, Array]]:
     """Return name, frequencies and relative tolerance of each buffer that says its frequencies.
 
@@ -51,6 +62,8 @@ def known(buffers: Sequence[Buffer]) -> list[tuple[str, Array, Array]]:
     results = []
     for buffer in buffers:
         theta, setting = _frequencies(buffer.what, buffer.stored.values), buffer.setting
+        if buffer.what == "cos" and buffer.cast == "none":
+            theta = _of_both(buffer, buffers)
         if setting is not None and (theta is None or (buffer.cast != "none" and setting.pairs == theta.size)):
             theta = np.array([float(one) for one in exact_frequencies.frequencies(setting)])
             tolerance = hypotheses.tolerance(setting)

@@ -7,9 +7,10 @@ Letters: n positions, c columns.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,18 +22,21 @@ Array = NDArray[Any]
 _FAR, _MEAN = 0.5, 0.1  # radians that bfloat16 angles of the first positions may be off: largest, mean
 _LENGTH = 0.05  # of lengths, relative
 _FEWEST = 2  # frequencies
+_ANGLES = 8  # that differ, in tables of unknown positions
+ROTATED = "rotated x"
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Which tensors hold what: cos and sin, both, complex, or angles; and the axis of positions.
+    """Which tensors hold what: cos and sin, both, complex, angles or rotated x; and the axis of positions.
 
-    halves: the indices behind the axis of positions that choose cos and sin out of one tensor.
+    axis: none where positions are not known. halves: the indices behind the axis of positions that choose
+    cos and sin out of one tensor; of rotated x, out of each.
     """
 
     what: str
     tensors: tuple[int, ...]
-    axis: int
+    axis: int | None
     halves: tuple[Any, Any] | None = None
 
     def planes(self, returned: Any, rows: int) -> list[Array]:
@@ -43,7 +47,8 @@ class Places:
         tensors = tensors_of(returned)
         values = [_moved(tensors[index], self.axis) for index in self.tensors]
         if self.halves is not None:
-            values = [values[0][half] for half in self.halves]
+            parts = [[value[half].reshape(len(value), -1) for value in values] for half in self.halves]
+            values = [np.concatenate(part, axis=1) for part in parts]
         if any(len(part) != rows for part in values):
             raise ValueError(f"{len(values[0])} rows for {rows} positions")
         return [part.reshape(rows, -1) for part in values]
@@ -85,6 +90,64 @@ def places(returned: Any, rows: int) -> Places | None:
     return None
 
 
+def rotated(returned: Any, rows: int, halves: tuple[slice, slice]) -> Places | None:
+    """Return where rotated x stands, which was 1 in the first of each pair and 0 in the second; else None.
+
+    halves: of its last axis, the firsts and the seconds: what comes out there is cos and sin.
+    """
+    tensors = tensors_of(returned)
+    if not tensors or any(one.is_complex() for one in tensors):
+        return None
+    same = tuple(index for index, one in enumerate(tensors) if one.shape == tensors[0].shape)
+    for axis in (axis for axis, size in enumerate(tensors[0].shape[:-1]) if size == rows):
+        candidate = Places(ROTATED, same, axis, ((..., halves[0]), (..., halves[1])))
+        try:
+            points = candidate.points(candidate.planes(returned, rows))
+        except (LookupError, ValueError):
+            continue
+        if _rotates(points):
+            return candidate
+    return None
+
+
+def somewhere(returned: Any) -> Places | None:
+    """Return where cos and sin of unknown positions stand: points on a circle, not all in one place."""
+    tensors = tensors_of(returned)
+    for candidate in (replace(one, axis=None) for one in _of_all(tensors)):
+        try:
+            points = candidate.points(candidate.planes(returned, 1))
+        except (LookupError, ValueError):
+            continue
+        lengths = np.abs(points)
+        if not np.isfinite(points).all() or not lengths.size or not lengths.all():
+            continue
+        circle = np.all(np.abs(lengths - lengths.flat[0]) <= _LENGTH * lengths.flat[0])
+        if circle and np.unique(np.round(np.angle(points), 2)).size >= _ANGLES:
+            return candidate
+    return None
+
+
+def _of_all(tensors: Sequence[Any]) -> Iterator[Places]:
+    """Yield what tensors may hold, without an axis of positions."""
+    for index, tensor in enumerate(tensors):
+        if tensor.is_complex():
+            yield Places("complex", (index,), None)
+            continue
+        follower = tensors[index + 1] if index + 1 < len(tensors) else None
+        if follower is not None and follower.shape == tensor.shape:
+            yield Places("cos and sin", (index, index + 1), None)
+        for halves in itertools.chain(_halves(list(tensor.shape)), _along(list(tensor.shape))):
+            yield Places("both", (index,), None, halves)
+
+
+def _along(sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
+    """Yield indices that choose the front and the back half of an axis."""
+    for axis, size in enumerate(sizes):
+        if size % 2 == 0 and size:
+            front = (slice(None),) * (axis + 1)
+            yield (*front, slice(0, size // 2)), (*front, slice(size // 2, None))
+
+
 def _candidates(tensors: Sequence[Any], rows: int) -> Iterator[Places]:
     for index, tensor in enumerate(tensors):
         for axis in (axis for axis, size in enumerate(tensor.shape) if size == rows):
@@ -94,6 +157,7 @@ def _candidates(tensors: Sequence[Any], rows: int) -> Iterator[Places]:
             follower = tensors[index + 1] if index + 1 < len(tensors) else None
             if follower is not None and follower.shape == tensor.shape:
                 yield Places("cos and sin", (index, index + 1), axis)
+                yield Places("cos and sin", (index + 1, index), axis)
             for halves in _halves([size for at, size in enumerate(tensor.shape) if at != axis]):
                 yield Places("both", (index,), axis, halves)
             yield Places("angles", (index,), axis)
@@ -113,14 +177,17 @@ def _halves(sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
         half = sizes[-1] // 2
         yield (..., slice(0, half)), (..., slice(half, None))
         yield (..., slice(half, None)), (..., slice(0, half))
+        yield (..., slice(0, None, 2)), (..., slice(1, None, 2))
+        yield (..., slice(1, None, 2)), (..., slice(0, None, 2))
 
 
-def _moved(tensor: Any, axis: int) -> Array:
-    """Return a tensor in float64 or complex128, the axis of positions first."""
+def _moved(tensor: Any, axis: int | None) -> Array:
+    """Return a tensor in float64 or complex128, the axis of positions first, one of size 1 without any."""
     import torch
 
     wide = torch.complex128 if tensor.is_complex() else torch.float64
-    return np.moveaxis(tensor.detach().to("cpu", wide).numpy(), axis, 0)
+    values = tensor.detach().to("cpu", wide).numpy()
+    return np.asarray(values[None] if axis is None else np.moveaxis(values, axis, 0))
 
 
 def _rotates(points: NDArray[np.complex128]) -> bool:

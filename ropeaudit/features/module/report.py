@@ -89,6 +89,15 @@ def module_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: M
 
     Its rows are buffers, or runs where ways of loading were requested; the others are a further table.
     """
+    report = _report(audit, columns, metadata)
+    if audit.judged:
+        return report
+    why = "; ".join(f"{kind} was not run: {reason}" for kind, reason in audit.unjudged.items())
+    none = f"none of {audit.source.tensors} tensors is a RoPE buffer of {audit.source.spec}"
+    return replace(report, headline=f"Nothing was judged: {none}{', and ' if why else ''}{why}.")
+
+
+def _report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
     buffers, runs = _of_buffers(audit, columns, metadata), _of_runs(audit, columns, metadata)
     if audit.ways:
         wrong, off = any(buffer.wrong for buffer in audit.buffers), any(one.wrong for one in audit.runs)
@@ -146,7 +155,7 @@ def headline(source: Source, results: Sequence[Buffer]) -> str:
     if not results:
         where = f"none of {source.tensors} tensors is a RoPE buffer"
         if source.built:
-            return f"There is nothing to be cast: {where} of the module."
+            return f"No buffer was judged: {where} of the module."
         return (
             f"There is nothing to be cast: {where}, so that frequencies, if there are any, are "
             "recomputed when the model is loaded; what a .half() or .to() does after that only shows in "

@@ -19,6 +19,10 @@ def _ran(one: Run) -> bool:
     return one.measured is not None
 
 
+def _placed(one: Run) -> bool:
+    return one.measured is not None and one.measured.positions is not None
+
+
 class RunColumns:
     """The columns of what `ropeaudit module` runs."""
 
@@ -34,21 +38,26 @@ class RunColumns:
     held: str = of("dtypes of its buffers that hold frequencies, angles, cos or sin", shown=True, leaves=3)
     buffer_error: float | None = of("largest error of their frequencies against those as built, relative")
     against: str = of("what it was compared with: frequencies of a buffer, or those that it shows as built")
-    positions: int | None = of("positions that it was run at, from 0", lambda one: _of(one, "positions"))
+    positions: int | None = of(
+        "positions that it was run at, from 0; none where it is not known which they are",
+        lambda one: _of(one, "positions"),
+    )
     distinct_positions: int | None = of(
-        "how many of them give different rows", lambda one: _of(one, "distinct"), shown=_ran
+        "how many of them give different rows", lambda one: _of(one, "distinct"), shown=_placed
     )
     cos_error: float | None = of(
-        "largest error of cos, against cos in float64 of whole positions times frequencies",
+        "largest error of cos, against cos in float64 of whole positions times frequencies, or of what "
+        "`against` names",
         lambda one: _of(one, "cos_error"),
         shown=_ran,
     )
     at_position: int | None = of(
-        "position of the largest error of cos", lambda one: _of(one, "worst"), shown=_ran, leaves=2
+        "position of the largest error of cos", lambda one: _of(one, "worst"), shown=_placed, leaves=2
     )
     sin_error: float | None = of("the same of sin", lambda one: _of(one, "sin_error"))
     allowed_error: float | None = of(
-        "what float32 angles at the last position, and rounding the result to its dtype, explain at most",
+        "what float32 angles at the last position (and float32 frequencies, where it was compared with a "
+        "setting's), and rounding to the dtype that it returns as built for the same inputs, explain at most",
         lambda one: _of(one, "allowed"),
         shown=_ran,
         leaves=1,
@@ -61,7 +70,7 @@ class RunColumns:
         f"RMS drift of scores of the last {LAST} positions that these cos and sin cause by themselves, over "
         "the scores' RMS, for independent Gaussian q and k",
         lambda one: _of(one, "drift"),
-        shown=_ran,
+        shown=_placed,
     )
     nonfinite: int | None = of("values that are nan or infinite", lambda one: _of(one, "nonfinite"))
     returns: str = of(
@@ -69,12 +78,25 @@ class RunColumns:
         lambda one: _of(one, "returns") or "none",
     )
     returned: str = of("the dtype of that", lambda one: _of(one, "returned") or "none")
+    usual: str = of(
+        "the dtype that it returns as built for the same inputs, whose rounding is allowed",
+        lambda one: _of(one, "usual") or "none",
+    )
     result: str = of(
-        "off: beyond what is allowed, or without a run, buffers that are not those as built; within; not run",
-        lambda one: "off" if one.wrong else "not run" if one.measured is None else "within",
+        "off: beyond what is allowed, or without a run, buffers that are not those as built; rounded: beyond "
+        "it, but one rounding to the narrower dtype that it returns now explains that; within; not run",
+        lambda one: _result(one),
         shown=True,
     )
     finding: str = of("the same in words", lambda one: finding(one))
+
+
+def _result(one: Run) -> str:
+    if one.wrong:
+        return "off"
+    if one.measured is None:
+        return "not run"
+    return "rounded" if one.measured.rounded else "within"
 
 
 def _of(one: Run, name: str) -> object:
@@ -85,7 +107,7 @@ def _of(one: Run, name: str) -> object:
 COLUMNS = of.columns(RunColumns)
 LEGEND = (
     "distinct positions: different rows, of all from 0; cos error: against float64; allowed error: what\n"
-    "float32 angles at the last position, and rounding cos and sin as returned, explain; drift: of scores\n"
+    "float32 angles at the last position, and rounding to the dtype as built, explain; drift: of scores\n"
     f"of the last {LAST} positions, by these cos and sin alone, over their RMS (independent Gaussian q, k)."
 )
 
@@ -97,25 +119,45 @@ def finding(one: Run) -> str:
         error = one.buffer_error
         held = f"; its buffers are off by up to {percent(error)}" if error is not None and one.wrong else ""
         return f"not run: {one.reason}{held}"
+    lost = "its complex table is real after that cast, so that its imaginary part (sin) is lost; "
+    lost = lost if one.imaginary_lost else ""
     if seen.nonfinite:
-        return f"{seen.nonfinite} values of what it returns are nan or infinite"
-    distinct = "all" if seen.distinct == seen.positions else f"{seen.distinct} of"
-    rows = f"{distinct} {seen.positions} positions {'are' if distinct == 'all' else 'stay'} distinct"
-    worst = f"cos is off by up to {short(seen.cos_error)} (at position {seen.worst})"
-    if one.wrong and not seen.cos_error > seen.allowed:
-        return (
-            f"{rows}, {worst} and sin by up to {short(seen.sin_error)}: at one place {short(seen.excess)} "
-            f"times what {explained(seen)} explain"
-        )
-    if one.wrong:
-        return f"{rows}, {worst}, where {explained(seen)} explain {short(seen.allowed)} at most"
-    return f"{rows}, {worst}"
+        return f"{lost}{seen.nonfinite} values of what it returns are nan or infinite"
+    begin, worst = f"{lost}{_rows(seen)}", f"cos is off by up to {short(seen.cos_error)}{_at(seen)}"
+    if seen.positions is None:
+        worst = f"{worst}, compared with {one.against}"
+    if not one.wrong and not seen.rounded:
+        return f"{begin}{worst}"
+    if not seen.cos_error > seen.allowed:
+        worst = f"{worst}, and sin by up to {short(seen.sin_error)}"
+    if seen.sin_error > seen.allowed or seen.cos_error > seen.allowed:
+        text = f"{begin}{worst}, where {explained(seen)} explain {short(seen.allowed)} at most"
+    else:
+        text = f"{begin}{worst}: at one place {short(seen.excess)} times what {explained(seen)} explain"
+    if seen.rounded:
+        return f"{text}; one rounding to {seen.returned}, which it returns now, explains it"
+    return text
+
+
+def _rows(seen: Measured) -> str:
+    """Return how many positions are distinct; nothing where they are not known."""
+    if seen.positions is None:
+        return ""
+    if seen.distinct == seen.positions:
+        return f"all {seen.positions} positions are distinct, "
+    return f"{seen.distinct} of {seen.positions} positions stay distinct, "
+
+
+def _at(seen: Measured) -> str:
+    return "" if seen.worst is None else f" (at position {seen.worst})"
 
 
 def explained(seen: Measured) -> str:
     """Return what errors are compared with, in words."""
     rounds = seen.returns not in ("angles", "complex")
-    return f"float32 angles{f' and rounding to {seen.returned}' if rounds else ''}"
+    as_built = ", which it returns as built," if seen.usual != seen.returned else ""
+    angles = "float32 frequencies and angles" if seen.of_frequencies else "float32 angles"
+    return f"{angles}{f' and rounding to {seen.usual}{as_built}' if rounds else ''}"
 
 
 def headline(runs: Sequence[Run]) -> str:
@@ -131,8 +173,16 @@ def headline(runs: Sequence[Run]) -> str:
         return f"Off in {count}: {worst.module} {worst.way}: {finding(worst)}."
     if not ran:
         return f"{runs[0].module} was not run ({runs[0].reason}), and no buffer of it changed."
-    worst = max(ran, key=_badness)
-    rest = f"; {len(runs) - len(ran)} not run" if len(runs) > len(ran) else ""
+    silent = list(dict.fromkeys(one.module for one in runs if one.measured is None))
+    rest = f"; not judged by a run: {', '.join(silent)}" if silent else ""
+    rounded = [one for one in ran if one.measured is not None and one.measured.rounded]
+    worst = max(rounded or ran, key=_badness)
+    if rounded:
+        count = (
+            f"{len(rounded)} of {len(runs)} rows ({', '.join(dict.fromkeys(one.loaded for one in rounded))})"
+        )
+        begin = f"Beyond what is allowed, by one rounding, in {count}{rest}"
+        return f"{begin}: {worst.module} {worst.way}: {finding(worst)}."
     many = f"in {len(ran)} of {len(runs)} rows" if len(runs) > 1 else worst.way
     return (
         f"Within what float32 angles and rounding of the result explain {many}{rest}; furthest off is "

@@ -1,7 +1,6 @@
 """What a module's tables of cos and sin are at positions, by running it, for each way of loading.
 
-The exact values are cos and sin, in float64, of whole positions times frequencies: those of the setting that
-explains the buffers, or else those that the module shows as it was built.
+The exact values are cos and sin, in float64, of whole positions times the frequencies of `references`.
 Letters: n positions, c columns; theta in radians per token.
 """
 
@@ -9,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,28 +16,14 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.features.module.calls import PROBE, Fitted
-from ropeaudit.recognition.stored_table import recovered
+from ropeaudit.features.module.references import CHUNK, TOGETHER, Exact
 
 Array = NDArray[np.float64]
 UP_TO = 4096  # positions
 LAST = 256  # positions whose scores' drift is given
-_CHUNK = 4096  # positions of a call
-TOGETHER = 16384  # positions that one call takes, so that what depends on the length is of one length
 _UNIT = 2.0**-24  # unit roundoff of float32
 _ROUNDINGS = 3  # of an angle: of the frequency, of the product, of what is recovered
 _RETURNED = 2  # roundings of what is returned: of cos, of its product with an attention factor
-_SNAP = 2.0**-7  # relative: what casts to bfloat16 leave of frequencies and of positions
-_ONE = 0.02  # a length that near 1 is no attention factor but rounding
-
-
-@dataclass(frozen=True, slots=True)
-class Exact:
-    """Frequencies (c,), attention factors (c,), what they are in words, and a relative tolerance (c,)."""
-
-    theta: Array
-    factor: Array
-    words: str
-    tolerance: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +31,33 @@ class Measured:
     """What came out at n positions.
 
     distinct: rows that differ. cos_error: the largest of cos, at position `worst`; sin_error: of sin. excess:
-    the largest error over what float32 angles and the returned dtype explain, above 1 for a fault. drift:
-    of the scores of the last positions, over their RMS. returns: what, as in `Places`; returned: its dtype.
+    the largest error over what float32 angles and rounding to `usual` explain, above 1 for a fault. usual:
+    the dtype that the module as built returns for the same inputs. once: the largest error over what float32
+    angles and one rounding to `returned` explain, where that is a narrower dtype; else infinite. drift: of
+    the scores of the last positions, over their RMS. returns: what, as in `Places`; returned: its dtype.
+    of_frequencies: whether computing frequencies in float32 is allowed too.
+    Of positions that are not known, those and what follows from them are None.
     """
 
-    positions: int
-    distinct: int
+    positions: int | None
+    distinct: int | None
     cos_error: float
     sin_error: float
-    worst: int
+    worst: int | None
     excess: float
     allowed: float
-    drift: float
+    drift: float | None
     nonfinite: int
     returns: str
     returned: str
+    usual: str
+    once: float = math.inf
+    of_frequencies: bool = False
+
+    @property
+    def rounded(self) -> bool:
+        """Whether it is beyond what is allowed, and one rounding to what it returns now explains it."""
+        return self.excess > 1 and self.once <= 1
 
 
 def length(module: Any, fitted: Fitted, up_to: int, dtype: Any) -> int:
@@ -68,10 +65,8 @@ def length(module: Any, fitted: Fitted, up_to: int, dtype: Any) -> int:
 
     def runs(n: int) -> bool:
         try:
-            returned = fitted.calls[0].run(
-                module, max(0, n - _CHUNK) if fitted.calls[0].free else 0, n, dtype
-            )
-            fitted.places.planes(returned, min(n, _CHUNK) if fitted.calls[0].free else n)
+            returned = fitted.calls[0].run(module, max(0, n - CHUNK) if fitted.calls[0].free else 0, n, dtype)
+            fitted.places.planes(returned, min(n, CHUNK) if fitted.calls[0].free else n)
         except Exception:  # whatever other people's code raises
             return False
         return True
@@ -85,51 +80,16 @@ def length(module: Any, fitted: Fitted, up_to: int, dtype: Any) -> int:
     return low
 
 
-def shown(module: Any, fitted: Fitted, n: int, dtype: Any) -> list[Array]:
-    """Return frequencies and factors, (2, c), that a module shows at its first positions, for each call."""
-    results = []
-    for call in fitted.calls:
-        rows = min(n, TOGETHER)  # of one length, where frequencies depend on it
-        planes = fitted.places.planes(call.run(module, 0, rows, dtype), rows)
-        points = fitted.places.points([plane[:_CHUNK] for plane in planes])
-        factor = np.median(np.abs(points[:PROBE]), axis=0)
-        factor[np.abs(factor - 1) < _ONE] = 1.0
-        results.append(np.stack([recovered(points / factor), factor]))
-    return results
-
-
-def exact(seen: Array, pool: Sequence[tuple[str, Array, Array]]) -> Exact:
-    """Return what the columns of a call should be. seen: frequencies and factors, (2, c).
-
-    pool: names, frequencies of buffers and tolerances; they count where all that rotate are near one of one.
-    """
-    theta, factor = seen
-    moving = np.abs(theta) > 1e-9
-    for words, values, tolerance in pool:
-        usable = np.abs(values) > 0
-        listed, near = values[usable], tolerance[usable]
-        if not listed.size:
-            continue
-        wrapped = np.abs((listed + math.pi) % (2 * math.pi) - math.pi)  # positions are whole
-        index = np.abs(np.abs(theta)[:, None] - wrapped).argmin(axis=1)
-        off = np.abs(np.abs(theta) - wrapped[index])
-        if np.all((off <= _SNAP * wrapped[index] + 2.0**-20) | ~moving):
-            turns = np.where(np.abs(theta - listed[index]) % (2 * math.pi) < math.pi / 2, 1.0, -1.0)
-            signs = np.where(np.abs(listed[index]) <= math.pi, np.sign(theta), turns)
-            return Exact(
-                np.where(moving, signs * listed[index], 0.0), factor, words, np.where(moving, near[index], 0)
-            )
-    return Exact(theta, factor, "the frequencies that it shows as built", np.zeros_like(theta))
-
-
-def measured(module: Any, fitted: Fitted, references: Sequence[Exact], n: int, dtype: Any) -> Measured:
+def measured(
+    module: Any, fitted: Fitted, references: Sequence[Exact], n: int, dtype: Any, usual: str
+) -> Measured:
     """Return what a module returns at positions 0 to n - 1, compared with the exact values.
 
-    Raises: whatever the module raises; LookupError or ValueError where it returns another shape.
+    usual: the dtype that the module as built returns. Raises: whatever the module raises; LookupError or
+    ValueError where it returns another shape.
     """
-    return _worst(
-        [_of_call(module, fitted, k, reference, n, dtype) for k, reference in enumerate(references)]
-    )
+    calls = enumerate(references)
+    return _worst([_of_call(module, fitted, k, reference, n, dtype, usual) for k, reference in calls])
 
 
 def _worst(results: Sequence[Measured]) -> Measured:
@@ -137,54 +97,95 @@ def _worst(results: Sequence[Measured]) -> Measured:
     return max(results, key=lambda one: math.inf if math.isnan(one.excess) else one.excess)
 
 
-def _of_call(module: Any, fitted: Fitted, k: int, reference: Exact, n: int, dtype: Any) -> Measured:
+@dataclass(slots=True)
+class Errors:
+    """The largest errors of points seen so far, against what is allowed."""
+
+    usual: str
+    cos: float = 0.0
+    sin: float = 0.0
+    worst: int = 0  # row of the largest of cos
+    excess: float = 0.0
+    allowed: float = 0.0
+    once: float = 0.0
+    nonfinite: int = 0
+
+    def add(self, points: Any, should: Any, of_angle: Any, factor: Any, held: str, start: int) -> None:
+        """Take in points and what they should be, (n, c). of_angle: what float32 angles explain of them."""
+        fine = np.isfinite(points)
+        self.nonfinite += int(points.size - np.count_nonzero(fine))
+        off = np.where(fine, points - should, 0)
+        may = np.broadcast_to(of_angle + factor * _RETURNED * _unit(self.usual), off.shape)
+        for part, error in enumerate((np.abs(off.real), np.abs(off.imag))):
+            if part == 0 and error.max() > self.cos:
+                self.worst = start + int(np.unravel_index(error.argmax(), error.shape)[0])
+            self.cos, self.sin = (
+                max(self.cos, float(error.max()) if part == 0 else 0.0),
+                max(self.sin, float(error.max()) if part == 1 else 0.0),
+            )
+            self.excess = max(self.excess, float((error / may).max()))
+            size = np.abs(should.real if part == 0 else should.imag) + of_angle
+            self.once = max(self.once, float((error / (of_angle + _unit(held) * size)).max()))
+        self.allowed = max(self.allowed, float(may.max()))
+        if held == self.usual or _unit(held) <= _unit(self.usual) or held.startswith("complex"):
+            self.once = math.inf
+
+    def measured(self, returns: str, returned: str) -> Measured:
+        """Return them, without positions."""
+        excess = math.nan if self.nonfinite else self.excess
+        return Measured(
+            *(None, None, self.cos, self.sin, None, excess, self.allowed, None, self.nonfinite),
+            *(returns, returned, self.usual, self.once),
+        )
+
+
+def _unit(held: str) -> float:
+    """Return the unit roundoff of a dtype; 0 of complex ones and of angles, which count as float32."""
+    return 0.0 if not held or held.startswith("complex") else parse(held).unit_roundoff
+
+
+def _of_call(
+    module: Any, fitted: Fitted, k: int, reference: Exact, n: int, dtype: Any, usual: str
+) -> Measured:
     rows: set[bytes] = set()
-    errors, worst, excess, allowed, bad, returned = [0.0, 0.0], 0, 0.0, 0.0, 0, ""
+    angles, returned = fitted.places.what == "angles", ""
+    errors = Errors("" if angles else usual)
     last: list[NDArray[np.complex128]] = []
     for start, planes, returned in _chunks(module, fitted, k, n, dtype):
         rows.update(row.tobytes() for row in np.concatenate(planes, axis=1))
         points = fitted.places.points(planes)
         at = np.arange(start, start + len(points), dtype=np.float64)[:, None]
         should = reference.factor * np.exp(1j * at * reference.theta)
-        may = _allowed(reference, at, "" if fitted.places.what == "angles" else returned)
-        fine = np.isfinite(points)
-        bad += int(points.size - np.count_nonzero(fine))
-        off = np.where(fine, points - should, 0)
-        for part, error in enumerate((np.abs(off.real), np.abs(off.imag))):
-            if part == 0 and error.max() > errors[0]:
-                worst = start + int(np.unravel_index(error.argmax(), error.shape)[0])
-            errors[part] = max(errors[part], float(error.max()))
-            excess = max(excess, float((error / may).max()))
-        allowed = max(allowed, float(may.max()))
+        of_angle = _of_angle(reference, at)
+        errors.add(points, should, of_angle, reference.factor, "" if angles else returned, start)
         last = [*last, points][-2:]
     drift = _drift(np.concatenate(last)[-LAST:], reference, n)
-    excess = math.nan if bad else excess
-    cos_error, sin_error = errors
-    return Measured(
-        n, len(rows), cos_error, sin_error, worst, excess, allowed, drift, bad, fitted.places.what, returned
-    )
+    seen = errors.measured(fitted.places.what, returned)
+    seen = replace(seen, positions=n, distinct=len(rows), worst=errors.worst, drift=drift, usual=usual)
+    return replace(seen, of_frequencies=bool(reference.tolerance.any()))
 
 
 def _chunks(module: Any, fitted: Fitted, k: int, n: int, dtype: Any) -> Iterator[tuple[int, list[Any], str]]:
-    """Yield planes of up to `_CHUNK` positions, with the first, and the dtype that was returned."""
+    """Yield planes of up to `CHUNK` positions, with the first, and the dtype that was returned."""
     call = fitted.calls[k]
-    step = n if n <= TOGETHER or not call.free else _CHUNK
+    step = n if n <= TOGETHER or not call.free else CHUNK
     for begin in range(0, n, step):
         stop = min(n, begin + step)
         returned = call.run(module, begin, stop, dtype)
         planes, held = fitted.places.planes(returned, stop - begin), fitted.places.dtype(returned)
-        for start in range(0, stop - begin, _CHUNK):
-            yield begin + start, [plane[start : start + _CHUNK] for plane in planes], held
+        for start in range(0, stop - begin, CHUNK):
+            yield begin + start, [plane[start : start + CHUNK] for plane in planes], held
 
 
-def _allowed(reference: Exact, at: Array, returned: str) -> Array:
-    """Return the largest error that float32 angles, and rounding cos and sin to a dtype, explain; (n, c)."""
+def _of_angle(reference: Exact, at: Array) -> Array:
+    """Return the largest error that float32 angles explain; (n, c)."""
     angles = at * np.abs(reference.theta)
-    unit = 0.0
-    if returned and not returned.startswith("complex"):
-        unit = parse(returned).unit_roundoff
-    of_angle = angles * (_ROUNDINGS * _UNIT + reference.tolerance) + 4 * _UNIT
-    return np.asarray(reference.factor * (of_angle + _RETURNED * unit))
+    return np.asarray(reference.factor * (angles * (_ROUNDINGS * _UNIT + reference.tolerance) + 4 * _UNIT))
+
+
+def of_angle(largest: float) -> float:
+    """Return the largest error that float32 explains of an angle, in radians."""
+    return largest * _ROUNDINGS * _UNIT + 4 * _UNIT
 
 
 def _drift(points: NDArray[np.complex128], reference: Exact, n: int) -> float:

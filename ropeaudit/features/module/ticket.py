@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ropeaudit.features.module import run_report
 from ropeaudit.features.module.analysis import ModuleAudit
 from ropeaudit.features.module.drift import NEAR
+from ropeaudit.features.module.snippet import snippet
 from ropeaudit.reports import Report
 from ropeaudit.reports.tickets import of_buffer, of_run
 from ropeaudit.reports.tickets.of_buffer import WrongBuffer
@@ -20,8 +23,13 @@ def module_ticket(audit: ModuleAudit, report: Report) -> Ticket | None:
     """
     off = run_report.furthest_off(audit.runs)
     if off is not None and (audit.ways or not any(buffer.wrong for buffer in audit.buffers)):
-        seen = run_report.finding(off)
-        wrong_run = WrongRun(audit.source.spec, off.module, off.way, off.call, seen, off.against)
+        seen, builder = run_report.finding(off), audit.source.builder
+        assert builder is not None  # noqa: S101  # it was run
+        known = off.measured is None or off.measured.positions is not None
+        exact = f"those of whole positions times exact frequencies ({off.against})"
+        expected = exact if known else f"those of {off.against}"
+        code = partial(snippet, off, builder)
+        wrong_run = WrongRun(audit.source.spec, off.module, off.way, off.call, seen, expected, code)
         return of_run.ticket(wrong_run, report, command_line())
     one = max(
         (buffer for buffer in audit.buffers if buffer.wrong),

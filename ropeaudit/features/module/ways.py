@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from ropeaudit.subjects.calling.timeout import patiently
 BUILT = "built"
 WAYS = (BUILT, "to", "default-dtype", "saved", "from-pretrained", "low-cpu-mem")
 _PRETRAINED = WAYS[4:]
+_IMAGINARY = "discards the imaginary part"
 HELD = "held"  # the name of a module in the model that is built around it
 
 
@@ -36,6 +38,37 @@ def loaded(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
 
     Raises: NotThisWay, BadInput.
     """
+    with imaginary_parts():  # what a cast makes of complex tables is seen in what the module returns
+        return _loaded(builder, way, dtype)
+
+
+@contextlib.contextmanager
+def imaginary_parts() -> Iterator[list[str]]:
+    """Within the block, list torch's warnings that imaginary parts are discarded instead of showing them."""
+    import torch
+
+    discarded: list[str] = []
+    always = torch.is_warn_always_enabled()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", message=f".*{_IMAGINARY}")
+        show = warnings.showwarning
+
+        def listed(message: Warning | str, *more: Any, **named: Any) -> None:
+            if _IMAGINARY in str(message):
+                discarded.append(str(message))
+            else:
+                show(message, *more, **named)
+
+        warnings.showwarning = listed
+        torch.set_warn_always(True)  # else once in a process
+        try:
+            yield discarded
+        finally:
+            torch.set_warn_always(always)
+
+
+def _loaded(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
+    """Return the module and its place. Raises: NotThisWay, BadInput."""
     import torch
 
     if way == BUILT:

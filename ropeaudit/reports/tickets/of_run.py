@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import printable
-from ropeaudit.reports.tickets.reproduction import NoSnippet, Snippet
+from ropeaudit.reports.tickets.reproduction import Snippet
 from ropeaudit.reports.tickets.ticket import Ticket, reproduction
 
 
@@ -14,7 +15,8 @@ from ropeaudit.reports.tickets.ticket import Ticket, reproduction
 class WrongRun:
     """A module that is off: where it is from, how it was loaded and called, and what came out, in words.
 
-    against: the frequencies that it was compared with.
+    expected: what cos and sin should be, in words. snippet: what returns code that shows it, or raises
+    NoSnippet; from whether own code is written into it.
     """
 
     spec: str
@@ -22,27 +24,23 @@ class WrongRun:
     way: str
     call: str
     finding: str
-    against: str
+    expected: str
+    snippet: Callable[[bool], Snippet]
 
 
 def ticket(one: WrongRun, report: Report, command: str) -> Ticket:
-    """Return the ticket of a run. It has no snippet: the command of the report shows it."""
+    """Return the ticket of a run. Runs the snippet."""
     return Ticket(
         printable(f"{one.module} {one.way}: {one.finding.partition(', where ')[0]}"),
         printable(
             f"`{one.module}` of `{one.spec}`, {one.way}, in eval mode, called as {one.call}: {one.finding}."
         ),
         printable(
-            "cos and sin should be those of whole positions times the frequencies "
-            f"({one.against}), up to the rounding of angles in float32 and of what is returned: compute "
-            "positions, frequencies and angles in float32 whatever the module's dtype, and keep what they "
-            "are computed from out of casts."
+            f"cos and sin should be {one.expected}, up to the rounding of angles in float32 and of what is "
+            "returned: compute positions, frequencies and angles in float32 whatever the module's dtype, and "
+            "keep what they are computed from out of casts."
         ),
-        reproduction(_no_snippet),
+        reproduction(one.snippet),
         report,
         command,
     )
-
-
-def _no_snippet(inline: bool) -> Snippet:
-    raise NoSnippet("the ways of loading and of calling a module take more lines than a snippet has")

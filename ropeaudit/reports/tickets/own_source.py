@@ -10,6 +10,7 @@ from ropeaudit.reports.tickets.reproduction import NoSnippet
 _MOST_LINES = 8  # of own code that are written into a snippet; longer code is imported
 
 _RESERVED = {"q", "k", "at", "x", "exact", "scores", "error", "rotate", "scaled", "values", "theta"}
+_RESERVED |= {"build", "module"}
 
 
 def imported(place: str, name: str, inline: bool = True) -> tuple[list[str], str]:

@@ -1,0 +1,204 @@
+"""A few lines that build a module, load it the way in which it is off, and print how far off it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit.features.module import ways
+from ropeaudit.features.module.building import Builder
+from ropeaudit.features.module.call_arguments import LONGEST
+from ropeaudit.features.module.calls import PROBE, Call
+from ropeaudit.features.module.grids import Grid
+from ropeaudit.features.module.outputs import ROTATED, Places, tensors_of
+from ropeaudit.features.module.parts import Part
+from ropeaudit.features.module.references import TOGETHER
+from ropeaudit.features.module.running import Measured
+from ropeaudit.features.module.runs import Run
+from ropeaudit.reports.tickets import own_source
+from ropeaudit.reports.tickets.reproduction import NoSnippet, Snippet
+
+_MORE = 2  # times the error of cos
+_CLOSE = 1e-9  # relative: frequencies computed in float64 in another order
+
+
+def snippet(one: Run, builder: Builder, inline: bool = True) -> Snippet:
+    """Return code that prints the largest error of cos, or of sin where that is far larger.
+
+    inline: whether few lines of own code are written out. Raises: NoSnippet.
+    """
+    seen, how = one.measured, one.reproduction
+    if seen is None or how is None:
+        raise NoSnippet("the module was not run")
+    if seen.nonfinite:
+        raise NoSnippet("what it returns is nan or infinite")
+    if one.device != "cpu" or (seen.positions or 0) > TOGETHER:
+        raise NoSnippet("it was run on another device or in several calls")
+    part, function = how.part, "sin" if seen.sin_error > _MORE * seen.cos_error else "cos"
+    place, _, name = builder.spec.rpartition(":")
+    lines, folder = own_source.imported(place, name, inline)
+    taken, arguments = _arguments(builder)
+    submodule = f".get_submodule({part.name!r})" if part.name else ""
+    lines = [*lines, *taken, f"build = lambda: {name}({arguments}).eval(){submodule}"]
+    call = part.fitted.call if isinstance(part.fitted, Grid) else _call(part)
+    lines.append(f"at = torch.arange({seen.positions or LONGEST})")
+    given, own = str(how.given), str(part.own)
+    read = _read(part, call, function)
+    lines += [*_loaded(one.loaded, one.dtype), f"values = {read(_called(call, 'module', given))}"]
+    lines.append(f"exact = {_exact(part, one, seen, function, lambda how: read(_called(call, *how)), own)}")
+    lines.append(f'print("{function}_error", f"{{(values - exact).abs().max():.3g}}")')
+    error = seen.cos_error if function == "cos" else seen.sin_error
+    where = f"{one.module} {one.way}"
+    return Snippet(("import torch", *lines), f"{function}_error", error, where, folder)
+
+
+def _call(part: Part) -> Call:
+    assert not isinstance(part.fitted, str | Grid)  # noqa: S101
+    return part.fitted.calls[0]
+
+
+def _arguments(builder: Builder) -> tuple[list[str], str]:
+    """Return imports, and the arguments of a class or a function. Raises: NoSnippet."""
+    imports, texts = [], []
+    for name, value in (builder.arguments or {}).items():
+        if not hasattr(value, "to_dict"):
+            texts.append(f"{name}={value!r}")
+            continue
+        cls = type(value)
+        if cls().to_dict() != value.to_dict():
+            raise NoSnippet("its config is part of another one")
+        imports.append(f"from {cls.__module__} import {cls.__name__}")
+        texts.append(f"{name}={cls.__name__}()")
+    return imports, ", ".join(texts)
+
+
+def _loaded(way: str, dtype: str) -> list[str]:
+    """Return the lines that load the module in a way. Raises: NoSnippet."""
+    name = f"torch.{dtype}"
+    if way == ways.BUILT:
+        return ["module = build()"]
+    if way == "to":
+        return [f"module = build().to({name})"]
+    if way == "default-dtype":
+        before, after = f"torch.set_default_dtype({name})", "torch.set_default_dtype(torch.float32)"
+        return [before, "module = build()", after]
+    if way == "saved":
+        state = f"{{name: one.to({name}) for name, one in build().state_dict().items()}}"
+        return ["module = build()", f"module.load_state_dict({state})"]
+    raise NoSnippet("a model that is saved and loaded by from_pretrained takes more lines than a snippet has")
+
+
+def _called(call: Call, module: str, dtype: str) -> str:
+    """Return the call of a module as Python."""
+    texts = {name: one.text for name, one in call.arguments.items()}
+    given = {
+        name: dtype if text == "dtype" else text.replace("=dtype", f"={dtype}")
+        for name, text in texts.items()
+    }
+    return f"{module}({', '.join(f'{name}={text}' for name, text in given.items())})"
+
+
+def _read(part: Part, call: Call, function: str) -> Callable[[str], str]:
+    """Return what reads cos or sin, (n, c), out of a call's text. Raises: NoSnippet."""
+    assert not isinstance(part.fitted, str)  # noqa: S101
+    places: Places = part.fitted.places
+    which = 0 if function == "cos" else 1
+    returned = call.run(part.module, 0, LONGEST if places.axis is None else PROBE, part.own)
+    paths = _paths(returned)
+    tensor = places.tensors[which if places.what == "cos and sin" else 0]
+    first = "[None]" if places.axis is None else f".movedim({places.axis}, 0)" if places.axis else ""
+    half = "" if places.halves is None else f"[{_index(places.halves[which])}]"
+    then = {"angles": f".double().{function}()", "complex": _COMPLEX[which]}.get(places.what, ".double()")
+    if len(places.tensors) > 1 and places.what == ROTATED:
+        if paths != [f"[{index}]" for index in places.tensors]:
+            raise NoSnippet("it returns more than rotated tensors")
+        return lambda text: f"torch.cat([one{first}{half}{then}.flatten(1) for one in {text}], 1)"
+    return lambda text: f"{text}{paths[tensor]}.detach(){first}{half}{then}.flatten(1)"
+
+
+_COMPLEX = (".to(torch.complex128).real", ".to(torch.complex128).imag")
+
+
+def _paths(returned: Any, before: str = "") -> list[str]:
+    """Return how each tensor is reached, in the order of `outputs.tensors_of`."""
+    if len(tensors_of(returned)) == 1 and not isinstance(returned, Mapping | list | tuple):
+        return [before]
+    items = returned.items() if isinstance(returned, Mapping) else enumerate(returned)
+    reached = [(key, part) for key, part in items if tensors_of(part)]
+    return [path for key, part in reached for path in _paths(part, f"{before}[{key!r}]")]
+
+
+def _index(half: Any) -> str:
+    """Return an index behind the axis of positions as Python."""
+    parts = list(half)
+    texts = ["..." if one is ... else _sliced(one) if isinstance(one, slice) else str(one) for one in parts]
+    return ", ".join(texts)
+
+
+def _sliced(one: slice) -> str:
+    step = f":{one.step}" if one.step else ""
+    return f"{'' if one.start is None else one.start}:{'' if one.stop is None else one.stop}{step}"
+
+
+def _exact(
+    part: Part,
+    one: Run,
+    seen: Measured,
+    function: str,
+    called: Callable[[tuple[str, str]], str],
+    own: str,
+) -> str:
+    """Return what the values should be as Python. Raises: NoSnippet."""
+    if isinstance(part.fitted, Grid):
+        wide = "run in float64" in part.against and "which is the same" not in part.against
+        return called(("build().double()", "torch.float64") if wide else ("build()", own))
+    theta = _theta(part)
+    if theta is not None:
+        return f"(at.double()[:, None] * {theta}).{function}()"
+    if one.loaded == ways.BUILT:
+        raise NoSnippet("its frequencies are neither a buffer of it nor those of a base alone")
+    return called(("build()", own))
+
+
+def _theta(part: Part) -> str | None:
+    """Return the frequencies of the columns as Python: of a buffer as built, or of a base; None otherwise."""
+    reference = part.references[0]
+    theta = reference.theta
+    if np.any(reference.factor != 1) or np.any(reference.theta < 0):
+        return None
+    for place, _, _ in part.known:
+        name = place.rpartition(".")[2]
+        values = getattr(part.module, name)
+        if values.dim() == 1 and not values.is_complex() and place == reference.words:
+            exact = values.detach().cpu().double().numpy()
+            how = _repeated(exact, theta)
+            return None if how is None else f"build().{name}.double(){how}"
+    return _of_base(reference.words, theta)
+
+
+def _of_base(words: str, theta: NDArray[np.float64]) -> str | None:
+    """Return the frequencies of a base as Python, where words name nothing else."""
+    text = words.removeprefix("base ")
+    try:
+        base = float(text)
+    except ValueError:
+        return None
+    dims = 2 * np.unique(theta).size
+    how = _repeated(base ** -(np.arange(0, dims, 2) / dims), theta)
+    return None if how is None else f"({text} ** -(torch.arange(0, {dims}, 2).double() / {dims})){how}"
+
+
+def _repeated(values: NDArray[np.float64], theta: NDArray[np.float64]) -> str | None:
+    """Return how the columns repeat the values, as Python; None where they do not."""
+    columns = theta.size
+    count = columns // values.size if values.size else 0
+    if not count or count * values.size != columns:
+        return None
+    forms: Sequence[tuple[str, NDArray[np.float64]]] = (
+        ("" if count == 1 else f".repeat({count})", np.tile(values, count)),
+        (f".repeat_interleave({count})", np.repeat(values, count)),
+    )
+    return next((text for text, like in forms if np.allclose(like, theta, rtol=_CLOSE, atol=0)), None)

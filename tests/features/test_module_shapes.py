@@ -1,0 +1,315 @@
+"""What RoPE modules return, in other orders and forms; and what cannot be judged."""
+
+import warnings
+
+import pytest
+import torch
+from test_module import audited
+
+from ropeaudit import module
+from ropeaudit.features.module.snippet import snippet
+from ropeaudit.reports.tickets.reproduction import NoSnippet
+
+HEAD = """
+import torch
+from torch import nn
+
+def theta(dim, base=1e4):
+    return 1.0 / base ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+
+def angles(n, dim=64):
+    return torch.outer(torch.arange(n).float(), theta(dim))
+
+class Rope(nn.Module):
+    def __init__(self, dim=64):
+        super().__init__()
+        self.register_buffer("inv_freq", theta(dim))
+    def angles(self, positions):
+        return positions[..., None].float() * self.inv_freq.float()
+"""
+SHAPES = (
+    HEAD
+    + """
+class SinFirst(Rope):
+    def forward(self, positions): return [self.angles(positions).sin(), self.angles(positions).cos()]
+
+class Stacked(Rope):
+    def forward(self, positions):
+        a = self.angles(positions)
+        return torch.stack([a.cos(), a.sin()], -1)
+
+class InTurns(Stacked):
+    def forward(self, positions): return super().forward(positions).flatten(-2)
+
+class Tune(nn.Module):
+    "x [b, s, heads, dim] is rotated in pairs side by side, by a table of (positions, pairs, 2)."
+    def __init__(self, dim=32, max_seq_len=256):
+        super().__init__()
+        self.register_buffer("theta", theta(dim))
+        self.length = max_seq_len
+    def forward(self, x, *, input_pos=None):
+        at = torch.arange(self.length).float()[:, None] * self.theta.float()
+        table = torch.stack([at.cos(), at.sin()], -1)
+        table = table[: x.size(1)] if input_pos is None else table[input_pos]
+        pairs = x.float().reshape(*x.shape[:-1], -1, 2)
+        c, s = table.view(-1, pairs.size(1), 1, pairs.size(3), 2).unbind(-1)
+        first, second = pairs.unbind(-1)
+        return torch.stack([first * c - second * s, second * c + first * s], -1).flatten(3).type_as(x)
+
+class Both(Rope):
+    "Rotates q and k in halves; half of the dims stay as they are."
+    def __init__(self, head_dim=64):
+        super().__init__(32)
+    def forward(self, positions, query, key):
+        a = self.angles(positions)
+        return self.rotated(query, a), self.rotated(key, a)
+    def rotated(self, x, a):
+        first, second, rest = x.split([16, 16, 32], -1)
+        c, s = a.cos(), a.sin()
+        return torch.cat([first * c - second * s, second * c + first * s, rest], -1)
+
+class Mirrored(Both):
+    "Its k is rotated by positions in bfloat16."
+    def forward(self, positions, query, key):
+        narrow = self.angles(positions.bfloat16())
+        return self.rotated(query, self.angles(positions)), self.rotated(key, narrow)
+
+class Unrotated(Rope):
+    def forward(self, positions, query, key): return query, key
+"""
+)
+CASTS = (
+    HEAD
+    + """
+class Anew(nn.Module):
+    "Frequencies are computed anew at each call."
+    def __init__(self, dim=64, base=5e5):
+        super().__init__()
+        self.dim, self.base = dim, base
+    def forward(self, positions):
+        a = positions[..., None].float() * theta(self.dim, self.base)
+        return a.cos(), a.sin()
+
+class Axes(Anew):
+    "Three axes, whose frequencies are not those of one base and one size."
+    def forward(self, position_ids):
+        a = torch.cat([position_ids[..., k, None].float() * theta(16, 1e4) for k in range(3)], -1)
+        return a.cos(), a.sin()
+
+class Tables(nn.Module):
+    def __init__(self, length=512):
+        super().__init__()
+        a = angles(length)
+        self.register_buffer("c", a.cos())
+        self.register_buffer("s", a.sin())
+    def forward(self, positions): return self.c[positions], self.s[positions]
+
+class Sum(Tables):
+    def __init__(self):
+        super().__init__()
+        self.s = self.c + self.s
+    def forward(self, positions): return self.c[positions], (self.s - self.c)[positions]
+
+class Complex(nn.Module):
+    def __init__(self, length=512):
+        super().__init__()
+        a = angles(length)
+        self.register_buffer("freqs_cis", torch.polar(torch.ones_like(a), a))
+    def forward(self, positions): return self.freqs_cis[positions]
+
+class Image(Rope):
+    def forward(self, pixel_values):
+        height, width = (size // 14 for size in pixel_values.shape[-2:])
+        rows = torch.arange(height, dtype=self.inv_freq.dtype)
+        a = torch.cartesian_prod(rows, rows[:width])[..., None] * self.inv_freq
+        return a.flatten(1).cos().to(pixel_values.dtype), a.flatten(1).sin().to(pixel_values.dtype)
+
+class Sizes(Rope):
+    def __init__(self):
+        super().__init__(16)
+    def forward(self, grid_sizes):
+        "Positions lie around 0."
+        axes = [torch.arange(n, dtype=self.inv_freq.dtype) - (n - 1) / 2 for n in grid_sizes]
+        a = (torch.cartesian_prod(*axes)[..., None] * self.inv_freq).flatten(1)
+        return a.cos(), a.sin()
+
+class Frames(Rope):
+    "Positions along the first axis can be read."
+    def forward(self, grid_sizes):
+        a = self.angles(torch.cartesian_prod(*(torch.arange(n) for n in grid_sizes))).flatten(1)
+        return a.cos(), a.sin()
+
+class Plain(nn.Module):
+    def forward(self, pixel_values): return pixel_values + 1, pixel_values
+
+class Small(Rope):
+    def __init__(self, d=64):
+        super().__init__(d if d > 1 else 0)
+    def forward(self, positions): return self.angles(positions).cos(), self.angles(positions).sin()
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.right, self.rotary = Small(), RotarySecret()
+    def forward(self, x): return x
+
+class RotarySecret(nn.Module):
+    def forward(self, secret): return secret
+
+def cast_complex(): return Complex().to(torch.bfloat16)
+"""
+)
+
+
+@pytest.fixture
+def spec(tmp_path):
+    """Return a function that names a class of one of the files."""
+    for name, text in (("shapes", SHAPES), ("casts", CASTS)):
+        (tmp_path / f"{name}.py").write_text(text)
+    return lambda name: f"{tmp_path}/{'shapes' if f'class {name}(' in SHAPES else 'casts'}.py:{name}"
+
+
+def ran(capsys, *arguments, code):
+    return audited(capsys, *arguments, "--up-to", "256", code=code)
+
+
+@pytest.mark.parametrize(
+    ("name", "returns"),
+    [
+        ("SinFirst", "cos and sin"),
+        ("Stacked", "both"),
+        ("InTurns", "both"),
+        ("Tune", "rotated x"),
+        ("Both", "rotated x"),
+    ],
+)
+def test_other_forms_are_run_and_a_cast_shows(name, returns, spec, capsys) -> None:
+    built, cast = ran(capsys, spec(name), "--loaded", "built,saved", code=1)["records"]
+    assert (built["returns"], built["result"], cast["result"]) == (returns, "within", "off")
+    dim = 32 if returns == "rotated x" else 64
+    theta = 1.0 / 1e4 ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+    angles = torch.arange(256.0).double()[:, None]
+    error = (angles * theta.bfloat16().double()).cos() - (angles * theta.double()).cos()
+    assert cast["cos_error"] == pytest.approx(float(error.abs().max()), rel=1e-3)
+
+
+def test_keys_are_judged_as_queries_are(spec, capsys) -> None:
+    (built,) = ran(capsys, spec("Mirrored"), "--loaded", "built", code=0)["records"]
+    assert built["result"] == "within"  # 256 positions are bfloat16 numbers
+    (built,) = audited(capsys, spec("Mirrored"), "--loaded", "built", "--up-to", "512", code=1)["records"]
+    assert built["cos_error"] > 0.4
+    assert built["call"].endswith("x of 1 in the first of each pair and else 0")
+    (built,) = ran(capsys, spec("Unrotated"), "--loaded", "built", code=0)["records"]
+    assert built["result"] == "not run"
+
+
+def test_a_base_is_what_runs_are_compared_with(spec, capsys) -> None:
+    right = ran(capsys, spec("Anew"), "--loaded", "built", "--base", "500000", code=0)
+    assert right["records"][0]["against"] == "base 500000"
+    wrong = ran(capsys, spec("Anew"), "--loaded", "built", "--base", "10000", code=1)
+    assert wrong["headline"].startswith(
+        "Off: Anew as built: all 256 positions are distinct, cos is off by up to"
+    )
+    assert "float32 frequencies and angles and rounding to float32 explain" in wrong["headline"]
+    assert wrong["records"][0]["cos_error"] > 1
+
+
+def test_a_base_that_was_not_used_is_said(spec, capsys) -> None:
+    result = ran(capsys, spec("Axes"), "--loaded", "built", "--base", "500000", code=0)
+    (note,) = [note for note in result["notes"] if note.startswith("base 500000 was not used for what Axes")]
+    assert "it is compared with the frequencies that it shows as built" in note
+    result = ran(capsys, spec("Image"), "--loaded", "built", "--base", "1e4", code=0)
+    assert "base 10000 was not used for Image, whose positions are not known" in result["notes"]
+
+
+def test_what_is_allowed_is_that_of_the_module_as_built(spec, capsys) -> None:
+    """A table that was rounded once is said to be, whatever is allowed; one that was rounded more is off."""
+    result = ran(capsys, spec("Tables"), "--loaded", "built,to,saved", code=1)
+    built, cast, saved = result["records"]
+    assert built["allowed_error"] == cast["allowed_error"] == saved["allowed_error"]
+    assert built["allowed_error"] == pytest.approx(3 * 2.0**-24 * 255 + 6 * 2.0**-24, rel=1e-3)
+    assert [row["result"] for row in (built, cast, saved)] == ["within", "rounded", "off"]
+    assert (cast["usual"], cast["returned"]) == ("float32", "bfloat16")
+    result = ran(capsys, spec("Tables"), "--loaded", "to", code=0)
+    assert result["headline"].startswith(
+        "Beyond what is allowed, by one rounding, in 1 of 1 rows (to): Tables"
+    )
+    assert "explain 4.60e-05 at most; one rounding to bfloat16, which it returns now," in result["headline"]
+    assert [row["result"] for row in ran(capsys, spec("Sum"), "--loaded", "to", code=1)["records"]] == ["off"]
+
+
+def test_a_lost_imaginary_part_is_a_finding_and_no_raw_warning(spec, capsys) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = ran(capsys, spec("Complex"), "--loaded", "to", code=1)
+        factory = ran(capsys, spec("Complex").replace(":Complex", ":cast_complex"), code=1)
+    assert (
+        "its complex table is real after that cast, so that its imaginary part (sin) is lost"
+        in (result["headline"])
+    )
+    assert any("torch discards their imaginary part (sin)" in note for note in factory["notes"])
+
+
+@pytest.mark.parametrize(
+    ("name", "call"), [("Image", "an image of 896 x 672"), ("Sizes", "a grid of 8 x 64 x 48")]
+)
+def test_grids_are_compared_with_themselves_in_float64(name, call, spec, capsys) -> None:
+    result = ran(capsys, spec(name), "--loaded", "built,to", code=1)
+    built, cast = result["records"]
+    assert built["call"].endswith(call)
+    assert (built["result"], cast["result"], built["positions"]) == ("within", "off", None)
+    assert built["against"] == "the module as built, run in float64"
+    assert cast["cos_error"] > 10 * cast["allowed_error"]
+    assert "whose positions are not known: it is compared with the module as built" in " ".join(
+        result["notes"]
+    )
+
+
+def test_sizes_of_which_the_first_is_read(spec, capsys) -> None:
+    (built,) = ran(capsys, spec("Frames"), "--loaded", "built", code=0)["records"]
+    assert (built["positions"], built["result"]) == (256, "within")
+    assert built["call"] == "forward(grid_sizes), the first of 3 axes, the others of size 1"
+
+
+def test_where_nothing_is_judged_it_fails(spec, capsys) -> None:
+    for arguments in ((spec("Small"), "--build", "d=1"), (spec("Plain"),)):
+        result = ran(capsys, *arguments, code=1)
+        assert result["headline"].startswith("Nothing was judged: none of ")
+        assert {row["result"] for row in result["records"]} == {"not run"}
+    headline = ran(capsys, spec("Mixed"), "--loaded", "built", code=0)["headline"]
+    assert "in 1 of 2 rows; not judged by a run: rotary; furthest off is right as built" in headline
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("SinFirst", {"loaded": "to"}),
+        ("InTurns", {"loaded": "saved"}),
+        ("Stacked", {"loaded": "built", "base": 5e5}),
+        ("Anew", {"loaded": "built", "base": 1e4}),
+        ("Tune", {"loaded": "to"}),
+        ("Both", {"loaded": "saved", "build": {"head_dim": 64}}),
+        ("Complex", {"loaded": "to", "build": {"length": 300}}),
+        ("Mirrored", {"loaded": "built", "up_to": 512}),
+        ("Sizes", {"loaded": "to"}),
+        ("Frames", {"loaded": "to"}),
+    ],
+)
+def test_a_snippet_prints_the_figure_without_this_package(name, options, spec, monkeypatch, capsys) -> None:
+    audit = module(spec(name), **{"up_to": 256, **options})
+    (run,) = audit.runs
+    code = snippet(run, audit.source.builder)
+    monkeypatch.syspath_prepend(code.path)
+    assert "ropeaudit" not in code.text
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of imaginary parts
+        exec(code.text, {})  # noqa: S102
+    column, printed = capsys.readouterr().out.split()
+    assert column == code.column == ("sin_error" if name == "Complex" else "cos_error")
+    assert float(printed) == pytest.approx(getattr(run.measured, column), rel=0.01)
+
+
+def test_where_there_is_no_snippet_it_says_why(spec) -> None:
+    (run,) = module(spec("RotarySecret"), loaded="built").runs
+    with pytest.raises(NoSnippet, match="the module was not run"):
+        snippet(run, module(spec("RotarySecret"), loaded="built").source.builder)
