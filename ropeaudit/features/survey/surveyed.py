@@ -71,8 +71,8 @@ class Cast:
 
     way: str
     cos_error: float
-    distinct: int
-    positions: int
+    distinct: int | None
+    positions: int | None
     wrong: bool
     held: str
 
