@@ -59,7 +59,9 @@ class CaseRun:
         threads: int,
         progress: Callable[[float], None],
         tolerance: float = TOLERANCE,
+        bounded: bool = True,
     ) -> None:
+        self.bounded = bounded
         self.case, self.loaded, self.setting, self.factories = case, loaded, setting, factories
         self.requested, self.tolerance, self.progress = requested, tolerance, progress
         self.threads = _of_use(threads, loaded)
@@ -173,7 +175,7 @@ class CaseRun:
         known = [
             (subject, offset)
             for subject, offset in cells
-            if isinstance(subject, OfRecipe) and not subject.recipe.recipe.keys
+            if self.bounded and isinstance(subject, OfRecipe) and not subject.recipe.recipe.keys
         ]
         twins = {subject: _emulated(subject) for subject, _ in known}
         dtypes = dict.fromkeys(subject.dtype for subject, _ in cells)

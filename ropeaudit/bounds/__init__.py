@@ -8,12 +8,14 @@ needed: what a position contributes is gathered by blocks of positions, then blo
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.bounds import monotone, phases, terms
@@ -98,8 +100,7 @@ def bounds(
     if not cells:
         return limits
     seq_len, heads = int(inputs.q.shape[1]), int(inputs.q.shape[0])
-    setting, blocks = cells[0][0].setting, Blocks(mask, seq_len)
-    pairs = BlockPairs(mask, blocks)
+    setting, (blocks, pairs) = cells[0][0].setting, _blocks(mask, seq_len)
     count = masks.count(mask, seq_len) * heads
     with mapping(threads) as mapped:
         weights = list(mapped(lambda cell: _quiet(PhaseWeights, cell[0], cell[1], blocks, phase), cells))
@@ -110,7 +111,7 @@ def bounds(
         def bound_of(place: int) -> Bound:
             index = finite[place]
             subject = cells[index][0]
-            q, k = (_Norms(sums[place], place, which, subject, inputs) for which in "qk")
+            q, k = (_Side(sums[place], place, which, subject, inputs) for which in "qk")
             return _CellBound(subject, weights[index], q, k, pairs).bound(count)
 
         places = range(len(finite))
@@ -119,32 +120,56 @@ def bounds(
     return limits
 
 
+@functools.lru_cache(maxsize=8)
+def _blocks(mask: Mask, seq_len: int) -> tuple[Blocks, BlockPairs]:
+    """Return the blocks of a sequence and their pairs, which a search asks for again and again."""
+    blocks = Blocks(mask, seq_len)
+    return blocks, BlockPairs(mask, blocks)
+
+
 def _quiet(function: Callable[..., T], *arguments: Any) -> T:
     """Call a function whose overflows and nans are answers."""
     with np.errstate(all="ignore"):
         return function(*arguments)
 
 
-class _Norms:
+class Norms(NamedTuple):
+    """Norms of q or k of all query heads, the attention factor included. Shapes: (h, b) each.
+
+    pairs, rest: of rotated pairs and of the other dims. by_phase, by_rate, by_even: of pairs weighted by
+    their largest phase errors, by the roots of their rates and of the former.
+    """
+
+    pairs: Array
+    rest: Array
+    by_phase: Array
+    by_rate: Array
+    by_even: Array
+
+
+class _Side:
     """q or k of all query heads, the attention factor included: norms by block (h, b), squares (h, b, p)."""
 
     def __init__(self, sums: InputSums, cell: int, which: str, subject: Emulated, inputs: Inputs) -> None:
         number = np.arange(len(inputs.q))
         heads = number if which == "q" else len(inputs.q) + number // inputs.group
         weight = terms.rotated_pair(subject).weight
-        # norms of pairs weighted by their largest phase errors, by the roots of their rates and of the former
-        self.by_phase, self.by_rate, self.by_even = weight * np.sqrt(sums.weighted[cell][:, heads])
-        self.pairs, self.rest = weight * np.sqrt(sums.pairs[heads]), np.sqrt(sums.rest[heads])
+        weighted = weight * np.sqrt(sums.weighted[cell][:, heads])
+        self.norms = Norms(weight * np.sqrt(sums.pairs[heads]), np.sqrt(sums.rest[heads]), *weighted)
         self.squares, self.rest_squares = weight**2 * sums.squares[heads], sums.rest_squares[heads]
         pairs, rest = np.sqrt(sums.largest[:, heads])
         self.largest, self.largest_rest = weight * pairs, rest
+
+    def largest_of(self, blocks: slice) -> Norms:
+        """Return the largest norms of some blocks. Shapes: -> (h, 1) each."""
+        return Norms(*(one[:, blocks].max(axis=1, keepdims=True) for one in self.norms))
 
 
 class _CellBound:
     """The bound of one subject at one offset."""
 
     def __init__(
-        self, subject: Emulated, weights: PhaseWeights, q: _Norms, k: _Norms, blocks: BlockPairs
+        self, subject: Emulated, weights: PhaseWeights, q: _Side, k: _Side, blocks: BlockPairs
     ) -> None:
         self.subject, self.setting, self.blocks = subject, subject.setting, blocks
         self.weights, self.q, self.k = weights, q, k
@@ -171,7 +196,7 @@ class _CellBound:
             if not (side.largest_rest * (1 + self.unrotated.worst) <= recipe.output.largest).all():
                 return True
         grown = (1 + max(self.rotated.worst, self.unrotated.worst)) ** 2 * (1 + self.sum_worst)
-        norms = [np.sqrt((side.pairs**2 + side.rest**2).max(axis=1)) for side in both]
+        norms = [np.sqrt((side.norms.pairs**2 + side.norms.rest**2).max(axis=1)) for side in both]
         largest = norms[0] * norms[1] * grown * (1 + self.subject.score.unit_roundoff) ** 2
         return not (largest <= self.score.largest).all()
 
@@ -185,25 +210,59 @@ class _CellBound:
 
         sum of |q_i| |k_i| min(2, phase_q + phase_k + distance |rate|) + relative errors, by norms.
         """
-        q, k, blocks = self.q, self.k, self.blocks
-        pairs, rest, largest = self._relative(self.rotated), self._relative(self.unrotated), 0.0
-        for head in range(len(q.pairs)):
-            phase = np.outer(q.by_phase[head], k.pairs[head]) + np.outer(q.pairs[head], k.by_phase[head])
-            np.minimum(phase, 2 * np.outer(q.by_even[head], k.by_even[head]), out=phase)
-            phase += blocks.distance * np.outer(q.by_rate[head], k.by_rate[head])
-            both = np.outer(q.pairs[head], k.pairs[head])
-            error = np.minimum(phase, 2 * both) + pairs * both
-            if self.setting.rotary_dim < self.setting.head_dim:
-                error += rest * np.outer(q.rest[head], k.rest[head])
-            largest = max(largest, float(error.max(where=blocks.seen, initial=0.0)))
+        largest = 0.0
+        for most, head, rows, cols, hidden in self._strips_by_most():
+            if most <= largest:
+                break
+            error = self._pair_errors(head, rows, cols, self.blocks.distance[rows, cols])
+            error[hidden] = 0.0
+            largest = max(largest, float(error.max()))
         return largest + (1 + self.sum_worst) * self._underflow()
+
+    def _strips_by_most(self) -> list[tuple[float, int, slice, slice, NDArray[np.bool_]]]:
+        """Return heads and strips of rows, each after what none of its pairs exceeds, the largest first.
+
+        The error of a pair grows with each of its norms and with the distance: of their maxima it is largest.
+        """
+        strips, every = [], slice(None)
+        for rows, cols, hidden in self.blocks.strips:
+            sides = self.q.largest_of(rows), self.k.largest_of(cols)
+            farthest = np.full((len(sides[0].pairs), 1, 1), self.blocks.distance[rows, cols].max())
+            most = self._pair_errors(every, every, every, farthest, sides).ravel().tolist()
+            strips += [(each, head, rows, cols, hidden) for head, each in enumerate(most)]
+        return sorted(strips, key=lambda strip: -strip[0])
+
+    def _pair_errors(
+        self,
+        head: int | slice,
+        rows: slice,
+        cols: slice,
+        distance: Array,
+        sides: tuple[Norms, Norms] | None = None,
+    ) -> Array:
+        """Return the bound of each pair of blocks of a head, or heads. Shapes: distance (r, c) -> (r, c)."""
+        q, k = sides or (self.q.norms, self.k.norms)
+        spare = np.empty_like(distance)
+
+        def outer(x: Array, y: Array, out: Array = spare) -> Array:
+            return np.multiply(x[head, rows, None], y[head, None, cols], out=out)
+
+        error = outer(q.by_phase, k.pairs, np.empty_like(distance))
+        error += outer(q.pairs, k.by_phase)
+        np.minimum(error, np.multiply(2, outer(q.by_even, k.by_even), out=spare), out=error)
+        error += np.multiply(distance, outer(q.by_rate, k.by_rate), out=spare)
+        np.minimum(error, np.multiply(2, outer(q.pairs, k.pairs), out=spare), out=error)
+        error += np.multiply(self._relative(self.rotated) / 2, spare, out=spare)
+        if self.setting.rotary_dim < self.setting.head_dim:
+            error += np.multiply(self._relative(self.unrotated), outer(q.rest, k.rest), out=spare)
+        return error
 
     def _underflow(self) -> float:
         rotated, unrotated, setting = self.rotated, self.unrotated, self.setting
         parts = math.sqrt(setting.pairs), math.sqrt(setting.head_dim - setting.rotary_dim)  # 1- from 2-norms
         small = sum(
-            rotated.small * (1 + rotated.worst) * parts[0] * float(side.pairs.max())
-            + unrotated.small * (1 + unrotated.worst) * parts[1] * float(side.rest.max())
+            rotated.small * (1 + rotated.worst) * parts[0] * float(side.norms.pairs.max())
+            + unrotated.small * (1 + unrotated.worst) * parts[1] * float(side.norms.rest.max())
             for side in (self.q, self.k)
         )
         low = self.subject.accumulate.smallest_subnormal

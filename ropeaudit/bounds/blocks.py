@@ -6,7 +6,7 @@ Letters: h heads, p pairs, b blocks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from ropeaudit.inputs.masks import Mask
 PANEL = 512  # positions at once
 _BLOCKS = 256  # of largest norms
 _SUMS, _MOST_SUMS = 64, 4096  # blocks of sums of squares, and of those along a narrow window
+_ROWS = 64  # blocks of queries at once
 _LAGS = 12  # more diagonals of blocks than these are summed as a matrix
 
 
@@ -44,11 +45,12 @@ class Blocks:
 class BlockPairs:
     """Which blocks of queries see which blocks of keys.
 
-    distance: the largest |m - n| between two blocks (b, b). seen: whether any query sees a key (b, b).
+    distance: the largest |m - n| between two blocks (b, b). strips: rows and columns of the pairs where any
+    query sees a key, a few rows at a time, which stay in a core's cache; and where, in each, none does.
     """
 
     distance: Array
-    seen: NDArray[np.bool_]
+    strips: list[tuple[slice, slice, NDArray[np.bool_]]]
 
     def __init__(self, mask: Mask, blocks: Blocks) -> None:
         """Count the visible scores of pairs of blocks: of norms, and of sums."""
@@ -57,7 +59,7 @@ class BlockPairs:
         farthest = np.maximum(rows[1] - 1 - cols[0], cols[1] - 1 - rows[0])
         reach = masks.reach(mask, blocks.seq_len)
         self.distance = np.minimum(farthest, reach).astype(np.float64)
-        self.seen = masks.counts(mask, rows, cols) > 0
+        self.strips = list(_strips(masks.counts(mask, rows, cols) > 0))
         self._sizes, cuts = blocks.sizes, _edges(blocks.seq_len, blocks.coarse)
         count, lags = len(self._sizes), reach // blocks.coarse + 2
         self._shares = []
@@ -87,6 +89,16 @@ class BlockPairs:
         Shapes: (h, b, p), (h, b, p) -> (p,).
         """
         return np.asarray((q * k / self._sizes[:, None]).sum(axis=(0, 1)))
+
+
+def _strips(seen: NDArray[np.bool_]) -> Iterator[tuple[slice, slice, NDArray[np.bool_]]]:
+    """Yield rows, the columns that any of them sees, and where none is seen. Shapes: seen (b, b)."""
+    for start in range(0, len(seen), _ROWS):
+        rows = slice(start, min(start + _ROWS, len(seen)))
+        columns = np.flatnonzero(seen[rows].any(axis=0))
+        if columns.size:
+            cols = slice(int(columns[0]), int(columns[-1]) + 1)
+            yield rows, cols, ~seen[rows, cols]
 
 
 def reduce_blocks(values: Array, size: int, operation: np.ufunc, axis: int) -> Array:

@@ -152,6 +152,7 @@ class _CaseLimits:
             None,
             run_metadata.threads(),
             lambda share: self.on_progress(),
+            bounded=False,
         )
         self.records: dict[int, Record] = {}
         self.proof: Proof | None = None

@@ -53,13 +53,14 @@ def _spread(subject: Emulated, seq_len: int, first: int, last: int) -> Array:
         if subject.axes is not None:
             errors *= subject.axes.moved()
         errors -= errors.mean(axis=0)
-        mean = _windows(errors, seq_len) / seq_len
-        variance = (_windows(errors**2, seq_len) / seq_len - mean**2).sum(axis=1)
+        squares = np.einsum("np,np->n", errors, errors)
+        sums = _windows(errors, seq_len)
+        variance = (_windows(squares, seq_len) - np.einsum("np,np->n", sums, sums) / seq_len) / seq_len
     return np.where(np.isfinite(variance), variance, np.inf)
 
 
 def _windows(x: Array, size: int) -> Array:
-    """Return sums of `size` rows after one another. Shapes: (n, p) -> (n - size + 1, p)."""
+    """Return sums of `size` rows after one another. Shapes: (n, ...) -> (n - size + 1, ...)."""
     sums = np.cumsum(x, axis=0)
     sums[size:] -= sums[:-size].copy()
     return sums[size - 1 :]
