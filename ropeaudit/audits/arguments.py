@@ -9,8 +9,9 @@ from typing import ParamSpec, TypedDict, TypeVar
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import Format, parse
+from ropeaudit.audits import case_axes
 from ropeaudit.audits.cases import Case, Length
-from ropeaudit.errors import UnknownName
+from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import Layout
@@ -50,6 +51,9 @@ class CaseArguments(RopeArguments, total=False):
     seed: int | None
     mask: Mask
     sample: int | None
+    grid: str | None
+    axes: str | None
+    step: float | None
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
@@ -68,11 +72,21 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
     return called
 
 
-def cases_of(cases: Case | Iterable[Case] | None, fields: CaseArguments | RopeArguments) -> list[Case]:
-    """Return the cases of a call: those given, changed by `fields`, or the one that `fields` describe."""
-    if cases is None:
-        return [Case(**fields)]
-    return [replace(case, **fields) for case in ([cases] if isinstance(cases, Case) else cases)]
+def cases_of(
+    cases: Case | Iterable[Case] | None, fields: CaseArguments | RopeArguments, grids: bool = False
+) -> list[Case]:
+    """Return the cases of a call: those given, changed by `fields`, or the one that `fields` describe.
+
+    grids: whether the call takes grids of tokens. Raises: UsageError where it does not.
+    """
+    given = [cases] if isinstance(cases, Case) else cases
+    if given is None:
+        results = [Case(**case_axes.completed(fields))]
+    else:
+        results = [replace(case, **fields) for case in given]
+    if not grids and any(case.grid is not None or case.axes is not None for case in results):
+        raise UsageError(case_axes.ALONE)
+    return results
 
 
 def silent(share: float) -> None:

@@ -139,6 +139,8 @@ class Audit:
         at_once: how many cases are in memory together.
         """
         offsets = list(dict.fromkeys(int(offset) for offset in self.offsets))
+        if any(case.grid is not None for case in self.cases):
+            self._check_on_grid()
         sampled = any(case.sample is not None for case in self.cases)
         if self.attention and sampled:
             raise UsageError("--attention looks at whole rows; leave out --sample")
@@ -146,6 +148,13 @@ class Audit:
             scaled_keys.check_sampled(recipe)
         fits(max(case.check([*offsets, *self._anchors()]) for case in self.cases), at_once)
         return offsets
+
+    def _check_on_grid(self) -> None:
+        """Raise UsageError for subjects that know no grid."""
+        if self.implementations:
+            raise UsageError(f"--impl {self.implementations[0]} has one position axis; leave out --grid")
+        if self.backend != "numpy":
+            raise UsageError("--backend torch has one position axis; leave it out, or leave out --grid")
 
     def measure(
         self,
