@@ -71,6 +71,8 @@ class Audit:
             raise UsageError("--backend says what executes recipes; add --recipe, or leave it out")
         if "softmax" in self.changes and (self.attention is None or self.attention.softmax != "recipe"):
             raise UsageError("a changed softmax stage is not used; add --attention --softmax recipe")
+        if any(case.grid is not None for case in self.cases):
+            self._check_on_grid()
         self.factories()
 
     def factories(self) -> list[SubjectFactory]:
@@ -139,8 +141,6 @@ class Audit:
         at_once: how many cases are in memory together.
         """
         offsets = list(dict.fromkeys(int(offset) for offset in self.offsets))
-        if any(case.grid is not None for case in self.cases):
-            self._check_on_grid()
         sampled = any(case.sample is not None for case in self.cases)
         if self.attention and sampled:
             raise UsageError("--attention looks at whole rows; leave out --sample")

@@ -7,6 +7,7 @@ Letters: p pairs, a axes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -95,6 +96,12 @@ class AxialRope:
             )
         if not all(self.extent) or not all(self.unit):
             raise UsageError(f"{where} unit and extent are not 0")
+
+    @property
+    def fastest(self) -> float:
+        """A bound of all frequencies, at least 1, in radians per unit of the position."""
+        largest = max(self.base) if self.arrangement == "linspace" else 1.0
+        return max(1.0, largest * {"1": 1.0, "2pi": 2 * math.pi, "pi/2": math.pi / 2}[self.factor])
 
     def pairs(self) -> tuple[AxisPair, ...]:
         """Return axis and frequency of every pair of a head, in the order of the layout. Shapes: -> (p,)."""

@@ -21,9 +21,7 @@ from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.rope.axial import AxialRope
 
 Floats = NDArray[np.float64]
-FARTHEST = (
-    2.0**40
-)  # of a position, in its unit: a turn is then told to 2^-12 in float64 at any frequency here
+_LARGEST_ANGLE = 2.0**52  # radians: farther away not even float64 tells where on a turn a token is
 _SIZES = re.compile(r"[1-9][0-9]{0,4}(x[1-9][0-9]{0,4})*")
 
 
@@ -74,12 +72,13 @@ class Grid:
         return np.asarray(self.positions(steps)[:, self.of_pairs()])
 
     def check(self, offset: int) -> None:
-        """Raise UsageError if an offset moves a token farther than positions are told apart."""
-        farthest = max(
-            abs(value) for table in _tables(self.rope, self.sizes) for value in (table[0], table[-1])
-        )
-        if not farthest + abs(offset) * self.step <= FARTHEST:
-            raise UsageError(f"offset {offset} at --step {self.step:g} is past 2^40, the farthest on a grid")
+        """Raise UsageError if an offset moves a token to where angles lose all meaning."""
+        tables = _tables(self.rope, self.sizes)
+        farthest = max(abs(value) for table in tables for value in (table[0], table[-1]))
+        most = _LARGEST_ANGLE / self.rope.fastest
+        if not farthest + abs(offset) * self.step <= most:
+            where = f"the farthest position of {self.rope.name}"
+            raise UsageError(f"offset {offset} at --step {self.step:g} is past {most:.3g}, {where}")
 
     def __str__(self) -> str:
         counts = "/".join(str(np.count_nonzero(self.of_pairs() == axis)) for axis in range(len(self.sizes)))
