@@ -51,6 +51,11 @@ class CaseArguments(RopeArguments, total=False):
     seed: int | None
     mask: Mask
     sample: int | None
+
+
+class GridArguments(CaseArguments, total=False):
+    """The fields of `Case`: those of tokens on a grid too."""
+
     grid: str | None
     axes: str | None
     step: float | None
@@ -60,7 +65,9 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
     """Let a function refuse an argument that it does not have, with a message that names the nearest."""
     code = function.__code__
     named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    known = [*named, *(CaseArguments.__annotations__ if code.co_flags & _KEYWORDS else ())]
+    takes_grids = any(GridArguments.__name__ in str(kind) for kind in function.__annotations__.values())
+    fields = GridArguments if takes_grids else CaseArguments
+    known = [*named, *(fields.__annotations__ if code.co_flags & _KEYWORDS else ())]
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -73,7 +80,9 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def cases_of(
-    cases: Case | Iterable[Case] | None, fields: CaseArguments | RopeArguments, grids: bool = False
+    cases: Case | Iterable[Case] | None,
+    fields: CaseArguments | RopeArguments | GridArguments,
+    grids: bool = False,
 ) -> list[Case]:
     """Return the cases of a call: those given, changed by `fields`, or the one that `fields` describe.
 

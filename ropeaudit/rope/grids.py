@@ -12,15 +12,16 @@ import functools
 import math
 import re
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.rope import axial_positions
 from ropeaudit.rope.axial import AxialRope
+from ropeaudit.rope.axial_positions import Floats
 
-Floats = NDArray[np.float64]
 _LARGEST_ANGLE = 2.0**52  # radians: farther away not even float64 tells where on a turn a token is
 _SIZES = re.compile(r"[1-9][0-9]{0,4}(x[1-9][0-9]{0,4})*")
 
@@ -51,11 +52,19 @@ class Grid:
         return math.prod(self.sizes)
 
     def positions(self, steps: NDArray[np.int64] | None = None) -> Floats:
-        """Return the positions of tokens, by default of all. Shapes: steps (s,) -> (s, a)."""
+        """Return the exact positions of tokens, by default of all. Shapes: steps (s,) -> (s, a)."""
         steps = np.arange(self.count, dtype=np.int64) if steps is None else steps
+        return self._taken(axial_positions.exact(self.rope, self.sizes), steps)
+
+    def computed(self, steps: NDArray[np.int64], fmt: Format) -> Floats:
+        """Return the positions of tokens as code computes them in `fmt`. Shapes: steps (s,) -> (s, a)."""
+        return self._taken(axial_positions.computed(self.rope, self.sizes, fmt), steps)
+
+    def _taken(self, tables: tuple[Floats, ...], steps: NDArray[np.int64]) -> Floats:
+        """Return the position of each token on each axis. Shapes: tables (n,) each, steps (s,) -> (s, a)."""
         columns, rest = [], steps
-        for size, table in zip(reversed(self.sizes), reversed(_tables(self.rope, self.sizes)), strict=True):
-            columns.append(np.array(table)[rest % size])
+        for size, table in zip(reversed(self.sizes), reversed(tables), strict=True):
+            columns.append(table[rest % size])
             rest = rest // size
         return np.stack(columns[::-1], axis=1)
 
@@ -73,8 +82,8 @@ class Grid:
 
     def check(self, offset: int) -> None:
         """Raise UsageError if an offset moves a token to where angles lose all meaning."""
-        tables = _tables(self.rope, self.sizes)
-        farthest = max(abs(value) for table in tables for value in (table[0], table[-1]))
+        tables = axial_positions.exact(self.rope, self.sizes)
+        farthest = max(float(np.abs(table).max()) for table in tables)
         most = _LARGEST_ANGLE / self.rope.fastest
         if not farthest + abs(offset) * self.step <= most:
             where = f"the farthest position of {self.rope.name}"
@@ -110,40 +119,3 @@ def _of_pairs(rope: AxialRope) -> NDArray[np.int64]:
     axes = np.array([pair.axis for pair in rope.pairs()], dtype=np.int64)
     axes.setflags(write=False)
     return axes
-
-
-@functools.lru_cache(maxsize=64)
-def _tables(rope: AxialRope, sizes: tuple[int, ...]) -> tuple[tuple[float, ...], ...]:
-    """Return the positions along each axis, each the float64 number that is nearest to its formula."""
-    crop = _crop(rope, sizes)
-    return tuple(
-        tuple(float(_position(rope, axis, n, i, crop)) for i in range(n)) for axis, n in enumerate(sizes)
-    )
-
-
-def _position(rope: AxialRope, axis: int, n: int, i: int, crop: dict[str, tuple[int, int]]) -> Fraction:
-    rule = rope.positions[axis]
-    if rule == "halves":
-        return Fraction(i - (n - n // 2))
-    if rule == "centres":
-        return Fraction(2 * i + 1, n) - 1
-    if rule == "normalised":
-        return 2 * i * rope.unit[axis] / rope.extent[axis] - 1
-    if rule == "fitted":
-        start, stop = crop[rope.axes[axis]]
-        return start + i * (Fraction(stop * (n - 1), n) - start) / max(1, n - 1)
-    return rope.start[axis] + i
-
-
-def _crop(rope: AxialRope, sizes: tuple[int, ...]) -> dict[str, tuple[int, int]]:
-    """Return first and end of h and w where a grid is laid over `extent`, centrally and in its own ratio.
-
-    Source: diffusers 0.42.1, pipelines/cogvideo/pipeline_cogvideox.py, get_resize_crop_region_for_grid.
-    """
-    if "fitted" not in rope.positions:
-        return {}
-    of = {name: (size, int(whole)) for name, size, whole in zip(rope.axes, sizes, rope.extent, strict=True)}
-    (h, tall), (w, wide) = of["h"], of["w"]
-    high, broad = (tall, round(tall / h * w)) if h / w > tall / wide else (round(wide / w * h), wide)
-    top, left = round((tall - high) / 2.0), round((wide - broad) / 2.0)
-    return {"h": (top, top + high), "w": (left, left + broad)}

@@ -99,13 +99,15 @@ class Emulated(OfRecipe):
     def on_grid(self, steps: Positions, offset: int) -> FloatArray:
         """Return the positions of tokens of a grid, shifted, as the position stage holds them.
 
-        Position and shift are exact; their sum is rounded once. Shapes: steps (s,) -> (s, a).
+        A position is computed as the preset's source does, an exact shift added and the sum rounded once.
+        Shapes: steps (s,) -> (s, a).
         """
         grid, fmt = self.setting.grid, self.recipe.position
         if grid is None:
             raise ValueError("a sequence is no grid")
-        total = dd.two_sum(grid.positions(steps), grid.shift(offset))
-        return round_to(total[0] if fmt is FP64 else dd.to_odd(total), fmt).astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # a position that overflowed
+            total = dd.two_sum(grid.computed(steps, fmt), grid.shift(offset))
+            return round_to(total[0] if fmt is FP64 else dd.to_odd(total), fmt).astype(np.float64)
 
     def _angles(self, position: FloatArray) -> FloatArray:
         """Return the angles of positions as they are held. Shapes: (s, 1) or (s, p) -> (s, p)."""

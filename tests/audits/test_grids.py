@@ -103,9 +103,10 @@ def test_distinct_tokens_are_counted_one_by_one(dtype: str, offset: int, step: f
     assert row.distinct_positions == len({tuple(token) for token in held if all(map(math.isfinite, token))})
 
 
-def test_ideogram_loses_its_image_where_positions_are_bfloat16() -> None:
-    [row] = ropeaudit.shift(0, "bf16", "uniform", axes="ideogram-4", grid="8x8", heads=1)
-    assert (row.distinct_positions, row.within_tolerance) == (1, "no")
+def test_ideogram_loses_its_image_where_positions_have_16_bits() -> None:
+    half, brain = ropeaudit.shift(0, ["fp16", "bf16"], "uniform", axes="ideogram-4", grid="8x8", heads=1)
+    assert (brain.distinct_positions, brain.within_tolerance) == (1, "no")
+    assert (half.distinct_positions, half.verdict) == (0, "overflow")  # 65536 is past the largest float16
 
 
 def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -173,6 +174,8 @@ def test_subjects_of_a_sequence_are_refused(more: dict) -> None:
 def test_other_commands_refuse_a_grid_and_recurrences_too() -> None:
     for call in (ropeaudit.explain, ropeaudit.limit):
         with pytest.raises(UsageError, match="shift` alone"):
+            call(cases=Case(**GRID))
+        with pytest.raises(UsageError, match="unknown argument of"):
             call(**GRID)
     with pytest.raises(UsageError, match="goes from pair to pair"):
         list(ropeaudit.shift(0, "fp32", "hf", changes={"frequency_form": "recurrence"}, **GRID))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Unpack
 
 from ropeaudit.audits import arguments, judging
-from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
+from ropeaudit.audits.arguments import GridArguments, Names, OnProgress
 from ropeaudit.audits.audit import DTYPES, Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
@@ -38,7 +38,7 @@ def shift(
     threads: int | None = None,
     cases: Case | Iterable[Case] | None = None,
     on_progress: OnProgress | None = None,
-    **case: Unpack[CaseArguments],
+    **case: Unpack[GridArguments],
 ) -> Iterator[Record]:
     """Audit the scores of q and k when `offsets` are added to every position.
 
