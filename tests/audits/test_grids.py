@@ -1,8 +1,11 @@
 """Audits of grids: what rows hold, what is refused, and that each axis is what a sequence alone would be."""
 
+import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +15,7 @@ import ropeaudit
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits.cases import Case
+from ropeaudit.bounds import phases
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.main import main
 from ropeaudit.reports import reading
@@ -93,14 +97,48 @@ def test_a_shift_along_an_axis_of_one_token_changes_no_score() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "offset", "step"), [("bf16", 1000, 1.0), ("fp16", 7, 0.3), ("fp32", 5, 1e7)]
+    ("dtype", "offset", "step", "axis"),
+    [("bf16", 1000, 1.0, "all"), ("bf16", 3000, 1.0, "h"), ("fp16", 7, 0.3, "w"), ("fp32", 5, 1e7, "all")],
 )
-def test_distinct_tokens_are_counted_one_by_one(dtype: str, offset: int, step: float) -> None:
-    [row] = ropeaudit.shift(offset, dtype, "uniform", axes="cogvideox", grid="5x7", step=step, heads=1)
-    setting = Case(axes="cogvideox", grid="5x7", step=step).setting(0)
-    subject = Emulated(recipes.named("uniform").resolve(parse(dtype)), setting)
+def test_distinct_tokens_are_counted_one_by_one(dtype: str, offset: int, step: float, axis: str) -> None:
+    case = Case(axes="cogvideox", grid="5x7", step=step, axis=axis, heads=1)
+    [row] = ropeaudit.shift(offset, dtype, "uniform", cases=case)
+    subject = Emulated(recipes.named("uniform").resolve(parse(dtype)), case.setting(0))
     held = subject.on_grid(np.arange(35), offset).tolist()
     assert row.distinct_positions == len({tuple(token) for token in held if all(map(math.isfinite, token))})
+
+
+def test_a_shifted_position_is_rounded_once() -> None:
+    """257 + 2^-60 is above the tie of 256 and 258, and float64 does not hold it."""
+    rope = replace(axial_presets.named("flux"), start=(Fraction(0), Fraction(1, 2**60), Fraction(0)))
+    grid = grids.parse(rope, "1x1")
+    setting = replace(RopeSetting.of(128, layout="interleaved"), grid=grid)
+    subject = Emulated(recipes.named("uniform").resolve(parse("bf16")), setting)
+    assert subject.on_grid(np.arange(1), 257).tolist() == [[256.0, 258.0, 256.0]]
+
+
+def test_rounded_frequencies_are_predicted_by_the_distances_on_each_axis() -> None:
+    setting = Case(axes="flux", grid="8x12").setting(0)
+    subject = Emulated(recipes.named("hf-model-cast").resolve(parse("bf16")), setting)
+    assert not phases.rate(subject).any()
+    cast = {"frequency": "bf16"}
+    [row] = ropeaudit.shift(0, "fp32", "meta", changes=cast, axes="flux", grid="16x24", heads=1)
+    assert row.drift_rms > 100 * row.attainable_rms
+    assert row.predicted_rms == pytest.approx(row.drift_rms, rel=0.2)
+
+
+def test_half_of_the_rows_are_below_0_and_the_larger_half_where_they_are_odd() -> None:
+    grid = grids.parse(axial_presets.named("qwen-image"), "5x4")
+    assert grid.positions()[::4, 1].tolist() == [-3.0, -2.0, -1.0, 0.0, 1.0]
+    assert grid.positions()[:4, 2].tolist() == [-2.0, -1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["flux", "dinov3", "ltx-video"])
+@pytest.mark.parametrize("form", ["power", "divide", "exp", "exp2"])
+def test_every_form_of_the_frequencies_is_that_of_the_preset(name: str, form: str) -> None:
+    changes = {"frequency_form": form}
+    [row] = ropeaudit.shift(0, "fp64", "uniform", changes=changes, axes=name, grid="4x4", heads=1)
+    assert row.drift_relative < 1e-11
 
 
 def test_ideogram_loses_its_image_where_positions_have_16_bits() -> None:
@@ -116,7 +154,9 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
         assert main([*command, "-o", str(tmp_path / name)]) == 0
     first, second = (reading.read(str(tmp_path / name)) for name in ("a.csv", "a.json"))
     assert first == second
+    notes = json.loads((tmp_path / "a.json").read_text())["notes"]
     assert [row["offset_w"] for row in first] == [0.0, 500.0, 0.0, 500.0]
+    assert "3x4: offset 1000 moves h by 0, w by 500, in the unit" in "".join(notes)
     before = (tmp_path / "a.csv").read_bytes()
     assert main([*command, "--resume", "--jobs", "2", "-o", str(tmp_path / "a.csv")]) == 0
     assert (tmp_path / "a.csv").read_bytes() == before
@@ -179,6 +219,24 @@ def test_other_commands_refuse_a_grid_and_recurrences_too() -> None:
             call(**GRID)
     with pytest.raises(UsageError, match="goes from pair to pair"):
         list(ropeaudit.shift(0, "fp32", "hf", changes={"frequency_form": "recurrence"}, **GRID))
+
+
+def test_a_curve_goes_over_the_offsets_of_a_grid(capsys) -> None:
+    command = [
+        "shift",
+        "--axes",
+        "flux",
+        "--grid",
+        "3x3",
+        "--axis",
+        "w",
+        "--offset",
+        "0,10,500",
+        "--heads",
+        "1",
+    ]
+    assert main([*command, "--dtype", "bf16", "--recipe", "uniform", "--curve", "-q"]) == 0
+    assert "uniform bfloat16: drift rms over the offset" in capsys.readouterr().out
 
 
 def test_a_fraction_is_told_how_to_be_a_step(capsys) -> None:

@@ -225,8 +225,8 @@ def test_positions_are_bit_for_bit_those_of_the_classes() -> None:
 
     centres = get_patches_center_coordinates(14, 9, torch.float32, torch.device("cpu"))
     np.testing.assert_array_equal(held("dinov3", (14, 9)), centres.double().numpy())
-    shares = LTXVideoRotaryPosEmbed(2048)._prepare_video_coords(1, 7, 5, 6, (8 / 25, 32, 32), "cpu")[0]
-    np.testing.assert_array_equal(held("ltx-video", (7, 5, 6)), (shares * 2 - 1).double().numpy())
+    shares = LTXVideoRotaryPosEmbed(2048)._prepare_video_coords(1, 90, 5, 6, (8 / 25, 32, 32), "cpu")[0]
+    np.testing.assert_array_equal(held("ltx-video", (90, 5, 6)), (shares * 2 - 1).double().numpy())
     for h, w in ((14, 10), (40, 7), (30, 45)):
         (top, left), (bottom, right) = get_resize_crop_region_for_grid((h, w), 45, 30)
         rows = torch.linspace(top, bottom * (h - 1) / h, h, dtype=torch.float32).double().numpy()
