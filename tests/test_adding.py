@@ -64,6 +64,14 @@ source = "nobody"
 verified = "ours"
 """
 
+AXES = """
+[toy-axes]
+summary = "a toy"
+axes = ["h", "w"]
+dims = [4, 4]
+head_dim = 8
+source = "nowhere"
+"""
 MODEL = """
 ["toy-1b"]
 base = 12345
@@ -160,6 +168,13 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
         {
             "list models -f csv": "\ntoy-1b,",
             "shift --model toy-1b --recipe hf --seq-len 8 --dtype fp32 -q -f csv": ",toy-1b,",
+        },
+    ),
+    "position axes of a grid": (
+        (Place("data/axes.toml", AXES),),
+        {
+            "list axes -f csv": "\ntoy-axes,a toy,",
+            "shift --axes toy-axes --grid 2x3 --recipe hf --dtype fp32 -q -f csv": ",toy-axes,",
         },
     ),
     "third-party implementation": (

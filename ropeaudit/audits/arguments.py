@@ -9,8 +9,9 @@ from typing import ParamSpec, TypedDict, TypeVar
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import Format, parse
+from ropeaudit.audits import case_axes
 from ropeaudit.audits.cases import Case, Length
-from ropeaudit.errors import UnknownName
+from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import Layout
@@ -52,11 +53,21 @@ class CaseArguments(RopeArguments, total=False):
     sample: int | None
 
 
+class GridArguments(CaseArguments, total=False):
+    """The fields of `Case`: those of tokens on a grid too."""
+
+    grid: str | None
+    axes: str | None
+    step: float | None
+
+
 def checked(function: Callable[P, T]) -> Callable[P, T]:
     """Let a function refuse an argument that it does not have, with a message that names the nearest."""
     code = function.__code__
     named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    known = [*named, *(CaseArguments.__annotations__ if code.co_flags & _KEYWORDS else ())]
+    takes_grids = any(GridArguments.__name__ in str(kind) for kind in function.__annotations__.values())
+    fields = GridArguments if takes_grids else CaseArguments
+    known = [*named, *(fields.__annotations__ if code.co_flags & _KEYWORDS else ())]
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -68,11 +79,23 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
     return called
 
 
-def cases_of(cases: Case | Iterable[Case] | None, fields: CaseArguments | RopeArguments) -> list[Case]:
-    """Return the cases of a call: those given, changed by `fields`, or the one that `fields` describe."""
-    if cases is None:
-        return [Case(**fields)]
-    return [replace(case, **fields) for case in ([cases] if isinstance(cases, Case) else cases)]
+def cases_of(
+    cases: Case | Iterable[Case] | None,
+    fields: CaseArguments | RopeArguments | GridArguments,
+    grids: bool = False,
+) -> list[Case]:
+    """Return the cases of a call: those given, changed by `fields`, or the one that `fields` describe.
+
+    grids: whether the call takes grids of tokens. Raises: UsageError where it does not.
+    """
+    given = [cases] if isinstance(cases, Case) else cases
+    if given is None:
+        results = [Case(**case_axes.completed(fields))]
+    else:
+        results = [replace(case, **fields) for case in given]
+    if not grids and any(case.grid is not None or case.axes is not None for case in results):
+        raise UsageError(case_axes.ALONE)
+    return results
 
 
 def silent(share: float) -> None:

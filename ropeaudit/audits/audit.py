@@ -71,6 +71,8 @@ class Audit:
             raise UsageError("--backend says what executes recipes; add --recipe, or leave it out")
         if "softmax" in self.changes and (self.attention is None or self.attention.softmax != "recipe"):
             raise UsageError("a changed softmax stage is not used; add --attention --softmax recipe")
+        if any(case.grid is not None for case in self.cases):
+            self._check_on_grid()
         self.factories()
 
     def factories(self) -> list[SubjectFactory]:
@@ -146,6 +148,13 @@ class Audit:
             scaled_keys.check_sampled(recipe)
         fits(max(case.check([*offsets, *self._anchors()]) for case in self.cases), at_once)
         return offsets
+
+    def _check_on_grid(self) -> None:
+        """Raise UsageError for subjects that know no grid."""
+        if self.implementations:
+            raise UsageError(f"--impl {self.implementations[0]} has one position axis; leave out --grid")
+        if self.backend != "numpy":
+            raise UsageError("--backend torch has one position axis; leave it out, or leave out --grid")
 
     def measure(
         self,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from ropeaudit.audits import case_setting
+from ropeaudit.audits import case_axes, case_setting
 from ropeaudit.engine import plan
 from ropeaudit.errors import BadInput, BadShape, UnknownName, UsageError
 from ropeaudit.inputs import masks, sample_choice, sampled_rows
@@ -16,7 +16,6 @@ from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
-from ropeaudit.rope import axes
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import run_metadata
@@ -55,6 +54,8 @@ class Case:
     position axis; axis: which of them are shifted. length: whether frequencies that depend on the number of
     positions are those of the unshifted sequence (frozen) or of the shifted one. sample: how many scores are
     drawn at random, by `seed`, instead of forming all of them.
+    grid: tokens along each axis, such as "32x32". axes: the preset of `ropeaudit list axes` that says where
+    they stand and how each axis rotates. step: by how much an offset of 1 moves a position, in its unit.
     """
 
     qk: str = "gaussian"
@@ -77,13 +78,16 @@ class Case:
     axis: str = "all"
     length: Length = "unshifted"
     sample: int | None = None
+    grid: str | None = None
+    axes: str | None = None
+    step: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("heads", "kv_heads", "seq_len", "head_dim", "seed", "rotary_dim", "sample"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer))):
                 raise UsageError(f"{name} {value!r} is not a whole number")
-        for name in ("base", "scale", "clip"):
+        for name in ("base", "scale", "clip", "step"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, (bool, str)) or not isinstance(value, (int, float))):
                 raise UsageError(f"{name} {value!r} is not a number")
@@ -139,10 +143,13 @@ class Case:
                 f"{self.qk!r}: {loaded.k.shape[0]} heads of k do not divide {loaded.q.shape[0]} of q"
             )
         _, seq_len, head_dim = loaded.q.shape
-        own = self.setting(seq_len).head_dim if self.declared() else head_dim
+        declares = self.declared() or case_axes.preset(self)
+        own = self.setting(seq_len).head_dim if declares else head_dim
         if own != head_dim:
             raise BadShape(f"{self.qk!r} has head_dim {head_dim} and the model {own}; they must agree")
-        setting = replace(self, head_dim=head_dim).setting(seq_len)
+        on_grid = case_axes.grid(self)
+        case_axes.check_size(on_grid, self.qk, seq_len)
+        setting = (self if on_grid else replace(self, head_dim=head_dim)).setting(seq_len)
         largest = float(np.abs(loaded.q).max() * np.abs(loaded.k).max() * setting.scale)
         if 0.0 < largest < SMALLEST_SCORE:
             raise BadInput(f"{self.qk!r}: scores of at most {largest:.1g} would vanish in float32")
@@ -156,6 +163,9 @@ class Case:
         masks.check(self.mask)
         if self.length not in LENGTHS:
             raise UnknownName("length", self.length, LENGTHS)
+        offsets, on_grid = list(offsets), case_axes.grid(self)
+        if on_grid is not None:
+            case_axes.check_grid(on_grid, self.qk, inputs.is_file(self.qk), offsets)
         if not inputs.is_file(self.qk):
             inputs.check_kind(self.qk, inputs.WHOLE if self.sample is None else inputs.SYNTHETIC)
             (heads, kv_heads, seq_len), setting = self._synthetic()
@@ -178,6 +188,9 @@ class Case:
 
     def setting(self, seq_len: int) -> RopeSetting:
         """Return the RoPE setting for `seq_len` positions; what is given by hand overrides the model."""
+        on_grid = case_axes.grid(self)
+        if on_grid is not None:
+            return case_axes.on_grid(on_grid, self.scale)
         return case_setting.resolve(
             self._model_setting(),
             seq_len,
@@ -202,29 +215,14 @@ class Case:
 
     def position_axes(self, setting: RopeSetting) -> Axes | None:
         """Return the position axes of M-RoPE, None for a single axis. Raises: UsageError."""
-        model = self.declared()
-        result = axes.parse(self.mrope, self.axis) if self.mrope is not None else None
-        if result is None and model is not None and model.axes is not None:
-            shifted = axes.AXES if self.axis == "all" else tuple(self.axis)
-            result = replace(model.axes, shifted=shifted)
-        if result is None:
-            if self.axis != "all":
-                raise UsageError(f"--axis {self.axis} needs position axes; give --mrope 16,24,24 or a model")
-            return None
-        if sum(result.sections) != setting.pairs:
-            raise UsageError(
-                f"the position axes have {sum(result.sections)} pairs and the setting {setting.pairs}"
-            )
-        if setting.clipped and set(result.shifted) != set(axes.AXES):
-            raise UsageError("--clip goes with --axis all: exact scores of one shifted axis are not defined")
-        return result
+        return case_axes.of_sequence(self, setting)
 
     @property
     def model_name(self) -> str:
-        """The model and its layer type as one word; "none" without a model."""
-        model = self.declared()
+        """The model and its layer type as one word, on a grid the preset; "none" without either."""
+        model, on_grid = self.declared(), case_axes.preset(self)
         if model is None:
-            return "none"
+            return on_grid.name if on_grid else "none"
         return model.name if len(model.layers) == 1 else f"{model.name}/{self.layer_type}"
 
     @property
@@ -261,12 +259,13 @@ class Case:
 
     def _synthetic(self) -> tuple[tuple[int, int, int], RopeSetting]:
         """Return heads, kv_heads and seq_len, all of them checked, and the RoPE setting."""
-        model = self.declared()
+        model, on_grid = self.declared() or case_axes.preset(self), case_axes.grid(self)
         given = self.heads if self.heads is not None else model.heads if model else 8
         heads = _positive("heads", given)
         usual = model.kv_heads if model and self.heads is None else heads
         kv_heads = _positive("kv_heads", usual if self.kv_heads is None else self.kv_heads)
-        seq_len = _positive("seq_len", 256 if self.seq_len is None else self.seq_len)
+        usual = on_grid.count if on_grid else 256
+        seq_len = _positive("seq_len", usual if self.seq_len is None else self.seq_len)
         setting = self.setting(seq_len)
         if heads % kv_heads:
             raise BadShape(f"--kv-heads {kv_heads} does not divide --heads {heads}; give one of its divisors")

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ropeaudit.runtime.columns import column, row_class
+
+
+def moved_apart(record: Identity) -> bool:
+    """Return whether `offset` does not say by how much the axes of a grid moved."""
+    moved = [value for value in (record.offset_t, record.offset_h, record.offset_w) if value is not None]
+    return any(value != record.offset for value in moved)
+
+
+def _shown(name: str) -> Callable[[Identity], bool]:
+    return lambda record: getattr(record, name) is not None and moved_apart(record)
 
 
 @row_class
@@ -16,7 +28,8 @@ class Identity:
     )
     offset: int = column("integer added to every position, in tokens", unit="tokens", role="case", shown=True)
     model: str = column(
-        "preset or config, with its layer type where it has several; none without one", role="setting"
+        "preset or config, with its layer type where it has several, of a grid its axes; none without one",
+        role="setting",
     )
     scaling: str = column(
         "how the frequencies are changed: default, linear, dynamic, yarn, longrope, llama3, ...",
@@ -31,7 +44,8 @@ class Identity:
         role="setting",
     )
     axes: str = column(
-        "M-RoPE: pairs per position axis and the axes that are shifted; none for one axis", role="setting"
+        "M-RoPE, grids: pairs per position axis and the axes that are shifted; none for one axis",
+        role="setting",
     )
     backend: str = column(
         "what executed the subject: numpy, torch, or an implementation's own engine", role="case"
@@ -86,15 +100,19 @@ class Identity:
         role="case",
     )
     grid: str | None = column(
-        "rows and columns of positions, of images and video; nan for a sequence", role="case"
+        "rows and columns of positions, of images and video; nan for a sequence",
+        role="case",
+        shown=lambda record: record.grid is not None,
+        leaves=1,
     )
     offset_t: float | None = column(
-        "offset of the position axis t as a real number; nan where `offset` says all",
-        unit="tokens",
+        "offset of the position axis t as a real number, in the unit of its positions; nan where `offset` "
+        "says all",
         role="case",
+        shown=_shown("offset_t"),
     )
-    offset_h: float | None = column("the same of the axis h", unit="tokens", role="case")
-    offset_w: float | None = column("the same of the axis w", unit="tokens", role="case")
+    offset_h: float | None = column("the same of the axis h", role="case", shown=_shown("offset_h"))
+    offset_w: float | None = column("the same of the axis w", role="case", shown=_shown("offset_w"))
     stages: str = column(
         "number format per stage, as far as it is known: stage=format; then switches other than "
         "inverse_power, each and false, and the axes of --order",

@@ -19,10 +19,12 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject
+from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement.places import Places
 
 if TYPE_CHECKING:
     from ropeaudit.engine.attention import Attention
+    from ropeaudit.rope.grids import Grid
 
 QK: TypeAlias = Inputs | SampledInputs | Outline  # q and k, as far as a row tells of them
 _POSITIONS = 2**20  # looked at together
@@ -50,7 +52,7 @@ class CellResult:
 
 def setting_columns(case: Case, sizes: QK, setting: RopeSetting) -> dict[str, Any]:
     """Return the columns that say under which setting, and of which q and k, something was measured."""
-    axes = case.position_axes(setting)
+    axes = setting.grid or case.position_axes(setting)
     return {
         "model": _text(case.model_name),
         "scaling": str(setting.scaling),
@@ -91,6 +93,7 @@ def identity(
         "subject": subject.name,
         "dtype": subject.dtype.name,
         "offset": offset,
+        **(_grid_columns(setting.grid, offset) if setting.grid is not None else {}),
         **setting_columns(case, sizes, setting),
         "backend": subject.backend,
         "version": subject.version,
@@ -102,6 +105,12 @@ def identity(
         "stages": " ".join(f"{stage}={fmt}" for stage, fmt in subject.stages().items()),
         "tolerance": tolerance,
     }
+
+
+def _grid_columns(grid: Grid, offset: int) -> dict[str, Any]:
+    """Return the size of a grid, and by how much each of its axes is shifted."""
+    moved = dict(zip(grid.rope.axes, grid.shift(offset).tolist(), strict=True))
+    return {"grid": "x".join(map(str, grid.sizes)), **{f"offset_{name}": moved.get(name) for name in "thw"}}
 
 
 def record(
@@ -119,7 +128,7 @@ def record(
     values = {
         **identity(case, loaded, setting, subject, results.offset, requested, tolerance),
         "scores": drift.count,
-        "distinct_positions": 0 if results.refused else _distinct(subject, loaded.seq_len, results.offset),
+        "distinct_positions": 0 if results.refused else _distinct(results, loaded.seq_len),
         "drift_mean_abs": drift.mean_abs,
         "drift_rms_low": low,
         "drift_rms_high": high,
@@ -200,9 +209,14 @@ def _place_columns(places: Places) -> dict[str, Any]:
     return columns | {"resembles": places.resembles or None}
 
 
-def _distinct(subject: Subject, seq_len: int, offset: int) -> int:
-    """Count the positions that stay different, a part at a time: parts share their last position."""
-    count = 0
+def _distinct(results: CellResult, seq_len: int) -> int:
+    """Count the positions that stay different, a part at a time: parts share their last position.
+
+    On a grid these are tokens with a position of their own.
+    """
+    subject, offset, count = results.subject, results.offset, 0
+    if isinstance(subject, Emulated) and results.setting.grid is not None:
+        return subject.distinct_tokens(seq_len, offset)
     for start in range(0, seq_len, _POSITIONS):
         part = np.arange(start, min(start + _POSITIONS + 1, seq_len), dtype=np.int64) + offset
         count += subject.distinct_positions(part)

@@ -206,9 +206,9 @@ def _cells(
             known: dict[Any, tuple[Any, ...]] = {}
             for offset in offsets[first:last]:
                 at = case.setting_at(setting, sizes.seq_len, offset)
-                if at not in known:
+                if at not in known or at.grid is not None:  # on a grid other columns depend on it too
                     subject = factories[index].make(at, axes)
-                    requested = identity(case, sizes, at, subject, 0, audit.attention, audit.tolerance)
+                    requested = identity(case, sizes, at, subject, offset, audit.attention, audit.tolerance)
                     known[at] = tuple(requested[name] for name in records.IDENTITY)
                 base = known[at]
                 yield Cell(number, index, offset, (*base[:place], offset, *base[place + 1 :]), scores[number])

@@ -78,14 +78,20 @@ def thetas(subject: Emulated) -> Array:
 def rate(subject: Emulated) -> Array:
     """Return the errors of the frequencies, by which phase errors grow with distance. Shapes: -> (p,).
 
-    0 where angles are clipped: there they do not grow evenly.
+    0 where angles are clipped, for there they do not grow evenly, and on a grid, where there are several
+    distances: then the errors of the angles hold all of it.
     """
     _, _, error = stored_frequencies(subject)
-    return np.zeros_like(error) if subject.setting.clipped else error
+    uneven = subject.setting.clipped or subject.setting.grid is not None
+    return np.zeros_like(error) if uneven else error
 
 
 def aliasing(subject: Emulated, seq_len: int, offset: int) -> Array:
-    """Return by how much each shifted position is rounded. Shapes: -> (s,). Units: tokens."""
+    """Return by how much each shifted position is rounded, on a grid for each pair. -> (s,) or (s, p)."""
+    grid = subject.setting.grid
+    if grid is not None:
+        steps = np.arange(seq_len, dtype=np.int64)
+        return _moved_by_rounding(subject, steps, offset)[:, grid.of_pairs()]
     exact = np.arange(seq_len, dtype=np.float64) + offset
     return round_to(exact, subject.recipe.position).astype(np.float64) - exact
 
@@ -95,11 +101,42 @@ def phase(subject: Emulated, steps: Positions, offset: int) -> Phase:
 
     Shapes: steps (s,) -> three of (s, p).
     """
+    if subject.setting.grid is not None:
+        return _phase_on_grid(subject, steps, offset)
     shifted = _phase_at(subject, steps, offset, offset)
     if subject.axes is None or not offset:
         return shifted
     unshifted, moved = _phase_at(subject, steps, 0, offset), subject.axes.moved()
     return Phase(*(np.where(moved, getattr(shifted, name), getattr(unshifted, name)) for name in _PARTS))
+
+
+def _moved_by_rounding(subject: Emulated, steps: Positions, offset: int) -> Array:
+    """Return by how much the position stage moves tokens of a grid. Shapes: (s,) -> (s, a)."""
+    grid = subject.setting.grid
+    if grid is None:
+        raise ValueError("a sequence is no grid")
+    high, low = dd.two_sum(grid.positions(steps), grid.shift(offset))
+    return np.asarray((subject.on_grid(steps, offset) - high) - low)
+
+
+def _phase_on_grid(subject: Emulated, steps: Positions, offset: int) -> Phase:
+    """Return the errors of tokens of a grid; of a frequency's error what all tokens share is left out.
+
+    Along an axis of one token all angles are the same number, and so are their errors: they cancel.
+    """
+    grid = subject.setting.grid
+    if grid is None:
+        raise ValueError("a sequence is no grid")
+    _, theta, error = stored_frequencies(subject)
+    of_pairs = grid.of_pairs()
+    from_position = _moved_by_rounding(subject, steps, offset)[:, of_pairs] * theta
+    from_frequency = grid.per_pair(steps) * error
+    held = subject.on_grid(steps, offset).astype(np.float64)
+    worst, variance = _roundings(subject, held[:, of_pairs])
+    known = from_position + from_frequency
+    worst += _SLACK * (np.abs(from_position) + np.abs(from_frequency))
+    differ = (np.array(grid.sizes) > 1)[of_pairs] | ~np.isfinite(known + worst)
+    return Phase(*(np.where(differ, part, 0.0) for part in (known, worst, variance)))
 
 
 def _phase_at(subject: Emulated, steps: Positions, shift: int, origin: int) -> Phase:
@@ -111,7 +148,7 @@ def _phase_at(subject: Emulated, steps: Positions, shift: int, origin: int) -> P
     reference = (steps + origin).astype(np.float64) if setting.clipped else exact
     span = reference if setting.clipped else steps.astype(np.float64)
     from_position, from_frequency = (position - reference)[:, None] * theta, span[:, None] * error
-    worst, variance = _roundings(subject, position)
+    worst, variance = _roundings(subject, position[:, None])
     known = from_position + from_frequency
     worst += _SLACK * (np.abs(from_position) + np.abs(from_frequency))
     if setting.clipped:
@@ -127,21 +164,24 @@ def _phase_at(subject: Emulated, steps: Positions, shift: int, origin: int) -> P
 
 
 def _roundings(subject: Emulated, position: Array) -> tuple[Array, Array]:
-    """Return the largest sum and the variance of roundings of the angles. Shapes: (s,) -> two of (s, p)."""
+    """Return the largest sum and the variance of roundings of the angles, by the positions as they are held.
+
+    Shapes: (s, 1) or (s, p) -> two of (s, p).
+    """
     recipe, form = subject.recipe, subject.recipe.recipe.frequency_form
     cached, _, _ = stored_frequencies(subject)
     product, angle = recipe.angle
-    worst, variance = np.zeros((2, position.size, cached.size))
+    worst, variance = np.zeros((2, len(position), cached.size))
     if form == "recurrence":
-        raw, worst, variance = _recurrence(position, cached, product)
+        raw, worst, variance = _recurrence(position[:, 0], cached, product)
         raw, low = dd.two_product(raw, weight := effect(subject.setting, recipe.frequency[1]))
         worst, variance, inexact = worst * np.abs(weight), variance * weight**2, low != 0
     elif form == "divide":
-        raw = position[:, None] / cached
+        raw = position / cached
         back, low = dd.two_product(raw, cached)
-        inexact = (back != position[:, None]) | (low != 0)
+        inexact = (back != position) | (low != 0)
     else:
-        raw, low = dd.two_product(position[:, None], cached)
+        raw, low = dd.two_product(position, cached)
         inexact = low != 0
     first = round_to(raw, product).astype(np.float64)
     half = np.where(inexact | (first != raw), half_ulp(raw, product), 0.0)

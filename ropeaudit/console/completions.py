@@ -85,6 +85,12 @@ def _environments() -> list[str]:
     return [*environments.NAMES, environments.ALL]
 
 
+def _axes() -> list[str]:
+    from ropeaudit.rope import axial_presets
+
+    return ["all", *(rope.name for rope in axial_presets.all_presets())]
+
+
 def _targets() -> list[str]:
     return [*implementations(), *models()]
 
@@ -95,6 +101,7 @@ NAMES: Mapping[str, Names] = {
     "--impl": lambda: ["all", *implementations()],
     "--dtype": lambda: ["all", *_formats()],
     "--model": lambda: ["all", *models()],
+    "--axes": _axes,
     "--accumulate": _formats,
     "--scaling": _scalings,
     "--layout": lambda: ["half", "interleaved"],

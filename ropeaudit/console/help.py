@@ -10,7 +10,7 @@ import click
 _SECTIONS = {
     "q and k": "--seq-len --heads --kv-heads --mask --qk --seed --sample --vectors",
     "RoPE setting": "--model --config --layer --head-dim --rotary-dim --base --scaling --clip --layout "
-    "--scale --mrope --axis --length",
+    "--scale --mrope --axis --axes --grid --step --length",
     "After softmax": "--attention --softmax --anchor",
     "What is judged, and the exit code": "--tolerance --fail-if --baseline --waive --junit",
     "Report": "--format --color --output --columns --quiet --curve --no-header --ticket --ticket-file",

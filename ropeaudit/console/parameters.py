@@ -117,6 +117,15 @@ def _natural(text: str, name: str) -> int:
     return value
 
 
+def _offsets(text: str, name: str) -> list[int]:
+    try:
+        return values.integers(text, name)
+    except UsageError as error:
+        if "is a fraction" not in str(error):
+            raise
+        raise UsageError(f"{error.args[0]}; on a grid --step 0.5 lets {name} 1 move tokens by 0.5") from None
+
+
 def _paths(text: str, name: str) -> list[str]:
     """Return one path, or several with commas between where there is none of that name."""
     from os.path import lexists
@@ -145,6 +154,7 @@ def _argument(text: str, name: str) -> dict[str, object]:
 INTEGER = Parsed("integer", values.integer)
 NATURAL = Parsed("integer", _natural)
 INTEGERS = Parsed("integers", values.integers)
+OFFSETS = Parsed("integers", _offsets)
 NUMBERS = Parsed("numbers", values.numbers)
 NAMES = Parsed("names", values.names)
 MASKS = Parsed("masks", values.masks)

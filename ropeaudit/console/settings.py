@@ -16,7 +16,7 @@ _MOST_CASES = 100_000
 # fields of a case that take lists, in the order in which cases come: the first changes last
 _AXES = (
     *("qk", "seq_len", "model", "config", "layer", "scaling", "head_dim", "rotary_dim", "base", "clip"),
-    *("layout", "mrope", "axis", "mask", "seed"),
+    *("layout", "mrope", "axes", "grid", "axis", "mask", "seed"),
 )
 
 
@@ -42,18 +42,21 @@ def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> l
     from itertools import product
     from math import prod
 
+    from ropeaudit.audits import case_axes
     from ropeaudit.audits.cases import Case
 
     given = _values(rope) | (_values(vectors) if vectors else {}) | more
     lists: dict[str, Sequence[Any]] = {name: given.pop(name, ()) or (None,) for name in _AXES}
     lists["model"] = _all_models(lists["model"])
+    lists["axes"] = _all_axes(lists["axes"])
     count = prod(map(len, lists.values()))
     if count > _MOST_CASES:
         raise UsageError(f"these lists make {count} settings; at most {_MOST_CASES} are allowed: shorten one")
     single = {name: value for name, value in given.items() if value is not None}
     results = []
     for combination in product(*lists.values()):
-        own = {name: value for name, value in zip(lists, combination, strict=True) if value is not None}
+        listed = zip(lists, combination, strict=True)
+        own = case_axes.completed({name: value for name, value in listed if value is not None})
         layer = own.pop("layer", None)
         case = Case(**own, **single)
         if layer not in (None, "all", *case.layers()) and case.declared() is not None:
@@ -73,3 +76,11 @@ def _all_models(names: Sequence[Any]) -> Sequence[Any]:
     from ropeaudit.rope import presets
 
     return [model.name for model in presets.all_presets()]
+
+
+def _all_axes(names: Sequence[Any]) -> Sequence[Any]:
+    if "all" not in names:
+        return names
+    from ropeaudit.rope import axial_presets
+
+    return [rope.name for rope in axial_presets.all_presets()]

@@ -57,12 +57,15 @@ def fastest(setting: RopeSetting) -> float:
 def distance_table(distances: Array, setting: RopeSetting) -> tuple[Pair, Pair]:
     """Return cos and sin of distance * theta_i as double-doubles, within `dd.CIRCLE_ERROR`.
 
-    Both are multiplied by the attention factor, and so is the error. With clipped angles the numbers are
-    positions rather than distances, for the exact scores depend on them.
+    On a grid the numbers are places of tokens, and each pair has the distance of its own axis: the token's
+    position, an exact float64 number, from the origin. Scores hold differences of these as real numbers: no
+    difference is rounded. Both results are multiplied by the attention factor, and so is the error. With
+    clipped angles the numbers are positions rather than distances, for the exact scores depend on them.
     Shapes: distances (s,), integers held in float64 -> four arrays (s, p).
     """
-    words = rotations_per_token(setting)
-    cos, sin = dd.unit_circle(distances[:, None], words)
+    words, grid = rotations_per_token(setting), setting.grid
+    x = distances[:, None] if grid is None else grid.per_pair(distances.astype(np.int64))
+    cos, sin = dd.unit_circle(x, words)
     if setting.clipped:
         cos, sin = _clipped(cos, sin, distances[:, None] * words[0], setting.clip)
     factor = exact_frequencies.attention_factor(setting.scaling)

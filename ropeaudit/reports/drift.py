@@ -56,6 +56,7 @@ def drift_report(
     notes = [*extra_notes, *(text for one in results if (text := verdicts.note(one, named(one))))]
     notes += headlines.growth_notes(results) + headlines.format_notes(results)
     notes += headlines.structure_notes(results, frozen) + headlines.device_notes(results)
+    notes += headlines.grid_notes(results)
     notes += _temperature(_worst(results)) if measured else []
     return replace(
         tabulated(records.COLUMNS, records.SCHEMA, rows, screen, columns, metadata),
@@ -90,8 +91,9 @@ def plotted(results: Sequence[Record], width: int = 48, plain: bool = False) -> 
     from ropeaudit.reports.charts.terminal import curves  # loads numpy
 
     groups: dict[tuple[Any, ...], list[Record]] = {}
+    moving = ("offset", "length", "offset_t", "offset_h", "offset_w")
     for record in results:
-        same = (getattr(record, name) for name in records.IDENTITY if name not in ("offset", "length"))
+        same = (getattr(record, name) for name in records.IDENTITY if name not in moving)
         groups.setdefault(tuple(same), []).append(record)
     lines = [_curve(group) for group in groups.values()]
     return curves([line for line in lines if len(line.points) > 1], _MOST_CURVES, width, plain)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ropeaudit.arithmetic.formats import FP32, FP64, parse
 from ropeaudit.audits import judging
+from ropeaudit.audits.identity import moved_apart
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds.attainable import storing
 from ropeaudit.reports import settings, verdicts
@@ -169,6 +170,25 @@ def structure_notes(results: Iterable[Record], frozen: bool) -> list[str]:
         f"scaling {shifted[0].scaling.partition(':')[0]} depends on the length; frequencies are those for "
         f"{shifted[0].length} positions at every offset; --length shifted lets them change."
     ]
+
+
+def grid_notes(results: Iterable[Record]) -> list[str]:
+    """Return by how much an offset moved each axis of a grid, where `offset` does not say it."""
+    farthest: dict[str, Record] = {}
+    for record in results:
+        if record.offset and moved_apart(record):
+            name = f"{record.model} {record.axes}"
+            farthest[name] = max(farthest.setdefault(name, record), record, key=lambda one: abs(one.offset))
+    return [
+        f"{name}, grid {one.grid}: offset {one.offset} moves {_moves(one)}, in the unit of its positions."
+        for name, one in list(farthest.items())[:_MOST_GROWING]
+    ]
+
+
+def _moves(record: Record) -> str:
+    """Return the axes of a grid and by how much each moved."""
+    moved = [(name, getattr(record, f"offset_{name}")) for name in "thw"]
+    return ", ".join(f"{name} by {short(value)}" for name, value in moved if value is not None)
 
 
 def device_notes(results: Iterable[Record]) -> list[str]:

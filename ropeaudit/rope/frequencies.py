@@ -17,7 +17,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import UnknownName
-from ropeaudit.rope import scaled
+from ropeaudit.rope import axial_frequencies, scaled
 from ropeaudit.rope.setting import RopeSetting
 
 FrequencyForm: TypeAlias = Literal[
@@ -46,6 +46,10 @@ def frequencies(setting: RopeSetting, form: FrequencyForm, fmt: Format) -> Float
     multiplied by its effect, scaled / unscaled, rounded to `fmt`.
     Shapes: -> (p,), see `unscaled`; for "recurrence" the starting ratio of the angles is in `effect`.
     """
+    if setting.grid is not None:
+        return axial_frequencies.frequencies(
+            setting.grid.rope, form, fmt, lambda base, d: unscaled(base, d, form, fmt)
+        )
     plain = unscaled(scaled.effective_base(setting), setting.rotary_dim, form, fmt)
     if not setting.scaling.rules.rescales or form == "recurrence":
         return plain

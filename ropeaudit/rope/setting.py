@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from ropeaudit.errors import BadShape, UnknownName, UsageError
 from ropeaudit.rope.scaling import DEFAULT, Scaling
+
+if TYPE_CHECKING:
+    from ropeaudit.rope.grids import Grid
 
 Layout: TypeAlias = Literal["half", "interleaved"]
 LAYOUTS: tuple[str, ...] = get_args(Layout)
@@ -25,6 +28,8 @@ class RopeSetting:
     scale: the softmax scale that multiplies q·k; taken as exact.
     scaling: how the frequencies are changed. length: the number of positions that they are computed
     for, where they depend on it (dynamic, longrope). clip: angles are capped at +-clip radians.
+    grid: tokens with positions on several axes; None for a sequence. It says the frequencies then, base and
+    scaling do not.
     Raises: BadShape, UsageError, UnknownName.
     """
 
@@ -36,6 +41,7 @@ class RopeSetting:
     scaling: Scaling = DEFAULT
     length: int = 0
     clip: float = math.inf
+    grid: Grid | None = None
 
     @classmethod
     def of(

@@ -65,11 +65,22 @@ class Emulated(OfRecipe):
         finite = np.sort(rounded[np.isfinite(rounded)])  # np.unique would load numpy.ma
         return int(np.count_nonzero(np.diff(finite))) + bool(finite.size)
 
+    def distinct_tokens(self, seq_len: int, offset: int) -> int:
+        """Return how many tokens of a grid still differ in a position from every other, all being finite."""
+        held = self.on_grid(np.arange(seq_len, dtype=np.int64), offset)
+        held = held[np.isfinite(held).all(axis=1)]
+        ordered = held[np.lexsort(held.T)]
+        return int(np.count_nonzero(np.diff(ordered, axis=0).any(axis=1))) + bool(len(held))
+
     def table(self, positions: Positions, offset: int) -> Table:
         """Return cos and sin as stored, times the attention factor. Shapes: (s,) -> two of (s, p)."""
         trig, factor = self.recipe.trig, attention_factor(self.setting.scaling)
+        grid = self.setting.grid
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            angles = self.angles(positions + offset)
+            if grid is not None:
+                angles = self._angles(self.on_grid(positions, offset)[:, grid.of_pairs()])
+            else:
+                angles = self.angles(positions + offset)
             if self.axes is not None:
                 angles = np.where(self.axes.moved(), angles, self.angles(positions))
             cos, sin = _cos_sin(angles, trig)
@@ -82,19 +93,36 @@ class Emulated(OfRecipe):
 
     def angles(self, positions: Positions) -> FloatArray:
         """Return the angles as stored. Shapes: positions (s,) -> (s, p). Units: radians."""
+        position = round_to(positions.astype(np.float64), self.recipe.position)
+        return self._angles(position.astype(np.float64)[:, None])
+
+    def on_grid(self, steps: Positions, offset: int) -> FloatArray:
+        """Return the positions of tokens of a grid, shifted, as the position stage holds them.
+
+        A position is computed as the preset's source does, an exact shift added and the sum rounded once.
+        Shapes: steps (s,) -> (s, a).
+        """
+        grid, fmt = self.setting.grid, self.recipe.position
+        if grid is None:
+            raise ValueError("a sequence is no grid")
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # a position that overflowed
+            total = dd.two_sum(grid.computed(steps, fmt), grid.shift(offset))
+            return round_to(total[0] if fmt is FP64 else dd.to_odd(total), fmt).astype(np.float64)
+
+    def _angles(self, position: FloatArray) -> FloatArray:
+        """Return the angles of positions as they are held. Shapes: (s, 1) or (s, p) -> (s, p)."""
         recipe, form = self.recipe, self.recipe.recipe.frequency_form
         computed, stored = recipe.frequency
         cached = frequencies(self.setting, form, computed)
         cached = round_to(cached, stored).astype(np.float64)
-        position = round_to(positions.astype(np.float64), recipe.position).astype(np.float64)
         product, angle = recipe.angle
         if form == "recurrence":
-            raw = _recurrence(position, cached, product) * effect(self.setting, stored)
+            raw = _recurrence(position[:, 0], cached, product) * effect(self.setting, stored)
         elif form == "divide":
             with np.errstate(divide="ignore"):
-                raw = position[:, None] / cached
+                raw = position / cached
         else:
-            raw = position[:, None] * cached
+            raw = position * cached
         angle_values = round_to(round_to(raw, product), angle)
         clip = self.setting.clip
         return np.clip(angle_values, -clip, clip) if self.setting.clipped else angle_values

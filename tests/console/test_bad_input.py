@@ -61,7 +61,7 @@ TABLE = [
     ("shift --offset", "requires an argument"),
     ("shift --quiet=3", "does not take a value"),
     ("list", "Missing argument"),
-    ("list nope", "known: recipes, impls, formats, models, columns, verdicts"),
+    ("list nope", "known: recipes, impls, formats, models, axes, columns, verdicts"),
     ("list recipes -f nope", "known: table, csv, json, jsonl, markdown"),
     ("env -f nope", "known: table, csv, json, jsonl, markdown"),
     # names

@@ -212,6 +212,12 @@ def shown_with(mark: str):
     return write_block
 
 
+def shown_table(path: Path) -> None:
+    """Write the one TOML block of the pages that says position axes."""
+    (text,) = (block.text for block in blocks() if block.language == "toml" and "axes = [" in block.text)
+    path.write_text(text, encoding="utf-8")
+
+
 def frequencies(path: Path) -> None:
     np.savez(path, inv_freq=(1e6 ** -(np.arange(0, 128, 2) / 128)).astype(np.float32))
 
@@ -234,6 +240,7 @@ FACTORIES = {
     "captured.safetensors": captured,
     "dumped.npz": frequencies,
     "llama-dir": language_model,
+    "mine.toml": shown_table,
     "more.parquet": report,
     "mypkg.rope:": lambda path: write(INTERLEAVED)(path.parent / "mypkg" / "rope.py"),
     "my-model/config.json": write(json.dumps(CONFIG)),

@@ -9,6 +9,8 @@ from typing import Any
 from ropeaudit.arithmetic.formats import FORMATS, Format
 from ropeaudit.audits import judging, records
 from ropeaudit.recipes import STAGES, Recipe, all_recipes
+from ropeaudit.rope import axial_presets
+from ropeaudit.rope.axial import AxialRope
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.presets import all_presets
 from ropeaudit.rope.setting import RopeSetting
@@ -40,6 +42,7 @@ of_recipe = Declare[Recipe]()
 of_entry = Declare[Entry]()
 of_format = Declare[Format]()
 of_layer = Declare[PresetLayer]()
+of_axes = Declare[AxialRope]()
 of_column = Declare[Column[Any]]()
 of_verdict = Declare[tuple[str, str]]()
 
@@ -117,6 +120,38 @@ class LayerColumns:
     )
 
 
+class AxesColumns:
+    """The columns of `ropeaudit list axes`."""
+
+    name: str = of_axes("its name", shown=True)
+    summary: str = of_axes("whose they are", shown=True)
+    axes: str = of_axes("position axes", lambda one: " ".join(one.axes), shown=True)
+    dims: str = of_axes(
+        "dims of a head that each axis rotates",
+        lambda one: "+".join(str(2 * sum(p.axis == a for p in one.pairs())) for a in range(len(one.axes))),
+        shown=True,
+    )
+    base: str = of_axes(
+        "base of the frequencies of each axis, in the order of the axes where they differ",
+        lambda one: " ".join(dict.fromkeys(f"{base:g}" for base in one.base)),
+        shown=True,
+    )
+    factor: str = of_axes("what multiplies every frequency")
+    arrangement: str = of_axes("which axis and which frequency a pair of dims has", shown=True, leaves=3)
+    positions: str = of_axes(
+        "where tokens stand on each axis",
+        lambda one: " ".join(dict.fromkeys(one.positions)),
+        shown=True,
+        leaves=4,
+    )
+    head_dim: int = of_axes("dims of a head")
+    layout: str = of_axes("pairs of dims: half or interleaved")
+    heads: int = of_axes("query heads")
+    kv_heads: int = of_axes("key-value heads")
+    recipe: str = of_axes("the recipe that computes as the source does", shown=True)
+    source: str = of_axes("where that stands", shown=True, leaves=1)
+
+
 class ColumnColumns:
     """The columns of `ropeaudit list columns`."""
 
@@ -146,6 +181,7 @@ LISTS: dict[str, tuple[Columns[Any], Callable[[], Iterable[Any]]]] = {
     "impls": (of_entry.columns(EntryColumns), ENTRIES.values),
     "formats": (of_format.columns(FormatColumns), lambda: FORMATS),
     "models": (MODELS, _layers),
+    "axes": (of_axes.columns(AxesColumns), axial_presets.all_presets),
     "columns": (of_column.columns(ColumnColumns), records.COLUMNS.values),
     "verdicts": (of_verdict.columns(VerdictColumns), judging.VERDICTS.items),
 }

@@ -1,4 +1,4 @@
-"""ropeaudit list: recipes, implementations, formats, models, columns, verdicts."""
+"""ropeaudit list: recipes, implementations, formats, models, axes, columns, verdicts."""
 
 from __future__ import annotations
 
@@ -8,14 +8,22 @@ from ropeaudit.console.help import command
 from ropeaudit.console.options import ScreenOptions, screen_options
 from ropeaudit.console.parameters import one_of
 
-KINDS = ("recipes", "impls", "formats", "models", "columns", "verdicts")  # of list/columns.py: no NumPy here
+KINDS = (
+    "recipes",
+    "impls",
+    "formats",
+    "models",
+    "axes",
+    "columns",
+    "verdicts",
+)  # of list/columns.py: no NumPy here
 
 
 @command(name="list")
 @click.argument("kind", metavar="|".join(KINDS), type=one_of("list", KINDS))
 @screen_options
 def list_(kind: str, screen: ScreenOptions) -> None:
-    """List what there is: recipes, implementations, formats, models, columns, verdicts."""
+    """List what there is: recipes, implementations, formats, models, axes of grids, columns, verdicts."""
     from ropeaudit.console import output
     from ropeaudit.features.list.columns import LISTS
     from ropeaudit.reports import Report

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Unpack
 
 from ropeaudit.audits import arguments, judging
-from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
+from ropeaudit.audits.arguments import GridArguments, Names, OnProgress
 from ropeaudit.audits.audit import DTYPES, Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
@@ -38,7 +38,7 @@ def shift(
     threads: int | None = None,
     cases: Case | Iterable[Case] | None = None,
     on_progress: OnProgress | None = None,
-    **case: Unpack[CaseArguments],
+    **case: Unpack[GridArguments],
 ) -> Iterator[Record]:
     """Audit the scores of q and k when `offsets` are added to every position.
 
@@ -56,8 +56,8 @@ def shift(
     tolerance: of drift_relative, which `within_tolerance` goes by. under: environments of the code that is
     called, such as "autocast:bf16" or "all"; the clean state comes first.
     case: the fields of `Case`: qk, heads, kv_heads, seq_len, head_dim, seed, rotary_dim, base, layout,
-    scale, mask, model, config, layer, scaling, clip, mrope, axis, length, sample. cases: one or several,
-    which these fields change. on_progress: gets the share that is done, from 0 to 1.
+    scale, mask, model, config, layer, scaling, clip, mrope, axis, length, sample, grid, axes, step. cases:
+    one or several, which these fields change. on_progress: gets the share that is done, from 0 to 1.
     Shapes of q and k: (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim).
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, OutOfMemory: children of RopeAuditError.
     Source: RoFormer, arXiv 2104.09864: exact scores depend on the distance of two tokens alone.
@@ -67,7 +67,7 @@ def shift(
     """
     called = arguments.listed(implementations)
     audit = Audit(
-        cases=arguments.cases_of(cases, case),
+        cases=arguments.cases_of(cases, case, grids=True),
         recipes=usual_recipes(called) if recipes is None else arguments.listed(recipes),
         dtypes=arguments.listed(dtypes),
         offsets=arguments.numbers(offsets),

@@ -10,7 +10,7 @@ import click
 
 from ropeaudit.console import options, tickets
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, SHARE, TEXT, WORD
+from ropeaudit.console.parameters import INTEGER, NAMES, OFFSETS, SHARE, TEXT, WORD, number
 from ropeaudit.console.tickets import TicketOptions, ticket_options
 from ropeaudit.errors import UsageError
 from ropeaudit.features.shift.sweeping import SweepOptions, sweep_options
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 )
 @options.axis(
     "--offset",
-    INTEGERS,
+    OFFSETS,
     "Integers added to every position.",
     shown="0,1000; for --impl those that positions break at, up to the model's maximum or 128k",
 )
@@ -81,6 +81,18 @@ if TYPE_CHECKING:
 @options.axis("--mrope", TEXT, "Pairs per position axis; T,H,W:interleaved as in Qwen3-VL.", metavar="T,H,W")
 @options.axis(
     "--axis", NAMES, "Position axes that are shifted: all, t, h, w, or some, such as hw.", shown="all"
+)
+@options.axis(
+    "--axes",
+    NAMES,
+    "Position axes of image and video models (`ropeaudit list axes`), all, or a .toml file; with --grid.",
+)
+@options.axis("--grid", NAMES, "Tokens along these axes, such as 32x32 or 16x32x32.", metavar="HxW")
+@click.option(
+    "--step",
+    type=number("0.5"),
+    metavar="X",
+    help="By how much --offset 1 moves a token of a grid, in the unit of its positions.  [default: 1]",
 )
 @options.length_option
 @click.option("--attention", is_flag=True, help="Measure the rows after softmax too: what drift moves there.")
@@ -134,6 +146,9 @@ def shift(
     rope: options.RopeOptions,
     mrope: tuple[str, ...],
     axis: tuple[str, ...],
+    axes: tuple[str, ...],
+    grid: tuple[str, ...],
+    step: float | None,
     length: str | None,
     attention: bool,
     softmax: str | None,
@@ -168,7 +183,9 @@ def shift(
     earlier = baselines.opened(baseline, output)
     requested = [conditions.parse(text, relative=earlier is not None) for text in gates]
     vectors = tickets.inputs(ticketing, vectors, sample is not None)
-    cases = settings.cases(rope, vectors, mrope=mrope, axis=axis, length=length, sample=sample)
+    cases = settings.cases(
+        rope, vectors, mrope=mrope, axis=axis, length=length, sample=sample, axes=axes, grid=grid, step=step
+    )
     audit = Audit(
         cases,
         recipes=recipe or analysis.usual_recipes(impl),

@@ -1,0 +1,146 @@
+"""Rotary embeddings with several position axes, as vision and video models have them.
+
+A preset says which axis rotates each pair, with which frequency, and where the tokens of a grid stand. It is
+a table of data/axes.toml, or of a .toml file. Its numbers are exact: whole numbers, decimals and fractions.
+Letters: p pairs, a axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple, get_args
+
+from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.rope.axes import Axes
+from ropeaudit.rope.setting import LARGEST_BASE, LARGEST_DIM, Layout
+
+# What multiplies every frequency, pi as a symbol.
+FACTORS = ("1", "2pi", "pi/2")
+POSITIONS = ("index", "halves", "centres", "normalised", "fitted")
+
+
+class AxisPair(NamedTuple):
+    """A pair's frequency is factor · base^(-numerator/denominator); with denominator 0 it stands still."""
+
+    axis: int
+    numerator: int
+    denominator: int
+
+
+@dataclass(frozen=True, slots=True)
+class AxialRope:
+    """The rotary embedding of one attention layer over several position axes.
+
+    axes: their names, each a letter. dims: of a head that each axis rotates; for "linspace" those of all
+    heads together, of which head `head` is this. base: of each axis. arrangement: which axis and frequency a
+    pair has, see `ARRANGEMENTS`. factor: what multiplies every frequency. positions: where the tokens stand,
+    per axis: "index" start + i; "halves" i - ceil(n/2), as many below 0 as not; "centres" 2(i + 1/2)/n - 1;
+    "normalised" 2·i·unit/extent - 1; "fitted" the grid laid centrally over `extent` tokens, its ratio kept.
+    recipe: the recipe that computes as the source does. heads: of queries; kv_heads: of keys.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    dims: tuple[int, ...]
+    base: tuple[float, ...]
+    head_dim: int
+    arrangement: str = "own"
+    factor: str = "1"
+    layout: Layout = "half"
+    positions: tuple[str, ...] = ()
+    start: tuple[Fraction, ...] = ()
+    unit: tuple[Fraction, ...] = ()
+    extent: tuple[Fraction, ...] = ()
+    heads: int = 8
+    kv_heads: int = 8
+    head: int = 0
+    recipe: str = "hf"
+    summary: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.arrangement not in ARRANGEMENTS:
+            raise UnknownName("arrangement of axes", self.arrangement, ARRANGEMENTS)
+        if self.factor not in FACTORS:
+            raise UnknownName("factor of axes", self.factor, FACTORS)
+        if self.layout not in get_args(Layout):
+            raise UnknownName("layout", self.layout, get_args(Layout))
+        for rule in self.positions:
+            if rule not in POSITIONS:
+                raise UnknownName("rule of positions", rule, POSITIONS)
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        where = f"axes {self.name!r}:"
+        if not self.axes or any(len(axis) != 1 or axis not in "thw" for axis in self.axes):
+            raise UsageError(f'{where} axes are named t, h and w, each once, such as ["h", "w"]')
+        for name in ("dims", "base", "positions", "start", "unit", "extent"):
+            if len(getattr(self, name)) != len(self.axes):
+                raise UsageError(
+                    f"{where} {name} has {len(getattr(self, name))} values for {len(self.axes)} axes"
+                )
+        if (
+            len(set(self.axes)) != len(self.axes)
+            or any(d < 0 or d % 2 for d in self.dims)
+            or not sum(self.dims)
+        ):
+            raise UsageError(f"{where} dims {list(self.dims)} are not even numbers, one an axis")
+        if not all(1.0 < base <= LARGEST_BASE for base in self.base):
+            raise UsageError(f"{where} base {list(self.base)} is not above 1, up to 1e100")
+        if not 2 <= self.head_dim <= LARGEST_DIM or 2 * len(self.pairs()) > self.head_dim:
+            raise UsageError(
+                f"{where} {2 * len(self.pairs())} rotated dims do not fit a head_dim of {self.head_dim}"
+            )
+        if not all(self.extent) or not all(self.unit):
+            raise UsageError(f"{where} unit and extent are not 0")
+
+    @property
+    def fastest(self) -> float:
+        """A bound of all frequencies, at least 1, in radians per unit of the position."""
+        largest = max(self.base) if self.arrangement == "linspace" else 1.0
+        return max(1.0, largest * {"1": 1.0, "2pi": 2 * math.pi, "pi/2": math.pi / 2}[self.factor])
+
+    def pairs(self) -> tuple[AxisPair, ...]:
+        """Return axis and frequency of every pair of a head, in the order of the layout. Shapes: -> (p,)."""
+        return tuple(ARRANGEMENTS[self.arrangement](self))
+
+
+def _own(rope: AxialRope) -> Sequence[AxisPair]:
+    """Each axis has frequencies of its own, one axis behind the other."""
+    return [AxisPair(a, 2 * j, d) for a, d in enumerate(rope.dims) for j in range(d // 2)]
+
+
+def _shared(rope: AxialRope, arrangement: str) -> Sequence[AxisPair]:
+    """The axes share the frequencies of one, as M-RoPE does."""
+    if len(rope.axes) != 3:
+        raise UsageError(f"axes {rope.name!r}: arrangement {arrangement} has three axes")
+    t, h, w = (d // 2 for d in rope.dims)
+    of_pairs = Axes((t, h, w), arrangement).of_pairs()
+    return [AxisPair(int(a), 2 * i, sum(rope.dims)) for i, a in enumerate(of_pairs)]
+
+
+def _alternating(rope: AxialRope) -> Sequence[AxisPair]:
+    """The axes take turns in the frequencies of one; the pairs of an axis stand together."""
+    every, count = sum(rope.dims), len(rope.axes)
+    return [AxisPair(a, 2 * i, every) for a in range(count) for i in range(a, every // 2, count)]
+
+
+def _linspace(rope: AxialRope) -> Sequence[AxisPair]:
+    """base^0 to base^1, evenly in the exponent over all heads; axes take turns, what is left stands still."""
+    count, pairs = rope.dims[0] // 2, rope.heads * rope.head_dim // 2
+    ladder = [AxisPair(a, -j, count - 1) for j in range(count) for a in range(len(rope.axes))]
+    still = [AxisPair(0, 0, 0)] * (pairs - len(ladder))
+    mine = rope.head * rope.head_dim // 2
+    return [*still, *ladder][mine : mine + rope.head_dim // 2]
+
+
+ARRANGEMENTS: Mapping[str, Callable[[AxialRope], Sequence[AxisPair]]] = {
+    "own": _own,
+    "split": lambda rope: _shared(rope, "split"),
+    "interleaved": lambda rope: _shared(rope, "interleaved"),
+    "alternating": _alternating,
+    "linspace": _linspace,
+}

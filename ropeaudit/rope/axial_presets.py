@@ -1,0 +1,95 @@
+"""Presets of position axes: the tables of data/axes.toml, each with where it was read, or of a .toml file."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from fractions import Fraction
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ropeaudit.errors import BadInput, RopeAuditError, UnknownName
+from ropeaudit.rope.axial import AxialRope
+
+_PLAIN = ("head_dim", "arrangement", "factor", "layout", "heads", "head", "recipe", "summary", "source")
+_KEYS = ("axes", "dims", "base", "positions", "start", "unit", "extent", "kv_heads", *_PLAIN)
+_LARGEST_FILE = 2**16
+
+
+def named(name: str) -> AxialRope:
+    """Return the preset called `name`, or the only table of a .toml file. Raises: UnknownName, BadInput.
+
+    >>> named("flux").dims
+    (16, 56, 56)
+    """
+    if name.endswith(".toml"):
+        return _from_file(name)
+    library = _library()
+    if name not in library:
+        raise UnknownName("axes", name, library, "(or a path that ends in .toml)")
+    return library[name]
+
+
+def all_presets() -> list[AxialRope]:
+    """Return every preset, in the order of data/axes.toml."""
+    return list(_library().values())
+
+
+@functools.cache
+def _library() -> dict[str, AxialRope]:
+    text = resources.files("ropeaudit.data").joinpath("axes.toml").read_text(encoding="utf-8")
+    return {name: _rope(name, table) for name, table in tomllib.loads(text).items()}
+
+
+def _from_file(path: str) -> AxialRope:
+    try:
+        content = Path(path).read_bytes()
+        if len(content) > _LARGEST_FILE:
+            raise ValueError(f"it has more than {_LARGEST_FILE} bytes")
+        [(name, table)] = tomllib.loads(content.decode()).items()
+        return _rope(name, table)
+    except OSError as error:
+        raise BadInput(f"axes {path!r} cannot be read: {error.strerror or error}") from None
+    except RopeAuditError as error:
+        raise BadInput(f"{path!r}: {error}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
+        hint = "give one table with axes, dims, base and head_dim, such as those of `ropeaudit list axes`"
+        raise BadInput(f"axes {path!r}: {error}; {hint}") from None
+
+
+def _rope(name: str, table: Mapping[str, Any]) -> AxialRope:
+    for key in table:
+        if key not in _KEYS:
+            raise UnknownName(f"key of axes {name}", key, _KEYS)
+    axes = tuple(str(axis) for axis in table["axes"])
+
+    def each(key: str, usual: Any) -> tuple[Any, ...]:
+        given = table.get(key, usual)
+        return tuple(given) if isinstance(given, list) else (given,) * len(axes)
+
+    numbers: dict[str, Any] = {
+        key: tuple(map(_exact, each(key, usual))) for key, usual in _USUAL_NUMBERS.items()
+    }
+    plain = [key for key in _PLAIN if key in table]
+    return AxialRope(
+        name=name,
+        axes=axes,
+        dims=tuple(int(d) for d in table["dims"]),
+        base=tuple(float(one) for one in each("base", 10000)),
+        positions=each("positions", "index"),
+        kv_heads=table.get("kv_heads", table.get("heads", 8)),
+        **numbers,
+        **{key: table[key] for key in plain},
+    )
+
+
+_USUAL_NUMBERS = {"start": 0, "unit": 1, "extent": 1}
+
+
+def _exact(value: Any) -> Fraction:
+    """Return 3, 0.5 (the float64 number) or "8/25" exactly."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f'{value!r} is not a number or a fraction such as "8/25"')
+    return Fraction(value)

@@ -1,0 +1,121 @@
+"""Grids of tokens: an image, or a video, whose tokens have a position on each of several axes.
+
+A position is a float64 number and exact as such; the formula that gives it is rounded once. A token is known
+by its step, its place in the order of the rows: the last axis changes first.
+Letters: s tokens, a axes, p pairs. Units: those of the preset's positions, such as tokens, or the half of an
+image.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit.arithmetic.formats import Format
+from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.rope import axial_positions
+from ropeaudit.rope.axial import AxialRope
+from ropeaudit.rope.axial_positions import Floats
+
+_LARGEST_ANGLE = 2.0**52  # radians: farther away not even float64 tells where on a turn a token is
+_SIZES = re.compile(r"[1-9][0-9]{0,4}(x[1-9][0-9]{0,4})*")
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The tokens of a grid under a preset, and what an offset does to them.
+
+    sizes: tokens along each axis. shifted: the axes that an offset moves. step: by how much an offset of 1
+    moves them, in the unit of the positions.
+    """
+
+    rope: AxialRope
+    sizes: tuple[int, ...]
+    shifted: tuple[str, ...]
+    step: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in self.shifted:
+            if name not in self.rope.axes:
+                raise UnknownName("axis", name, self.rope.axes, "(or all)")
+        if not (math.isfinite(self.step) and self.step > 0):
+            raise UsageError(f"--step {self.step!r} is not a finite number above 0; try --step 0.5")
+
+    @property
+    def count(self) -> int:
+        """s: the number of tokens."""
+        return math.prod(self.sizes)
+
+    def positions(self, steps: NDArray[np.int64] | None = None) -> Floats:
+        """Return the exact positions of tokens, by default of all. Shapes: steps (s,) -> (s, a)."""
+        steps = np.arange(self.count, dtype=np.int64) if steps is None else steps
+        return self._taken(axial_positions.exact(self.rope, self.sizes), steps)
+
+    def computed(self, steps: NDArray[np.int64], fmt: Format) -> Floats:
+        """Return the positions of tokens as code computes them in `fmt`. Shapes: steps (s,) -> (s, a)."""
+        return self._taken(axial_positions.computed(self.rope, self.sizes, fmt), steps)
+
+    def _taken(self, tables: tuple[Floats, ...], steps: NDArray[np.int64]) -> Floats:
+        """Return the position of each token on each axis. Shapes: tables (n,) each, steps (s,) -> (s, a)."""
+        columns, rest = [], steps
+        for size, table in zip(reversed(self.sizes), reversed(tables), strict=True):
+            columns.append(table[rest % size])
+            rest = rest // size
+        return np.stack(columns[::-1], axis=1)
+
+    def shift(self, offset: int) -> Floats:
+        """Return by how much an offset moves each axis, a float64 number. Shapes: -> (a,)."""
+        return np.array([offset * self.step if name in self.shifted else 0.0 for name in self.rope.axes])
+
+    def of_pairs(self) -> NDArray[np.int64]:
+        """Return the axis of every pair. Shapes: -> (p,)."""
+        return _of_pairs(self.rope)
+
+    def per_pair(self, steps: NDArray[np.int64]) -> Floats:
+        """Return the position of each token on the axis of each pair. Shapes: steps (s,) -> (s, p)."""
+        return np.asarray(self.positions(steps)[:, self.of_pairs()])
+
+    def check(self, offset: int) -> None:
+        """Raise UsageError if an offset moves a token to where angles lose all meaning."""
+        tables = axial_positions.exact(self.rope, self.sizes)
+        farthest = max(float(np.abs(table).max()) for table in tables)
+        most = _LARGEST_ANGLE / self.rope.fastest
+        if not farthest + abs(offset) * self.step <= most:
+            where = f"the farthest position of {self.rope.name}"
+            raise UsageError(f"offset {offset} at --step {self.step:g} is past {most:.3g}, {where}")
+
+    def __str__(self) -> str:
+        counts = "/".join(str(np.count_nonzero(self.of_pairs() == axis)) for axis in range(len(self.sizes)))
+        return f"{counts}, shifted {''.join(self.shifted)}"
+
+
+def parse(rope: AxialRope, grid: str, shifted: str = "all", step: float = 1.0) -> Grid:
+    """Read "32x32" or "16x32x32", and "all", "t", "h", "w" or several such as "hw".
+
+    A preset with a time axis takes an image too: it is one frame. Raises: UsageError, UnknownName.
+    """
+    text = grid.strip().lower()
+    if not _SIZES.fullmatch(text):
+        raise UsageError(f"--grid {grid!r} is not sizes up to 99999 with an x between; try --grid 32x32")
+    sizes = [int(word) for word in text.split("x")]
+    if len(sizes) == len(rope.axes) - 1 and rope.axes[0] == "t":
+        sizes.insert(0, 1)
+    if len(sizes) != len(rope.axes):
+        example = "x".join({"t": "16", "h": "32", "w": "32"}[name] for name in rope.axes)
+        raise UsageError(
+            f"--grid {grid} has {len(sizes)} sizes and {rope.name} the axes {', '.join(rope.axes)}; "
+            f"try --grid {example}"
+        )
+    return Grid(rope, tuple(sizes), rope.axes if shifted == "all" else tuple(shifted), step)
+
+
+@functools.lru_cache(maxsize=64)
+def _of_pairs(rope: AxialRope) -> NDArray[np.int64]:
+    axes = np.array([pair.axis for pair in rope.pairs()], dtype=np.int64)
+    axes.setflags(write=False)
+    return axes

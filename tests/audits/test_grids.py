@@ -1,0 +1,277 @@
+"""Audits of grids: what rows hold, what is refused, and that each axis is what a sequence alone would be."""
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ropeaudit
+from ropeaudit import recipes
+from ropeaudit.arithmetic.formats import parse
+from ropeaudit.audits.cases import Case
+from ropeaudit.bounds import phases
+from ropeaudit.errors import RopeAuditError, UsageError
+from ropeaudit.main import main
+from ropeaudit.reports import reading
+from ropeaudit.rope import axial_presets, grids
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.emulated import Emulated
+
+PRESETS = [rope.name for rope in axial_presets.all_presets()]
+
+
+@pytest.mark.parametrize("offset", [0, 3000])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float8_e4m3"])
+@pytest.mark.parametrize("name", ["hf", "uniform", "meta", "diffusers-flux"])
+def test_each_axis_is_rotated_as_a_sequence_alone(name: str, dtype: str, offset: int) -> None:
+    recipe = recipes.named(name).resolve(parse(dtype))
+    setting = Case(axes="flux", grid="3x4x5").setting(0)
+    grid = setting.grid
+    assert grid is not None
+    steps = np.arange(grid.count)
+    whole = Emulated(recipe, setting).table(steps, offset)
+    for axis, dims in enumerate((16, 56, 56)):
+        alone = Emulated(recipe, RopeSetting.of(dims, layout="interleaved"))
+        places = grid.positions()[:, axis].astype(np.int64)
+        for part, own in zip(whole, alone.table(places, offset), strict=True):
+            np.testing.assert_array_equal(part[:, grid.of_pairs() == axis], own)
+
+
+def test_mrope_on_a_line_is_a_sequence() -> None:
+    """Tokens along t alone are those of a sequence whose h and w stand still."""
+    recipe = recipes.named("hf").resolve(parse("bf16"))
+    setting = Case(axes="qwen2-vl", grid="7x1x1").setting(0)
+    alone = RopeSetting.of(128, base=1e6)
+    for part, own in zip(
+        Emulated(recipe, setting).table(np.arange(7), 0),
+        Emulated(recipe, alone).table(np.arange(7), 0),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(part[:, :16], own[:, :16])
+        np.testing.assert_array_equal(part[:, 16:], np.broadcast_to(own[0, 16:], (7, 48)))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_no_score_of_a_grid_exceeds_its_bound(name: str) -> None:
+    recipe = axial_presets.named(name).recipe
+    rows = list(
+        ropeaudit.shift(
+            [0, 1, 1000], ["fp64", "fp32", "bf16"], [recipe, "uniform"], axes=name, grid="6x7", heads=1
+        )
+    )
+    assert all(row.drift_max <= row.bound_max for row in rows)
+    assert all(row.reference_error < 1e-11 for row in rows)
+    close = [row for row in rows if row.dtype == "float32" and row.offset == 1000]
+    assert all(0.5 < row.predicted_rms / row.drift_rms < 2 for row in close if row.predicted_rms)
+
+
+def test_a_row_says_its_grid_and_by_how_much_each_axis_moved() -> None:
+    still, moved = ropeaudit.shift(
+        [0, 3], "fp32", "hf", axes="dinov3", grid="4x6", axis="w", step=0.125, heads=2
+    )
+    assert (moved.model, moved.axes, moved.grid) == ("dinov3", "16/16, shifted w", "4x6")
+    assert (moved.offset, moved.offset_t, moved.offset_h, moved.offset_w) == (3, None, 0.0, 0.375)
+    assert (still.offset_h, still.offset_w, still.self_drift_rms) == (0.0, 0.0, 0.0)
+    assert (moved.seq_len, moved.head_dim, moved.mask, moved.heads) == (24, 64, "full", 2)
+    assert moved.self_drift_rms > 0
+
+
+def test_heads_are_those_of_the_preset_and_a_sequence_has_no_grid() -> None:
+    [row] = ropeaudit.shift(0, "fp32", "hf", axes="qwen2-vl", grid="2x2")
+    assert (row.heads, row.kv_heads, row.grid) == (64, 8, "1x2x2")
+    [row] = ropeaudit.shift(0, "fp32", "hf", seq_len=8, heads=1)
+    assert (row.grid, row.offset_t, row.offset_h, row.offset_w) == (None, None, None, None)
+
+
+def test_a_shift_along_an_axis_of_one_token_changes_no_score() -> None:
+    [row] = ropeaudit.shift(1000, "bf16", "uniform", axes="wan", grid="1x4x4", axis="t", heads=1)
+    assert row.self_drift_rms < 0.1  # the table's rounding at another angle, the same for all tokens
+    [both] = ropeaudit.shift(1000, "bf16", "uniform", axes="wan", grid="1x4x4", axis="w", heads=1)
+    assert both.self_drift_rms > row.self_drift_rms
+
+
+@pytest.mark.parametrize(
+    ("dtype", "offset", "step", "axis"),
+    [("bf16", 1000, 1.0, "all"), ("bf16", 3000, 1.0, "h"), ("fp16", 7, 0.3, "w"), ("fp32", 5, 1e7, "all")],
+)
+def test_distinct_tokens_are_counted_one_by_one(dtype: str, offset: int, step: float, axis: str) -> None:
+    case = Case(axes="cogvideox", grid="5x7", step=step, axis=axis, heads=1)
+    [row] = ropeaudit.shift(offset, dtype, "uniform", cases=case)
+    subject = Emulated(recipes.named("uniform").resolve(parse(dtype)), case.setting(0))
+    held = subject.on_grid(np.arange(35), offset).tolist()
+    assert row.distinct_positions == len({tuple(token) for token in held if all(map(math.isfinite, token))})
+
+
+def test_a_shifted_position_is_rounded_once() -> None:
+    """257 + 2^-60 is above the tie of 256 and 258, and float64 does not hold it."""
+    rope = replace(axial_presets.named("flux"), start=(Fraction(0), Fraction(1, 2**60), Fraction(0)))
+    grid = grids.parse(rope, "1x1")
+    setting = replace(RopeSetting.of(128, layout="interleaved"), grid=grid)
+    subject = Emulated(recipes.named("uniform").resolve(parse("bf16")), setting)
+    assert subject.on_grid(np.arange(1), 257).tolist() == [[256.0, 258.0, 256.0]]
+
+
+def test_rounded_frequencies_are_predicted_by_the_distances_on_each_axis() -> None:
+    setting = Case(axes="flux", grid="8x12").setting(0)
+    subject = Emulated(recipes.named("hf-model-cast").resolve(parse("bf16")), setting)
+    assert not phases.rate(subject).any()
+    cast = {"frequency": "bf16"}
+    [row] = ropeaudit.shift(0, "fp32", "meta", changes=cast, axes="flux", grid="16x24", heads=1)
+    assert row.drift_rms > 100 * row.attainable_rms
+    assert row.predicted_rms == pytest.approx(row.drift_rms, rel=0.2)
+
+
+def test_half_of_the_rows_are_below_0_and_the_larger_half_where_they_are_odd() -> None:
+    grid = grids.parse(axial_presets.named("qwen-image"), "5x4")
+    assert grid.positions()[::4, 1].tolist() == [-3.0, -2.0, -1.0, 0.0, 1.0]
+    assert grid.positions()[:4, 2].tolist() == [-2.0, -1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["flux", "dinov3", "ltx-video"])
+@pytest.mark.parametrize("form", ["power", "divide", "exp", "exp2"])
+def test_every_form_of_the_frequencies_is_that_of_the_preset(name: str, form: str) -> None:
+    changes = {"frequency_form": form}
+    [row] = ropeaudit.shift(0, "fp64", "uniform", changes=changes, axes=name, grid="4x4", heads=1)
+    assert row.drift_relative < 1e-11
+
+
+def test_ideogram_loses_its_image_where_positions_have_16_bits() -> None:
+    half, brain = ropeaudit.shift(0, ["fp16", "bf16"], "uniform", axes="ideogram-4", grid="8x8", heads=1)
+    assert (brain.distinct_positions, brain.within_tolerance) == (1, "no")
+    assert (half.distinct_positions, half.verdict) == (0, "overflow")  # 65536 is past the largest float16
+
+
+def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
+    case = ["--axes", "flux,dinov3", "--grid", "3x4", "--axis", "w", "--step", "0.5", "--heads", "1"]
+    command = ["shift", *case, "--dtype", "bf16", "--recipe", "hf", "-q"]
+    for name in ("a.csv", "a.json"):
+        assert main([*command, "-o", str(tmp_path / name)]) == 0
+    first, second = (reading.read(str(tmp_path / name)) for name in ("a.csv", "a.json"))
+    assert first == second
+    notes = json.loads((tmp_path / "a.json").read_text())["notes"]
+    assert [row["offset_w"] for row in first] == [0.0, 500.0, 0.0, 500.0]
+    assert "3x4: offset 1000 moves h by 0, w by 500, in the unit" in "".join(notes)
+    before = (tmp_path / "a.csv").read_bytes()
+    assert main([*command, "--resume", "--jobs", "2", "-o", str(tmp_path / "a.csv")]) == 0
+    assert (tmp_path / "a.csv").read_bytes() == before
+
+
+def test_axes_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('[mine]\naxes = ["h", "w"]\ndims = [8, 4]\nbase = [100, 50.5]\nhead_dim = 16\n')
+    rope = axial_presets.named(str(path))
+    assert [tuple(pair) for pair in rope.pairs()][3:] == [(0, 6, 8), (1, 0, 4), (1, 2, 4)]
+    [row] = ropeaudit.shift(0, "fp64", "uniform", axes=str(path), grid="2x3", heads=1)
+    assert (row.model, row.rotary_dim, row.head_dim, row.seq_len) == ("mine", 12, 16, 6)
+    for text in ("[mine]\naxes = 3", "axes", '[a]\naxes=["h"]\ndims=[3]\nhead_dim=4', "[a]\nx=1", "[a]\n[b]"):
+        path.write_text(text)
+        with pytest.raises(RopeAuditError):
+            axial_presets.named(str(path))
+
+
+GRID = {"axes": "flux", "grid": "4x4"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"grid": "4x4"}, "needs the axes of a model"),
+        ({"axes": "flux"}, "needs the size of a grid"),
+        ({"step": 0.5}, "is the unit of"),
+        ({"axes": "flux", "grid": "4"}, "try grid 16x32x32"),
+        ({"axes": "dinov3", "grid": "2x4x4"}, "has 3 sizes"),
+        ({"axes": "flux", "grid": "0x4"}, "sizes up to 99999"),
+        ({"axes": "fluxx", "grid": "4x4"}, "did you mean flux"),
+        ({**GRID, "axis": "q"}, "unknown axis"),
+        ({**GRID, "step": -1.0}, "above 0"),
+        ({**GRID, "step": math.nan}, "above 0"),
+        ({**GRID, "base": 100.0}, "is said by axes flux"),
+        ({**GRID, "clip": 3.0}, "does not go with grid"),
+        ({**GRID, "seq_len": 16}, "does not go with grid"),
+        ({**GRID, "model": "llama-2-7b"}, "does not go with grid"),
+        ({**GRID, "qk": "diagonal"}, "looks at a distance in a sequence"),
+        ({**GRID, "step": 1e15}, "past 4.5e+15"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(fields: dict, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        list(ropeaudit.shift(1000, "fp32", "hf", **fields))
+    assert words in str(caught.value).replace("--", "")
+
+
+@pytest.mark.parametrize("more", [{"backend": "torch"}, {"implementations": "diffusers-flux"}])
+def test_subjects_of_a_sequence_are_refused(more: dict) -> None:
+    with pytest.raises(UsageError, match="one position axis"):
+        list(ropeaudit.shift(0, "fp32", [] if "implementations" in more else "hf", **GRID, **more))
+
+
+def test_other_commands_refuse_a_grid_and_recurrences_too() -> None:
+    for call in (ropeaudit.explain, ropeaudit.limit):
+        with pytest.raises(UsageError, match="shift` alone"):
+            call(cases=Case(**GRID))
+        with pytest.raises(UsageError, match="unknown argument of"):
+            call(**GRID)
+    with pytest.raises(UsageError, match="goes from pair to pair"):
+        list(ropeaudit.shift(0, "fp32", "hf", changes={"frequency_form": "recurrence"}, **GRID))
+
+
+def test_a_curve_goes_over_the_offsets_of_a_grid(capsys) -> None:
+    command = [
+        "shift",
+        "--axes",
+        "flux",
+        "--grid",
+        "3x3",
+        "--axis",
+        "w",
+        "--offset",
+        "0,10,500",
+        "--heads",
+        "1",
+    ]
+    assert main([*command, "--dtype", "bf16", "--recipe", "uniform", "--curve", "-q"]) == 0
+    assert "uniform bfloat16: drift rms over the offset" in capsys.readouterr().out
+
+
+def test_a_fraction_is_told_how_to_be_a_step(capsys) -> None:
+    assert main(["shift", "--axes", "flux", "--grid", "4x4", "--offset", "0.5"]) == 2
+    assert "--step 0.5" in capsys.readouterr().err
+
+
+def test_sampled_scores_and_attention_go_with_a_grid() -> None:
+    [row] = ropeaudit.shift(0, "bf16", "hf", **GRID, heads=1, sample=200)
+    assert row.sample == 200
+    assert row.predicted_rms == pytest.approx(row.drift_rms, rel=0.6)  # few tokens, many of them at 0
+    [row] = ropeaudit.shift(0, "bf16", "hf", **GRID, heads=1, attention=True)
+    assert row.attention_tv_max is not None
+    assert row.attention_tv_max > 0
+
+
+def test_captured_vectors_have_as_many_tokens_as_the_grid(tmp_path: Path) -> None:
+    q, k = np.random.default_rng(0).standard_normal((2, 1, 16, 128))
+    np.savez(tmp_path / "qk.npz", q=q, k=k)
+    [row] = ropeaudit.shift(0, "fp32", "hf", **GRID, qk=str(tmp_path / "qk.npz"))
+    assert row.within_tolerance == "yes"
+    with pytest.raises(UsageError, match="has 16 tokens and the grid 12"):
+        list(ropeaudit.shift(0, "fp32", "hf", axes="flux", grid="3x4", qk=str(tmp_path / "qk.npz")))
+
+
+def test_a_sequence_loads_no_grid() -> None:
+    code = "import sys, ropeaudit; list(ropeaudit.shift(0, 'fp32', 'hf', seq_len=4)); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "ropeaudit.rope.setting" in loaded
+    assert "ropeaudit.rope.grids" not in loaded.split()
+
+
+def test_presets_say_where_they_were_read_and_what_computes_as_they_do() -> None:
+    for rope in axial_presets.all_presets():
+        assert rope.source.startswith(("transformers 5.23.0 ", "diffusers 0.42.1 "))
+        assert recipes.named(rope.recipe).name == rope.recipe
+        assert rope.summary
+        assert grids.parse(rope, "2x3").count == 6
