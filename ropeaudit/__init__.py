@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from ropeaudit.features.rerotate.analysis import rerotate as rerotate
     from ropeaudit.features.shift.analysis import shift as shift
     from ropeaudit.features.summary.analysis import summary as summary
+    from ropeaudit.features.survey.analysis import survey as survey
+    from ropeaudit.features.survey.surveyed import Surveyed as Surveyed
     from ropeaudit.features.trace.analysis import Traced as Traced
     from ropeaudit.features.trace.analysis import trace as trace
     from ropeaudit.features.vectors.analysis import WrittenCase as WrittenCase
@@ -104,6 +106,8 @@ _NAMES = {
     "features.rerotate.analysis": ("Rerotated", "rerotate"),
     "features.shift.analysis": ("shift",),
     "features.summary.analysis": ("summary",),
+    "features.survey.analysis": ("survey",),
+    "features.survey.surveyed": ("Surveyed",),
     "features.trace.analysis": ("Traced", "trace"),
     "features.vectors.analysis": ("WrittenCase", "vectors"),
     "rendering": ("report",),

@@ -49,7 +49,7 @@ def _examined(name: str, options: Options) -> Surveyed:
         return Surveyed(name, code.version, refused=results[0].refused or "refused" if results else "no rows")
     head_dim = taken[0].head_dim
     layout: Layout = "interleaved" if taken[0].layout == "interleaved" else "half"
-    cells = [_cell(one, head_dim, layout, options) for one in results]
+    cells = tuple(_cell(one, head_dim, layout, options) for one in results)
     case = Case(head_dim=head_dim, layout=layout, seq_len=options.seq_len, heads=options.heads)
     surveyed = Surveyed(name, code.version, head_dim, layout, cells=cells)
     surveyed = _with_likeness(surveyed, case, options)

@@ -100,7 +100,8 @@ class _Process:
             env=environment,
         )
         self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
     def __enter__(self) -> _Process:
         return self
@@ -108,6 +109,10 @@ class _Process:
     def __exit__(self, *exception: object) -> None:
         self.child.kill()
         self.child.wait()
+        self.reader.join()
+        for pipe in (self.child.stdin, self.child.stdout):
+            if pipe:
+                pipe.close()
         self.errors.close()
 
     def _read(self) -> None:

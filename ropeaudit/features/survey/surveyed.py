@@ -133,8 +133,17 @@ class Surveyed:
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Surveyed:
         """Return what `to_json` gave."""
-        cells, casts = [Cell(**one) for one in given["cells"]], [Cast(**one) for one in given["casts"]]
-        return cls(**{**given, "cells": cells, "casts": casts, "recipes": tuple(given["recipes"])})
+        cells = tuple(Cell(**one) for one in given["cells"])
+        casts = tuple(Cast(**one) for one in given["casts"])
+        return cls(
+            **{
+                **given,
+                "cells": cells,
+                "casts": casts,
+                "recipes": tuple(given["recipes"]),
+                "notes": tuple(given["notes"]),
+            }
+        )
 
 
 def _size(drift: float) -> float:

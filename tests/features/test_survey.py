@@ -1,0 +1,67 @@
+"""The survey: outliers first and explained, and nobody's crash or sleep stops it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ropeaudit import survey
+from ropeaudit.features.survey import processes
+from ropeaudit.features.survey.report import survey_report
+from ropeaudit.features.survey.surveyed import Surveyed
+from ropeaudit.main import main
+
+KERNELS = Path(__file__).parent / "survey_kernels.py"
+
+
+def names(*functions):
+    return [f"{KERNELS}:{name}" for name in functions]
+
+
+@pytest.fixture(scope="module")
+def results():
+    given = names("right", "dies", "low", "by_product")
+    return list(survey(given, "bf16", (0, 1000), under="autocast:bf16", casts=()))
+
+
+def test_outliers_come_first_and_are_explained(results) -> None:
+    report = survey_report(results, (), {})
+    assert [row["implementation"].partition(":")[2] for row in report.rows] == ["low", "by_product", "right"]
+    low, by_product, right = report.rows
+    assert low["outlier"] == "yes"
+    assert low["bf16"] > 0.5
+    assert (by_product["outlier"], by_product["exposed"]) == ("no", "autocast:bf16")
+    assert (right["outlier"], right["exposed"]) == ("no", "none")
+    assert right["times"] < 1  # one rounding less than hf
+    assert any("the angle is a matrix product (bmm), computed in bfloat16" in note for note in report.notes)
+    assert "3 implementations: 1 drift more than 3 times as much as recipe hf" in report.headline
+
+
+def test_a_process_that_ends_costs_one_implementation(results) -> None:
+    [one] = [one for one in results if one.refused]
+    assert one.name.endswith(":dies")
+    assert one.refused.startswith("its process ended with signal 9")
+
+
+def test_what_never_returns_is_ended(monkeypatch) -> None:
+    monkeypatch.setattr(processes, "PATIENCE", 1.0)
+    [one] = survey(names("hangs"), "bf16", 0, under=(), casts=())
+    assert one.refused == "took longer than 1 s, and was ended"
+
+
+def test_results_survive_their_way_home(results) -> None:
+    for one in results:
+        assert repr(Surveyed.from_json(json.loads(json.dumps(one.to_json())))) == repr(one)
+
+
+def test_the_command(tmp_path, capsys) -> None:
+    out = tmp_path / "survey.md"
+    assert (
+        main(
+            ["survey", *names("right"), "--dtype", "bf16", "--offset", "0", "--under", "none", "-o", str(out)]
+        )
+        == 0
+    )
+    assert "1 implementations: 0 drift more" in capsys.readouterr().out
+    assert "kernels.py:right" in out.read_text()
+    assert main(["survey", *names("right"), "--jobs", "0"]) == 2
