@@ -21,7 +21,6 @@ from ropeaudit.audits.arguments import Names
 from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.features.module import drift
 from ropeaudit.features.module import runs as runner
-from ropeaudit.features.module.calls import NO_FORWARD, PROBE
 from ropeaudit.features.module.expected import Expected, fits, guessed, pairs_of
 from ropeaudit.features.module.grouping import FREQUENCIES, ROWS, dump_of, grouped
 from ropeaudit.features.module.known import known
@@ -33,6 +32,7 @@ from ropeaudit.recognition.check import Diagnosis, check
 from ropeaudit.rope import hf_config, presets
 from ropeaudit.rope import scaling as scalings
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.calling.forwards import NO_FORWARD, PROBE
 from ropeaudit.tensor_files.checkpoints import StoredTensor
 from ropeaudit.tensor_files.tables import Dump
 

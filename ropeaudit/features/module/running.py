@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.features.module.calls import PROBE, Fitted
+from ropeaudit.features.module.outputs import Places
 from ropeaudit.recognition.stored_table import recovered
+from ropeaudit.subjects.calling.forwards import PROBE, Fitted
 
 Array = NDArray[np.float64]
 UP_TO = 4096  # positions
@@ -63,7 +64,7 @@ class Measured:
     returned: str
 
 
-def length(module: Any, fitted: Fitted, up_to: int, dtype: Any) -> int:
+def length(module: Any, fitted: Fitted[Places], up_to: int, dtype: Any) -> int:
     """Return how many positions a module holds, `up_to` at most: tables end."""
 
     def runs(n: int) -> bool:
@@ -85,7 +86,7 @@ def length(module: Any, fitted: Fitted, up_to: int, dtype: Any) -> int:
     return low
 
 
-def shown(module: Any, fitted: Fitted, n: int, dtype: Any) -> list[Array]:
+def shown(module: Any, fitted: Fitted[Places], n: int, dtype: Any) -> list[Array]:
     """Return frequencies and factors, (2, c), that a module shows at its first positions, for each call."""
     results = []
     for call in fitted.calls:
@@ -122,7 +123,9 @@ def exact(seen: Array, pool: Sequence[tuple[str, Array, Array]]) -> Exact:
     return Exact(theta, factor, "the frequencies that it shows as built", np.zeros_like(theta))
 
 
-def measured(module: Any, fitted: Fitted, references: Sequence[Exact], n: int, dtype: Any) -> Measured:
+def measured(
+    module: Any, fitted: Fitted[Places], references: Sequence[Exact], n: int, dtype: Any
+) -> Measured:
     """Return what a module returns at positions 0 to n - 1, compared with the exact values.
 
     Raises: whatever the module raises; LookupError or ValueError where it returns another shape.
@@ -137,7 +140,7 @@ def _worst(results: Sequence[Measured]) -> Measured:
     return max(results, key=lambda one: math.inf if math.isnan(one.excess) else one.excess)
 
 
-def _of_call(module: Any, fitted: Fitted, k: int, reference: Exact, n: int, dtype: Any) -> Measured:
+def _of_call(module: Any, fitted: Fitted[Places], k: int, reference: Exact, n: int, dtype: Any) -> Measured:
     rows: set[bytes] = set()
     errors, worst, excess, allowed, bad, returned = [0.0, 0.0], 0, 0.0, 0.0, 0, ""
     last: list[NDArray[np.complex128]] = []
@@ -165,7 +168,9 @@ def _of_call(module: Any, fitted: Fitted, k: int, reference: Exact, n: int, dtyp
     )
 
 
-def _chunks(module: Any, fitted: Fitted, k: int, n: int, dtype: Any) -> Iterator[tuple[int, list[Any], str]]:
+def _chunks(
+    module: Any, fitted: Fitted[Places], k: int, n: int, dtype: Any
+) -> Iterator[tuple[int, list[Any], str]]:
     """Yield planes of up to `_CHUNK` positions, with the first, and the dtype that was returned."""
     call = fitted.calls[k]
     step = n if n <= TOGETHER or not call.free else _CHUNK

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.errors import BadInput
-from ropeaudit.features.module import calls, running, ways
-from ropeaudit.features.module.building import Builder
-from ropeaudit.features.module.calls import Fitted
+from ropeaudit.features.module import running, ways
+from ropeaudit.features.module.outputs import Places, places
 from ropeaudit.features.module.running import Exact, Measured
 from ropeaudit.features.module.source import moved
-from ropeaudit.subjects.calling import devices
+from ropeaudit.subjects.calling import devices, forwards
+from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.devices import Device
+from ropeaudit.subjects.calling.forwards import Fitted
 from ropeaudit.subjects.calling.implementation import one_line
 
 Array = NDArray[np.float64]
@@ -80,7 +81,7 @@ class _Part:
     kind: str
     device: str
     known: list[Known]
-    fitted: Fitted | str
+    fitted: Fitted[Places] | str
     positions: int = 0
     references: Sequence[Exact] = ()
 
@@ -148,7 +149,7 @@ def _part(
     kind = type(module).__name__
     own = [one for one in known if one[0].rpartition(".")[0] == name]
     whole = next(module.children(), None) is None or _NAMED.search(kind)
-    fitted = calls.fitted(module, dtype, device.name) if whole else "it does more than RoPE"
+    fitted = forwards.fitted(module, dtype, device.name, places) if whole else "it does more than RoPE"
     if isinstance(fitted, str):
         return _Part(name, kind, device.label, own, fitted)
     if "self.training" in _source(module):

@@ -10,14 +10,14 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.features.module.outputs import Places, places
 from ropeaudit.subjects.calling import signatures
 from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.timeout import patiently
 
+Where = TypeVar("Where")  # what a returned value is read by
 NO_FORWARD = "it has no forward"
 PROBE = 67  # positions by which a call is known; a prime, which no other size is
 _LENGTHS = ("seq_len", "seqlen", "seq_length", "sequence_length", "length", "num_positions")
@@ -54,15 +54,21 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class Fitted(Generic[Where]):
     """The calls that a module takes, one a layer type, and where what they return holds cos and sin."""
 
     calls: tuple[Call, ...]
-    places: Places
+    places: Where
 
 
-def fitted(module: Any, dtype: Any, device: str) -> Fitted | str:
-    """Return how a module is called on a device, or why it is not known, in words."""
+def fitted(
+    module: Any, dtype: Any, device: str, places: Callable[[Any, int], Where | None]
+) -> Fitted[Where] | str:
+    """Return how a module is called on a device, or why it is not known, in words.
+
+    places: from what is returned for positions 0 to n - 1, and n, where cos and sin stand; None where they
+    do not.
+    """
     parameters, reason = _parameters(module)
     if reason:
         return reason
