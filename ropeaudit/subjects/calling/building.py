@@ -51,7 +51,7 @@ def builder(spec: str, target: Callable[..., Any], given: Mapping[str, Any], len
             "give a function that returns a small one"
         )
     tried: list[str] = []
-    for arguments in patiently(lambda: list(_arguments(target, given, length)), spec, endless=True):
+    for arguments in patiently(lambda: list(possible_arguments(target, given, length)), spec, endless=True):
         build = partial(_called, spec, partial(target, **arguments), torch)
         try:
             build()
@@ -97,7 +97,7 @@ def _needed(target: type[Any]) -> list[str]:
     ]
 
 
-def _arguments(target: type[Any], given: Mapping[str, Any], length: int) -> Iterator[dict[str, Any]]:
+def possible_arguments(target: type[Any], given: Mapping[str, Any], length: int) -> Iterator[dict[str, Any]]:
     """Yield arguments that a class may be built with: one list for each config that may be meant."""
     rest = [name for name in _needed(target) if name not in given]
     configs = [name for name in rest if name == "config" or name.endswith("_config")]

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.subjects.calling import signatures
 from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.timeout import patiently
 
+PositionShape: TypeAlias = tuple[str, Callable[[Any, Any], Any]]
 Where = TypeVar("Where")  # what a returned value is read by
 NO_FORWARD = "it has no forward"
 PROBE = 67  # positions by which a call is known; a prime, which no other size is
@@ -45,12 +46,17 @@ class Call:
         import torch
 
         def forward() -> Any:
-            at = torch.arange(start, stop, device=self.device)
-            arguments = {name: build(at, dtype) for name, build in self.arguments.items()}
-            with torch.no_grad():
-                return module(**arguments)
+            return self.at(module, torch.arange(start, stop, device=self.device), dtype)
 
         return patiently(forward, self.words)
+
+    def at(self, module: Any, positions: Any, dtype: Any) -> Any:
+        """Return what a module returns at positions (n,), a tensor. Raises: whatever it raises."""
+        import torch
+
+        arguments = {name: build(positions, dtype) for name, build in self.arguments.items()}
+        with torch.no_grad():
+            return module(**arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +79,7 @@ def fitted(
     if reason:
         return reason
     seen, returned = _NOT_KNOWN, False
-    for words, free, arguments in _argument_lists(parameters):
-        calls = tuple(
-            replace(call, device=device)
-            for call in _per_layer_type(module, parameters, words, free, arguments)
-        )
+    for calls in _by_shape(module, parameters, device):
         try:
             result = places(calls[0].run(module, 0, PROBE, dtype), PROBE)
         except RopeAuditError as error:
@@ -90,6 +92,24 @@ def fitted(
         if not returned:  # the likeliest of the calls that it takes
             seen, returned = f"{_NOT_KNOWN}, called as {words}", True
     return seen
+
+
+def possible(module: Any, device: str) -> Iterator[Call]:
+    """Yield the calls that a module may take on a device, likeliest first; none where nothing is known."""
+    for calls in _by_shape(module, _parameters(module)[0], device, _MORE_POSITION_SHAPES):
+        yield from calls
+
+
+def _by_shape(
+    module: Any,
+    parameters: list[inspect.Parameter],
+    device: str,
+    positions: Sequence[PositionShape] = (),
+) -> Iterator[tuple[Call, ...]]:
+    """Yield the calls of each shape of arguments, one a layer type. positions: shapes of those, if not usual."""
+    for words, free, arguments in _argument_lists(parameters, positions or _POSITION_SHAPES):
+        calls = _per_layer_type(module, parameters, words, free, arguments)
+        yield tuple(replace(call, device=device) for call in calls)
 
 
 def _parameters(module: Any) -> tuple[list[inspect.Parameter], str]:
@@ -117,14 +137,14 @@ def _role(name: str) -> str:
 
 
 def _argument_lists(
-    parameters: list[inspect.Parameter],
+    parameters: list[inspect.Parameter], shapes_of_positions: Sequence[PositionShape]
 ) -> Iterator[tuple[str, bool, dict[str, Callable[[Any, Any], Any]]]]:
     """Yield arguments, likeliest first; nothing where no argument says where tokens stand."""
     named = {one.name: _role(one.name) for one in parameters}
     has_positions, has_x = "positions" in named.values(), "x" in named.values()
     if not named:
         return
-    shapes = _POSITION_SHAPES if has_positions else (_POSITION_SHAPES[0],)
+    shapes = shapes_of_positions if has_positions else shapes_of_positions[:1]
     vectors = _X_SHAPES[:3] if has_positions else (*_X_SHAPES, _X_POSITIONS)
     for (axes, place), (video, vector) in itertools.product(shapes, vectors if has_x else vectors[:1]):
         words = ", ".join(filter(None, (f"forward({', '.join(named)})", axes, video)))
@@ -171,7 +191,7 @@ def _axes(count: int, last: bool, batch: bool) -> Callable[[Any, Any], Any]:
 
 
 # what is given as positions, and what a reader must know of it
-_POSITION_SHAPES: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
+_POSITION_SHAPES: tuple[PositionShape, ...] = (
     ("", lambda at, dtype: at[None]),
     ("", lambda at, dtype: at),
     *((_alike(count), _axes(count, last=True, batch=True)) for count in (3, 2)),
@@ -179,6 +199,27 @@ _POSITION_SHAPES: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
     *((_alike(count), _axes(count, last=False, batch=True)) for count in (3, 2, 4)),
     ("", lambda at, dtype: at[:, None]),
     ("the first of 3 axes, the others at 0", lambda at, dtype: (at, at[:1] * 0, at[:1] * 0)),
+)
+
+
+def _first_axis(count: int, last: bool, batch: bool) -> PositionShape:
+    """Return what builds positions of several axes, all but the first at 0: as `_axes`."""
+    alike = _axes(count, last, batch)
+
+    def build(at: Any, dtype: Any) -> Any:
+        rows = alike(at, dtype) * 0  # a new tensor
+        (rows[..., 0] if last else rows[0]).copy_(at)
+        return rows
+
+    return f"the first of {count} axes, the others at 0", build
+
+
+_WHERE = ((True, False), (False, False), (True, True), (False, True))
+_MORE_POSITION_SHAPES = (
+    *_POSITION_SHAPES[:2],
+    *((_alike(count), _axes(count, *where)) for count in (2, 3, 4) for where in _WHERE),
+    *_POSITION_SHAPES[-2:],
+    *(_first_axis(count, *where) for count in (2, 3, 4) for where in _WHERE),
 )
 _X_POSITIONS = ("positions in float32", lambda at, dtype: at.float())
 _X_SHAPES: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (

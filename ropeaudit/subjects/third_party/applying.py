@@ -1,0 +1,132 @@
+"""Functions that rotate vectors by what a RoPE module returned: found in its file, called by their names.
+
+Letters: b batch, h heads, s positions, d head_dim.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ropeaudit.subjects.calling import signatures
+
+if TYPE_CHECKING:
+    import torch
+
+_NAMED = re.compile(r"(apply|rotate_queries).*(rot|rope)|(rot|rope).*apply", re.IGNORECASE)
+_VECTORS = (*signatures.ROLES["q"], *signatures.ROLES["k"], *signatures.ROLES["x"], "hidden_states_or_q_or_k")
+_TABLES = (
+    *(*signatures.ROLES["freqs"], "freqs_ci", "freqs", "rope", "rotary_emb", "image_rotary_emb", "pos_emb"),
+    *("position_embeddings", "rotary_freqs", "rotary_pos_emb", "rope_freqs", "cos_sin", "rope_emb", "pos"),
+)
+_COS, _SIN = (*signatures.ROLES["cos"], "freqs_cos"), (*signatures.ROLES["sin"], "freqs_sin")
+# axes of x -> what brings (1, h, s, d) there, and back
+ORDERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "bhsd": (lambda x: x, lambda y: y),
+    "bshd": (lambda x: x.transpose(1, 2), lambda y: y.transpose(1, 2)),
+    "shd": (lambda x: x[0].transpose(0, 1), lambda y: y.transpose(0, 1)[None]),
+    "sbhd": (lambda x: x.permute(2, 0, 1, 3), lambda y: y.permute(1, 2, 0, 3)),
+    "hsd": (lambda x: x[0], lambda y: y[None]),
+}
+
+
+class NotThisWay(ValueError):
+    """A function is not called like this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """A function and the order of axes that it is given."""
+
+    function: Callable[..., Any]
+    order: str
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return str(getattr(self.function, "__name__", type(self.function).__name__))
+
+    def __call__(self, x: torch.Tensor, tables: Any) -> torch.Tensor:
+        """Return x rotated. Shapes: (1, h, s, d) -> the same.
+
+        Raises: NotThisWay; whatever the function raises.
+        """
+        into, back = ORDERS[self.order]
+        given = into(x)
+        arguments: dict[str, Any] = {}
+        for one in inspect.signature(self.function).parameters.values():
+            value = self._argument(one, given, tables)
+            if value is not one.empty:
+                arguments[one.name] = value
+        returned = self.function(**arguments)
+        rotated = returned[0] if isinstance(returned, tuple | list) else returned
+        if rotated.shape != given.shape:
+            raise NotThisWay(f"it returns the shape {tuple(rotated.shape)} for {tuple(given.shape)}")
+        result: torch.Tensor = back(rotated)
+        return result
+
+    def _argument(self, one: inspect.Parameter, x: Any, tables: Any) -> Any:
+        """Return the value of an argument; `empty` for one that is left to its default."""
+        name = one.name.lower()
+        if name in _VECTORS or (name in ("q_pe", "k_pe", "xq_", "xk_")):
+            return x
+        if name in _COS or name in _SIN:
+            return _half(tables, name in _SIN)
+        if name in _TABLES and one.default in (one.empty, None):
+            return tables
+        if name == "unsqueeze_dim":
+            return self.order.index("h")
+        if name == "sequence_dim":
+            return self.order.index("s")
+        if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
+            if name in ("position_ids", "positions"):
+                return None
+            raise NotThisWay(f"its argument {one.name} is not known")
+        return one.empty
+
+
+def _half(tables: Any, second: bool) -> Any:
+    """Return cos, or sin, of what a module returned: a pair, or a tensor whose first axis has two rows."""
+    parts = list(tables) if isinstance(tables, tuple | list) else tables
+    if len(parts) != 2:
+        raise NotThisWay("it takes cos and sin, and they are not what is returned")
+    return parts[int(second)]
+
+
+def functions(cls: type[Any]) -> Iterator[Callable[..., Any]]:
+    """Yield the functions of a class's file that rotate: those first that attention beside the class calls."""
+    module = sys.modules[cls.__module__]
+    named = {
+        name: value
+        for name, value in vars(module).items()
+        if _NAMED.search(name) and callable(value) and not isinstance(value, type)
+    }
+    called = _called(module, cls.__name__)
+    order = [name for name in called if name in named]
+    yield from (named[name] for name in dict.fromkeys([*order, *named]))
+
+
+def _called(module: Any, cls: str) -> list[str]:
+    """Return the names that attention classes call, those that share the beginning of a class's name first."""
+    tree = ast.parse(inspect.getsource(module))
+    attention = [one for one in tree.body if isinstance(one, ast.ClassDef) and "Atten" in one.name]
+    start = re.split("Rot|RoPE|Rope", cls)[0]
+    attention.sort(key=lambda one: not one.name.startswith(start))
+    return [
+        node.func.id
+        for one in attention
+        for node in ast.walk(one)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+
+
+def possible(cls: type[Any]) -> Iterator[Apply]:
+    """Yield the ways in which vectors may be rotated by what a class returns, likeliest first."""
+    for function in functions(cls):
+        for order in ORDERS:
+            yield Apply(function, order)
