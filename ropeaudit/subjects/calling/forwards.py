@@ -90,7 +90,7 @@ def fitted(
         if result is not None:
             return Fitted(calls, result)
         if not returned:  # the likeliest of the calls that it takes
-            seen, returned = f"{_NOT_KNOWN}, called as {words}", True
+            seen, returned = f"{_NOT_KNOWN}, called as {calls[0].words}", True
     return seen
 
 
@@ -106,7 +106,7 @@ def _by_shape(
     device: str,
     positions: Sequence[PositionShape] = (),
 ) -> Iterator[tuple[Call, ...]]:
-    """Yield the calls of each shape of arguments, one a layer type. positions: shapes of those, if not usual."""
+    """Yield the calls of each shape of arguments, one a layer type. positions: other shapes than usual."""
     for words, free, arguments in _argument_lists(parameters, positions or _POSITION_SHAPES):
         calls = _per_layer_type(module, parameters, words, free, arguments)
         yield tuple(replace(call, device=device) for call in calls)

@@ -99,7 +99,7 @@ def _half(tables: Any, second: bool) -> Any:
 
 
 def functions(cls: type[Any]) -> Iterator[Callable[..., Any]]:
-    """Yield the functions of a class's file that rotate: those first that attention beside the class calls."""
+    """Yield the functions of a class's file that rotate: those first that attention calls."""
     module = sys.modules[cls.__module__]
     named = {
         name: value
@@ -112,7 +112,7 @@ def functions(cls: type[Any]) -> Iterator[Callable[..., Any]]:
 
 
 def _called(module: Any, cls: str) -> list[str]:
-    """Return the names that attention classes call, those that share the beginning of a class's name first."""
+    """Return the names that attention classes call, those of the class's own first."""
     tree = ast.parse(inspect.getsource(module))
     attention = [one for one in tree.body if isinstance(one, ast.ClassDef) and "Atten" in one.name]
     start = re.split("Rot|RoPE|Rope", cls)[0]

@@ -1,4 +1,4 @@
-"""diffusers: every RoPE class of its models, one axis of each, rotated with by the function of its own file."""
+"""diffusers: every RoPE class of its models, one axis of each, and the function that rotates by it."""
 
 from __future__ import annotations
 

@@ -126,7 +126,8 @@ class Family:
     def of(cls, module: str, given: FamilyFields) -> Family:
         """Return the family of what a file says."""
         extra = given.get("extra", given["name"])
-        return cls(given["name"], module, *(given[key] for key in _SEARCHED), given["calls"], extra)
+        places = given["folder"], given["files"], given["named"], given["classes"]
+        return cls(given["name"], module, *places, given["calls"], extra)
 
     @property
     def installed(self) -> bool:
@@ -145,9 +146,6 @@ class Family:
         )
 
 
-_SEARCHED = ("folder", "files", "named", "classes")
-
-
 @functools.cache
 def _members(family: Family) -> Mapping[str, Entry]:
     if not family.installed:
@@ -155,15 +153,15 @@ def _members(family: Family) -> Mapping[str, Entry]:
     package, _, rest = family.folder.partition(".")
     spec = util.find_spec(package)  # of the package alone: its parts would be executed
     place = Path((spec.submodule_search_locations or [""])[0] if spec else "", *rest.split("."))
-    found: list[tuple[str, str, str]] = []
-    for path in sorted(place.rglob(family.files)):
-        where = path.relative_to(place).with_suffix("")
-        match = re.fullmatch(family.named, where.as_posix())
-        for name in (
-            re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE) if match else ()
-        ):
-            if match and re.search(family.classes, name):
-                found.append((match[1], name, ".".join((family.folder, *where.parts))))
+    found = [
+        (match[1], name, ".".join((family.folder, *where.parts)))
+        for path in sorted(place.rglob(family.files))
+        if (
+            match := re.fullmatch(family.named, (where := path.relative_to(place).with_suffix("")).as_posix())
+        )
+        for name in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if re.search(family.classes, name)
+    ]
     several = Counter(name for name, _, _ in found)
     return {
         entry.name: entry

@@ -63,7 +63,7 @@ class ModuleRope(TorchAdapter):
         super().__init__(entry)
 
     @property
-    def layouts(self) -> tuple[Layout, ...]:  # type: ignore[override]
+    def layouts(self) -> tuple[Layout, ...]:
         """The layout that it is seen to have."""
         fit = self._fit(RopeSetting())
         return self._entry.layouts if isinstance(fit, str) else (fit.pairs.layout,)

@@ -47,7 +47,7 @@ def modules(cls: type[Any], dims: int, base: float, failures: list[str]) -> Iter
 def _variants(
     arguments: Mapping[str, Any], configs: list[str], dims: int, base: float, sections: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yield arguments whose config was changed: one that is built with the changes, then one that gets them."""
+    """Yield arguments whose config was changed: built with the changes, then set."""
     if not configs:
         yield dict(arguments)
         return

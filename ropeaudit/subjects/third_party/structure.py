@@ -109,14 +109,11 @@ def measured(rotate: Callable[[FloatArray, Positions], FloatArray], dims: int) -
     np.fill_diagonal(there, False)
     if there.sum(axis=1).max() > 1:
         raise NoRotation(f"it mixes up to {there.sum(axis=1).max() + 1} dims")
-    first, second, theta = [], [], []
+    pairs: list[tuple[int, int, float]] = []
     for i in np.flatnonzero(there.any(axis=1)):
         j = int(there[i].argmax())
         angle = float(np.arctan2(by_input[i, 1, j], by_input[i, 1, i]))
         if angle > 0:
-            first.append(i)
-            second.append(j)
-            theta.append(angle)
-    return Structure(
-        np.array(first, dtype=np.int64), np.array(second, dtype=np.int64), np.array(theta), output
-    )
+            pairs.append((int(i), j, angle))
+    first, second = (np.array([pair[n] for pair in pairs], dtype=np.int64) for n in (0, 1))
+    return Structure(first, second, np.array([theta for _, _, theta in pairs]), output)
