@@ -82,7 +82,8 @@ class ModuleRope(TorchAdapter):
         fit = self._fit(setting)
         if isinstance(fit, str):
             raise MissingPackage(fit)
-        rotate = _rotation(self._new(fit, setting), fit)
+        module = self._new(fit, setting)
+        rotate = placed(lambda x, at: _rotated(module, fit, x, at), fit.pairs)
         return rotate if setting.rotary_dim == setting.head_dim else _of_part(rotate, setting.rotary_dim)
 
     def _new(self, fit: Fit, setting: RopeSetting) -> Any:
@@ -233,22 +234,21 @@ def _rows(returned: Any, at: torch.Tensor, end: int) -> Any:
     return type(returned)(_rows(part, at, end) for part in returned)
 
 
-def _rotation(module: Any, fit: Fit) -> TensorTurn:
+def placed(rotate: TensorTurn, pairs: Structure) -> TensorTurn:
     """Return the function that rotates dims in the order of the audit, wherever the code has them."""
-    pairs = fit.pairs
     if pairs.plain and (pairs.output == np.arange(pairs.dims)).all():
-        return lambda x, at: _rotated(module, fit, x, at)
+        return rotate
     order = (pairs.first, pairs.second)
     half = pairs.layout == "half"
     places = torch.from_numpy(np.concatenate(order) if half else np.stack(order, axis=1).reshape(-1))
     returned = torch.from_numpy(pairs.output)[places]
 
-    def rotate(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    def elsewhere(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         head = x.new_zeros((*x.shape[:-1], pairs.dims))
         head[..., places] = x
-        return _rotated(module, fit, head, at)[..., returned]
+        return rotate(head, at)[..., returned]
 
-    return rotate
+    return elsewhere
 
 
 def _of_part(rotate: TensorTurn, dims: int) -> TensorTurn:
