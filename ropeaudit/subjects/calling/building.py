@@ -18,7 +18,7 @@ from ropeaudit.subjects.calling.timeout import patiently
 
 HEAD_DIM, BASE = 64, 10000.0  # of a class that wants to know and has no default
 _AXES = (16, 24, 24)  # dims of time, height and width
-_AXIS_NAMES = ("axes_dim", "axes_dims", "rope_axes_dim", "rope_dim")
+AXIS_NAMES = ("axes_dim", "axes_dims", "rope_axes_dim", "rope_dim")
 _GIVE = "give --build NAME=VALUE, or a function that builds it and takes no arguments"
 
 
@@ -120,7 +120,7 @@ def _usual(target: type[Any], name: str, length: int) -> Any:
         **dict.fromkeys(signatures.ROLES["dim"], HEAD_DIM),
         **dict.fromkeys(signatures.ROLES["base"], BASE),
         **dict.fromkeys(signatures.ROLES["length"], length),
-        **dict.fromkeys(_AXIS_NAMES, _AXES),
+        **dict.fromkeys(AXIS_NAMES, _AXES),
         "attention_head_dim": HEAD_DIM,
         "device": None,
     }

@@ -6,6 +6,8 @@ Letters: b batch, h heads, s positions, d head_dim.
 from __future__ import annotations
 
 import ast
+import functools
+import importlib
 import inspect
 import re
 import sys
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 _NAMED = re.compile(r"(apply|rotate_queries).*(rot|rope)|(rot|rope).*apply", re.IGNORECASE)
-_VECTORS = (*signatures.ROLES["q"], *signatures.ROLES["k"], *signatures.ROLES["x"], "hidden_states_or_q_or_k")
+_VECTORS = (*signatures.ROLES["q"], *signatures.ROLES["k"], *signatures.ROLES["x"], "v", "value")
 _TABLES = (
     *(*signatures.ROLES["freqs"], "freqs_ci", "freqs", "rope", "rotary_emb", "image_rotary_emb", "pos_emb"),
     *("position_embeddings", "rotary_freqs", "rotary_pos_emb", "rope_freqs", "cos_sin", "rope_emb", "pos"),
@@ -98,24 +100,48 @@ def _half(tables: Any, second: bool) -> Any:
     return parts[int(second)]
 
 
-def functions(cls: type[Any]) -> Iterator[Callable[..., Any]]:
-    """Yield the functions of a class's file that rotate: those first that attention calls."""
+@functools.lru_cache(maxsize=32)
+def functions(cls: type[Any]) -> tuple[Callable[..., Any], ...]:
+    """Return the functions of a class's file that rotate: those first that attention calls.
+
+    They may be defined or imported within other functions.
+    """
     module = sys.modules[cls.__module__]
-    named = {
-        name: value
-        for name, value in vars(module).items()
-        if _NAMED.search(name) and callable(value) and not isinstance(value, type)
-    }
-    called = _called(module, cls.__name__)
-    order = [name for name in called if name in named]
-    yield from (named[name] for name in dict.fromkeys([*order, *named]))
-
-
-def _called(module: Any, cls: str) -> list[str]:
-    """Return the names that attention classes call, those of the class's own first."""
     tree = ast.parse(inspect.getsource(module))
-    attention = [one for one in tree.body if isinstance(one, ast.ClassDef) and "Atten" in one.name]
-    start = re.split("Rot|RoPE|Rope", cls)[0]
+    named = {name: value for name, value in vars(module).items() if _NAMED.search(name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and _NAMED.search(node.name) and node.name not in named:
+            named[node.name] = _inner(node, module)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if _NAMED.search(alias.name) and alias.name not in named:
+                    named[alias.name] = _imported(node, alias.name, module)
+    called = [name for name in _called(tree, cls.__name__) if name in named]
+    results = (named[name] for name in dict.fromkeys([*called, *named]))
+    return tuple(one for one in results if callable(one) and not isinstance(one, type))
+
+
+def _inner(node: ast.FunctionDef, module: Any) -> Any:
+    """Return a function that another defines; None for a method."""
+    if node.args.args and node.args.args[0].arg == "self":
+        return None
+    node.decorator_list = []
+    space = dict(vars(module))
+    future = ast.parse("from __future__ import annotations").body
+    code = compile(ast.Module([*future, node], type_ignores=[]), str(module.__file__), "exec")
+    exec(code, space)  # noqa: S102  # as the function around it does
+    return space[node.name]
+
+
+def _imported(node: ast.ImportFrom, name: str, module: Any) -> Any:
+    place = "." * node.level + (node.module or "")
+    return getattr(importlib.import_module(place, module.__package__), name, None)
+
+
+def _called(tree: ast.Module, cls: str) -> list[str]:
+    """Return the names that attention classes call, those of the class's own first."""
+    attention = [one for one in tree.body if isinstance(one, ast.ClassDef) and "Att" in one.name]
+    start = re.split("Rot|RoPE|Rope|Pos", cls)[0]
     attention.sort(key=lambda one: not one.name.startswith(start))
     return [
         node.func.id

@@ -21,7 +21,7 @@ ENTRIES: tuple[EntryFields, ...] = (
         "needs": ("equinox", "jax"),
         "layouts": ("half",),
         "dtypes": ("float32", "float16", "bfloat16"),
-        "calls": "nn.RotaryPositionalEmbedding from position 0, rows of what it returns; its tables in float32",
+        "calls": "nn.RotaryPositionalEmbedding from position 0, rows of what it returns; float32 tables",
     },
     {
         "name": "equinox-dtype",
@@ -57,7 +57,7 @@ class Equinox(Adapter):
         return rotate
 
     def module(self, setting: RopeSetting, dtype: Format) -> Any:
-        """Return a new module; what others with as many dims left behind in the package's cache is dropped."""
+        """Return a new module; what others left in the package's cache is dropped."""
         from equinox.nn import _embedding
 
         _embedding.internal_rope_embedding_cache.clear()

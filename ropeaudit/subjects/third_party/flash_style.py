@@ -9,7 +9,6 @@ import torch
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.third_party import EntryFields, one_file
 from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, table_end
 
@@ -18,14 +17,15 @@ ENTRIES: tuple[EntryFields, ...] = (
         "name": "esm",
         "needs": ("esm", "einops"),
         "layouts": ("half", "interleaved"),
-        "calls": "RotaryEmbedding of esm/layers/rotary.py, its file alone, rows of the table from 0 that it makes",
+        "calls": "RotaryEmbedding._update_cos_sin_cache and apply_rotary_emb_torch of esm/layers/rotary.py, "
+        "those definitions alone",
     },
     {
         "name": "flash-attn",
         "needs": ("flash_attn", "einops"),
         "layouts": ("half", "interleaved"),
-        "calls": "RotaryEmbedding._update_cos_sin_cache and apply_rotary_emb_torch of flash_attn/layers/rotary.py, "
-        "those definitions alone: its kernel needs CUDA",
+        "calls": "RotaryEmbedding._update_cos_sin_cache and apply_rotary_emb_torch of "
+        "flash_attn/layers/rotary.py, those definitions alone: its kernel needs CUDA",
     },
 )
 
@@ -35,7 +35,6 @@ class FlashStyle(TorchAdapter):
 
     partial = True
     scalings = ("default", "linear")
-    places = {"esm": "layers/rotary.py", "flash-attn": "layers/rotary.py"}
 
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation of a new module, whose table is cached by length and dtype as it does."""
@@ -57,7 +56,7 @@ class FlashStyle(TorchAdapter):
         package = self.name.replace("-", "_")
         names = ["rotate_half", "apply_rotary_emb_torch", "RotaryEmbedding"]
         given = {"torch": torch, "rearrange": einops.rearrange, "repeat": einops.repeat}
-        return one_file.definitions(package, self.places[self.name], names, given)
+        return one_file.definitions(package, "layers/rotary.py", names, given)
 
     def built(self, space: dict[str, Any], setting: RopeSetting, adjacent: bool) -> Any:
         """Return a new module, linear scaling in it where it takes that."""

@@ -25,7 +25,7 @@ ENTRIES: tuple[EntryFields, ...] = (
         "needs": ("gemma", "jax"),
         "layouts": ("half",),
         "dtypes": ("float32", "float16", "bfloat16"),
-        "calls": "apply_rope of gemma/gm/math/_positional_embeddings.py, its file alone, on jax's default device",
+        "calls": "apply_rope of gemma/gm/math/_positional_embeddings.py, its file alone, in jax",
     },
     {
         "name": "tunix-llama3",
@@ -34,7 +34,7 @@ ENTRIES: tuple[EntryFields, ...] = (
         "extra": "tunix",
         "layouts": ("half",),
         "dtypes": ("float32", "float16", "bfloat16"),
-        "calls": "apply_rope of tunix/models/llama3/model.py, the function alone, on jax's default device",
+        "calls": "apply_rope of tunix/models/llama3/model.py, the function alone, in jax",
     },
     {
         "name": "tunix-gemma3",
@@ -43,7 +43,7 @@ ENTRIES: tuple[EntryFields, ...] = (
         "extra": "tunix",
         "layouts": ("half",),
         "dtypes": ("float32", "float16", "bfloat16"),
-        "calls": "apply_rope of tunix/models/gemma3/model.py, the function alone, on jax's default device",
+        "calls": "apply_rope of tunix/models/gemma3/model.py, the function alone, in jax",
     },
     {
         "name": "tunix-gemma4",
@@ -52,7 +52,7 @@ ENTRIES: tuple[EntryFields, ...] = (
         "extra": "tunix",
         "layouts": ("half",),
         "dtypes": ("float32", "float16", "bfloat16"),
-        "calls": "apply_rope of tunix/models/gemma4/model.py, the function alone, on jax's default device",
+        "calls": "apply_rope of tunix/models/gemma4/model.py, the function alone, in jax",
     },
     {
         "name": "tunix-qwen3",
@@ -61,7 +61,7 @@ ENTRIES: tuple[EntryFields, ...] = (
         "extra": "tunix",
         "layouts": ("half",),
         "dtypes": ("float32", "float16", "bfloat16"),
-        "calls": "apply_rope of tunix/models/qwen3/model.py, the function alone, on jax's default device",
+        "calls": "apply_rope of tunix/models/qwen3/model.py, the function alone, in jax",
     },
     {
         "name": "easydel",
@@ -69,7 +69,7 @@ ENTRIES: tuple[EntryFields, ...] = (
         "layouts": ("half", "interleaved"),
         "dtypes": ("float32", "float16", "bfloat16"),
         "calls": "compute_basic_frequencies and apply_basic_rope of easydel/layers/rotary/_compute_fns.py, "
-        "the functions alone, on jax's default device",
+        "the functions alone, in jax",
     },
 )
 
@@ -92,7 +92,8 @@ class JaxFunction(Adapter):
                 raise ValueError("its positions are int32")
             given = jnp.asarray(x.transpose(1, 0, 2)[None].astype(np.float32)).astype(fmt.name)
             rotated = function(given, jnp.asarray(positions[None].astype(np.int32)))
-            return np.asarray(rotated.astype(jnp.float32))[0].transpose(1, 0, 2)
+            back: FloatArray = np.asarray(rotated.astype(jnp.float32))[0].transpose(1, 0, 2)
+            return back
 
         return rotate
 

@@ -44,7 +44,8 @@ class KerasHub(Adapter):
             layer = cls(setting.base, setting.scaling.stretch, dtype=fmt.name)
             rows = keras.ops.cast(x.transpose(1, 0, 2)[None].astype(np.float32), fmt.name)
             rotated = keras.ops.cast(layer(rows, positions=positions.astype(np.int32)), "float32")
-            return np.asarray(keras.ops.convert_to_numpy(rotated))[0].transpose(1, 0, 2)
+            back: FloatArray = np.asarray(keras.ops.convert_to_numpy(rotated))[0].transpose(1, 0, 2)
+            return back
 
         return rotate
 

@@ -34,7 +34,7 @@ _LARGEST = 8  # numbers that a table holds for each dim of a position
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a class is used: which of its modules, how it is called and applied, and what then rotates."""
+    """How a class is used: which of its variants, how it is called and applied, and what then rotates."""
 
     axes: int
     number: int
@@ -88,9 +88,9 @@ class ModuleRope(TorchAdapter):
 
     def _new(self, fit: Fit, setting: RopeSetting) -> Any:
         """Return a new module, of those that the class is built as the one that fits."""
+        cls = self._class()
         with _quiet(self._entry.package):
-            modules = sizing.modules(self._class(), fit.dims, setting.base, [])
-            return next(module for number, module in enumerate(modules) if number == fit.number)
+            return cls(**sizing.variants(cls, fit.dims, fit.axes, setting.base)[fit.number]).eval()
 
     def _class(self) -> type[Any]:
         place, _, name = self._entry.target.partition(":")
@@ -145,8 +145,12 @@ def found(cls: type[Any], dims: int, base: float) -> Fit | str:
     expected = base ** (-2.0 * np.arange(dims // 2) / dims)
     reasons: list[str] = []
     for axes in _AXES:
-        modules = sizing.modules(cls, axes * dims, base, reasons)
-        for number, module in enumerate(modules):
+        for number, arguments in enumerate(sizing.variants(cls, axes * dims, axes, base)):
+            try:
+                module = cls(**arguments).eval()
+            except Exception as error:  # whatever other people's code raises
+                reasons.append(one_line(error, 120))
+                continue
             for call, apply in _ways(cls, module, axes * dims, reasons):
                 trial = Fit(axes, number, call, apply, _nothing(axes * dims))
                 try:
@@ -223,7 +227,9 @@ def tables(module: Any, call: Call, at: torch.Tensor, dtype: torch.dtype) -> Any
     """
     if call.free:
         return call.at(module, at, dtype)
-    end = table_end(int(at.max()), int(at.min())) + 1  # no other size is that odd
+    largest = int(at.max())
+    table_end(largest, int(at.min()))  # whether there is one
+    end = max(largest + 1, forwards.PROBE) | 1  # odd, and no smaller than a prime: no other size is that
     return _rows(call.at(module, torch.arange(end), dtype), at, end)
 
 

@@ -1,4 +1,4 @@
-"""Parts of a package that cannot be imported, or need not be: one of its files, or some definitions of one."""
+"""Parts of a package that cannot be imported, or need not be: a file, or definitions of one."""
 
 from __future__ import annotations
 

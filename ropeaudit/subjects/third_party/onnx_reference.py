@@ -18,7 +18,7 @@ ENTRIES: tuple[EntryFields, ...] = (
         "package": "onnx",
         "extra": "onnxruntime",
         "layouts": ("half", "interleaved"),
-        "calls": "rotary_embedding of onnx.reference, with tables of the caller: float64 cos and sin, rounded once",
+        "calls": "rotary_embedding of onnx.reference, with tables of the caller: float64, rounded once",
     },
 )
 

@@ -1,6 +1,6 @@
 """vLLM and SGLang: a table that is cast to the model's dtype, and a rotation in the dtype of q and k.
 
-Their packages need a GPU's libraries; the table and the rotation are definitions of their own files, in torch.
+Their packages need a GPU's libraries; table and rotation are definitions of their own files, in torch.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ ENTRIES: tuple[EntryFields, ...] = (
     {
         "name": "vllm",
         "layouts": ("half", "interleaved"),
-        "calls": "_compute_cos_sin_cache, cast to the dtype as __init__ does, and ApplyRotaryEmb.forward_static of "
+        "calls": "_compute_cos_sin_cache, cast as __init__ does, and ApplyRotaryEmb.forward_static of "
         "model_executor/layers/rotary_embedding, those definitions alone: its native path on the CPU",
     },
     {
         "name": "sglang",
         "layouts": ("half", "interleaved"),
-        "calls": "_compute_cos_sin_cache, cast to the dtype as __init__ does on a CPU, and apply_rotary_emb of "
+        "calls": "_compute_cos_sin_cache, cast as __init__ does on a CPU, and apply_rotary_emb of "
         "srt/layers/rotary_embedding, those definitions alone: its native path",
     },
     {
         "name": "sglang-float32",
         "package": "sglang",
         "layouts": ("half", "interleaved"),
-        "calls": "the same with its table in float32, as __init__ leaves it on CUDA; its rotation in torch, which "
-        "casts the rows",
+        "calls": "the same with its table in float32, as __init__ leaves it on CUDA; the rotation casts rows",
     },
 )
 

@@ -6,10 +6,11 @@ Letters: d head_dim.
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
 
 from ropeaudit.subjects.calling import building, signatures
 
@@ -23,10 +24,12 @@ _KEPT_TYPES = ("axial", "axial_2d")  # what a scaling is not
 _SECTIONS = 3  # axes of time, height and width
 
 
-def modules(cls: type[Any], dims: int, base: float, failures: list[str]) -> Iterator[Any]:
-    """Yield modules of a class for heads of `dims` dims, in eval mode; why some are not built is added.
+@functools.lru_cache(maxsize=32)
+def variants(cls: Callable[..., Any], dims: int, axes: int, base: float) -> tuple[dict[str, Any], ...]:
+    """Return lists of arguments that a class may be built with for heads of `dims` dims.
 
-    One class may be built from several configs. `failures` gets the reasons in words.
+    One class may be built from several configs. axes: over which dims are shared out where it takes dims of
+    axes.
     """
     given: dict[str, Any] = {}
     for name in inspect.signature(cls).parameters:
@@ -34,17 +37,17 @@ def modules(cls: type[Any], dims: int, base: float, failures: list[str]) -> Iter
             given[name] = dims
         elif name in signatures.ROLES["base"]:
             given[name] = base
+        elif name in building.AXIS_NAMES:
+            given[name] = (dims // axes,) * axes
+    results: list[dict[str, Any]] = []
     sections = "mrope_section" in inspect.getsource(cls)
-    for arguments in building.possible_arguments(cls, given, _LENGTH):
+    for arguments in building.possible_arguments(cast(type[Any], cls), given, _LENGTH):
         configs = [name for name in arguments if name == "config" or name.endswith("_config")]
-        for variant in _variants(arguments, configs, dims, base, sections):
-            try:
-                yield cls(**variant).eval()
-            except Exception as error:  # whatever other people's code raises
-                failures.append(f"{type(error).__name__}: {' '.join(str(error).split())[:120]}")
+        results.extend(_changed(arguments, configs, dims, base, sections))
+    return tuple(results)
 
 
-def _variants(
+def _changed(
     arguments: Mapping[str, Any], configs: list[str], dims: int, base: float, sections: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield arguments whose config was changed: built with the changes, then set."""

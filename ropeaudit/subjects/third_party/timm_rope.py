@@ -19,8 +19,8 @@ ENTRIES: tuple[EntryFields, ...] = (
     {
         "name": "timm",
         "layouts": ("interleaved", "half"),
-        "calls": "RotaryEmbedding.get_embed of a grid of one column, in_pixels=False, and apply_rot_embed; its head "
-        "has as many dims again for the columns, which are left at 0",
+        "calls": "RotaryEmbedding.get_embed of a grid of one column, in_pixels=False, and apply_rot_embed; "
+        "its head has as many dims again for the columns, which are left at 0",
     },
 )
 

@@ -23,7 +23,7 @@ ENTRIES: tuple[EntryFields, ...] = (
     {
         "name": "fairseq2",
         "layouts": ("interleaved",),
-        "calls": "RotaryEncoder of fairseq2/nn/position_encoder.py, the class alone, with positions of a packed batch",
+        "calls": "RotaryEncoder of fairseq2/nn/position_encoder.py, the class alone, with a packed batch",
     },
 )
 
