@@ -55,6 +55,14 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+def listed(pattern: str | None = None) -> list[Entry]:
+    """Return the entries, and a row for each family; those whose names fit a pattern, members one by one."""
+    if pattern is None:
+        return [*ENTRIES.values(), *(family.summary for family in FAMILIES.values())]
+    members = [entry for family in FAMILIES.values() for entry in family.members().values()]
+    return [entry for entry in (*ENTRIES.values(), *members) if fnmatchcase(entry.name, pattern)]
+
+
 def is_known(name: str) -> bool:
     """Return whether a name is, or begins as, that of an entry or of a family's member."""
     return name in ENTRIES or (":" in name and name.partition(":")[0] in FAMILIES)
@@ -72,7 +80,7 @@ def entry_of(name: str) -> Entry:
     members = family.members()
     if name not in members:
         several = [one for one in members if one.startswith(f"{name}.")]
-        hint = f"(--impl '{family.name}:*' runs all of them; `ropeaudit list {family.name}` shows them)"
+        hint = f"(`ropeaudit list impls --match '{family.name}:*'` shows them)"
         raise UnknownName("implementation", name, several or members, hint)
     return members[name]
 

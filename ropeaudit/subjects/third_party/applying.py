@@ -101,7 +101,7 @@ def _half(tables: Any, second: bool) -> Any:
 
 
 @functools.lru_cache(maxsize=32)
-def functions(cls: type[Any]) -> tuple[Callable[..., Any], ...]:
+def functions(cls: Any) -> tuple[Callable[..., Any], ...]:
     """Return the functions of a class's file that rotate: those first that attention calls.
 
     They may be defined or imported within other functions.
@@ -151,7 +151,7 @@ def _called(tree: ast.Module, cls: str) -> list[str]:
     ]
 
 
-def possible(cls: type[Any]) -> Iterator[Apply]:
+def possible(cls: Any) -> Iterator[Apply]:
     """Yield the ways in which vectors may be rotated by what a class returns, likeliest first."""
     for function in functions(cls):
         for order in ORDERS:

@@ -6,7 +6,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata, util
 from pathlib import Path
 from typing import NotRequired, TypedDict
@@ -44,7 +44,7 @@ class Entry:
     needs: the modules that it imports. package: whose version is recorded. extra: what installs it.
     layouts, dtypes: those that can be requested, the default layout first.
     calls: what is called. snippet: how, in a ticket, see `EntryFields`; empty where it is not said.
-    target: of a member of a family, its class as package.module:CLASS.
+    target: of a member of a family, its class as package.module:CLASS. classes: how many it stands for.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Entry:
     calls: str
     snippet: tuple[str, ...] = ()
     target: str = ""
+    classes: int = 1
 
     @classmethod
     def of(cls, module: str, given: EntryFields) -> Entry:
@@ -141,9 +142,15 @@ class Family:
     @property
     def summary(self) -> Entry:
         """Return a row for all of them."""
-        return Entry(
-            f"{self.name}:*", self.module, (self.name,), self.name, self.extra, LAYOUTS, _DTYPES, self.calls
-        )
+        return replace(self._entry("*"), classes=len(self.members()))
+
+    def member(self, name: str, module: str, cls: str) -> Entry:
+        """Return the entry of a class."""
+        return replace(self._entry(name), calls=f"{cls}, {self.calls}", target=f"{module}:{cls}")
+
+    def _entry(self, name: str) -> Entry:
+        place = f"{self.name}:{name}", self.module, (self.name,), self.name, self.extra
+        return Entry(*place, LAYOUTS, _DTYPES, self.calls)
 
 
 @functools.cache
@@ -166,21 +173,5 @@ def _members(family: Family) -> Mapping[str, Entry]:
     return {
         entry.name: entry
         for name, cls, module in found
-        for entry in (_member(family, name if several[name] == 1 else f"{name}.{cls}", module, cls),)
+        for entry in (family.member(name if several[name] == 1 else f"{name}.{cls}", module, cls),)
     }
-
-
-def _member(family: Family, name: str, module: str, cls: str) -> Entry:
-    return Entry(
-        *(
-            f"{family.name}:{name}",
-            family.module,
-            (family.name,),
-            family.name,
-            family.extra,
-            LAYOUTS,
-            _DTYPES,
-        ),
-        f"{cls}; {family.calls}",
-        target=f"{module}:{cls}",
-    )

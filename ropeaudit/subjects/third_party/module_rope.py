@@ -92,10 +92,9 @@ class ModuleRope(TorchAdapter):
         with _quiet(self._entry.package):
             return cls(**sizing.variants(cls, fit.dims, fit.axes, setting.base)[fit.number]).eval()
 
-    def _class(self) -> type[Any]:
+    def _class(self) -> Any:
         place, _, name = self._entry.target.partition(":")
-        cls: type[Any] = getattr(import_module(place), name)
-        return cls
+        return getattr(import_module(place), name)
 
     def _fit(self, setting: RopeSetting) -> Fit | str:
         """Return how the class is used for a setting, or why it is not known; found out once."""
@@ -140,7 +139,7 @@ def _note(name: str, fit: Fit, rotary_dim: int) -> str:
     return f"{name} {' and '.join(parts)}" if parts else ""
 
 
-def found(cls: type[Any], dims: int, base: float) -> Fit | str:
+def found(cls: Any, dims: int, base: float) -> Fit | str:
     """Return how a class is used to rotate `dims` dims with a base, or why that is not known, in words."""
     expected = base ** (-2.0 * np.arange(dims // 2) / dims)
     reasons: list[str] = []
@@ -171,7 +170,7 @@ def _nothing(dims: int) -> Structure:
     return Structure(none, none, np.zeros(0), np.arange(dims))
 
 
-def _ways(cls: type[Any], module: Any, dims: int, reasons: list[str]) -> Iterator[tuple[Call, Apply]]:
+def _ways(cls: Any, module: Any, dims: int, reasons: list[str]) -> Iterator[tuple[Call, Apply]]:
     """Yield ways to call a module and to apply what it returns."""
     applies = list(applying.possible(cls))
     if not applies:

@@ -9,8 +9,8 @@ import copy
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ropeaudit.subjects.calling import building, signatures
 
@@ -25,7 +25,7 @@ _SECTIONS = 3  # axes of time, height and width
 
 
 @functools.lru_cache(maxsize=32)
-def variants(cls: Callable[..., Any], dims: int, axes: int, base: float) -> tuple[dict[str, Any], ...]:
+def variants(cls: Any, dims: int, axes: int, base: float) -> tuple[dict[str, Any], ...]:
     """Return lists of arguments that a class may be built with for heads of `dims` dims.
 
     One class may be built from several configs. axes: over which dims are shared out where it takes dims of
@@ -41,7 +41,7 @@ def variants(cls: Callable[..., Any], dims: int, axes: int, base: float) -> tupl
             given[name] = (dims // axes,) * axes
     results: list[dict[str, Any]] = []
     sections = "mrope_section" in inspect.getsource(cls)
-    for arguments in building.possible_arguments(cast(type[Any], cls), given, _LENGTH):
+    for arguments in building.possible_arguments(cls, given, _LENGTH):
         configs = [name for name in arguments if name == "config" or name.endswith("_config")]
         results.extend(_changed(arguments, configs, dims, base, sections))
     return tuple(results)
