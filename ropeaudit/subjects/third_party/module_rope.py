@@ -9,7 +9,7 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -101,8 +101,9 @@ class ModuleRope(TorchAdapter):
         key = setting.rotary_dim, setting.base
         if key not in self._fits:
             try:
+                earlier = next((fit for fit in self._fits.values() if isinstance(fit, Fit)), None)
                 with _quiet(self._entry.package):
-                    fit = found(self._class(), *key)
+                    fit = found(self._class(), *key, earlier)
             except Exception as error:  # whatever a module raises when it is imported
                 fit = f"it cannot be imported: {one_line(error)}"
             self._fits[key] = fit
@@ -139,29 +140,48 @@ def _note(name: str, fit: Fit, rotary_dim: int) -> str:
     return f"{name} {' and '.join(parts)}" if parts else ""
 
 
-def found(cls: Any, dims: int, base: float) -> Fit | str:
-    """Return how a class is used to rotate `dims` dims with a base, or why that is not known, in words."""
+def found(cls: Any, dims: int, base: float, earlier: Fit | None = None) -> Fit | str:
+    """Return how a class is used to rotate `dims` dims with a base, or why that is not known, in words.
+
+    earlier: how it is used for another setting, which is tried first.
+    """
     expected = base ** (-2.0 * np.arange(dims // 2) / dims)
     reasons: list[str] = []
-    for axes in _AXES:
+    for axes in [earlier.axes] if earlier else _AXES:
         for number, arguments in enumerate(sizing.variants(cls, axes * dims, axes, base)):
+            if earlier and number != earlier.number:
+                continue
             try:
                 module = cls(**arguments).eval()
             except Exception as error:  # whatever other people's code raises
                 reasons.append(one_line(error, 120))
                 continue
-            for call, apply in _ways(cls, module, axes * dims, reasons):
+            ways = [(earlier.call, earlier.apply)] if earlier else _ways(cls, module, axes * dims, reasons)
+            for call, apply in ways:
                 trial = Fit(axes, number, call, apply, _nothing(axes * dims))
                 try:
-                    pairs = structure.measured(_probed(module, trial), axes * dims)
-                    return Fit(axes, number, call, apply, pairs.chosen(expected))
+                    return replace(trial, pairs=_seen(module, trial).chosen(expected))
                 except NoRotation as error:
                     reasons.insert(0, f"called as {call.words}, with {apply.name}, {error}")
                 except Exception as error:  # whatever other people's code raises
                     reasons.append(f"{apply.name} raises {one_line(error)}")
-    if not reasons:
-        reasons = ["what it takes is not known"]
-    return next((one for one in reasons if "radians a token" in one), reasons[0])
+    if earlier:
+        return found(cls, dims, base)
+    return next((one for one in reasons if "radians a token" in one), _likeliest(cls, reasons))
+
+
+def _likeliest(cls: Any, reasons: list[str]) -> str:
+    """Return the reason that tells most."""
+    if not applying.functions(cls):
+        return "its file has no function that rotates by what it returns"
+    return (reasons or ["what it takes is not known"])[0]
+
+
+def _seen(module: Any, trial: Fit) -> Structure:
+    """Return what rotates. Raises: NoRotation; whatever the code raises."""
+    rotate = _probed(module, trial)
+    rotate(np.zeros((3, structure.PROBE.size, trial.dims)), structure.PROBE)  # shapes, before much work
+    return structure.measured(rotate, trial.dims)
 
 
 def _nothing(dims: int) -> Structure:
@@ -173,9 +193,6 @@ def _nothing(dims: int) -> Structure:
 def _ways(cls: Any, module: Any, dims: int, reasons: list[str]) -> Iterator[tuple[Call, Apply]]:
     """Yield ways to call a module and to apply what it returns."""
     applies = list(applying.possible(cls))
-    if not applies:
-        reasons.append("its file has no function that rotates by what it returns")
-        return
     at = torch.from_numpy(structure.PROBE)
     for call in forwards.possible(module, "cpu"):
         try:
