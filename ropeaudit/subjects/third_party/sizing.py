@@ -21,6 +21,7 @@ _DIMS = re.compile(r"(^|_)head_dim$|^kv_channels$|^rotary_dim$|^rotary_ndims$|^r
 _BASES = re.compile(r"(theta|rope.*base|rotary.*base|base_freq)$")
 _SHARES = ("partial_rotary_factor", "rotary_pct")
 _KEPT_TYPES = ("axial", "axial_2d")  # what a scaling is not
+_PATCHES = {"patch_size": 2, "patch_size_t": 1}  # one in a frame of 2x2
 _SECTIONS = 3  # axes of time, height and width
 
 
@@ -32,13 +33,15 @@ def variants(cls: Any, dims: int, axes: int, base: float) -> tuple[dict[str, Any
     axes.
     """
     given: dict[str, Any] = {}
-    for name in inspect.signature(cls).parameters:
+    for name, parameter in inspect.signature(cls).parameters.items():
         if name in signatures.ROLES["dim"] or name == "attention_head_dim":
             given[name] = dims
         elif name in signatures.ROLES["base"]:
             given[name] = base
         elif name in building.AXIS_NAMES:
             given[name] = (dims // axes,) * axes
+        elif name in _PATCHES and parameter.annotation in (int, "int"):
+            given[name] = _PATCHES[name]
     results: list[dict[str, Any]] = []
     sections = "mrope_section" in inspect.getsource(cls)
     for arguments in building.possible_arguments(cls, given, _LENGTH):
