@@ -34,7 +34,7 @@ class FlashStyle(TorchAdapter):
     """RotaryEmbedding's table, whose rows of the positions are handed to apply_rotary_emb_torch."""
 
     partial = True
-    scalings = ("default", "linear")
+    scalings: tuple[str, ...] = ("default", "linear")
 
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation of a new module, whose table is cached by length and dtype as it does."""
