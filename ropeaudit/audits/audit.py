@@ -80,10 +80,9 @@ class Audit:
         if self._factories:
             return self._factories
         formats = list(dict.fromkeys(parse(name) for name in self.dtypes))
-        called = [
-            factories.implementation(name, self.order, self.changes, not self.recipes, self.device)
-            for name in dict.fromkeys(self.implementations)
-        ]
+        called = factories.implementations(
+            self.implementations, self.order, self.changes, not self.recipes, self.device
+        )
         executed = (recipe.resolve(fmt, stores_keys=True) for recipe in self._recipes() for fmt in formats)
         device = None if called and self.backend == "numpy" else self.device  # emulated beside what is called
         self._factories.extend(factories.of_recipe(one, self.backend, device) for one in executed)

@@ -37,7 +37,7 @@ def chosen(
     resolved = arguments.resolved(recipes or (() if names else usual), dtypes, changes)
     if device is not None and not names:
         raise UsageError(f"--device {device} is where code is called; add --impl")
-    codes = [factories.implementation(name, None, changes, not resolved, device) for name in names]
+    codes = factories.implementations(names, None, changes, not resolved, device)
     called = (factories.called(code, fmt) for code in codes for fmt in arguments.formats(dtypes))
     return [*resolved, *called]
 

@@ -67,9 +67,38 @@ def implementation(
     return third_party.implementation(name, device)
 
 
+def implementations(
+    names: Iterable[str],
+    order: str | None = None,
+    changes: Mapping[str, str] | None = None,
+    alone: bool = False,
+    device: str | None = None,
+) -> list[Implementation]:
+    """Return what is called under several names, each once: "all" and patterns such as transformers:* too.
+
+    What such a pattern stands for is refused, with the reason, where it cannot be loaded.
+    Raises: see `implementation`.
+    """
+    requested = list(dict.fromkeys(names))
+    if not any(name == "all" or "*" in name for name in requested):
+        return [implementation(name, order, changes, alone, device) for name in requested]
+    from ropeaudit.subjects import third_party  # in-function: most audits do without
+
+    return [
+        implementation(name, order, changes, alone, device)
+        if by_itself
+        else third_party.implementation(name, device, alone=False)
+        for name, by_itself in third_party.expanded(requested)
+    ]
+
+
 def is_own(name: str) -> bool:
     """Return whether a name is that of the user's code (module:name) rather than of an entry of a list."""
-    return ":" in name or name.endswith(".py")
+    if ":" not in name:
+        return name.endswith(".py")
+    from ropeaudit.subjects import third_party  # in-function: most audits do without
+
+    return not third_party.is_known(name)
 
 
 def under(code: Implementation, environment: Environment) -> Implementation:

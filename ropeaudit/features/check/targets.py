@@ -19,7 +19,7 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 def kind(target: str) -> Kind:
     """Return what a target is. Raises: UnknownName, UsageError, BadInput."""
     path = Path(target)
-    if target in third_party.ENTRIES:
+    if third_party.is_known(target):
         return "code"
     if path.is_dir():
         return _folder(path)

@@ -15,7 +15,8 @@ from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.presets import all_presets
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.columns import Column, Columns, Declare, Together
-from ropeaudit.subjects.third_party import ENTRIES, Entry
+from ropeaudit.subjects import third_party
+from ropeaudit.subjects.third_party import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class EntryColumns:
     layouts: str = of_entry("pairs of dims that it takes", lambda one: " ".join(one.layouts), shown=True)
     dtypes: str = of_entry("number formats that it takes", lambda one: " ".join(one.dtypes), shown=True)
     calls: str = of_entry("the function that is called")
+    classes: int = of_entry("how many its name stands for", shown=True, leaves=1)
     runs: str = of_entry(
         "yes, or what to type to install it", lambda one: "yes" if one.installed else one.install, shown=True
     )
@@ -178,7 +180,7 @@ def _layers() -> Iterator[PresetLayer]:
 # what `ropeaudit list` takes -> the columns, and the items of the rows
 LISTS: dict[str, tuple[Columns[Any], Callable[[], Iterable[Any]]]] = {
     "recipes": (of_recipe.columns(RecipeColumns), all_recipes),
-    "impls": (of_entry.columns(EntryColumns), ENTRIES.values),
+    "impls": (of_entry.columns(EntryColumns), third_party.listed),
     "formats": (of_format.columns(FormatColumns), lambda: FORMATS),
     "models": (MODELS, _layers),
     "axes": (of_axes.columns(AxesColumns), axial_presets.all_presets),

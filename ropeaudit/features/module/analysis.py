@@ -13,7 +13,6 @@ from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.module import runs as runner
 from ropeaudit.features.module.buffers import Buffer as Buffer
 from ropeaudit.features.module.buffers import audited
-from ropeaudit.features.module.calls import NO_FORWARD, PROBE
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.features.module.known import known
 from ropeaudit.features.module.running import UP_TO as UP_TO
@@ -22,6 +21,7 @@ from ropeaudit.features.module.source import Source, load
 from ropeaudit.features.module.ways import WAYS, imaginary_parts
 from ropeaudit.rope import hf_config, presets
 from ropeaudit.rope import scaling as scalings
+from ropeaudit.subjects.calling.forwards import NO_FORWARD, PROBE
 
 _LOADED = ("bfloat16", "float16", "float32", "float64")
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.features.module import outputs
-from ropeaudit.features.module.call_arguments import LONGEST
-from ropeaudit.features.module.calls import Call
 from ropeaudit.features.module.outputs import Places
 from ropeaudit.features.module.running import Errors, Measured, of_angle
+from ropeaudit.subjects.calling.call_arguments import LONGEST
+from ropeaudit.subjects.calling.forwards import Call
 
 _LARGEST = 2 * math.pi * LONGEST  # radians: positions times frequencies of up to one turn
 

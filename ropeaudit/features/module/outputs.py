@@ -77,6 +77,11 @@ def tensors_of(returned: Any) -> list[Any]:
     return [tensor for part in parts for tensor in tensors_of(part)]
 
 
+def read(returned: Any, rows: int, halves: tuple[slice, slice] | None) -> Places | None:
+    """Return where cos and sin stand: in rotated pairs where their halves are given."""
+    return rotated(returned, rows, halves) if halves else places(returned, rows)
+
+
 def places(returned: Any, rows: int) -> Places | None:
     """Return where cos and sin, or angles, of positions 0 to `rows` - 1 stand; None where they do not."""
     tensors = tensors_of(returned)

@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from ropeaudit.features.module import call_arguments, calls, grids, references, running
-from ropeaudit.features.module.building import Builder
-from ropeaudit.features.module.calls import Fitted
+from ropeaudit.features.module import grids, outputs, references, running
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.features.module.grids import Grid
 from ropeaudit.features.module.known import frequencies_of
+from ropeaudit.features.module.outputs import Places
 from ropeaudit.features.module.references import Exact, Known
 from ropeaudit.features.module.running import Measured
+from ropeaudit.subjects.calling import call_arguments, forwards
+from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.devices import Device
+from ropeaudit.subjects.calling.forwards import Fitted
 from ropeaudit.subjects.calling.implementation import one_line
 
 _NAMED = re.compile(r"rot(ary|emb)|rope|pos_?emb", re.IGNORECASE)
@@ -53,7 +55,7 @@ class Part:
     known: list[Known]
     module: Any
     own: Any
-    fitted: Fitted | Grid | str
+    fitted: Fitted[Places] | Grid | str
     positions: int = 0
     references: Sequence[Exact] = ()
 
@@ -84,7 +86,7 @@ class Part:
         assert not isinstance(self.fitted, str)  # noqa: S101
         grid = isinstance(self.fitted, Grid)
         call = self.fitted.call if isinstance(self.fitted, Grid) else self.fitted.calls[0]
-        count = call_arguments.LONGEST if grid else min(calls.PROBE, self.positions)
+        count = call_arguments.LONGEST if grid else min(forwards.PROBE, self.positions)
         try:
             returned = call.run(self.module, 0, count, dtype)
         except Exception:  # it does not take them: whatever other people's code raises
@@ -161,9 +163,9 @@ def _part(
     base = Part(name, kind, device.label, own, module, dtype, "it does more than RoPE")
     if next(module.children(), None) is not None and not _NAMED.search(kind):
         return base
-    fitted = calls.fitted(module, dtype, device.name, [one[1].size for one in own])
+    fitted = forwards.fitted(module, dtype, device.name, outputs.read, [one[1].size for one in own])
     if isinstance(fitted, str):
-        grid = grids.grid(module, calls.on_grids(module, device.name), dtype)
+        grid = grids.grid(module, forwards.on_grids(module, device.name), dtype)
         part = replace(base, fitted=grid or fitted)
     else:
         part = _with_references(replace(base, fitted=fitted), fitted, target, up_to, notes)
@@ -181,7 +183,9 @@ def _part(
     return part
 
 
-def _with_references(part: Part, fitted: Fitted, target: Target, up_to: int, notes: list[str]) -> Part:
+def _with_references(
+    part: Part, fitted: Fitted[Places], target: Target, up_to: int, notes: list[str]
+) -> Part:
     """Return a module with what each of its calls should return."""
     module, kind = part.module, part.kind
     count = running.length(module, fitted, up_to, part.own)

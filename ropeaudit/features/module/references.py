@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.features.module.calls import PROBE, Fitted
 from ropeaudit.features.module.expected import Expected
+from ropeaudit.features.module.outputs import Places
 from ropeaudit.recognition import hypotheses
 from ropeaudit.recognition.stored_table import recovered
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects.calling.forwards import PROBE, Fitted
 
 Array = NDArray[np.float64]
 Known = tuple[str, Array, Array]  # what holds them, frequencies, a relative tolerance of each
@@ -42,7 +43,7 @@ class Exact:
     tolerance: Array
 
 
-def shown(module: Any, fitted: Fitted, n: int, dtype: Any) -> list[Array]:
+def shown(module: Any, fitted: Fitted[Places], n: int, dtype: Any) -> list[Array]:
     """Return frequencies and factors, (2, c), that a module shows at its first positions, for each call."""
     results = []
     for call in fitted.calls:

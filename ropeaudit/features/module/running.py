@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.features.module.calls import PROBE, Fitted
+from ropeaudit.features.module.outputs import Places
 from ropeaudit.features.module.references import CHUNK, TOGETHER, Exact
+from ropeaudit.subjects.calling.forwards import PROBE, Fitted
 
 Array = NDArray[np.float64]
 UP_TO = 4096  # positions
@@ -60,7 +61,7 @@ class Measured:
         return self.excess > 1 and self.once <= 1
 
 
-def length(module: Any, fitted: Fitted, up_to: int, dtype: Any) -> int:
+def length(module: Any, fitted: Fitted[Places], up_to: int, dtype: Any) -> int:
     """Return how many positions a module holds, `up_to` at most: tables end."""
 
     def runs(n: int) -> bool:
@@ -81,7 +82,7 @@ def length(module: Any, fitted: Fitted, up_to: int, dtype: Any) -> int:
 
 
 def measured(
-    module: Any, fitted: Fitted, references: Sequence[Exact], n: int, dtype: Any, usual: str
+    module: Any, fitted: Fitted[Places], references: Sequence[Exact], n: int, dtype: Any, usual: str
 ) -> Measured:
     """Return what a module returns at positions 0 to n - 1, compared with the exact values.
 
@@ -145,7 +146,7 @@ def _unit(held: str) -> float:
 
 
 def _of_call(
-    module: Any, fitted: Fitted, k: int, reference: Exact, n: int, dtype: Any, usual: str
+    module: Any, fitted: Fitted[Places], k: int, reference: Exact, n: int, dtype: Any, usual: str
 ) -> Measured:
     rows: set[bytes] = set()
     angles, returned = fitted.places.what == "angles", ""
@@ -165,7 +166,9 @@ def _of_call(
     return replace(seen, of_frequencies=bool(reference.tolerance.any()))
 
 
-def _chunks(module: Any, fitted: Fitted, k: int, n: int, dtype: Any) -> Iterator[tuple[int, list[Any], str]]:
+def _chunks(
+    module: Any, fitted: Fitted[Places], k: int, n: int, dtype: Any
+) -> Iterator[tuple[int, list[Any], str]]:
     """Yield planes of up to `CHUNK` positions, with the first, and the dtype that was returned."""
     call = fitted.calls[k]
     step = n if n <= TOGETHER or not call.free else CHUNK

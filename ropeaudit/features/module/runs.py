@@ -9,12 +9,12 @@ from typing import Any
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.errors import BadInput
 from ropeaudit.features.module import running, ways
-from ropeaudit.features.module.building import Builder
 from ropeaudit.features.module.parts import Part, parts
 from ropeaudit.features.module.parts import Target as Target
 from ropeaudit.features.module.running import Measured
 from ropeaudit.features.module.source import moved
 from ropeaudit.subjects.calling import devices
+from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.implementation import one_line
 

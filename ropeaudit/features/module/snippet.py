@@ -9,9 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.features.module import ways
-from ropeaudit.features.module.building import Builder
-from ropeaudit.features.module.call_arguments import LONGEST
-from ropeaudit.features.module.calls import PROBE, Call
 from ropeaudit.features.module.grids import Grid
 from ropeaudit.features.module.outputs import ROTATED, Places, tensors_of
 from ropeaudit.features.module.parts import Part
@@ -20,6 +17,9 @@ from ropeaudit.features.module.running import Measured
 from ropeaudit.features.module.runs import Run
 from ropeaudit.reports.tickets import own_source
 from ropeaudit.reports.tickets.reproduction import NoSnippet, Snippet
+from ropeaudit.subjects.calling.building import Builder
+from ropeaudit.subjects.calling.call_arguments import LONGEST
+from ropeaudit.subjects.calling.forwards import PROBE, Call
 
 _MORE = 2  # times the error of cos
 _CLOSE = 1e-9  # relative: frequencies computed in float64 in another order

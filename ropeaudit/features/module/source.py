@@ -16,12 +16,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ropeaudit.errors import BadInput, RopeAuditError, UsageError
-from ropeaudit.features.module import building
-from ropeaudit.features.module.building import Builder
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.rope import hf_config, hf_json
 from ropeaudit.rope.hf_config import ModelRope
-from ropeaudit.subjects.calling import devices
+from ropeaudit.subjects.calling import building, devices
+from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.timeout import patiently

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.features.module.building import Builder
+from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.timeout import patiently
 

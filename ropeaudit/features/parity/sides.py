@@ -64,7 +64,7 @@ def subject(spec: str, common: Mapping[str, str], alone: bool = False, device: s
 
 def is_code(name: str) -> bool:
     """Return whether a name is that of code that is called."""
-    return factories.is_own(name) or name in third_party.ENTRIES
+    return factories.is_own(name) or third_party.is_known(name)
 
 
 def subjects(

@@ -1,23 +1,26 @@
 """Other people's implementations, one small file each; nothing of theirs is imported until it is audited.
 
-Each file describes what it calls in a literal, `ENTRIES`, which is read without running the file, and holds
-the classes that call it in `IMPLEMENTATIONS`, by name.
+Each file describes what it calls in a literal, `ENTRIES` or `FAMILY`, which is read without running the file,
+and holds the classes that call it in `IMPLEMENTATIONS`, by name.
 """
 
 from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
-from importlib import import_module, metadata, resources, util
-from typing import Any, NotRequired, TypedDict
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from importlib import import_module, resources
+from typing import Any
 
-from ropeaudit.errors import MissingPackage, UnknownName
-from ropeaudit.rope.setting import Layout
+from ropeaudit.errors import MissingPackage, RopeAuditError, UnknownName
 from ropeaudit.subjects.calling.implementation import Implementation
+from ropeaudit.subjects.third_party.entries import Entry as Entry
+from ropeaudit.subjects.third_party.entries import EntryFields as EntryFields
+from ropeaudit.subjects.third_party.entries import Family as Family
+from ropeaudit.subjects.third_party.entries import FamilyFields as FamilyFields
 
-_DTYPES = ("float64", "float32", "float16", "bfloat16")
+ALL = "all"  # that is installed
 # the first files that are listed; others follow by name
 _FIRST = (
     *("transformers_rope", "rotary_torch", "xtransformers_rope", "curated_rope", "diffusers_rope"),
@@ -25,114 +28,129 @@ _FIRST = (
 )
 
 
-class EntryFields(TypedDict):
-    """What a file says of an implementation: the fields of `Entry`, some of which may be left out.
-
-    snippet: lines that define rotate(x, at), of x (h, s, d) and positions (s,), for a ticket; <head_dim>,
-    <rotary_dim>, <base>, <dtype> and <end> stand for values. package: `name` unless given.
-    needs: the package's name with underscores. extra: the package's name.
-    dtypes: float64, float32, float16 and bfloat16.
-    """
-
-    name: str
-    layouts: tuple[Layout, ...]
-    calls: str
-    package: NotRequired[str]
-    needs: NotRequired[tuple[str, ...]]
-    extra: NotRequired[str]
-    dtypes: NotRequired[tuple[str, ...]]
-    snippet: NotRequired[tuple[str, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An implementation that can be requested by name.
-
-    module: the file here that calls it, whose `IMPLEMENTATIONS[name]` is constructed with this entry.
-    needs: the modules that it imports. package: whose version is recorded. extra: what installs it.
-    layouts, dtypes: those that can be requested, the default layout first.
-    calls: what is called. snippet: how, in a ticket, see `EntryFields`; empty where it is not said.
-    """
-
-    name: str
-    module: str
-    needs: tuple[str, ...]
-    package: str
-    extra: str
-    layouts: tuple[Layout, ...]
-    dtypes: tuple[str, ...]
-    calls: str
-    snippet: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, module: str, given: EntryFields) -> Entry:
-        """Return the entry of what a file says, with what it leaves out."""
-        package = given.get("package", given["name"])
-        return cls(
-            given["name"],
-            module,
-            given.get("needs", (package.replace("-", "_"),)),
-            package,
-            given.get("extra", package),
-            given["layouts"],
-            given.get("dtypes", _DTYPES),
-            given["calls"],
-            given.get("snippet", ()),
-        )
-
-    @property
-    def installed(self) -> bool:
-        """Whether it can be called."""
-        return all(util.find_spec(name) is not None for name in self.needs)
-
-    @property
-    def version(self) -> str:
-        """The version that is installed; none where it is not."""
-        try:
-            return metadata.version(self.package)
-        except metadata.PackageNotFoundError:
-            return "none"
-
-    @property
-    def install(self) -> str:
-        """What to type to install it."""
-        return f"pip install 'ropeaudit[{self.extra}]'"
-
-
-def _declared(source: str) -> tuple[EntryFields, ...]:
-    """Return the value of ENTRIES in the text of a file, a literal; nothing where there is none."""
+def _declared(source: str, name: str) -> Any:
+    """Return the value of a literal in the text of a file; None where there is none."""
     for node in ast.parse(source).body:
-        if isinstance(node, ast.AnnAssign) and node.value and ast.unparse(node.target) == "ENTRIES":
-            entries: tuple[EntryFields, ...] = ast.literal_eval(node.value)
-            return entries
-    return ()
+        if isinstance(node, ast.AnnAssign) and node.value and ast.unparse(node.target) == name:
+            return ast.literal_eval(node.value)
+    return None
 
 
-def _entries() -> Iterator[Entry]:
-    """Yield what the files of this folder describe, those of `_FIRST` before the others."""
+def _files() -> Iterator[tuple[str, str]]:
+    """Yield the names and texts of the files of this folder, those of `_FIRST` before the others."""
     folder = resources.files(__name__)
     files = {file.name.removesuffix(".py"): file for file in folder.iterdir() if file.name.endswith(".py")}
-    for name in [*_FIRST, *sorted(files.keys() - {*_FIRST})]:
-        for given in _declared(files[name].read_text(encoding="utf-8")):
-            yield Entry.of(name, given)
+    for name in [*_FIRST, *sorted(files.keys() - {*_FIRST, "__init__"})]:
+        yield name, files[name].read_text(encoding="utf-8")
 
 
-ENTRIES = {entry.name: entry for entry in _entries()}
+_TEXTS = tuple(_files())
+ENTRIES: dict[str, Entry] = {
+    entry.name: entry
+    for module, text in _TEXTS
+    for entry in (Entry.of(module, given) for given in _declared(text, "ENTRIES") or ())
+}
+FAMILIES: dict[str, Family] = {
+    given["name"]: Family.of(module, given) for module, text in _TEXTS if (given := _declared(text, "FAMILY"))
+}
 
 
-def implementation(name: str, device: str | None = None) -> Implementation:
-    """Return an implementation by its name, to be called on a device. Raises: see `adapter.Adapter.on`."""
-    if name not in ENTRIES:
+def listed(pattern: str | None = None) -> list[Entry]:
+    """Return the entries, and a row for each family; those whose names fit a pattern, members one by one."""
+    if pattern is None:
+        return [*ENTRIES.values(), *(family.summary for family in FAMILIES.values())]
+    members = [entry for family in FAMILIES.values() for entry in family.members().values()]
+    return [entry for entry in (*ENTRIES.values(), *members) if fnmatchcase(entry.name, pattern)]
+
+
+def is_known(name: str) -> bool:
+    """Return whether a name is, or begins as, that of an entry or of a family's member."""
+    return name in ENTRIES or (":" in name and name.partition(":")[0] in FAMILIES)
+
+
+def entry_of(name: str) -> Entry:
+    """Return the entry of a name. Raises: UnknownName; MissingPackage where its family is not installed."""
+    if name in ENTRIES:
+        return ENTRIES[name]
+    family = FAMILIES.get(name.partition(":")[0]) if ":" in name else None
+    if family is None:
         raise UnknownName("implementation", name, ENTRIES, "(`ropeaudit list impls` shows them)")
-    entry = ENTRIES[name]
+    if not family.installed:
+        raise MissingPackage(f"--impl {name} needs {family.name}; {family.summary.install}")
+    members = family.members()
+    if name not in members:
+        several = [one for one in members if one.startswith(f"{name}.")]
+        hint = f"(`ropeaudit list impls --match '{family.name}:*'` shows them)"
+        raise UnknownName("implementation", name, several or members, hint)
+    return members[name]
+
+
+def expanded(names: Iterable[str]) -> list[tuple[str, bool]]:
+    """Return names, each once, and whether each was requested by itself rather than as one of many.
+
+    "all" stands for what is installed, transformers:* for the members of a family, and so do other patterns.
+    Raises: UnknownName for a pattern that nothing fits.
+    """
+    results: dict[str, bool] = {}
+    for name in names:
+        if name == ALL:
+            chosen = [one for one, entry in ENTRIES.items() if entry.installed]
+            chosen += [one for family in FAMILIES.values() for one in family.members()]
+        elif "*" in name and is_known(name):
+            members = FAMILIES[name.partition(":")[0]].members()
+            chosen = [one for one in members if fnmatchcase(one, name)]
+            if not chosen:
+                entry_of(name)
+        else:
+            results[name] = True
+            continue
+        for one in chosen:
+            results.setdefault(one, False)
+    return list(results.items())
+
+
+class Unavailable:
+    """An implementation that cannot be loaded, with the reason, as one of many; an `Implementation`."""
+
+    def __init__(self, entry: Entry, reason: str) -> None:
+        self.name, self.engine, self.version, self.reason = entry.name, "none", entry.version, reason
+        self.layouts = entry.layouts
+
+    def refuses(self, setting: Any, dtype: Any) -> str:
+        """Return the reason."""
+        return self.reason
+
+    def fresh(self, setting: Any, dtype: Any) -> Any:
+        """Raise, as it cannot be called. Raises: MissingPackage."""
+        raise MissingPackage(self.reason)
+
+
+def implementation(name: str, device: str | None = None, alone: bool = True) -> Implementation:
+    """Return an implementation by its name, to be called on a device.
+
+    alone: whether it was requested by itself: as one of many it is refused, with the reason, where it cannot
+    be loaded.
+    Raises: UnknownName; MissingPackage; see `adapter.Adapter.on`.
+    """
+    entry = entry_of(name)
+    try:
+        return _loaded(entry, device)
+    except RopeAuditError as error:
+        if alone:
+            raise
+        return Unavailable(entry, error.typed)
+
+
+def _loaded(entry: Entry, device: str | None) -> Implementation:
     if not entry.installed:
-        raise MissingPackage(f"--impl {name} needs {' and '.join(entry.needs)}; {entry.install}")
+        raise MissingPackage(f"--impl {entry.name} needs {' and '.join(entry.needs)}; {entry.install}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of theirs: about CUDA, about what else might be installed
-            adapter: type[Any] = import_module(f"{__name__}.{entry.module}").IMPLEMENTATIONS[name]
+            adapters: Any = import_module(f"{__name__}.{entry.module}").IMPLEMENTATIONS
     except Exception as error:  # whatever a half-installed package raises
         reason = " ".join(str(error).split())[:200]
-        raise MissingPackage(f"--impl {name} cannot be imported: {reason}; {entry.install}") from error
-    loaded: Implementation = adapter(entry).on(device)
+        raise MissingPackage(f"--impl {entry.name} cannot be imported: {reason}; {entry.install}") from error
+    family = entry.name.partition(":")[0] if entry.target else ""
+    loaded: Implementation = adapters[family or entry.name](entry).on(device)
     return loaded

@@ -18,7 +18,7 @@ from ropeaudit.subjects.calling.timeout import patiently
 
 HEAD_DIM, BASE = 64, 10000.0  # of a class that wants to know and has no default
 _AXES = (16, 24, 24)  # dims of time, height and width
-_AXIS_NAMES = ("axes_dim", "axes_dims", "rope_axes_dim", "rope_dim")
+AXIS_NAMES = ("axes_dim", "axes_dims", "rope_axes_dim", "rope_dim")
 _GIVE = "give --build NAME=VALUE, or a function that builds it and takes no arguments"
 
 
@@ -51,7 +51,7 @@ def builder(spec: str, target: Callable[..., Any], given: Mapping[str, Any], len
             "give a function that returns a small one"
         )
     tried: list[str] = []
-    for arguments in patiently(lambda: list(_arguments(target, given, length)), spec, endless=True):
+    for arguments in patiently(lambda: list(possible_arguments(target, given, length)), spec, endless=True):
         build = partial(_called, spec, partial(target, **arguments), torch)
         try:
             build()
@@ -97,7 +97,7 @@ def _needed(target: type[Any]) -> list[str]:
     ]
 
 
-def _arguments(target: type[Any], given: Mapping[str, Any], length: int) -> Iterator[dict[str, Any]]:
+def possible_arguments(target: type[Any], given: Mapping[str, Any], length: int) -> Iterator[dict[str, Any]]:
     """Yield arguments that a class may be built with: one list for each config that may be meant."""
     rest = [name for name in _needed(target) if name not in given]
     configs = [name for name in rest if name == "config" or name.endswith("_config")]
@@ -120,7 +120,7 @@ def _usual(target: type[Any], name: str, length: int) -> Any:
         **dict.fromkeys(signatures.ROLES["dim"], HEAD_DIM),
         **dict.fromkeys(signatures.ROLES["base"], BASE),
         **dict.fromkeys(signatures.ROLES["length"], length),
-        **dict.fromkeys(_AXIS_NAMES, _AXES),
+        **dict.fromkeys(AXIS_NAMES, _AXES),
         "attention_head_dim": HEAD_DIM,
         "device": None,
     }

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.features.module import call_arguments as given
-from ropeaudit.features.module import outputs
-from ropeaudit.features.module.call_arguments import Argument
-from ropeaudit.features.module.outputs import Places
+from ropeaudit.subjects.calling import call_arguments as given
 from ropeaudit.subjects.calling import signatures
+from ropeaudit.subjects.calling.call_arguments import Argument
 from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.timeout import patiently
 
+Where = TypeVar("Where")  # what a returned value is read by
+Halves: TypeAlias = tuple[slice, slice]  # where the firsts and the seconds of pairs stand in rotated x
+# from what is returned for positions 0 to n - 1, n, and where pairs of rotated x stand, None where x is none:
+# where cos and sin stand, None where they do not
+Read: TypeAlias = Callable[[Any, int, Halves | None], Where | None]
 NO_FORWARD = "it has no forward"
 PROBE = 67  # positions by which a call is known; a prime, which no other size is
 _NOT_KNOWN = "what it returns is not seen to be cos and sin of positions times frequencies"
@@ -41,26 +44,34 @@ class Call:
         import torch
 
         def forward() -> Any:
-            at = torch.arange(start, stop, device=self.device)
-            arguments = {name: one.build(at, dtype) for name, one in self.arguments.items()}
-            with torch.no_grad():
-                return module(**arguments)
+            return self.at(module, torch.arange(start, stop, device=self.device), dtype)
 
         return patiently(forward, self.words)
 
+    def at(self, module: Any, positions: Any, dtype: Any) -> Any:
+        """Return what a module returns at positions (n,), a tensor. Raises: whatever it raises."""
+        import torch
+
+        arguments = {name: one.build(positions, dtype) for name, one in self.arguments.items()}
+        with torch.no_grad():
+            return module(**arguments)
+
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class Fitted(Generic[Where]):
     """The calls that a module takes, one a layer type, and where what they return holds cos and sin."""
 
     calls: tuple[Call, ...]
-    places: Places
+    places: Where
 
 
-def fitted(module: Any, dtype: Any, device: str, pairs: Sequence[int] = ()) -> Fitted | str:
+def fitted(
+    module: Any, dtype: Any, device: str, read: Read[Where], pairs: Sequence[int] = ()
+) -> Fitted[Where] | str:
     """Return how a module is called on a device, or why it is not known, in words.
 
-    pairs: how many its buffers hold: x that it may rotate has dims for them.
+    read: finds cos and sin in what is returned. pairs: how many its buffers hold: x that it may rotate has
+    dims for them.
     """
     parameters, reason = _parameters(module)
     if reason:
@@ -69,13 +80,9 @@ def fitted(module: Any, dtype: Any, device: str, pairs: Sequence[int] = ()) -> F
     for words, free, arguments, halves in itertools.chain(
         _argument_lists(parameters), _rotating(module, parameters, pairs)
     ):
-        calls = tuple(
-            replace(call, device=device)
-            for call in _per_layer_type(module, parameters, words, free, arguments)
-        )
+        calls = tuple(_per_layer_type(module, parameters, words, free, arguments, device))
         try:
-            result = calls[0].run(module, 0, PROBE, dtype)
-            where = outputs.rotated(result, PROBE, halves) if halves else outputs.places(result, PROBE)
+            where = read(calls[0].run(module, 0, PROBE, dtype), PROBE, halves)
         except RopeAuditError as error:
             return str(error)
         except Exception as error:  # whatever other people's code raises
@@ -86,6 +93,13 @@ def fitted(module: Any, dtype: Any, device: str, pairs: Sequence[int] = ()) -> F
         if not returned:  # the likeliest of the calls that it takes
             seen, returned = f"{_NOT_KNOWN}, called as {words}", True
     return seen
+
+
+def possible(module: Any, device: str) -> Iterator[Call]:
+    """Yield the calls that a module may take on a device, likeliest first; none where nothing is known."""
+    parameters = _parameters(module)[0]
+    for words, free, arguments, _ in _argument_lists(parameters, given.MORE_POSITIONS):
+        yield from _per_layer_type(module, parameters, words, free, arguments, device)
 
 
 def on_grids(module: Any, device: str) -> list[Call]:
@@ -156,16 +170,18 @@ def _builders(more: dict[str, Argument]) -> dict[str, Argument]:
     }
 
 
-_Lists = Iterator[tuple[str, bool, dict[str, Argument], tuple[slice, slice] | None]]
+_Lists = Iterator[tuple[str, bool, dict[str, Argument], Halves | None]]
 
 
-def _argument_lists(parameters: list[inspect.Parameter]) -> _Lists:
+def _argument_lists(
+    parameters: list[inspect.Parameter], places: Sequence[tuple[str, Argument]] = given.POSITIONS
+) -> _Lists:
     """Yield arguments, likeliest first; nothing where no argument says where tokens stand."""
     named = {one.name: given.role(one.name) for one in parameters}
     has_positions, has_x = "positions" in named.values(), "x" in named.values()
     if not named:
         return
-    shapes = given.POSITIONS if has_positions else (given.POSITIONS[0],)
+    shapes = places if has_positions else places[:1]
     vectors = given.VECTOR_SHAPES[:3] if has_positions else (*given.VECTOR_SHAPES, given.AS_POSITIONS)
     for (axes, place), (video, vector) in itertools.product(shapes, vectors if has_x else vectors[:1]):
         sizes = given.FIRST if given.SIZES & set(named.values()) and not axes else ""
@@ -208,6 +224,7 @@ def _per_layer_type(
     words: str,
     free: bool,
     arguments: dict[str, Argument],
+    device: str,
 ) -> Iterator[Call]:
     """Yield a call for each layer type, where forward takes one; else the only one."""
     name = next((one.name for one in parameters if given.role(one.name) == "layer"), None)
@@ -215,7 +232,7 @@ def _per_layer_type(
     ends = [key.removesuffix("_inv_freq") for key in names if key.endswith("_inv_freq")]
     types = [one for one in ends if one and not one.endswith("original")]
     if name is None or not types:
-        yield Call(words, free, arguments)
+        yield Call(words, free, arguments, device)
         return
     for one in types:
-        yield Call(words, free, {**arguments, name: given.constant(one)})
+        yield Call(words, free, {**arguments, name: given.constant(one)}, device)

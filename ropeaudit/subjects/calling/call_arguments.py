@@ -142,6 +142,29 @@ POSITIONS: tuple[tuple[str, Argument], ...] = (
         Argument("(at, at[:1] * 0, at[:1] * 0)", lambda at, dtype: (at, at[:1] * 0, at[:1] * 0)),
     ),
 )
+
+
+def _first_axis(count: int, last: bool, batch: bool) -> tuple[str, Argument]:
+    """Return positions of several axes, all but the first at 0, see `_axes`."""
+    same = _axes(count, last, batch)
+
+    def build(at: Any, dtype: Any) -> Any:
+        rows = same.build(at, dtype) * 0  # a new tensor
+        (rows[..., 0] if last else rows[0]).copy_(at)
+        return rows
+
+    only = f"(torch.arange({count}, device=at.device) == 0)"
+    text = f"{same.text} * {only}" if last else f"{same.text} * {only}.view(-1, *[1] * {1 + batch})"
+    return f"the first of {count} axes, the others at 0", Argument(text, build)
+
+
+_WHERE = ((True, False), (False, False), (True, True), (False, True))
+MORE_POSITIONS: tuple[tuple[str, Argument], ...] = (
+    *POSITIONS[:2],
+    *((alike(count), _axes(count, *where)) for count in (2, 3, 4) for where in _WHERE),
+    *POSITIONS[-2:],
+    *(_first_axis(count, *where) for count in (2, 3, 4) for where in _WHERE),
+)
 AS_POSITIONS = ("positions in float32", Argument("at.float()", lambda at, dtype: at.float()))
 VECTOR_SHAPES: tuple[tuple[str, Argument], ...] = (
     ("", zeros(1, None, DIMS)),

@@ -1,0 +1,55 @@
+"""Parts of a package that cannot be imported, or need not be: a file, or definitions of one."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def path(package: str, place: str) -> Path:
+    """Return the path of a package's file; nothing of the package is executed. Raises: FileNotFoundError."""
+    spec = importlib.util.find_spec(package)
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        if (result := Path(folder, place)).is_file():
+            return result
+    raise FileNotFoundError(f"{package} has no file {place}")
+
+
+def module(package: str, place: str) -> Any:
+    """Return a file of a package, executed alone. Raises: FileNotFoundError; whatever the file raises."""
+    name = f"_ropeaudit_{package}_{Path(place).stem}"
+    spec = importlib.util.spec_from_file_location(name, path(package, place))
+    assert spec is not None  # noqa: S101  # of a .py file
+    assert spec.loader is not None  # noqa: S101
+    result = importlib.util.module_from_spec(spec)
+    sys.modules[name] = result  # dataclasses look their module up
+    spec.loader.exec_module(result)
+    return result
+
+
+def definitions(package: str, place: str, names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return definitions of a file by their names, executed with what is given instead of its imports.
+
+    Of a class only what is defined in its body is left; its bases and decorators are dropped.
+    Raises: FileNotFoundError; LookupError where a name is not there; whatever the definitions raise.
+    """
+    where = path(package, place)
+    body: list[ast.stmt] = []
+    for node in ast.parse(where.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names:
+            if isinstance(node, ast.ClassDef):
+                node.bases = [one for one in node.bases if ast.unparse(one).split(".")[0] in given]
+                node.decorator_list, node.keywords = [], []
+            body.append(node)
+    missing = set(names) - {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    if missing:
+        raise LookupError(f"{place} of {package} defines no {' and no '.join(sorted(missing))}")
+    future = ast.parse("from __future__ import annotations").body
+    code = compile(ast.Module([*future, *body], type_ignores=[]), str(where), "exec")
+    space: dict[str, Any] = {"__name__": f"_ropeaudit_{package}", **given}
+    exec(code, space)  # noqa: S102  # as an import would
+    return space

@@ -1,0 +1,187 @@
+"""Families: every RoPE class of transformers and diffusers by name, what it measures, and what stops none."""
+
+import csv
+import io
+from dataclasses import replace
+
+import census
+import numpy as np
+import pytest
+from optional import needs
+from planted import Planted, plant
+
+from ropeaudit import RopeSetting, parse, shift
+from ropeaudit.errors import UnknownName
+from ropeaudit.main import main
+from ropeaudit.subjects import factories, third_party
+from ropeaudit.subjects.third_party import FAMILIES, Entry, one_file, structure
+from ropeaudit.subjects.third_party.structure import NoRotation
+
+SMALL = {"heads": 1, "seq_len": 32, "head_dim": 64, "mask": "full"}
+BF16 = parse("bf16")
+
+
+def drift(name: str, dtype: str = "bf16", offset: int = 1000) -> float:
+    (row,) = shift(offset, dtype, implementations=name, **SMALL)
+    assert row.refused == "none"
+    return row.drift_rms
+
+
+@pytest.mark.slow  # the syntax of 450 files is read
+@needs("transformers")
+def test_the_members_are_those_that_are_found_in_the_syntax_of_the_files() -> None:
+    assert sorted(one.target for one in FAMILIES["transformers"].members().values()) == sorted(census.specs())
+
+
+MEMBERS = {
+    "llama": "transformers-llama",
+    "phi": "transformers-llama",
+    "gemma3": "transformers-llama",
+    "cohere": "transformers-cohere",
+    "llama4.Llama4TextRotaryEmbedding": "transformers-llama4",
+}
+
+
+@needs("transformers")
+@pytest.mark.parametrize(("member", "named"), MEMBERS.items())
+def test_a_member_measures_as_the_adapter_that_calls_the_same_arithmetic(member: str, named: str) -> None:
+    # the same operations on the same numbers, of partial heads and layer types too
+    assert drift(f"transformers:{member}") == drift(named)
+
+
+@needs("transformers")
+def test_one_axis_of_a_vision_class_is_audited_and_the_row_says_so(capsys) -> None:
+    name = "transformers:mlcd"
+    command = f"shift --impl {name} --dtype fp32 --offset 0 --heads 1 --seq-len 32 --head-dim 64 -f csv"
+    assert main(command.split()) == 0
+    out, err = capsys.readouterr()
+    (row,) = csv.DictReader(io.StringIO(out))
+    assert (row["verdict"], row["layout"]) == ("sound", "half")
+    assert f"{name} is audited in 64 of 128 dims, 2 axes at the same position" in err
+
+
+@needs("transformers")
+def test_a_class_whose_way_of_rotating_is_not_known_is_refused_with_the_reason() -> None:
+    (row,) = shift(0, "fp32", implementations="transformers:wav2vec2_conformer", **SMALL)
+    assert row.verdict == "refused"
+    assert "no function that rotates" in row.refused
+
+
+@needs("diffusers")
+def test_classes_of_diffusers_keep_one_axis_and_end_where_their_tables_do() -> None:
+    assert drift("diffusers:flux", "fp32") == pytest.approx(drift("diffusers-flux", "fp32"), rel=0.2)
+    near, far = shift((0, 4096), "fp32", implementations="diffusers:wan", **SMALL)
+    assert near.drift_max < 1e-6  # its table is float64 as built
+    assert far.verdict == "refused"
+
+
+@needs("transformers", "diffusers")
+def test_names_and_patterns(monkeypatch, capsys) -> None:
+    assert third_party.expanded(["transformers:cohere", "transformers:cohere*"])[0] == (
+        "transformers:cohere",
+        True,
+    )
+    several = [name for name, _ in third_party.expanded(["transformers:qwen2_vl.*"])]
+    assert several == [f"transformers:qwen2_vl.Qwen2VL{one}RotaryEmbedding" for one in ("", "Vision")]
+    every = dict(third_party.expanded(["all"]))
+    assert {"transformers:qwen3", "diffusers:wan", "transformers-llama"} <= set(every)
+    with pytest.raises(UnknownName, match=r"did you mean transformers:qwen2_vl\.Qwen2VL"):
+        third_party.entry_of("transformers:qwen2_vl")
+    with pytest.raises(UnknownName, match="unknown implementation 'transformers:nothing"):
+        third_party.expanded(["transformers:nothing*"])
+    assert not factories.is_own("transformers:qwen3")
+    assert factories.is_own("transformers.models.llama:apply")
+    assert main(["list", "impls", "--match", "transformers:qwen3", "-f", "csv"]) == 0
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert "Qwen3RotaryEmbedding" in row["calls"]
+    assert main(["list", "formats", "--match", "x"]) == 2
+    assert "leave it out of list formats" in capsys.readouterr().err
+
+
+def test_what_of_all_cannot_be_loaded_stops_no_other(monkeypatch) -> None:
+    for name in list(third_party.ENTRIES):
+        monkeypatch.delitem(third_party.ENTRIES, name)
+    monkeypatch.setattr(third_party, "FAMILIES", {})
+    plant(monkeypatch, Planted, "broken", needs=("there_is_no_such_package",))
+    monkeypatch.setattr(Entry, "installed", True)
+    monkeypatch.setitem(third_party.ENTRIES, "broken", replace(third_party.ENTRIES["broken"], module="gone"))
+    plant(monkeypatch, Planted, "planted", layouts=("half",))
+    broken, right = factories.implementations(["all"])
+    assert "--impl broken cannot be imported: No module named" in broken.refuses(RopeSetting(), BF16)
+    assert right.refuses(RopeSetting(), BF16) == ""
+    verdicts = [row.verdict for row in shift(0, "fp32", implementations="all", heads=1, seq_len=8)]
+    assert verdicts == ["refused", "sound"]
+
+
+def rotation(first: list[int], second: list[int], theta: list[float], dims: int):
+    """A rotation of pairs, in float64."""
+
+    def rotate(x: np.ndarray, at: np.ndarray) -> np.ndarray:
+        y, angles = x.copy(), at[:, None] * np.array(theta)
+        y[..., first] = x[..., first] * np.cos(angles) - x[..., second] * np.sin(angles)
+        y[..., second] = x[..., first] * np.sin(angles) + x[..., second] * np.cos(angles)
+        return y
+
+    return rotate
+
+
+def test_structure_is_measured() -> None:
+    theta = [1.0, 0.01]
+    seen = structure.measured(rotation([5, 1], [4, 2], theta, 6), 6)
+    chosen = seen.chosen(np.array(theta))
+    assert (chosen.first.tolist(), chosen.second.tolist(), chosen.plain) == ([5, 1], [4, 2], False)
+    assert chosen.theta == pytest.approx(theta)
+    adjacent = structure.measured(rotation([0, 2], [1, 3], theta, 4), 4).chosen(np.array(theta))
+    assert (adjacent.layout, adjacent.plain) == ("interleaved", True)
+    half = structure.measured(rotation([0, 1], [2, 3], theta, 4), 4).chosen(np.array(theta))
+    assert (half.layout, half.plain) == ("half", True)
+    swapped = structure.measured(lambda x, at: rotation([0, 1], [2, 3], theta, 4)(x, at)[..., ::-1], 4)
+    assert swapped.output.tolist() == [3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("rotate", "expected", "reason"),
+    [
+        (lambda x, at: x, [1.0], "it leaves every vector as it is"),
+        (lambda x, at: 2 * x, [1.0], "does not keep lengths"),
+        (lambda x, at: x[..., :2], [1.0], "it returns the shape"),
+        (lambda x, at: x / 0.0, [1.0], "is not finite"),
+        (rotation([0], [1], [0.5], 4), [1.0], "it rotates 1 pairs by 0.5 to 0.5 radians a token, and 1 by 1"),
+        # of which those that are requested are a part: a head of twice the dims
+        (rotation([0, 2], [1, 3], [1.0, 0.1], 4), [1.0], "it rotates 2 pairs by 1 to 0.1"),
+    ],
+)
+def test_what_is_no_such_rotation_is_refused(rotate, expected: list[float], reason: str) -> None:
+    with np.errstate(all="ignore"), pytest.raises(NoRotation, match=reason):
+        structure.measured(rotate, 4).chosen(np.array(expected))
+
+
+def test_definitions_of_a_file_are_executed_without_its_imports(tmp_path, monkeypatch) -> None:
+    folder = tmp_path / "half_installed"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("raise ImportError('needs a GPU')\n")
+    (folder / "rope.py").write_text(
+        "import nothing_like_this\n\n@nothing_like_this.registered\nclass Rope(nothing_like_this.Base):\n"
+        "    def turn(self, x):\n        return double(x)\n\ndef double(x):\n    return add(x, x)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    given = {"add": lambda a, b: a + b}
+    space = one_file.definitions("half_installed", "rope.py", ["Rope", "double"], given)
+    assert space["Rope"]().turn(21) == 42
+    with pytest.raises(LookupError, match="defines no halve"):
+        one_file.definitions("half_installed", "rope.py", ["halve"], given)
+    with pytest.raises(FileNotFoundError, match=r"has no file gone\.py"):
+        one_file.definitions("half_installed", "gone.py", ["halve"], given)
+
+
+@pytest.mark.exhaustive
+@needs("transformers", "diffusers")
+def test_every_member_runs_or_says_why_not() -> None:
+    ran = {"transformers": 213, "diffusers": 20}  # of the versions in constraints.txt
+    for family, fewest in ran.items():
+        rows = list(shift(0, "fp32", implementations=f"{family}:*", **SMALL))
+        assert len(rows) == len(FAMILIES[family].members())
+        measured = [row for row in rows if row.verdict != "refused"]
+        assert len(measured) >= fewest
+        assert {row.verdict for row in measured} <= {"sound", "exact"}, family
+        assert all(row.refused != "none" for row in rows if row.verdict == "refused")
