@@ -9,6 +9,7 @@ from ropeaudit.audits.arguments import Names, OnProgress
 from ropeaudit.errors import UsageError
 from ropeaudit.features.survey import processes
 from ropeaudit.features.survey.surveyed import Options, Surveyed
+from ropeaudit.subjects import factories, third_party
 from ropeaudit.subjects.calling import environments
 
 DTYPES, OFFSETS = ("fp32", "fp16", "bf16"), (0, 1000, 131072)
@@ -35,7 +36,10 @@ def survey(
     jobs: processes side by side; one that dies or hangs costs one implementation.
     Raises: UsageError, UnknownName.
     """
-    names = list(dict.fromkeys(arguments.listed(implementations)))
+    names = [name for name, _ in third_party.expanded(arguments.listed(implementations))]
+    for name in names:
+        if not factories.is_own(name):
+            third_party.known(name)
     formats = arguments.formats(dtypes)
     places = [one.name for one in environments.chosen(arguments.listed(under))[1:]]
     if jobs < 1:

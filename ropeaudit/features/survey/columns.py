@@ -62,7 +62,7 @@ class SurveyColumns:
         shown=True,
     )
     outlier: str = of(
-        "yes where a row is out of tolerance, misplaced, refused, or drifts more than 3 times as much as hf",
+        "yes where a row is out of tolerance, misplaced, or drifts more than 3 times as much as hf",
         lambda one: "yes" if one.outliers else "no" if one.cells else "unknown",
         shown=True,
     )
@@ -78,6 +78,12 @@ class SurveyColumns:
         _cast,
         shown=True,
         leaves=2,
+    )
+    ends: str = of(
+        "offsets at which it is refused in every dtype, such as those past its table; none: none",
+        lambda one: " ".join(map(str, one.ends)) or "none",
+        shown=lambda one: bool(one.ends),
+        leaves=1,
     )
     behaves: str = of(
         "the nearest recipe's arithmetic; none: nothing known", lambda one: one.behaves or "none"

@@ -16,7 +16,7 @@ from ropeaudit.features.module.analysis import module
 from ropeaudit.features.survey.surveyed import Cast, Cell, Options, Surveyed
 from ropeaudit.features.trace.analysis import trace
 from ropeaudit.rope.setting import Layout
-from ropeaudit.subjects import factories
+from ropeaudit.subjects import factories, third_party
 from ropeaudit.subjects.calling import exposure, implementation
 from ropeaudit.subjects.calling.implementation import Implementation, one_line
 from ropeaudit.subjects.placement import likeness
@@ -54,7 +54,7 @@ def _examined(name: str, options: Options) -> Surveyed:
     surveyed = Surveyed(name, code.version, head_dim, layout, cells=cells)
     surveyed = _with_likeness(surveyed, case, options)
     surveyed = replace(surveyed, causes=_causes(surveyed, code, case, options))
-    return _with_casts(surveyed, code, options)
+    return _with_casts(surveyed, options)
 
 
 def _rows(name: str, head_dim: int, options: Options) -> list[Record]:
@@ -119,9 +119,9 @@ def _causes(surveyed: Surveyed, code: Implementation, case: Case, options: Optio
     return causes
 
 
-def _with_casts(surveyed: Surveyed, code: Implementation, options: Options) -> Surveyed:
+def _with_casts(surveyed: Surveyed, options: Options) -> Surveyed:
     """Return it with what its class returns after casts; as it is where it is no class."""
-    spec = getattr(code, "class_name", "")
+    spec = "" if factories.is_own(surveyed.name) else third_party.entry_of(surveyed.name).target
     if not spec or not options.casts:
         return surveyed
     try:

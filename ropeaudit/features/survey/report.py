@@ -24,12 +24,13 @@ def survey_report(
     """Return the report, outliers first. columns: what is shown and written, in this order."""
     ordered = sorted(results, key=_place)
     rows = [COLUMNS.row(one) for one in ordered if not one.refused]
+    refused = [f"{one.name} was not surveyed: {one.refused}" for one in ordered if one.refused]
     cells = [CELLS.row(SurveyCell(one, cell)) for one in ordered for cell in one.cells]
     return replace(
         tabulated(COLUMNS, SCHEMA, rows, COLUMNS.screen(ordered), columns, metadata),
         headline=headline(results),
-        notes=[text for one in ordered for text in notes(one)],
-        refusals=[f"{one.name} was not surveyed: {one.refused}" for one in ordered if one.refused],
+        notes=[text for one in ordered for text in notes(one)] + refused,
+        refusals=refused,
         legend=LEGEND,
         further={"cells": Report(cells, list(CELLS), list(CELLS), declared=CELLS)},
     )
@@ -55,7 +56,7 @@ def headline(results: Sequence[Surveyed]) -> str:
     parts = [
         f"{len(called)} implementations: {len(clean)} drift more than 3 times as much as recipe hf, are "
     ]
-    parts += ["out of tolerance, misplaced or refused at an offset"]
+    parts += ["out of tolerance or misplaced"]
     if any(cell.environment != "none" for one in called for cell in one.cells):
         parts.append(f"; {len(exposed)} are or become so in an environment")
     if cast:
@@ -82,8 +83,6 @@ def notes(one: Surveyed) -> list[str]:
 
 def _cell(cell: Cell) -> str:
     """Return what a cell came to, as a clause."""
-    if cell.verdict == "refused":
-        return f"in {cell.where} it is refused: {cell.refused}"
     times = "" if math.isnan(cell.times) else f", {short(cell.times)} times that of hf"
     size = "nan or infinity" if math.isnan(cell.drift_relative) else percent(cell.drift_relative)
     return f"in {cell.where} scores drift by {size}{times} ({cell.verdict})"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 CLEAN = "none"  # the environment in which nothing is changed
-BAD = ("overflow", "misplaced", "broken", "refused")
+BAD = ("overflow", "misplaced", "broken")
 SEVERAL = 3.0  # times the drift of recipe hf, as `excess` of verdicts
 CHANGED = 1.5  # times the clean drift: what an environment leaves below that is no exposure
 
@@ -55,8 +55,10 @@ class Cell:
 
     @property
     def outlier(self) -> bool:
-        """Whether it is out of tolerance, misplaced, refused, or several times worse than recipe hf."""
-        return self.within != "yes" or self.verdict in BAD or self.times > SEVERAL
+        """Whether it is out of tolerance, misplaced, or several times worse than recipe hf."""
+        return self.verdict != "refused" and (
+            self.within != "yes" or self.verdict in BAD or self.times > SEVERAL
+        )
 
     @property
     def where(self) -> str:
@@ -103,6 +105,12 @@ class Surveyed:
     def clean(self) -> list[Cell]:
         """The cells in which nothing is changed."""
         return [cell for cell in self.cells if cell.environment == CLEAN]
+
+    @property
+    def ends(self) -> Mapping[int, str]:
+        """The offsets at which it is refused in every dtype, with the reason."""
+        taken = {cell.offset for cell in self.clean if cell.verdict != "refused"}
+        return {cell.offset: cell.refused for cell in self.clean if cell.offset not in taken}
 
     @property
     def outliers(self) -> list[Cell]:

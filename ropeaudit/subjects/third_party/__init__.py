@@ -7,6 +7,7 @@ and holds the classes that call it in `IMPLEMENTATIONS`, by name.
 from __future__ import annotations
 
 import ast
+import contextlib
 import warnings
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
@@ -66,6 +67,12 @@ def listed(pattern: str | None = None) -> list[Entry]:
 def is_known(name: str) -> bool:
     """Return whether a name is, or begins as, that of an entry or of a family's member."""
     return name in ENTRIES or (":" in name and name.partition(":")[0] in FAMILIES)
+
+
+def known(name: str) -> None:
+    """Raise UnknownName for a name that nothing has; a package that is not installed raises nothing."""
+    with contextlib.suppress(MissingPackage):
+        entry_of(name)
 
 
 def entry_of(name: str) -> Entry:
