@@ -21,6 +21,9 @@ NOT_RUN = {
     "ropeaudit merge shard-": "reads what that job array wrote; test_sweep.py runs it",
     "ropeaudit shift $AUDIT": "AUDIT stands in examples/github-actions.yml; test_ci_example.py runs it",
     "from dask_jobqueue import SLURMCluster": "needs SLURM",
+    "ropeaudit shift --impl two_bases.py:Rope ": "needs equinox and jax, 620 MB",
+    "import equinox as eqx": "needs equinox and jax, 620 MB",
+    "ropeaudit shift --impl esm,flash-attn ": "needs esm and flash-attn",
 }
 # What takes too long even for the slow tests runs smaller: a part of it, what stands there instead, and why.
 SMALLER = {
