@@ -34,7 +34,7 @@ def test_outliers_come_first_and_are_explained(results) -> None:
     assert (right["outlier"], right["exposed"]) == ("no", "none")
     assert right["times"] < 1  # one rounding less than hf
     assert any("the angle is a matrix product (bmm), computed in bfloat16" in note for note in report.notes)
-    assert "3 implementations: 1 drift more than 3 times as much as recipe hf" in report.headline
+    assert report.headline.startswith("1 of 3 implementations drift more than 3 times as much as recipe hf")
 
 
 def test_a_process_that_ends_costs_one_implementation(results) -> None:
@@ -62,6 +62,6 @@ def test_the_command(tmp_path, capsys) -> None:
         )
         == 0
     )
-    assert "1 implementations: 0 drift more" in capsys.readouterr().out
+    assert "0 of 1 implementations drift more" in capsys.readouterr().out
     assert "kernels.py:right" in out.read_text()
     assert main(["survey", *names("right"), "--jobs", "0"]) == 2

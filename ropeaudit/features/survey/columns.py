@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from ropeaudit.audits import records
-from ropeaudit.features.survey.surveyed import Cell, Surveyed
+from ropeaudit.audits.judging import VERDICTS
+from ropeaudit.features.survey.surveyed import CLEAN, Cell, Surveyed
 from ropeaudit.runtime.columns import Declare
 
 SCHEMA = 1
@@ -31,7 +32,15 @@ def _worst_times(one: Surveyed) -> float:
 
 
 def _exposed(one: Surveyed) -> str:
+    if all(cell.environment == CLEAN for cell in one.cells):
+        return "untried"
     return " ".join(cell.environment for cell in one.exposures) or "none"
+
+
+def _verdict(one: Surveyed) -> str:
+    """Return the worst verdict of the clean cells that were measured."""
+    seen = {cell.verdict for cell in one.clean} - {"refused"}
+    return next((word for word in reversed(VERDICTS) if word in seen), "refused")
 
 
 def _cast(one: Surveyed) -> float:
@@ -66,8 +75,9 @@ class SurveyColumns:
         lambda one: "yes" if one.outliers else "no" if one.cells else "unknown",
         shown=True,
     )
+    verdict: str = of("the worst verdict over dtypes and offsets", _verdict, shown=True)
     exposed: str = of(
-        "environments that make it an outlier, or a worse one; none: none of those that were tried",
+        "environments that make it an outlier, or a worse one; none of those tried, or untried",
         _exposed,
         shown=True,
         leaves=1,

@@ -22,13 +22,13 @@ def survey_report(
     results: Sequence[Surveyed], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report, outliers first. columns: what is shown and written, in this order."""
-    ordered = sorted(results, key=_place)
-    rows = [COLUMNS.row(one) for one in ordered if not one.refused]
-    refused = [f"{one.name} was not surveyed: {one.refused}" for one in ordered if one.refused]
+    ordered = sorted((one for one in results if not one.refused), key=_place)
+    refused = [f"{one.name} was not surveyed: {one.refused}" for one in results if one.refused]
+    rows = [COLUMNS.row(one) for one in ordered]
     cells = [CELLS.row(SurveyCell(one, cell)) for one in ordered for cell in one.cells]
     return replace(
         tabulated(COLUMNS, SCHEMA, rows, COLUMNS.screen(ordered), columns, metadata),
-        headline=headline(results),
+        headline=headline(rows, len(refused)),
         notes=[text for one in ordered for text in notes(one)] + refused,
         refusals=refused,
         legend=LEGEND,
@@ -36,36 +36,33 @@ def survey_report(
     )
 
 
-def _place(one: Surveyed) -> tuple[bool, float, str]:
-    """Return by what rows are sorted: outliers first, the worst before; then by package and name."""
-    return not one.outliers, -_size(one.outliers[0]) if one.outliers else 0.0, one.name
+def _place(one: Surveyed) -> tuple[bool, float, bool, str]:
+    """Return by what rows are sorted: outliers first, the worst before; what is exposed; then by name."""
+    return not one.outliers, -_size(one.outliers[0]) if one.outliers else 0.0, not one.exposures, one.name
 
 
 def _size(cell: Cell) -> float:
     return math.inf if math.isnan(cell.drift_relative) else cell.drift_relative
 
 
-def headline(results: Sequence[Surveyed]) -> str:
-    """Return how many there are, and how many are outliers."""
-    called = [one for one in results if not one.refused]
-    if not called:
-        return f"None of {len(results)} implementations could be called."
-    clean = [one for one in called if one.outliers]
-    exposed = [one for one in called if one.exposures]
-    cast, wrong = [one for one in called if one.casts], [one for one in called if _cast_wrong(one)]
+def headline(rows: Sequence[Mapping[str, Any]], refused: int) -> str:
+    """Return how many there are, and how many are outliers, by rows of `COLUMNS`."""
+    if not rows:
+        return f"None of {refused} implementations could be called."
+    exposed = sum(row["exposed"] not in ("none", "untried") for row in rows)
+    casts = [row["cast_cos_error"] for row in rows if not math.isnan(row["cast_cos_error"])]
+    outliers = sum(row["outlier"] == "yes" for row in rows)
     parts = [
-        f"{len(called)} implementations: {len(clean)} drift more than 3 times as much as recipe hf, are "
+        f"{outliers} of {len(rows)} implementations drift more than 3 times as much as recipe hf, are out of "
+        "tolerance or misplaced"
     ]
-    parts += ["out of tolerance or misplaced"]
-    if any(cell.environment != "none" for one in called for cell in one.cells):
-        parts.append(f"; {len(exposed)} are or become so in an environment")
-    if cast:
-        parts.append(f"; of {len(cast)} classes {len(wrong)} are wrong after a cast")
-    return "".join(parts) + "."
-
-
-def _cast_wrong(one: Surveyed) -> bool:
-    return any(cast.wrong for cast in one.casts)
+    if any(row["exposed"] != "untried" for row in rows):
+        parts.append(f"{exposed} become so, or worse, in an environment")
+    if casts:
+        parts.append(f"of {len(casts)} classes {sum(error > 0 for error in casts)} are wrong after a cast")
+    if refused:
+        parts.append(f"{refused} could not be called")
+    return "; ".join(parts) + "."
 
 
 def notes(one: Surveyed) -> list[str]:
