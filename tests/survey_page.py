@@ -29,8 +29,8 @@ INTRODUCTION = """\
 
 Every RoPE implementation that could be called, with the same q and k (4 heads of 256 tokens, head_dim 128 or
 64, base 10000) at offsets 0, 1000 and 131072, in three dtypes, in the clean state and in three environments,
-and its class after `.to(bfloat16)`. Outliers come first, then what an environment makes one; find your package
-by its name. The same table sorts and filters in [survey.html](survey.html).
+and its class after `.to(bfloat16)`. Outliers come first, then what an environment makes one; find your
+package by its name. The same table sorts and filters in [survey.html](survey.html).
 
 ```bash
 ropeaudit survey all --jobs 2 -o survey.md -o survey.html
