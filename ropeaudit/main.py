@@ -18,7 +18,6 @@ import click
 
 from ropeaudit import __version__
 from ropeaudit.errors import RopeAuditError, UnknownName
-from ropeaudit.reports.numbers import printable
 from ropeaudit.runtime import streams
 
 # One line a command: the folder in features/ whose command.py holds it, and what `--help` says of it.
@@ -180,6 +179,8 @@ def _short(line: str) -> str:
     """A line fit for any terminal: no control characters, and no more than a screenful."""
     if len(line) > _LONGEST:
         line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+    from ropeaudit.reports.numbers import printable  # in-function: `--help` has nothing to say of errors
+
     return printable(line)
 
 
