@@ -1,6 +1,7 @@
-"""The tensors of a checkpoint (a folder with its shards, or one .safetensors, .pt, .pth or .bin file), or the
-constants of a graph (.onnx, or .xml of OpenVINO).
+"""The tensors of a checkpoint, or the constants of a graph.
 
+A checkpoint is a folder with its shards, or one .safetensors, .pt, .pth or .bin file; a graph an .onnx file
+or an .xml file of OpenVINO IR.
 Nothing in it is ever executed: no pickles, no graph, and no code that a config.json names.
 """
 

@@ -28,8 +28,9 @@ def drifts(dump: Dump, setting: RopeSetting, far: int = FAR) -> tuple[float | No
 @functools.lru_cache(maxsize=8)
 def of_float32(setting: RopeSetting) -> float:
     """Return the drift over `NEAR` tokens of the setting's exact frequencies, rounded once to float32."""
-    exact = [float(theta) for theta in exact_frequencies.frequencies(setting)]
-    return _sequence(Dump("", "", frequencies=np.float32(exact).astype(np.float64)), setting) or 0.0
+    exact = np.array([float(theta) for theta in exact_frequencies.frequencies(setting)])
+    rounded = exact.astype(np.float32).astype(np.float64)
+    return _sequence(Dump("", "inv_freq", frequencies=rounded), setting) or 0.0
 
 
 def _sequence(dump: Dump, setting: RopeSetting) -> float | None:

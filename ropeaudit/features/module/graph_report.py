@@ -49,10 +49,10 @@ def _conversion(one: Buffer) -> str:
             f"{name} is stored in {one.cast} and converted to {use.converted} before {use.nodes[0]}{source}: "
             "that does not restore what was rounded away; keep this constant in float32"
         )
-    if use.nodes[0].partition(" ")[0] in _COMPUTES:
+    if one.what in FREQUENCIES and use.nodes[0].partition(" ")[0] in _COMPUTES:
         return (
-            f"{use.nodes[0]} takes {name} in {one.cast} and yields {one.cast}: what it rounds is not in these "
-            "figures; compute angles in float32"
+            f"{use.nodes[0]} takes {name} in {one.cast} and yields {one.cast}: what it rounds is not in "
+            "these figures; compute angles in float32"
         )
     return ""
 

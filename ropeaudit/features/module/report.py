@@ -168,8 +168,8 @@ def headline(source: Source, results: Sequence[Buffer]) -> str:
         where = f"none of {source.tensors} tensors is a RoPE buffer"
         if source.noun == "constant":
             return (
-                f"There is nothing to be cast: none of {source.tensors} constants is a RoPE frequency or a table "
-                "of angles, cos or sin, so that these, if there are any, are computed where it is not seen here."
+                f"There is nothing to be cast: none of {source.tensors} constants is a RoPE frequency or a "
+                "table of angles, cos or sin; what the graph computes by itself is not seen here."
             )
         if source.built:
             return f"No buffer was judged: {where} of the module."

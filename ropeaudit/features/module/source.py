@@ -1,4 +1,4 @@
-"""Where RoPE buffers are: in an nn.Module that a factory makes, a checkpoint's tensors or a graph's constants.
+"""Where RoPE buffers are: in a module that a factory makes, a checkpoint's tensors or a graph's constants.
 
 They are known by their values, whatever they are called; and by usual names where the values tell nothing.
 """
