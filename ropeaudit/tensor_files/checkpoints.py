@@ -45,7 +45,7 @@ IsRequested: TypeAlias = Callable[[str, tuple[int, ...], Callable[[], NDArray[An
 class StoredTensor:
     """A tensor as it is stored: its dtype's name, its shape, and its values in float64 (complex128).
 
-    use: what a graph does with it, where it is a constant of one.
+    use: what a graph does with it, where it is a constant of one; then values are those that its nodes get.
     """
 
     name: str
@@ -171,7 +171,8 @@ def _graph(path: Path, is_requested: IsRequested) -> dict[str, StoredTensor | No
 
         if is_requested(name, values.shape, head):
             declared_sizes.check_room(path, values.size)
-            tensors[name] = replace(of_array(name, values), use=constant.use)
+            stored = of_array(name, values)
+            tensors[name] = replace(stored, values=constant.use.rounded(stored.values), use=constant.use)
     return tensors
 
 

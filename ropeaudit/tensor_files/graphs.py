@@ -47,16 +47,30 @@ class Node:
 class Use:
     """What a graph does with a constant.
 
-    nodes: those that compute with it, in words; none where no node does. converted: the dtype that it is
-    converted to before, nothing where some node takes it as it is stored. decompression: whether that is
+    nodes: those that compute with it, in words; none where no node does. through: dtypes that it is
+    converted to before, in this order; none where nodes differ in that. decompression: whether that is
     marked as the inverse of a compression of weights.
     snippet: lines of Python that read it into `values`, a torch tensor; none where it takes more.
     """
 
     nodes: tuple[str, ...] = ()
-    converted: str = ""
+    through: tuple[str, ...] = ()
     decompression: bool = False
     snippet: tuple[str, ...] = ()
+
+    @property
+    def converted(self) -> str:
+        """The dtype that it has in the end, where it is converted."""
+        return next(reversed(self.through), "")
+
+    def rounded(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return values in float64 as the nodes get them; complex ones are never converted."""
+        if np.iscomplexobj(values):
+            return values
+        with np.errstate(over="ignore"):
+            for dtype in self.through:
+                values = values.astype(np.dtype(dtype)).astype(np.float64)
+        return values
 
     @property
     def words(self) -> str:
@@ -78,19 +92,25 @@ class Constant:
 
 def use_of(key: str, consumers: Callable[[str], Sequence[Node]], snippet: tuple[str, ...] = ()) -> Use:
     """Return what becomes of a value, followed through nodes that convert it or only give it a shape."""
-    followed, nodes = [(key, "", False)], dict[str, None]()
-    converted, marked = dict[str, None](), False
-    for value, dtype, decompressed in followed:  # grows
+    followed: list[tuple[str, tuple[str, ...], bool]] = [(key, (), False)]
+    uses: dict[tuple[str, tuple[str, ...]], None] = {}
+    marked = False
+    for value, dtypes, decompressed in followed:  # grows
         for node in consumers(value):
             if node.op in (*_CONVERTS, *_CARRIES) and len(followed) < _STEPS:
-                to = node.to or dtype
-                followed += [(one, to, decompressed or node.decompression) for one in node.results]
-                continue
-            nodes[node.words] = None
-            converted[dtype] = None
-            marked = marked or decompressed
-    only = next(iter(converted)) if len(converted) == 1 else ""
-    return Use(tuple(nodes), only, marked, snippet)
+                path = (*dtypes, node.to) if node.to else dtypes
+                followed += [(one, path, decompressed or node.decompression) for one in node.results]
+            else:
+                uses[node.words, dtypes] = None
+                marked |= decompressed
+    paths = {dtypes for _, dtypes in uses}
+    ordered = sorted(uses, key=lambda use: use[1] != ())  # those that take it as it is stored first
+    return Use(
+        tuple(dict.fromkeys(name for name, _ in ordered)),
+        paths.pop() if len(paths) == 1 else (),
+        marked,
+        snippet,
+    )
 
 
 def stored(seen: str, data: NDArray[np.uint8], dtype: Any, shape: Sequence[int]) -> NDArray[Any]:

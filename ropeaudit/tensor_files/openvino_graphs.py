@@ -43,7 +43,7 @@ class _Net:
         for other in self.edges.get(key, ()):
             if (layer := self.layers.get(other)) is not None:
                 to = layer.data.get("destination_type", "") if layer.type == "Convert" else ""
-                yield Node(layer.type, layer.name, (other,), _FLOATS.get(to, to), layer.decompression)
+                yield Node(layer.type, layer.name, (other,), _FLOATS.get(to, ""), layer.decompression)
 
 
 class _Reader:

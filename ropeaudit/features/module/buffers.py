@@ -35,7 +35,8 @@ class Buffer:
 
     what: inv_freq, periods, angles, cos, sin or both. against: the setting it was compared with, none where
     there was none. guessed: whether that was guessed from its values.
-    cast: none, or the format that its values show. how: none, stored (by its dtype) or back (and back again).
+    cast: none, or the format that its values show. how: none, stored (by its dtype), graph (by conversions
+    of a graph) or back (and back again).
     agrees: with what is expected, up to float32 rounding; None where nothing says what that is.
     error: the largest, relative for frequencies, in radians for tables.
     drift_near, drift_far: expected RMS drift of scores, see `drift`; None where it is unknown.
@@ -199,5 +200,5 @@ def _cast(tensor: StoredTensor, agrees: bool) -> tuple[str, str]:
         return "none", "none"
     for name in _CASTS:
         if np.array_equal(round_to(values, parse(name)), values):
-            return name, "back"
+            return name, "graph" if tensor.use is not None and name in tensor.use.through else "back"
     return "none", "none"

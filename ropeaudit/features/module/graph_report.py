@@ -9,6 +9,7 @@ from ropeaudit.features.module.drift import NEAR
 from ropeaudit.features.module.grouping import FREQUENCIES
 from ropeaudit.reports.numbers import short
 
+LEGEND = "times float32: drift 256 over that of the same frequencies rounded once to float32."
 _COMPUTES = ("Mul", "Multiply", "MatMul", "Einsum", "Gemm")  # yield the dtype of what they take
 
 
@@ -41,7 +42,11 @@ def _everywhere(one: Buffer) -> str:
 def _conversion(one: Buffer) -> str:
     """Return what the graph converts a narrow constant to, or that it computes with it as it is."""
     use, name = one.stored.use, one.stored.name
-    if use is None or not use.nodes or one.how != "stored":
+    if use is None or not use.nodes:
+        return ""
+    if one.how == "graph":
+        return f"{name} is stored in {one.stored.dtype}: leave out its conversion before {use.nodes[0]}"
+    if one.how != "stored":
         return ""
     if use.converted:
         source = ", marked as decompression, as compress_to_fp16 leaves it" if use.decompression else ""

@@ -46,7 +46,10 @@ class ModuleColumns:
     )
     cast: str = of("format that its values were rounded to; none where no cast shows", shown=True)
     how: str = of(
-        "stored: by its dtype; back: cast and cast back, which the values show; none", shown=True, leaves=3
+        "stored: by its dtype; graph: converted by the graph; back: cast and cast back, which the values "
+        "show; none",
+        shown=True,
+        leaves=3,
     )
     agrees: str = of(
         "yes, no (beyond what float32 arithmetic accounts for), unknown: nothing says what is right",
@@ -140,7 +143,7 @@ def _of_buffers(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Map
         dispensable=() if columns else COLUMNS.dispensable,
         headline=headline(audit.source, results),
         notes=_notes(results),
-        legend=LEGEND if results else "",
+        legend=_legend(results),
         metadata={"schema": SCHEMA, **metadata},
         declared=COLUMNS,
     )
@@ -181,7 +184,8 @@ def headline(source: Source, results: Sequence[Buffer]) -> str:
     cast = [one for one in results if one.cast != "none"]
     if cast:
         worst = max(cast, key=lambda one: one.drift_near or 0.0)
-        how = "holds" if worst.how == "stored" else "was cast and cast back: every value is"
+        hows = {"stored": "holds", "graph": "is converted by the graph: every value becomes"}
+        how = hows.get(worst.how, "was cast and cast back: every value is")
         kind = worst.cast if worst.how == "stored" else f"a {worst.cast} number"
         were = "was" if len(cast) == 1 else "were"
         begin = f"{len(cast)} of {len(results)} RoPE {source.noun}s {were} cast"
@@ -194,6 +198,12 @@ def headline(source: Source, results: Sequence[Buffer]) -> str:
     agree = f"{right} of {len(results)} agree{'s' if right == 1 else ''} with the exact values within"
     judged = f"No RoPE {source.noun} was cast: {agree} float32 rounding." if right else ""
     return " ".join(filter(None, (judged, _unjudged(source.noun, results))))
+
+
+def _legend(results: Sequence[Buffer]) -> str:
+    if any(one.times_float32 is not None and one.cast != "none" for one in results):
+        return f"{LEGEND}\n{graph_report.LEGEND}"
+    return LEGEND if results else ""
 
 
 def _unjudged(noun: str, results: Sequence[Buffer]) -> str:

@@ -52,6 +52,6 @@ def module_ticket(audit: ModuleAudit, report: Report) -> Ticket | None:
         one.drift_near,
         NEAR,
         audit.source.noun,
-        () if one.stored.use is None else one.stored.use.snippet,
+        () if one.stored.use is None or one.how == "graph" else one.stored.use.snippet,
     )
     return of_buffer.ticket(wrong, report, command_line())
