@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.errors import BadInput
-from ropeaudit.tensor_files import declared_sizes
+from ropeaudit.runtime import run_metadata
 
 _CONVERTS = ("Cast", "Convert")
 _CARRIES = ("Identity", "Unsqueeze", "Squeeze", "Expand", "Broadcast", "Reshape", "Transpose", "Tile")
+_TIMES = 3  # bytes in memory of a byte in the file
 _STEPS = 256  # nodes that are followed from a constant
 
 
@@ -48,7 +49,7 @@ class Use:
     """What a graph does with a constant.
 
     nodes: those that compute with it, in words; none where no node does. through: dtypes that it is
-    converted to before, in this order; none where nodes differ in that. decompression: whether that is
+    converted to before, in this order; none where nodes differ in that, which `mixed` says. decompression: whether that is
     marked as the inverse of a compression of weights.
     snippet: lines of Python that read it into `values`, a torch tensor; none where it takes more.
     """
@@ -57,6 +58,7 @@ class Use:
     through: tuple[str, ...] = ()
     decompression: bool = False
     snippet: tuple[str, ...] = ()
+    mixed: bool = False
 
     @property
     def converted(self) -> str:
@@ -105,12 +107,8 @@ def use_of(key: str, consumers: Callable[[str], Sequence[Node]], snippet: tuple[
                 marked |= decompressed
     paths = {dtypes for _, dtypes in uses}
     ordered = sorted(uses, key=lambda use: use[1] != ())  # those that take it as it is stored first
-    return Use(
-        tuple(dict.fromkeys(name for name, _ in ordered)),
-        paths.pop() if len(paths) == 1 else (),
-        marked,
-        snippet,
-    )
+    names, mixed = tuple(dict.fromkeys(name for name, _ in ordered)), len(paths) > 1
+    return Use(names, () if mixed or not paths else paths.pop(), marked, snippet, mixed)
 
 
 def stored(seen: str, data: NDArray[np.uint8], dtype: Any, shape: Sequence[int]) -> NDArray[Any]:
@@ -144,5 +142,10 @@ def mapped(seen: str, path: Path, offset: int, length: int) -> NDArray[np.uint8]
 
 
 def check_size(path: Path) -> None:
-    """Raise BadInput for a graph that is too large to be read: its nodes become objects of Python."""
-    declared_sizes.check_room(path, path.stat().st_size // 2)
+    """Raise BadInput for a graph that is too large to be read: its bytes, its nodes, and what is made of them."""
+    needed, free = _TIMES * path.stat().st_size, run_metadata.free_bytes()
+    if needed > free:
+        raise BadInput(
+            f"{str(path)!r}: to read this graph takes about {needed / 2**30:,.1f} GiB, and {free / 2**30:,.1f} GiB "
+            "are free; save it with its weights in a file of their own"
+        )

@@ -156,10 +156,10 @@ def tensor(values, name="w17"):
     return numpy_helper.from_array(values, name)
 
 
-def times(name="w17"):
+def times(name="w17", node="mul"):
     from onnx import helper
 
-    return helper.make_node("Mul", ["p", name], ["angles"], name="mul")
+    return helper.make_node("Mul", ["p", name], [f"{node}-angles"], name=node)
 
 
 def model(nodes, constants=(), functions=()):
@@ -232,8 +232,8 @@ CASES = {
         *("none", "none", "Mul mul, as float64"),
     ),
     "two ways": (
-        lambda: model([cast(HALF), times("wide"), times()], [tensor(THETA.astype("f4"))]),
-        *("none", "none", "Mul mul"),
+        lambda: model([cast(HALF), times("wide", "first"), times()], [tensor(THETA.astype("f4"))]),
+        *("none", "none", "Mul mul and 1 more"),
     ),
     "folded": (
         lambda: of_constant_node(THETA.astype("f2").astype("f4")),
@@ -251,7 +251,8 @@ def test_frequencies_in_onnx(case, tmp_path, capsys) -> None:
     (tmp_path / "x.onnx").write_bytes(build().SerializeToString())
     result, err = audited(capsys, tmp_path / "x.onnx", code=0 if kind == "none" else 1)
     assert {(row["cast"], row["how"], row["used_by"]) for row in result["records"]} == {(kind, how, used)}
-    assert {row["what"] for row in result["records"]} == {"inv_freq"}
+    assert [row["what"] for row in result["records"]] == ["inv_freq"] * (2 if case == "if" else 1)
+    assert ("in several dtypes" in err) == (case == "two ways")
     assert ("at every offset" in err) == (kind != "none")
 
 
@@ -315,6 +316,14 @@ def test_what_is_no_model_is_refused(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr("ropeaudit.tensor_files.onnx_graphs.find_spec", lambda name: None)
     assert main(["module", str(tmp_path / "x.onnx")]) == 2
     assert "pip install 'ropeaudit[onnx]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["x.onnx", "x.xml"])
+def test_a_graph_that_does_not_fit_is_refused(name, tmp_path, capsys, monkeypatch) -> None:
+    (tmp_path / name).write_bytes(bytes(1000))
+    monkeypatch.setattr("ropeaudit.runtime.run_metadata.free_bytes", lambda: 2999)
+    assert main(["module", str(tmp_path / name)]) == 2
+    assert "takes about 0.0 GiB, and 0.0 GiB are free; save it with its weights in" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------- damaged at random

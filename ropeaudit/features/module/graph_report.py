@@ -25,11 +25,16 @@ def notes(results: Sequence[Buffer]) -> list[str]:
     """Return notes on constants that were cast, each said of the first that it is true of."""
     cast = [one for one in results if one.stored.use is not None and one.cast != "none"]
     said = [*map(_everywhere, cast)][:1] + [*filter(None, map(_conversion, cast))][:1]
+    mixed = [one for one in results if one.stored.use is not None and one.stored.use.mixed]
+    said += [
+        f"{one.stored.name} reaches its nodes in several dtypes, and was compared as it is stored"
+        for one in mixed[:1]
+    ]
     return [text for text in said if text]
 
 
 def _everywhere(one: Buffer) -> str:
-    if one.what not in FREQUENCIES or one.drift_near is None or not one.times_float32:
+    if one.drift_near is None or not one.times_float32:
         return ""
     return (
         f"{one.stored.name} moves scores by as much at every offset, for the distance alone counts: no "
