@@ -49,8 +49,8 @@ class Use:
     """What a graph does with a constant.
 
     nodes: those that compute with it, in words; none where no node does. through: dtypes that it is
-    converted to before, in this order; none where nodes differ in that, which `mixed` says. decompression: whether that is
-    marked as the inverse of a compression of weights.
+    converted to before, in this order; none where nodes differ in that, which `mixed` says. decompression:
+    whether that is marked as the inverse of a compression of weights.
     snippet: lines of Python that read it into `values`, a torch tensor; none where it takes more.
     """
 
@@ -142,10 +142,10 @@ def mapped(seen: str, path: Path, offset: int, length: int) -> NDArray[np.uint8]
 
 
 def check_size(path: Path) -> None:
-    """Raise BadInput for a graph that is too large to be read: its bytes, its nodes, and what is made of them."""
+    """Raise BadInput for a graph that is too large to be read: its bytes, and the nodes made of them."""
     needed, free = _TIMES * path.stat().st_size, run_metadata.free_bytes()
     if needed > free:
         raise BadInput(
-            f"{str(path)!r}: to read this graph takes about {needed / 2**30:,.1f} GiB, and {free / 2**30:,.1f} GiB "
-            "are free; save it with its weights in a file of their own"
+            f"{str(path)!r}: to read this graph takes about {needed / 2**30:,.1f} GiB, and "
+            f"{free / 2**30:,.1f} GiB are free; save it with its weights in a file of their own"
         )
