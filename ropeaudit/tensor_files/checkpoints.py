@@ -1,6 +1,8 @@
-"""The tensors of a checkpoint: a folder with its shards, or a single .safetensors, .pt, .pth or .bin file.
+"""The tensors of a checkpoint, or the constants of a graph.
 
-Nothing in it is ever executed: no pickles, and no code that a config.json names.
+A checkpoint is a folder with its shards, or one .safetensors, .pt, .pth or .bin file; a graph an .onnx file
+or an .xml file of OpenVINO IR.
+Nothing in it is ever executed: no pickles, no graph, and no code that a config.json names.
 """
 
 from __future__ import annotations
@@ -8,8 +10,8 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,15 +19,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.errors import BadInput
-from ropeaudit.tensor_files import declared_sizes
+from ropeaudit.tensor_files import declared_sizes, onnx_graphs, openvino_graphs
 from ropeaudit.tensor_files import tensors as tensorfiles
+from ropeaudit.tensor_files.graphs import Constant, Use
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _PICKLED = (".pt", ".pth", ".bin")
+_GRAPHS: dict[str, Callable[[Path], Iterable[Constant]]] = {
+    ".onnx": onnx_graphs.read,
+    ".xml": openvino_graphs.read,
+}
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.safetensors|\.bin)")
 _FLOATS = ("F64", "F32", "F16", "BF16", "C64", "C128")
 ROWS = 4  # of a table, by which it is known
-_GIVE = "give a folder with config.json and *.safetensors, or one .safetensors or .pt file"
+_GIVE = (
+    "give a folder with config.json and *.safetensors, or one .safetensors, .pt, .onnx or OpenVINO .xml file"
+)
 
 
 # (name, shape, what reads the first `ROWS` rows) -> whether the tensor is loaded
@@ -34,12 +43,21 @@ IsRequested: TypeAlias = Callable[[str, tuple[int, ...], Callable[[], NDArray[An
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor as it is stored: its dtype's name, its shape, and its values in float64 (complex128)."""
+    """A tensor as it is stored: its dtype's name, its shape, and its values in float64 (complex128).
+
+    use: what a graph does with it, where it is a constant of one; then values are those that its nodes get.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     values: NDArray[Any]
+    use: Use | None = None
+
+
+def is_graph(path: Path) -> bool:
+    """Return whether a path is that of a graph with its constants."""
+    return path.suffix.lower() in _GRAPHS and not path.is_dir()
 
 
 def files(path: Path) -> list[Path]:
@@ -50,7 +68,7 @@ def files(path: Path) -> list[Path]:
     if not path.is_dir():
         if wrong := tensorfiles.wrong(path):
             raise BadInput(f"{str(path)!r}: {wrong}; {_GIVE}")
-        if path.suffix.lower() not in (".safetensors", *_PICKLED):
+        if path.suffix.lower() not in (".safetensors", *_PICKLED, *_GRAPHS):
             raise BadInput(f"{str(path)!r}: unknown kind of file; {_GIVE}")
         return [path]
     index = next((path / name for name in _INDEXES if (path / name).is_file()), None)
@@ -95,7 +113,8 @@ def read(paths: list[Path], is_requested: IsRequested) -> tuple[list[StoredTenso
     chosen_tensors: list[StoredTensor] = []
     count = 0
     for path in paths:
-        load = _pickled if path.suffix.lower() in _PICKLED else _safetensors
+        suffix = path.suffix.lower()
+        load = _graph if suffix in _GRAPHS else _pickled if suffix in _PICKLED else _safetensors
         tensors = tensorfiles.guarded(repr(str(path)), path, functools.partial(load, path, is_requested))
         count += len(tensors)
         chosen_tensors += [tensor for tensor in tensors.values() if tensor is not None]
@@ -134,6 +153,27 @@ def _pickled(path: Path, is_requested: IsRequested) -> dict[str, StoredTensor | 
         raise BadInput(f"{str(path)!r}: holds a {type(loaded).__name__}; give a state dict")
     tensors = {name: tensor for name, tensor in _flat("", loaded) if isinstance(tensor, torch.Tensor)}
     return chosen(tensors, is_requested, path)
+
+
+def _graph(path: Path, is_requested: IsRequested) -> dict[str, StoredTensor | None]:
+    tensors: dict[str, StoredTensor | None] = {}
+    for constant in _GRAPHS[path.suffix.lower()](path):
+        name, values, count = constant.name, constant.values, 1
+        while name in tensors:  # bodies of loops and functions have names of their own
+            count += 1
+            name = f"{constant.name} ({count})"
+        tensors[name] = None
+        if values is None:
+            continue
+
+        def head(name: str = name, values: NDArray[Any] = values) -> NDArray[Any]:
+            return of_array(name, values[first_rows(values.shape)]).values
+
+        if is_requested(name, values.shape, head):
+            declared_sizes.check_room(path, values.size)
+            stored = of_array(name, values)
+            tensors[name] = replace(stored, values=constant.use.rounded(stored.values), use=constant.use)
+    return tensors
 
 
 def chosen(

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.errors import BadInput
+from ropeaudit.errors import BadInput, MissingPackage
 from ropeaudit.tensor_files import declared_sizes
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
@@ -53,6 +53,8 @@ def guarded(seen: str, path: Path, read: Callable[[], T]) -> T:
     except BadInput as error:
         flag, text = seen.partition(" ")[0], error.typed
         raise BadInput(f"{flag} {text}" if flag.startswith("--") and flag not in text else text) from None
+    except MissingPackage:
+        raise
     except ImportError as error:
         raise BadInput(f"{seen}: cannot be read without {error.name}") from None
     except Exception as error:  # whatever a parser makes of a damaged or hostile file

@@ -35,12 +35,14 @@ class Buffer:
 
     what: inv_freq, periods, angles, cos, sin or both. against: the setting it was compared with, none where
     there was none. guessed: whether that was guessed from its values.
-    cast: none, or the format that its values show. how: none, stored (by its dtype) or back (and back again).
+    cast: none, or the format that its values show. how: none, stored (by its dtype), graph (by conversions
+    of a graph) or back (and back again).
     agrees: with what is expected, up to float32 rounding; None where nothing says what that is.
     error: the largest, relative for frequencies, in radians for tables.
     drift_near, drift_far: expected RMS drift of scores, see `drift`; None where it is unknown.
     unseen: rows of a table that were not compared. setting: the one it was compared with.
-    device: where it lies in a module; none in a file.
+    device: where it lies in a module; none in a file. times_float32: of frequencies of a graph, drift_near
+    over that of the same rounded once to float32.
     """
 
     stored: StoredTensor
@@ -57,6 +59,7 @@ class Buffer:
     finding: str
     setting: RopeSetting | None = None
     device: str = "none"
+    times_float32: float | None = None
 
     @property
     def wrong(self) -> bool:
@@ -171,7 +174,14 @@ def _buffers(
             finding,
             table.setting if table else None,
             buffer.device,
+            _times_float32(buffer, near, table),
         )
+
+
+def _times_float32(buffer: RopeBuffer, near: float | None, table: _ComparedTable | None) -> float | None:
+    if buffer.stored.use is None or buffer.what not in FREQUENCIES or near is None or table is None:
+        return None
+    return near / least if (least := drift.of_float32(table.setting)) else None
 
 
 def _alone(dump: Dump | None, cast: str) -> str:
@@ -190,5 +200,5 @@ def _cast(tensor: StoredTensor, agrees: bool) -> tuple[str, str]:
         return "none", "none"
     for name in _CASTS:
         if np.array_equal(round_to(values, parse(name)), values):
-            return name, "back"
+            return name, "graph" if tensor.use is not None and name in tensor.use.through else "back"
     return "none", "none"

@@ -68,11 +68,13 @@ def module(
 ) -> int:
     """Find RoPE buffers that were cast, and run RoPE modules in the ways in which they may be loaded.
 
-    SOURCE is a checkpoint (a folder, a .safetensors or .pt file), whose code is never executed, or a
-    function that returns a module, or the class of one: file.py:name or package.module:name, which is
-    called; a class is built from its default config or usual sizes. Buffers are known by their values:
-    frequencies, periods, angles, cos and sin. Without a config, a model or --base nothing says what their
-    frequencies should be, and the base is guessed from the values. Modules run in eval mode.
+    SOURCE is a checkpoint (a folder, a .safetensors or .pt file), whose code is never executed; a graph,
+    whose constants are read and which is never executed (an .onnx file, or the .xml file of OpenVINO IR
+    with its .bin beside it); or a function that returns a module, or the class of one: file.py:name or
+    package.module:name, which is called; a class is built from its default config or usual sizes. Buffers
+    and constants are known by their values: frequencies, periods, angles, cos and sin. Without a config,
+    a model or --base nothing says what their frequencies should be, and the base is guessed from the
+    values. Modules run in eval mode.
     """
     from ropeaudit.console import delivery, tickets
     from ropeaudit.features.module import analysis

@@ -5,12 +5,14 @@ Letters: n positions, p pairs; theta in radians per token, D a distance in token
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.reference import exact_frequencies
 from ropeaudit.reference.exact_scores import distance_table
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.tables import Dump
@@ -21,6 +23,14 @@ NEAR, FAR = 256, 131072  # tokens: a short sequence's length, and a long distanc
 def drifts(dump: Dump, setting: RopeSetting, far: int = FAR) -> tuple[float | None, float | None]:
     """Return the drift over a causal sequence of `NEAR` tokens, and at a distance of `far`."""
     return _sequence(dump, setting), _at(dump, setting, far)
+
+
+@functools.lru_cache(maxsize=8)
+def of_float32(setting: RopeSetting) -> float:
+    """Return the drift over `NEAR` tokens of the setting's exact frequencies, rounded once to float32."""
+    exact = np.array([float(theta) for theta in exact_frequencies.frequencies(setting)])
+    rounded = exact.astype(np.float32).astype(np.float64)
+    return _sequence(Dump("", "inv_freq", frequencies=rounded), setting) or 0.0
 
 
 def _sequence(dump: Dump, setting: RopeSetting) -> float | None:

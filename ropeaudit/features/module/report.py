@@ -12,7 +12,7 @@ from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import records
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.features.module import run_report
+from ropeaudit.features.module import graph_report, run_report
 from ropeaudit.features.module.analysis import Buffer, ModuleAudit
 from ropeaudit.features.module.drift import FAR, NEAR
 from ropeaudit.features.module.grouping import FREQUENCIES, ROWS
@@ -46,7 +46,10 @@ class ModuleColumns:
     )
     cast: str = of("format that its values were rounded to; none where no cast shows", shown=True)
     how: str = of(
-        "stored: by its dtype; back: cast and cast back, which the values show; none", shown=True, leaves=3
+        "stored: by its dtype; graph: converted by the graph; back: cast and cast back, which the values "
+        "show; none",
+        shown=True,
+        leaves=3,
     )
     agrees: str = of(
         "yes, no (beyond what float32 arithmetic accounts for), unknown: nothing says what is right",
@@ -67,6 +70,18 @@ class ModuleColumns:
         lambda one: one.drift_far,
         shown=True,
         leaves=4,
+    )
+    times_float32: float | None = of(
+        "drift_256 of a graph's frequencies over that of the same rounded once to float32",
+        shown=lambda one: one.times_float32 is not None and one.cast != "none",
+        shown_after="drift_131072",
+        leaves=6,
+    )
+    used_by: str = of(
+        "node of a graph that uses it, and the dtype it is converted to before; none without a graph",
+        lambda one: "none" if one.stored.use is None else one.stored.use.words,
+        shown=lambda one: one.stored.use is not None,
+        leaves=7,
     )
     finding: str = of("what explains the values")
 
@@ -128,7 +143,7 @@ def _of_buffers(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Map
         dispensable=() if columns else COLUMNS.dispensable,
         headline=headline(audit.source, results),
         notes=_notes(results),
-        legend=LEGEND if results else "",
+        legend=_legend(results),
         metadata={"schema": SCHEMA, **metadata},
         declared=COLUMNS,
     )
@@ -154,6 +169,11 @@ def headline(source: Source, results: Sequence[Buffer]) -> str:
     """Return the finding in a sentence: how many buffers were cast, to what, and what it does."""
     if not results:
         where = f"none of {source.tensors} tensors is a RoPE buffer"
+        if source.noun == "constant":
+            return (
+                f"There is nothing to be cast: none of {source.tensors} constants is a RoPE frequency or a "
+                "table of angles, cos or sin; what the graph computes by itself is not seen here."
+            )
         if source.built:
             return f"No buffer was judged: {where} of the module."
         return (
@@ -164,27 +184,35 @@ def headline(source: Source, results: Sequence[Buffer]) -> str:
     cast = [one for one in results if one.cast != "none"]
     if cast:
         worst = max(cast, key=lambda one: one.drift_near or 0.0)
-        how = "holds" if worst.how == "stored" else "was cast and cast back: every value is"
+        hows = {"stored": "holds", "graph": "is converted by the graph: every value becomes"}
+        how = hows.get(worst.how, "was cast and cast back: every value is")
         kind = worst.cast if worst.how == "stored" else f"a {worst.cast} number"
-        begin = f"{len(cast)} of {len(results)} RoPE buffers {'was' if len(cast) == 1 else 'were'} cast"
+        were = "was" if len(cast) == 1 else "were"
+        begin = f"{len(cast)} of {len(results)} RoPE {source.noun}s {were} cast"
         return f"{begin}: {worst.stored.name} {how} {kind}{_effect(worst)}."
     off = [one for one in results if one.agrees is False]
     if off:
         is_off = "is off" if len(off) == 1 else "are off"
-        return f"No cast, but {len(off)} of {len(results)} RoPE buffers {is_off}: {off[0].finding}"
+        return f"No cast, but {len(off)} of {len(results)} RoPE {source.noun}s {is_off}: {off[0].finding}"
     right = sum(one.agrees is True for one in results)
     agree = f"{right} of {len(results)} agree{'s' if right == 1 else ''} with the exact values within"
-    judged = f"No RoPE buffer was cast: {agree} float32 rounding." if right else ""
-    return " ".join(filter(None, (judged, _unjudged(results))))
+    judged = f"No RoPE {source.noun} was cast: {agree} float32 rounding." if right else ""
+    return " ".join(filter(None, (judged, _unjudged(source.noun, results))))
 
 
-def _unjudged(results: Sequence[Buffer]) -> str:
+def _legend(results: Sequence[Buffer]) -> str:
+    if any(one.times_float32 is not None and one.cast != "none" for one in results):
+        return f"{LEGEND}\n{graph_report.LEGEND}"
+    return LEGEND if results else ""
+
+
+def _unjudged(noun: str, results: Sequence[Buffer]) -> str:
     """Return what is said of buffers that nothing says the right values of; nothing without any."""
     unknown = [one for one in results if one.agrees is None]
     if not unknown:
         return ""
     guesses = list(dict.fromkeys(one.against for one in unknown if one.guessed))
-    count = f"{len(unknown)} of {len(results)} RoPE buffer{'s' if len(results) > 1 else ''}"
+    count = f"{len(unknown)} of {len(results)} RoPE {noun}{'s' if len(results) > 1 else ''}"
     begin = f"No cast shows in {count}, but nothing says what the values should be"
     if not guesses:
         return f"{begin}, and no base explains them; give --config, --model or --base."
@@ -195,20 +223,25 @@ def _unjudged(results: Sequence[Buffer]) -> str:
 
 
 def _effect(one: Buffer) -> str:
+    used = graph_report.used(one) if one.stored.use is not None else ""
     if one.error is None or one.drift_near is None:
-        return ""
+        return used
     listed = one.what in FREQUENCIES
     noun = "frequencies" if one.what == "inv_freq" else one.what
     size = f", {noun} are off by up to {percent(one.error)}" if listed else ""
     text = f"{size}, which alone moves scores by {percent(one.drift_near)} of their RMS within {NEAR} tokens"
     text = text if one.drift_far is None else f"{text} and by {percent(one.drift_far)} at a distance of {FAR}"
+    if used:
+        return f"{text}{used}"
     hidden = listed and one.how == "stored"
     return f"{text}; what positions are rounded to is not seen here: run shift --impl" if hidden else text
 
 
 def _notes(results: Sequence[Buffer]) -> list[str]:
     message = [f"{one.stored.name}: {one.finding}" for one in results if one.wrong]
-    message += [_positions(one) for one in results if one.what in FREQUENCIES and one.how == "stored"][:1]
+    stored = [one for one in results if one.what in FREQUENCIES and one.how == "stored"]
+    message += [_positions(one) for one in stored if one.stored.use is None][:1]
+    message += graph_report.notes(results)
     guessed = [one for one in results if one.guessed]
     if guessed:
         message.append(

@@ -1,4 +1,4 @@
-"""Where a module's RoPE buffers are: in an nn.Module that a factory makes, or in a checkpoint's tensors.
+"""Where RoPE buffers are: in a module that a factory makes, a checkpoint's tensors or a graph's constants.
 
 They are known by their values, whatever they are called; and by usual names where the values tell nothing.
 """
@@ -71,6 +71,11 @@ class Source:
     builder: Builder | None = None
     own: bool = False
     place: Device | None = None
+
+    @property
+    def noun(self) -> str:
+        """What its tensors are called."""
+        return "buffer" if self.built or not checkpoints.is_graph(Path(self.spec)) else "constant"
 
 
 def kind_of_name(name: str) -> str:

@@ -51,5 +51,7 @@ def module_ticket(audit: ModuleAudit, report: Report) -> Ticket | None:
         one.against,
         one.drift_near,
         NEAR,
+        audit.source.noun,
+        () if one.stored.use is None or one.how == "graph" else one.stored.use.snippet,
     )
     return of_buffer.ticket(wrong, report, command_line())

@@ -24,6 +24,7 @@ class WrongBuffer:
     spec: where it is from. built: whether `spec` is a function that was called. what: inv_freq, periods, ...
     error: the largest. finding: what explains its values. setting, against: what it was compared with.
     near: the drift of scores that it causes by itself, over their RMS, within `tokens`.
+    noun: what it is called. lines: of Python, that read it out of a graph; unknown where there are none.
     """
 
     spec: str
@@ -38,15 +39,17 @@ class WrongBuffer:
     against: str
     near: float | None
     tokens: int
+    noun: str = "buffer"
+    lines: tuple[str, ...] = ()
 
 
 def ticket(one: WrongBuffer, report: Report, command: str) -> Ticket:
     """Return the ticket of a buffer. Runs the snippet."""
     off = "" if one.error is None or not math.isfinite(one.error) else f", off by up to {short(one.error)}"
     unit = " (relative)" if off and one.what in ("inv_freq", "periods") else ""
-    seen = f"The buffer `{one.name}` of `{one.spec}` ({one.what}) is stored in {one.dtype}{off}{unit}"
+    seen = f"The {one.noun} `{one.name}` of `{one.spec}` ({one.what}) is stored in {one.dtype}{off}{unit}"
     return Ticket(
-        printable(f"RoPE buffer {one.name} {_cast(one)}{off}{unit}"),
+        printable(f"RoPE {one.noun} {one.name} {_cast(one)}{off}{unit}"),
         printable(f"{seen}: {one.finding.rstrip('.')}.{_moves(one)}"),
         printable(
             f"The values should be those of {one.against}, computed in float32 or wider and not rounded to a "
@@ -111,6 +114,10 @@ def _values(one: WrongBuffer) -> tuple[list[str], str]:
 
 def _stored(one: WrongBuffer) -> list[str]:
     path = Path(one.spec)
+    if one.noun == "constant":
+        if not one.lines:
+            raise NoSnippet("it takes more than a few lines to find it in its graph")
+        return list(one.lines)
     if path.suffix == ".safetensors":
         load = ["from safetensors.torch import load_file", f"values = load_file({one.spec!r})[{one.name!r}]"]
     elif path.suffix in (".pt", ".pth", ".bin"):

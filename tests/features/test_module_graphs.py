@@ -1,0 +1,354 @@
+"""Constants of graphs, ONNX and OpenVINO IR, that are a rounded frequency or table, whatever they are called.
+
+examples/openvino/ holds IR that OpenVINO wrote (convert.py beside it); ONNX models are built here.
+"""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from optional import needs
+
+from ropeaudit.main import main
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "openvino"
+THETA = 10000.0 ** -(np.arange(64) / 64)
+ANGLES = np.arange(300)[:, None] * THETA
+pytestmark = needs("onnx")
+
+
+def audited(capsys, path, *arguments, code):
+    assert main(["module", str(path), *arguments, "-f", "json"]) == code
+    out, err = capsys.readouterr()
+    return json.loads(out), err
+
+
+def drift(theta):
+    """The RMS drift over all pairs of 256 tokens, written apart from the package; float64 angles."""
+    at = np.arange(256)
+    each = [np.mean(np.abs(np.exp(1j * D * theta) - np.exp(1j * D * THETA)) ** 2) for D in at]
+    return math.sqrt(np.average(each, weights=256 - at))
+
+
+# ---------------------------------------------------------------------------- OpenVINO IR
+
+
+def test_compress_to_fp16_is_seen(capsys) -> None:
+    result, err = audited(capsys, EXAMPLES / "llama_rope_fp16.xml", code=1)
+    (row,) = result["records"]
+    assert (row["what"], row["dtype"], row["cast"], row["how"], row["agrees"]) == (
+        *("inv_freq", "float16", "float16", "stored"),
+        "no",
+    )
+    assert row["used_by"] == "Multiply aten::mul/Multiply, as float32"
+    assert row["drift_256"] == pytest.approx(drift(THETA.astype(np.float16).astype(float)), rel=1e-6)
+    assert row["times_float32"] == pytest.approx(
+        row["drift_256"] / drift(THETA.astype(np.float32).astype(float)), rel=1e-4
+    )
+    # OpenVINO 2026.4.1 on a CPU, RMS of 4 x 256² scores with gaussian q and k of RMS 1.0024: 4.777e-3
+    assert row["drift_256"] == pytest.approx(4.777e-3 / 1.0024, rel=0.02)
+    assert "1 of 1 RoPE constants was cast" in result["headline"]
+    assert "by as much at every offset" in err
+    assert "compress_to_fp16" in err
+
+
+@pytest.mark.parametrize(("arguments", "agrees"), [((), "unknown"), (("--base", "10000"), "yes")])
+def test_ir_in_float32_is_silent(arguments, agrees, capsys) -> None:
+    result, err = audited(capsys, EXAMPLES / "llama_rope_fp32.xml", *arguments, code=0)
+    (row,) = result["records"]
+    assert (row["cast"], row["agrees"]) == ("none", agrees)
+    assert "offset" not in err
+
+
+def test_a_config_beside_the_graph_says_what_is_right(tmp_path, capsys) -> None:
+    for name in ("llama_rope_fp32.xml", "llama_rope_fp32.bin"):
+        shutil.copy(EXAMPLES / name, tmp_path)
+    config = {"model_type": "llama", "hidden_size": 256, "num_attention_heads": 2, "rope_theta": 500000.0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    result, _ = audited(capsys, tmp_path / "llama_rope_fp32.xml", code=1)
+    assert (result["records"][0]["cast"], result["records"][0]["agrees"]) == ("none", "no")
+
+
+def ir(folder, layers, data=b"", edges="", head='<?xml version="1.0"?>', root='<net name="n" version="11">'):
+    path = folder / "x.xml"
+    path.write_text(f"{head}{root}<layers>{layers}</layers><edges>{edges}</edges></net>")
+    (folder / "x.bin").write_bytes(data)
+    return path
+
+
+def const(element="f32", shape="64", offset="0", size="256"):
+    data = f'<data element_type="{element}" shape="{shape}" offset="{offset}" size="{size}"/>'
+    return f'<layer id="0" name="w" type="Const" version="opset1">{data}</layer>'
+
+
+def test_a_body_of_a_loop_is_read(tmp_path, capsys) -> None:
+    body = (
+        f"<body><layers>{const('bf16', size='128')}"
+        '<layer id="7" name="times" type="Multiply"/></layers>'
+        '<edges><edge from-layer="0" from-port="0" to-layer="7" to-port="1"/></edges></body>'
+    )
+    outer = f'<layer id="0" name="loop" type="Loop">{body}</layer><layer id="7" name="other" type="Add"/>'
+    result, err = audited(capsys, ir(tmp_path, outer, THETA.astype(ml_dtypes.bfloat16).tobytes()), code=1)
+    assert [(row["buffer"], row["cast"], row["used_by"]) for row in result["records"]] == [
+        ("w", "bfloat16", "Multiply times")
+    ]
+    assert "takes w in bfloat16 and yields bfloat16" in err
+
+
+def test_a_graph_without_rope_says_so(tmp_path, capsys) -> None:
+    assert main(["module", str(ir(tmp_path, const(), bytes(256)))]) == 0
+    assert "none of 1 constants is a RoPE frequency" in capsys.readouterr().out
+
+
+BOMB = '<!DOCTYPE n [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>'
+
+
+@pytest.mark.parametrize(
+    ("layers", "others", "expected"),
+    [
+        (const(size="128"), {}, "has shape 64 (256 bytes) and holds 128"),
+        (const(shape="-8,-8"), {}, "cut short or changed"),
+        (const(offset="8"), {}, "lies at bytes 8 to 264 of 'x.bin', which has 256"),
+        (const(offset="-1"), {}, "lies at bytes -1"),
+        (const(size="9" * 400), {}, "copy all files of the model again"),
+        (const(size="9" * 9000), {}, "in whole numbers"),
+        (const(shape="64,x"), {}, "in whole numbers"),
+        (const(), {"head": BOMB}, "declares a document type"),
+        (const(), {"root": '<net version="7">'}, "IR of version 7, and 10 and 11 can be read"),
+        (const(), {"root": '<net version="x">'}, "IR of version x"),
+        ("<layer>", {}, "mismatched tag"),
+    ],
+)
+def test_ir_that_is_damaged_is_refused(layers, others, expected, tmp_path, capsys) -> None:
+    assert main(["module", str(ir(tmp_path, layers, bytes(256), **others))]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert expected in err
+    assert len(err.splitlines()) <= 2
+
+
+def test_other_xml_and_a_missing_bin_are_refused(tmp_path, capsys) -> None:
+    (tmp_path / "page.xml").write_text("<html/>")
+    assert main(["module", str(tmp_path / "page.xml")]) == 2
+    assert "is <html> and no OpenVINO IR" in capsys.readouterr().err
+    shutil.copy(EXAMPLES / "llama_rope_fp16.xml", tmp_path)
+    assert main(["module", str(tmp_path / "llama_rope_fp16.xml")]) == 2
+    assert "'llama_rope_fp16.bin', which is not beside it" in capsys.readouterr().err
+
+
+def test_a_document_type_in_another_encoding_is_refused(tmp_path, capsys) -> None:
+    path = ir(tmp_path, const(), bytes(256), head=f'<?xml version="1.0" encoding="utf-16"?>{BOMB}')
+    path.write_bytes(path.read_text().encode("utf-16"))
+    assert main(["module", str(path)]) == 2
+    assert "declares a document type" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------- ONNX
+
+
+def tensor(values, name="w17"):
+    from onnx import numpy_helper
+
+    return numpy_helper.from_array(values, name)
+
+
+def times(name="w17", node="mul"):
+    from onnx import helper
+
+    return helper.make_node("Mul", ["p", name], [f"{node}-angles"], name=node)
+
+
+def model(nodes, constants=(), functions=()):
+    from onnx import TensorProto, helper
+
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("p", TensorProto.FLOAT, ["n", 1])], [], list(constants)
+    )
+    return helper.make_model(graph, functions=functions)
+
+
+def cast(to, source="w17", result="wide"):
+    from onnx import helper
+
+    return helper.make_node("Cast", [source], [result], to=to, name="cast")
+
+
+def typed_half(values):
+    """The bits of float16 numbers in integers, as models without raw data hold them."""
+    from onnx import TensorProto
+
+    bits = values.astype(np.float16).view(np.uint16).tolist()
+    return TensorProto(name="w17", data_type=TensorProto.FLOAT16, dims=[64], int32_data=bits)
+
+
+def inside_if(values):
+    from onnx import helper
+
+    body = helper.make_graph([times()], "body", [], [], [tensor(values)])
+    return model([helper.make_node("If", ["c"], ["o"], then_branch=body, else_branch=body)])
+
+
+def inside_function(values):
+    from onnx import helper
+
+    constant = helper.make_node("Constant", [], ["w17"], value=tensor(values))
+    opset = [helper.make_opsetid("", 20)]
+    return model(
+        [times("p")], functions=[helper.make_function("own", "f", ["p"], [], [constant, times()], opset)]
+    )
+
+
+def of_constant_node(values):
+    from onnx import helper
+
+    return model([helper.make_node("Constant", [], ["w17"], value_floats=values.tolist()), times()])
+
+
+FLOAT, HALF, DOUBLE = 1, 10, 11
+CASES = {
+    "float32": (lambda: model([times()], [tensor(THETA.astype("f4"))]), "none", "none", "Mul mul"),
+    "float16": (lambda: model([times()], [tensor(THETA.astype("f2"))]), "float16", "stored", "Mul mul"),
+    "typed": (lambda: model([times()], [typed_half(THETA)]), "float16", "stored", "Mul mul"),
+    "bfloat16": (
+        lambda: model([times()], [tensor(THETA.astype(ml_dtypes.bfloat16))]),
+        *("bfloat16", "stored", "Mul mul"),
+    ),
+    "decompressed": (
+        lambda: model([cast(FLOAT), times("wide")], [tensor(THETA.astype("f2")[None, :, None])]),
+        *("float16", "stored", "Mul mul, as float32"),
+    ),
+    "converted": (
+        lambda: model(
+            [cast(HALF, result="h"), cast(FLOAT, "h"), times("wide")], [tensor(THETA.astype("f4"))]
+        ),
+        *("float16", "graph", "Mul mul, as float32"),
+    ),
+    "widened": (
+        lambda: model([cast(DOUBLE), times("wide")], [tensor(THETA.astype("f4"))]),
+        *("none", "none", "Mul mul, as float64"),
+    ),
+    "two ways": (
+        lambda: model([cast(HALF), times("wide", "first"), times()], [tensor(THETA.astype("f4"))]),
+        *("none", "none", "Mul mul and 1 more"),
+    ),
+    "folded": (
+        lambda: of_constant_node(THETA.astype("f2").astype("f4")),
+        *("float16", "back", "Mul mul"),
+    ),
+    "if": (lambda: inside_if(THETA.astype("f2")), "float16", "stored", "Mul mul"),
+    "function": (lambda: inside_function(THETA.astype("f2")), "float16", "stored", "Mul mul"),
+    "unused": (lambda: model([times("p")], [tensor(THETA.astype("f2"))]), "float16", "stored", "no node"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_frequencies_in_onnx(case, tmp_path, capsys) -> None:
+    build, kind, how, used = CASES[case]
+    (tmp_path / "x.onnx").write_bytes(build().SerializeToString())
+    result, err = audited(capsys, tmp_path / "x.onnx", code=0 if kind == "none" else 1)
+    assert {(row["cast"], row["how"], row["used_by"]) for row in result["records"]} == {(kind, how, used)}
+    assert [row["what"] for row in result["records"]] == ["inv_freq"] * (2 if case == "if" else 1)
+    assert ("in several dtypes" in err) == (case == "two ways")
+    assert ("at every offset" in err) == (kind != "none")
+
+
+@pytest.mark.parametrize(("dtype", "code"), [("f2", 1), ("f4", 0)])
+def test_tables_in_onnx(dtype, code, tmp_path, capsys) -> None:
+    tables = {"a": np.cos(ANGLES), "b": np.sin(ANGLES), "c": ANGLES}
+    constants = [tensor(table.astype(dtype), name) for name, table in tables.items()]
+    (tmp_path / "x.onnx").write_bytes(model([times("a")], constants).SerializeToString())
+    result, err = audited(capsys, tmp_path / "x.onnx", "--base", "10000", code=code)
+    rows = {row["buffer"]: (row["what"], row["cast"]) for row in result["records"]}
+    kind = "float16" if code else "none"
+    assert rows == {"a": ("cos", kind), "b": ("sin", kind), "c": ("angles", kind)}
+    assert "at every offset" not in err  # a row's error is its own
+
+
+def test_external_data_is_read(tmp_path, capsys) -> None:
+    import onnx
+
+    onnx.save(
+        model([times()], [tensor(THETA.astype("f2"))]),
+        tmp_path / "x.onnx",
+        save_as_external_data=True,
+        location="x.data",
+        size_threshold=0,
+    )
+    result, _ = audited(capsys, tmp_path / "x.onnx", code=1)
+    assert result["records"][0]["drift_256"] == pytest.approx(0.0048, rel=1e-3)
+    (tmp_path / "x.data").write_bytes(b"cut")
+    assert main(["module", str(tmp_path / "x.onnx")]) == 2
+    assert "of 'x.data', which has 3" in capsys.readouterr().err
+    (tmp_path / "x.data").unlink()
+    assert main(["module", str(tmp_path / "x.onnx")]) == 2
+    assert "copy all files of the model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("location", ["../secret", "/etc/hostname", "", "a\0b"])
+def test_external_data_outside_of_the_folder_is_refused(location, tmp_path, capsys) -> None:
+    from onnx import StringStringEntryProto, TensorProto
+
+    (tmp_path / "secret").write_bytes(bytes(256))
+    entries = [StringStringEntryProto(key="location", value=location)]
+    far = TensorProto(name="w", data_type=1, dims=[64], data_location=1, external_data=entries)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "x.onnx").write_bytes(model([times()], [far]).SerializeToString())
+    assert main(["module", str(tmp_path / "in" / "x.onnx")]) == 2
+    assert "of the model" in capsys.readouterr().err
+
+
+def test_what_is_no_model_is_refused(tmp_path, capsys, monkeypatch) -> None:
+    from onnx import TensorProto
+
+    short = TensorProto(name="w", data_type=1, dims=[64], raw_data=bytes(8))
+    for content, expected in (
+        (b"not a model", "not a readable .onnx file"),
+        (b"\x08\x07", "holds no graph"),
+        (model([times()], [short]).SerializeToString(), "has shape 64 (256 bytes) and holds 8 bytes"),
+    ):
+        (tmp_path / "x.onnx").write_bytes(content)
+        assert main(["module", str(tmp_path / "x.onnx")]) == 2
+        assert expected in capsys.readouterr().err
+    monkeypatch.setattr("ropeaudit.tensor_files.onnx_graphs.find_spec", lambda name: None)
+    assert main(["module", str(tmp_path / "x.onnx")]) == 2
+    assert "pip install 'ropeaudit[onnx]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["x.onnx", "x.xml"])
+def test_a_graph_that_does_not_fit_is_refused(name, tmp_path, capsys, monkeypatch) -> None:
+    (tmp_path / name).write_bytes(bytes(1000))
+    monkeypatch.setattr("ropeaudit.runtime.run_metadata.free_bytes", lambda: 2999)
+    assert main(["module", str(tmp_path / name)]) == 2
+    assert "takes about 0.0 GiB, and 0.0 GiB are free; save it with its weights in" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------- damaged at random
+
+
+@pytest.mark.parametrize("kind", ["x.onnx", "x.xml", "x.bin"])
+def test_damage_is_never_a_traceback(kind, tmp_path, capsys) -> None:
+    import random
+
+    from fuzz import damaged
+
+    for suffix in ("xml", "bin"):
+        shutil.copy(EXAMPLES / f"llama_rope_fp16.{suffix}", tmp_path / f"x.{suffix}")
+    nodes = [cast(FLOAT), times("wide")]
+    (tmp_path / "x.onnx").write_bytes(model(nodes, [tensor(THETA.astype("f2"))]).SerializeToString())
+    whole = (tmp_path / kind).read_bytes()
+    opened = tmp_path / ("x.onnx" if kind == "x.onnx" else "x.xml")
+    codes = set()
+    for number in range(40):
+        (tmp_path / kind).write_bytes(damaged(kind, whole, random.Random(number)))
+        code = main(["module", str(opened), "-f", "csv", "--base", "10000", "-q"])
+        out, err = capsys.readouterr()
+        assert code in (0, 1, 2), (number, err)
+        assert (code == 2) == (not out), number
+        assert "Traceback" not in err
+        assert code != 2 or len(err.splitlines()) <= 2, (number, err)
+        codes.add(code)
+    assert 2 in codes
