@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_module import audited
+from test_module import audited, refused
 
 from ropeaudit.features.module.usual import usual
 from ropeaudit.recognition.inferred import Inference
@@ -34,6 +34,18 @@ class Table(Single):
         super().__init__()
         self.table = torch.polar(torch.ones(4096, 32), self.angles(torch.arange(4096)))
     def forward(self, positions): return self.table[positions]
+class Sized(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.dim = dim
+    def forward(self, positions): return torch.outer(positions, torch.arange(self.dim, dtype=torch.float32))
+class SinOfOthers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inv = 1 / 10000 ** (torch.arange(0, 64, 2).float() / 64)
+    def forward(self, positions):
+        a = positions[..., None].float() * self.inv
+        return a.cos(), a.bfloat16().float().sin()
 class Ends(Single):
     def angles(self, positions):
         return super().angles(positions).where(positions[..., None] <= 4000, torch.nan)
@@ -84,7 +96,7 @@ def test_values_that_are_no_numbers_are_counted_and_the_others_compared(spec, ca
     assert row["nonfinite"] == 2 * 32 * 95
     assert row["cos_error"] < 3e-4
     assert (
-        "6080 values of what it returns are nan or infinite; of the others cos is off by up to 1."
+        "6080 values of what it returns are nan or infinite; of the others cos is off by"
         in result["headline"]
     )
 
@@ -103,3 +115,35 @@ def test_an_uncertainty_holds_and_a_base_agrees_within_it_alone() -> None:
     assert known is not None
     np.testing.assert_allclose(known.theta, theta, rtol=1e-15)
     assert usual(seen.theta * 1.001, seen.uncertain) is None
+
+
+def test_sizes_that_are_not_those_of_what_is_returned_are_refused(spec, capsys) -> None:
+    for options in (("--head-dim", "128"), ("--head-dim", "128", "--base", "1e4"), ("--model", "llama-3-8b")):
+        message = refused(capsys, spec("Single"), "--loaded", "built", *options)
+        assert "what Single returns is of 32 pairs and" in message
+        assert "has 64; give what belongs to it with --config, --model, --head-dim" in message
+    assert audited(capsys, spec("Single"), "--loaded", "built", "--head-dim", "64")["records"]
+
+
+def test_an_argument_that_forward_cannot_use_is_refused(spec, capsys) -> None:
+    message = refused(capsys, spec("Sized"), "--build", "dim=abc")
+    assert "Sized(dim='abc') was built, and the forward of Sized raised TypeError" in message
+    assert message.endswith("give another --build NAME=VALUE\n")
+
+
+@pytest.mark.parametrize("way", ["built", "built,to"])
+def test_a_module_that_was_called_and_not_understood_is_not_judged(way, spec, capsys) -> None:
+    """Its buffer is right, and says nothing of what it returns."""
+    result = audited(capsys, spec("SinOfOthers"), "--loaded", way, code=1)
+    assert result["headline"].startswith(
+        "Nothing was judged of what the module returns: SinOfOthers was called, and what it returns is not "
+    )
+    assert "its cos is, and what is beside it is off from their sin by up to 0.1" in result["headline"]
+
+
+def test_a_file_sees_its_own_folder(tmp_path, capsys) -> None:
+    (tmp_path / "sibling_of_modules.py").write_text(MODULES)
+    path = tmp_path / "other.py"
+    path.write_text("from sibling_of_modules import Single\n")
+    (row,) = audited(capsys, f"{path}:Single", "--loaded", "built")["records"]
+    assert row["result"] == "within"

@@ -176,6 +176,11 @@ def _candidates(tensors: Sequence[Any], rows: int) -> Iterator[Places]:
             yield Places("angles", (index,), axis)
 
 
+def pairs_of_tables(tensors: Sequence[Any], rows: int) -> Iterator[Places]:
+    """Yield where two tables of reals stand, of which one may be cos and the other sin."""
+    return (one for one in _candidates(tensors, rows) if one.what in ("cos and sin", "both"))
+
+
 def _halves(sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
     """Yield indices that choose cos and sin. sizes: of the axes behind that of positions."""
     if tuple(sizes[-2:]) == (2, 2):

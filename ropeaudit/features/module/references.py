@@ -192,6 +192,17 @@ def speeds(seen: Seen) -> Array:
     return np.asarray(np.unique(theta[theta > _STILL])[::-1])
 
 
+def possible_pairs(seen: Seen, axes: bool) -> set[int]:
+    """Return how many pairs a setting may have that columns belong to: those that rotate, or all.
+
+    axes: whether the call has several, which may share frequencies; else equal columns are of one pair.
+    """
+    counts = np.unique(seen.theta, return_counts=True)[1]
+    columns = seen.theta.size
+    twice = bool(np.all(counts % 2 == 0))
+    return {speeds(seen).size} | ({columns // 2} if twice else {columns}) | ({columns} if axes else set())
+
+
 def _known(label: str, setting: RopeSetting) -> Known:
     theta = np.array([float(one) for one in exact_frequencies.frequencies(setting)])
     return label, theta, hypotheses.tolerance(setting)

@@ -11,6 +11,7 @@ from ropeaudit.features.module.running import LAST, Measured
 from ropeaudit.features.module.runs import Run
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.runtime.columns import Declare
+from ropeaudit.subjects.calling.forwards import NOT_SEEN
 
 SCHEMA = 1
 _SHOWN = 0.01  # share of what is allowed, above which a part of it is named
@@ -124,7 +125,8 @@ def finding(one: Run) -> str:
     if seen is None:
         error = one.buffer_error
         held = f"; its buffers are off by up to {percent(error)}" if error is not None and one.wrong else ""
-        return f"not run: {one.reason}{held}"
+        begin = "not judged" if one.reason.startswith(NOT_SEEN) else "not run"
+        return f"{begin}: {one.reason}{held}"
     lost = "its complex table is real after that cast, so that its imaginary part (sin) is lost; "
     lost = lost if one.imaginary_lost else ""
     if seen.nonfinite:
@@ -168,6 +170,11 @@ def explained(seen: Measured) -> str:
     if seen.uncertain > _SHOWN * seen.allowed:
         parts.append(f"frequencies that are inferred from it (up to {short(seen.uncertain)})")
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def unjudged(reason: str) -> str:
+    """Return in a clause that a module was not run, or that it was called, and not understood."""
+    return f"was called, and {reason}" if reason.startswith(NOT_SEEN) else f"was not run: {reason}"
 
 
 def headline(runs: Sequence[Run]) -> str:

@@ -52,7 +52,7 @@ def load(
     name = spec if spec.isprintable() else repr(spec)[1:-1]
     own = Own(name, thing, order, _version(module), changes, home, alone, device)
     if _by_path(where):
-        own.source = Source(Path(where).absolute(), spec.rpartition(":")[2], _execute)
+        own.source = Source(Path(where).absolute(), spec.rpartition(":")[2], execute)
     return own
 
 
@@ -78,7 +78,7 @@ def _import(where: str) -> tuple[Any, process_state.State]:
             with contextlib.suppress(ImportError):
                 import torch  # noqa: F401
         process_state.seed()
-        module = _execute(path) if by_path else importlib.import_module(where)
+        module = execute(path) if by_path else importlib.import_module(where)
         process_state.seed_if_chance()
         return module, process_state.now()
 
@@ -105,7 +105,7 @@ def _version(module: Any) -> str:
         return "none"
 
 
-def _execute(path: Path) -> Any:
+def execute(path: Path) -> Any:
     """Return the module that a file makes, executed so that it sees its own folder. Raises: ImportError."""
     name = f"ropeaudit_own_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
