@@ -26,6 +26,7 @@ from ropeaudit.runtime import process_state
 from ropeaudit.runtime.state_aspects import same
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import environments
+from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.calling.timeout import patiently
 
@@ -172,3 +173,10 @@ def test_compiled_code_is_called_as_it_is() -> None:
     assert (right.check, right.status) == ("under compile", "pass")
     [exposed] = findings(by_matmul, names=["compile"])
     assert exposed.status == "pass"
+
+
+def test_what_code_raises_ends_in_no_full_stop() -> None:
+    assert (
+        one_line(ValueError("Index put: BFloat16 and Float.")) == "ValueError: Index put: BFloat16 and Float"
+    )
+    assert one_line(ValueError("...")) == "ValueError"
