@@ -9,7 +9,6 @@ import torch
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
-from ropeaudit.errors import UsageError
 from ropeaudit.main import main
 from ropeaudit.recipes import named
 from ropeaudit.subjects import scaled_keys
@@ -90,6 +89,7 @@ def test_attention_parity_and_samples_store_keys_too(capsys) -> None:
         (["shift", "--set", "output=int8:head", "--backend", "torch"], "leave out --backend torch"),
         (["shift", "--set", "output=int8:head,input=int8:head"], "input or output, not both"),
         (["shift", "--set", "angle=int8:head"], "try --set output=int8:head"),
+        (["shift", "--set", "output=int8"], "at input or output; try --set output=int8:head"),
         (["explain", "--set", "output=int8:head"], "measured by `ropeaudit shift` and `parity`"),
         (["limit", "--set", "output=int8:head"], "measured by `ropeaudit shift` and `parity`"),
     ],
@@ -97,8 +97,3 @@ def test_attention_parity_and_samples_store_keys_too(capsys) -> None:
 def test_what_is_not_measured_is_refused(line: list[str], message: str, capsys) -> None:
     assert main(line) == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_format_without_a_group_names_one() -> None:
-    with pytest.raises(UsageError, match=r"try --set output=int8:head"):
-        named("meta").changed({"output": "int8"})
