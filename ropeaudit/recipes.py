@@ -274,6 +274,11 @@ def _chain(stage: str, text: str, dtype: Format) -> tuple[Format, ...]:
         raise UsageError(
             f"{stage} = {text!r}: k is stored with scales at {' or '.join(KEYS)}; try --set output={text}"
         )
+    if text.strip().lower() in scaled_formats.SCALED_ALONE:
+        raise UsageError(
+            f"{stage} = {text!r}: its codes are stored with scales alone, at {' or '.join(KEYS)}; "
+            f"try --set output={text.strip()}:head"
+        )
     parts = text.split("/")
     if len(parts) > (2 if stage in _CHAINED else 1):
         raise UsageError(f"{stage} = {text!r}: this stage takes one format, such as fp32")

@@ -26,7 +26,7 @@ from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects.calling import conventions, environments
+from ropeaudit.subjects.calling import conventions, environments, loading
 from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.own_code import Own
@@ -71,7 +71,11 @@ def assert_shift_invariant(
     device: where it is called: "cpu", "cuda", "cuda:1", "mps"; by default where a module lies, else the CPU.
     A module that lies elsewhere is copied, and its copy moved. under: environments in which the rotation is
     tested too, held to the same recipe: autocast:bf16, autocast:fp16, tf32, default-dtype:bf16,
-    default-dtype:fp16, compile, or all; torch's state is put back.
+    default-dtype:fp16, compile, or all; torch's state is put back. Clean calls come first; so that tables
+    cached then do not hide what an environment does, the file of a function, class or object that has a name
+    at the top level of an imported module is executed anew for each. A lambda, a function within a function,
+    what is of an installed package or of the script that runs, and a file whose import raises or takes over
+    half a second are not: what they cached in clean calls is used there, and passes.
 
     Three tolerances, all from the recipe on the same q and k (gaussian, from `seed`), none tuned:
     largest drift <= the a-priori bound of `ropeaudit.bounds`, which correctly rounded arithmetic of the
@@ -104,6 +108,7 @@ def assert_shift_invariant(
         _test_scores(test, scores, order or "bhsd", offsets, device)
     else:
         subject = Own(_name(function), function, order, device=device)
+        subject.source = loading.source_of(function) if len(chosen) > 1 else None
         _test_rotation(test, subject, offsets, whole)
         for environment in chosen[1:]:
             try:

@@ -1,5 +1,7 @@
 """The pytest helper: correct kernels pass in every dtype, each planted fault fails and is named."""
 
+import importlib
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -264,3 +266,48 @@ def test_scores_that_nothing_explains_are_given_no_name() -> None:
 
     with pytest.raises(AssertionError, match="behaves like: nothing known resembles it"):
         assert_shift_invariant(scores=scaled, dtype="fp32", **SMALL)
+
+
+CACHED = """
+import functools
+import torch
+
+def angles(d):
+    return torch.arange(4096.0)[:, None] @ (10000.0 ** (-torch.arange(0, d, 2) / d))[None]
+
+def rotate(x, angles):
+    a, b = x.float().chunk(2, -1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+TABLES = {}
+def by_dict(x, positions):
+    if x.shape[-1] not in TABLES:
+        TABLES[x.shape[-1]] = angles(x.shape[-1])
+    return rotate(x, TABLES[x.shape[-1]][positions])
+
+table = functools.lru_cache(angles)
+def by_lru(x, positions): return rotate(x, table(x.shape[-1])[positions])
+
+class ByClass:
+    table = None
+    def __call__(self, x, positions):
+        if ByClass.table is None:
+            ByClass.table = angles(x.shape[-1])
+        return rotate(x, ByClass.table[positions])
+instance = ByClass()
+"""
+
+
+@pytest.mark.parametrize("name", ["by_dict", "by_lru", "ByClass", "instance"])
+def test_what_clean_calls_cached_hides_no_environment(name, tmp_path, monkeypatch) -> None:
+    package = f"cached_{name}"
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "rope.py").write_text(CACHED)
+    (tmp_path / package / "__init__.py").write_text("from .rope import *\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    given = getattr(importlib.import_module(f"{package}.rope"), name)
+    options = {"offsets": (0, 1000), "head_dim": 32, "heads": 1, "seq_len": 8, "whole": False}
+    assert_shift_invariant(given, **options)
+    with pytest.raises(AssertionError, match=r"under autocast:bf16: a rotated pair is off"):
+        assert_shift_invariant(given, under="autocast:bf16", **options)

@@ -22,6 +22,7 @@ from ropeaudit.errors import UnknownName, UsageError
 Group: TypeAlias = Literal["tensor", "head", "token", "channel"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 _INT8 = "int8"
+SCALED_ALONE = (_INT8,)  # formats of which nothing is known without a scale
 _LARGEST_INT8 = 127.0
 _NAMES = (_INT8, *(fmt.short for fmt in formats.FORMATS if fmt.storage_bits == 8))
 

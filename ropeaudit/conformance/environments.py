@@ -34,6 +34,9 @@ _REMEDIES = {
 }
 
 
+_KEEP = "return x's dtype: .to(x.dtype) behind the rotation"
+
+
 def check_name(environment: Environment) -> str:
     """Return what the check of an environment is called."""
     return f"under {environment.label()}"
@@ -83,8 +86,9 @@ def _finding(name: str, code: CodeUnderTest, environment: Environment, placed: I
     returned, by_right = _other_dtype(code, environment, called)
     if not finding.failed:
         passed = [f"{reason}, within what is allowed here"] if reason else []
-        detail = "; ".join([finding.detail, *passed, *returned])
-        return replace(finding, detail=detail, status="pass" if by_right else "fail")
+        if not by_right:
+            return _of_dtype(finding, returned, passed)
+        return replace(finding, detail="; ".join([finding.detail, *passed, *returned]))
     shown = sorted({offsets[seen.calls - 1], *(offset for offset in (1000,) if offset in offsets)})
     measured = [exposure.consequence(placed, code.setting, code.dtype, offset, length) for offset in shown]
     clauses = "; ".join(str(one) for one in measured if one is not None and one.shows)
@@ -92,6 +96,13 @@ def _finding(name: str, code: CodeUnderTest, environment: Environment, placed: I
     detail = "; ".join([": ".join(parts) if parts else finding.detail, *returned])
     remedy = _REMEDIES.get(environment.kind, "") if reason else ""
     return replace(finding, detail=detail, remedy=remedy)
+
+
+def _of_dtype(finding: Finding, returned: list[str], passed: list[str]) -> Finding:
+    """Return the finding of code that fails for the dtype that it returns, and not for a number."""
+    within = f"its values are within what is allowed ({finding.measured:.3g} of {finding.allowed:.3g})"
+    detail = "; ".join([*returned, within, *passed, finding.detail])
+    return Finding(finding.check, "fail", detail, differing=finding.differing, remedy=_KEEP)
 
 
 def _other_dtype(code: CodeUnderTest, environment: Environment, called: Called) -> tuple[list[str], bool]:

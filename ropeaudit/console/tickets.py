@@ -38,7 +38,8 @@ class TicketOptions:
         "--ticket-file",
         "ticket_file",
         metavar="FILE",
-        help="Where that goes.  [default: ticket-TRACKER.md, which must not be there yet]",
+        help="Where that goes, in place of what is there.  "
+        "[default: ticket-TRACKER.md, which must not be there yet]",
     )
 
     @property
@@ -92,9 +93,11 @@ def write(
     known = run_metadata.environment() | hardware.environment(audited)
     environment = {name: value for name, value in known.items() if name not in _OURS}
     text = ticket.text(TRACKERS[options.tracker], environment)
+    replaced = ", in place of the file that was there" if file.was_there() else ""
     file.fill([text.encode("utf-8", "backslashreplace")])
     it = ticket.reproduction
     snippet = f"its snippet printed {it.printed} here" if it.agrees else f"it has no snippet: {it.missing}"
     places = text.count(f"{FILL_IN}:")
     plural = "s" if places > 1 else ""
-    output.say(f"ticket written to {file.path!r}: {snippet}; {places} place{plural} to complete ({FILL_IN})")
+    to_do = f"{places} place{plural} to complete ({FILL_IN})"
+    output.say(f"ticket written to {file.path!r}{replaced}: {snippet}; {to_do}")

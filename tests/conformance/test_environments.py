@@ -19,11 +19,14 @@ from ropeaudit import history, parse
 from ropeaudit.conformance import environments as checks
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.errors import UnknownName
+from ropeaudit.features.check.checked import Checked
+from ropeaudit.features.check.sentences import headline
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import process_state
 from ropeaudit.runtime.state_aspects import same
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import environments
+from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.own_code import Own
 from ropeaudit.subjects.calling.timeout import patiently
 
@@ -118,7 +121,12 @@ def test_another_dtype_that_an_environment_makes_is_named() -> None:
     """It fails, but where autocast makes its own."""
     [finding] = findings(half_under_autocast, "bf16", ["autocast:bf16"])
     assert finding.failed
-    assert finding.detail.endswith("float16 comes back for bfloat16 (clean: bfloat16)")
+    assert finding.detail.startswith(
+        "float16 comes back for bfloat16 (clean: bfloat16); its values are within"
+    )
+    assert np.isnan(finding.measured)  # no number is why it fails, and none leads the sentence
+    checked = Checked("f", "code", "none", "bfloat16", SETTING, 8192, finding)
+    assert "fails 1 of 1 check; under autocast:bf16 in bfloat16: float16 comes back" in headline([checked])
     [finding] = findings(lambda x, positions: half_under_autocast(x, positions), "fp32", ["autocast:fp16"])
     assert finding.status == "pass"
     assert finding.detail.endswith("float16 comes back for float32 (clean: float32)")
@@ -165,3 +173,10 @@ def test_compiled_code_is_called_as_it_is() -> None:
     assert (right.check, right.status) == ("under compile", "pass")
     [exposed] = findings(by_matmul, names=["compile"])
     assert exposed.status == "pass"
+
+
+def test_what_code_raises_ends_in_no_full_stop() -> None:
+    assert (
+        one_line(ValueError("Index put: BFloat16 and Float.")) == "ValueError: Index put: BFloat16 and Float"
+    )
+    assert one_line(ValueError("...")) == "ValueError"

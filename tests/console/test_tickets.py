@@ -100,6 +100,7 @@ def test_a_ticket_that_is_there_is_not_replaced_unless_its_file_is_named(here, b
     assert "'ticket-vllm.md' is there, and may hold what you wrote" in capsys.readouterr().err
     assert (here / "ticket-vllm.md").read_text() == "what I wrote"
     assert main([*SHIFT, "--ticket", "vllm", "--ticket-file", "ticket-vllm.md"]) == 0
+    assert "to 'ticket-vllm.md', in place of the file that was there: its" in capsys.readouterr().err
     assert "uniform" in (here / "ticket-vllm.md").read_text(encoding="utf-8")
 
 

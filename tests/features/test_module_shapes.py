@@ -199,7 +199,7 @@ def test_keys_are_judged_as_queries_are(spec, capsys) -> None:
     (built,) = audited(capsys, spec("Mirrored"), "--loaded", "built", "--up-to", "512", code=1)["records"]
     assert built["cos_error"] > 0.4
     assert built["call"].endswith("x of 1 in the first of each pair and else 0")
-    (built,) = ran(capsys, spec("Unrotated"), "--loaded", "built", code=0)["records"]
+    (built,) = ran(capsys, spec("Unrotated"), "--loaded", "built", code=1)["records"]
     assert built["result"] == "not run"
 
 
@@ -217,7 +217,7 @@ def test_a_base_is_what_runs_are_compared_with(spec, capsys) -> None:
 def test_a_base_that_was_not_used_is_said(spec, capsys) -> None:
     result = ran(capsys, spec("Axes"), "--loaded", "built", "--base", "500000", code=0)
     (note,) = [note for note in result["notes"] if note.startswith("base 500000 was not used for what Axes")]
-    assert "it is compared with the frequencies that it shows as built" in note
+    assert "it is compared with base 10000 (guessed)" in note
     result = ran(capsys, spec("Image"), "--loaded", "built", "--base", "1e4", code=0)
     assert "base 10000 was not used for Image, whose positions are not known" in result["notes"]
 
@@ -227,14 +227,16 @@ def test_what_is_allowed_is_that_of_the_module_as_built(spec, capsys) -> None:
     result = ran(capsys, spec("Tables"), "--loaded", "built,to,saved", code=1)
     built, cast, saved = result["records"]
     assert built["allowed_error"] == cast["allowed_error"] == saved["allowed_error"]
-    assert built["allowed_error"] == pytest.approx(3 * 2.0**-24 * 255 + 6 * 2.0**-24, rel=1e-3)
+    of_rounding = 3 * 2.0**-24 * 255 + 6 * 2.0**-24
+    inferred = 1.5 * 6 * 2.0**-24  # of 256 positions, at the last of them: at most
+    assert of_rounding < built["allowed_error"] < of_rounding + inferred
     assert [row["result"] for row in (built, cast, saved)] == ["within", "rounded", "off"]
     assert (cast["usual"], cast["returned"]) == ("float32", "bfloat16")
     result = ran(capsys, spec("Tables"), "--loaded", "to", code=0)
     assert result["headline"].startswith(
         "Beyond what is allowed, by one rounding, in 1 of 1 rows (to): Tables"
     )
-    assert "explain 4.60e-05 at most; one rounding to bfloat16, which it returns now," in result["headline"]
+    assert "explain 4.64e-05 at most; one rounding to bfloat16, which it returns now," in result["headline"]
     assert [row["result"] for row in ran(capsys, spec("Sum"), "--loaded", "to", code=1)["records"]] == ["off"]
 
 

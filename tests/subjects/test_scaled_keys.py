@@ -89,6 +89,7 @@ def test_attention_parity_and_samples_store_keys_too(capsys) -> None:
         (["shift", "--set", "output=int8:head", "--backend", "torch"], "leave out --backend torch"),
         (["shift", "--set", "output=int8:head,input=int8:head"], "input or output, not both"),
         (["shift", "--set", "angle=int8:head"], "try --set output=int8:head"),
+        (["shift", "--set", "output=int8"], "at input or output; try --set output=int8:head"),
         (["explain", "--set", "output=int8:head"], "measured by `ropeaudit shift` and `parity`"),
         (["limit", "--set", "output=int8:head"], "measured by `ropeaudit shift` and `parity`"),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names
-from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.features.module import runs as runner
 from ropeaudit.features.module.buffers import Buffer as Buffer
 from ropeaudit.features.module.buffers import audited
@@ -21,7 +21,7 @@ from ropeaudit.features.module.source import Source, load
 from ropeaudit.features.module.ways import WAYS, imaginary_parts
 from ropeaudit.rope import hf_config, presets
 from ropeaudit.rope import scaling as scalings
-from ropeaudit.subjects.calling.forwards import NO_FORWARD, PROBE
+from ropeaudit.subjects.calling.forwards import NO_FORWARD, NOT_SEEN, PROBE
 
 _LOADED = ("bfloat16", "float16", "float32", "float64")
 
@@ -47,8 +47,14 @@ class ModuleAudit:
 
     @property
     def judged(self) -> bool:
-        """Whether there was anything to judge: a module that was built and shows nothing is no pass."""
-        return bool(self.buffers) or not self.source.built or any(one.measured for one in self.runs)
+        """Whether there was anything to judge: a module that was built and shows nothing is no pass.
+
+        Neither is one that was called, and what it returns was not understood: its buffers are not that.
+        """
+        if self.wrong or not self.source.built or any(one.measured for one in self.runs):
+            return True
+        unread = any(reason.startswith(NOT_SEEN) for reason in self.unjudged.values())
+        return bool(self.buffers) and not unread
 
 
 @arguments.checked
@@ -99,7 +105,7 @@ def module(
                 f"{flag} says how a module is built, and {source!r} is a checkpoint; leave it out"
             )
         return ModuleAudit(opened, buffers)
-    return _run(opened, buffers, options, expected if explicit else None)
+    return _run(opened, buffers, options, expected, explicit)
 
 
 def _opened(source: str, expected: Expected, options: runner.Options, device: str | None) -> Source:
@@ -114,13 +120,22 @@ def _opened(source: str, expected: Expected, options: runner.Options, device: st
 
 
 def _run(
-    opened: Source, buffers: Sequence[Buffer], options: runner.Options, expected: Expected | None
+    opened: Source, buffers: Sequence[Buffer], options: runner.Options, expected: Expected, explicit: bool
 ) -> ModuleAudit:
-    """Return the audit of a module that was built. expected: what was given explicitly, if anything."""
+    """Return the audit of a module that was built. explicit: whether frequencies were given.
+
+    Raises: BadInput.
+    """
     assert opened.builder is not None  # noqa: S101
     notes: list[str] = []
-    target = runner.Target(opened.builder, opened.module, known(buffers), expected, opened.place)
+    given, sizes = expected if explicit else None, expected.pairs()
+    target = runner.Target(opened.builder, opened.module, known(buffers), given, sizes, opened.place)
     runs = runner.run(target, options, notes)
+    if options.arguments and runs and not buffers and all(one.reason.startswith("raised ") for one in runs):
+        raise BadInput(
+            f"{opened.spec!r}: {opened.builder.words or 'it'} was built, and the forward of {runs[0].kind} "
+            f"{runs[0].reason}; give another --build NAME=VALUE"
+        )
     unjudged = {one.kind: one.reason for one in runs if one.measured is None}
     ways = bool(runs) and (options.loaded is not None or opened.builder.cls is not None)
     if not ways:  # buffers as built are reported anyway

@@ -19,7 +19,7 @@ from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.tables import Dump
 
-_BASES = (1e4, 5e5, 1e6, 1e5, 1.5e5, 1.6e5, 5e6, 8e6, 1e7, 1e8)  # of published models, the usual first
+BASES = (1e4, 5e5, 1e6, 1e5, 1.5e5, 1.6e5, 5e6, 8e6, 1e7, 1e8)  # of published models, the usual first
 _TRIED = 5  # bases that are checked, of either kind
 _NEAR = 0.01  # of the frequencies, relative
 
@@ -151,7 +151,7 @@ def _bases(dump: Dump, setting: RopeSetting) -> list[float]:
     def missed(base: float) -> float:
         return float(np.median(np.abs(np.log(bases / base)) * exponents))
 
-    tried = [base for base in dict.fromkeys((*_BASES, *rounded)) if base > 1]
+    tried = [base for base in dict.fromkeys((*BASES, *rounded)) if base > 1]
     near = [base for base in tried if missed(base) <= max(_NEAR, 2 * min(map(missed, tried)))]
     fast = [base for base in rounded[2::3] if base not in near]  # a scaling leaves the fast ones alone
     return [*near[:_TRIED], *fast[:_TRIED]]

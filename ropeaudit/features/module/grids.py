@@ -65,10 +65,11 @@ def measured(module: Any, one: Grid, dtype: Any, usual: str) -> Measured:
     Raises: whatever the module raises; LookupError or ValueError where it returns another shape.
     """
     returned = one.call.run(module, 0, LONGEST, dtype)
-    points = one.places.points(one.places.planes(returned, 1))
+    points = one.places.points(planes := one.places.planes(returned, 1))
     if points.shape != one.should.shape:
         raise ValueError(f"{points.size} values where it returned {one.should.size} as built")
     errors, held = Errors(usual), one.places.dtype(returned)
     factor = np.abs(one.should)
+    errors.count(planes)
     errors.add(points, one.should, factor * of_angle(_LARGEST), factor, held, 0)
     return errors.measured(one.places.what, held)

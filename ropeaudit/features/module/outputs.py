@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.recognition.stored_table import recovered
 
 Array = NDArray[Any]
@@ -63,6 +64,13 @@ class Places:
     def dtype(self, returned: Any) -> str:
         """Return the dtype of what is returned."""
         return str(tensors_of(returned)[self.tensors[0]].dtype).removeprefix("torch.")
+
+
+def unit_of(where: Places, returned: Any) -> float:
+    """Return the unit roundoff of what is returned; of angles that of float32, whose cos is formed here."""
+    held = where.dtype(returned)
+    wide = held.startswith("complex") or where.what == "angles"
+    return FP32.unit_roundoff if wide else parse(held).unit_roundoff
 
 
 def tensors_of(returned: Any) -> list[Any]:
@@ -166,6 +174,11 @@ def _candidates(tensors: Sequence[Any], rows: int) -> Iterator[Places]:
             for halves in _halves([size for at, size in enumerate(tensor.shape) if at != axis]):
                 yield Places("both", (index,), axis, halves)
             yield Places("angles", (index,), axis)
+
+
+def pairs_of_tables(tensors: Sequence[Any], rows: int) -> Iterator[Places]:
+    """Yield where two tables of reals stand, of which one may be cos and the other sin."""
+    return (one for one in _candidates(tensors, rows) if one.what in ("cos and sin", "both"))
 
 
 def _halves(sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ropeaudit.features.module import grids, outputs, references, running
+from ropeaudit.errors import BadInput
+from ropeaudit.features.module import cos_alone, grids, outputs, references, running
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.features.module.grids import Grid
 from ropeaudit.features.module.known import frequencies_of
@@ -30,14 +31,16 @@ _NAMED = re.compile(r"rot(ary|emb)|rope|pos_?emb", re.IGNORECASE)
 class Target:
     """What is run: how it is built, what was built, and what is known of its frequencies.
 
-    known: what the buffers of the built one hold. expected: what was given explicitly, if anything. place:
-    where modules are moved; those that are built lie where they were made by default.
+    known: what the buffers of the built one hold. expected: what was given explicitly, if anything. sizes:
+    how many pairs options say that there are, with what says so. place: where modules are moved; those that
+    are built lie where they were made by default.
     """
 
     builder: Builder
     built: Any
     known: Sequence[Known]
     expected: Expected | None = None
+    sizes: Sequence[tuple[str, int]] = ()
     place: Device | None = None
 
 
@@ -46,7 +49,7 @@ class Part:
     """A RoPE module as built: where it is, how it is called, and what it should return.
 
     fitted: why it cannot be called, in words, where it cannot. own: the dtype of the parameters of what was
-    built.
+    built. pairs: how many a setting may have that what is returned belongs to.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Part:
     fitted: Fitted[Places] | Grid | str
     positions: int = 0
     references: Sequence[Exact] = ()
+    pairs: frozenset[int] = frozenset()
 
     @property
     def call(self) -> str:
@@ -123,9 +127,21 @@ def vars_of(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def parts(target: Target, dtype: Any, device: Device, up_to: int, notes: list[str]) -> list[Part]:
-    """Return the RoPE modules of what was built. dtype: of its parameters."""
+    """Return the RoPE modules of what was built. dtype: of its parameters.
+
+    Raises: BadInput where nothing that they return has as many pairs as options say, and no buffer does.
+    """
     places = list(_modules(target.built, target.known, notes))
-    return [_part(name, module, dtype, device, target, up_to, notes) for name, module in places]
+    found = [_part(name, module, dtype, device, target, up_to, notes) for name, module in places]
+    seen = [one for one in found if one.pairs]
+    wanted = {count for _, count in target.sizes}
+    if seen and wanted and not target.known and not any(one.pairs & wanted for one in seen):
+        label, count = target.sizes[0]
+        raise BadInput(
+            f"{target.builder.spec!r}: what {seen[0].kind} returns is of {min(seen[0].pairs)} pairs and "
+            f"{label} has {count}; give what belongs to it with --config, --model, --head-dim or --rotary-dim"
+        )
+    return found
 
 
 def _modules(built: Any, known: Sequence[Known], notes: list[str]) -> Iterator[tuple[str, Any]]:
@@ -166,7 +182,7 @@ def _part(
     fitted = forwards.fitted(module, dtype, device.name, outputs.read, [one[1].size for one in own])
     if isinstance(fitted, str):
         grid = grids.grid(module, forwards.on_grids(module, device.name), dtype)
-        part = replace(base, fitted=grid or fitted)
+        part = replace(base, fitted=grid or cos_alone.seen(module, dtype, device.name) or fitted)
     else:
         part = _with_references(replace(base, fitted=fitted), fitted, target, up_to, notes)
     if not isinstance(part.fitted, str) and "self.training" in _source(module):
@@ -212,7 +228,8 @@ def _with_references(
         most = min(count, references.TOGETHER)
         notes.append(f"{kind}: its frequencies change with the length; those of {most} positions were run")
         count = most
-    return replace(part, positions=count, references=exact)
+    pairs = frozenset(count for one in seen for count in references.possible_pairs(one, axes))
+    return replace(part, positions=count, references=exact, pairs=pairs)
 
 
 def _given(expected: Expected) -> str:

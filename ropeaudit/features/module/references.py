@@ -1,27 +1,31 @@
 """What a module's tables should be: the exact frequencies of its columns, and where those are known from.
 
 They are those of what was given explicitly, else those of the setting that explains the buffers, or else
-those that the module shows as it was built.
+those that the module shows as it was built: of a usual base, where one agrees with all of them, and else
+inferred, with an uncertainty that is allowed.
 Letters: n positions, c columns; theta in radians per token.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ropeaudit.features.module import outputs
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.features.module.outputs import Places
+from ropeaudit.features.module.usual import usual
 from ropeaudit.recognition import hypotheses
-from ropeaudit.recognition.stored_table import recovered
+from ropeaudit.recognition.inferred import Inference
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.calling.forwards import PROBE, Fitted
+from ropeaudit.subjects.calling.forwards import PROBE, Call, Fitted
 
 Array = NDArray[np.float64]
 Known = tuple[str, Array, Array]  # what holds them, frequencies, a relative tolerance of each
@@ -34,34 +38,96 @@ _STILL = 1e-9  # radians per token
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """Frequencies (c,) and attention factors (c,) that a call shows, and how far off a frequency may be."""
+
+    theta: Array
+    factor: Array
+    uncertain: Array
+
+
+@dataclass(frozen=True, slots=True)
 class Exact:
-    """Frequencies (c,), attention factors (c,), what they are in words, and a relative tolerance (c,)."""
+    """Frequencies (c,), attention factors (c,), what they are in words, and a relative tolerance (c,).
+
+    uncertain: how far off they may be for having been inferred, radians per token (c,).
+    """
 
     theta: Array
     factor: Array
     words: str
     tolerance: Array
+    uncertain: Array
 
 
-def shown(module: Any, fitted: Fitted[Places], n: int, dtype: Any) -> list[Array]:
-    """Return frequencies and factors, (2, c), that a module shows at its first positions, for each call."""
+def shown(module: Any, fitted: Fitted[Places], n: int, dtype: Any) -> list[Seen]:
+    """Return what a module shows at positions 0 to n - 1, for each call: the first decide, others refine.
+
+    Positions that several calls take are given to a copy, for calls may change what depends on the length.
+    """
     results = []
     for call in fitted.calls:
         rows = min(n, TOGETHER)  # of one length, where frequencies depend on it
-        planes = fitted.places.planes(call.run(module, 0, rows, dtype), rows)
-        points = fitted.places.points([plane[:CHUNK] for plane in planes])
+        returned = call.run(module, 0, rows, dtype)
+        points = fitted.places.points(fitted.places.planes(returned, rows))
         factor = np.median(np.abs(points[:PROBE]), axis=0)
         factor[np.abs(factor - 1) < _ONE] = 1.0
-        results.append(np.stack([recovered(points / factor), factor]))
+        unit = outputs.unit_of(fitted.places, returned)
+        inference = Inference.of(points[:CHUNK] / factor, unit)
+        for start in range(CHUNK, rows, CHUNK):
+            inference.take(points[start : start + CHUNK] / factor, start)
+        if rows < n and call.free:
+            for start, later in _later(module, fitted, call, rows, n, dtype):
+                inference.take(later / factor, start)
+        factor = _factor(points[:CHUNK], factor, inference)
+        results.append(Seen(inference.theta, factor, inference.uncertain))
     return results
 
 
-def exact(seen: Array, pool: Sequence[tuple[str, Array, Array]]) -> Exact:
-    """Return what the columns of a call should be. seen: frequencies and factors, (2, c).
+def _factor(points: Any, factor: Array, seen: Inference) -> Array:
+    """Return attention factors (c,): where all are one up to rounding, the mean of what fast columns have.
+
+    Near the axes cos is the same for many positions, and so is what rounding does to it: they do not count.
+    """
+    angles = np.arange(len(points))[:, None] * seen.theta
+    fast = seen.held & (np.abs(seen.theta) * len(points) > 8 * math.pi)
+    usable = fast & (np.abs(np.sin(2 * angles)) > 0.5) & np.isfinite(points)
+    if not usable.any() or np.all(factor == 1):
+        return factor
+    mean = float(np.mean((points[usable] * np.exp(-1j * angles[usable])).real))
+    near = np.all(np.abs(factor - mean) <= 4 * seen.unit * mean)
+    return np.full_like(factor, mean) if near else factor
+
+
+def _later(
+    module: Any, fitted: Fitted[Places], call: Call, begin: int, n: int, dtype: Any
+) -> Iterator[tuple[int, Any]]:
+    """Yield points of a copy of a module at positions from `begin` on; nothing more where that raises."""
+    try:
+        other = copy.deepcopy(module)
+        for start in range(begin, n, CHUNK):
+            stop = min(n, start + CHUNK)
+            planes = fitted.places.planes(call.run(other, start, stop, dtype), stop - start)
+            yield start, fitted.places.points(planes)
+    except Exception:  # whatever other people's code raises: the run itself will show it
+        return
+
+
+def exact(seen: Seen, pool: Sequence[Known]) -> Exact:
+    """Return what the columns of a call should be.
 
     pool: names, frequencies of buffers and tolerances; they count where all that rotate are near one of one.
     """
-    theta, factor = seen
+    pooled = _pooled(seen, pool)
+    if pooled is not None and not pooled.tolerance.any():
+        return pooled
+    if known := _usual(seen):
+        return known if pooled is None else replace(known, words=pooled.words)
+    return pooled or Exact(seen.theta, seen.factor, AS_BUILT, np.zeros_like(seen.theta), seen.uncertain)
+
+
+def _pooled(seen: Seen, pool: Sequence[Known]) -> Exact | None:
+    theta, factor = seen.theta, seen.factor
     moving = np.abs(theta) > _STILL
     for words, values, tolerance in pool:
         usable = np.abs(values) > 0
@@ -75,22 +141,37 @@ def exact(seen: Array, pool: Sequence[tuple[str, Array, Array]]) -> Exact:
             turns = np.where(np.abs(theta - listed[index]) % (2 * math.pi) < math.pi / 2, 1.0, -1.0)
             signs = np.where(np.abs(listed[index]) <= math.pi, np.sign(theta), turns)
             return Exact(
-                np.where(moving, signs * listed[index], 0.0), factor, words, np.where(moving, near[index], 0)
+                np.where(moving, signs * listed[index], 0.0),
+                factor,
+                words,
+                np.where(moving, near[index], 0),
+                np.zeros_like(theta),
             )
-    return Exact(theta, factor, AS_BUILT, np.zeros_like(theta))
+    return None
 
 
-def explicit(seen: Array, expected: Expected, axes: bool) -> Exact | None:
+def _usual(seen: Seen) -> Exact | None:
+    """Return the frequencies of a usual base that agrees with all that rotate; None without one."""
+    moving = np.abs(seen.theta) > np.maximum(_STILL, seen.uncertain)
+    known = usual(np.abs(seen.theta[moving]), seen.uncertain[moving]) if moving.any() else None
+    if known is None:
+        return None
+    theta, tolerance = np.zeros_like(seen.theta), np.zeros_like(seen.theta)
+    theta[moving] = np.sign(seen.theta[moving]) * known.theta
+    tolerance[moving] = np.abs(seen.theta - theta)[moving] / known.theta  # what float32 made of them
+    return Exact(theta, seen.factor, known.words, tolerance, seen.uncertain)
+
+
+def explicit(seen: Seen, expected: Expected, axes: bool) -> Exact | None:
     """Return what the columns of a call should be by what was given; None where that is about others.
 
     Columns that are near none of its frequencies are matched with them by their order, from fast to slow,
     where there are as many. axes: whether the call has several, whose frequencies have no one order.
     """
-    theta, factor = seen
+    theta, factor = seen.theta, seen.factor
     fast_first = speeds(seen)
     pool = [_known(label, setting) for label, setting in expected.settings(fast_first.size)]
-    near = exact(seen, pool)
-    if near.words != AS_BUILT:
+    if near := _pooled(seen, pool):
         return near
     same = [one for one in pool if one[1].size == fast_first.size]
     if axes or not same:
@@ -101,13 +182,25 @@ def explicit(seen: Array, expected: Expected, axes: bool) -> Exact | None:
     rank = np.searchsorted(-fast_first, -np.abs(theta)).clip(max=fast_first.size - 1)
     values, tolerance = values[order][rank], tolerance[order][rank]
     signed = np.sign(theta) * values
-    return Exact(np.where(moving, signed, 0.0), factor, words, np.where(moving, tolerance, 0))
+    tolerance = np.where(moving, tolerance, 0)
+    return Exact(np.where(moving, signed, 0.0), factor, words, tolerance, np.zeros_like(theta))
 
 
-def speeds(seen: Array) -> Array:
+def speeds(seen: Seen) -> Array:
     """Return the frequencies that a call shows, each once, from fast to slow; without those that are 0."""
-    theta = np.abs(seen[0])
+    theta = np.abs(seen.theta)
     return np.asarray(np.unique(theta[theta > _STILL])[::-1])
+
+
+def possible_pairs(seen: Seen, axes: bool) -> set[int]:
+    """Return how many pairs a setting may have that columns belong to: those that rotate, or all.
+
+    axes: whether the call has several, which may share frequencies; else equal columns are of one pair.
+    """
+    counts = np.unique(seen.theta, return_counts=True)[1]
+    columns = seen.theta.size
+    twice = bool(np.all(counts % 2 == 0))
+    return {speeds(seen).size} | ({columns // 2} if twice else {columns}) | ({columns} if axes else set())
 
 
 def _known(label: str, setting: RopeSetting) -> Known:

@@ -107,8 +107,10 @@ def module_report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: M
     report = _report(audit, columns, metadata)
     if audit.judged:
         return report
-    why = "; ".join(f"{kind} was not run: {reason}" for kind, reason in audit.unjudged.items())
+    why = "; ".join(f"{kind} {run_report.unjudged(reason)}" for kind, reason in audit.unjudged.items())
     none = f"none of {audit.source.tensors} tensors is a RoPE buffer of {audit.source.spec}"
+    if audit.buffers:
+        return replace(report, headline=f"Nothing was judged of what the module returns: {why}.")
     return replace(report, headline=f"Nothing was judged: {none}{', and ' if why else ''}{why}.")
 
 

@@ -6,12 +6,15 @@ import math
 from collections.abc import Sequence
 
 from ropeaudit.audits import records
+from ropeaudit.features.module.references import AS_BUILT
 from ropeaudit.features.module.running import LAST, Measured
 from ropeaudit.features.module.runs import Run
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.runtime.columns import Declare
+from ropeaudit.subjects.calling.forwards import NOT_SEEN
 
 SCHEMA = 1
+_SHOWN = 0.01  # share of what is allowed, above which a part of it is named
 of = Declare[Run]()
 
 
@@ -37,7 +40,10 @@ class RunColumns:
     call: str = of("how forward was called; none where it was not")
     held: str = of("dtypes of its buffers that hold frequencies, angles, cos or sin", shown=True, leaves=3)
     buffer_error: float | None = of("largest error of their frequencies against those as built, relative")
-    against: str = of("what it was compared with: frequencies of a buffer, or those that it shows as built")
+    against: str = of(
+        "what it was compared with: what was given, frequencies of a buffer, those of a usual base that "
+        "agrees with all that it shows as built (guessed), or else those that it shows as built"
+    )
     positions: int | None = of(
         "positions that it was run at, from 0; none where it is not known which they are",
         lambda one: _of(one, "positions"),
@@ -57,7 +63,8 @@ class RunColumns:
     sin_error: float | None = of("the same of sin", lambda one: _of(one, "sin_error"))
     allowed_error: float | None = of(
         "what float32 angles at the last position (and float32 frequencies, where it was compared with a "
-        "setting's), and rounding to the dtype that it returns as built for the same inputs, explain at most",
+        "setting's), rounding to the dtype that it returns as built for the same inputs, and the uncertainty "
+        "of frequencies that are inferred from what it returns, explain at most",
         lambda one: _of(one, "allowed"),
         shown=_ran,
         leaves=1,
@@ -118,13 +125,15 @@ def finding(one: Run) -> str:
     if seen is None:
         error = one.buffer_error
         held = f"; its buffers are off by up to {percent(error)}" if error is not None and one.wrong else ""
-        return f"not run: {one.reason}{held}"
+        begin = "not judged" if one.reason.startswith(NOT_SEEN) else "not run"
+        return f"{begin}: {one.reason}{held}"
     lost = "its complex table is real after that cast, so that its imaginary part (sin) is lost; "
     lost = lost if one.imaginary_lost else ""
     if seen.nonfinite:
-        return f"{lost}{seen.nonfinite} values of what it returns are nan or infinite"
+        others = f"; of the others cos is off by up to {short(seen.cos_error)}{_at(seen)}"
+        return f"{lost}{seen.nonfinite} values of what it returns are nan or infinite{others}"
     begin, worst = f"{lost}{_rows(seen)}", f"cos is off by up to {short(seen.cos_error)}{_at(seen)}"
-    if seen.positions is None:
+    if seen.positions is None or one.against == AS_BUILT:
         worst = f"{worst}, compared with {one.against}"
     if not one.wrong and not seen.rounded:
         return f"{begin}{worst}"
@@ -157,7 +166,15 @@ def explained(seen: Measured) -> str:
     rounds = seen.returns not in ("angles", "complex")
     as_built = ", which it returns as built," if seen.usual != seen.returned else ""
     angles = "float32 frequencies and angles" if seen.of_frequencies else "float32 angles"
-    return f"{angles}{f' and rounding to {seen.usual}{as_built}' if rounds else ''}"
+    parts = [angles, *([f"rounding to {seen.usual}{as_built}"] if rounds else [])]
+    if seen.uncertain > _SHOWN * seen.allowed:
+        parts.append(f"frequencies that are inferred from it (up to {short(seen.uncertain)})")
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def unjudged(reason: str) -> str:
+    """Return in a clause that a module was not run, or that it was called, and not understood."""
+    return f"was called, and {reason}" if reason.startswith(NOT_SEEN) else f"was not run: {reason}"
 
 
 def headline(runs: Sequence[Run]) -> str:

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.features.module.outputs import Places
 from ropeaudit.features.module.references import CHUNK, TOGETHER, Exact
+from ropeaudit.recognition.inferred import ROUNDINGS
 from ropeaudit.subjects.calling.forwards import PROBE, Fitted
 
 Array = NDArray[np.float64]
 UP_TO = 4096  # positions
 LAST = 256  # positions whose scores' drift is given
 _UNIT = 2.0**-24  # unit roundoff of float32
-_ROUNDINGS = 3  # of an angle: of the frequency, of the product, of what is recovered
 _RETURNED = 2  # roundings of what is returned: of cos, of its product with an attention factor
 
 
@@ -36,7 +36,8 @@ class Measured:
     the dtype that the module as built returns for the same inputs. once: the largest error over what float32
     angles and one rounding to `returned` explain, where that is a narrower dtype; else infinite. drift: of
     the scores of the last positions, over their RMS. returns: what, as in `Places`; returned: its dtype.
-    of_frequencies: whether computing frequencies in float32 is allowed too.
+    of_frequencies: whether computing frequencies in float32 is allowed too. uncertain: the part of what is
+    allowed that is for frequencies having been inferred from what is returned.
     Of positions that are not known, those and what follows from them are None.
     """
 
@@ -54,6 +55,7 @@ class Measured:
     usual: str
     once: float = math.inf
     of_frequencies: bool = False
+    uncertain: float = 0.0
 
     @property
     def rounded(self) -> bool:
@@ -114,7 +116,6 @@ class Errors:
     def add(self, points: Any, should: Any, of_angle: Any, factor: Any, held: str, start: int) -> None:
         """Take in points and what they should be, (n, c). of_angle: what float32 angles explain of them."""
         fine = np.isfinite(points)
-        self.nonfinite += int(points.size - np.count_nonzero(fine))
         off = np.where(fine, points - should, 0)
         may = np.broadcast_to(of_angle + factor * _RETURNED * _unit(self.usual), off.shape)
         for part, error in enumerate((np.abs(off.real), np.abs(off.imag))):
@@ -130,6 +131,15 @@ class Errors:
         self.allowed = max(self.allowed, float(may.max()))
         if held == self.usual or _unit(held) <= _unit(self.usual) or held.startswith("complex"):
             self.once = math.inf
+
+    def count(self, planes: Sequence[Any]) -> None:
+        """Count values that are nan or infinite, cos and sin each for itself."""
+        parts = [
+            part
+            for plane in planes
+            for part in ((plane.real, plane.imag) if plane.dtype.kind == "c" else (plane,))
+        ]
+        self.nonfinite += sum(part.size - int(np.count_nonzero(np.isfinite(part))) for part in parts)
 
     def measured(self, returns: str, returned: str) -> Measured:
         """Return them, without positions."""
@@ -154,6 +164,7 @@ def _of_call(
     last: list[NDArray[np.complex128]] = []
     for start, planes, returned in _chunks(module, fitted, k, n, dtype):
         rows.update(row.tobytes() for row in np.concatenate(planes, axis=1))
+        errors.count(planes)
         points = fitted.places.points(planes)
         at = np.arange(start, start + len(points), dtype=np.float64)[:, None]
         should = reference.factor * np.exp(1j * at * reference.theta)
@@ -163,7 +174,8 @@ def _of_call(
     drift = _drift(np.concatenate(last)[-LAST:], reference, n)
     seen = errors.measured(fitted.places.what, returned)
     seen = replace(seen, positions=n, distinct=len(rows), worst=errors.worst, drift=drift, usual=usual)
-    return replace(seen, of_frequencies=bool(reference.tolerance.any()))
+    uncertain = float(np.max(reference.factor * reference.uncertain, initial=0.0)) * (n - 1)
+    return replace(seen, of_frequencies=bool(reference.tolerance.any()), uncertain=uncertain)
 
 
 def _chunks(
@@ -181,14 +193,15 @@ def _chunks(
 
 
 def _of_angle(reference: Exact, at: Array) -> Array:
-    """Return the largest error that float32 angles explain; (n, c)."""
+    """Return the largest error that float32 angles, and frequencies that are inferred, explain; (n, c)."""
     angles = at * np.abs(reference.theta)
-    return np.asarray(reference.factor * (angles * (_ROUNDINGS * _UNIT + reference.tolerance) + 4 * _UNIT))
+    may = angles * (ROUNDINGS * _UNIT + reference.tolerance) + at * reference.uncertain
+    return np.asarray(reference.factor * (may + 4 * _UNIT))
 
 
 def of_angle(largest: float) -> float:
     """Return the largest error that float32 explains of an angle, in radians."""
-    return largest * _ROUNDINGS * _UNIT + 4 * _UNIT
+    return largest * ROUNDINGS * _UNIT + 4 * _UNIT
 
 
 def _drift(points: NDArray[np.complex128], reference: Exact, n: int) -> float:

@@ -6,8 +6,6 @@ They are known by their values, whatever they are called; and by usual names whe
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +17,7 @@ from ropeaudit.errors import BadInput, RopeAuditError, UsageError
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.rope import hf_config, hf_json
 from ropeaudit.rope.hf_config import ModelRope
-from ropeaudit.subjects.calling import building, devices
+from ropeaudit.subjects.calling import building, devices, loading
 from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.implementation import one_line
@@ -174,14 +172,7 @@ def _from_file(place: str) -> Any:
     path = Path(place)
     if not path.is_file():
         raise BadInput(f"{place!r}: no such file; {_GIVE}")
-    name = f"_ropeaudit_factory_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise BadInput(f"{place!r}: is no Python file; {_GIVE}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickles look their module up
-    spec.loader.exec_module(module)
-    return module
+    return loading.execute(path)
 
 
 def _from_factory(spec: str, builder: Builder, expected: Expected, place: Device | None) -> Source:

@@ -20,7 +20,7 @@ from ropeaudit.subjects.calling.timeout import patiently
 if TYPE_CHECKING:
     from ropeaudit.subjects.calling.own_code import Own
 
-_INSTALLED = {"site-packages", "dist-packages"}
+INSTALLED = {"site-packages", "dist-packages"}  # folders of packages
 _COMPILED = "_torchdynamo_orig_callable"  # what torch.compile leaves on a function
 DEAR = 0.5  # seconds of executing it and of a call of one token, above which it is executed once
 
@@ -108,4 +108,4 @@ def _lies_in(module: Any, name: str, folder: Path) -> bool:
     if not isinstance(file, str) or name.partition(".")[0] in ("ropeaudit", "__main__"):
         return False
     path = Path(file)
-    return path.is_relative_to(folder) and not _INSTALLED & set(path.relative_to(folder).parts)
+    return path.is_relative_to(folder) and not INSTALLED & set(path.relative_to(folder).parts)

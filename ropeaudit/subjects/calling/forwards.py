@@ -22,7 +22,7 @@ Halves: TypeAlias = tuple[slice, slice]  # where the firsts and the seconds of p
 Read: TypeAlias = Callable[[Any, int, Halves | None], Where | None]
 NO_FORWARD = "it has no forward"
 PROBE = 67  # positions by which a call is known; a prime, which no other size is
-_NOT_KNOWN = "what it returns is not seen to be cos and sin of positions times frequencies"
+NOT_SEEN = "what it returns is not seen to be cos and sin of positions times frequencies"
 _ROTATED = "x of 1 in the first of each pair and else 0"
 
 
@@ -76,7 +76,7 @@ def fitted(
     parameters, reason = _parameters(module)
     if reason:
         return reason
-    seen, returned = _NOT_KNOWN, False
+    seen, returned = NOT_SEEN, False
     for words, free, arguments, halves in itertools.chain(
         _argument_lists(parameters), _rotating(module, parameters, pairs)
     ):
@@ -86,12 +86,12 @@ def fitted(
         except RopeAuditError as error:
             return str(error)
         except Exception as error:  # whatever other people's code raises
-            seen = f"raised {one_line(error)}" if seen == _NOT_KNOWN else seen
+            seen = f"raised {one_line(error)}" if seen == NOT_SEEN else seen
             continue
         if where is not None:
             return Fitted(calls, where)
         if not returned:  # the likeliest of the calls that it takes
-            seen, returned = f"{_NOT_KNOWN}, called as {words}", True
+            seen, returned = f"{NOT_SEEN}, called as {words}", True
     return seen
 
 

@@ -233,6 +233,10 @@ def raised_by_code(error: BaseException) -> bool:
 
 
 def one_line(error: BaseException, longest: int = 200) -> str:
-    """Return the type and the message of an exception on one line; `longest`: characters of the message."""
+    """Return the type and the message of an exception on one line, without its full stop.
+
+    longest: characters of the message.
+    """
     text = " ".join((error.typed if isinstance(error, RopeAuditError) else str(error)).split())
-    return f"{type(error).__name__}: {text[:longest]}" if text else type(error).__name__
+    text = text[:longest].rstrip(" .")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -7,11 +7,13 @@ import importlib
 import importlib.util
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError
 from ropeaudit.runtime import digests, process_state
+from ropeaudit.subjects.calling import anew
 from ropeaudit.subjects.calling.anew import Source
 from ropeaudit.subjects.calling.conventions import NO_CHANGES, Changes
 from ropeaudit.subjects.calling.implementation import one_line
@@ -52,7 +54,7 @@ def load(
     name = spec if spec.isprintable() else repr(spec)[1:-1]
     own = Own(name, thing, order, _version(module), changes, home, alone, device)
     if _by_path(where):
-        own.source = Source(Path(where).absolute(), spec.rpartition(":")[2], _execute)
+        own.source = Source(Path(where).absolute(), spec.rpartition(":")[2], execute)
     return own
 
 
@@ -78,7 +80,7 @@ def _import(where: str) -> tuple[Any, process_state.State]:
             with contextlib.suppress(ImportError):
                 import torch  # noqa: F401
         process_state.seed()
-        module = _execute(path) if by_path else importlib.import_module(where)
+        module = execute(path) if by_path else importlib.import_module(where)
         process_state.seed_if_chance()
         return module, process_state.now()
 
@@ -105,9 +107,36 @@ def _version(module: Any) -> str:
         return "none"
 
 
-def _execute(path: Path) -> Any:
-    """Return the module that a file makes, executed so that it sees its own folder. Raises: ImportError."""
-    name = f"ropeaudit_own_{path.stem}"
+def source_of(thing: Any) -> Source | None:
+    """Return the file that makes what was given as an object, and its name there.
+
+    None where the object has no name at the top level of an imported file, or is of an installed package or
+    of the script that runs.
+    """
+    where = getattr(thing, "__module__", None)
+    module = sys.modules.get(where) if isinstance(where, str) and where != "__main__" else None
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or not file.endswith(".py") or not Path(file).is_file():
+        return None
+    path = Path(file).absolute()
+    if anew.INSTALLED & set(path.parts):
+        return None
+    held = [name for name, value in list(vars(module).items()) if value is thing]
+    qualified = str(getattr(thing, "__qualname__", ""))
+    for name in (qualified, *held):
+        with contextlib.suppress(AttributeError):
+            if name and anew.named(module, name) is thing:
+                package = getattr(module, "__package__", None) or ""
+                return Source(path, name, partial(execute, package=package))
+    return None
+
+
+def execute(path: Path, package: str = "") -> Any:
+    """Return the module that a file makes, executed so that it sees its own folder. Raises: ImportError.
+
+    package: the one that it belongs to, where it may import relative to that.
+    """
+    name = f"{package}.ropeaudit_own_{path.stem}" if package else f"ropeaudit_own_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError("it is no Python file")

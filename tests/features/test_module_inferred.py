@@ -1,0 +1,149 @@
+"""Frequencies of modules that hold none: inferred from 16-bit results finely enough to judge them by."""
+
+import numpy as np
+import pytest
+from test_module import audited, refused
+
+from ropeaudit.features.module.usual import usual
+from ropeaudit.recognition.inferred import Inference
+
+MODULES = """
+import torch
+from torch import nn
+
+class Computed(nn.Module):
+    base, factor, out = 10000.0, 1.0, torch.bfloat16
+    def angles(self, positions):
+        return positions.double()[..., None] * self.base ** (-torch.arange(0, 64, 2).double() / 64)
+    def forward(self, positions):
+        a = self.angles(positions)
+        return (a.cos() * self.factor).to(self.out), (a.sin() * self.factor).to(self.out)
+class Half(Computed): out = torch.float16
+class Factor(Computed): factor = 1.1386
+class Single(Computed):
+    out = torch.float32
+    def angles(self, positions):
+        return positions[..., None].float() / self.base ** (torch.arange(0, 64, 2).float() / 64)
+class Own(Computed):
+    base = 12345.678
+class Late(Computed):
+    def angles(self, positions):
+        return super().angles(torch.where(positions > 20000, positions + 1, positions))
+class Table(Single):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.polar(torch.ones(4096, 32), self.angles(torch.arange(4096)))
+    def forward(self, positions): return self.table[positions]
+class Sized(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.dim = dim
+    def forward(self, positions): return torch.outer(positions, torch.arange(self.dim, dtype=torch.float32))
+class SinOfOthers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inv = 1 / 10000 ** (torch.arange(0, 64, 2).float() / 64)
+    def forward(self, positions):
+        a = positions[..., None].float() * self.inv
+        return a.cos(), a.bfloat16().float().sin()
+class Ends(Single):
+    def angles(self, positions):
+        return super().angles(positions).where(positions[..., None] <= 4000, torch.nan)
+"""
+
+
+@pytest.fixture
+def spec(tmp_path):
+    """Return a function that names a class."""
+    path = tmp_path / "modules.py"
+    path.write_text(MODULES)
+    return lambda name: f"{path}:{name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "up_to", "error"),
+    [("Computed", "32768", 2.0**-9), ("Half", "32768", 2.0**-12), ("Factor", "4096", 2.0**-8)],
+)
+def test_narrow_results_are_off_by_their_rounding_alone(name, up_to, error, spec, capsys) -> None:
+    (row,) = audited(capsys, spec(name), "--up-to", up_to, "--loaded", "built")["records"]
+    assert row["cos_error"] == pytest.approx(error, rel=0.01)
+    assert (row["result"], row["against"]) == ("within", "base 10000 (guessed)")
+
+
+@pytest.mark.parametrize("name", ["Single", "Table"])
+def test_float32_ones_are_off_as_they_are_with_the_base_given(name, spec, capsys) -> None:
+    (row,) = audited(capsys, spec(name), "--loaded", "built")["records"]
+    (given,) = audited(capsys, spec(name), "--loaded", "built", "--base", "10000")["records"]
+    assert row["cos_error"] == pytest.approx(given["cos_error"], rel=1e-6)
+
+
+def test_frequencies_of_no_usual_base_are_inferred_with_an_uncertainty(spec, capsys) -> None:
+    result = audited(capsys, spec("Own"), "--up-to", "32768", "--loaded", "built")
+    (row,) = result["records"]
+    assert (row["result"], row["against"]) == ("within", "the frequencies that it shows as built")
+    assert row["cos_error"] < 1.2 * 2.0**-9
+    assert "compared with the frequencies that it shows as built" in result["headline"]
+
+
+def test_what_is_off_later_is_off_still(spec, capsys) -> None:
+    (row,) = audited(capsys, spec("Late"), "--up-to", "32768", "--loaded", "built", code=1)["records"]
+    assert row["cos_error"] == pytest.approx(2 * np.sin(0.5), rel=0.05)
+
+
+def test_values_that_are_no_numbers_are_counted_and_the_others_compared(spec, capsys) -> None:
+    result = audited(capsys, spec("Ends"), "--loaded", "built", code=1)
+    (row,) = result["records"]
+    assert row["nonfinite"] == 2 * 32 * 95
+    assert row["cos_error"] < 3e-4
+    assert (
+        "6080 values of what it returns are nan or infinite; of the others cos is off by"
+        in result["headline"]
+    )
+
+
+def test_an_uncertainty_holds_and_a_base_agrees_within_it_alone() -> None:
+    theta = 1e4 ** (-np.arange(32) / 32)
+    points = np.exp(1j * np.arange(4096)[:, None] * theta)
+    rng = np.random.default_rng(0)
+    unit = 2.0**-8
+    noisy = points.real * (1 + unit * rng.uniform(-1, 1, points.shape)) + 1j * points.imag
+    seen = Inference.of(noisy, unit)
+    assert seen.held.all()
+    assert np.all(np.abs(seen.theta - theta) <= seen.uncertain)
+    assert np.all(seen.uncertain <= 1.5 * 2 * 2.0**-8 * 1.05 / 4095 + 2.0**-22)
+    known = usual(seen.theta, seen.uncertain)
+    assert known is not None
+    np.testing.assert_allclose(known.theta, theta, rtol=1e-15)
+    assert usual(seen.theta * 1.001, seen.uncertain) is None
+
+
+def test_sizes_that_are_not_those_of_what_is_returned_are_refused(spec, capsys) -> None:
+    for options in (("--head-dim", "128"), ("--head-dim", "128", "--base", "1e4"), ("--model", "llama-3-8b")):
+        message = refused(capsys, spec("Single"), "--loaded", "built", *options)
+        assert "what Single returns is of 32 pairs and" in message
+        assert "has 64; give what belongs to it with --config, --model, --head-dim" in message
+    assert audited(capsys, spec("Single"), "--loaded", "built", "--head-dim", "64")["records"]
+
+
+def test_an_argument_that_forward_cannot_use_is_refused(spec, capsys) -> None:
+    message = refused(capsys, spec("Sized"), "--build", "dim=abc")
+    assert "Sized(dim='abc') was built, and the forward of Sized raised TypeError" in message
+    assert message.endswith("give another --build NAME=VALUE\n")
+
+
+@pytest.mark.parametrize("way", ["built", "built,to"])
+def test_a_module_that_was_called_and_not_understood_is_not_judged(way, spec, capsys) -> None:
+    """Its buffer is right, and says nothing of what it returns."""
+    result = audited(capsys, spec("SinOfOthers"), "--loaded", way, code=1)
+    assert result["headline"].startswith(
+        "Nothing was judged of what the module returns: SinOfOthers was called, and what it returns is not "
+    )
+    assert "its cos is, and what is beside it is off from their sin by up to 0.1" in result["headline"]
+
+
+def test_a_file_sees_its_own_folder(tmp_path, capsys) -> None:
+    (tmp_path / "sibling_of_modules.py").write_text(MODULES)
+    path = tmp_path / "other.py"
+    path.write_text("from sibling_of_modules import Single\n")
+    (row,) = audited(capsys, f"{path}:Single", "--loaded", "built")["records"]
+    assert row["result"] == "within"
