@@ -58,15 +58,25 @@ def joined(files: list[Path]) -> dict:
         report = json.loads(file.read_text(encoding="utf-8"))
         cells = report["cells"]
         for row in report["records"]:
-            seen = {one["verdict"] for one in cells if one["implementation"] == row["implementation"]}
-            row.setdefault("verdict", next(word for word in reversed(VERDICTS) if word in seen - {"refused"}))
             row = {name: math.nan if value is None else value for name, value in row.items()}
-            rows.setdefault(row["implementation"], row)
+            rows.setdefault(row["implementation"], row | _of_cells(row["implementation"], cells))
         notes += report.get("notes", [])
         environments.append(report["environment"])
     refused = {note.partition(" was not surveyed: ")[0] for note in notes if " was not surveyed: " in note}
     called = [note for note in notes if note.partition(" was not surveyed: ")[0] not in set(rows) & refused]
-    return {"rows": list(rows.values()), "notes": list(dict.fromkeys(called)), "environments": environments}
+    return {"rows": list(rows.values()), "notes": list(dict.fromkeys(called)), "environment": environments[0]}
+
+
+def _of_cells(name: str, cells: list[dict]) -> dict:
+    """Return the worst verdict of an implementation's clean cells, and its largest drift in each dtype."""
+    mine = [one for one in cells if one["implementation"] == name and one["environment"] == "none"]
+    mine = [one for one in mine if one["verdict"] != "refused"]
+    seen = {one["verdict"] for one in mine}
+    row = {"verdict": next(word for word in reversed(VERDICTS) if word in seen)}
+    for column, dtype in (("fp32", "float32"), ("fp16", "float16"), ("bf16", "bfloat16")):
+        drifts = [one["drift_relative"] for one in mine if one["dtype"] == dtype]
+        row[column] = max(drifts) if drifts and None not in drifts else math.nan
+    return row
 
 
 def place(row: dict) -> tuple:
@@ -99,12 +109,9 @@ def main() -> None:
         notes=found["notes"],
         legend=LEGEND,
     )
-    environment = "\n".join(
-        "- "
-        + ", ".join(f"{name} {value}" for name, value in one.items() if name not in ("machine", "threads"))
-        for one in found["environments"]
-    )
-    page = f"{INTRODUCTION}\n{render('markdown', report)}\nMeasured with:\n\n{environment}\n"
+    listed = ", ".join(f"{name} {value}" for name, value in found["environment"].items())
+    apart = "Packages that do not go together with these were surveyed in environments of their own."
+    page = f"{INTRODUCTION}\n{render('markdown', report)}\nMeasured with {listed}. {apart}\n"
     (DOCS / "survey.md").write_text(page, encoding="utf-8")
     (DOCS / "survey.html").write_text(render("html", report), encoding="utf-8")
     print(report.headline)

@@ -15,9 +15,12 @@ of = Declare[Surveyed]()
 
 
 def largest(one: Surveyed, dtype: str) -> float:
-    """Return the largest drift over the scores' RMS of the clean cells in a dtype; nan without any."""
+    """Return the largest drift over the scores' RMS of the clean cells in a dtype.
+
+    nan where a score is not finite, and where there is no such cell.
+    """
     cells = [cell.drift_relative for cell in one.clean if cell.dtype == dtype and cell.verdict != "refused"]
-    return max(cells, default=math.nan)
+    return math.nan if any(map(math.isnan, cells)) else max(cells, default=math.nan)
 
 
 def worst(one: Surveyed) -> Cell | None:
@@ -56,7 +59,7 @@ class SurveyColumns:
     head_dim = of.like(records.COLUMNS["head_dim"], lambda one: one.head_dim)
     layout: str = of("pairs of dims: half or interleaved", lambda one: one.layout or "none")
     fp32: float = of(
-        "largest drift in float32 over the offsets, over the scores' RMS",
+        "largest drift in float32 over the offsets, over the scores' RMS; nan if a score is not finite",
         lambda one: largest(one, "float32"),
         style="percent",
         shown=True,
