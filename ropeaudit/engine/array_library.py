@@ -1,13 +1,17 @@
 """What the kernel needs of an array library, and NumPy as one.
 
 Arrays have one or two dimensions, are float32 or float64, and stay where they are: results go to `out` where
-it is given. Only the numbers that statistics are made of leave the library.
+it is given. Only the numbers that statistics are made of leave the library (`Summary`): NumPy's at once, those
+of a device together, when a strip is done (`settle`). `torch_library` is the other library.
 Letters: r and c rows and columns, d head_dim, n pairs.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias, TypeVar
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +19,8 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic import doubledouble as dd
 from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.arithmetic.rounding import round_in_place, round_to
+from ropeaudit.runtime.threads import Map, mapping
+from ropeaudit.subjects import Subject
 
 NumPyArray: TypeAlias = NDArray[Any]
 
@@ -42,8 +48,71 @@ class AnyArray(Protocol):
 A = TypeVar("A", bound=AnyArray)
 
 
+class Wanted(NamedTuple):
+    """What of a block of values is requested besides the sum of their squares.
+
+    largest: the largest absolute value, and where it stands. means: the sums of the values and of their sizes.
+    least: a largest value up to it is of no interest. weights: of sampled values, each of which they multiply
+    once. scratch: a float64 array like the values, overwritten.
+    """
+
+    largest: bool
+    means: bool
+    least: float = 0.0
+    weights: Any = None
+    scratch: Any = None
+
+
+class Summary(NamedTuple):
+    """The numbers of a block of values; without the sums where they are meaningless.
+
+    number: of the largest absolute value, row by row; -1 if it is of no interest. fourths: the squares of the
+    weighted squares; of weighted values alone.
+    """
+
+    nonfinite: int = 0
+    squares: float = 0.0
+    fourths: float = 0.0
+    largest: float = 0.0
+    number: int = -1
+    total: float = 0.0
+    absolute: float = 0.0
+
+
 class ArrayLibrary(Protocol[A]):
     """Operations on arrays of one library, on one device."""
+
+    @property
+    def name(self) -> str:
+        """numpy or torch."""
+
+    @property
+    def tile(self) -> tuple[int, int] | None:
+        """Rows and columns of a tile; None for those that suit a core's cache."""
+
+    def running(self, threads: int) -> AbstractContextManager[Map]:
+        """Return a context with a `map` that works on as many of the threads as are of use."""
+
+    def taken(self, arrays: Any) -> Any:
+        """Return NumPy arrays, or nested tuples of them, as arrays of the library; nothing is rounded."""
+
+    def arange(self, start: int, stop: int) -> Any:
+        """Return the integers from start to stop - 1."""
+
+    def rotates(self, subject: Subject) -> bool:
+        """Return whether a subject rotates arrays of the library; else it is given NumPy's."""
+
+    def known_nan(self, rotated: A) -> bool:
+        """Return whether every row is known to hold a nan. False says nothing."""
+
+    def summarize(self, values: A, wanted: Wanted, then: Callable[[Summary], None]) -> None:
+        """Give the numbers of a block to `then`: now or at the next `settle`, in the order of the calls."""
+
+    def afterwards(self, then: Callable[[], None]) -> None:
+        """Call `then` once the numbers that were requested before are there."""
+
+    def settle(self) -> None:
+        """Fetch the numbers that this thread's calls left on the device."""
 
     def empty(self, shape: tuple[int, ...], fmt: Format) -> A:
         """Return an array, not initialized, that carries float32 or float64."""
@@ -87,30 +156,35 @@ class ArrayLibrary(Protocol[A]):
     def hide(self, x: A, hidden: A | None, value: float = 0.0) -> None:
         """Set to `value`, where it lies, what the mask hides."""
 
-    def absolute(self, x: A, out: A | None = None) -> A:
-        """Return |x|."""
-
-    def largest(self, x: A) -> float:
-        """Return the largest element; nan where one is nan."""
-
-    def largest_size(self, x: A) -> float:
-        """Return the largest absolute value; nan where one is nan."""
-
-    def argmax(self, x: A) -> int:
-        """Return the number of the largest element, row by row."""
-
-    def finite(self, x: A) -> int:
-        """Count the finite elements."""
-
-    def total(self, x: A) -> float:
-        """Return the sum of all elements."""
-
-    def dot(self, a: A, b: A) -> float:
-        """Return the sum of all products of elements."""
-
 
 class _NumPy:
     """Implement `ArrayLibrary` on NumPy arrays."""
+
+    name, tile = "numpy", None
+
+    def running(self, threads: int) -> AbstractContextManager[Map]:
+        return mapping(threads)
+
+    def taken(self, arrays: Any) -> Any:
+        return arrays
+
+    def arange(self, start: int, stop: int) -> NumPyArray:
+        return np.arange(start, stop)
+
+    def rotates(self, subject: Subject) -> bool:
+        return True
+
+    def known_nan(self, rotated: NumPyArray) -> bool:
+        return bool(np.isnan(rotated.min(axis=1)).all())
+
+    def summarize(self, values: NumPyArray, wanted: Wanted, then: Callable[[Summary], None]) -> None:
+        then(_summary(values, wanted))
+
+    def afterwards(self, then: Callable[[], None]) -> None:
+        then()
+
+    def settle(self) -> None:
+        pass
 
     def empty(self, shape: tuple[int, ...], fmt: Format) -> NumPyArray:
         return np.empty(shape, fmt.carrier)
@@ -170,28 +244,51 @@ class _NumPy:
         if hidden is not None:
             np.copyto(x, value, where=hidden)
 
-    def absolute(self, x: NumPyArray, out: NumPyArray | None = None) -> NumPyArray:
-        return np.asarray(np.abs(x, out=out))
 
-    def largest(self, x: NumPyArray) -> float:
-        return float(x.max())
+def _summary(values: NumPyArray, wanted: Wanted) -> Summary:
+    """Return the numbers of a block of values; of values that are not finite how many they are, and no sums."""
+    _, means, least, weights, scratch = wanted
+    sizes = np.abs(values, out=scratch) if means else None
+    largest, number = 0.0, -1
+    if wanted.largest:
+        largest = float(sizes.max()) if sizes is not None else _largest_size(values)
+        if not math.isfinite(largest):
+            return Summary(nonfinite=_nonfinite(values))
+        if largest > least:
+            number = int((np.abs(values) if sizes is None else sizes).argmax())
+    if values.dtype != np.float64:
+        values = values.astype(np.float64) if scratch is None else NUMPY.copy(values, scratch)
+    total, absolute, fourths = 0.0, 0.0, 0.0
+    if weights is None:
+        squares = _dot(values, values)
+        if sizes is not None:
+            total, absolute = _total(values), _total(sizes)
+    else:
+        each = (weights * values) * values
+        squares, fourths = _total(each), _dot(each, each)
+        if sizes is not None:
+            total, absolute = _dot(weights, values), _dot(weights, sizes)
+    unsure = not wanted.largest and not math.isfinite(squares)
+    nonfinite = _nonfinite(values) if unsure else 0
+    return Summary(nonfinite, squares, fourths, largest, number, total, absolute)
 
-    def largest_size(self, x: NumPyArray) -> float:
-        low, high = float(x.min()), float(x.max())
-        return high if high >= -low else -low
 
-    def argmax(self, x: NumPyArray) -> int:
-        return int(x.argmax())
+def _largest_size(x: NumPyArray) -> float:
+    low, high = float(x.min()), float(x.max())
+    return high if high >= -low else -low
 
-    def finite(self, x: NumPyArray) -> int:
-        return int(np.isfinite(x).sum())
 
-    def total(self, x: NumPyArray) -> float:
-        rows = x @ np.ones(x.shape[1]) if x.ndim == 2 else x  # a product by rows is the fastest sum
-        return float(rows.sum())
+def _nonfinite(x: NumPyArray) -> int:
+    return x.size - int(np.isfinite(x).sum())
 
-    def dot(self, a: NumPyArray, b: NumPyArray) -> float:
-        return float(np.dot(a.reshape(-1), b.reshape(-1)))
+
+def _total(x: NumPyArray) -> float:
+    rows = x @ np.ones(x.shape[1]) if x.ndim == 2 else x  # a product by rows is the fastest sum
+    return float(rows.sum())
+
+
+def _dot(a: NumPyArray, b: NumPyArray) -> float:
+    return float(np.dot(a.reshape(-1), b.reshape(-1)))
 
 
 NUMPY = _NumPy()
