@@ -96,6 +96,9 @@ class ArrayLibrary(Protocol[A]):
     def taken(self, arrays: Any) -> Any:
         """Return NumPy arrays, or nested tuples of them, as arrays of the library; nothing is rounded."""
 
+    def given_back(self, x: A) -> NumPyArray:
+        """Return x as a new NumPy array."""
+
     def arange(self, start: int, stop: int) -> Any:
         """Return the integers from start to stop - 1."""
 
@@ -167,6 +170,9 @@ class _NumPy:
 
     def taken(self, arrays: Any) -> Any:
         return arrays
+
+    def given_back(self, x: NumPyArray) -> NumPyArray:
+        return np.array(x)
 
     def arange(self, start: int, stop: int) -> NumPyArray:
         return np.arange(start, stop)
