@@ -1,4 +1,4 @@
-"""What rounding and rotating need of an array library beside operators: NumPy's part, and which library it is.
+"""What rounding and rotating need of an array library beside operators: NumPy's part, and whose an array is.
 
 Code that computes with `+ - *` and these few operations runs on NumPy arrays and on torch tensors alike; an
 array stays on the device where it lies. torch is not imported unless somebody else has.

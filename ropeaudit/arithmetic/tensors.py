@@ -18,7 +18,7 @@ from ropeaudit.arithmetic.formats import FP32, FP64, Format
 
 DTYPES = {FP32.precision: torch.float32, FP64.precision: torch.float64}
 _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
-_INFO = {torch.float32: np.finfo(np.float32), torch.float64: np.finfo(np.float64)}
+_INFO: dict[torch.dtype, Any] = {torch.float32: np.finfo(np.float32), torch.float64: np.finfo(np.float64)}
 
 
 class _Tensors:
@@ -43,7 +43,9 @@ class _Tensors:
         largest = torch.amax(torch.abs(x), dim=1, keepdim=True)
         exponent = torch.frexp(torch.where(torch.isfinite(largest), largest, 0.0)).exponent.to(torch.int64)
         scale = torch.clamp(exponent + 52 - bits, -1022, 1024) + 1023
-        sigma = ((scale << 52) | (1 << 51)).view(torch.float64)  # 1.5 * 2^(exponent + 52 - bits): ldexp is float32's
+        sigma = ((scale << 52) | (1 << 51)).view(
+            torch.float64
+        )  # 1.5 * 2^(exponent + 52 - bits): ldexp is float32's
         return (x + sigma) - sigma
 
     def norm(self, x: Any) -> float:

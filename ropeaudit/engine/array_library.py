@@ -1,8 +1,8 @@
 """What the kernel needs of an array library, and NumPy as one.
 
 Arrays have one or two dimensions, are float32 or float64, and stay where they are: results go to `out` where
-it is given. Only the numbers that statistics are made of leave the library (`Summary`): NumPy's at once, those
-of a device together, when a strip is done (`settle`). `torch_library` is the other library.
+it is given. Only the numbers that statistics are made of leave the library (`Summary`): NumPy's at once,
+those of a device together, when a strip is done (`settle`). `torch_library` is the other library.
 Letters: r and c rows and columns, d head_dim, n pairs.
 """
 
@@ -51,9 +51,9 @@ A = TypeVar("A", bound=AnyArray)
 class Wanted(NamedTuple):
     """What of a block of values is requested besides the sum of their squares.
 
-    largest: the largest absolute value, and where it stands. means: the sums of the values and of their sizes.
-    least: a largest value up to it is of no interest. weights: of sampled values, each of which they multiply
-    once. scratch: a float64 array like the values, overwritten.
+    largest: the largest absolute value, and where it stands. means: the sums of the values and of their
+    sizes. least: a largest value up to it is of no interest. weights: of sampled values. scratch: a float64
+    array like the values, overwritten.
     """
 
     largest: bool
@@ -252,7 +252,7 @@ class _NumPy:
 
 
 def _summary(values: NumPyArray, wanted: Wanted) -> Summary:
-    """Return the numbers of a block of values; of values that are not finite how many they are, and no sums."""
+    """Return the numbers of a block of values; where some are not finite, how many, and no sums."""
     _, means, least, weights, scratch = wanted
     sizes = np.abs(values, out=scratch) if means else None
     largest, number = 0.0, -1

@@ -5,7 +5,7 @@ rotated once per subject and offset, then tiles of scores are formed, compared a
 reference of a tile does not depend on the offset: it is computed once and used for all offsets
 and for all subjects that round their inputs alike. Threads share strips of rows; the statistics are merged in
 the order of the strips, so that the result does not depend on how many threads there are.
-Arrays are those of a library: NumPy, or torch on a device, whose strips 0, 1, 2, 4, 8, ... are judged by both.
+Arrays are those of a library: NumPy, or torch on a device; there NumPy judges strips 0, 1, 2, 4, 8, ... too.
 
 Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and columns of a tile.
 """
@@ -137,13 +137,15 @@ class _Run(Generic[A]):
         cuts = [slice(s, min(s + self.tile[0], rows.stop)) for s in starts]
         seen = [cut for cut in cuts if any(self._tiles(cut, cols))]
         strips = [
-            _Strip(head, q[head], k[head // inputs.group], cut, self._judged()) for head in heads for cut in seen
+            _Strip(head, q[head], k[head // inputs.group], cut, self._judged())
+            for head in heads
+            for cut in seen
         ]
         yield from self.map(lambda strip: self._strip(strip, rows.start, cols), strips)
 
     def _judged(self) -> bool:
         number = next(self.strip_numbers)
-        return self.library is not NUMPY and number & (number - 1) == 0
+        return self.library.name != NUMPY.name and number & (number - 1) == 0
 
     def _rotate_all(self, jobs: list[_Job]) -> list[RotatedPanel[A]]:
         """Rotate every head for every cell and for the reference, all in parallel."""

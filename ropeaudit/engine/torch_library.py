@@ -9,7 +9,6 @@ Letters: r and c rows and columns, d head_dim, n pairs.
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,7 +20,8 @@ from torch import Tensor
 from ropeaudit.arithmetic import doubledouble as dd
 from ropeaudit.arithmetic import tensors
 from ropeaudit.arithmetic.formats import FP32, FP64, Format
-from ropeaudit.engine.array_library import NumPyArray, Summary, Wanted
+from ropeaudit.engine.array_library import ArrayLibrary, NumPyArray, Summary, Wanted
+from ropeaudit.errors import OutOfMemory
 from ropeaudit.runtime.threads import Map, mapping
 from ropeaudit.subjects import StoresKeys, Subject
 from ropeaudit.subjects.emulated import Emulated
@@ -30,7 +30,12 @@ from ropeaudit.subjects.exact import Exact
 DEVICE_TILE = 4096, 4096  # scores: a few arrays of 128 MiB, and an operation takes longer than its launch
 
 
-class TorchLibrary:
+def on(device: torch.device) -> ArrayLibrary[Tensor]:
+    """Return the library of a device, which has float64."""
+    return _Torch(device)
+
+
+class _Torch:
     """Implement `ArrayLibrary` on the tensors of a device that has float64."""
 
     name = "torch"
@@ -54,6 +59,11 @@ class TorchLibrary:
         try:
             with mapping(threads if on_cpu else 1) as mapped:
                 yield mapped
+        except torch.OutOfMemoryError as error:
+            text = " ".join(str(error).split())
+            raise OutOfMemory(
+                f"{self.device} is out of memory: {text[:120]}; free some of it, or give --engine numpy"
+            ) from None
         finally:
             torch.set_float32_matmul_precision(precision)
             torch.set_num_threads(count)
@@ -103,7 +113,7 @@ class TorchLibrary:
     def multiply(self, a: Tensor, b: Tensor | float, out: Tensor | None = None) -> Tensor:
         if out is a:
             return a.mul_(b)  # a number stays one: as a tensor it would have to come from the host
-        return torch.mul(a, b, out=out)  # type: ignore[arg-type]
+        return torch.mul(a, b, out=out)
 
     def matmul(self, a: Tensor, b: Tensor, out: Tensor) -> Tensor:
         if a.dtype == out.dtype:
@@ -148,8 +158,8 @@ class TorchLibrary:
         def arrived(seen: list[float]) -> None:
             unfit = wanted.largest and seen[0] > 0  # sums of what is not finite say nothing
             largest, number = (seen[3], int(seen[4])) if wanted.largest else (0.0, -1)
-            summary = Summary(int(seen[0]), *seen[1:3], largest, number, *seen[5:7])
-            then(Summary(nonfinite=int(seen[0])) if unfit else summary)
+            summary = Summary(int(seen[0]), seen[1], seen[2], largest, number, seen[5], seen[6])
+            then(Summary(nonfinite=summary.nonfinite) if unfit else summary)
 
         self._waiting().append((row, arrived))
 

@@ -121,8 +121,8 @@ def rotated(
 ) -> Factor:
     """Return the rows of x rotated by the angles of `table` and multiply them by `scale`.
 
-    Arrays may be torch tensors, and then those of the Factor are. Operations run one after the other and round
-    once each: the results have the same bits wherever they are computed, but for the norms, which are sums.
+    Arrays may be torch tensors, and then those of the Factor are. Operations run one after the other and
+    round once each: results have the same bits wherever they are computed, but for the norms, which are sums.
     Shapes: x (s, d), table of four (s, p) -> Factor of (s, d).
     """
     (cos, sin), members, library = table, _members(setting), arrays.of(x)

@@ -58,8 +58,13 @@ class Emulated(OfRecipe):
     """A resolved recipe applied to a RoPE setting; implements `ropeaudit.subjects.Subject`."""
 
     backend = "numpy"
-    device = "cpu"
     version = __version__
+
+    def __init__(
+        self, recipe: Resolved, setting: RopeSetting, axes: Axes | None = None, device: str = "cpu"
+    ) -> None:
+        super().__init__(recipe, setting, axes)
+        self.device = device
 
     def distinct_positions(self, positions: Positions) -> int:
         """Return how many positions are still different finite numbers after the position stage."""
@@ -132,7 +137,7 @@ class Emulated(OfRecipe):
     def rotate(self, x: FloatArray, table: Table) -> FloatArray:
         """Return x rotated; it is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d).
 
-        x and the table may be torch tensors: the result is one too, of the same bits.
+        x and the table may be torch tensors: then the result is one too, of the same bits.
         """
         recipe, fmt = self.recipe, self.recipe.rotation
         library = arrays.of(x)
