@@ -27,7 +27,7 @@ from ropeaudit.subjects import StoresKeys, Subject
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.exact import Exact
 
-DEVICE_TILE = 4096, 4096  # scores: a few arrays of 128 MiB, and an operation takes longer than its launch
+DEVICE_TILE = 2048, 2048  # scores: a few arrays of 32 MiB, and an operation takes longer than its launch
 
 
 def on(device: torch.device) -> ArrayLibrary[Tensor]:
@@ -137,29 +137,30 @@ class _Torch:
 
     def summarize(self, values: Tensor, wanted: Wanted, then: Callable[[Summary], None]) -> None:
         """Compute the numbers on the device, where they wait for `settle`."""
-        nonfinite = (~torch.isfinite(values)).sum()
         sizes = torch.abs(values) if values.dtype != torch.float64 else torch.abs(values, out=wanted.scratch)
-        wide = values.to(torch.float64).reshape(-1)
-        flat = sizes.reshape(-1)
+        flat, wide = sizes.reshape(-1), values.to(torch.float64).reshape(-1)
+        finite = torch.count_nonzero(flat <= torch.finfo(flat.dtype).max)
         weighted = wide if wanted.weights is None else wanted.weights * wide
         zero = torch.zeros((), dtype=torch.float64, device=self.device)
-        numbers = [nonfinite, torch.dot(weighted, wide), zero, zero, zero, zero, zero]
+        numbers = [finite, torch.dot(weighted, wide), zero, zero, zero, zero, zero]
         if wanted.weights is not None:
             each = weighted * wide
             numbers[1:3] = each.sum(), torch.dot(each, each)
         if wanted.largest:
-            numbers[3:5] = flat.max(), flat.argmax()
+            number = flat.argmax()  # the first of them; that of a nan if there is one
+            numbers[3:5] = torch.take(flat, number), number
         if wanted.means:
             wide_sizes = flat.to(torch.float64)
             absolute = wide_sizes.sum() if wanted.weights is None else torch.dot(wanted.weights, wide_sizes)
             numbers[5:7] = weighted.sum(), absolute
-        row = torch.stack([number.to(torch.float64) for number in numbers])
+        row, size = torch.stack([number.to(torch.float64) for number in numbers]), values.numel()
 
         def arrived(seen: list[float]) -> None:
-            unfit = wanted.largest and seen[0] > 0  # sums of what is not finite say nothing
+            nonfinite = size - int(seen[0])
             largest, number = (seen[3], int(seen[4])) if wanted.largest else (0.0, -1)
-            summary = Summary(int(seen[0]), seen[1], seen[2], largest, number, seen[5], seen[6])
-            then(Summary(nonfinite=summary.nonfinite) if unfit else summary)
+            summary = Summary(nonfinite, seen[1], seen[2], largest, number, seen[5], seen[6])
+            unfit = wanted.largest and nonfinite > 0  # sums of what is not finite say nothing
+            then(Summary(nonfinite) if unfit else summary)
 
         self._waiting().append((row, arrived))
 
