@@ -166,7 +166,9 @@ class _Corner:
     def _all(self, what: str, alike: Any, own: FloatArray, other: FloatArray) -> None:
         if not alike.all():
             where = np.unravel_index(int(np.argmin(alike)), alike.shape)
-            raise _differ(f"{what} ({int((~alike).sum())} of {alike.size})", own[where], other[where])
+            raise _differ(
+                f"{what} ({int((~alike).sum())} of {alike.size})", own[where].item(), other[where].item()
+            )
 
 
 def _order(subject: Subject, q: FloatArray, k: FloatArray) -> FloatArray:
