@@ -90,6 +90,10 @@ class ArrayLibrary(Protocol[A]):
     def tile(self) -> tuple[int, int] | None:
         """Rows and columns of a tile; None for those that suit a core's cache."""
 
+    @property
+    def panel(self) -> int | None:
+        """How many positions are rotated at once; None for those that suit a host's memory."""
+
     def running(self, threads: int) -> AbstractContextManager[Map]:
         """Return a context with a `map` that works on as many of the threads as are of use."""
 
@@ -163,7 +167,7 @@ class ArrayLibrary(Protocol[A]):
 class _NumPy:
     """Implement `ArrayLibrary` on NumPy arrays."""
 
-    name, tile = "numpy", None
+    name, tile, panel = "numpy", None, None
 
     def running(self, threads: int) -> AbstractContextManager[Map]:
         return mapping(threads)

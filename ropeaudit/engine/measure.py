@@ -92,7 +92,8 @@ class _Run(Generic[A]):
 
     def strips(self) -> Iterator[dict[CellIndex, CellStatistics]]:
         """Yield the statistics of one strip of rows after the other."""
-        for rows, cols in masks.panels(self.plan.mask, self.plan.seq_len, plan.PANEL):
+        size = self.library.panel or plan.PANEL
+        for rows, cols in masks.panels(self.plan.mask, self.plan.seq_len, size):
             known, self.tables = self.tables, {}
             for panel in (rows, cols):
                 if panel.start not in self.tables:

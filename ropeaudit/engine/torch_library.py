@@ -28,6 +28,7 @@ from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.exact import Exact
 
 DEVICE_TILE = 2048, 2048  # scores: a few arrays of 32 MiB, and an operation takes longer than its launch
+DEVICE_PANEL = 65536  # positions: the fewer panels, the fewer tables come from the host
 
 
 def on(device: torch.device) -> ArrayLibrary[Tensor]:
@@ -42,7 +43,8 @@ class _Torch:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.tile = None if device.type == "cpu" else DEVICE_TILE
+        self.tile: tuple[int, int] | None = None if device.type == "cpu" else DEVICE_TILE
+        self.panel: int | None = None if device.type == "cpu" else DEVICE_PANEL
         self._local = threading.local()
 
     @contextlib.contextmanager

@@ -165,8 +165,10 @@ def test_a_device_is_given_nothing_that_lies_elsewhere(there, dtype, monkeypatch
     """It refuses tensors of the CPU; what comes back is counted. Sums are exact, in whatever order."""
     changes = {"input": "fp8_e4m3", "accumulate": "fp64"}
     case = SIZES | {"heads": 2, "changes": changes, "mask": "window:40"}
+    monkeypatch.setattr(plan, "PANEL", 48)
     here = list(shift((0, 1000), dtype, "hf", **case))
     monkeypatch.setattr(torch_library, "DEVICE_TILE", (16, 32))
+    monkeypatch.setattr(torch_library, "DEVICE_PANEL", 48)
     fetched: list[tuple[int, ...]] = []
     copy = torch.Tensor.cpu
     monkeypatch.setattr(torch.Tensor, "cpu", lambda x: (fetched.append(tuple(x.shape)), copy(x))[1])
@@ -174,7 +176,7 @@ def test_a_device_is_given_nothing_that_lies_elsewhere(there, dtype, monkeypatch
     moved = list(shift((0, 1000), dtype, "hf", device=NAME, **case))
     assert {one.device for one in moved} == {PLACE}
     assert differences(here, [dataclasses.replace(one, device="cpu") for one in moved]) == []
-    assert len(fetched) == 2 * 4  # strips of two heads
+    assert len(fetched) == 2 * (3 + 1 + 1)  # strips of two heads, those of the second panel against both
     assert all(columns == 7 and rows <= 6 * 2 for rows, columns in fetched)
 
 
