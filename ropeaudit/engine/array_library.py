@@ -8,10 +8,9 @@ Letters: r and c rows and columns, d head_dim, n pairs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,8 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic import doubledouble as dd
 from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.arithmetic.rounding import round_in_place, round_to
+from ropeaudit.engine import summary
+from ropeaudit.engine.summary import Summary, Wanted
 from ropeaudit.runtime.threads import Map, mapping
 from ropeaudit.subjects import Subject
 
@@ -46,37 +47,6 @@ class AnyArray(Protocol):
 
 
 A = TypeVar("A", bound=AnyArray)
-
-
-class Wanted(NamedTuple):
-    """What of a block of values is requested besides the sum of their squares.
-
-    largest: the largest absolute value, and where it stands. means: the sums of the values and of their
-    sizes. least: a largest value up to it is of no interest. weights: of sampled values. scratch: a float64
-    array like the values, overwritten.
-    """
-
-    largest: bool
-    means: bool
-    least: float = 0.0
-    weights: Any = None
-    scratch: Any = None
-
-
-class Summary(NamedTuple):
-    """The numbers of a block of values; without the sums where they are meaningless.
-
-    number: of the largest absolute value, row by row; -1 if it is of no interest. fourths: the squares of the
-    weighted squares; of weighted values alone.
-    """
-
-    nonfinite: int = 0
-    squares: float = 0.0
-    fourths: float = 0.0
-    largest: float = 0.0
-    number: int = -1
-    total: float = 0.0
-    absolute: float = 0.0
 
 
 class ArrayLibrary(Protocol[A]):
@@ -188,7 +158,7 @@ class _NumPy:
         return bool(np.isnan(rotated.min(axis=1)).all())
 
     def summarize(self, values: NumPyArray, wanted: Wanted, then: Callable[[Summary], None]) -> None:
-        then(_summary(values, wanted))
+        then(summary.of_arrays(values, wanted))
 
     def afterwards(self, then: Callable[[], None]) -> None:
         then()
@@ -253,52 +223,6 @@ class _NumPy:
     def hide(self, x: NumPyArray, hidden: NumPyArray | None, value: float = 0.0) -> None:
         if hidden is not None:
             np.copyto(x, value, where=hidden)
-
-
-def _summary(values: NumPyArray, wanted: Wanted) -> Summary:
-    """Return the numbers of a block of values; where some are not finite, how many, and no sums."""
-    _, means, least, weights, scratch = wanted
-    sizes = np.abs(values, out=scratch) if means else None
-    largest, number = 0.0, -1
-    if wanted.largest:
-        largest = float(sizes.max()) if sizes is not None else _largest_size(values)
-        if not math.isfinite(largest):
-            return Summary(nonfinite=_nonfinite(values))
-        if largest > least:
-            number = int((np.abs(values) if sizes is None else sizes).argmax())
-    if values.dtype != np.float64:
-        values = values.astype(np.float64) if scratch is None else NUMPY.copy(values, scratch)
-    total, absolute, fourths = 0.0, 0.0, 0.0
-    if weights is None:
-        squares = _dot(values, values)
-        if sizes is not None:
-            total, absolute = _total(values), _total(sizes)
-    else:
-        each = (weights * values) * values
-        squares, fourths = _total(each), _dot(each, each)
-        if sizes is not None:
-            total, absolute = _dot(weights, values), _dot(weights, sizes)
-    unsure = not wanted.largest and not math.isfinite(squares)
-    nonfinite = _nonfinite(values) if unsure else 0
-    return Summary(nonfinite, squares, fourths, largest, number, total, absolute)
-
-
-def _largest_size(x: NumPyArray) -> float:
-    low, high = float(x.min()), float(x.max())
-    return high if high >= -low else -low
-
-
-def _nonfinite(x: NumPyArray) -> int:
-    return x.size - int(np.isfinite(x).sum())
-
-
-def _total(x: NumPyArray) -> float:
-    rows = x @ np.ones(x.shape[1]) if x.ndim == 2 else x  # a product by rows is the fastest sum
-    return float(rows.sum())
-
-
-def _dot(a: NumPyArray, b: NumPyArray) -> float:
-    return float(np.dot(a.reshape(-1), b.reshape(-1)))
 
 
 NUMPY = _NumPy()

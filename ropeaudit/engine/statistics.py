@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Generic, TypeAlias
 
-from ropeaudit.engine.array_library import NUMPY, A, ArrayLibrary, NumPyArray, Summary, Wanted
+from ropeaudit.engine.array_library import NUMPY, A, ArrayLibrary, NumPyArray
+from ropeaudit.engine.summary import Summary, Wanted
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.masks import Mask
 

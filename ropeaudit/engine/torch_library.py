@@ -20,7 +20,8 @@ from torch import Tensor
 from ropeaudit.arithmetic import doubledouble as dd
 from ropeaudit.arithmetic import tensors
 from ropeaudit.arithmetic.formats import FP32, FP64, Format
-from ropeaudit.engine.array_library import ArrayLibrary, NumPyArray, Summary, Wanted
+from ropeaudit.engine.array_library import ArrayLibrary, NumPyArray
+from ropeaudit.engine.summary import Summary, Wanted
 from ropeaudit.errors import OutOfMemory
 from ropeaudit.runtime.threads import Map, mapping
 from ropeaudit.subjects import StoresKeys, Subject
