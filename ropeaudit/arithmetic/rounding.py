@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ropeaudit.arithmetic import arrays
 from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
 
 _BLOCK = 131072  # elements rounded at once: they stay in a core's cache
@@ -25,11 +26,17 @@ def round_to(values: FloatArray, fmt: Format) -> FloatArray:
     >>> round_to(np.array([1 + 2**-11 + 2**-40]), parse("fp16")).tolist()
     [1.0009765625]
     """
+    if arrays.is_tensor(values):
+        return round_own(arrays.of(values).copied(values), fmt)
     return round_own(np.array(values, order="C"), fmt)
 
 
 def round_own(values: FloatArray, fmt: Format) -> FloatArray:
     """Round as `round_to` does an array that nobody else holds: it may be overwritten and returned."""
+    if arrays.is_tensor(values):
+        from ropeaudit.arithmetic import tensors  # in-function: it imports torch
+
+        return tensors.rounded(values, fmt)  # type: ignore[return-value,arg-type]
     if fmt.precision >= FP32.precision:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # signalling nans
             return values.astype(fmt.carrier, copy=False)  # one IEEE conversion

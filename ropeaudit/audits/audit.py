@@ -16,6 +16,8 @@ from ropeaudit.audits import judging, records
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import LIMIT, Case, fits, positions_fit
 from ropeaudit.audits.records import Record
+from ropeaudit.engine import choice
+from ropeaudit.engine.choice import Engine
 from ropeaudit.engine.plan import AttentionOptions
 from ropeaudit.errors import UsageError
 from ropeaudit.recipes import Recipe
@@ -46,6 +48,7 @@ class Audit:
     order: str | None = None
     tolerance: float = judging.TOLERANCE
     environments: Sequence[str] = ()
+    engine: str | None = None
     _factories: list[SubjectFactory] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -75,6 +78,10 @@ class Audit:
             self._check_on_grid()
         self.factories()
 
+    def measured_by(self) -> Engine:
+        """Return what measures. Raises: UnknownName, UsageError."""
+        return choice.chosen(self.engine, self.device, self.backend, bool(self.implementations))
+
     def factories(self) -> list[SubjectFactory]:
         """Return every recipe, then every implementation, in every dtype, as the rows come; each once."""
         if self._factories:
@@ -84,8 +91,8 @@ class Audit:
             self.implementations, self.order, self.changes, not self.recipes, self.device
         )
         executed = (recipe.resolve(fmt, stores_keys=True) for recipe in self._recipes() for fmt in formats)
-        device = None if called and self.backend == "numpy" else self.device  # emulated beside what is called
-        self._factories.extend(factories.of_recipe(one, self.backend, device) for one in executed)
+        where = self.measured_by().label
+        self._factories.extend(factories.of_recipe(one, self.backend, self.device, where) for one in executed)
         placed = (one for code in called for one in factories.in_environments(code, self.environments))
         self._factories.extend(factories.called(one, fmt) for one in placed for fmt in formats)
         return self._factories
@@ -143,6 +150,9 @@ class Audit:
         sampled = any(case.sample is not None for case in self.cases)
         if self.attention and sampled:
             raise UsageError("--attention looks at whole rows; leave out --sample")
+        if (self.attention or sampled) and self.measured_by().name != "numpy":
+            what = "--attention" if self.attention else "--sample"
+            raise UsageError(f"{what} is measured by NumPy alone; leave out --engine torch and --device")
         for recipe in self._recipes() if sampled else ():
             scaled_keys.check_sampled(recipe)
         fits(max(case.check([*offsets, *self._anchors()]) for case in self.cases), at_once)
@@ -179,6 +189,7 @@ class Audit:
         positions_fit([*offsets, *self._anchors()], loaded.seq_len)
         workers = threads or run_metadata.threads()
         run = CaseRun(case, loaded, setting, some, self.attention, workers, part, self.tolerance)
+        run.library = self.measured_by().library()
         yield from run.records(offsets)
 
     def _anchors(self) -> list[int]:

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import careful
 from ropeaudit.bounds.sampled import predicted_rms
 from ropeaudit.engine import measure, plan, sampled_scores, tile
+from ropeaudit.engine.array_library import NUMPY, ArrayLibrary
 from ropeaudit.engine.plan import AttentionOptions, CellIndex, CellStatistics, Plan
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import RopeAuditError, UsageError
@@ -62,6 +63,7 @@ class CaseRun:
         bounded: bool = True,
     ) -> None:
         self.bounded = bounded
+        self.library: ArrayLibrary[Any] = NUMPY
         self.case, self.loaded, self.setting, self.factories = case, loaded, setting, factories
         self.requested, self.tolerance, self.progress = requested, tolerance, progress
         self.threads = _of_use(threads, loaded)
@@ -88,7 +90,7 @@ class CaseRun:
             yield self._record(by_cell[cell])
 
     def _record(self, result: CellResult) -> Record:
-        return record(self.case, self.loaded, result, self.requested, self.tolerance)
+        return record(self.case, self.loaded, result, self.requested, self.tolerance, self.library.name)
 
     def _group(self, at: RopeSetting, origin: int, offsets: Sequence[int]) -> Iterator[CellResult]:
         """Measure all subjects at the offsets that share a setting and an origin of the reference."""
@@ -218,7 +220,7 @@ class CaseRun:
                 results = sampled_scores.measure(pairs, self.threads, on_progress)
             else:
                 tiles = Plan(subjects, measured_at, loaded, *rest)
-                results = measure.measure(tiles, self.threads, on_progress)
+                results = measure.measure(tiles, self.threads, on_progress, self.library)
         return {(subjects[index], offset): measured for (index, offset), measured in results.items()}
 
     def _attention(

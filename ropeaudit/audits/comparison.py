@@ -108,7 +108,7 @@ def _by_key(
 ) -> dict[tuple[Any, ...], Row]:
     results: dict[tuple[Any, ...], Row] = {}
     for row in rows:
-        key = tuple(join(_clean(row[name]) if name == "environment" else row[name]) for name in keys)
+        key = tuple(join(_clean(name, row[name])) for name in keys)
         if key in results and repr(results[key]) != repr(row):
             raise BadInput(
                 f"the {which} report has two rows for {row['subject']} {row.get('dtype', '')} at offset "
@@ -118,9 +118,9 @@ def _by_key(
     return results
 
 
-def _clean(environment: Any) -> Any:
-    """An environment as it was noted before code was called in several: not at all."""
-    return None if environment == "none" else environment
+def _clean(name: str, value: Any) -> Any:
+    """What was not noted before there was more than one: a clean environment, and NumPy as the engine."""
+    return None if (name, value) in (("environment", "none"), ("engine", "numpy")) else value
 
 
 def _plain(value: Any) -> Any:

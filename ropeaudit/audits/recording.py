@@ -86,8 +86,12 @@ def identity(
     offset: int,
     requested: AttentionOptions | None,
     tolerance: float,
+    engine: str = "numpy",
 ) -> dict[str, Any]:
-    """Return the columns of `records.IDENTITY`: what was requested. Nothing is measured for it."""
+    """Return the columns of `records.IDENTITY`: what was requested. Nothing is measured for it.
+
+    engine: what measures.
+    """
     return records.COLUMNS.unset(records.IDENTITY) | {
         "schema": records.SCHEMA,
         "subject": subject.name,
@@ -99,6 +103,7 @@ def identity(
         "version": subject.version,
         "device": subject.device,
         "environment": getattr(subject, "environment", None),
+        "engine": engine,
         "sample": case.sample,
         "softmax": requested.softmax if requested else None,
         "anchor": requested.anchor if requested else None,
@@ -119,14 +124,15 @@ def record(
     results: CellResult,
     requested: AttentionOptions | None,
     tolerance: float,
+    engine: str = "numpy",
 ) -> Record:
-    """Return the row of a subject and offset."""
+    """Return the row of a subject and offset. engine: what measured."""
     subject, setting, measured = results.subject, results.setting, results.measured
     drift = measured.drift
     head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
     low, high = drift.interval()
     values = {
-        **identity(case, loaded, setting, subject, results.offset, requested, tolerance),
+        **identity(case, loaded, setting, subject, results.offset, requested, tolerance, engine),
         "scores": drift.count,
         "distinct_positions": 0 if results.refused else _distinct(results, loaded.seq_len),
         "drift_mean_abs": drift.mean_abs,

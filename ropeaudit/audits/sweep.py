@@ -185,7 +185,7 @@ def _cells(
     A shard holds neighbours, as much work as every other so far as can be guessed; shards in order hold the
     cells in order, each of them once. The cells of other shards are not made.
     """
-    factories, place = audit.factories(), records.IDENTITY.index("offset")
+    factories, engine, place = audit.factories(), audit.measured_by().name, records.IDENTITY.index("offset")
     outlines = [case.outline() for case, _ in parts]
     scores = [
         case.sample or masks.count(case.mask, sizes.seq_len) * sizes.heads
@@ -208,7 +208,8 @@ def _cells(
                 at = case.setting_at(setting, sizes.seq_len, offset)
                 if at not in known or at.grid is not None:  # on a grid other columns depend on it too
                     subject = factories[index].make(at, axes)
-                    requested = identity(case, sizes, at, subject, offset, audit.attention, audit.tolerance)
+                    chosen = audit.attention, audit.tolerance, engine
+                    requested = identity(case, sizes, at, subject, offset, *chosen)
                     known[at] = tuple(requested[name] for name in records.IDENTITY)
                 base = known[at]
                 yield Cell(number, index, offset, (*base[:place], offset, *base[place + 1 :]), scores[number])

@@ -1,12 +1,15 @@
 """What the kernel needs of an array library, and NumPy as one.
 
 Arrays have one or two dimensions, are float32 or float64, and stay where they are: results go to `out` where
-it is given. Only the numbers that statistics are made of leave the library.
+it is given. Only the numbers that statistics are made of leave the library (`Summary`): NumPy's at once,
+those of a device together, when a strip is done (`settle`). `torch_library` is the other library.
 Letters: r and c rows and columns, d head_dim, n pairs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -15,6 +18,10 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic import doubledouble as dd
 from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.arithmetic.rounding import round_in_place, round_to
+from ropeaudit.engine import summary
+from ropeaudit.engine.summary import Summary, Wanted
+from ropeaudit.runtime.threads import Map, mapping
+from ropeaudit.subjects import Subject
 
 NumPyArray: TypeAlias = NDArray[Any]
 
@@ -44,6 +51,45 @@ A = TypeVar("A", bound=AnyArray)
 
 class ArrayLibrary(Protocol[A]):
     """Operations on arrays of one library, on one device."""
+
+    @property
+    def name(self) -> str:
+        """numpy or torch."""
+
+    @property
+    def tile(self) -> tuple[int, int] | None:
+        """Rows and columns of a tile; None for those that suit a core's cache."""
+
+    @property
+    def panel(self) -> int | None:
+        """How many positions are rotated at once; None for those that suit a host's memory."""
+
+    def running(self, threads: int) -> AbstractContextManager[Map]:
+        """Return a context with a `map` that works on as many of the threads as are of use."""
+
+    def taken(self, arrays: Any) -> Any:
+        """Return NumPy arrays, or nested tuples of them, as arrays of the library; nothing is rounded."""
+
+    def given_back(self, x: A) -> NumPyArray:
+        """Return x as a new NumPy array."""
+
+    def arange(self, start: int, stop: int) -> Any:
+        """Return the integers from start to stop - 1."""
+
+    def rotates(self, subject: Subject) -> bool:
+        """Return whether a subject rotates arrays of the library; else it is given NumPy's."""
+
+    def known_nan(self, rotated: A) -> bool:
+        """Return whether every row is known to hold a nan. False says nothing."""
+
+    def summarize(self, values: A, wanted: Wanted, then: Callable[[Summary], None]) -> None:
+        """Give the numbers of a block to `then`: now or at the next `settle`, in the order of the calls."""
+
+    def afterwards(self, then: Callable[[], None]) -> None:
+        """Call `then` once the numbers that were requested before are there."""
+
+    def settle(self) -> None:
+        """Fetch the numbers that this thread's calls left on the device."""
 
     def empty(self, shape: tuple[int, ...], fmt: Format) -> A:
         """Return an array, not initialized, that carries float32 or float64."""
@@ -87,30 +133,38 @@ class ArrayLibrary(Protocol[A]):
     def hide(self, x: A, hidden: A | None, value: float = 0.0) -> None:
         """Set to `value`, where it lies, what the mask hides."""
 
-    def absolute(self, x: A, out: A | None = None) -> A:
-        """Return |x|."""
-
-    def largest(self, x: A) -> float:
-        """Return the largest element; nan where one is nan."""
-
-    def largest_size(self, x: A) -> float:
-        """Return the largest absolute value; nan where one is nan."""
-
-    def argmax(self, x: A) -> int:
-        """Return the number of the largest element, row by row."""
-
-    def finite(self, x: A) -> int:
-        """Count the finite elements."""
-
-    def total(self, x: A) -> float:
-        """Return the sum of all elements."""
-
-    def dot(self, a: A, b: A) -> float:
-        """Return the sum of all products of elements."""
-
 
 class _NumPy:
     """Implement `ArrayLibrary` on NumPy arrays."""
+
+    name, tile, panel = "numpy", None, None
+
+    def running(self, threads: int) -> AbstractContextManager[Map]:
+        return mapping(threads)
+
+    def taken(self, arrays: Any) -> Any:
+        return arrays
+
+    def given_back(self, x: NumPyArray) -> NumPyArray:
+        return np.array(x)
+
+    def arange(self, start: int, stop: int) -> NumPyArray:
+        return np.arange(start, stop)
+
+    def rotates(self, subject: Subject) -> bool:
+        return True
+
+    def known_nan(self, rotated: NumPyArray) -> bool:
+        return bool(np.isnan(rotated.min(axis=1)).all())
+
+    def summarize(self, values: NumPyArray, wanted: Wanted, then: Callable[[Summary], None]) -> None:
+        then(summary.of_arrays(values, wanted))
+
+    def afterwards(self, then: Callable[[], None]) -> None:
+        then()
+
+    def settle(self) -> None:
+        pass
 
     def empty(self, shape: tuple[int, ...], fmt: Format) -> NumPyArray:
         return np.empty(shape, fmt.carrier)
@@ -169,29 +223,6 @@ class _NumPy:
     def hide(self, x: NumPyArray, hidden: NumPyArray | None, value: float = 0.0) -> None:
         if hidden is not None:
             np.copyto(x, value, where=hidden)
-
-    def absolute(self, x: NumPyArray, out: NumPyArray | None = None) -> NumPyArray:
-        return np.asarray(np.abs(x, out=out))
-
-    def largest(self, x: NumPyArray) -> float:
-        return float(x.max())
-
-    def largest_size(self, x: NumPyArray) -> float:
-        low, high = float(x.min()), float(x.max())
-        return high if high >= -low else -low
-
-    def argmax(self, x: NumPyArray) -> int:
-        return int(x.argmax())
-
-    def finite(self, x: NumPyArray) -> int:
-        return int(np.isfinite(x).sum())
-
-    def total(self, x: NumPyArray) -> float:
-        rows = x @ np.ones(x.shape[1]) if x.ndim == 2 else x  # a product by rows is the fastest sum
-        return float(rows.sum())
-
-    def dot(self, a: NumPyArray, b: NumPyArray) -> float:
-        return float(np.dot(a.reshape(-1), b.reshape(-1)))
 
 
 NUMPY = _NumPy()

@@ -17,6 +17,7 @@ from typing import Any, Generic, Literal, TypeAlias
 
 import numpy as np
 
+from ropeaudit.arithmetic import arrays
 from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import scores
@@ -69,7 +70,7 @@ def rotate_exactly(
     Shapes: (s, d) -> Factor of (s, d).
     """
     with np.errstate(invalid="ignore", over="ignore"):  # inputs may have overflowed in their format
-        return exact_scores.rotated(x.astype(np.float64), table, setting, precision, scale)
+        return exact_scores.rotated(arrays.of(x).wide(x), table, setting, precision, scale)
 
 
 def exact_factors(
@@ -115,15 +116,19 @@ def gather_reference(
     exact: ExactScores[A],
     error: float,
     block: Block[A],
-    results: Iterable[CellStatistics],
+    results: Sequence[CellStatistics],
     out: A | None = None,
 ) -> None:
     """Note the statistics of the exact scores of a block. error: their certificate. See `gather_exact`."""
     gathered = Statistics(Moments.SQUARES, weighted=block.weights is not None)
     gather_exact(gathered, exact, block, out)
-    for result in results:
-        result.reference.merge(gathered)
-        result.error = float(np.maximum(result.error, error))  # nan stays nan
+
+    def merge() -> None:
+        for result in results:
+            result.reference.merge(gathered)
+            result.error = float(np.maximum(result.error, error))  # nan stays nan
+
+    block.library.afterwards(merge)
 
 
 def measure(
@@ -164,5 +169,5 @@ def measure(
         if fmt is not FP64:
             out = library.copy(out, wide)
         result.drift.add(minus_exact(library, out, exact, block.hidden, wide), block, scratch)
-        if number == 0:  # the difference of a score to itself: 0, or nan where it is not finite
-            result.self_drift.count, result.self_drift.nonfinite = result.drift.count, result.drift.nonfinite
+        if number == 0:
+            library.afterwards(result.self_is_exact)

@@ -5,6 +5,7 @@ rotated once per subject and offset, then tiles of scores are formed, compared a
 reference of a tile does not depend on the offset: it is computed once and used for all offsets
 and for all subjects that round their inputs alike. Threads share strips of rows; the statistics are merged in
 the order of the strips, so that the result does not depend on how many threads there are.
+Arrays are those of a library: NumPy, or torch on a device; there NumPy judges strips 0, 1, 2, 4, 8, ... too.
 
 Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and columns of a tile.
 """
@@ -13,14 +14,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel, plan, scores, tile
-from ropeaudit.engine.array_library import NUMPY, NumPyArray
+from ropeaudit.engine.array_library import NUMPY, A, ArrayLibrary
 from ropeaudit.engine.kernel import Side, Workspace
 from ropeaudit.engine.plan import CellIndex, CellStatistics, Key, Plan
 from ropeaudit.engine.statistics import Block
@@ -29,18 +30,24 @@ from ropeaudit.inputs import masks
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor
-from ropeaudit.runtime.threads import Map, mapping
+from ropeaudit.runtime.threads import Map
 
 
 def measure(
-    cases: Plan[Inputs], threads: int, progress: Callable[[float], None]
+    cases: Plan[Inputs],
+    threads: int,
+    progress: Callable[[float], None],
+    library: ArrayLibrary[Any] = NUMPY,
 ) -> dict[CellIndex, CellStatistics]:
-    """Return what was measured, for every cell of the plan; `progress` gets the share done."""
+    """Return what was measured, for every cell of the plan; `progress` gets the share done.
+
+    library: of the arrays. Raises: EnginesDiffer where another one than NumPy does not agree with it.
+    """
     results = {cell: CellStatistics() for cell in cases.cells()}
     scores_in_all = masks.count(cases.mask, cases.seq_len) * cases.inputs.q.shape[0]
     first = next(iter(results.values()))
-    with mapping(threads) as mapped:
-        for part in _Run(cases, mapped).strips():
+    with library.running(threads) as mapped:
+        for part in _Run(cases, mapped, library).strips():
             for cell, measured in part.items():
                 results[cell].merge(measured)
             progress(first.drift.count / scores_in_all)
@@ -64,26 +71,29 @@ class _Tables(NamedTuple):
 
 
 class _Strip(NamedTuple):
-    """Some rows of a head against a panel of keys."""
+    """Some rows of a head against a panel of keys. judged: whether NumPy looks at it too."""
 
     head: int
-    q: RotatedPanel
-    k: RotatedPanel
+    q: RotatedPanel[Any]
+    k: RotatedPanel[Any]
     rows: slice
+    judged: bool
 
 
-class _Run:
+class _Run(Generic[A]):
     """One pass over all heads and panels of a plan."""
 
-    def __init__(self, cases: Plan[Inputs], mapped: Map) -> None:
-        self.plan, self.map = cases, mapped
-        self.groups = cases.keys()
-        self.workspace: Workspace[NumPyArray] = Workspace(NUMPY)
+    def __init__(self, cases: Plan[Inputs], mapped: Map, library: ArrayLibrary[A]) -> None:
+        self.plan, self.map, self.library = cases, mapped, library
+        self.tile = library.tile or (tile.TILE_ROWS, tile.TILE_COLUMNS)
+        self.groups, self.strip_numbers = cases.keys(), itertools.count()
+        self.workspace: Workspace[A] = Workspace(library)
         self.tables: dict[int, _Tables] = {}
 
     def strips(self) -> Iterator[dict[CellIndex, CellStatistics]]:
         """Yield the statistics of one strip of rows after the other."""
-        for rows, cols in masks.panels(self.plan.mask, self.plan.seq_len, plan.PANEL):
+        size = self.library.panel or plan.PANEL
+        for rows, cols in masks.panels(self.plan.mask, self.plan.seq_len, size):
             known, self.tables = self.tables, {}
             for panel in (rows, cols):
                 if panel.start not in self.tables:
@@ -100,7 +110,7 @@ class _Run:
             yield range(start, min(start + max(1, size), heads))
 
     def _tiles(self, rows: slice, cols: slice) -> Iterator[slice]:
-        return masks.tiles(self.plan.mask, rows, cols, tile.TILE_COLUMNS, self.plan.seq_len)
+        return masks.tiles(self.plan.mask, rows, cols, self.tile[1], self.plan.seq_len)
 
     def _panel_tables(self, panel: slice) -> _Tables:
         positions = np.arange(panel.start, panel.stop, dtype=np.int64)
@@ -108,8 +118,10 @@ class _Run:
 
         def table(cell: CellIndex | None) -> Any:
             if cell is None:
-                return exact_scores.distance_table(numbers, self.plan.setting)
-            return self.plan.subjects[cell[0]].table(positions, cell[1])
+                return self.library.taken(exact_scores.distance_table(numbers, self.plan.setting))
+            subject = self.plan.subjects[cell[0]]
+            of_cell = subject.table(positions, cell[1])
+            return self.library.taken(of_cell) if self.library.rotates(subject) else of_cell
 
         *subjects, reference = self.map(table, [*cells, None])
         return _Tables(reference, dict(zip(cells, subjects, strict=True)))
@@ -122,31 +134,41 @@ class _Run:
         panels = self._rotate_all(jobs)
         q = dict(zip(heads, panels, strict=False))
         k = dict(zip(kv_heads, panels[len(heads) :], strict=True))
-        starts = range(rows.start, rows.stop, tile.TILE_ROWS)
-        cuts = [slice(s, min(s + tile.TILE_ROWS, rows.stop)) for s in starts]
+        starts = range(rows.start, rows.stop, self.tile[0])
+        cuts = [slice(s, min(s + self.tile[0], rows.stop)) for s in starts]
         seen = [cut for cut in cuts if any(self._tiles(cut, cols))]
-        strips = [_Strip(head, q[head], k[head // inputs.group], cut) for head in heads for cut in seen]
+        strips = [
+            _Strip(head, q[head], k[head // inputs.group], cut, self._judged())
+            for head in heads
+            for cut in seen
+        ]
         yield from self.map(lambda strip: self._strip(strip, rows.start, cols), strips)
 
-    def _rotate_all(self, jobs: list[_Job]) -> list[RotatedPanel]:
+    def _judged(self) -> bool:
+        number = next(self.strip_numbers)
+        return self.library.name != NUMPY.name and number & (number - 1) == 0
+
+    def _rotate_all(self, jobs: list[_Job]) -> list[RotatedPanel[A]]:
         """Rotate every head for every cell and for the reference, all in parallel."""
         formats = {subject.input for subject in self.plan.subjects} | {key.input for key in self.groups}
         held = {fmt: fmt.carrier if self.plan.inputs.unchanged_by(fmt) else fmt for fmt in formats}
         rounding = [(job, how) for job in range(len(jobs)) for how in set(held.values())]
 
-        def rounded(task: tuple[int, Format | np.dtype[Any]]) -> FloatArray:
+        def rounded(task: tuple[int, Format | np.dtype[Any]]) -> A:
             number, how = task
-            x = jobs[number].x[jobs[number].panel]
-            return round_to(x, how) if isinstance(how, Format) else x.astype(how)
+            x = self.library.taken(jobs[number].x[jobs[number].panel])
+            if isinstance(how, Format):
+                return round_to(x, how)  # type: ignore[return-value]
+            return self.library.converted(x, FP64 if how == np.float64 else FP32)
 
         inputs = dict(zip(rounding, self.map(rounded, rounding), strict=True))
-        panels = [RotatedPanel() for _ in jobs]
+        panels: list[RotatedPanel[A]] = [RotatedPanel() for _ in jobs]
 
         def exact(task: tuple[int, Key]) -> Factor:
             number, key = task
             return self._rotate_exactly(jobs[number], inputs[number, held[key.input]], key)
 
-        def rotated(task: tuple[int, CellIndex]) -> tuple[FloatArray, bool]:
+        def rotated(task: tuple[int, CellIndex]) -> tuple[A, bool]:
             number, cell = task
             fmt = self.plan.subjects[cell[0]].input
             return self._rotate(jobs[number], inputs[number, held[fmt]], cell)
@@ -161,29 +183,38 @@ class _Run:
             panels[number].nonfinite.update({cell} if nonfinite else ())
         return panels
 
-    def _rotate_exactly(self, job: _Job, x: FloatArray, key: Key) -> Factor:
+    def _rotate_exactly(self, job: _Job, x: A, key: Key) -> Factor:
         setting, table = self.plan.setting, self.tables[job.panel.start].reference
         scale = setting.scale if job.side == "q" else 1.0
-        return kernel.rotate_exactly(x, table, setting, key.precision, scale)
+        return kernel.rotate_exactly(x, table, setting, key.precision, scale)  # type: ignore[arg-type]
 
-    def _rotate(self, job: _Job, x: FloatArray, cell: CellIndex) -> tuple[FloatArray, bool]:
+    def _rotate(self, job: _Job, x: A, cell: CellIndex) -> tuple[A, bool]:
         """Return q (s, d) or k (d, s) as it is multiplied, and whether every row or column holds a nan."""
         subject, table = self.plan.subjects[cell[0]], self.tables[job.panel.start].cells[cell]
-        rotated = kernel.rotate(subject, job.side, x, table, job.head)
-        nonfinite = bool(np.isnan(rotated.min(axis=1)).all())
-        operand = scores.operand(rotated, subject)
-        return np.ascontiguousarray(operand.T if job.side == "k" else operand), nonfinite
+        if self.library.rotates(subject):
+            rotated: Any = kernel.rotate(subject, job.side, x, table, job.head)  # type: ignore[arg-type]
+        else:
+            given = round_to(job.x[job.panel], subject.input)
+            rotated = self.library.taken(kernel.rotate(subject, job.side, given, table, job.head))
+        nonfinite = self.library.known_nan(rotated)
+        operand: Any = scores.operand(rotated, subject)
+        return self.library.contiguous(operand.T if job.side == "k" else operand), nonfinite
 
     def _strip(self, strip: _Strip, first_row: int, cols: slice) -> dict[CellIndex, CellStatistics]:
         """Measure all tiles of some rows of a head against one panel of keys."""
         results = {cell: CellStatistics() for cell in self.plan.cells()}
-        head, q, k, rows = strip
+        head, q, k, rows, judged = strip
         in_q = slice(rows.start - first_row, rows.stop - first_row)
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for keys in self._tiles(rows, cols):
                 in_k = slice(keys.start - cols.start, keys.stop - cols.start)
-                block = Block.tile(self.plan.mask, head, rows, keys)
+                block: Block[A] = Block.tile(self.plan.mask, head, rows, keys, self.library)
                 here = Tile(self.plan, block, q, k, in_q, in_k, self.workspace)
                 for key, members in self.groups.items():
                     here.measure(key, members, results)
+            self.library.settle()
+            if judged:
+                from ropeaudit.engine import agreement  # in-function: NumPy alone needs none
+
+                agreement.check(here, head, rows, keys)
         return results

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ropeaudit.arithmetic import arrays
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.engine.array_library import A, ArrayLibrary
 from ropeaudit.subjects import FormsScores, Subject
@@ -16,7 +17,10 @@ _SQUARE = 64  # pairs that a subject which forms its scores itself gets at once
 
 def operand(rotated: FloatArray, subject: Subject) -> FloatArray:
     """Return rotated q or k in the dtype in which its products are accumulated."""
-    return rotated.astype(np.float64, copy=False) if subject.accumulate is FP64 else rotated
+    if subject.accumulate is not FP64:
+        return rotated
+    wide: FloatArray = arrays.of(rotated).wide(rotated)
+    return wide
 
 
 def tile_format(subject: Subject) -> Format:

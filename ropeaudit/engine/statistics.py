@@ -6,13 +6,14 @@ depend on the number of threads.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Generic, TypeAlias
+from typing import Any, Generic, TypeAlias
 
-from ropeaudit.arithmetic.formats import FP64
 from ropeaudit.engine.array_library import NUMPY, A, ArrayLibrary, NumPyArray
+from ropeaudit.engine.summary import Summary, Wanted
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.masks import Mask
 
@@ -38,11 +39,16 @@ class Block(Generic[A]):
     weights: A | None = None
 
     @classmethod
-    def tile(cls, mask: Mask, head: int, rows: slice, cols: slice) -> Block[NumPyArray]:
+    def tile(
+        cls, mask: Mask, head: int, rows: slice, cols: slice, library: ArrayLibrary[Any] = NUMPY
+    ) -> Block[Any]:
         """Return the block of some queries with some keys."""
-        shape, hidden = (rows.stop - rows.start, cols.stop - cols.start), masks.hidden(mask, rows, cols)
-        visible = shape[0] * shape[1] - (0 if hidden is None else int(hidden.sum()))
-        return Block(NUMPY, shape, visible, (head, rows.start, cols.start), hidden)
+        shape = rows.stop - rows.start, cols.stop - cols.start
+        hidden = masks.hidden(mask, rows, cols, library.arange)
+        visible = shape[0] * shape[1]
+        if hidden is not None:
+            visible = masks.visible(mask, rows, cols)
+        return Block(library, shape, visible, (head, rows.start, cols.start), hidden)
 
     @classmethod
     def pairs(cls, first: int, weights: NumPyArray) -> Block[NumPyArray]:
@@ -88,39 +94,21 @@ class Statistics:
 
     def add(self, values: A, block: Block[A], scratch: A | None = None) -> None:
         """Take in the values of a block. scratch: a float64 array like them, overwritten."""
-        library = block.library
         self.count += block.visible
-        sizes = library.absolute(values, scratch) if self.moments >= Moments.MEANS else None
-        if self.moments >= Moments.LARGEST:
-            peak = library.largest_size(values) if sizes is None else library.largest(sizes)
-            if not math.isfinite(peak):
-                self.nonfinite += math.prod(values.shape) - library.finite(values)
-                return
-            if peak > self.largest:
-                number = library.argmax(library.absolute(values) if sizes is None else sizes)
-                self.largest, self.place = peak, block.place(number)
-        if library.precision(values) != FP64.precision:
-            values = library.converted(values, FP64) if scratch is None else library.copy(values, scratch)
-        squares = self._add_sums(library, values, sizes, block.weights)
-        if self.moments < Moments.LARGEST and not math.isfinite(squares):
-            self.nonfinite += math.prod(values.shape) - library.finite(values)
+        weights = block.weights if self.weighted else None
+        largest, means = self.moments >= Moments.LARGEST, self.moments >= Moments.MEANS
+        wanted = Wanted(largest, means, self.largest, weights, scratch)
+        block.library.summarize(values, wanted, functools.partial(self._take, block))
 
-    def _add_sums(self, library: ArrayLibrary[A], values: A, sizes: A | None, weights: A | None) -> float:
-        """Take in the sums of finite float64 values; return that of their squares."""
-        if not self.weighted or weights is None:
-            squares = library.dot(values, values)
-            if sizes is not None:
-                self.total += library.total(values)
-                self.absolute += library.total(sizes)
-        else:
-            each = library.multiply(library.multiply(weights, values), values)
-            squares = library.total(each)
-            self.fourths += library.dot(each, each)
-            if sizes is not None:
-                self.total += library.dot(weights, values)
-                self.absolute += library.dot(weights, sizes)
-        self.squares += squares
-        return squares
+    def _take(self, block: Block[A], seen: Summary) -> None:
+        """Take in the numbers of a block."""
+        if seen.number >= 0 and seen.largest > self.largest:
+            self.largest, self.place = seen.largest, block.place(seen.number)
+        self.nonfinite += seen.nonfinite
+        self.squares += seen.squares
+        self.fourths += seen.fourths
+        self.total += seen.total
+        self.absolute += seen.absolute
 
     def add_nonfinite(self, count: int) -> None:
         """Take in values none of which is finite."""

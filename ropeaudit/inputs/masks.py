@@ -8,8 +8,8 @@ Letters: s positions, r and c rows (queries) and columns (keys) of a tile, p col
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,9 +120,10 @@ def bands(mask: Mask, seq_len: int) -> Iterator[tuple[slice, slice]]:
         yield rows, columns(mask, rows, seq_len)
 
 
-def hidden(mask: Mask, rows: slice, cols: slice) -> NDArray[np.bool_] | None:
+def hidden(mask: Mask, rows: slice, cols: slice, arange: Callable[[int, int], Any] = np.arange) -> Any:
     """Return True where a tile's query does not see the key; None where it sees all of them.
 
+    arange: of the library whose array it is to be, by default NumPy's.
     Shapes: -> (r, c).
     """
     width = _width(mask)
@@ -131,10 +132,16 @@ def hidden(mask: Mask, rows: slice, cols: slice) -> NDArray[np.bool_] | None:
     later, outside = cols.stop - 1 > rows.start, cols.start <= rows.stop - 1 - width
     if not later and not outside:
         return None
-    keys, queries = np.arange(cols.start, cols.stop)[None, :], np.arange(rows.start, rows.stop)[:, None]
+    keys, queries = arange(cols.start, cols.stop)[None, :], arange(rows.start, rows.stop)[:, None]
     if not outside:
         return keys > queries
     return (keys > queries) | (keys <= queries - width)
+
+
+def visible(mask: Mask, rows: slice, cols: slice) -> int:
+    """Return how many scores of a tile are seen."""
+    ends = [np.array(end) for end in (rows.start, rows.stop, cols.start, cols.stop)]
+    return int(counts(mask, (ends[0], ends[1]), (ends[2], ends[3])))
 
 
 def watchers(mask: Mask, cols: slice, seq_len: int) -> Ints:

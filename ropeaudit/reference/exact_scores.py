@@ -22,6 +22,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from ropeaudit.arithmetic import arrays
 from ropeaudit.arithmetic import doubledouble as dd
 from ropeaudit.arithmetic.doubledouble import Array, Pair, Words
 from ropeaudit.reference import exact_frequencies
@@ -120,36 +121,41 @@ def rotated(
 ) -> Factor:
     """Return the rows of x rotated by the angles of `table` and multiply them by `scale`.
 
+    Arrays may be torch tensors, and then those of the Factor are. Operations run one after the other and
+    round once each: results have the same bits wherever they are computed, but for the norms, which are sums.
     Shapes: x (s, d), table of four (s, p) -> Factor of (s, d).
     """
-    (cos, sin), members = table, _members(setting)
+    (cos, sin), members, library = table, _members(setting), arrays.of(x)
     if precision == "double":
         a, b = (x[:, dims] for dims in members)
-        whole = np.array(x)
+        whole = library.copied(x)
         whole[:, members[0]] = a * cos[0] - b * sin[0]
         whole[:, members[1]] = b * cos[0] + a * sin[0]
         whole *= scale
-        return Factor(whole, None, None, _norm(whole))
-    whole, head, rest = np.empty_like(x), np.empty_like(x), np.empty_like(x)
+        return Factor(whole, None, None, library.norm(whole))
+    whole, head, rest = (library.unset(x, True) for _ in range(3))
     bits = (53 - math.ceil(math.log2(x.shape[1]))) // 2
-    for start in range(0, len(x), _ROWS):
-        rows = slice(start, start + _ROWS)
+    step = library.at_once(x, _ROWS)
+    for start in range(0, len(x), step):
+        rows = slice(start, start + step)
         part = (cos[0][rows], cos[1][rows]), (sin[0][rows], sin[1][rows])
         high, low = _rotated_exactly(x[rows], *part, members, scale)
-        whole[rows], head[rows] = high, _leading(high, bits)
+        whole[rows], head[rows] = high, library.leading(high, bits)
         rest[rows] = (high - head[rows]) + low
-    return Factor(whole, head, rest, _norm(whole), _norm(rest))
+    return Factor(whole, head, rest, library.norm(whole), library.norm(rest))
 
 
 def _rotated_exactly(x: Array, cos: Pair, sin: Pair, members: tuple[slice, slice], scale: float) -> Pair:
     """Return rows of x rotated and scaled in double-double arithmetic. Shapes: x (s, d), cos, sin (s, p)."""
-    high, low = np.array(x), np.zeros_like(x)
+    library = arrays.of(x)
+    high, low = library.copied(x), library.unset(x, True)
+    low[...] = 0.0
     a, b = (x[:, dims] for dims in members)
     first = dd.subtract(dd.multiply(cos, a), dd.multiply(sin, b))
     second = dd.add(dd.multiply(cos, b), dd.multiply(sin, a))
     high[:, members[0]], low[:, members[0]] = first
     high[:, members[1]], low[:, members[1]] = second
-    return dd.multiply((high, low), np.float64(scale)) if scale != 1.0 else (high, low)
+    return dd.multiply((high, low), float(scale)) if scale != 1.0 else (high, low)
 
 
 def product(
@@ -162,11 +168,12 @@ def product(
     array, then the second: the difference to a float64 score loses nothing that matters.
     Shapes: q (r, d), k (c, d), out and scratch (r, c), overwritten where they are given -> two of (r, c).
     """
+    matmul = arrays.of(q.whole).matmul
     if q.head is None or k.head is None or q.rest is None or k.rest is None:
-        return np.matmul(q.whole, k.whole.T, out=out), None
-    rest: Array = np.matmul(q.head, k.rest.T, out=out)
-    rest += np.matmul(q.rest, k.whole.T, out=scratch)
-    return np.matmul(q.head, k.head.T, out=scratch), rest
+        return matmul(q.whole, k.whole.T, out), None
+    rest: Array = matmul(q.head, k.rest.T, out)
+    rest += matmul(q.rest, k.whole.T, scratch)
+    return matmul(q.head, k.head.T, scratch), rest
 
 
 def paired(q: Factor, k: Factor) -> tuple[Array, Array | None]:
@@ -209,15 +216,3 @@ def _members(setting: RopeSetting) -> tuple[slice, slice]:
     if setting.layout == "interleaved":
         return slice(0, d, 2), slice(1, d, 2)
     return slice(0, d // 2), slice(d // 2, d)
-
-
-def _leading(x: Array, bits: int) -> Array:
-    """Return the multiple of 2^-bits times the row's largest power of two that is nearest to each x."""
-    _, exponent = np.frexp(np.max(np.abs(x), axis=1, keepdims=True, initial=0.0))
-    sigma = np.ldexp(1.5, exponent + 52 - bits)
-    head: Array = (x + sigma) - sigma
-    return head
-
-
-def _norm(x: Array) -> float:
-    return float(np.sqrt(np.max(np.einsum("sd,sd->s", x, x), initial=0.0)))

@@ -11,11 +11,13 @@ Letters: s positions, d head_dim, p pairs. Positions in tokens, angles in radian
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any
 
 import numpy as np
 
 from ropeaudit import __version__
+from ropeaudit.arithmetic import arrays
 from ropeaudit.arithmetic import doubledouble as dd
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_own, round_to
@@ -56,8 +58,13 @@ class Emulated(OfRecipe):
     """A resolved recipe applied to a RoPE setting; implements `ropeaudit.subjects.Subject`."""
 
     backend = "numpy"
-    device = "cpu"
     version = __version__
+
+    def __init__(
+        self, recipe: Resolved, setting: RopeSetting, axes: Axes | None = None, device: str = "cpu"
+    ) -> None:
+        super().__init__(recipe, setting, axes)
+        self.device = device
 
     def distinct_positions(self, positions: Positions) -> int:
         """Return how many positions are still different finite numbers after the position stage."""
@@ -86,7 +93,7 @@ class Emulated(OfRecipe):
             cos, sin = _cos_sin(angles, trig)
             if factor != 1.0:
                 weight = round_to(np.array(factor), trig)
-                cos, sin = (_operate(np.multiply, part, weight, trig) for part in (cos, sin))
+                cos, sin = (_operate(operator.mul, part, weight, trig) for part in (cos, sin))
         if self.recipe.table is not None:
             cos, sin = round_to(cos, self.recipe.table), round_to(sin, self.recipe.table)
         return cos, sin
@@ -128,9 +135,13 @@ class Emulated(OfRecipe):
         return np.clip(angle_values, -clip, clip) if self.setting.clipped else angle_values
 
     def rotate(self, x: FloatArray, table: Table) -> FloatArray:
-        """Return x rotated; it is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""
+        """Return x rotated; it is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d).
+
+        x and the table may be torch tensors: then the result is one too, of the same bits.
+        """
         recipe, fmt = self.recipe, self.recipe.rotation
-        rotated = np.empty(x.shape, np.result_type(fmt.carrier, x.dtype))
+        library = arrays.of(x)
+        rotated = library.unset(x, fmt is FP64 or not library.single(x))
         rotated[:, self.setting.rotary_dim :] = x[:, self.setting.rotary_dim :]
         a, b = split_pairs(x, self.setting)
         first, second = split_pairs(rotated, self.setting)
@@ -172,16 +183,17 @@ def _each(
     a: FloatArray, b: FloatArray, cos: FloatArray, sin: FloatArray, sign: float, fmt: Format, bits: int
 ) -> FloatArray:
     """Return round(round(a*cos) + sign * round(b*sin)); the products have at most `bits` bits."""
-    left, right = _operate(np.multiply, a, cos, fmt, bits), _operate(np.multiply, b, sin, fmt, bits)
-    return _operate(np.subtract if sign < 0 else np.add, left, right, fmt)
+    left, right = _operate(operator.mul, a, cos, fmt, bits), _operate(operator.mul, b, sin, fmt, bits)
+    return _operate(operator.sub if sign < 0 else operator.add, left, right, fmt)
 
 
 def _once(
     a: FloatArray, b: FloatArray, cos: FloatArray, sin: FloatArray, sign: float, fmt: Format, _: int
 ) -> FloatArray:
     """Return round(a*cos + sign * b*sin): exact until one rounding."""
-    left = dd.two_product(a.astype(np.float64), cos.astype(np.float64))
-    right = dd.two_product(b.astype(np.float64), sign * sin.astype(np.float64))
+    wide = arrays.of(a).wide
+    left = dd.two_product(wide(a), wide(cos))
+    right = dd.two_product(wide(b), sign * wide(sin))
     total = dd.add(left, right)
     return round_to(total[0] if fmt is FP64 else dd.to_odd(total), fmt)
 
@@ -192,15 +204,16 @@ def _operate(operation: Any, a: FloatArray, b: FloatArray, fmt: Format, bits: in
     bits: how many an exact product may have. Up to 24 of them it is exact in float32, barring underflow, and
     up to 48 in float64.
     """
+    library = arrays.of(a)
     if fmt is FP64:
-        wide: FloatArray = operation(a.astype(np.float64, copy=False), b.astype(np.float64, copy=False))
-        return wide
-    single = a.dtype == b.dtype == np.float32
-    if single and (fmt is FP32 or operation is not np.multiply or bits <= 24):
+        result: FloatArray = operation(library.wide(a), library.wide(b))
+        return result
+    single = library.single(a) and library.single(b)
+    if single and (fmt is FP32 or operation is not operator.mul or bits <= 24):
         return round_own(operation(a, b), fmt)
-    left, right = a.astype(np.float64), b.astype(np.float64)
+    left, right = library.wide(a), library.wide(b)
     if single:
         return round_own(left * right, fmt)
-    if operation is np.multiply:
+    if operation is operator.mul:
         return round_to(dd.to_odd(dd.two_product(left, right)), fmt)
-    return round_to(dd.to_odd(dd.two_sum(left, -right if operation is np.subtract else right)), fmt)
+    return round_to(dd.to_odd(dd.two_sum(left, -right if operation is operator.sub else right)), fmt)

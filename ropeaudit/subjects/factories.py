@@ -142,11 +142,16 @@ def called(code: Implementation, dtype: Format) -> SubjectFactory:
     )
 
 
-def of_recipe(recipe: Resolved, backend: str = "numpy", device: str | None = None) -> SubjectFactory:
-    """Return the factory of a recipe on one of `BACKENDS`. Raises: UnknownName, UsageError."""
+def of_recipe(
+    recipe: Resolved, backend: str = "numpy", device: str | None = None, where: str = "cpu"
+) -> SubjectFactory:
+    """Return the factory of a recipe on one of `BACKENDS`. Raises: UnknownName, UsageError.
+
+    device: where torch executes it. where: the label of the device on which its emulation is measured.
+    """
     if backend not in BACKENDS:
         raise UnknownName("backend", str(backend), BACKENDS)
-    make: Callable[[RopeSetting, Axes | None], Subject] = functools.partial(Emulated, recipe)
+    make: Callable[[RopeSetting, Axes | None], Subject] = functools.partial(Emulated, recipe, device=where)
     if backend == "torch":
         if recipe.recipe.keys:
             raise UsageError("keys with scales are emulated in NumPy alone; leave out --backend torch")
@@ -155,6 +160,4 @@ def of_recipe(recipe: Resolved, backend: str = "numpy", device: str | None = Non
 
         place = torch_numbers.device("cpu" if device is None else str(device))
         make = functools.partial(TorchNative, recipe, device=place)
-    elif device is not None:
-        raise UsageError(f"--device {device} is where torch computes; add --backend torch")
     return SubjectFactory(recipe.recipe.name, recipe.dtype, make, recipe.stages())

@@ -32,10 +32,15 @@ class ScaledKeys(Emulated):
     """A recipe whose k is stored with scales; implements `ropeaudit.subjects.StoresKeys`."""
 
     def __init__(
-        self, recipe: Resolved, setting: RopeSetting, axes: Axes | None, k: FloatArray | None
+        self,
+        recipe: Resolved,
+        setting: RopeSetting,
+        axes: Axes | None,
+        k: FloatArray | None,
+        device: str = "cpu",
     ) -> None:
         """Keep k, which gives the scales. Shapes: k (g, s, d), None of a sample."""
-        super().__init__(recipe, setting, axes)
+        super().__init__(recipe, setting, axes, device)
         assert recipe.recipe.keys is not None  # noqa: S101 for mypy
         stage, self.scaled = recipe.recipe.keys
         self.before = stage == "input"
@@ -93,9 +98,8 @@ def stored(subject: AnySubject, inputs: object) -> AnySubject | ScaledKeys:
     """Return a subject whose scales come from these q and k, if its recipe stores keys with scales."""
     if not isinstance(subject, Emulated) or subject.recipe.recipe.keys is None:
         return subject
-    return ScaledKeys(
-        subject.recipe, subject.setting, subject.axes, inputs.k if isinstance(inputs, Inputs) else None
-    )
+    k = inputs.k if isinstance(inputs, Inputs) else None
+    return ScaledKeys(subject.recipe, subject.setting, subject.axes, k, subject.device)
 
 
 def check_sampled(recipe: Recipe) -> None:

@@ -1,91 +1,18 @@
 """The kernel takes arrays of any library: a tile, and pairs, of torch tensors."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
 from ropeaudit import RopeSetting, parse, recipes
-from ropeaudit.arithmetic.formats import Format
-from ropeaudit.engine import kernel
+from ropeaudit.engine import kernel, torch_library
 from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.engine.kernel import Workspace
 from ropeaudit.engine.plan import CellStatistics
 from ropeaudit.engine.statistics import Block
 from ropeaudit.subjects.emulated import Emulated
 
-DTYPES = {24: torch.float32, 53: torch.float64}
-
-
-class Torch:
-    """The library whose arrays are torch's tensors on the CPU; it refuses those of NumPy."""
-
-    def empty(self, shape: tuple[int, ...], fmt: Format) -> torch.Tensor:
-        return torch.full(shape, math.nan, dtype=DTYPES[fmt.precision])
-
-    def precision(self, x: torch.Tensor) -> int:
-        return {dtype: bits for bits, dtype in DTYPES.items()}[x.dtype]
-
-    def converted(self, x: torch.Tensor, fmt: Format) -> torch.Tensor:
-        return x.to(DTYPES[fmt.precision])
-
-    def contiguous(self, x: torch.Tensor) -> torch.Tensor:
-        return x.contiguous()
-
-    def copy(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        return out.copy_(x)
-
-    def fill(self, x: torch.Tensor, value: float) -> None:
-        x.fill_(value)
-
-    def add(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        return torch.add(a, b, out=out)
-
-    def subtract(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        return torch.subtract(a, b, out=out)
-
-    def multiply(
-        self, a: torch.Tensor, b: torch.Tensor | float, out: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        return torch.multiply(a, b, out=out)
-
-    def matmul(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        return torch.matmul(a, b, out=out) if a.dtype == out.dtype else out.copy_(a @ b)
-
-    def row_products(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return (a * b).sum(dim=1)
-
-    def add_product(self, total: torch.Tensor, a: torch.Tensor, b: torch.Tensor, fmt: Format) -> torch.Tensor:
-        return torch.from_numpy(NUMPY.add_product(total.numpy(), a.numpy(), b.numpy(), fmt))
-
-    def round(self, x: torch.Tensor, fmt: Format, scratch: torch.Tensor | None = None) -> None:
-        NUMPY.round(x.numpy(), fmt)  # where it lies: a tensor of the CPU shares its memory
-
-    def hide(self, x: torch.Tensor, hidden: torch.Tensor | None, value: float = 0.0) -> None:
-        if hidden is not None:
-            x.masked_fill_(hidden, value)
-
-    def absolute(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        return torch.abs(x, out=out)
-
-    def largest(self, x: torch.Tensor) -> float:
-        return float(x.max())
-
-    def largest_size(self, x: torch.Tensor) -> float:
-        return float(x.abs().max())
-
-    def argmax(self, x: torch.Tensor) -> int:
-        return int(x.argmax())
-
-    def finite(self, x: torch.Tensor) -> int:
-        return int(torch.isfinite(x).sum())
-
-    def total(self, x: torch.Tensor) -> float:
-        return float(x.sum())
-
-    def dot(self, a: torch.Tensor, b: torch.Tensor) -> float:
-        return float((a * b).sum())
+TORCH = torch_library.on(torch.device("cpu"))
 
 
 def measured(library, convert, subject, operands, exact, block) -> list[CellStatistics]:
@@ -98,6 +25,7 @@ def measured(library, convert, subject, operands, exact, block) -> list[CellStat
     sides = [None if pair is None else tuple(map(convert, pair)) for pair in operands]
     kernel.gather_reference(scores, 1e-9, own, results)
     kernel.measure(subject, sides, subject.setting.scale, scores, own, results, Workspace(library))
+    library.settle()
     return results
 
 
@@ -129,7 +57,7 @@ def test_tensors_give_the_statistics_of_arrays(shape, dtype, accumulate, nonfini
         operands[2] = None
     with np.errstate(invalid="ignore", over="ignore"):
         wanted = measured(NUMPY, np.copy, subject, operands, exact, block)
-        results = measured(Torch(), lambda x: torch.from_numpy(x.copy()), subject, operands, exact, block)
+        results = measured(TORCH, lambda x: torch.from_numpy(x.copy()), subject, operands, exact, block)
     assert [one.drift.nonfinite > 0 for one in wanted] == [False, nonfinite, nonfinite]
     for result, want in zip(results, wanted, strict=True):
         assert result.error == want.error == 1e-9

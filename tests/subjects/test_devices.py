@@ -154,7 +154,7 @@ def test_code_for_a_gpu_alone_says_so_on_the_cpu(capsys) -> None:
             ["shift", "--impl", own("CannotMove"), "--device", NAME],
             "cannot be moved there: NotImplementedError",
         ),
-        (["shift", "--device", NAME], "is where torch computes; add --backend torch"),
+        (["shift", "--device", NAME, "--engine", "numpy"], "is where torch computes; leave it out"),
         (["shift", "--impl", own("plain"), "--backend", "torch"], "--backend says what executes recipes"),
     ],
 )

@@ -449,7 +449,7 @@ def test_a_device_without_float64_is_named_in_a_note() -> None:
     ("given", "error", "error_line"),
     [
         ({"backend": "jax"}, UnknownName, "unknown backend 'jax'; known: numpy, torch"),
-        ({"device": "cpu"}, UsageError, "device cpu is where torch computes; add backend torch"),
+        ({"engine": "numpy", "device": "cuda"}, UsageError, "device cuda is where torch computes"),
         ({"backend": "torch", "recipes": "mlx-metal"}, NotEmulated, "Metal fast-math"),
         ({"backend": "torch", "implementations": "transformers-llama"}, UsageError, "add recipes"),
     ],
@@ -467,9 +467,9 @@ def test_the_command(capsys, snapshot) -> None:
     assert capsys.readouterr().out.split("\n", 1)[1] == snapshot
 
 
-def test_the_command_refuses_a_device_without_torch(capsys) -> None:
-    assert main(["shift", "--device", "cuda"]) == 2
-    assert "add --backend torch" in capsys.readouterr().err
+def test_the_command_refuses_a_device_that_nothing_computes_on(capsys) -> None:
+    assert main(["shift", "--device", "cuda", "--engine", "numpy"]) == 2
+    assert "leave out --engine numpy" in capsys.readouterr().err
 
 
 def test_an_overflow_in_float16_is_a_finding() -> None:

@@ -144,16 +144,21 @@ class _CaseLimits:
             replace(case, length="shifted"), setting, self.seq_len, up_to
         )
         self.on_progress: Callable[[], None] = lambda: None
-        self.run = CaseRun(
-            case,
-            inputs,
-            setting,
-            [factory(subject)],
-            None,
-            run_metadata.threads(),
-            lambda share: self.on_progress(),
-            bounded=False,
-        )
+
+        def run(bounded: bool) -> CaseRun:
+            factories, threads = [factory(subject)], run_metadata.threads()
+            return CaseRun(
+                case,
+                inputs,
+                setting,
+                factories,
+                None,
+                threads,
+                lambda share: self.on_progress(),
+                bounded=bounded,
+            )
+
+        self.run, self.with_bounds = run(bounded=False), run(bounded=isinstance(subject, Resolved))
         self.records: dict[int, Record] = {}
         self.proof: Proof | None = None
         if isinstance(subject, Resolved):
@@ -200,6 +205,8 @@ class _CaseLimits:
         """Return what is known of a tolerance; what was measured for other tolerances counts too."""
         held = {offset: accepted.holds(record) for offset, record in self.records.items()}
         known = boundary_search.boundary(held, -1 if bound is None else bound, self.up_to)
+        handed = {offset for offset in (0, known.failing, known.held_up_to) if offset in self.records}
+        self.complete(sorted(offset for offset in handed if offset is not None))
         at_failure = None if known.failing is None else self.records[known.failing]
         at_measured = self.records.get(known.held_up_to)
         changing = len(self.ranges) > 1
@@ -222,6 +229,12 @@ class _CaseLimits:
         """Return the record of an offset."""
         self.measure([offset])
         return self.records[offset]
+
+    def complete(self, offsets: Sequence[int]) -> None:
+        """Measure those of these offsets again that were measured without their bounds."""
+        missing = [offset for offset in offsets if self.records[offset].bound_max is None]
+        if missing and isinstance(self.subject, Resolved):
+            self.records.update((record.offset, record) for record in self.with_bounds.records(missing))
 
     def measure(self, offsets: Sequence[int]) -> None:
         """Measure those of these offsets that have no record yet."""

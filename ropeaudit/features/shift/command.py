@@ -63,8 +63,15 @@ if TYPE_CHECKING:
     "--device",
     type=WORD,
     metavar="NAME",
-    help="Where --impl is called, and --backend torch executes: cpu, cuda, cuda:N or mps.  [default: cpu, or "
-    "where a module of --impl lies]",
+    help="Where --impl is called, else where torch computes (--backend torch, or the torch engine): cpu, "
+    "cuda, cuda:N or mps.  [default: cpu, or where a module of --impl lies]",
+)
+@click.option(
+    "--engine",
+    type=WORD,
+    metavar="NAME",
+    help="What measures: numpy, or torch, the same on --device; NumPy judges tiles of each run.  "
+    "[default: numpy; torch for recipes with --device cuda]",
 )
 @options.changes_option
 @click.option(
@@ -139,6 +146,7 @@ def shift(
     under: tuple[str, ...],
     backend: str,
     device: str | None,
+    engine: str | None,
     changes: Mapping[str, str],
     accumulate: str | None,
     vectors: options.QKOptions,
@@ -199,6 +207,7 @@ def shift(
         tolerance=tolerance,
         attention=AttentionOptions.requested(attention, softmax, anchor),
         environments=under,
+        engine=engine,
     )
     sweep = sweeps.planned(audit, sweeping, output.outputs)
     if sweeping.dry_run:
@@ -231,7 +240,13 @@ def _report(
 
     findings, results = run.findings(), run.results()
     about = {**metadata, "stages": audit.stages()} | ({"findings": findings} if findings else {})
-    first = [*findings, *_changes(audit, results), *model_notes(audit.cases, [one.offset for one in results])]
+    note = audit.measured_by().note
+    first = [
+        *findings,
+        *([note] if note else []),
+        *_changes(audit, results),
+        *model_notes(audit.cases, [one.offset for one in results]),
+    ]
     return drift_report(results, columns, about, header, frozen, first)
 
 
