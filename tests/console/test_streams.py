@@ -109,7 +109,8 @@ def test_code_that_leaves_at_an_offset_gives_a_refused_row(tmp_path) -> None:
 
 @posix
 def test_a_module_that_leaves_or_prints(tmp_path) -> None:
-    for text, code in (("sys.exit(0)", 2), ("raise KeyboardInterrupt", 2), ("os.write(1, b'x')", 0)):
+    # what returns is no RoPE, so that nothing is judged
+    for text, code in (("sys.exit(0)", 2), ("raise KeyboardInterrupt", 2), ("os.write(1, b'x')", 1)):
         lines = f"import os, sys, torch\ndef make():\n    {text}\n    print('x')\n"
         lines += "    return torch.nn.Linear(2, 2)\n"
         (tmp_path / "m.py").write_text(lines)

@@ -64,7 +64,8 @@ def test_every_cause_has_a_section_and_an_example() -> None:
         assert f"({cause}" in example[4].splitlines()[0]
 
 
-NO_QUESTION = {"architecture.md", "architectures.md", "benchmarks.md", "comparison.md", "reference.md"}
+GENERATED = {"reference.md", "survey.md"}
+NO_QUESTION = {"architecture.md", "architectures.md", "benchmarks.md", "comparison.md", *GENERATED}
 
 
 def test_every_page_that_answers_a_question_begins_with_a_command_and_its_output() -> None:
@@ -114,7 +115,7 @@ def anchors(path: Path) -> set[str]:
 def test_no_sentence_stands_on_two_pages() -> None:
     pages: dict[str, set[str]] = {}
     for path in PAGES:
-        if path.name in {"architecture.md", "reference.md"}:  # the one is of the inside, the other generated
+        if path.name in {"architecture.md", *GENERATED}:  # the one is of the inside, others generated
             continue
         text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
         words = re.findall(r"[\w.]+", re.sub(r"\]\([^)]*\)", "", text).lower())
