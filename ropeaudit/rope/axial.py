@@ -39,7 +39,8 @@ class AxialRope:
     pair has, see `ARRANGEMENTS`. factor: what multiplies every frequency. positions: where the tokens stand,
     per axis: "index" start + i; "halves" i - ceil(n/2), as many below 0 as not; "centres" 2(i + 1/2)/n - 1;
     "normalised" 2·i·unit/extent - 1; "fitted" the grid laid centrally over `extent` tokens, its ratio kept.
-    recipe: the recipe that computes as the source does. heads: of queries; kv_heads: of keys.
+    recipe: the recipe that computes as the source does. heads: of queries; kv_heads: of keys. digest: of the
+    file that it is from, empty of a preset.
     """
 
     name: str
@@ -60,6 +61,7 @@ class AxialRope:
     recipe: str = "hf"
     summary: str = ""
     source: str = ""
+    digest: str = ""
 
     def __post_init__(self) -> None:
         if self.arrangement not in ARRANGEMENTS:
@@ -75,21 +77,20 @@ class AxialRope:
 
     def _check_sizes(self) -> None:
         where = f"axes {self.name!r}:"
-        if not self.axes or any(len(axis) != 1 or axis not in "thw" for axis in self.axes):
+        once = len(set(self.axes)) == len(self.axes)
+        if not self.axes or not once or any(len(axis) != 1 or axis not in "thw" for axis in self.axes):
             raise UsageError(f'{where} axes are named t, h and w, each once, such as ["h", "w"]')
         for name in ("dims", "base", "positions", "start", "unit", "extent"):
             if len(getattr(self, name)) != len(self.axes):
                 raise UsageError(
                     f"{where} {name} has {len(getattr(self, name))} values for {len(self.axes)} axes"
                 )
-        if (
-            len(set(self.axes)) != len(self.axes)
-            or any(d < 0 or d % 2 for d in self.dims)
-            or not sum(self.dims)
-        ):
-            raise UsageError(f"{where} dims {list(self.dims)} are not even numbers, one an axis")
+        if any(d < 0 or d % 2 for d in self.dims) or not sum(self.dims):
+            raise UsageError(f"{where} dims {list(self.dims)} are not even numbers from 0 up")
         if not all(1.0 < base <= LARGEST_BASE for base in self.base):
             raise UsageError(f"{where} base {list(self.base)} is not above 1, up to 1e100")
+        if self.head_dim % 2:
+            raise UsageError(f"{where} head_dim {self.head_dim} is not even; pairs rotate")
         if not 2 <= self.head_dim <= LARGEST_DIM or 2 * len(self.pairs()) > self.head_dim:
             raise UsageError(
                 f"{where} {2 * len(self.pairs())} rotated dims do not fit a head_dim of {self.head_dim}"

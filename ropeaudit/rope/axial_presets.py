@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from importlib import resources
 from pathlib import Path
@@ -48,8 +50,12 @@ def _from_file(path: str) -> AxialRope:
         content = Path(path).read_bytes()
         if len(content) > _LARGEST_FILE:
             raise ValueError(f"it has more than {_LARGEST_FILE} bytes")
-        [(name, table)] = tomllib.loads(content.decode()).items()
-        return _rope(name, table)
+        tables = tomllib.loads(content.decode())
+        if len(tables) != 1:
+            raise ValueError(f"it has {len(tables)} tables and is to have one")
+        [(name, table)] = tables.items()
+        digest = f"sha256:{hashlib.sha256(content).hexdigest()[:12]}"
+        return replace(_rope(name, table), digest=digest)
     except OSError as error:
         raise BadInput(f"axes {path!r} cannot be read: {error.strerror or error}") from None
     except RopeAuditError as error:
@@ -72,7 +78,9 @@ def _rope(name: str, table: Mapping[str, Any]) -> AxialRope:
     numbers: dict[str, Any] = {
         key: tuple(map(_exact, each(key, usual))) for key, usual in _USUAL_NUMBERS.items()
     }
-    plain = [key for key in _PLAIN if key in table]
+    plain: dict[str, Any] = {key: table[key] for key in _PLAIN if key in table}
+    if "factor" in plain:
+        plain["factor"] = str(plain["factor"])
     return AxialRope(
         name=name,
         axes=axes,
@@ -81,7 +89,7 @@ def _rope(name: str, table: Mapping[str, Any]) -> AxialRope:
         positions=each("positions", "index"),
         kv_heads=table.get("kv_heads", table.get("heads", 8)),
         **numbers,
-        **{key: table[key] for key in plain},
+        **plain,
     )
 
 

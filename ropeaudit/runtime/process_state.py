@@ -51,6 +51,10 @@ def home() -> State | None:
     return _home.get()
 
 
+class _Left(SystemExit):
+    """What os._exit raises in other people's code."""
+
+
 @contextlib.contextmanager
 def foreign(home: State | None = None) -> Iterator[None]:
     """Run other people's code within the block, beginning with a state; afterwards all is as it was before.
@@ -64,7 +68,7 @@ def foreign(home: State | None = None) -> Iterator[None]:
     def exit_refused(code: int) -> Any:
         if os.getpid() != process or threading.get_ident() != here:
             leave(code)
-        raise SystemExit(code)
+        raise _Left(code)
 
     os._exit = exit_refused  # type: ignore[assignment]
     try:
@@ -74,7 +78,8 @@ def foreign(home: State | None = None) -> Iterator[None]:
     except (Exception, KeyboardInterrupt):
         raise
     except SystemExit as stop:
-        raise RuntimeError(f"it calls sys.exit({'' if stop.code is None else stop.code})") from None
+        how = "os._exit" if isinstance(stop, _Left) else "sys.exit"
+        raise RuntimeError(f"it calls {how}({'' if stop.code is None else stop.code})") from None
     except BaseException as stop:
         raise RuntimeError(f"it raises {type(stop).__name__}: {stop}".removesuffix(": ")) from None
     finally:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,7 +17,7 @@ from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits.cases import Case
 from ropeaudit.bounds import phases
-from ropeaudit.errors import RopeAuditError, UsageError
+from ropeaudit.errors import BadInput, RopeAuditError, UsageError
 from ropeaudit.main import main
 from ropeaudit.reports import reading
 from ropeaudit.rope import axial_presets, grids
@@ -275,3 +276,29 @@ def test_presets_say_where_they_were_read_and_what_computes_as_they_do() -> None
         assert recipes.named(rope.recipe).name == rope.recipe
         assert rope.summary
         assert grids.parse(rope, "2x3").count == 6
+
+
+def test_axes_of_a_file_are_told_apart_by_its_content(tmp_path: Path) -> None:
+    """A row of another file of the same name is no row of this one: --resume and diff go by its digest."""
+    table = '[mine]\naxes = ["h", "w"]\ndims = [16, 16]\nbase = 100\nhead_dim = 32\n'
+    texts = []
+    for more in ("", "start = 1000\n"):
+        (tmp_path / "mine.toml").write_text(table + more)
+        [row] = ropeaudit.shift(0, "bf16", "uniform", axes=str(tmp_path / "mine.toml"), grid="3x3", heads=1)
+        texts.append(row.axes)
+    assert texts[0] != texts[1]
+    assert all(", sha256:" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("factor = -2.0", "unknown factor of axes '-2.0'"),
+        ("[two]\naxes = []", "it has 2 tables and is to have one"),
+    ],
+)
+def test_what_a_file_has_wrong_is_said(tmp_path: Path, change: str, message: str) -> None:
+    table = '[mine]\naxes = ["h", "w"]\ndims = [16, 16]\nbase = 100\nhead_dim = 32\n'
+    (tmp_path / "mine.toml").write_text(table + change)
+    with pytest.raises(BadInput, match=re.escape(message)):
+        list(ropeaudit.shift(0, axes=str(tmp_path / "mine.toml"), grid="3x3"))

@@ -14,6 +14,7 @@ import pytest
 from optional import needs
 
 from ropeaudit.main import main
+from ropeaudit.tensor_files import rope_values
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "openvino"
 THETA = 10000.0 ** -(np.arange(64) / 64)
@@ -352,3 +353,10 @@ def test_damage_is_never_a_traceback(kind, tmp_path, capsys) -> None:
         assert code != 2 or len(err.splitlines()) <= 2, (number, err)
         codes.add(code)
     assert 2 in codes
+
+
+def test_a_fourier_basis_is_no_rope() -> None:
+    """Its frequencies are those of no rotary embedding, and its rows are its columns."""
+    at = np.arange(64)[:, None] * np.arange(33)[None]
+    for values in (np.cos(2 * np.pi * at / 64), np.sin(2 * np.pi * at / 64)):
+        assert rope_values.known(values) == ""

@@ -26,8 +26,12 @@ def results():
 
 def test_outliers_come_first_and_are_explained(results) -> None:
     report = survey_report(results, (), {})
-    assert [row["implementation"].partition(":")[2] for row in report.rows] == ["low", "by_product", "right"]
-    low, by_product, right = report.rows
+    assert [row["implementation"].partition(":")[2] for row in report.folded] == [
+        "low",
+        "by_product",
+        "right",
+    ]
+    low, by_product, right = report.folded
     assert low["outlier"] == "yes"
     assert low["bf16"] > 0.5
     assert (by_product["outlier"], by_product["exposed"]) == ("no", "autocast:bf16")
@@ -65,3 +69,14 @@ def test_the_command(tmp_path, capsys) -> None:
     assert "0 of 1 implementations drift more" in capsys.readouterr().out
     assert "kernels.py:right" in out.read_text()
     assert main(["survey", *names("right"), "--jobs", "0"]) == 2
+
+
+def test_what_cannot_be_called_is_in_every_file_and_gives_an_exit_code(tmp_path, capsys) -> None:
+    (tmp_path / "none.py").write_text("def boom(x, positions):\n    raise ValueError('no')\n")
+    line = ["survey", f"{tmp_path}/none.py:boom", "--dtype", "bf16", "--offset", "0", "--under", "none"]
+    assert main([*line, "-o", str(tmp_path / "t.csv"), "-q"]) == 1
+    row = (tmp_path / "t.csv").read_text().splitlines()[1]
+    assert ",unknown,refused,untried," in row
+    assert "ValueError: no" in row
+    assert main(["survey", f"{tmp_path}/missing.py:boom"]) == 2
+    assert "there is no file" in capsys.readouterr().err

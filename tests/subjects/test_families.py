@@ -10,7 +10,7 @@ import pytest
 from optional import needs
 from planted import Planted, plant
 
-from ropeaudit import RopeSetting, parse, shift
+from ropeaudit import RopeSetting, parse, shift, trace
 from ropeaudit.errors import UnknownName
 from ropeaudit.main import main
 from ropeaudit.subjects import factories, third_party
@@ -185,3 +185,10 @@ def test_every_member_runs_or_says_why_not() -> None:
         assert len(measured) >= fewest
         assert {row.verdict for row in measured} <= {"sound", "exact"}, family
         assert all(row.refused != "none" for row in rows if row.verdict == "refused")
+
+
+def test_vectors_of_a_call_are_no_positions_of_a_trace() -> None:
+    """The zeros that give a forward its dtype are made beside the positions."""
+    [traced] = trace("transformers:qwen3", "bf16", (0, 1000))
+    assert "hf" in traced.nearest()[0].group.names
+    assert traced.nearest()[0].differing == ()

@@ -69,18 +69,31 @@ class RecipeColumns:
     verified: str = of_recipe("how it was compared with that code")
 
 
+def _layouts(one: Entry) -> str:
+    """Return the layouts; a family's class has one, which is measured when it is called."""
+    return "one of two" if one.target or one.classes > 1 else " ".join(one.layouts)
+
+
+def _runs(one: Entry) -> str:
+    if not one.installed:
+        return one.install
+    return "when called" if one.target else "yes"
+
+
 class EntryColumns:
     """The columns of `ropeaudit list impls`."""
 
     implementation: str = of_entry("its name", lambda one: one.name, shown=True)
     package: str = of_entry("the package that it is of")
     version: str = of_entry("of that package", shown=True)
-    layouts: str = of_entry("pairs of dims that it takes", lambda one: " ".join(one.layouts), shown=True)
+    layouts: str = of_entry("pairs of dims that it takes", _layouts, shown=True)
     dtypes: str = of_entry("number formats that it takes", lambda one: " ".join(one.dtypes), shown=True)
     calls: str = of_entry("the function that is called")
     classes: int = of_entry("how many its name stands for", shown=True, leaves=1)
     runs: str = of_entry(
-        "yes, or what to type to install it", lambda one: "yes" if one.installed else one.install, shown=True
+        "yes, or what to type to install it; of a family's class it shows when it is called",
+        _runs,
+        shown=True,
     )
 
 

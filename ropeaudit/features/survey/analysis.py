@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names, OnProgress
-from ropeaudit.errors import UsageError
+from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.features.survey import processes
 from ropeaudit.features.survey.surveyed import Options, Surveyed
 from ropeaudit.subjects import factories, third_party
@@ -34,12 +35,14 @@ def survey(
     implementations: names of `ropeaudit list impls`, FILE.py:NAME or package.module:NAME.
     under: environments in which they are called too. casts: number formats that classes are cast to.
     jobs: processes side by side; one that dies or hangs costs one implementation.
-    Raises: UsageError, UnknownName.
+    Raises: UsageError, UnknownName, BadInput.
     """
     names = [name for name, _ in third_party.expanded(arguments.listed(implementations))]
     for name in names:
         if not factories.is_own(name):
             third_party.known(name)
+        elif (file := name.partition(":")[0]).endswith(".py") and not Path(file).is_file():
+            raise BadInput(f"there is no file {file!r}; give FILE.py:NAME")
     formats = arguments.formats(dtypes)
     places = [one.name for one in environments.chosen(arguments.listed(under))[1:]]
     if jobs < 1:

@@ -11,7 +11,7 @@ from ropeaudit.console.parameters import INTEGERS, NAMES, Parsed
 
 @command(
     epilog="Names: `ropeaudit list impls`, all, FILE.py:NAME or mypkg.rope:NAME. Exit code: 0 done, whatever "
-    "was seen, 2 bad usage."
+    "was seen, 1 if nothing could be called, 2 bad usage."
 )
 @click.argument("implementations", metavar="[NAMES]", type=NAMES, default="all")
 @options.axis("--dtype", NAMES, "Number formats of q and k.", "fp32,fp16,bf16")
@@ -64,4 +64,5 @@ def survey(
         lambda results, metadata: survey_report(results, columns, metadata),
         output,
         noun="implementations",
+        broken=lambda results: ["nothing could be called"] * all(one.refused for one in results),
     )

@@ -26,8 +26,10 @@ def survey_report(
     refused = [f"{one.name} was not surveyed: {one.refused}" for one in results if one.refused]
     rows = [COLUMNS.row(one) for one in ordered]
     cells = [CELLS.row(SurveyCell(one, cell)) for one in ordered for cell in one.cells]
+    every = rows + [COLUMNS.row(one) for one in results if one.refused]
     return replace(
-        tabulated(COLUMNS, SCHEMA, rows, COLUMNS.screen(ordered), columns, metadata),
+        tabulated(COLUMNS, SCHEMA, every, COLUMNS.screen(ordered), columns, metadata),
+        folded=rows,
         headline=headline(rows, len(refused)),
         notes=[text for one in ordered for text in notes(one)] + refused,
         refusals=refused,

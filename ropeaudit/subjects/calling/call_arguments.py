@@ -69,9 +69,13 @@ def zeros(*sizes: int | None) -> Argument:
     text = ", ".join("len(at)" if size is None else str(size) for size in sizes)
 
     def build(at: Any, dtype: Any) -> Any:
-        return at.new_zeros([len(at) if size is None else size for size in sizes], dtype=dtype)
+        import torch  # not at.new_zeros: who logs operations would take vectors for positions
 
-    return Argument(f"at.new_zeros(({text}), dtype=dtype)", build)
+        return torch.zeros(
+            [len(at) if size is None else size for size in sizes], dtype=dtype, device=at.device
+        )
+
+    return Argument(f"torch.zeros(({text}), dtype=dtype, device=at.device)", build)
 
 
 def ones_and_zeros(shape: tuple[int | None, ...], rotary: int, interleaved: bool) -> Argument:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.rotation import split_pairs
@@ -36,6 +36,9 @@ class RecipeGroup:
 
     def __str__(self) -> str:
         return f"{words(self.resolved)} ({', '.join(self.names)})" if self.names else words(self.resolved)
+
+
+_WIDE_ROTATION = dict.fromkeys(("rotation", "output"), "fp64")
 
 
 @functools.lru_cache(maxsize=16)
@@ -63,6 +66,8 @@ def variants(dtype: Format) -> Iterator[RecipeGroup]:
     yield from groups(dtype)
     known = {arithmetic(group.resolved) for group in groups(dtype)}
     stages = ("position", "frequency", "angle", "table", "rotation")
+    if dtype is FP64:  # angles of float64 too, and float32 tables: what flux does, called with wide vectors
+        yield RecipeGroup((), recipes.named("diffusers-flux").changed(_WIDE_ROTATION).resolve(dtype))
     for start, stage, narrow in itertools.product(("meta", "hf"), stages, ("model", "bf16", "fp16")):
         fmt = f"fp32/{narrow}" if stage in ("frequency", "angle") else narrow
         resolved = recipes.named(start).changed({stage: fmt}).resolve(dtype)
@@ -96,6 +101,8 @@ def words(recipe: Resolved) -> str:
     table = recipe.table or recipe.trig
     if table.precision < FP32.precision:
         parts.append("rounded table" if table is recipe.dtype else f"{table} table")
+    elif table is FP32 and recipe.rotation.precision > FP32.precision:
+        parts.append("float32 table")
     once = " rounded once" if recipe.recipe.rotation_rounding == "once" else ""
     return ", ".join([*parts, f"{recipe.rotation} rotation{once}"])
 
