@@ -59,8 +59,8 @@ def test_diff_and_resume_tell_environments_apart(capsys, tmp_path, monkeypatch) 
     assert main([*command, "-o", "clean.csv"]) == 0
     both = [*command, "--under", "autocast:bf16", "-o", "both.csv"]
     assert main(both) == 0
-    text = Path("clean.csv").read_text(encoding="utf-8").replace(",none,nan,half,", ",nan,nan,half,")
-    Path("old.csv").write_text(text, encoding="utf-8")  # before there were environments
+    text = Path("clean.csv").read_text(encoding="utf-8").replace(",none,numpy,half,", ",nan,nan,half,")
+    Path("old.csv").write_text(text, encoding="utf-8")  # before there were environments and engines
     capsys.readouterr()
     for before in ("clean.csv", "old.csv"):
         assert main(["diff", before, "both.csv", "-f", "csv", "-q"]) == 0
