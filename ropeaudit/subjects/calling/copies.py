@@ -34,9 +34,8 @@ def copied(thing: Any) -> Any:
     storages: dict[int, Any] = {}
     if (torch := sys.modules.get("torch")) is not None:
         for tensor in _tensors(thing, torch):
-            with contextlib.suppress(
-                AttributeError, RuntimeError, NotImplementedError
-            ):  # sparse ones, older torch
+            # sparse tensors and those of odd backends have no lazy clone, an older torch has none at all
+            with contextlib.suppress(AttributeError, RuntimeError, NotImplementedError):
                 lazy = torch._lazy_clone(tensor.detach()).untyped_storage()
                 storages.setdefault(tensor.untyped_storage()._cdata, lazy)
     memo: dict[Any, Any] = {"torch": storages}  # where torch looks for storages that were copied

@@ -99,7 +99,7 @@ class JaxFunction(Adapter):
 
     def function(self, setting: RopeSetting) -> Function:
         """Return what is called."""
-        raise NotImplementedError
+        raise NotImplementedError  # each class below says its own
 
 
 class Gemma(JaxFunction):
