@@ -95,6 +95,7 @@ def test_names_and_patterns(monkeypatch, capsys) -> None:
     (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert "Qwen3RotaryEmbedding" in row["calls"]
     assert main(["list", "formats", "--match", "x"]) == 2
+    assert main(["list", "impls", "--match", "zzz:*"]) == 2
     assert "leave it out of list formats" in capsys.readouterr().err
 
 

@@ -40,5 +40,7 @@ def list_(kind: str, match: str | None, screen: ScreenOptions) -> None:
         raise UsageError(f"--match goes with `ropeaudit list impls`; leave it out of list {kind}")
     columns, items = LISTS[kind]
     rows = [columns.row(item) for item in (items() if match is None else third_party.listed(match))]
+    if not rows:
+        raise UsageError(f"--match {match!r} fits no implementation; try --match 'transformers:*'")
     report = Report(rows, list(columns), columns.screen(()), columns.dispensable, declared=columns)
     output.print_report(report, screen)
