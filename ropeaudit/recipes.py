@@ -137,7 +137,7 @@ class Resolved:
     frequency and angle are (computed, stored); table is None where there is none.
     """
 
-    recipe: Recipe = field(repr=False)
+    recipe: Recipe = field(repr=False, hash=False)
     dtype: Format
     position: Format
     frequency: tuple[Format, Format]

@@ -47,7 +47,6 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return ThreadPoolExecutor(size)
 
     monkeypatch.setattr(case_run, "_SHORT", 0)
-    monkeypatch.setattr(case_run, "_FEW", 0)
     monkeypatch.setattr(tile, "TILE_ROWS", 16)
     monkeypatch.setattr(threads, "ThreadPoolExecutor", started)
     yield sizes

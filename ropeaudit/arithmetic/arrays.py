@@ -25,6 +25,9 @@ class Operations(Protocol):
     def copied(self, x: Any) -> Any:
         """Return a copy of x, its rows behind each other."""
 
+    def stacked(self, *parts: Any) -> Any:
+        """Return a new array of arrays of one shape."""
+
     def unset(self, x: Any, wide: bool) -> Any:
         """Return an array of x's shape, not initialized, float64 if `wide`, else float32."""
 
@@ -52,6 +55,9 @@ class _NumPy:
 
     def copied(self, x: Any) -> Any:
         return np.array(x)
+
+    def stacked(self, *parts: Any) -> Any:
+        return np.array(parts)
 
     def unset(self, x: Any, wide: bool) -> Any:
         return np.empty(x.shape, np.float64 if wide else np.float32)

@@ -7,10 +7,15 @@ it never goes through a third format on the way, which is where library casts go
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from ropeaudit.arithmetic import arrays
-from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 
 _BLOCK = 131072  # elements rounded at once: they stay in a core's cache
 
@@ -46,12 +51,30 @@ def round_own(values: FloatArray, fmt: Format) -> FloatArray:
     return values.astype(np.float32, copy=False)  # exact: every value of these formats is a float32
 
 
+def round_nearest(
+    values: FloatArray, exactly: Callable[[NDArray[np.intp]], FloatArray], fmt: Format
+) -> FloatArray:
+    """Round exact numbers once to `fmt`, given the float64 numbers nearest to them, which are overwritten.
+
+    Both lie on the same side of every midpoint of two numbers of `fmt`, unless the nearest one is a midpoint.
+    exactly: given flat indices of such places, returns the exact numbers there, rounded to odd.
+    """
+    flat = values.reshape(-1)
+    bits, drop = flat.view(np.int64), FP64.precision - fmt.precision
+    uncertain = np.bitwise_and(bits, (1 << drop) - 1) == 1 << (drop - 1)
+    uncertain |= (np.abs(flat) < fmt.smallest_normal) & (bits != 0)  # the midpoints there are others
+    where = np.flatnonzero(uncertain)
+    if where.size:
+        flat[where] = exactly(where)
+    return round_own(values, fmt)
+
+
 def round_in_place(x: FloatArray, fmt: Format, scratch: FloatArray | None = None) -> None:
     """Round a contiguous float64 or float32 array to `fmt` where it lies.
 
     nans are those that arithmetic makes (payload 0). `scratch`: an array like x, overwritten.
     """
-    if fmt.precision > np.finfo(x.dtype).nmant:
+    if fmt.precision > (FP64 if x.itemsize == 8 else FP32).precision - 1:
         return
     flat = x.reshape(-1)
     spare = np.empty_like(flat[:_BLOCK]) if scratch is None else scratch.reshape(-1)
@@ -67,24 +90,59 @@ def _round_block(x: FloatArray, fmt: Format, spare: FloatArray) -> None:
     infinity are the format's. Elsewhere what lies below the smallest normal number is rounded on
     a fixed grid instead, and what lies beyond the largest one is replaced.
     """
-    info = np.finfo(x.dtype)
-    narrow = fmt.emin > info.minexp or fmt.emax < info.maxexp - 1 or fmt.overflow != "inf"
-    if narrow:
+    bitwise = _bitwise(x.dtype, fmt)
+    if bitwise.narrow:
         sizes = np.abs(x, out=spare)
-        over = not float(sizes.max()) <= fmt.largest  # nan hides larger ones; the largest itself stays
-        small = np.flatnonzero(sizes < fmt.smallest_normal)
+        over = not float(sizes.max()) <= bitwise.largest  # nan hides larger ones; the largest itself stays
+        small = np.flatnonzero(sizes < bitwise.smallest_normal)
         below = x[small]
-    unsigned, drop = (np.uint64 if x.itemsize == 8 else np.uint32), info.nmant + 1 - fmt.precision
-    bits, last = x.view(unsigned), spare.view(unsigned)
-    np.right_shift(bits, unsigned(drop), out=last)
-    np.bitwise_and(last, unsigned(1), out=last)
-    np.add(last, unsigned((1 << (drop - 1)) - 1), out=last)
+    bits, last = x.view(bitwise.dtype), spare.view(bitwise.dtype)
+    np.right_shift(bits, bitwise.drop, out=last)
+    np.bitwise_and(last, bitwise.one, out=last)
+    np.add(last, bitwise.below_half, out=last)
     np.add(bits, last, out=bits)
-    np.bitwise_and(bits, unsigned(~((1 << drop) - 1) & np.iinfo(unsigned).max), out=bits)
-    if narrow:
-        x[small] = _on_grid(below, fmt.smallest_subnormal, info.nmant + 1)
+    np.bitwise_and(bits, bitwise.kept, out=bits)
+    if bitwise.narrow:
+        if small.size:
+            x[small] = _on_grid(below, bitwise.spacing, bitwise.carried)
         if over:
             _overflow(x, fmt)
+
+
+class _Bitwise(NamedTuple):
+    """What rounding on the bits of a dtype to a format needs.
+
+    narrow: whether its exponents are not the dtype's. drop: how many bits of the `carried` ones are dropped.
+    """
+
+    dtype: Any
+    narrow: bool
+    largest: float
+    smallest_normal: float
+    spacing: float
+    carried: int
+    drop: Any
+    one: Any
+    below_half: Any
+    kept: Any
+
+
+@functools.cache
+def _bitwise(dtype: np.dtype[Any], fmt: Format) -> _Bitwise:
+    info = np.finfo(dtype)
+    unsigned, drop = (np.uint64 if dtype.itemsize == 8 else np.uint32), info.nmant + 1 - fmt.precision
+    return _Bitwise(
+        unsigned,
+        bool(fmt.emin > info.minexp or fmt.emax < info.maxexp - 1 or fmt.overflow != "inf"),
+        fmt.largest,
+        fmt.smallest_normal,
+        fmt.smallest_subnormal,
+        info.nmant + 1,
+        unsigned(drop),
+        unsigned(1),
+        unsigned((1 << (drop - 1)) - 1),
+        unsigned(~((1 << drop) - 1) & np.iinfo(unsigned).max),
+    )
 
 
 def _on_grid(values: FloatArray, spacing: float, carried: int) -> FloatArray:

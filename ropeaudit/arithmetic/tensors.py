@@ -33,6 +33,9 @@ class _Tensors:
     def copied(self, x: Any) -> Any:
         return x.contiguous().clone()
 
+    def stacked(self, *parts: Any) -> Any:
+        return torch.stack(parts)
+
     def unset(self, x: Any, wide: bool) -> Any:
         return torch.empty(tuple(x.shape), dtype=torch.float64 if wide else torch.float32, device=x.device)
 

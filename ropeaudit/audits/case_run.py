@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 
 SubjectCell: TypeAlias = tuple[Subject, int]  # a subject at an offset
 
-_SHORT = 128  # positions: up to here handing over takes threads longer than the work
-_FEW = 2**22  # scores of all cells, up to which they save no time and cost a fifth more
+_SHORT = 512  # positions: up to here two threads are no faster than one, and take a third more CPU time
 
 
 class CaseRun:
@@ -193,13 +192,8 @@ class CaseRun:
     def _limits(self, cells: Sequence[tuple[Emulated, int]]) -> list[Bound]:
         """Return the a-priori bound of each cell; of a sample the prediction alone."""
         if isinstance(self.loaded, Inputs):
-            return bounds.bounds(cells, self.loaded, self.case.mask, self._worth(len(cells)))
+            return bounds.bounds(cells, self.loaded, self.case.mask, self.threads)
         return [Bound(math.nan, predicted_rms(subject, self.loaded, offset)) for subject, offset in cells]
-
-    def _worth(self, cells: int) -> int:
-        """Return how many threads some cells are worth: of few scores one is as fast, and does less."""
-        scores = cells * self.loaded.heads * self.loaded.seq_len**2
-        return 1 if scores <= _FEW else self.threads
 
     def _measure(
         self,
@@ -226,8 +220,7 @@ class CaseRun:
                 results = sampled_scores.measure(pairs, self.threads, on_progress)
             else:
                 tiles = Plan(subjects, measured_at, loaded, *rest)
-                worth = self._worth(sum(map(len, measured_at)))
-                results = measure.measure(tiles, worth, on_progress, self.library)
+                results = measure.measure(tiles, self.threads, on_progress, self.library)
         return {(subjects[index], offset): measured for (index, offset), measured in results.items()}
 
     def _attention(

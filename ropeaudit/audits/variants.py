@@ -177,9 +177,11 @@ class Bench:
             for alike in _grouped(variants, ("accumulate",)):
                 total = summed(q, k, Emulated(alike[0], setting))
                 for variant in alike:
-                    out = total.copy()
-                    scores.store(NUMPY, out, Emulated(variant, setting), setting.scale)
-                    yield variant, out
+                    subject = Emulated(variant, setting)
+                    single = total.dtype == np.float32 and scores.tile_format(subject) is FP32
+                    out = total.astype(np.float32 if single else np.float64)
+                    scores.store(NUMPY, out, subject, setting.scale)
+                    yield variant, out.astype(np.float64, copy=False)
 
     def formed(self, q: FloatArray, k: FloatArray, variant: Resolved) -> Array:
         """Return the scores that the variant forms of rotated q and k, masked ones too. (n, d) -> (n, n)."""
@@ -193,15 +195,16 @@ class Bench:
 
 
 def summed(q: FloatArray, k: FloatArray, subject: Emulated) -> Array:
-    """Return q·k as the subject's accumulator sums it, in float64. Shapes: two of (n, d) -> (n, n).
+    """Return q·k as the subject's accumulator sums it, float32 where q is. Shapes: two of (n, d) -> (n, n).
 
     Where only the accumulator is float32 and q and k are not, the error that float32 sums of q and k,
     rounded, make is added to the float64 sums: rounding q and k is no fault of the accumulator's.
     """
     if subject.accumulate is FP64 or (subject.accumulate is FP32 and q.dtype == np.float64):
         q, k = q.astype(np.float64, copy=False), k.astype(np.float64, copy=False)
-    out = np.empty((len(q), len(k)))
-    if subject.accumulate is not FP32 or q.dtype == np.float32:
+    native = subject.accumulate is FP32 and q.dtype == np.float32
+    out = np.empty((len(q), len(k)), np.float32 if native else np.float64)
+    if subject.accumulate is not FP32 or native:
         scores.accumulate(NUMPY, q, np.ascontiguousarray(k.T), subject, out)
         return out
     single, other = q.astype(np.float32), k.astype(np.float32).T

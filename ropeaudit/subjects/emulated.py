@@ -11,16 +11,16 @@ Letters: s positions, d head_dim, p pairs. Positions in tokens, angles in radian
 from __future__ import annotations
 
 import functools
-import operator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ropeaudit import __version__
 from ropeaudit.arithmetic import arrays
 from ropeaudit.arithmetic import doubledouble as dd
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
-from ropeaudit.arithmetic.rounding import round_own, round_to
+from ropeaudit.arithmetic.rounding import round_nearest, round_own, round_to
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.frequencies import effect, frequencies
@@ -93,7 +93,7 @@ class Emulated(OfRecipe):
             cos, sin = _cos_sin(angles, trig)
             if factor != 1.0:
                 weight = round_to(np.array(factor), trig)
-                cos, sin = (_operate(operator.mul, part, weight, trig) for part in (cos, sin))
+                cos, sin = (_product(part, weight, trig) for part in (cos, sin))
         if self.recipe.table is not None:
             cos, sin = round_to(cos, self.recipe.table), round_to(sin, self.recipe.table)
         return cos, sin
@@ -143,13 +143,12 @@ class Emulated(OfRecipe):
         library = arrays.of(x)
         rotated = library.unset(x, fmt is FP64 or not library.single(x))
         rotated[:, self.setting.rotary_dim :] = x[:, self.setting.rotary_dim :]
-        a, b = split_pairs(x, self.setting)
+        pairs = library.stacked(*split_pairs(x, self.setting))
         first, second = split_pairs(rotated, self.setting)
         combine = _each if recipe.recipe.rotation_rounding == "each" else _once
         bits = recipe.input.precision + (recipe.table or recipe.trig).precision  # of a product
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            first[...] = combine(a, b, *table, -1.0, fmt, bits)
-            second[...] = combine(b, a, *table, 1.0, fmt, bits)
+            first[...], second[...] = combine(pairs, *table, fmt, bits)
             same = recipe.output is fmt and self.setting.rotary_dim == self.setting.head_dim
             return rotated if same else round_own(rotated, recipe.output)
 
@@ -179,41 +178,47 @@ def _rotations_per_radian() -> dd.Words:
         return dd.words(1 / (2 * dd.PI))
 
 
-def _each(
-    a: FloatArray, b: FloatArray, cos: FloatArray, sin: FloatArray, sign: float, fmt: Format, bits: int
-) -> FloatArray:
-    """Return round(round(a*cos) + sign * round(b*sin)); the products have at most `bits` bits."""
-    left, right = _operate(operator.mul, a, cos, fmt, bits), _operate(operator.mul, b, sin, fmt, bits)
-    return _operate(operator.sub if sign < 0 else operator.add, left, right, fmt)
+def _each(pairs: FloatArray, cos: FloatArray, sin: FloatArray, fmt: Format, bits: int) -> FloatArray:
+    """Return round(round(a*cos) - round(b*sin)) and round(round(b*cos) + round(a*sin)) of pairs a, b.
+
+    bits: how many a product may have. Shapes: pairs (2, s, p), cos and sin (s, p) -> (2, s, p).
+    """
+    result, right = _product(pairs, cos, fmt, bits), _product(pairs, sin, fmt, bits)
+    result[0] -= right[1]  # float32 holds sums of terms of 11 bits well enough, see above
+    result[1] += right[0]
+    return round_own(result, fmt)
 
 
-def _once(
-    a: FloatArray, b: FloatArray, cos: FloatArray, sin: FloatArray, sign: float, fmt: Format, _: int
-) -> FloatArray:
-    """Return round(a*cos + sign * b*sin): exact until one rounding."""
-    wide = arrays.of(a).wide
-    left = dd.two_product(wide(a), wide(cos))
-    right = dd.two_product(wide(b), sign * wide(sin))
-    total = dd.add(left, right)
-    return round_to(total[0] if fmt is FP64 else dd.to_odd(total), fmt)
+def _once(pairs: FloatArray, cos: FloatArray, sin: FloatArray, fmt: Format, _: int) -> FloatArray:
+    """Return round(a*cos - b*sin) and round(b*cos + a*sin): exact until one rounding. Shapes: as `_each`."""
+    wide = arrays.of(pairs).wide
+    left, right = (dd.two_product(wide(pairs), wide(part)) for part in (cos, sin))
+    totals = [
+        dd.subtract((left[0][0], left[1][0]), (right[0][1], right[1][1])),
+        dd.add((left[0][1], left[1][1]), (right[0][0], right[1][0])),
+    ]
+    rounded = (round_to(total[0] if fmt is FP64 else dd.to_odd(total), fmt) for total in totals)
+    result: FloatArray = arrays.of(pairs).stacked(*rounded)
+    return result
 
 
-def _operate(operation: Any, a: FloatArray, b: FloatArray, fmt: Format, bits: int = 2 * 24) -> FloatArray:
-    """Return a * b, a + b or a - b, correctly rounded to `fmt`; terms of a sum are in `fmt` already.
+def _product(a: FloatArray, b: FloatArray, fmt: Format, bits: int = 2 * 24) -> FloatArray:
+    """Return a * b, correctly rounded to `fmt`. Shapes: a (..., s, p), b (s, p) or () -> (..., s, p).
 
     bits: how many an exact product may have. Up to 24 of them it is exact in float32, barring underflow, and
     up to 48 in float64.
     """
     library = arrays.of(a)
-    if fmt is FP64:
-        result: FloatArray = operation(library.wide(a), library.wide(b))
-        return result
     single = library.single(a) and library.single(b)
-    if single and (fmt is FP32 or operation is not operator.mul or bits <= 24):
-        return round_own(operation(a, b), fmt)
+    if single and (fmt is FP32 or bits <= 24):
+        return round_own(a * b, fmt)
     left, right = library.wide(a), library.wide(b)
-    if single:
+    if single or fmt is FP64:
         return round_own(left * right, fmt)
-    if operation is operator.mul:
-        return round_to(dd.to_odd(dd.two_product(left, right)), fmt)
-    return round_to(dd.to_odd(dd.two_sum(left, -right if operation is operator.sub else right)), fmt)
+    if arrays.is_tensor(a):
+        return round_own(dd.to_odd(dd.two_product(left, right)), fmt)
+
+    def exactly(where: NDArray[np.intp]) -> FloatArray:
+        return dd.to_odd(dd.two_product(left.reshape(-1)[where], right.reshape(-1)[where % right.size]))
+
+    return round_nearest(left * right, exactly, fmt)
