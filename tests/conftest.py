@@ -36,7 +36,6 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
     A test that started none would compare one thread with itself, and fails.
     """
-    from ropeaudit.audits import case_run
     from ropeaudit.engine import tile
     from ropeaudit.runtime import threads
 
@@ -46,7 +45,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         sizes.append(size)
         return ThreadPoolExecutor(size)
 
-    monkeypatch.setattr(case_run, "_SHORT", 0)
+    monkeypatch.setattr(threads, "worth", lambda count, *_: count)
     monkeypatch.setattr(tile, "TILE_ROWS", 16)
     monkeypatch.setattr(threads, "ThreadPoolExecutor", started)
     yield sizes

@@ -55,10 +55,23 @@ class _Tensors:
         return math.sqrt(float((x * x).sum(dim=1).max())) if x.shape[0] else 0.0
 
     def matmul(self, a: Any, b: Any, out: Any = None) -> Any:
-        return torch.matmul(a, b, out=out)
+        return product(a, b, out)
 
 
 OPERATIONS = _Tensors()
+
+
+def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the product of two matrices, summed in the order of the device's kernels; of a CPU's, NumPy's.
+
+    torch's own for CPUs sum in an order of theirs, on some processors: rounded sums would differ by engine.
+    """
+    if a.device.type != "cpu":
+        return torch.matmul(a, b, out=out)
+    if out is None:
+        return torch.from_numpy(np.matmul(a.numpy(), b.numpy()))
+    np.matmul(a.numpy(), b.numpy(), out=out.numpy())
+    return out
 
 
 def rounded(x: Tensor, fmt: Format) -> Tensor:

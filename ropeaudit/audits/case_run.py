@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ropeaudit import bounds
-from ropeaudit.arithmetic.formats import Format
+from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.audits.cases import Case, fits
 from ropeaudit.audits.judging import TOLERANCE
 from ropeaudit.audits.recording import CellResult, record
@@ -30,6 +30,7 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import threads
 from ropeaudit.subjects import FormsScores, Subject, scaled_keys
 from ropeaudit.subjects.calling import implementation
 from ropeaudit.subjects.calling.implementation import Called
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 SubjectCell: TypeAlias = tuple[Subject, int]  # a subject at an offset
 
-_SHORT = 512  # positions: up to here two threads are no faster than one, and take a third more CPU time
+_SHORT = 128  # positions up to which threads are of no use to sums step by step and to softmax
 
 
 class CaseRun:
@@ -66,7 +67,7 @@ class CaseRun:
         self.library: ArrayLibrary[Any] = NUMPY
         self.case, self.loaded, self.setting, self.factories = case, loaded, setting, factories
         self.requested, self.tolerance, self.progress = requested, tolerance, progress
-        self.threads = _of_use(threads, loaded)
+        self.threads = threads
         self.axes = case.position_axes(setting)
         self.structural: dict[tuple[RopeSetting, int, Format], Statistics] = {}
         self.careful: dict[tuple[RopeSetting, Format], float] = {}
@@ -192,8 +193,13 @@ class CaseRun:
     def _limits(self, cells: Sequence[tuple[Emulated, int]]) -> list[Bound]:
         """Return the a-priori bound of each cell; of a sample the prediction alone."""
         if isinstance(self.loaded, Inputs):
-            return bounds.bounds(cells, self.loaded, self.case.mask, self.threads)
+            return bounds.bounds(cells, self.loaded, self.case.mask, self._worth())
         return [Bound(math.nan, predicted_rms(subject, self.loaded, offset)) for subject, offset in cells]
+
+    def _worth(self, short: int = threads.SHORT) -> int:
+        """Return how many threads make a case faster: they share strips of rows."""
+        strips = self.loaded.heads * -(-self.loaded.seq_len // tile.TILE_ROWS)
+        return threads.worth(min(self.threads, strips), self.loaded.seq_len, short)
 
     def _measure(
         self,
@@ -220,7 +226,9 @@ class CaseRun:
                 results = sampled_scores.measure(pairs, self.threads, on_progress)
             else:
                 tiles = Plan(subjects, measured_at, loaded, *rest)
-                results = measure.measure(tiles, self.threads, on_progress, self.library)
+                stepwise = any(one.accumulate.precision < FP32.precision for one in subjects)
+                worth = self._worth(_SHORT if stepwise else threads.SHORT)
+                results = measure.measure(tiles, worth, on_progress, self.library)
         return {(subjects[index], offset): measured for (index, offset), measured in results.items()}
 
     def _attention(
@@ -234,7 +242,8 @@ class CaseRun:
         from ropeaudit.engine.attention import Rounding
 
         subjects = list(offsets)
-        fits(attention_pass.bytes_needed(at, loaded.seq_len, self.threads))
+        worth = self._worth(_SHORT)
+        fits(attention_pass.bytes_needed(at, loaded.seq_len, worth))
         own = requested.softmax == "recipe"
         roundings = [Rounding(one.softmax, one.output) if own else None for one in subjects]
         behind = qk.BEHIND.get(loaded.source)
@@ -245,9 +254,7 @@ class CaseRun:
 
         rows = Plan(subjects, list(offsets.values()), loaded, at, self.case.mask, origin)
         with _alone(subjects), _reported(subjects):
-            results = attention_pass.measure(
-                rows, requested.anchor, behind, roundings, self.threads, on_progress
-            )
+            results = attention_pass.measure(rows, requested.anchor, behind, roundings, worth, on_progress)
         return {(subjects[index], offset): attention for (index, offset), attention in results.items()}
 
     def _structural(self, at: RopeSetting, offset: int, input_format: Format) -> Statistics:
@@ -261,15 +268,6 @@ class CaseRun:
             exact = Exact(at, input_format)
             self.structural[key] = self._measure({exact: [key[1]]}, self.setting, 0)[exact, key[1]].drift
         return self.structural[key]
-
-
-def _of_use(threads: int, loaded: Inputs | SampledInputs) -> int:
-    """Return how many threads make a case faster: they share strips of rows."""
-    if loaded.seq_len <= _SHORT:
-        return 1
-    if isinstance(loaded, SampledInputs):
-        return threads
-    return min(threads, loaded.heads * -(-loaded.seq_len // tile.TILE_ROWS))
 
 
 def _emulated(subject: OfRecipe) -> Emulated:

@@ -30,8 +30,7 @@ from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor, Precision
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.runtime import run_metadata
-from ropeaudit.runtime.threads import Map, mapping
+from ropeaudit.runtime.threads import mapping
 from ropeaudit.subjects.emulated import Emulated, Table
 
 _BELOW = tuple(field.name for field in fields(Resolved) if field.name not in TABLE)  # the table
@@ -114,28 +113,25 @@ class Bench:
             if (drift := self.known.get(variant)) is None or drift.moments < moments
         ]
         if new:
-            with mapping(run_metadata.threads()) as mapped:
-                self._measure(new, mapped, progress, moments)
+            with mapping(1):  # a sample is short: see `threads.worth`
+                self._measure(new, progress, moments)
         return [self.known[variant] for variant in requested]
 
-    def _measure(
-        self, new: Sequence[Resolved], mapped: Map, progress: Callable[[float], None], moments: Moments
-    ) -> None:
-        tables = self._by_table(new, mapped)
+    def _measure(self, new: Sequence[Resolved], progress: Callable[[float], None], moments: Moments) -> None:
+        tables = self._by_table(new)
         jobs = [(heads, table, some, moments) for table, some in tables for heads in self._by_kv_head()]
         results = {variant: Statistics(moments) for variant in new}
-        for done, part in enumerate(mapped(lambda job: self._job(*job), jobs)):
-            for variant, statistics in part.items():
+        for done, job in enumerate(jobs, 1):
+            for variant, statistics in self._job(*job).items():
                 results[variant].merge(statistics)
-            progress((done + 1) / len(jobs))
+            progress(done / len(jobs))
         self.known |= results
 
-    def _by_table(self, variants: Sequence[Resolved], mapped: Map) -> list[tuple[Table, list[Resolved]]]:
+    def _by_table(self, variants: Sequence[Resolved]) -> list[tuple[Table, list[Resolved]]]:
         """Return each table with the variants that use it; tables of the same bits are one."""
-        groups = _grouped(variants, TABLE)
-        tables = mapped(lambda some: self.table(some[0]), groups)
         merged: dict[bytes, tuple[Table, list[Resolved]]] = {}
-        for table, some in zip(tables, groups, strict=True):
+        for some in _grouped(variants, TABLE):
+            table = self.table(some[0])
             bits = b"".join(np.ascontiguousarray(part, dtype=np.float64).tobytes() for part in table)
             merged.setdefault(bits, (table, []))[1].extend(some)
         return list(merged.values())

@@ -26,7 +26,7 @@ from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor, Precision
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
-from ropeaudit.runtime.threads import mapping
+from ropeaudit.runtime.threads import mapping, worth
 from ropeaudit.subjects import Subject
 
 _EQUAL = 0.005  # share by which two RMS drifts must differ for one to be nearer
@@ -153,7 +153,7 @@ class Comparison:
         """Return what was measured; progress gets the share that is done, from 0 to 1."""
         heads, size, _ = self.inputs.q.shape
         total, result = masks.count(self.mask, size) * heads, PairStatistics()
-        count = min(threads or run_metadata.threads(), heads)
+        count = worth(min(threads or run_metadata.threads(), heads), size)
         with mapping(count) as mapped:
             for panels in self._panels(size):
                 for part in mapped(functools.partial(self._head, panels), range(heads)):

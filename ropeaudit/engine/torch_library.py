@@ -2,7 +2,8 @@
 
 Tables come from the host, once a panel; rotations, products, differences and statistics are the device's, and
 one small copy a strip brings the statistics back. What rounds element by element has the bits of NumPy's;
-sums run in the order of the device's kernels. `agreement` compares some tiles of every run with NumPy's.
+sums of products run in the order of the device's kernels, on a CPU in NumPy's. `agreement` compares some
+tiles of every run with NumPy's.
 Letters: r and c rows and columns, d head_dim, n pairs.
 """
 
@@ -120,8 +121,8 @@ class _Torch:
 
     def matmul(self, a: Tensor, b: Tensor, out: Tensor) -> Tensor:
         if a.dtype == out.dtype:
-            return torch.matmul(a, b, out=out)
-        return out.copy_(torch.matmul(a, b))
+            return tensors.product(a, b, out)
+        return out.copy_(tensors.product(a, b))
 
     def row_products(self, a: Tensor, b: Tensor) -> Tensor:
         return (a * b).sum(dim=1)

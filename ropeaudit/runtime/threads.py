@@ -14,8 +14,19 @@ from threadpoolctl import ThreadpoolController
 
 Map: TypeAlias = Callable[..., Iterator[Any]]
 
+SHORT = 512  # positions
+
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of options in glibc's malloc.h
 _KEPT, _LARGE = 2**28, 2**25  # bytes; glibc before 2.35 takes no larger threshold for a mapping of its own
+
+
+def worth(threads: int, seq_len: int, short: int = SHORT) -> int:
+    """Return how many of some threads a sequence is worth: up to `short` positions one.
+
+    There an operation takes as long as Python between two of them, in which one thread works and others wait:
+    two are no faster than one, and take a third more CPU time.
+    """
+    return 1 if seq_len <= short else threads
 
 
 @contextlib.contextmanager
@@ -45,7 +56,7 @@ def _blas() -> ThreadpoolController:
 
 @functools.cache
 def _keep_memory() -> None:
-    """Keep memory that arrays of a tile leave for the next one: fetching it anew takes a tenth of the time."""
+    """Keep the memory of a tile's arrays for the next tile: fetching it anew takes a tenth of the time."""
     option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if option:
         option(_MMAP_THRESHOLD, _LARGE)

@@ -11,7 +11,6 @@ Letters: s positions, d head_dim, p pairs. Positions in tokens, angles in radian
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray

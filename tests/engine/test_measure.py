@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropeaudit import Case, Record, RopeSetting, parse, recipes, shift
-from ropeaudit.audits import case_run
-from ropeaudit.engine import plan, tile
+from ropeaudit.engine import measure, plan, sampled_scores, tile
 from ropeaudit.engine.array_library import NUMPY
 from ropeaudit.engine.statistics import Block, Moments, Statistics
 from ropeaudit.features.explain import analysis as explain
@@ -167,21 +166,31 @@ def test_threads_do_not_change_a_bit(pools) -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "seq_len", "sample", "threads"),
-    [(8, 128, None, 1), (1, 129, None, 1), (2, 129, None, 2), (1, 513, None, 2), (1, 2000, 50, 3)],
+    ("heads", "seq_len", "case", "threads"),
+    [
+        (8, 512, {}, 1),
+        (1, 513, {}, 2),
+        (2, 513, {}, 3),
+        (2, 128, {"changes": {"accumulate": "bf16"}}, 1),
+        (2, 129, {"changes": {"accumulate": "bf16"}}, 2),
+        (1, 2000, {"sample": 50}, 3),
+    ],
 )
 def test_a_case_has_threads_where_they_have_something_to_share(
-    heads, seq_len, sample, threads, monkeypatch
+    heads, seq_len, case, threads, monkeypatch
 ) -> None:
     seen = []
-    real = case_run.CaseRun.records
 
-    def spying(self, offsets):
-        seen.append(self.threads)
-        return real(self, offsets)
+    def spying(real):
+        def measured(plan, count, *rest):
+            seen.append(count)
+            return real(plan, count, *rest)
 
-    monkeypatch.setattr(case_run.CaseRun, "records", spying)
-    list(shift(0, "fp32", heads=heads, seq_len=seq_len, head_dim=4, sample=sample, threads=3))
+        return measured
+
+    for module in (measure, sampled_scores):
+        monkeypatch.setattr(module, "measure", spying(module.measure))
+    list(shift(0, "fp32", "hf", heads=heads, seq_len=seq_len, head_dim=4, threads=3, **case))
     assert seen == [threads]
 
 

@@ -59,8 +59,8 @@ def both(*arguments: Any, **case: Any) -> tuple[list[Record], list[Record]]:
     return list(shift(*arguments, **case)), list(shift(*arguments, **case, engine="torch"))
 
 
-# With heads of 64 dims and 64 positions OpenBLAS and MKL add in the same order, so that drifts are the same
-# bits; measured over all of `RECIPES`: every maximum is, and RMS values agree to 3.1e-16.
+# On a CPU both have NumPy's products, so that drifts are the same bits whatever the processor and the shapes;
+# measured over all of `RECIPES` at four shapes: every maximum is, and RMS values agree to 1.2e-14.
 @pytest.mark.parametrize("recipe", ["hf", "uniform"])
 def test_engines_agree(recipe) -> None:
     """0.7 s each: all dtypes and offsets."""
@@ -87,7 +87,8 @@ CASES: dict[str, dict[str, Any]] = {
     "8 bits": {"changes": {"output": "fp8_e4m3", "table": "fp8_e5m2", "score": "tf32"}},
     "keys with scales": {"changes": {"output": "e4m3:head"}},
     "rotated in one rounding": {"changes": {"rotation_rounding": "once"}},
-    "few positions": {"seq_len": 3, "changes": {"accumulate": "fp64"}},  # float32 sums differ here
+    "few positions": {"seq_len": 3},
+    "odd sizes": {"heads": 3, "seq_len": 131, "head_dim": 80},
 }
 
 

@@ -396,15 +396,6 @@ def test_progress_ends_at_one() -> None:
     assert reported[-1] == 1.0
 
 
-def test_threads_do_not_change_the_result(monkeypatch) -> None:
-    case = {"heads": 4, "kv_heads": 2, "seq_len": 24, "head_dim": 64}
-    many = explain(1000, "bf16", "hf", **case)
-    monkeypatch.setattr(variants.run_metadata, "threads", lambda: 1)
-    one = explain(1000, "bf16", "hf", **case)
-    assert one.blames == many.blames
-    assert one.remedies == many.remedies
-
-
 def test_other_settings_run() -> None:
     for case in (
         {"clip": 100.0},

@@ -21,7 +21,6 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.rope.rotation import split_pairs
-from ropeaudit.runtime import run_metadata
 from ropeaudit.runtime.threads import mapping
 from ropeaudit.subjects.emulated import Table
 
@@ -55,8 +54,8 @@ class Parts:
 def gather(bench: Bench, recipe: Resolved) -> Parts:
     """Return the parts of a recipe's drift over the sampled heads."""
     table, heads = bench.table(recipe), bench.scene.sample.heads
-    with mapping(run_metadata.threads()) as mapped:
-        by_head: list[Parts] = list(mapped(lambda head: _of_head(bench, recipe, table, head), heads))
+    with mapping(1):
+        by_head = [_of_head(bench, recipe, table, head) for head in heads]
     for later in by_head[1:]:
         by_head[0].merge(later)
     return by_head[0]

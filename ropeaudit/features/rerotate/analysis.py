@@ -31,7 +31,7 @@ from ropeaudit.reference import exact_scores
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
-from ropeaudit.runtime.threads import mapping
+from ropeaudit.runtime.threads import mapping, worth
 from ropeaudit.subjects.emulated import Emulated
 
 STEPS, BY = (1, 16, 64, 256), -16
@@ -151,7 +151,7 @@ def _rerotations(
     first, norms, done = start(steps, by), _norms(inputs, setting, recipe.input), 0
     table = stepper.table(np.zeros(1, dtype=np.int64), by)
     keys = _fresh_keys(subject, inputs, first)
-    with mapping(run_metadata.threads()) as mapped:
+    with mapping(worth(run_metadata.threads(), inputs.seq_len)) as mapped:
         for count in steps:
             for _ in range(done, count):
                 keys = list(mapped(stepper.rotate, keys, [table] * len(keys)))
