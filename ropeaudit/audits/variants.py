@@ -8,6 +8,7 @@ Letters: h heads, g key-value heads, n sampled positions, d head_dim.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -168,15 +169,12 @@ class Bench:
         self, q: FloatArray, k: FloatArray, variants: Sequence[Resolved]
     ) -> Iterator[tuple[Resolved, Array]]:
         """Yield the scores of variants that rotate q and k alike. Shapes: q, k (n, d) -> (n, n) each."""
-        setting = self.scene.setting
+        setting, exact_sums = self.scene.setting, functools.cache(functools.partial(sums, q, k, np.float64))
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for alike in _grouped(variants, ("accumulate",)):
-                total = summed(q, k, Emulated(alike[0], setting))
+                total = summed(q, k, Emulated(alike[0], setting), exact_sums)
                 for variant in alike:
-                    subject = Emulated(variant, setting)
-                    single = total.dtype == np.float32 and scores.tile_format(subject) is FP32
-                    out = total.astype(np.float32 if single else np.float64)
-                    scores.store(NUMPY, out, subject, setting.scale)
+                    out = scores.stored(total, Emulated(variant, setting), setting.scale)
                     yield variant, out.astype(np.float64, copy=False)
 
     def formed(self, q: FloatArray, k: FloatArray, variant: Resolved) -> Array:
@@ -190,25 +188,32 @@ class Bench:
             return kernel.minus_exact(NUMPY, out, exact.scores, exact.block.hidden, out)
 
 
-def summed(q: FloatArray, k: FloatArray, subject: Emulated) -> Array:
+def summed(q: FloatArray, k: FloatArray, subject: Emulated, exact: Callable[[], FloatArray]) -> FloatArray:
     """Return q·k as the subject's accumulator sums it, float32 where q is. Shapes: two of (n, d) -> (n, n).
 
-    Where only the accumulator is float32 and q and k are not, the error that float32 sums of q and k,
-    rounded, make is added to the float64 sums: rounding q and k is no fault of the accumulator's.
+    exact: gives the sums in float64. Where only the accumulator is float32 and q and k are not, the error
+    that float32 sums of q and k, rounded, make is added to them: rounding q and k is no fault of the
+    accumulator's.
     """
-    if subject.accumulate is FP64 or (subject.accumulate is FP32 and q.dtype == np.float64):
-        q, k = q.astype(np.float64, copy=False), k.astype(np.float64, copy=False)
-    native = subject.accumulate is FP32 and q.dtype == np.float32
-    out = np.empty((len(q), len(k)), np.float32 if native else np.float64)
-    if subject.accumulate is not FP32 or native:
+    if subject.accumulate is FP64:
+        return exact()
+    if subject.accumulate is not FP32:
+        out = np.empty((len(q), len(k)))
         scores.accumulate(NUMPY, q, np.ascontiguousarray(k.T), subject, out)
         return out
-    single, other = q.astype(np.float32), k.astype(np.float32).T
-    np.copyto(out, single @ other)
-    if not (np.array_equal(single, q) and np.array_equal(other.T, k)):
-        out -= single.astype(np.float64) @ other.astype(np.float64)
-        out += q @ k.T
-    return out
+    own = sums(q, k, np.float32)
+    if q.dtype == np.float32:
+        return own
+    rounded = q.astype(np.float32), k.astype(np.float32)
+    if np.array_equal(rounded[0], q) and np.array_equal(rounded[1], k):
+        return own.astype(np.float64)
+    return own - sums(*rounded, np.float64) + exact()
+
+
+def sums(q: FloatArray, k: FloatArray, dtype: type[np.floating[Any]]) -> FloatArray:
+    """Return q·k, summed in float32 or float64. Shapes: two of (n, d) -> (n, n)."""
+    left, right = q.astype(dtype, copy=False), np.ascontiguousarray(k.T, dtype=dtype)
+    return np.asarray(left @ right)
 
 
 def _grouped(variants: Sequence[Resolved], stages: Sequence[str]) -> list[list[Resolved]]:

@@ -216,7 +216,7 @@ class _NumPy:
 
     def round(self, x: NumPyArray, fmt: Format, scratch: NumPyArray | None = None) -> None:
         if fmt is FP32:
-            x[...] = round_to(x, fmt)
+            x[...] = x.astype(np.float32, copy=False)  # one IEEE conversion
         else:
             round_in_place(x, fmt, scratch)
 

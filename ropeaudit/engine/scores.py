@@ -9,7 +9,7 @@ import numpy as np
 
 from ropeaudit.arithmetic import arrays
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
-from ropeaudit.engine.array_library import A, ArrayLibrary
+from ropeaudit.engine.array_library import NUMPY, A, ArrayLibrary
 from ropeaudit.subjects import FormsScores, Subject
 
 _SQUARE = 64  # pairs that a subject which forms its scores itself gets at once
@@ -112,6 +112,18 @@ def store(library: ArrayLibrary[A], out: A, subject: Subject, scale: float, scra
             _round(library, out, subject.score, scratch)
         _multiply(library, out, scale, subject.accumulate)
     _round(library, out, subject.score, scratch)
+
+
+def stored(sums: FloatArray, subject: Subject, scale: float) -> FloatArray:
+    """Return sums of NumPy's as `store` leaves them, in a new array, float32 once they are."""
+    single = tile_format(subject) is FP32
+    if single and scale != 1.0 and not subject.scale_after_store:
+        out: FloatArray = np.multiply(sums, np.float32(scale)).astype(np.float32, copy=False)
+        _round(NUMPY, out, subject.score, None)
+        return out
+    out = sums.astype(np.float32 if single and sums.dtype == np.float32 else np.float64)
+    store(NUMPY, out, subject, scale)
+    return out
 
 
 def _sequential(library: ArrayLibrary[A], q: A, k: A, fmt: Format) -> A:
