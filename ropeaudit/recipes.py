@@ -12,10 +12,10 @@ import functools
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+from ropeaudit import data
 from ropeaudit.arithmetic import scaled_formats
 from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
 from ropeaudit.arithmetic.scaled_formats import ScaledFormat
@@ -227,8 +227,9 @@ def parse_changes(items: Iterable[str]) -> dict[str, str]:
 
 @functools.cache
 def _library() -> dict[str, Recipe]:
-    text = resources.files("ropeaudit.data").joinpath("recipes.toml").read_text(encoding="utf-8")
-    return {name: _from_table(name, table) for name, table in tomllib.loads(text).items()}
+    return {
+        name: _from_table(name, table) for name, table in tomllib.loads(data.text("recipes.toml")).items()
+    }
 
 
 def _from_table(name: str, table: Mapping[str, Any], parent: Recipe | None = None) -> Recipe:

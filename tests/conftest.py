@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 
 import pytest
 from hypothesis import settings
@@ -40,13 +40,14 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     from ropeaudit.runtime import threads
 
     sizes: list[int] = []
+    pool = futures.ThreadPoolExecutor
 
-    def started(size: int) -> ThreadPoolExecutor:
+    def started(size: int) -> futures.ThreadPoolExecutor:
         sizes.append(size)
-        return ThreadPoolExecutor(size)
+        return pool(size)
 
     monkeypatch.setattr(threads, "worth", lambda count, *_: count)
     monkeypatch.setattr(tile, "TILE_ROWS", 16)
-    monkeypatch.setattr(threads, "ThreadPoolExecutor", started)
+    monkeypatch.setattr(futures, "ThreadPoolExecutor", started)
     yield sizes
     assert max(sizes, default=1) > 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -77,7 +76,11 @@ def deliver(
     report = incomplete(report) if interrupted else report
     write(report, replaceable(files, interrupted), draw)
     out = streams.report()
-    width = min(72, max(16, shutil.get_terminal_size().columns - 12)) if out.isatty() else _CURVES
+    width = _CURVES
+    if out.isatty():
+        import shutil  # in-function: it loads compressors
+
+        width = min(72, max(16, shutil.get_terminal_size().columns - 12))
     plain = not (getattr(out, "encoding", None) or "utf-8").lower().startswith("utf")
     print_report(_with_curves(report, draw(width, plain)) if options.form == "table" else report, options)
     say_notes(report, options)

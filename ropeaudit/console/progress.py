@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 
@@ -29,6 +28,8 @@ class Progress:
         self.last = now
         text = self._text(share, now - self.begun)
         if self.terminal:
+            import shutil  # in-function: it loads compressors
+
             sys.stderr.write(f"\r\033[K{_fitted(share, text, shutil.get_terminal_size().columns - 1)}")
             self.shown = True
         else:

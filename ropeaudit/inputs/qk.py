@@ -14,7 +14,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadShape, UnknownName
-from ropeaudit.inputs import captured, positional_heads
+from ropeaudit.inputs import positional_heads
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import digests
 
@@ -167,6 +167,8 @@ def on_16_bit_grid(x: Array) -> Array:
 
 def from_file(spec: str) -> Inputs:
     """Return captured q and k; see `ropeaudit.inputs.captured.read`. Raises: BadInput, BadShape."""
+    from ropeaudit.inputs import captured  # in-function: most q and k come from no file
+
     q, k = captured.read(spec)
     name = spec if spec.isprintable() else repr(spec)[1:-1]
     return Inputs(q, k, name, None, digests.of_arrays((q, k)))

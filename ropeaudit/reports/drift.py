@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ropeaudit.audits import judging, records
 from ropeaudit.audits.records import Record
 from ropeaudit.inputs import masks
 from ropeaudit.reports import Report, headlines, settings, tabulated, verdicts
-from ropeaudit.reports.charts.series import Series, points
 from ropeaudit.reports.numbers import percent, short
+
+if TYPE_CHECKING:
+    from ropeaudit.reports.charts.series import Series
 
 LEGEND = (
     "drift: score at the offset minus the exact score; self drift: minus the subject's own score at "
@@ -88,7 +90,9 @@ def _refusals(results: Sequence[Record]) -> list[str]:
 
 def plotted(results: Sequence[Record], width: int = 48, plain: bool = False) -> str:
     """Return small curves as text: RMS drift over the offset, of every subject and dtype."""
-    from ropeaudit.reports.charts.terminal import curves  # loads numpy
+    if not results:
+        return ""
+    from ropeaudit.reports.charts.terminal import curves  # in-function: most reports have no curves
 
     groups: dict[tuple[Any, ...], list[Record]] = {}
     moving = ("offset", "length", "offset_t", "offset_h", "offset_w")
@@ -101,6 +105,8 @@ def plotted(results: Sequence[Record], width: int = 48, plain: bool = False) -> 
 
 def _curve(group: Sequence[Record]) -> Series:
     """Return the finite drift of a subject at offsets from 0 on; the label names offsets where it is not."""
+    from ropeaudit.reports.charts.series import Series, points
+
     line = Series("", points((one.as_dict() for one in group if one.offset >= 0), "offset", "drift_rms"))
     left_out = ""
     if nonfinite := list(map(str, line.nonfinite())):

@@ -8,10 +8,10 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from ropeaudit import data
 from ropeaudit.errors import BadInput, RopeAuditError, UnknownName
 from ropeaudit.rope.axial import AxialRope
 
@@ -41,8 +41,7 @@ def all_presets() -> list[AxialRope]:
 
 @functools.cache
 def _library() -> dict[str, AxialRope]:
-    text = resources.files("ropeaudit.data").joinpath("axes.toml").read_text(encoding="utf-8")
-    return {name: _rope(name, table) for name, table in tomllib.loads(text).items()}
+    return {name: _rope(name, table) for name, table in tomllib.loads(data.text("axes.toml")).items()}
 
 
 def _from_file(path: str) -> AxialRope:

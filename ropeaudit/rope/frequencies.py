@@ -107,6 +107,7 @@ def _rounded(values: list[float], fmt: Format) -> FloatArray:
     return round_to(np.array(values, dtype=FP64.carrier), fmt)
 
 
+@functools.lru_cache(maxsize=4096)
 def _power(base: float, exponent: float, natural: bool = False) -> float:
     """Return base^exponent (e^exponent if `natural`), rounded to float64 from 40 digits."""
     with localcontext(Context(prec=40, Emin=-99999, Emax=99999)):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Mapping
-from importlib import resources
 from typing import Any
 
+from ropeaudit import data
 from ropeaudit.errors import UnknownName
 from ropeaudit.rope import scaling
 from ropeaudit.rope.hf_config import ModelRope
@@ -35,8 +35,7 @@ def all_presets() -> list[ModelRope]:
 
 @functools.cache
 def _library() -> dict[str, ModelRope]:
-    text = resources.files("ropeaudit.data").joinpath("models.toml").read_text(encoding="utf-8")
-    return {name: _model(name, table) for name, table in tomllib.loads(text).items()}
+    return {name: _model(name, table) for name, table in tomllib.loads(data.text("models.toml")).items()}
 
 
 def _model(name: str, table: Mapping[str, Any]) -> ModelRope:

@@ -9,7 +9,6 @@ import contextlib
 import os
 import re
 import stat
-import tempfile
 import zlib
 from pathlib import Path
 from typing import IO
@@ -35,6 +34,8 @@ def lock(number: int) -> bool | None:
 
 def opened(target: Path) -> IO[bytes]:
     """Open a new file in the folder of `target`, and clear those that killed runs left. Raises: OSError."""
+    import tempfile  # in-function: it loads compressors, and most runs write no file
+
     prefix = _prefix(target.name)
     _clear(target.parent, prefix)
     while True:

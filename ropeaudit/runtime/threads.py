@@ -7,7 +7,6 @@ import ctypes
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 from threadpoolctl import ThreadpoolController
@@ -40,6 +39,8 @@ def mapping(threads: int) -> Iterator[Map]:
         if threads == 1:
             yield map
             return
+        from concurrent.futures import ThreadPoolExecutor  # in-function: it loads logging
+
         with ThreadPoolExecutor(threads) as pool:
             try:
                 yield pool.map

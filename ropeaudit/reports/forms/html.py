@@ -13,8 +13,8 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import resources
 
+from ropeaudit import data
 from ropeaudit.audits import judging
 from ropeaudit.reports import Report, Row
 from ropeaudit.reports.charts import panels, svg
@@ -33,7 +33,7 @@ _JUDGED = frozenset({"subject", "dtype", "offset", "verdict", "drift_rms", "drif
 def render(report: Report) -> str:
     """Return the page, in ASCII."""
     report = replace(report, rows=shortened(report.rows))
-    style, script = _asset("report.css"), _asset("report.js")
+    style, script = data.text("report.css"), data.text("report.js")
     headline = " ".join(report.headline.split()) or "ropeaudit"
     body = [
         _top(headline),
@@ -62,10 +62,6 @@ def render(report: Report) -> str:
         f"<body>\n{main}\n<script>{script}</script>\n</body>\n</html>\n"
     )
     return ascii_only(page)
-
-
-def _asset(name: str) -> str:
-    return resources.files("ropeaudit.data").joinpath(name).read_text(encoding="ascii")
 
 
 def _policy(style: str, script: str) -> str:
