@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 from ropeaudit.audits import records
 from ropeaudit.audits.audit import Audit
-from ropeaudit.audits.cases import Case
+from ropeaudit.audits.cases import Case, Outline
+from ropeaudit.audits.guessing import cell_seconds
 from ropeaudit.audits.recording import identity
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import UsageError
 from ropeaudit.inputs import masks
+from ropeaudit.rope.setting import RopeSetting
 
-# A rough cell: seconds of one core, by which work is shared out and guessed; they change no result.
-CELL_SECONDS, SCORE_SECONDS = 2e-3, 2e-8
 _TASK_SECONDS, _TASK_CELLS = 0.25, 8  # a task holds no more than the larger of them: what a kill can lose
 _MOST_CELLS = 1_000_000  # of a run: their rows take some GiB
 _UNIT_SECONDS, _UNITS_PER_JOB = 0.25, 8  # small tasks go to a worker together
@@ -31,7 +31,8 @@ _UNIT_SECONDS, _UNITS_PER_JOB = 0.25, 8  # small tasks go to a worker together
 class Cell(NamedTuple):
     """A case, a factory and an offset.
 
-    case, factory: places in `Audit.parts` and `Audit.factories`; scores: how many it forms.
+    case, factory: places in `Audit.parts` and `Audit.factories`; scores: how many it forms; seconds: a guess
+    of one core's time.
     """
 
     case: int
@@ -39,11 +40,7 @@ class Cell(NamedTuple):
     offset: int
     identity: tuple[Any, ...]
     scores: int
-
-    @property
-    def seconds(self) -> float:
-        """A rough guess of one core's time."""
-        return CELL_SECONDS + SCORE_SECONDS * self.scores
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,18 +188,18 @@ def _cells(
         case.sample or masks.count(case.mask, sizes.seq_len) * sizes.heads
         for (case, _), (sizes, _) in zip(parts, outlines, strict=True)
     ]
-    seconds = [CELL_SECONDS + SCORE_SECONDS * one for one in scores]
-    whole = sum(one * len(some) * len(offsets) for one, (_, some) in zip(seconds, parts, strict=True))
+    seconds = [_guessed(audit, *part, *outline) for part, outline in zip(parts, outlines, strict=True)]
+    whole = sum(sum(one.values()) for one in seconds) * len(offsets)
     before = 0.0
     for number, (case, some) in enumerate(parts):
         sizes, setting = outlines[number]
         axes = case.position_axes(setting)
         for index in some:
             first, last = (
-                _first(len(offsets), before, seconds[number], whole, one, shard[1])
+                _first(len(offsets), before, seconds[number][index], whole, one, shard[1])
                 for one in (shard[0], shard[0] + 1)
             )
-            before += seconds[number] * len(offsets)
+            before += seconds[number][index] * len(offsets)
             known: dict[Any, tuple[Any, ...]] = {}
             for offset in offsets[first:last]:
                 at = case.setting_at(setting, sizes.seq_len, offset)
@@ -212,7 +209,17 @@ def _cells(
                     requested = identity(case, sizes, at, subject, offset, *chosen)
                     known[at] = tuple(requested[name] for name in records.IDENTITY)
                 base = known[at]
-                yield Cell(number, index, offset, (*base[:place], offset, *base[place + 1 :]), scores[number])
+                identified = (*base[:place], offset, *base[place + 1 :])
+                yield Cell(number, index, offset, identified, scores[number], seconds[number][index])
+
+
+def _guessed(
+    audit: Audit, case: Case, some: Sequence[int], sizes: Outline, setting: RopeSetting
+) -> dict[int, float]:
+    """Return factory -> the guessed seconds of each of its cells in a case."""
+    rest = case.sample, audit.attention is not None
+    stages = {index: audit.factories()[index].stages for index in some}
+    return {one: cell_seconds(sizes, setting.head_dim, case.mask, by, *rest) for one, by in stages.items()}
 
 
 def _first(cells: int, before: float, seconds: float, whole: float, number: int, count: int) -> int:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropeaudit.audits import sweep
+from ropeaudit.audits import guessing, sweep
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.sweep import Sweep
@@ -57,7 +57,7 @@ def test_shards_in_order_hold_each_cell_once(lengths, offsets, count) -> None:
 
 def test_hours_are_said_before_they_begin(capsys, monkeypatch) -> None:
     for seconds, quiet, message in ((1e6, [], True), (1e6, ["-q"], False), (1e-3, [], False)):
-        monkeypatch.setattr(sweep, "CELL_SECONDS", seconds)
+        monkeypatch.setattr(guessing, "CELL_SECONDS", seconds)
         assert main([*SMALL, "--offset", "7", *quiet]) == 0
         err = capsys.readouterr().err
         assert ("takes roughly" in err) == message

@@ -14,7 +14,7 @@ _ALWAYS = ("subject", "dtype", "offset", "seq_len")
 _LONGEST = 50  # characters of values
 LEGEND = (
     "count: different values; values: of an axis, in the order of the cells. The time is guessed from sizes,"
-    "\nwithin a factor of a few; nothing was measured."
+    "\nabout within a factor of two on a server's core, of own code as of a recipe; nothing was measured."
 )
 
 

@@ -94,9 +94,10 @@ def run(sweep: Sweep, options: SweepOptions, store: SweepFile | None, quiet: boo
 def forewarn(tasks: Sequence[Task]) -> None:
     """Say before hours of work about how many they are, and how they become fewer."""
     from ropeaudit.console import output, progress
-    from ropeaudit.runtime import run_metadata
+    from ropeaudit.runtime import run_metadata, threads
 
-    seconds = sum(task.seconds for task in tasks) / run_metadata.threads()
+    count = run_metadata.threads()
+    seconds = sum(task.seconds / threads.worth(count, task.case.seq_len or threads.SHORT) for task in tasks)
     if seconds < _LONG:
         return
     sampled = any(task.case.sample is not None for task in tasks)
@@ -193,6 +194,7 @@ def how_to_go_on(file: SweepFile | None) -> str:
 
 def show_plan(sweep: Sweep, resume: bool, options: ReportOptions) -> int:
     """Print what would be measured; no file is written, and NAME.part is only read."""
+    from ropeaudit.audits.guessing import START_SECONDS
     from ropeaudit.console import output, output_files, sweep_file
     from ropeaudit.features.shift.plan_report import plan_report
     from ropeaudit.runtime import run_metadata
@@ -203,7 +205,7 @@ def show_plan(sweep: Sweep, resume: bool, options: ReportOptions) -> int:
         done, foreign = sweep.placed(sweep_file.peek(name))
         sweep_file.refuse_foreign(name, foreign)
     left = [cell for number, cell in enumerate(sweep.cells) if number not in done]
-    seconds = sum(cell.seconds for cell in left)
+    seconds = sum((cell.seconds for cell in left), START_SECONDS)
     scores = sum(cell.scores for cell in left)
     identities = [cell.identity for cell in sweep.cells]
     report = plan_report(identities, scores, seconds, len(done), run_metadata.gather())

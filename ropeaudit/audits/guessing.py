@@ -1,0 +1,45 @@
+"""How long a cell takes one core, guessed from sizes: for plans, shares of work and warnings.
+
+It changes no result. The rates were measured on a server's core of 2024; what is given is meant to be within
+a factor of two on one like it. Own code is guessed as a recipe is: what it does is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ropeaudit.arithmetic.formats import FP32, parse
+from ropeaudit.audits.cases import Outline
+from ropeaudit.inputs import masks
+
+START_SECONDS, CELL_SECONDS = 0.25, 1e-3
+_SCORE, _ATTENTION = 1.4e-8, 5e-8  # seconds a score that is formed, those that a mask hides in a tile too
+_ROTATED = 8e-9  # seconds an element of q and k
+_STEP = 2e-8  # seconds a product that is added on its own, to a narrow accumulator
+_SAMPLED = 3e-7  # seconds a dim of a sampled score: its table, its rotation, its reference
+_TILE = 512  # columns
+
+
+def cell_seconds(
+    sizes: Outline,
+    head_dim: int,
+    mask: masks.Mask,
+    stages: Mapping[str, str],
+    sample: int | None = None,
+    attention: bool = False,
+) -> float:
+    """Return a guess of one core's time for a subject at an offset. stages: stage -> format name."""
+    if sample is not None:
+        return CELL_SECONDS + _SAMPLED * head_dim * sample
+    rotated = (sizes.heads + sizes.kv_heads) * sizes.seq_len * head_dim
+    score = _SCORE + _ATTENTION * attention
+    accumulate = stages.get("accumulate")
+    if accumulate and parse(accumulate).precision < FP32.precision:
+        score += _STEP * head_dim
+    return CELL_SECONDS + _ROTATED * rotated + score * sizes.heads * _formed(mask, sizes.seq_len)
+
+
+def _formed(mask: masks.Mask, seq_len: int) -> int:
+    """Return about how many scores of a head the tiles hold that a mask does not hide whole."""
+    edges = {"full": 0, "causal": 1}.get(mask, 3)  # half tiles a row of tiles that are hidden in part
+    return min(seq_len**2, masks.count(mask, seq_len) + edges * seq_len * min(seq_len, _TILE) // 2)
