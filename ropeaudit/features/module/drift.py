@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,9 @@ NEAR, FAR = 256, 131072  # tokens: a short sequence's length, and a long distanc
 
 def drifts(dump: Dump, setting: RopeSetting, far: int = FAR) -> tuple[float | None, float | None]:
     """Return the drift over a causal sequence of `NEAR` tokens, and at a distance of `far`."""
-    return _sequence(dump, setting), _at(dump, setting, far)
+    if dump.frequencies is None:  # a table has no further rows
+        return _sequence(dump, setting), None
+    return _sequence(dump, setting), float(_at(dump.frequencies, setting, [far])[0])
 
 
 @functools.lru_cache(maxsize=8)
@@ -46,33 +49,34 @@ def _sequence(dump: Dump, setting: RopeSetting) -> float | None:
             product = points[m] * np.conj(points[: m + 1])
             squares += float(np.sum(np.abs(product - exact[m] * np.conj(exact[: m + 1])) ** 2))
         mean = squares / (rows * (rows + 1) / 2) / setting.pairs
-        return _share(mean, setting)
-    each = np.array([_at(dump, setting, distance) for distance in range(rows)], dtype=np.float64)
-    weights = rows - np.arange(rows)
+        return float(_share(np.float64(mean), setting))
+    if dump.frequencies is None:
+        return None
+    each, weights = _at(dump.frequencies, setting, range(rows)), rows - np.arange(rows)
     return math.sqrt(float(np.sum(weights * each**2)) / float(weights.sum()))
 
 
-def _at(dump: Dump, setting: RopeSetting, distance: int) -> float | None:
-    """Return the expected RMS drift of scores at a distance, over the RMS of the exact scores.
+def _at(frequencies: Array, setting: RopeSetting, distances: Sequence[int]) -> Array:
+    """Return the expected RMS drift of scores at some distances, over the RMS of the exact scores.
 
     For independent Gaussian q and k, a pair rotated by D theta' instead of D theta adds |e^(iD theta') -
     e^(iD theta)|² to the mean square, and every other dim nothing. Without rounding of q, k, cos or sin.
+    Shapes: frequencies (p,), distances (n,) -> (n,).
     """
-    if dump.frequencies is None:  # a table has no further rows
-        return None
-    exact = _exact(np.array([float(distance)]), setting)[0]
+    at = np.array(distances, dtype=np.float64)
+    exact = _exact(at, setting)
     factor = np.abs(exact)  # once in the table of q and once in that of k
     with np.errstate(invalid="ignore", over="ignore"):  # what is stored may be inf, and then it is nan
-        rotated = factor**2 * np.exp(1j * np.mod(distance * dump.frequencies, 2 * math.pi))
-    exact = factor * exact
-    return _share(float(np.mean(np.abs(rotated - exact) ** 2)), setting)
+        rotated = factor**2 * np.exp(1j * np.mod(at[:, None] * frequencies, 2 * math.pi))
+    means = np.mean(np.abs(rotated - factor * exact) ** 2, axis=1)
+    return np.asarray(_share(means, setting))
 
 
-def _share(mean_square: float, setting: RopeSetting) -> float:
+def _share(mean_square: Any, setting: RopeSetting) -> Any:
     """Return the root of the drift's mean square per pair over that of exact scores, all dims counted."""
     power = float(np.abs(_exact(np.zeros(1), setting)[0, 0]) ** 4)
     share = setting.rotary_dim / setting.head_dim
-    return math.sqrt(mean_square * share / (power * share + (1 - share)))
+    return np.sqrt(mean_square * share / (power * share + (1 - share)))
 
 
 def _exact(at: Array, setting: RopeSetting) -> Any:
