@@ -50,7 +50,10 @@ def test_a_command_is_imported_when_it_is_called() -> None:
 
 def test_the_default_shift_loads_neither_torch_nor_pandas() -> None:
     for form in ("table", "csv", "json", "jsonl", "markdown"):
-        assert not loaded_by(command("shift", "--offset", "1000", "--dtype", "fp16", "-f", form)) & HEAVY
+        loaded = loaded_by(command("shift", "--offset", "1000", "--dtype", "fp16", "-f", form))
+        assert not loaded & HEAVY
+        if form in ("table", "csv"):
+            assert not loaded & {"logging", "shutil", "tempfile", "zipfile"}
 
 
 def test_the_door_can_be_seen_open() -> None:
@@ -59,12 +62,12 @@ def test_the_door_can_be_seen_open() -> None:
     assert "pandas" in loaded_by("from ropeaudit import shift, to_frame\nto_frame(shift(heads=1, seq_len=2))")
 
 
-def test_a_default_shift_takes_at_most_a_third_of_importing_torch(tmp_path) -> None:
-    """By processor time: what else runs on the machine takes none of it. OpenBLAS's waiting threads would.
+def test_a_default_shift_takes_at_most_a_quarter_of_importing_torch(tmp_path) -> None:
+    """By processor time: what else runs on the machine takes none of it. 0.19 is measured, a fifth asked for.
 
     Compiled as where it is installed: without bytecode every run compiles the package anew, and never torch.
     """
-    alone = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    alone = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     alone.pop("PYTHONDONTWRITEBYTECODE", None)
     alone["PYTHONPYCACHEPREFIX"] = str(tmp_path)
 
@@ -82,5 +85,5 @@ def test_a_default_shift_takes_at_most_a_third_of_importing_torch(tmp_path) -> N
     )
     runs = [[seconds(*command) for command in commands] for _ in range(3)]
     torch, shift, help_ = (min(times) for times in zip(*runs, strict=True))
-    assert shift / torch < 1 / 3, f"{shift / torch:.2f}"
+    assert shift / torch < 1 / 4, f"{shift / torch:.2f}"
     assert help_ / torch < 1 / 10, f"{help_ / torch:.2f}"

@@ -41,5 +41,7 @@ def cell_seconds(
 
 def _formed(mask: masks.Mask, seq_len: int) -> int:
     """Return about how many scores of a head the tiles hold that a mask does not hide whole."""
-    edges = {"full": 0, "causal": 1}.get(mask, 3)  # half tiles a row of tiles that are hidden in part
-    return min(seq_len**2, masks.count(mask, seq_len) + edges * seq_len * min(seq_len, _TILE) // 2)
+    if mask == "full":
+        return seq_len**2
+    half = seq_len * min(seq_len, _TILE) // 2  # what the tiles at one edge hide
+    return min(masks.count("causal", seq_len) + half, masks.count(mask, seq_len) + 3 * half)

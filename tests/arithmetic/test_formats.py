@@ -1,5 +1,6 @@
 """Rounding, against gfloat, torch, ml_dtypes and exact fractions."""
 
+from bisect import bisect_right
 from fractions import Fraction
 
 import ml_dtypes
@@ -9,8 +10,9 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ropeaudit.arithmetic import doubledouble as dd
 from ropeaudit.arithmetic.formats import FORMATS, Format, parse
-from ropeaudit.arithmetic.rounding import round_in_place, round_to
+from ropeaudit.arithmetic.rounding import round_in_place, round_nearest, round_to
 from ropeaudit.errors import UnknownName
 
 FP16, BF16 = parse("fp16"), parse("bf16")
@@ -142,6 +144,39 @@ def test_no_value_of_the_format_is_nearer(x: float, fmt: Format) -> None:
     spacing = max(fmt.smallest_subnormal, 2.0 ** (np.frexp(abs(x) or 1.0)[1] - fmt.precision))
     assert abs(Fraction(x) - Fraction(rounded)) <= Fraction(spacing) / 2
     assert Fraction(rounded) / Fraction(fmt.smallest_subnormal) % 1 == 0
+
+
+POSITIVE = {
+    fmt: np.unique(np.abs(codes(dtype))) for fmt, dtype in ((FP16, np.float16), (BF16, ml_dtypes.bfloat16))
+}
+
+
+@pytest.mark.parametrize("fmt", POSITIVE, ids=str)
+def test_exact_products_beside_midpoints_are_rounded_once(fmt: Format) -> None:
+    """a*b lies within an ulp of float64 of a midpoint m, where a is any number and b is nearest to m/a.
+
+    Rounding the float64 product goes wrong where it is m itself and the exact one is not: that is seen too.
+    """
+    rng, numbers = np.random.default_rng(2), POSITIVE[fmt]
+    places = np.concatenate([np.arange(3), rng.integers(0, len(numbers) - 1, 3000)])
+    midpoints = (numbers[places] + numbers[places + 1]) / 2
+    a = rng.uniform(1, 2, midpoints.size)
+    b = midpoints / a
+    seen = round_nearest(a * b, lambda where: dd.to_odd(dd.two_product(a[where], b[where])), fmt)
+    products = [Fraction(x) * Fraction(y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+    assert [float(x) for x in seen] == [nearest(x, numbers.tolist()) for x in products]
+    assert 100 < np.count_nonzero(round_to(a * b, fmt) != seen) < 2900
+
+
+def nearest(x: Fraction, numbers: list[float]) -> float:
+    """The number that is nearest to x, the one with the even code of two; 0 has code 0."""
+    low = bisect_right(numbers, x) - 1
+    below, above = x - Fraction(numbers[low]), Fraction(numbers[low + 1]) - x
+    return numbers[low + (above < below or (above == below and low % 2 == 1))]
+
+
+def test_codes_have_no_gaps() -> None:
+    assert [len(numbers) for numbers in POSITIVE.values()] == [31744, 32640]
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=40), st.sampled_from(FORMATS[2:]))

@@ -70,11 +70,37 @@ def script(size: Size) -> Rows:
 
 def startup(size: Size) -> Rows:
     torch = [sys.executable, "-c", "import torch"]
-    default = [*ROPEAUDIT, "shift", "--offset", "1000", "--dtype", "fp16"]
+    commands = "--help", "shift --offset 1000 --dtype fp16", "shift"
     return [
-        ("`ropeaudit --help`", f"{ratio(size, [*ROPEAUDIT, '--help'], torch, 'seconds'):.2f}"),
-        ("`ropeaudit shift --offset 1000 --dtype fp16`", f"{ratio(size, default, torch, 'seconds'):.2f}"),
+        (f"`ropeaudit {one}`", f"{ratio(size, [*ROPEAUDIT, *one.split()], torch, 'cpu'):.3f}")
+        for one in commands
     ]
+
+
+def growth(size: Size) -> Rows:
+    def cpu(heads: int, seq: int, dims: int) -> float:
+        sizes = ["--heads", str(heads), "--seq-len", str(seq), "--head-dim", str(dims)]
+        return middle(
+            size, lambda: bench_shift.run([*ROPEAUDIT, "shift", *CASE, "--offset", "1000", *sizes])
+        ).cpu
+
+    start, seq = cpu(1, 2, 2), size.seq // 4
+    every = {
+        f"{{}} tokens, {size.heads // 2 or 1} heads of 64 dims": [
+            (n, (size.heads // 2 or 1, n, 64))
+            for n in (size.seq // 8, size.seq // 4, size.seq // 2, size.seq)
+        ],
+        f"{{}} heads of {seq:,} tokens and 64 dims": [(n, (n, seq, 64)) for n in (4, 8, 16, 32)],
+        f"{{}} dims, {size.heads} heads of {seq:,} tokens": [
+            (n, (size.heads, seq, n)) for n in (32, 64, 128, 256)
+        ],
+    }
+    rows = []
+    for what, cases in every.items():
+        times = [cpu(*case) - start for _, case in cases]
+        shares = ", ".join(f"{time / times[0]:.1f}" for time in times)
+        rows.append((what.format(", ".join(f"{n:,}" for n, _ in cases)), f"{times[0]:.2f} s times {shares}"))
+    return rows
 
 
 def memory(size: Size) -> Rows:
@@ -149,6 +175,7 @@ SECTIONS: dict[str, Callable[[Size], Rows]] = {
     "script": script,
     "startup": startup,
     "memory": memory,
+    "growth": growth,
     "cells": cells,
     "processes": processes,
     "page": page,
