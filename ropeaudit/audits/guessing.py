@@ -17,6 +17,7 @@ _SCORE, _ATTENTION = 1.4e-8, 5e-8  # seconds a score that is formed, those that 
 _ROTATED = 8e-9  # seconds an element of q and k
 _STEP = 2e-8  # seconds a product that is added on its own, to a narrow accumulator
 _SAMPLED = 3e-7  # seconds a dim of a sampled score: its table, its rotation, its reference
+_MADE, _CHOSEN = 9e-9, 4e-6  # seconds an element of q and k to make it, a position to sample among them
 _TILE = 512  # columns
 
 
@@ -27,16 +28,20 @@ def cell_seconds(
     stages: Mapping[str, str],
     sample: int | None = None,
     attention: bool = False,
+    cells: int = 1,
 ) -> float:
-    """Return a guess of one core's time for a subject at an offset. stages: stage -> format name."""
+    """Return a guess of one core's time for a subject at an offset.
+
+    stages: stage -> format name. cells: how many there are of the same q and k, which are made once.
+    """
+    elements = (sizes.heads + sizes.kv_heads) * sizes.seq_len * head_dim
+    each = CELL_SECONDS + _MADE * elements / cells
     if sample is not None:
-        return CELL_SECONDS + _SAMPLED * head_dim * sample
-    rotated = (sizes.heads + sizes.kv_heads) * sizes.seq_len * head_dim
-    score = _SCORE + _ATTENTION * attention
-    accumulate = stages.get("accumulate")
+        return each + _CHOSEN * sizes.seq_len / cells + _SAMPLED * head_dim * sample
+    score, accumulate = _SCORE + _ATTENTION * attention, stages.get("accumulate")
     if accumulate and parse(accumulate).precision < FP32.precision:
-        score += _STEP * head_dim
-    return CELL_SECONDS + _ROTATED * rotated + score * sizes.heads * _formed(mask, sizes.seq_len)
+        score += _STEP * head_dim * (1 + attention)  # its scores are formed twice
+    return each + _ROTATED * elements + score * sizes.heads * _formed(mask, sizes.seq_len)
 
 
 def _formed(mask: masks.Mask, seq_len: int) -> int:

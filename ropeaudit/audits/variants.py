@@ -169,7 +169,7 @@ class Bench:
         self, q: FloatArray, k: FloatArray, variants: Sequence[Resolved]
     ) -> Iterator[tuple[Resolved, Array]]:
         """Yield the scores of variants that rotate q and k alike. Shapes: q, k (n, d) -> (n, n) each."""
-        setting, exact_sums = self.scene.setting, functools.cache(functools.partial(sums, q, k, np.float64))
+        setting, exact_sums = self.scene.setting, functools.cache(functools.partial(exactly_summed, q, k))
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for alike in _grouped(variants, ("accumulate",)):
                 total = summed(q, k, Emulated(alike[0], setting), exact_sums)
@@ -197,23 +197,25 @@ def summed(q: FloatArray, k: FloatArray, subject: Emulated, exact: Callable[[], 
     """
     if subject.accumulate is FP64:
         return exact()
-    if subject.accumulate is not FP32:
-        out = np.empty((len(q), len(k)))
-        scores.accumulate(NUMPY, q, np.ascontiguousarray(k.T), subject, out)
-        return out
-    own = sums(q, k, np.float32)
-    if q.dtype == np.float32:
-        return own
-    rounded = q.astype(np.float32), k.astype(np.float32)
-    if np.array_equal(rounded[0], q) and np.array_equal(rounded[1], k):
+    if subject.accumulate is not FP32 or q.dtype == np.float32:
+        return _accumulated(q, k, subject)
+    single, other = q.astype(np.float32), k.astype(np.float32)
+    own: FloatArray = single @ other.T
+    if np.array_equal(single, q) and np.array_equal(other, k):
         return own.astype(np.float64)
-    return own - sums(*rounded, np.float64) + exact()
+    return np.asarray(own - single.astype(np.float64) @ other.astype(np.float64).T + exact())
 
 
-def sums(q: FloatArray, k: FloatArray, dtype: type[np.floating[Any]]) -> FloatArray:
-    """Return q·k, summed in float32 or float64. Shapes: two of (n, d) -> (n, n)."""
-    left, right = q.astype(dtype, copy=False), np.ascontiguousarray(k.T, dtype=dtype)
-    return np.asarray(left @ right)
+def exactly_summed(q: FloatArray, k: FloatArray) -> FloatArray:
+    """Return q·k, summed in float64. Shapes: two of (n, d) -> (n, n)."""
+    return np.asarray(q.astype(np.float64) @ np.ascontiguousarray(k.T, dtype=np.float64))
+
+
+def _accumulated(q: FloatArray, k: FloatArray, subject: Emulated) -> FloatArray:
+    single = subject.accumulate is FP32
+    out = np.empty((len(q), len(k)), np.float32 if single else np.float64)
+    scores.accumulate(NUMPY, q, np.ascontiguousarray(k.T), subject, out)
+    return out
 
 
 def _grouped(variants: Sequence[Resolved], stages: Sequence[str]) -> list[list[Resolved]]:

@@ -77,8 +77,12 @@ def _blas() -> str:
 
     built = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
     loaded = [
-        f"{one['internal_api']} {one.get('version') or ''}".strip() + f" ({one['num_threads']} threads)"
+        f"{one['internal_api']} {one.get('version') or ''}".strip() + f" ({_counted(one['num_threads'])})"
         for one in threadpool_info()
         if one["user_api"] == "blas"
     ]
     return ", ".join([f"torch: {built[1] if built else 'unknown'}", *dict.fromkeys(loaded)])
+
+
+def _counted(threads: int) -> str:
+    return f"{threads} thread{'s' * (threads != 1)}"

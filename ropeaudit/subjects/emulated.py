@@ -209,7 +209,7 @@ def _product(a: FloatArray, b: FloatArray, fmt: Format, bits: int = 2 * 24) -> F
     """
     library = arrays.of(a)
     single = library.single(a) and library.single(b)
-    if single and (fmt is FP32 or bits <= 24):
+    if single and fmt is not FP64 and (fmt is FP32 or bits <= 24):
         return round_own(a * b, fmt)
     left, right = library.wide(a), library.wide(b)
     if single or fmt is FP64:

@@ -22,6 +22,7 @@ def test_more_work_is_guessed_to_take_longer() -> None:
     assert plain < guess(attention=True)
     assert 10 * plain < guess(stages={"accumulate": "bfloat16"})
     assert guess(sample=10) < guess(sample=10, dims=128) < plain
+    assert guess(cells=2) < plain < 2 * guess(cells=2)
 
 
 @pytest.mark.parametrize("mask", ["causal", "full", "window:40", "window:600"])

@@ -133,6 +133,15 @@ def test_a_float64_rotation_of_float32_numbers_is_done_in_float64() -> None:
     assert (subject.rotate(x, (cos, sin)) == (1 + 2.0**-20) ** 2).all()
 
 
+def test_a_float64_rotation_of_16_bit_numbers_has_the_range_of_float64() -> None:
+    """A product of 8 bits each is exact in float32, unless it is too small or too large for it."""
+    for size in (2.0**-100, 2.0**100):
+        x = np.full((1, 128), size, np.float32)
+        cos, sin = np.full((1, 64), size, np.float32), np.zeros((1, 64), np.float32)
+        subject = emulated("hf", "bf16", rotation="fp64", output="fp64")
+        assert (subject.rotate(x, (cos, sin)) == size**2).all()
+
+
 def test_p_rope_turns_as_many_pairs_in_code_as_for_the_judge() -> None:
     """The count is defined in floating point: int(0.3 * 80 // 2) is 12 although 0.3 is below 3/10."""
     from ropeaudit.reference import exact_frequencies
