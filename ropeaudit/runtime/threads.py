@@ -16,7 +16,7 @@ Map: TypeAlias = Callable[..., Iterator[Any]]
 SHORT = 512  # positions
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of options in glibc's malloc.h
-_KEPT, _LARGE = 2**28, 2**25  # bytes; glibc before 2.35 takes no larger threshold for a mapping of its own
+_KEPT, _LARGE = 2**26, 2**22  # bytes: arrays of a tile are kept, those of a panel go back
 
 
 def worth(threads: int, seq_len: int, short: int = SHORT) -> int:
