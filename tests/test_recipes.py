@@ -1,11 +1,12 @@
 """Recipes are data with sources; they resolve, change, load from files, and refuse what NumPy cannot say."""
 
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ropeaudit import RopeSetting, recipes, shift
+from ropeaudit import RopeSetting, data, recipes, shift
 from ropeaudit.arithmetic.formats import FORMATS, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput, NotEmulated, UnknownName, UsageError
@@ -26,6 +27,12 @@ def test_every_recipe_cites_its_source_and_resolves_or_says_why_not(recipe: reci
     else:
         for fmt in FORMATS:
             assert recipe.resolve(fmt).stages().keys() == set(recipes.STAGES)
+
+
+def test_recipes_are_parsed_one_by_one_as_all_at_once() -> None:
+    whole = tomllib.loads(data.text("recipes.toml"))
+    assert [one.name for one in recipes.all_recipes()] == list(whole)
+    assert [tomllib.loads(text) for text in recipes._texts().values()] == [{k: v} for k, v in whole.items()]
 
 
 def test_uniform_is_the_dtype_everywhere_but_in_the_accumulator() -> None:
