@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 OURS = """
 from ropeaudit import shift
-for r in shift((0, 1000, 32768, 131072), heads={heads}, seq_len={seq}, mask="full"):
+for r in shift((0, 1000, 32768, 131072), recipes="uniform", heads={heads}, seq_len={seq}, mask="full"):
     print(r.dtype, r.offset, r.drift_max, r.drift_bias, r.drift_rms)
 """
 
