@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.audits.cases import Outline
+from ropeaudit.engine.tile import TILE_COLUMNS
 from ropeaudit.inputs import masks
 
 START_SECONDS, CELL_SECONDS = 0.25, 1e-3
@@ -17,8 +18,8 @@ _SCORE, _ATTENTION = 1.4e-8, 5e-8  # seconds a score that is formed, those that 
 _ROTATED = 8e-9  # seconds an element of q and k
 _STEP = 2e-8  # seconds a product that is added on its own, to a narrow accumulator
 _SAMPLED = 3e-7  # seconds a dim of a sampled score: its table, its rotation, its reference
-_MADE, _CHOSEN = 9e-9, 4e-6  # seconds an element of q and k to make it, a position to sample among them
-_TILE = 512  # columns
+_GENERATED = 9e-9  # seconds an element of q and k
+_CHOSEN = 4e-6  # seconds a position to sample among
 
 
 def cell_seconds(
@@ -32,10 +33,10 @@ def cell_seconds(
 ) -> float:
     """Return a guess of one core's time for a subject at an offset.
 
-    stages: stage -> format name. cells: how many there are of the same q and k, which are made once.
+    stages: stage -> format name. cells: how many there are of the same q and k, which are generated once.
     """
     elements = (sizes.heads + sizes.kv_heads) * sizes.seq_len * head_dim
-    each = CELL_SECONDS + _MADE * elements / cells
+    each = CELL_SECONDS + _GENERATED * elements / cells
     if sample is not None:
         return each + _CHOSEN * sizes.seq_len / cells + _SAMPLED * head_dim * sample
     score, accumulate = _SCORE + _ATTENTION * attention, stages.get("accumulate")
@@ -48,5 +49,5 @@ def _formed(mask: masks.Mask, seq_len: int) -> int:
     """Return about how many scores of a head the tiles hold that a mask does not hide whole."""
     if mask == "full":
         return seq_len**2
-    half = seq_len * min(seq_len, _TILE) // 2  # what the tiles at one edge hide
+    half = seq_len * min(seq_len, TILE_COLUMNS) // 2  # what the tiles at one edge hide
     return min(masks.count("causal", seq_len) + half, masks.count(mask, seq_len) + 3 * half)
