@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -86,18 +87,22 @@ def run(sweep: Sweep, options: SweepOptions, store: SweepFile | None, quiet: boo
 
     if quiet:
         return SweepRun(sweep, options.jobs, options.scheduler, store)
+    warn = functools.partial(forewarn, jobs=options.jobs)
     return SweepRun(
-        sweep, options.jobs, options.scheduler, store, forewarn, lambda text: output.say(f"note: {text}")
+        sweep, options.jobs, options.scheduler, store, warn, lambda text: output.say(f"note: {text}")
     )
 
 
-def forewarn(tasks: Sequence[Task]) -> None:
-    """Say before hours of work about how many they are, and how they become fewer."""
+def forewarn(tasks: Sequence[Task], jobs: int = 1) -> None:
+    """Say before hours of work about how many they are, and how they become fewer. jobs: processes."""
     from ropeaudit.console import output, progress
     from ropeaudit.runtime import run_metadata, threads
 
     count = run_metadata.threads()
-    seconds = sum(task.seconds / threads.worth(count, task.case.seq_len or threads.SHORT) for task in tasks)
+    seconds = sum(
+        task.seconds / max(min(jobs, count), threads.worth(count, task.case.seq_len or threads.SHORT))
+        for task in tasks
+    )
     if seconds < _LONG:
         return
     sampled = any(task.case.sample is not None for task in tasks)
