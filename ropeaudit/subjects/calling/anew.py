@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 INSTALLED = {"site-packages", "dist-packages"}  # folders of packages
 _COMPILED = "_torchdynamo_orig_callable"  # what torch.compile leaves on a function
-DEAR = 0.5  # seconds of executing it and of a call of one token, above which it is executed once
+DEAR = 0.5  # seconds of CPU of executing it and of a call of one token, above which it is executed once
+_LONG = 10.0  # seconds of waiting, for a download say, above which it is too: far above a busy machine's delays
 
 
 @dataclass(slots=True)
@@ -44,14 +45,15 @@ class Source:
         Modules that were imported before stay those that others import.
         """
         if self.usable is None:
-            self.usable, began = True, time.perf_counter()
+            self.usable, began = True, (time.process_time(), time.perf_counter())
             first = self.thing(call)
             with contextlib.suppress(
                 Exception
             ):  # whatever other people's code raises: the checks will show it
                 if first is not None:
                     call(first)
-            self.usable &= time.perf_counter() - began < DEAR
+            busy, waited = time.process_time() - began[0], time.perf_counter() - began[1]
+            self.usable &= busy < DEAR and waited < _LONG
         if not self.usable:
             return None
         try:
