@@ -1,8 +1,9 @@
 """The arithmetic of this package on torch tensors, on any device that has float64: the same bits as NumPy's.
 
 Each operation is one of torch's in eager mode, which writes its result rounded: none is contracted with the
-next, so that `doubledouble` holds here too. torch has neither unsigned shifts nor a correctly rounded cast of
-float64 to 16 bits (it goes by way of float32): numbers are rounded on their bits, held as signed integers.
+next, so that `doubledouble` holds here too. torch rounds float32 to 16 bits once, in a cast, but float64
+twice, by way of float32: other numbers are rounded on their bits, held as signed integers (it has no unsigned
+shifts).
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ropeaudit.arithmetic.formats import FP32, FP64, Format
+from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
 
 DTYPES = {FP32.precision: torch.float32, FP64.precision: torch.float64}
+_CASTS = {parse("fp16"): torch.float16, parse("bf16"): torch.bfloat16}  # of float32
 _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 _INFO: dict[torch.dtype, Any] = {torch.float32: np.finfo(np.float32), torch.float64: np.finfo(np.float64)}
 
@@ -78,7 +80,7 @@ def rounded(x: Tensor, fmt: Format) -> Tensor:
     """Return x rounded once to `fmt`, in the dtype that carries it, as `rounding.round_own` does."""
     if fmt.precision >= FP32.precision:
         return x.to(DTYPES[fmt.precision])
-    return _on_bits(x, fmt).to(torch.float32)
+    return _narrowed(x, fmt).to(torch.float32)
 
 
 def round_in_place(x: Tensor, fmt: Format) -> None:
@@ -86,11 +88,13 @@ def round_in_place(x: Tensor, fmt: Format) -> None:
     if fmt.precision >= FP32.precision:
         x.copy_(x.to(DTYPES[fmt.precision]))
     else:
-        x.copy_(_on_bits(x, fmt))
+        x.copy_(_narrowed(x, fmt))
 
 
-def _on_bits(x: Tensor, fmt: Format) -> Tensor:
-    """Round on the bit pattern, see `rounding`. A nan of a GPU may have all bits set: it is put back."""
+def _narrowed(x: Tensor, fmt: Format) -> Tensor:
+    """Round by a cast, or on the bits, see `rounding`. A nan of a GPU may have all bits set: put back."""
+    if x.dtype == torch.float32 and fmt in _CASTS:
+        return x.to(_CASTS[fmt]).to(torch.float32)
     info = _INFO[x.dtype]
     drop = info.nmant + 1 - fmt.precision
     pattern = x.contiguous().view(_INTEGERS[x.dtype])

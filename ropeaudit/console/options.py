@@ -279,6 +279,13 @@ device_option: Decorator = click.option(
     help="Where code is called, with what it is given: cpu, cuda, cuda:N or mps.  [default: cpu, or where a "
     "module lies]",
 )
+engine_option: Decorator = click.option(
+    "--engine",
+    type=WORD,
+    metavar="NAME",
+    help="What measures: numpy, or torch, the same on --device; NumPy judges parts of each run.  "
+    "[default: numpy; torch for recipes with --device cuda]",
+)
 length_option: Decorator = click.option(
     "--length",
     type=WORD,

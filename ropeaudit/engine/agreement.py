@@ -18,10 +18,11 @@ from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel, scores
 from ropeaudit.engine.array_library import NUMPY, ArrayLibrary
-from ropeaudit.engine.plan import CellIndex
+from ropeaudit.engine.plan import CellIndex, Plan
 from ropeaudit.engine.statistics import Block, Statistics
 from ropeaudit.engine.tile import Tile
 from ropeaudit.errors import EnginesDiffer
+from ropeaudit.inputs.qk import Inputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.subjects import Subject
@@ -33,36 +34,30 @@ _SUMS = 2.0**-30  # of statistics: RMS values of a million numbers are 2^-33 apa
 def check(tile: Tile[Any], head: int, rows: slice, keys: slice) -> None:
     """Compute the last rows and keys of a tile in NumPy too. Raises: EnginesDiffer."""
     in_q, in_k = _last(tile.in_q), _last(tile.in_k)
-    library, block = tile.block.library, tile.block
-    _Corner(
-        Tile(tile.plan, block, tile.q, tile.k, in_q, in_k, tile.workspace),
-        library,
-        head,
-        _last(rows),
-        _last(keys),
-    ).check()
+    part = Tile(tile.plan, tile.block, tile.q, tile.k, in_q, in_k, tile.workspace)
+    Corner(tile.plan, tile.block.library, head, _last(rows), _last(keys)).check(part)
 
 
 def _last(part: slice) -> slice:
     return slice(max(part.start, part.stop - CORNER), part.stop)
 
 
-class _Corner:
+class Corner:
     """Some rows of a head of q and of k."""
 
     def __init__(
-        self, tile: Tile[Any], library: ArrayLibrary[Any], head: int, rows: slice, keys: slice
+        self, plan: Plan[Inputs], library: ArrayLibrary[Any], head: int, rows: slice, keys: slice
     ) -> None:
-        self.tile, self.library, self.plan, self.head = tile, library, tile.plan, head
+        self.library, self.plan, self.head = library, plan, head
         self.rows, self.keys = rows, keys
-        inputs = tile.plan.inputs
+        inputs = plan.inputs
         self.kv_head = head // inputs.group
         self.given = inputs.q[head][rows], inputs.k[self.kv_head][keys]
         self.positions = [np.arange(part.start, part.stop, dtype=np.int64) for part in (rows, keys)]
-        self.block: Block[Any] = Block.tile(tile.plan.mask, head, rows, keys)
+        self.block: Block[Any] = Block.tile(plan.mask, head, rows, keys)
 
-    def check(self) -> None:
-        """Compare reference and subjects. Raises: EnginesDiffer."""
+    def check(self, tile: Tile[Any]) -> None:
+        """Compare reference and subjects of a tile. Raises: EnginesDiffer."""
         tables = [
             exact_scores.distance_table((at + self.plan.origin).astype(np.float64), self.plan.setting)
             for at in self.positions
@@ -71,21 +66,23 @@ class _Corner:
             mine = kernel.exact_factors(
                 self.given, key.input, (tables[0], tables[1]), self.plan.setting, key.precision
             )
-            exact = self._check_reference(mine, key)
+            seen = tile.q.reference[key].rows(tile.in_q), tile.k.reference[key].rows(tile.in_k)
+            exact = self._check_reference(mine, seen)
             for index in members:
                 for offset in self.plan.offsets[index]:
-                    self._check_cell((index, offset), exact)
+                    operands = tile.operands((index, offset))
+                    assert operands is not None  # noqa: S101 for mypy: the engines under test look for no nan
+                    self.check_cell((index, offset), operands, exact)
 
-    def _check_reference(self, mine: tuple[Factor, Factor], key: Any) -> tuple[FloatArray, FloatArray | None]:
+    def _check_reference(
+        self, mine: tuple[Factor, Factor], other: tuple[Factor, Factor]
+    ) -> tuple[FloatArray, FloatArray | None]:
         """Return the engine's exact scores, once they are known to be right."""
-        q, k = (
-            self.tile.q.reference[key].rows(self.tile.in_q),
-            self.tile.k.reference[key].rows(self.tile.in_k),
-        )
-        for own, other in zip(mine, (q, k), strict=True):
+        q, k = other
+        for own, theirs in zip(mine, other, strict=True):
             for name in ("whole", "head", "rest"):
                 if getattr(own, name) is not None:
-                    seen = self.library.given_back(getattr(other, name))
+                    seen = self.library.given_back(getattr(theirs, name))
                     self._same(f"the reference's {name} rotated vectors", getattr(own, name), seen)
         wanted, parts = exact_scores.product(*mine), exact_scores.product(q, k)
         high = self.library.given_back(parts[0])
@@ -99,11 +96,16 @@ class _Corner:
             self._near("the reference's scores", wanted[1], low, error)
         return high, low
 
-    def _check_cell(self, cell: CellIndex, exact: tuple[FloatArray, FloatArray | None]) -> None:
-        """Compare a subject at an offset: rotated vectors, sums, stored scores, statistics."""
-        subject, factors = self.plan.subjects[cell[0]], self.tile.operands(cell)
+    def check_cell(
+        self, cell: CellIndex, factors: tuple[Any, Any], exact: tuple[FloatArray, FloatArray | None]
+    ) -> None:
+        """Compare a subject at an offset: rotated vectors, sums, stored scores, statistics.
+
+        factors: rotated q and k of the engine. exact: exact scores. Shapes: (r, d), (d, c), two of (r, c).
+        Raises: EnginesDiffer.
+        """
+        subject = self.plan.subjects[cell[0]]
         what = f"{subject.name} in {subject.dtype} at offset {cell[1]}"
-        assert factors is not None  # noqa: S101 for mypy: the engines under test look for no nan
         q, k = (self.library.given_back(x) for x in factors)
         if self.library.rotates(subject):
             for own, other in zip(self._rotated(subject, cell[1]), (q, k), strict=True):
@@ -143,14 +145,7 @@ class _Corner:
             library.settle()
             results.append(gathered)
         own, other = results
-        for name in ("count", "nonfinite", "largest", "place"):
-            if getattr(own, name) != getattr(other, name):
-                raise _differ(f"{name} of the drift of {what}", getattr(own, name), getattr(other, name))
-        sizes = {"squares": own.squares, "absolute": own.absolute, "total": own.absolute}
-        for name, size in sizes.items():
-            first, second = getattr(own, name), getattr(other, name)
-            if not abs(first - second) <= _SUMS * size:
-                raise _differ(f"sum ({name}) of the drift of {what}", first, second)
+        compare(own, other, f"the drift of {what}")
 
     def _same(self, what: str, own: FloatArray, other: FloatArray) -> None:
         """Raise EnginesDiffer unless both are the same bits; a nan is like every other nan."""
@@ -169,6 +164,18 @@ class _Corner:
             raise _differ(
                 f"{what} ({int((~alike).sum())} of {alike.size})", own[where].item(), other[where].item()
             )
+
+
+def compare(own: Statistics, other: Statistics, what: str) -> None:
+    """Raise EnginesDiffer unless NumPy's statistics and another engine's are of the same numbers."""
+    for name in ("count", "nonfinite", "largest", "place"):
+        if getattr(own, name) != getattr(other, name):
+            raise _differ(f"{name} of {what}", getattr(own, name), getattr(other, name))
+    sizes = {"squares": own.squares, "absolute": own.absolute, "total": own.absolute}
+    for name, size in sizes.items():
+        first, second = getattr(own, name), getattr(other, name)
+        if not abs(first - second) <= _SUMS * size:
+            raise _differ(f"sum ({name}) of {what}", first, second)
 
 
 def _order(subject: Subject, q: FloatArray, k: FloatArray) -> FloatArray:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ropeaudit.engine.array_library import NUMPY, ArrayLibrary
+from ropeaudit.engine import array_library
+from ropeaudit.engine.array_library import ArrayLibrary
 from ropeaudit.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
@@ -23,13 +24,21 @@ class Engine:
     label: str = "cpu"
     note: str = ""
 
+    @property
+    def on_device(self) -> bool:
+        """Whether tensors lie elsewhere than on the CPU."""
+        return self.device is not None and self.device.type != "cpu"
+
     def library(self) -> ArrayLibrary[Any]:
         """Return the library of its arrays."""
         if self.device is None:
-            return NUMPY
+            return array_library.NUMPY
         from ropeaudit.engine import torch_library  # in-function: importing torch takes seconds
 
         return torch_library.on(self.device)
+
+
+NUMPY = Engine()
 
 
 def chosen(name: str | None, device: str | None, backend: str = "numpy", called: bool = False) -> Engine:
@@ -51,7 +60,7 @@ def chosen(name: str | None, device: str | None, backend: str = "numpy", called:
             f"--device {device} is where torch computes; leave it out, or leave out --engine numpy"
         )
     if name == "numpy" or (name is None and not (elsewhere and free)):
-        return Engine()
+        return NUMPY
     from ropeaudit.subjects import torch_numbers  # in-function: importing torch takes seconds
 
     numbers = torch_numbers.Numbers(torch_numbers.device("cpu" if device is None else str(device)))

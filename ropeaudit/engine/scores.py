@@ -52,7 +52,7 @@ def form(
     The scale multiplies in the accumulator's arithmetic: before the one store, or after a first
     store (`scale_after_store`) with a second one behind it.
     A subject that forms its scores itself (`FormsScores`) does so instead.
-    Shapes: q (r, d), k (d, c) -> out (r, c).
+    Shapes: q (r, d), k (d, c) -> out (r, c); a subject that does not may have several of each before them.
     """
     own = getattr(subject, "form", None)  # isinstance of a protocol takes microseconds a tile
     if own is not None:
@@ -82,11 +82,11 @@ def form_pairs(library: ArrayLibrary[A], q: A, k: A, subject: Subject, scale: fl
 
 
 def accumulate(library: ArrayLibrary[A], q: A, k: A, subject: Subject, out: A) -> None:
-    """Write q·k, before the scale, into `out`. Shapes: q (r, d), k (d, c) -> out (r, c)."""
+    """Write q·k, before the scale, into `out`. Shapes: q (..., r, d), k (..., d, c) -> out (..., r, c)."""
     if _native(library, q, subject):
         library.matmul(q, k, out)
     else:
-        library.copy(_sequential(library, q[:, :, None], k[None, :, :], subject.accumulate), out)
+        library.copy(_sequential(library, q[..., None], k[..., None, :, :], subject.accumulate), out)
 
 
 def _own_diagonal(library: ArrayLibrary[A], q: A, k: A, subject: Subject, scale: float, out: A) -> None:
@@ -127,12 +127,15 @@ def stored(sums: FloatArray, subject: Subject, scale: float) -> FloatArray:
 
 
 def _sequential(library: ArrayLibrary[A], q: A, k: A, fmt: Format) -> A:
-    """Sum the products along the second axis one by one. Shapes: (r, d, 1), (1 or r, d, c) -> (r, c)."""
+    """Sum the products along the last axis but one, one by one.
+
+    Shapes: (..., r, d, 1), (..., 1 or r, d, c) -> (..., r, c).
+    """
     q, k = library.converted(q, FP64), library.converted(k, FP64)
-    total = library.empty((q.shape[0], k.shape[2]), FP64)
+    total = library.empty((*q.shape[:-2], k.shape[-1]), FP64)
     library.fill(total, 0.0)
-    for j in range(q.shape[1]):
-        total = library.add_product(total, q[:, j], k[:, j], fmt)
+    for j in range(q.shape[-2]):
+        total = library.add_product(total, q[..., j, :], k[..., j, :], fmt)
     return total
 
 

@@ -19,21 +19,21 @@ from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.case_by_case import steps
-from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case, fits
-from ropeaudit.audits.chosen import Chosen, chosen, factory, loaded
-from ropeaudit.audits.records import Record
+from ropeaudit.audits.chosen import Chosen, chosen, loaded
 from ropeaudit.audits.straddling import straddling
+from ropeaudit.engine import choice
+from ropeaudit.engine.choice import NUMPY, Engine
 from ropeaudit.errors import UsageError
 from ropeaudit.features.limit import bound_proof, boundary_search, likely_failures
 from ropeaudit.features.limit.bound_proof import Proof
-from ropeaudit.features.limit.boundary_search import Question
+from ropeaudit.features.limit.boundary_search import Boundary, Question
 from ropeaudit.features.limit.limit_result import Limit
+from ropeaudit.features.limit.measured_offsets import MeasuredOffsets
 from ropeaudit.features.limit.tolerance import AT_LEAST, TOLERANCE, Tolerance, tolerance
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT, Resolved
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.runtime import run_metadata
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.factories import SubjectFactory
 
@@ -42,6 +42,8 @@ CODE_UP_TO = 2**17  # positions of code where no model says how many
 CODE_MOST = 80  # offsets of code, of which each takes several calls
 FEWEST = 64  # offsets that any search may measure
 _MOST, _TYPICAL, _OVERHEAD = 208, 2**26, 2**22  # offsets of a case of 8 heads x 256² scores x 128 dims
+_IN_BATCHES = 2**20 + 2**12  # the same on a device: every offset up to 1m, and what a search wants beside
+AT_ONCE, FEW_AT_ONCE = 2**14, 128  # offsets that are measured at once, by a device and without one
 _EACH = 8  # times as much work where every offset has its own exact scores
 
 
@@ -56,6 +58,7 @@ def limit(
     budget: int | None = None,
     changes: Mapping[str, str] | None = None,
     device: str | None = None,
+    engine: str | None = None,
     cases: Case | Iterable[Case] | None = None,
     on_progress: OnProgress | None = None,
     **case: Unpack[CaseArguments],
@@ -65,7 +68,9 @@ def limit(
     tolerances: "column=number", such as "drift_rms=1e-3". up_to: the largest offset, tokens; by default 16m,
     and for code the last one within the model's maximum or 128k positions. budget: how many offsets may be
     measured per result; by default it goes by the size of the case, and is small for code.
-    device: where implementations are called.
+    engine, device: what measures, and where: "numpy", or "torch", the default for recipes where the device is
+    another than the CPU, which measures thousands of offsets at once there. Beside implementations the device
+    is where they are called.
     dtypes, recipes, implementations, changes, cases, on_progress, case: as in `ropeaudit.shift`. Nothing is
     proved of code, and a row with a misplaced pair meets no tolerance.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, MissingPackage.
@@ -74,11 +79,12 @@ def limit(
     >>> first.first_failure, first.proved_up_to, first.proof
     (2034, 2033, 'bound')
     """
-    some = chosen(recipes, implementations, dtypes, changes, DEFAULT, device)
+    called = bool(arguments.listed(implementations))
+    some = chosen(recipes, implementations, dtypes, changes, DEFAULT, device if called else None)
+    measuring = choice.chosen(engine, device, called=called)
     requested = [tolerance(text) for text in arguments.listed(tolerances)]
-    return run(
-        arguments.cases_of(cases, case), some, requested, up_to, budget, on_progress or arguments.silent
-    )
+    rest = on_progress or arguments.silent, measuring
+    return run(arguments.cases_of(cases, case), some, requested, up_to, budget, *rest)
 
 
 def run(
@@ -88,6 +94,7 @@ def run(
     up_to: int | None = None,
     budget: int | None = None,
     on_progress: OnProgress = arguments.silent,
+    engine: Engine = NUMPY,
 ) -> Iterator[Limit]:
     """Check the arguments, and yield the limits: case by case, subject by subject, tolerance by tolerance.
 
@@ -104,8 +111,8 @@ def run(
         for case, inputs, setting, part in loaded(cases, some, [up_to or 0])
         for subject in part
         for result in _CaseLimits(
-            case, inputs, setting, subject, usual_up_to(case, subject) if up_to is None else up_to
-        ).limits(tolerances, budget or most(case, inputs, setting, _is_code(subject)), work)
+            case, inputs, setting, subject, usual_up_to(case, subject) if up_to is None else up_to, engine
+        ).limits(tolerances, budget, work)
     )
 
 
@@ -120,56 +127,56 @@ def _is_code(subject: Chosen) -> bool:
     return isinstance(subject, SubjectFactory)
 
 
-def most(case: Case, inputs: Inputs, setting: RopeSetting, code: bool = False) -> int:
+def most(
+    case: Case, inputs: Inputs, setting: RopeSetting, code: bool = False, in_batches: bool = False
+) -> int:
     """Return how many offsets may be measured by default: the fewer, the more work each of them is.
 
     code: each offset takes a number of calls, most of them to see where it puts the rotated pairs.
+    in_batches: a device measures thousands at once: all up to 1m at the sizes that are the default.
     """
     if code:
         return CODE_MOST
     heads, seq_len, head_dim = inputs.q.shape
     each = setting.clipped or (setting.scaling.kind == "dynamic" and case.length == "shifted")
     work = (heads * seq_len**2 * head_dim + _OVERHEAD) * (_EACH if each else 1)
-    usual = int(max(FEWEST, _MOST * (_TYPICAL + _OVERHEAD) // work))
+    usual = int(max(FEWEST, (_IN_BATCHES if in_batches else _MOST) * (_TYPICAL + _OVERHEAD) // work))
     return usual + (boundary_search.WITHIN if case.maximum else 0)
 
 
 class _CaseLimits:
     """One subject in one case: its records so far, and what is proved of it."""
 
-    def __init__(self, case: Case, inputs: Inputs, setting: RopeSetting, subject: Chosen, up_to: int) -> None:
+    def __init__(
+        self, case: Case, inputs: Inputs, setting: RopeSetting, subject: Chosen, up_to: int, engine: Engine
+    ) -> None:
         self.case, self.inputs, self.seq_len, self.subject = case, inputs, inputs.q.shape[1], subject
+        self.setting = setting
         self.up_to, self.ranges = up_to, bound_proof.regimes(case, setting, self.seq_len, up_to)
         self.frozen = self.ranges != bound_proof.regimes(
             replace(case, length="shifted"), setting, self.seq_len, up_to
         )
         self.on_progress: Callable[[], None] = lambda: None
 
-        def run(bounded: bool) -> CaseRun:
-            factories, threads = [factory(subject)], run_metadata.threads()
-            return CaseRun(
-                case,
-                inputs,
-                setting,
-                factories,
-                None,
-                threads,
-                lambda share: self.on_progress(),
-                bounded=bounded,
-            )
+        def on_progress() -> None:
+            self.on_progress()
 
-        self.run, self.with_bounds = run(bounded=False), run(bounded=isinstance(subject, Resolved))
-        self.records: dict[int, Record] = {}
+        self.measured = MeasuredOffsets(case, inputs, setting, subject, self.ranges, engine, on_progress)
+        self.in_batches = engine.on_device and self.measured.batches(self.ranges[0]) is not None
         self.proof: Proof | None = None
         if isinstance(subject, Resolved):
-            self.proof = Proof(case, inputs, subject, self.ranges, self.at, lambda: self.on_progress())
+            self.proof = Proof(case, inputs, subject, self.ranges, self.measured.at, on_progress)
 
-    def limits(self, tolerances: Sequence[Tolerance], most: int, work: Iterator[OnProgress]) -> list[Limit]:
-        """Return the limits: each is searched with up to `most` offsets and judged by all measured ones."""
+    def limits(
+        self, tolerances: Sequence[Tolerance], budget: int | None, work: Iterator[OnProgress]
+    ) -> list[Limit]:
+        """Return the limits: each is searched with up to `budget` offsets and judged by all measured ones."""
+        called = _is_code(self.subject)
+        budget = budget or most(self.case, self.inputs, self.setting, called, self.in_batches)
         for accepted in tolerances:
             if accepted.column in AT_LEAST and accepted.value > self.seq_len:
                 raise UsageError(f"--tolerance {accepted.column}={accepted.value:g}: {self.seq_len} are all")
-        bounds = [self.search(accepted, most, next(work)) for accepted in tolerances]
+        bounds = [self.search(accepted, budget, next(work)) for accepted in tolerances]
         return [self.limit(accepted, bound) for accepted, bound in zip(tolerances, bounds, strict=True)]
 
     def search(self, accepted: Tolerance, most: int, on_progress: OnProgress) -> int | None:
@@ -179,11 +186,11 @@ class _CaseLimits:
 
         def test(offsets: Sequence[int]) -> list[bool]:
             nonlocal tested
-            self.measure(offsets)
+            holds = self.measured.holds(accepted, offsets)
             tested += len(offsets)
-            return [accepted.holds(self.records[offset]) for offset in offsets]
+            return holds
 
-        test([0])
+        self.measured.at(0)
         proved = self.proof.up_to(accepted) if self.proof else None
         within = -1 if self.frozen or not self.case.maximum else self.case.maximum - self.seq_len
         boundary_search.search(
@@ -195,6 +202,7 @@ class _CaseLimits:
                 self.landmarks(),
                 min(within, self.up_to),
                 self.breaking(),
+                AT_ONCE if self.in_batches else FEW_AT_ONCE,
             ),
             test,
             self.guess,
@@ -203,12 +211,10 @@ class _CaseLimits:
 
     def limit(self, accepted: Tolerance, bound: int | None) -> Limit:
         """Return what is known of a tolerance; what was measured for other tolerances counts too."""
-        held = {offset: accepted.holds(record) for offset, record in self.records.items()}
-        known = boundary_search.boundary(held, -1 if bound is None else bound, self.up_to)
-        handed = {offset for offset in (0, known.failing, known.held_up_to) if offset in self.records}
-        self.complete(sorted(offset for offset in handed if offset is not None))
-        at_failure = None if known.failing is None else self.records[known.failing]
-        at_measured = self.records.get(known.held_up_to)
+        known = self.boundary(accepted, -1 if bound is None else bound)
+        records = self.measured.records
+        at_failure = None if known.failing is None else records[known.failing]
+        at_measured = records.get(known.held_up_to)
         changing = len(self.ranges) > 1
         return Limit(
             self.case,
@@ -218,29 +224,20 @@ class _CaseLimits:
             known,
             self.frozen,
             changing,
-            self.records[0],
+            records[0],
             at_measured,
             at_failure,
             _is_code(self.subject),
             tuple(self.subject.findings) if isinstance(self.subject, SubjectFactory) else (),
         )
 
-    def at(self, offset: int) -> Record:
-        """Return the record of an offset."""
-        self.measure([offset])
-        return self.records[offset]
-
-    def complete(self, offsets: Sequence[int]) -> None:
-        """Measure those of these offsets again that were measured without their bounds."""
-        missing = [offset for offset in offsets if self.records[offset].bound_max is None]
-        if missing and isinstance(self.subject, Resolved):
-            self.records.update((record.offset, record) for record in self.with_bounds.records(missing))
-
-    def measure(self, offsets: Sequence[int]) -> None:
-        """Measure those of these offsets that have no record yet."""
-        missing = [offset for offset in offsets if offset not in self.records]
-        if missing:
-            self.records.update((record.offset, record) for record in self.run.records(missing))
+    def boundary(self, accepted: Tolerance, proved: int) -> Boundary:
+        """Return what all measurements say, once the offsets that are reported have their own records."""
+        while True:
+            known = boundary_search.boundary(self.measured.held(accepted), proved, self.up_to)
+            reported = {0, known.held_up_to, known.failing} - {-1, None}
+            if self.measured.confirmed(accepted, [one for one in reported if one is not None]):
+                return known
 
     def guess(self, low: int, high: int, count: int) -> list[int]:
         """Return offsets of a range that are likely to fail, of each regime some; of code none is known."""

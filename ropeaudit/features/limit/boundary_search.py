@@ -16,7 +16,7 @@ from dataclasses import dataclass
 Test = Callable[[Sequence[int]], Sequence[bool]]
 Guess = Callable[[int, int, int], Sequence[int]]  # lowest, highest, how many -> offsets
 
-_CHUNK, _LARGEST_CHUNK = 16, 128  # offsets tested at once, of a list that is walked upwards
+_CHUNK = 16  # offsets tested at once, of a list that is walked upwards: the first ones
 _SECTIONS = 3  # offsets tested at once between one that holds and one that fails
 _BESIDE = 16  # offsets tested beside a boundary
 _GUESSED = 32  # offsets that a guess names at once
@@ -32,7 +32,7 @@ class Question:
     proved: it is known without a test that offsets up to this one hold; -1: of none. most: how many may be
     tested. landmarks: positions where something may change, such as the first that a format does not hold.
     within: offsets up to this one matter most, those of the positions that a model is made for; -1: none do.
-    required: offsets that are tested before any other choice is made.
+    required: offsets that are tested before any other choice is made. at_once: the most tested at once.
     """
 
     seq_len: int
@@ -42,6 +42,7 @@ class Question:
     landmarks: Sequence[int] = ()
     within: int = -1
     required: Sequence[int] = ()
+    at_once: int = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,8 @@ class _BoundarySearch:
             required = [offset for offset in q.required if q.proved < offset <= q.up_to]
             chosen = thinned(grid(q), max(0, (q.most - inner) // 2 - len(required)))
             self.walk(sorted({*required, *chosen}))
+            if 0 < q.within - q.proved <= self.budget.left(_SPREAD + _LAST):
+                self.walk(range(q.proved + 1, min(q.within, self.top()) + 1))
             self.ask(self.innermost(inner))
             self.refine()
         top = self.top()
@@ -156,7 +159,7 @@ class _BoundarySearch:
         before, start, size = self.failing, 0, _CHUNK
         while start < len(offsets) and self.failing == before and self.budget.left() > 0:
             self.ask(offsets[start : start + size])
-            start, size = start + size, min(2 * size, _LARGEST_CHUNK)
+            start, size = start + size, min(2 * size, self.question.at_once)
 
     def refine(self) -> None:
         """Look for failures below the lowest one, until there is no news or no test is left."""

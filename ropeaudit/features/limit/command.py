@@ -8,7 +8,7 @@ import click
 
 from ropeaudit.console import options
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import INTEGER, NAMES
+from ropeaudit.console.parameters import INTEGER, NAMES, WORD
 
 
 @command(
@@ -39,8 +39,8 @@ from ropeaudit.console.parameters import INTEGER, NAMES
     "--budget",
     type=INTEGER,
     metavar="N",
-    help="Offsets that may be measured per row.  [default: by size, 208 for 8 heads of 256 positions; 80 of "
-    "--impl]",
+    help="Offsets that may be measured per row.  [default: by size, 208 for 8 heads of 256 positions, all "
+    "up to 1m on a GPU; 80 of --impl]",
 )
 @options.dtype_option
 @options.axis(
@@ -56,7 +56,14 @@ from ropeaudit.console.parameters import INTEGER, NAMES
     "mypkg.rope:apply_rope or path/to/file.py:apply_rope. A row with a misplaced pair meets no tolerance. "
     f"{options.EXECUTED}",
 )
-@options.device_option
+@click.option(
+    "--device",
+    type=WORD,
+    metavar="NAME",
+    help="Where --impl is called, else where the torch engine measures: cpu, cuda, cuda:N or mps.  [default: "
+    "cpu, or where a module of --impl lies]",
+)
+@options.engine_option
 @options.length_option
 @options.changes_option
 @options.qk_options
@@ -79,6 +86,7 @@ def limit(
     recipe: tuple[str, ...],
     impl: tuple[str, ...],
     device: str | None,
+    engine: str | None,
     length: str | None,
     changes: Mapping[str, str],
     vectors: options.QKOptions,
@@ -94,6 +102,7 @@ def limit(
     from ropeaudit.audits.chosen import chosen as requested
     from ropeaudit.audits.chosen import stages
     from ropeaudit.console import delivery, settings
+    from ropeaudit.engine import choice
     from ropeaudit.features.limit import analysis, conditions
     from ropeaudit.features.limit.report import COLUMNS, limit_report
     from ropeaudit.features.limit.tolerance import tolerance as parsed
@@ -102,13 +111,16 @@ def limit(
 
     columns = output.chosen_columns(COLUMNS)
     cases = settings.cases(rope, vectors, length=length)
-    chosen = requested(recipe, impl, dtype, changes, DEFAULT, device)
+    chosen = requested(recipe, impl, dtype, changes, DEFAULT, device if impl else None)
+    measuring = choice.chosen(engine, device, called=bool(impl))
     largest = [analysis.usual_up_to(case, one) for case in cases for one in chosen]
     conditional = conditions.parse(gates, min(largest) if up_to is None else up_to)
     accepted = [parsed(text) for text in tolerance]
     return delivery.delivered(
-        lambda on_progress: analysis.run(cases, chosen, accepted, up_to, budget, on_progress),
-        lambda results, metadata: limit_report(results, columns, metadata, model_notes(cases)),
+        lambda on_progress: analysis.run(cases, chosen, accepted, up_to, budget, on_progress, measuring),
+        lambda results, metadata: limit_report(
+            results, columns, metadata, [*filter(None, [measuring.note]), *model_notes(cases)]
+        ),
         output,
         stages=stages(chosen),
         broken=lambda results: conditions.broken(conditional, results),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import UnknownName, UsageError
@@ -28,10 +29,10 @@ class Tolerance:
 
         A row with a misplaced pair meets none: drift does not see what is wrong for q and k alike.
         """
-        return record.verdict != "misplaced" and self.accepts(float(getattr(record, self.column)))
+        return record.verdict != "misplaced" and bool(self.accepts(float(getattr(record, self.column))))
 
-    def accepts(self, value: float) -> bool:
-        """Return whether a value of the column meets it."""
+    def accepts(self, value: Any) -> Any:
+        """Return whether a value of the column meets it, or each of an array."""
         return value >= self.value if self.column in AT_LEAST else abs(value) <= self.value
 
     def __str__(self) -> str:

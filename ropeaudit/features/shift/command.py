@@ -66,13 +66,7 @@ if TYPE_CHECKING:
     help="Where --impl is called, else where torch computes (--backend torch, or the torch engine): cpu, "
     "cuda, cuda:N or mps.  [default: cpu, or where a module of --impl lies]",
 )
-@click.option(
-    "--engine",
-    type=WORD,
-    metavar="NAME",
-    help="What measures: numpy, or torch, the same on --device; NumPy judges tiles of each run.  "
-    "[default: numpy; torch for recipes with --device cuda]",
-)
+@options.engine_option
 @options.changes_option
 @click.option(
     "--accumulate", type=WORD, metavar="FORMAT", help="Accumulator of q·k; short for --set accumulate=FORMAT."

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 INSTALLED = {"site-packages", "dist-packages"}  # folders of packages
 _COMPILED = "_torchdynamo_orig_callable"  # what torch.compile leaves on a function
 DEAR = 0.5  # seconds of CPU of executing it and of a call of one token, above which it is executed once
-_LONG = 10.0  # seconds of waiting, for a download say, above which it is too: far above a busy machine's delays
+_LONG = 10.0  # seconds of waiting, for a download say, above which it is too: a busy machine's are fewer
 
 
 @dataclass(slots=True)

@@ -1,0 +1,268 @@
+"""A recipe at many offsets on torch tensors, a batch of offsets at a time.
+
+`measure` goes offset by offset and tile by tile: where scores are few, a device waits for Python between two
+operations. Here the scores of a head at all offsets of a batch are one array. The reference, which no offset
+changes, and the tables of a batch's positions come from the host; rotations, products, differences and
+statistics are the device's, and one small copy a batch brings the statistics back. Sums of products may run
+in another order than those of `measure`. NumPy judges batches 0, 1, 2, 4, 8, ... as it judges tiles.
+
+Letters: b offsets of a batch, h heads, s positions, d head_dim, p pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ropeaudit.arithmetic.formats import FP64
+from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.engine import agreement, kernel, scores
+from ropeaudit.engine.array_library import ArrayLibrary
+from ropeaudit.engine.kernel import Side, Workspace
+from ropeaudit.engine.plan import Plan
+from ropeaudit.engine.statistics import Block, Moments, Statistics
+from ropeaudit.inputs.masks import Mask
+from ropeaudit.inputs.qk import Inputs
+from ropeaudit.reference import exact_scores
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import StoresKeys, Subject
+from ropeaudit.subjects.emulated import Emulated
+
+Columns: TypeAlias = dict[str, NDArray[Any]]  # of records: name -> a value for each offset
+
+MEASURED = (  # columns
+    "nonfinite",
+    "distinct_positions",
+    "drift_max",
+    "drift_rms",
+    "drift_mean_abs",
+    "drift_bias",
+    "drift_relative",
+    "self_drift_max",
+    "self_drift_rms",
+)
+_MOST = 2**26  # scores of all heads at one offset: their exact values take a GiB
+_AT_ONCE = 2**25  # scores of a head in a batch, on a device: an array of them takes 256 MiB
+_AT_ONCE_ON_CPU = 2**18  # they stay in a cache
+
+
+def possible(subject: Subject, inputs: Inputs) -> bool:
+    """Return whether a subject can be measured so: a recipe without scales, whose scores are few enough."""
+    if not isinstance(subject, Emulated) or isinstance(subject, StoresKeys):
+        return False
+    setting, count = subject.setting, inputs.q.shape[0] * inputs.seq_len**2
+    return not setting.clipped and setting.grid is None and count <= _MOST
+
+
+class OffsetBatches:
+    """One recipe, its q and k, and its scores at offset 0. mask: which scores count.
+
+    Everything is formed within a context of `library.running`.
+    """
+
+    def __init__(
+        self, subject: Emulated, inputs: Inputs, setting: RopeSetting, mask: Mask, library: ArrayLibrary[Any]
+    ) -> None:
+        self.subject, self.library = subject, library
+        self.plan = Plan([subject], [[0]], inputs, setting, mask)
+        self.heads, self.seq_len = inputs.q.shape[:2]
+        whole = slice(0, self.seq_len)
+        self.blocks = [Block.tile(mask, head, whole, whole, library) for head in range(self.heads)]
+        self.workspace: Workspace[Tensor] = Workspace(library)
+        self.q, self.k = (library.taken(round_to(x, subject.input)) for x in (inputs.q, inputs.k))
+        self.exact = self._exact()
+        self.at_zero: dict[int, Tensor] = {}
+        self.batches = 0
+        for head, scores_of_head, _ in self._formed(np.zeros(1, np.int64)):
+            self.at_zero[head] = scores_of_head[0].clone()
+
+    def _exact(self) -> list[tuple[Tensor, Tensor | None]]:
+        """Return the exact scores of each head, as NumPy forms them, and note their RMS."""
+        inputs, exact, gathered = self.plan.inputs, list[Any](), Statistics(Moments.SQUARES)
+        table = exact_scores.distance_table(np.arange(self.seq_len, dtype=np.float64), self.plan.setting)
+        ((key, _),) = self.plan.keys().items()
+        for head in range(self.heads):
+            sides = inputs.q[head], inputs.k[head // inputs.group]
+            factors = kernel.exact_factors(sides, key.input, (table, table), self.plan.setting, key.precision)
+            high, low = exact_scores.product(*factors)
+            parts = self.library.taken((high,) if low is None else (high, low))
+            exact.append((parts[0], parts[1] if len(parts) > 1 else None))
+            whole = slice(0, self.seq_len)
+            own = Block.tile(self.plan.mask, head, whole, whole)
+            kernel.gather_exact(gathered, (high, low), own)
+        self.reference_rms = gathered.rms
+        return exact
+
+    @property
+    def size(self) -> int:
+        """b: how many offsets are measured at once."""
+        most = _AT_ONCE_ON_CPU if self.q.device.type == "cpu" else _AT_ONCE
+        return max(1, most // int(self.seq_len) ** 2)
+
+    def measure(self, offsets: Sequence[int]) -> Iterator[Columns]:
+        """Yield what records of these offsets hold in the columns of `MEASURED`, a batch at a time, in order.
+
+        While a batch is fetched, the device is at work on the next one.
+        Raises: EnginesDiffer where the device does not agree with NumPy.
+        """
+        waiting: tuple[NDArray[np.int64], Tensor] | None = None
+        for start in range(0, len(offsets), self.size):
+            batch = np.array(offsets[start : start + self.size], dtype=np.int64)
+            numbers = self._numbers(batch)
+            if waiting is not None:
+                yield self._columns(*waiting)
+            waiting = batch, numbers
+        if waiting is not None:
+            yield self._columns(*waiting)
+
+    def _numbers(self, offsets: NDArray[np.int64]) -> Tensor:
+        """Return the statistics over all heads, of drift and of self-drift. Shapes: (b,) -> (8, b)."""
+        judged = self.batches & (self.batches - 1) == 0
+        judge, self.batches = (self.batches % self.heads if judged else -1), self.batches + 1
+        total: Tensor | None = None
+        for head, formed, factors in self._formed(offsets):
+            hidden = self.blocks[head].hidden
+            own = self.library.subtract(formed, self.at_zero[head])
+            self.library.hide(own, hidden)
+            wide = self.workspace.array(1, FP64, tuple(formed.shape))
+            if formed.dtype != torch.float64:
+                formed = self.library.copy(formed, wide)
+            drift = kernel.minus_exact(self.library, formed, self.exact[head], hidden, wide)
+            numbers = torch.cat([_gathered(drift), _gathered(own)[:3]])
+            if head == judge:
+                self._judge(head, int(offsets[-1]), [x[-1] for x in factors], drift[-1], numbers[:, -1])
+            total = numbers if total is None else _merged(total, numbers)
+        assert total is not None  # noqa: S101 for mypy: there are heads
+        return total
+
+    def _formed(self, offsets: NDArray[np.int64]) -> Iterator[tuple[int, Tensor, tuple[Tensor, Tensor]]]:
+        """Yield each head, its scores at all offsets, overwritten by the next, and its rotated q and k.
+
+        Shapes: (b,) -> head, (b, s, s), two of (b, s, d) and (b, d, s).
+        """
+        table, group = self._tables(offsets), self.plan.inputs.group
+        fmt = scores.tile_format(self.subject)
+        out = self.workspace.array(0, fmt, (len(offsets), self.seq_len, self.seq_len))
+        for head in range(self.heads):
+            if head % group == 0:
+                rotated = self._rotated("k", self.k[head // group], table, len(offsets))
+                k = self.library.contiguous(rotated.transpose(1, 2))
+            q = self._rotated("q", self.q[head], table, len(offsets))
+            scores.form(self.library, q, k, self.subject, self.plan.setting.scale, out)
+            yield head, out, (q, k)
+
+    def _rotated(self, side: Side, x: Tensor, table: tuple[Tensor, Tensor], count: int) -> Tensor:
+        """Return q or k of a head, rotated at all offsets. Shapes: x (s, d) -> (b, s, d)."""
+        repeated: Any = x.repeat(count, 1)
+        rotated: Any = scores.operand(kernel.rotate(self.subject, side, repeated, table), self.subject)
+        each: Tensor = self.library.contiguous(rotated).view(count, self.seq_len, -1)
+        return each
+
+    def _tables(self, offsets: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Return cos and sin at the positions of all offsets, of a run of offsets each position once.
+
+        Shapes: (b,) -> two of (b s, p).
+        """
+        steps = np.arange(self.seq_len, dtype=np.int64)
+        first, last = int(offsets[0]), int(offsets[-1])
+        where = offsets[:, None] + steps
+        positions = where.reshape(-1)
+        dense = 0 <= last - first + self.seq_len <= where.size
+        if dense:
+            positions = np.arange(first, last + self.seq_len, dtype=np.int64)
+        cos, sin = self.library.taken(self.subject.table(positions, 0))
+        if dense:
+            index = self.library.taken((where - first).reshape(-1))
+            cos, sin = cos[index], sin[index]
+        axes = self.subject.axes
+        if axes is None:
+            return cos, sin
+        moved = self.library.taken(axes.moved())
+        fixed = (part.repeat(len(offsets), 1) for part in self.library.taken(self.subject.table(steps, 0)))
+        cos, sin = (torch.where(moved, *parts) for parts in zip((cos, sin), fixed, strict=True))
+        return cos, sin
+
+    def _judge(
+        self, head: int, offset: int, factors: Sequence[Tensor], drift: Tensor, numbers: Tensor
+    ) -> None:
+        """Compare a head at an offset with NumPy's. Raises: EnginesDiffer."""
+        rows = slice(max(0, self.seq_len - agreement.CORNER), self.seq_len)
+        high, low = (None if x is None else self.library.given_back(x) for x in self.exact[head])
+        assert high is not None  # noqa: S101 for mypy
+        exact = high[rows, rows], None if low is None else low[rows, rows]
+        q, k = factors
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            agreement.Corner(self.plan, self.library, head, rows, rows).check_cell(
+                (0, offset), (q[rows], k[:, rows]), exact
+            )
+            own, seen = Statistics(), numbers.tolist()
+            whole = slice(0, self.seq_len)
+            own.add(self.library.given_back(drift), Block.tile(self.plan.mask, head, whole, whole))
+        nonfinite = drift.numel() - int(seen[0])
+        sums = (math.nan,) * 4 if nonfinite else seen[1:5]
+        other = Statistics(
+            count=own.count, nonfinite=nonfinite, squares=sums[0], largest=sums[1], place=own.place
+        )
+        other.total, other.absolute = sums[2:]
+        if not nonfinite or own.nonfinite != nonfinite:
+            what = f"the drift of {self.subject.name} in {self.subject.dtype} at offset {offset}"
+            agreement.compare(own, other, what)
+
+    def _columns(self, offsets: NDArray[np.int64], numbers: Tensor) -> Columns:
+        """Return the columns of records. Shapes: (b,), (8, b) -> (b,) each."""
+        seen = numbers.cpu().numpy()
+        (finite, squares, largest, total, absolute), own = seen[:5], seen[5:]
+        every = self.heads * self.seq_len**2
+        count = sum(block.visible for block in self.blocks)
+        undefined, own_undefined = (np.where(x == every, 1.0, math.nan) for x in (finite, own[0]))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            rms = np.sqrt(squares / count) * undefined
+            return {
+                "offset": offsets,
+                "nonfinite": every - finite,
+                "distinct_positions": self._distinct(offsets),
+                "drift_max": largest * undefined,
+                "drift_rms": rms,
+                "drift_mean_abs": absolute / count * undefined,
+                "drift_bias": total / count * undefined,
+                "drift_relative": rms / (self.reference_rms or math.nan),
+                "self_drift_max": own[2] * own_undefined,
+                "self_drift_rms": np.sqrt(own[1] / count) * own_undefined,
+            }
+
+    def _distinct(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many positions of each offset are different finite numbers. Shapes: (b,) -> (b,)."""
+        positions = (offsets[:, None] + np.arange(self.seq_len)).astype(np.float64)
+        with np.errstate(over="ignore"):
+            held = round_to(positions, self.subject.recipe.position)
+        new = np.isfinite(held)
+        new[:, 1:] &= held[:, 1:] != held[:, :-1]  # rounding keeps the order
+        distinct: NDArray[np.int64] = np.count_nonzero(new, axis=1)
+        return distinct
+
+
+def _gathered(values: Tensor) -> Tensor:
+    """Return how many values are finite; their squares, largest size, sum and sizes summed.
+
+    Shapes: (b, ...) -> (5, b).
+    """
+    flat = values.flatten(1)
+    wide = flat.to(torch.float64)
+    sizes = torch.abs(wide)
+    finite = (sizes <= torch.finfo(flat.dtype).max).sum(1).to(torch.float64)
+    squares = torch.linalg.vecdot(wide, wide)
+    return torch.stack([finite, squares, sizes.amax(1), wide.sum(1), sizes.sum(1)])
+
+
+def _merged(first: Tensor, second: Tensor) -> Tensor:
+    """Return the statistics of two heads together. Shapes: (8, b) twice -> (8, b)."""
+    merged = first + second
+    for largest in (2, 7):
+        merged[largest] = torch.maximum(first[largest], second[largest])
+    return merged
