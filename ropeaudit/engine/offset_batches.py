@@ -201,7 +201,7 @@ class OffsetBatches:
             agreement.Corner(self.plan, self.library, head, rows, rows).check_cell(
                 (0, offset), (q[rows], k[:, rows]), exact
             )
-            own, seen = Statistics(), numbers.tolist()
+            own, seen = Statistics(), numbers.cpu().tolist()
             whole = slice(0, self.seq_len)
             own.add(self.library.given_back(drift), Block.tile(self.plan.mask, head, whole, whole))
         nonfinite = drift.numel() - int(seen[0])
