@@ -50,6 +50,7 @@ MEASURED = (  # columns
 _MOST = 2**26  # scores of all heads at one offset: their exact values take a GiB
 _AT_ONCE = 2**25  # scores of a head in a batch, on a device: an array of them takes 256 MiB
 _AT_ONCE_ON_CPU = 2**18  # they stay in a cache
+_quiet = np.errstate(invalid="ignore", over="ignore", under="ignore")  # q and k may have overflowed
 
 
 def possible(subject: Subject, inputs: Inputs) -> bool:
@@ -66,6 +67,7 @@ class OffsetBatches:
     Everything is formed within a context of `library.running`.
     """
 
+    @_quiet
     def __init__(
         self, subject: Emulated, inputs: Inputs, setting: RopeSetting, mask: Mask, library: ArrayLibrary[Any]
     ) -> None:
@@ -79,8 +81,10 @@ class OffsetBatches:
         self.exact = self._exact()
         self.at_zero: dict[int, Tensor] = {}
         self.batches = 0
-        for head, scores_of_head, _ in self._formed(np.zeros(1, np.int64)):
-            self.at_zero[head] = scores_of_head[0].clone()
+        for head, formed, factors in self._formed(np.zeros(1, np.int64)):
+            self.at_zero[head] = formed[0].clone()
+            if head == 0:
+                self._judge_corner(head, 0, factors)
 
     def _exact(self) -> list[tuple[Tensor, Tensor | None]]:
         """Return the exact scores of each head, as NumPy forms them, and note their RMS."""
@@ -121,6 +125,7 @@ class OffsetBatches:
         if waiting is not None:
             yield self._columns(*waiting)
 
+    @_quiet
     def _numbers(self, offsets: NDArray[np.int64]) -> Tensor:
         """Return the statistics over all heads, of drift and of self-drift. Shapes: (b,) -> (8, b)."""
         judged = self.batches & (self.batches - 1) == 0
@@ -134,9 +139,13 @@ class OffsetBatches:
             if formed.dtype != torch.float64:
                 formed = self.library.copy(formed, wide)
             drift = kernel.minus_exact(self.library, formed, self.exact[head], hidden, wide)
-            numbers = torch.cat([_gathered(drift), _gathered(own)[:3]])
+            numbers = torch.cat([_gathered(drift, means=True), _gathered(own, means=False)])
             if head == judge:
-                self._judge(head, int(offsets[-1]), [x[-1] for x in factors], drift[-1], numbers[:, -1])
+                self._judge_corner(head, int(offsets[-1]), factors)
+                what = f"of {self.subject.name} in {self.subject.dtype} at offset {offsets[-1]}"
+                seen = numbers[:, -1].cpu().tolist()
+                self._judge_numbers(head, drift[-1], seen[:5], f"the drift {what}")
+                self._judge_numbers(head, own[-1], seen[5:], f"the self-drift {what}")
             total = numbers if total is None else _merged(total, numbers)
         assert total is not None  # noqa: S101 for mypy: there are heads
         return total
@@ -188,31 +197,29 @@ class OffsetBatches:
         cos, sin = (torch.where(moved, *parts) for parts in zip((cos, sin), fixed, strict=True))
         return cos, sin
 
-    def _judge(
-        self, head: int, offset: int, factors: Sequence[Tensor], drift: Tensor, numbers: Tensor
-    ) -> None:
-        """Compare a head at an offset with NumPy's. Raises: EnginesDiffer."""
+    def _judge_corner(self, head: int, offset: int, factors: tuple[Tensor, Tensor]) -> None:
+        """Form some scores of a head, at the last offset of a batch, as NumPy does. Raises: EnginesDiffer.
+
+        factors: rotated q and k of the batch. Shapes: (b, s, d), (b, d, s).
+        """
         rows = slice(max(0, self.seq_len - agreement.CORNER), self.seq_len)
-        high, low = (None if x is None else self.library.given_back(x) for x in self.exact[head])
-        assert high is not None  # noqa: S101 for mypy
-        exact = high[rows, rows], None if low is None else low[rows, rows]
-        q, k = factors
-        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            agreement.Corner(self.plan, self.library, head, rows, rows).check_cell(
-                (0, offset), (q[rows], k[:, rows]), exact
-            )
-            own, seen = Statistics(), numbers.cpu().tolist()
-            whole = slice(0, self.seq_len)
-            own.add(self.library.given_back(drift), Block.tile(self.plan.mask, head, whole, whole))
-        nonfinite = drift.numel() - int(seen[0])
-        sums = (math.nan,) * 4 if nonfinite else seen[1:5]
-        other = Statistics(
-            count=own.count, nonfinite=nonfinite, squares=sums[0], largest=sums[1], place=own.place
-        )
-        other.total, other.absolute = sums[2:]
-        if not nonfinite or own.nonfinite != nonfinite:
-            what = f"the drift of {self.subject.name} in {self.subject.dtype} at offset {offset}"
-            agreement.compare(own, other, what)
+        high, low = (None if x is None else self.library.given_back(x[rows, rows]) for x in self.exact[head])
+        assert high is not None  # noqa: S101 for mypy: `low` alone may be None
+        operands = factors[0][-1][rows], factors[1][-1][:, rows]
+        corner = agreement.Corner(self.plan, self.library, head, rows, rows)
+        corner.check_cell((0, offset), operands, (high, low))
+
+    def _judge_numbers(self, head: int, values: Tensor, seen: Sequence[float], what: str) -> None:
+        """Compare the numbers of the values of a head with those that NumPy finds. Raises: EnginesDiffer."""
+        whole = slice(0, self.seq_len)
+        own = Statistics(Moments.MEANS if len(seen) == 5 else Moments.LARGEST)
+        own.add(self.library.given_back(values), Block.tile(self.plan.mask, head, whole, whole))
+        nonfinite = values.numel() - int(seen[0])
+        theirs = Statistics(own.moments, count=own.count, nonfinite=nonfinite, place=own.place)
+        if not nonfinite:
+            theirs.squares, theirs.largest = seen[1:3]
+            theirs.total, theirs.absolute = seen[3:] or (0.0, 0.0)
+        agreement.compare(own, theirs, what)
 
     def _columns(self, offsets: NDArray[np.int64], numbers: Tensor) -> Columns:
         """Return the columns of records. Shapes: (b,), (8, b) -> (b,) each."""
@@ -247,17 +254,22 @@ class OffsetBatches:
         return distinct
 
 
-def _gathered(values: Tensor) -> Tensor:
-    """Return how many values are finite; their squares, largest size, sum and sizes summed.
+def _gathered(values: Tensor, means: bool) -> Tensor:
+    """Return how many values are finite, the sum of squares and the largest size; the sum and that of sizes.
 
-    Shapes: (b, ...) -> (5, b).
+    Each is a reduction of its own, without an array between. Shapes: (b, ...) -> (3, b), with `means` (5, b).
     """
     flat = values.flatten(1)
-    wide = flat.to(torch.float64)
-    sizes = torch.abs(wide)
-    finite = (sizes <= torch.finfo(flat.dtype).max).sum(1).to(torch.float64)
-    squares = torch.linalg.vecdot(wide, wide)
-    return torch.stack([finite, squares, sizes.amax(1), wide.sum(1), sizes.sum(1)])
+
+    def norm(order: float) -> Tensor:
+        seen: Tensor = torch.linalg.vector_norm(flat, order, dim=1, dtype=torch.float64)
+        return seen
+
+    finite = torch.count_nonzero(torch.abs(flat) <= torch.finfo(flat.dtype).max, dim=1)
+    numbers = [finite.to(torch.float64), norm(2).square(), norm(math.inf)]
+    if means:
+        numbers += [flat.sum(1, dtype=torch.float64), norm(1)]
+    return torch.stack(numbers)
 
 
 def _merged(first: Tensor, second: Tensor) -> Tensor:

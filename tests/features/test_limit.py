@@ -385,6 +385,7 @@ def test_data_is_whole_and_undefined_values_are_nan(out_of, capsys, tmp_path) ->
         "subject",
         "dtype",
         "device",
+        "engine",
         "model",
         "scaling",
         "axes",

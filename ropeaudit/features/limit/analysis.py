@@ -141,6 +141,7 @@ def most(
     each = setting.clipped or (setting.scaling.kind == "dynamic" and case.length == "shifted")
     work = (heads * seq_len**2 * head_dim + _OVERHEAD) * (_EACH if each else 1)
     usual = int(max(FEWEST, (_IN_BATCHES if in_batches else _MOST) * (_TYPICAL + _OVERHEAD) // work))
+    usual = min(usual, _IN_BATCHES)  # what is known of each takes memory, whatever the size
     return usual + (boundary_search.WITHIN if case.maximum else 0)
 
 
@@ -162,7 +163,8 @@ class _CaseLimits:
             self.on_progress()
 
         self.measured = MeasuredOffsets(case, inputs, setting, subject, self.ranges, engine, on_progress)
-        self.in_batches = engine.on_device and self.measured.batches(self.ranges[0]) is not None
+        covered = engine.on_device and self.ranges[-1].last == up_to
+        self.in_batches = covered and all(map(self.measured.batches, self.ranges))
         self.proof: Proof | None = None
         if isinstance(subject, Resolved):
             self.proof = Proof(case, inputs, subject, self.ranges, self.measured.at, on_progress)
@@ -229,6 +231,7 @@ class _CaseLimits:
             at_failure,
             _is_code(self.subject),
             tuple(self.subject.findings) if isinstance(self.subject, SubjectFactory) else (),
+            len(self.measured.rows),
         )
 
     def boundary(self, accepted: Tolerance, proved: int) -> Boundary:

@@ -23,7 +23,6 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
-from ropeaudit.subjects import scaled_keys
 from ropeaudit.subjects.emulated import Emulated
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ class MeasuredOffsets:
 
         if regime.first not in self._batches:
             at = regime.setting
-            subject = scaled_keys.stored(self.factory.make(at, self.case.position_axes(at)), self.inputs)
+            subject = self.factory.make(at, self.case.position_axes(at))
             made = None
             if offset_batches.possible(subject, self.inputs):
                 rest = self.inputs, at, self.case.mask, self.library
