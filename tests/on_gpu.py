@@ -4,8 +4,8 @@
 
 A Triton kernel in bfloat16, code that torch compiles, transformers' Llama, angles as a matrix product with
 and without TF32, every recipe in torch's own arithmetic beside its emulation, and the torch engine beside
-NumPy and beside bare products of the device. Nothing is asserted: the figures are to be read. (A run of the
-torch engine stops by itself where it and NumPy do not agree.)
+NumPy and beside bare products of the device, and `limit` over every offset. Nothing is asserted: the figures
+are to be read. (A run of the torch engine stops by itself where it and NumPy do not agree.)
 """
 
 from __future__ import annotations
@@ -187,6 +187,22 @@ def engine(device: str, quick: bool) -> None:
         )
 
 
+def every_offset(device: str, quick: bool) -> None:
+    """Print how long `limit` takes where it measures every offset, at the default sizes."""
+    from ropeaudit import limit
+
+    up_to = 2**12 if quick else 2**20
+    for dtype in ("bf16", "fp16"):
+        before = time.perf_counter()
+        sizes = {"up_to": up_to, "budget": 2 * up_to, "device": device, "engine": "torch"}
+        (one,) = limit("drift_relative=0.01", dtype, "hf", **sizes)  # type: ignore[arg-type]
+        took = time.perf_counter() - before
+        print(
+            f"hf in {dtype}: {one.in_batches} offsets in {took:.3g} s, "
+            f"{took / max(1, one.in_batches) * 1e3:.3g} ms each; {one.proof} up to {one.proved_up_to}"
+        )
+
+
 def main() -> None:
     """Print all figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -228,6 +244,8 @@ def main() -> None:
     agreement(given.device)
     print("\n== The torch engine: time over bare products of the same size")
     engine(given.device, given.quick)
+    print("\n== limit: every offset")
+    every_offset(given.device, given.quick)
 
 
 if __name__ == "__main__":
