@@ -87,6 +87,8 @@ def round_in_place(x: Tensor, fmt: Format) -> None:
     """Round x to `fmt` where it lies, as `rounding.round_in_place` does."""
     if fmt.precision >= FP32.precision:
         x.copy_(x.to(DTYPES[fmt.precision]))
+    elif x.dtype == torch.float32 and fmt in _CASTS:
+        x.copy_(x.to(_CASTS[fmt]))
     else:
         x.copy_(_narrowed(x, fmt))
 

@@ -151,6 +151,11 @@ def test_rounding_has_the_same_bits(name, carrier) -> None:
     seen = round_to(torch.from_numpy(values.copy()), fmt).numpy()
     assert (seen.dtype, seen[:-1].tobytes()) == (wanted.dtype, wanted[:-1].tobytes())
     assert math.isnan(seen[-1])
+    place = torch.from_numpy(values.copy())
+    with np.errstate(over="ignore", under="ignore"):
+        tensors.round_in_place(place, fmt)
+        assert place.numpy()[:-1].tobytes() == wanted[:-1].astype(carrier).tobytes()
+    assert torch.isnan(place[-1])
     every_bit = torch.full((2,), -1, dtype=torch.int64).view(torch.float64)  # as GPUs make nan
     assert torch.isnan(round_to(every_bit, fmt)).all()
 
