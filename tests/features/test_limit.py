@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -293,6 +294,30 @@ def test_what_is_guaranteed_was_worth_proving() -> None:
     assert none.bound_up_to is None
     (clipped,) = limit("drift_max=9", "fp32", "hf", heads=1, seq_len=8, head_dim=8, up_to=20, clip=50.0)
     assert (clipped.bound_up_to, clipped.first_failure_seen) == (None, None)
+
+
+@pytest.mark.parametrize("failure", [None, 77_777])
+def test_a_large_budget_goes_to_the_lowest_offsets(failure) -> None:
+    """One failure that no other choice of offsets would meet is met, some at a time."""
+    sizes: list[int] = []
+
+    def test(offsets: Sequence[int]) -> list[bool]:
+        sizes.append(len(offsets))
+        return [offset != failure for offset in offsets]
+
+    result = search(Question(16, 2**24, -1, 100_000, at_once=2**10), test)
+    assert result.tested <= 100_000
+    assert max(sizes) == 2**10
+    if failure is None:
+        assert 90_000 < result.proved < result.tested
+    else:
+        assert (result.failing, result.exhaustive) == (failure, True)
+
+
+def test_all_that_matters_most_is_tested_where_the_budget_reaches() -> None:
+    result = search(Question(16, 2**24, -1, 3000, within=2000), lambda some: [True for _ in some])
+    assert result.proved >= 2000
+    assert search(Question(16, 2**24, -1, 1999, within=2000), lambda some: [True for _ in some]).proved < 2000
 
 
 def test_budgets_count_work() -> None:

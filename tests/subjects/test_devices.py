@@ -139,7 +139,7 @@ def test_code_for_a_gpu_alone_says_so_on_the_cpu(capsys) -> None:
     ("arguments", "message"),
     [
         (["shift", "--impl", own("plain"), "--device", "tpu"], "--device 'tpu' is not cpu, cuda"),
-        (["limit", "--device", NAME], f"--device {NAME} is where code is called; add --impl"),
+        (["limit", "--device", NAME, "--engine", "numpy"], "is where torch computes; leave it out"),
         (
             ["parity", "hf", "meta", "--device", NAME],
             "is where code is called, and neither hf nor meta is code",

@@ -3,8 +3,8 @@
 Nothing is assumed of the condition. If every offset that matters can be tested, the answer is exact.
 Otherwise a grid of offsets is tested upwards to its first failure; the gap before it is cut into sections
 until two neighbours remain; what lies below is then searched where failures are most likely: beside the
-boundary, at the offsets that a guess names, and at spread ones. Work is counted, never timed, so that the
-same question gets the same answer.
+boundary, at the offsets that a guess names, and at spread ones; what is left of many tests goes to the lowest
+offsets. Work is counted, never timed, so that the same question gets the same answer.
 Letters: s positions of the sequence.
 """
 
@@ -20,7 +20,7 @@ _CHUNK = 16  # offsets tested at once, of a list that is walked upwards: the fir
 _SECTIONS = 3  # offsets tested at once between one that holds and one that fails
 _BESIDE = 16  # offsets tested beside a boundary
 _GUESSED = 32  # offsets that a guess names at once
-_SPREAD = 24  # offsets tested all over what holds: reserved for that
+_SPREAD, _MOST_SPREAD = 24, 2**12  # offsets tested all over what holds: reserved for that, and at most
 WITHIN = 16  # offsets tested for the sake of those that matter most
 _LAST = 36  # tests reserved for a failure that the spread ones find
 
@@ -148,7 +148,9 @@ class _BoundarySearch:
 
     def record(self, offsets: Sequence[int]) -> None:
         """Test these offsets, whatever the budget says."""
-        holds = dict(zip(offsets, self.test(offsets) if offsets else (), strict=True))
+        size = self.question.at_once
+        parts = [offsets[start : start + size] for start in range(0, len(offsets), size)]
+        holds = {one: good for part in parts for one, good in zip(part, self.test(part), strict=True)}
         self.budget.spend(len(holds))
         self.tested |= holds
         self.held.update(offset for offset, good in holds.items() if good)
@@ -173,8 +175,10 @@ class _BoundarySearch:
             self.ask(range(known - _BESIDE, known + 1), reserved)
             self.ask(self.guess(low, known, _GUESSED), reserved)
             self.guessed = True
-        self.ask(spread(low, self.top(), self.budget.left(_LAST)), _LAST)
+        self.ask(spread(low, self.top(), min(_MOST_SPREAD, self.budget.left(_LAST))), _LAST)
         self.cut(0)
+        if self.budget.left() > _MOST_SPREAD:
+            self.walk(range(low, self.top() + 1))
 
     def top(self) -> int:
         """Return the highest offset below the lowest failing one."""
