@@ -42,7 +42,7 @@ CODE_UP_TO = 2**17  # positions of code where no model says how many
 CODE_MOST = 80  # offsets of code, of which each takes several calls
 FEWEST = 64  # offsets that any search may measure
 _MOST, _TYPICAL, _OVERHEAD = 208, 2**26, 2**22  # offsets of a case of 8 heads x 256² scores x 128 dims
-_IN_BATCHES = 2**20 + 2**12  # the same on a device: every offset up to 1m, and what a search wants beside
+_IN_BATCHES = 2**20 + 2**13  # the same on a device: every offset up to 1m, and what a search wants beside
 AT_ONCE, FEW_AT_ONCE = 2**14, 128  # offsets that are measured at once, by a device and without one
 _EACH = 8  # times as much work where every offset has its own exact scores
 
