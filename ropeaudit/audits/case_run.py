@@ -100,7 +100,12 @@ class CaseRun:
         ]
         cells = [(index, offset) for index in range(len(subjects)) for offset in offsets]
         whole = isinstance(self.loaded, Inputs)  # a sample is rotated block by block and fits always
-        cached = plan.CACHE_BYTES // plan.cell_bytes(at, self.loaded.seq_len)
+        largest = plan.cell_bytes(at, self.loaded.seq_len)
+        for subject in subjects:
+            if isinstance(subject, Called) and isinstance(self.loaded, Inputs):
+                subject.together(self.loaded.q, self.loaded.k)
+                largest = max(largest, subject.bytes_together)
+        cached = plan.CACHE_BYTES // largest
         room = max(1, cached - 1) if whole else len(cells)
         starts, passes = range(0, len(cells), room), 2 if self.requested else 1
         for number, start in enumerate(starts):

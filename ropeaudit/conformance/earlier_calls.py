@@ -93,7 +93,8 @@ def under(tested: Own, environment: Environment, setting: RopeSetting, dtype: Fo
 
 def _called(rotator: OwnRotator) -> Rotation:
     def rotate(x: FloatArray, at: Positions, fmt: Format) -> FloatArray:
-        return replace(rotator, dtype=fmt).rotate_one(x, at, key=False)
+        answer = replace(rotator, dtype=fmt).answer(x[None], None, at)
+        return answer.values[0] if answer.keys is None else np.concatenate([answer.values[0], answer.keys[0]])
 
     return rotate
 
@@ -106,7 +107,7 @@ def given(setting: RopeSetting, call: AuditCall, seed: int = 0) -> FloatArray:
 
 
 def rotated(rotate: Rotation, setting: RopeSetting, call: AuditCall, seed: int = 0) -> FloatArray:
-    """Call an instance. Shapes: -> (h, s, d)."""
+    """Call an instance. Shapes: -> (h, s, d), of code that rotates k too (2h, s, d): its rows behind q's."""
     positions = np.arange(call.length, dtype=np.int64) + call.first
     return rotate(given(setting, call, seed), positions, call.dtype).astype(np.float64)
 

@@ -63,6 +63,14 @@ class RotatesKeys(Protocol):
 
 
 @runtime_checkable
+class RotatesHeads(Protocol):
+    """A subject that rotates all heads at once, and gives back one: code, which may tell them apart."""
+
+    def rotate_head(self, x: FloatArray, table: Any, key: bool, head: int) -> FloatArray:
+        """Return x, which is a head of q or of k, rotated by its positions. Shapes: (s, d) -> (s, d)."""
+
+
+@runtime_checkable
 class StoresKeys(Protocol):
     """A subject that stores k with scales, which depend on more of k than is rotated at once."""
 

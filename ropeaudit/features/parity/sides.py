@@ -122,6 +122,9 @@ class OneRotation(FreshRotation):
         super().__init__(scaled_keys.stored(subject, inputs), inputs, offset)
         own: RopeSetting = getattr(subject, "setting", setting)
         self.into, self.back = orders(setting, own.layout, returns_halves(subject))
+        if isinstance(subject, Called):
+            given = (x if self.into is None else x[..., self.into] for x in (inputs.q, inputs.k))
+            subject.together(*given)
 
     def _table(self, panel: slice) -> Any:
         with _reported(self.subject):

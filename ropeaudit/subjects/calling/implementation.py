@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions
@@ -79,16 +80,21 @@ class Implementation(Protocol):
         """Return the function of a new instance, which has seen no other dtype and no other positions."""
 
 
+_LARGEST = 2**24  # numbers of q and k together that are rotated by one call: of float32 64 MiB
 _OF_NUMPY = ("float16", "float32", "float64")
 
 
 @dataclass(slots=True)
 class _Instance:
-    """One instance at some positions. Instances may keep state: one thread at a time calls them."""
+    """One instance at some positions. Instances may keep state: one thread at a time calls them.
+
+    heads: what one call gave for all heads of q and of k.
+    """
 
     rotator: Rotator
     positions: Positions
     lock: threading.Lock
+    heads: tuple[FloatArray, FloatArray] | None = None
 
 
 class Called:
@@ -108,6 +114,19 @@ class Called:
         self.narrowed: Format = environment.narrowed(dtype) if environment else dtype
         self.dtype = self.input = self.output = dtype
         self.narrowest = dtype.precision
+        self.given: tuple[FloatArray, FloatArray] | None = None
+
+    def together(self, q: FloatArray, k: FloatArray) -> None:
+        """Let one call rotate all heads of these, where it is at all of their positions.
+
+        Of more than 2^24 numbers each head has a call of its own. Shapes: (h, s, d), (g, s, d).
+        """
+        self.given = (q, k) if q.size + k.size <= _LARGEST else None
+
+    @property
+    def bytes_together(self) -> int:
+        """How much memory what one call gives takes."""
+        return sum(x.size for x in self.given or ()) * int(self.dtype.carrier.itemsize)
 
     def stages(self) -> dict[str, str]:
         """Return what is known: how q, k and the scores are held; the order of axes that was requested."""
@@ -173,6 +192,26 @@ class Called:
     def rotate_key(self, x: FloatArray, table: _Instance) -> FloatArray:
         """Return x rotated by the implementation, as k. Shapes: (s, d) -> (s, d)."""
         return self._rotate(x, table, key=True)
+
+    def rotate_head(self, x: FloatArray, table: _Instance, key: bool, head: int) -> FloatArray:
+        """Return x, a head of q or of k, as a call with all heads rotates it. Shapes: (s, d) -> (s, d)."""
+        if self.given is None or table.positions.size != self.given[0].shape[1]:
+            return self._rotate(x, table, key)
+        with table.lock:
+            if table.heads is None:
+                table.heads = self._rotated(table, *self.given)
+        return np.ascontiguousarray(table.heads[key][head])
+
+    def _rotated(self, table: _Instance, *given: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return all heads of q and k rotated. Shapes: (h, s, d), (g, s, d) -> the same."""
+        with np.errstate(over="ignore"):  # a number that the dtype does not hold
+            rounded = [round_to(x, self.dtype).astype(self.dtype.carrier)[None] for x in given]
+        rotate: Any = getattr(table.rotator, "rotate_whole", table.rotator.rotate_both)
+        results = rotate(*rounded, table.positions)
+        for x, rotated in zip(rounded, results, strict=True):
+            if rotated.shape != x.shape:
+                raise ValueError(f"it returns the shape {rotated.shape[2:]} for {x.shape[2:]}")
+        return results[0][0], results[1][0]
 
     def _rotate(self, x: FloatArray, table: _Instance, key: bool) -> FloatArray:
         given = np.ascontiguousarray(x, dtype=self.dtype.carrier)[None]

@@ -53,6 +53,14 @@ class OwnRotator:
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return q and k rotated, by one call where it takes both, dims in the order they were given."""
+        first, second = self.rotate_whole(q, k, at)
+        if not self.fit.permuted:
+            return first, second
+        back = np.argsort(half_split(self.setting.rotary_dim, self.setting.head_dim))
+        return first[..., back], second[..., back]
+
+    def rotate_whole(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+        """Return the same with dims in the order in which the code returns them."""
         if "k" in self.fit.convention.signature.roles:
             answer = self.answer(q, k, at)
             first, second = answer.values, answer.keys
@@ -60,10 +68,7 @@ class OwnRotator:
                 second = self.answer(k, None, at).values
         else:
             first, second = (self.answer(x, None, at).values for x in (q, k))
-        if not self.fit.permuted:
-            return first, second
-        back = np.argsort(half_split(self.setting.rotary_dim, self.setting.head_dim))
-        return first[..., back], second[..., back]
+        return first, second
 
     def together(self, calls: Callable[[], T], what: str) -> T:
         """Return what `calls` returns, which calls this instance many times in a row, in one state."""
