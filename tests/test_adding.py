@@ -244,6 +244,7 @@ def test_the_table_of_contributing_has_every_kind(table) -> None:
     assert list(table) == list(ADDED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ADDED)
 def test_a_toy_is_added_in_the_places_of_the_table_and_works(kind, table, tmp_path) -> None:
     places, calls = ADDED[kind]

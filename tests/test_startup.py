@@ -6,6 +6,8 @@ import resource
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = {"torch", "pandas", "matplotlib", "transformers", "pyarrow"}
 
 
@@ -62,6 +64,7 @@ def test_the_door_can_be_seen_open() -> None:
     assert "pandas" in loaded_by("from ropeaudit import shift, to_frame\nto_frame(shift(heads=1, seq_len=2))")
 
 
+@pytest.mark.slow
 def test_a_default_shift_takes_at_most_a_quarter_of_importing_torch(tmp_path) -> None:
     """By processor time: what else runs on the machine takes none of it. 0.19 is measured, a fifth asked for.
 

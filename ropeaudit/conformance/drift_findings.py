@@ -23,9 +23,9 @@ def drift(check: str, seen: Sequence[MeasuredDrift], wanted: Yardstick, behaves:
     worst = max(seen, key=lambda one: (one.fails, judging.ratio(one.drift.rms, one.allowed)))
     offsets = ", ".join(str(one.offset) for one in seen)
     at = f"offset{'s' * (len(seen) > 1)} {offsets}"
-    where = f"{worst.length} tokens at offset {worst.offset}"
+    where = f"{worst.tokens} at offset {worst.offset}"
     yardstick_words = f"allowed: {RMS_FACTOR:g} times the predicted RMS of {wanted.text}, and its bound"
-    detail = f"{worst.length} tokens at {at}; {yardstick_words}"
+    detail = f"{worst.tokens} at {at}; {yardstick_words}"
     sizes = (worst.drift.rms, worst.allowed, _UNIT)
     if worst.drift.over_bound(worst.limit, worst.error) and not worst.drift.over_prediction(
         worst.limit, worst.error
@@ -63,11 +63,11 @@ def growth(
     """
     first, last = seen[0], seen[-1]
     if not last.offset:
-        return not_applicable("growth", f"{last.length} tokens were judged at no other offset than 0")
-    where = f"{last.length} tokens at offset {last.offset}"
+        return not_applicable("growth", f"{last.tokens} were judged at no other offset than 0")
+    where = f"{last.tokens} at offset {last.offset}"
     grown = judging.ratio(last.drift.rms, first.drift.rms)
     if grown <= judging.GROWTH:
-        detail = f"drift at offset {last.offset} against that at offset 0, {last.length} tokens each"
+        detail = f"drift at offset {last.offset} against that at offset 0, {last.tokens} each"
         unit, allowed = "times that at offset 0", judging.GROWTH
         return judged("growth", True, detail, measured=grown, allowed=allowed, unit=unit, where=where)
     attained = careful()
@@ -127,7 +127,7 @@ def tolerance(
         measured=worst.relative,
         allowed=judging.TOLERANCE,
         unit="of the scores' RMS",
-        where=f"{worst.length} tokens at offset {worst.offset}",
+        where=f"{worst.tokens} at offset {worst.offset}",
         resembles="" if passed else behaves,
         remedy="" if passed or behaves or worst.fails else _WIDER,
     )

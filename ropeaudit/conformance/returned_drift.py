@@ -31,7 +31,8 @@ def findings(
     setting, dtype = code.spec.setting, code.spec.dtype
     wanted = _yardstick(code, claimed)
     limits = wanted.limits(setting, inputs, [one.offset for one in records], _MASK)
-    seen = [_measured(record, limit) for record, limit in zip(records, limits, strict=True)]
+    part = " of batch element 0"
+    seen = [_measured(record, limit, part) for record, limit in zip(records, limits, strict=True)]
     return [
         drift_findings.drift("drift", seen, wanted, ""),
         drift_findings.growth(seen, wanted, dtype, lambda: records[-1].attainable_rms),
@@ -47,12 +48,12 @@ def _yardstick(code: ReturnedCode, claimed: Resolved | None) -> Yardstick:
     return yardstick(claimed, resembled, spec.setting, spec.dtype, last + spec.seq_len)
 
 
-def _measured(record: Record, limit: Bound) -> MeasuredDrift:
+def _measured(record: Record, limit: Bound, part: str) -> MeasuredDrift:
     """Return what a row says of an offset; what is not finite is larger than anything."""
     place = record.worst_head or 0, record.worst_query or 0, record.worst_key or 0
     drift = ScoreDrift(_size(record.drift_max), _size(record.drift_rms), place)
     error, rms = record.reference_error, record.reference_rms
-    return MeasuredDrift(record.seq_len, record.offset, drift, rms, error, limit)
+    return MeasuredDrift(record.seq_len, record.offset, drift, rms, error, limit, part)
 
 
 def _size(value: float) -> float:

@@ -114,6 +114,9 @@ class ReturnedSubject(Called):
         """Return why an offset cannot be judged; empty for those of the case."""
         return "" if offset in self.implementation.rotated else "the case does not ask for it"
 
+    def together(self, q: FloatArray, k: FloatArray) -> None:
+        """Look each head up by itself: nothing is called, and batch elements were written back together."""
+
     def distinct_positions(self, positions: Positions) -> int:
         """Return how many positions there are: how many stay different is not seen of random vectors."""
         return int(positions.size)

@@ -51,7 +51,10 @@ class ScoreDrift(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredDrift:
-    """What was measured at an offset with so many tokens, and what is allowed; error: of the reference."""
+    """What was measured at an offset with so many tokens, and what is allowed.
+
+    error: of the reference. part: of what the tokens are, where that is not all that was given.
+    """
 
     length: int
     offset: int
@@ -59,6 +62,12 @@ class MeasuredDrift:
     reference_rms: float
     error: float
     limit: Bound
+    part: str = ""
+
+    @property
+    def tokens(self) -> str:
+        """What was measured: `4096 tokens of one head`."""
+        return f"{self.length} tokens{self.part}"
 
     @property
     def allowed(self) -> float:

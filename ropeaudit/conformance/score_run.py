@@ -61,7 +61,10 @@ class ScoreRun:
             formed = score_drift.products(q, k, self.code.setting.scale)
             drift = score_drift.drift(formed, self.exact.values)
             results.append(
-                MeasuredDrift(self.length, offset, drift, self.reference_rms, self.exact.error, limit)
+                MeasuredDrift(
+                    *(self.length, offset, drift, self.reference_rms, self.exact.error, limit),
+                    part=" of one head" if len(q) == 1 else "",
+                )
             )
         return results
 

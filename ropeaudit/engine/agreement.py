@@ -83,12 +83,12 @@ class Corner:
             for name in ("whole", "head", "rest"):
                 if getattr(own, name) is not None:
                     seen = self.library.given_back(getattr(theirs, name))
-                    self._same(f"the reference's {name} rotated vectors", getattr(own, name), seen)
+                    self.same(f"the reference's {name} rotated vectors", getattr(own, name), seen)
         wanted, parts = exact_scores.product(*mine), exact_scores.product(q, k)
         high = self.library.given_back(parts[0])
         low = None if parts[1] is None else self.library.given_back(parts[1])
         if wanted[1] is not None:
-            self._same("the exact part of the reference's scores", wanted[0], high)
+            self.same("the exact part of the reference's scores", wanted[0], high)
         error = 2 * max(exact_scores.certificate(*mine), exact_scores.certificate(q, k))
         if wanted[1] is None or low is None:
             self._near("the reference's scores", wanted[0], high, error)
@@ -109,7 +109,7 @@ class Corner:
         q, k = (self.library.given_back(x) for x in factors)
         if self.library.rotates(subject):
             for own, other in zip(self._rotated(subject, cell[1]), (q, k), strict=True):
-                self._same(f"rotated vectors of {what}", own, other)
+                self.same(f"rotated vectors of {what}", own, other)
         fmt = scores.tile_format(subject)
         out, mine = self.library.empty(self.block.shape, fmt), NUMPY.empty(self.block.shape, fmt)
         scores.accumulate(self.library, *factors, subject, out)
@@ -118,7 +118,7 @@ class Corner:
         mine = self.library.given_back(out)
         scores.store(self.library, out, subject, self.plan.setting.scale)
         scores.store(NUMPY, mine, subject, self.plan.setting.scale)
-        self._same(f"stored scores of {what}", mine, self.library.given_back(out))
+        self.same(f"stored scores of {what}", mine, self.library.given_back(out))
         self._check_statistics(what, out, mine, exact)
 
     def _rotated(self, subject: Subject, offset: int) -> tuple[FloatArray, FloatArray]:
@@ -147,7 +147,7 @@ class Corner:
         own, other = results
         compare(own, other, f"the drift of {what}")
 
-    def _same(self, what: str, own: FloatArray, other: FloatArray) -> None:
+    def same(self, what: str, own: FloatArray, other: FloatArray) -> None:
         """Raise EnginesDiffer unless both are the same bits; a nan is like every other nan."""
         alike = ((own == other) & (np.signbit(own) == np.signbit(other))) | (np.isnan(own) & np.isnan(other))
         self._all(what, alike, own, other)
@@ -161,7 +161,7 @@ class Corner:
     def _all(self, what: str, alike: Any, own: FloatArray, other: FloatArray) -> None:
         if not alike.all():
             where = np.unravel_index(int(np.argmin(alike)), alike.shape)
-            raise _differ(
+            raise differ(
                 f"{what} ({int((~alike).sum())} of {alike.size})", own[where].item(), other[where].item()
             )
 
@@ -170,12 +170,12 @@ def compare(own: Statistics, other: Statistics, what: str) -> None:
     """Raise EnginesDiffer unless NumPy's statistics and another engine's are of the same numbers."""
     for name in ("count", "nonfinite", "largest", "place"):
         if getattr(own, name) != getattr(other, name):
-            raise _differ(f"{name} of {what}", getattr(own, name), getattr(other, name))
+            raise differ(f"{name} of {what}", getattr(own, name), getattr(other, name))
     sizes = {"squares": own.squares, "absolute": own.absolute, "total": own.absolute}
     for name, size in sizes.items():
         first, second = getattr(own, name), getattr(other, name)
         if not abs(first - second) <= _SUMS * size:
-            raise _differ(f"sum ({name}) of {what}", first, second)
+            raise differ(f"sum ({name}) of {what}", first, second)
 
 
 def _order(subject: Subject, q: FloatArray, k: FloatArray) -> FloatArray:
@@ -193,7 +193,8 @@ def _order(subject: Subject, q: FloatArray, k: FloatArray) -> FloatArray:
     return np.where(sizes < fmt.largest / 2, bound, np.inf)
 
 
-def _differ(what: str, own: object, other: object) -> EnginesDiffer:
+def differ(what: str, own: object, other: object) -> EnginesDiffer:
+    """Return the error for numbers that differ: NumPy's own and another engine's."""
     return EnginesDiffer(
         f"the torch engine and NumPy differ in {what}: {other!r} against {own!r}; nothing that it measures "
         "on this device can be relied on: give --engine numpy"

@@ -49,7 +49,7 @@ def chosen(name: str | None, device: str | None, backend: str = "numpy", called:
     """
     if name is not None and name not in ENGINES:
         raise UnknownName("engine", str(name), ENGINES)
-    elsewhere = device is not None and str(device).strip().lower() != "cpu"
+    elsewhere = device is not None and str(device).strip().lower().partition(":")[0] != "cpu"
     free = backend == "numpy" and not called  # nothing else is there that the device could be for
     if name == "torch" and backend != "numpy":
         raise UsageError(

@@ -3,8 +3,9 @@
 `measure` goes offset by offset and tile by tile: where scores are few, a device waits for Python between two
 operations. Here the scores of a head at all offsets of a batch are one array. The reference, which no offset
 changes, and the tables of a batch's positions come from the host; rotations, products, differences and
-statistics are the device's, and one small copy a batch brings the statistics back. Sums of products may run
-in another order than those of `measure`. NumPy judges batches 0, 1, 2, 4, 8, ... as it judges tiles.
+statistics are the device's, and one small copy a batch brings the statistics back. Products are those of
+`measure`, an offset at a time: sums run in its order. NumPy judges batches 0, 1, 2, 4, 8, ..., an offset of
+each: rotated vectors, products and scores as it judges tiles, and the statistics that came of them.
 
 Letters: b offsets of a batch, h heads, s positions, d head_dim, p pairs.
 """
@@ -23,7 +24,7 @@ from torch import Tensor
 from ropeaudit.arithmetic.formats import FP64
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import agreement, kernel, scores
-from ropeaudit.engine.array_library import ArrayLibrary
+from ropeaudit.engine.array_library import NUMPY, ArrayLibrary, NumPyArray
 from ropeaudit.engine.kernel import Side, Workspace
 from ropeaudit.engine.plan import Plan
 from ropeaudit.engine.statistics import Block, Moments, Statistics
@@ -47,9 +48,10 @@ MEASURED = (  # columns
     "self_drift_max",
     "self_drift_rms",
 )
-_MOST = 2**26  # scores of all heads at one offset: their exact values take a GiB
+_MOST = 2**22  # scores of all heads at one offset: of more, offsets are worth a measurement each
 _AT_ONCE = 2**25  # scores of a head in a batch, on a device: an array of them takes 256 MiB
 _AT_ONCE_ON_CPU = 2**18  # they stay in a cache
+_LARGEST = (2, 7)  # which of the eight numbers are largest sizes, of drift and of self-drift
 _quiet = np.errstate(invalid="ignore", over="ignore", under="ignore")  # q and k may have overflowed
 
 
@@ -84,22 +86,16 @@ class OffsetBatches:
         for head, formed, factors in self._formed(np.zeros(1, np.int64)):
             self.at_zero[head] = formed[0].clone()
             if head == 0:
-                self._judge_corner(head, 0, factors)
+                self._judge_scores(head, 0, (factors[0][0], factors[1][0]), formed[0])
 
     def _exact(self) -> list[tuple[Tensor, Tensor | None]]:
         """Return the exact scores of each head, as NumPy forms them, and note their RMS."""
-        inputs, exact, gathered = self.plan.inputs, list[Any](), Statistics(Moments.SQUARES)
-        table = exact_scores.distance_table(np.arange(self.seq_len, dtype=np.float64), self.plan.setting)
-        ((key, _),) = self.plan.keys().items()
+        exact, gathered, whole = list[Any](), Statistics(Moments.SQUARES), slice(0, self.seq_len)
         for head in range(self.heads):
-            sides = inputs.q[head], inputs.k[head // inputs.group]
-            factors = kernel.exact_factors(sides, key.input, (table, table), self.plan.setting, key.precision)
-            high, low = exact_scores.product(*factors)
+            high, low = self._exactly(head)
             parts = self.library.taken((high,) if low is None else (high, low))
             exact.append((parts[0], parts[1] if len(parts) > 1 else None))
-            whole = slice(0, self.seq_len)
-            own = Block.tile(self.plan.mask, head, whole, whole)
-            kernel.gather_exact(gathered, (high, low), own)
+            kernel.gather_exact(gathered, (high, low), Block.tile(self.plan.mask, head, whole, whole))
         self.reference_rms = gathered.rms
         return exact
 
@@ -129,26 +125,31 @@ class OffsetBatches:
     def _numbers(self, offsets: NDArray[np.int64]) -> Tensor:
         """Return the statistics over all heads, of drift and of self-drift. Shapes: (b,) -> (8, b)."""
         judged = self.batches & (self.batches - 1) == 0
-        judge, self.batches = (self.batches % self.heads if judged else -1), self.batches + 1
-        total: Tensor | None = None
+        judge, which = (
+            (self.batches % self.heads if judged else -1),
+            (-1, 0, len(offsets) // 2)[self.batches % 3],
+        )
+        self.batches += 1
+        parts: list[Tensor] = []
         for head, formed, factors in self._formed(offsets):
             hidden = self.blocks[head].hidden
             own = self.library.subtract(formed, self.at_zero[head])
             self.library.hide(own, hidden)
-            wide = self.workspace.array(1, FP64, tuple(formed.shape))
+            wide, scored = self.workspace.array(1, FP64, tuple(formed.shape)), formed
             if formed.dtype != torch.float64:
                 formed = self.library.copy(formed, wide)
             drift = kernel.minus_exact(self.library, formed, self.exact[head], hidden, wide)
-            numbers = torch.cat([_gathered(drift, means=True), _gathered(own, means=False)])
+            parts.append(torch.cat([_gathered(drift, means=True), _gathered(own, means=False)]))
             if head == judge:
-                self._judge_corner(head, int(offsets[-1]), factors)
-                what = f"of {self.subject.name} in {self.subject.dtype} at offset {offsets[-1]}"
-                seen = numbers[:, -1].cpu().tolist()
-                self._judge_numbers(head, drift[-1], seen[:5], f"the drift {what}")
-                self._judge_numbers(head, own[-1], seen[5:], f"the self-drift {what}")
-            total = numbers if total is None else _merged(total, numbers)
-        assert total is not None  # noqa: S101 for mypy: there are heads
-        return total
+                one = factors[0][which], factors[1][which]
+                self._judge_scores(head, int(offsets[which]), one, scored[which])
+                self._judge_numbers(head, int(offsets[which]), scored[which], parts[-1][:, which])
+        merged = _merged(torch.stack(parts))
+        if judged:
+            self._judge_sums(
+                [part[:, which].cpu().tolist() for part in parts], merged[:, which].cpu().tolist()
+            )
+        return merged
 
     def _formed(self, offsets: NDArray[np.int64]) -> Iterator[tuple[int, Tensor, tuple[Tensor, Tensor]]]:
         """Yield each head, its scores at all offsets, overwritten by the next, and its rotated q and k.
@@ -163,7 +164,12 @@ class OffsetBatches:
                 rotated = self._rotated("k", self.k[head // group], table, len(offsets))
                 k = self.library.contiguous(rotated.transpose(1, 2))
             q = self._rotated("q", self.q[head], table, len(offsets))
-            scores.form(self.library, q, k, self.subject, self.plan.setting.scale, out)
+            if scores.native(self.library, q, self.subject):
+                for one, left, right in zip(out, q, k, strict=True):  # the products of `measure`, bit for bit
+                    self.library.matmul(left, right, one)
+            else:
+                scores.accumulate(self.library, q, k, self.subject, out)
+            scores.store(self.library, out, self.subject, self.plan.setting.scale)
             yield head, out, (q, k)
 
     def _rotated(self, side: Side, x: Tensor, table: tuple[Tensor, Tensor], count: int) -> Tensor:
@@ -179,7 +185,7 @@ class OffsetBatches:
         Shapes: (b,) -> two of (b s, p).
         """
         steps = np.arange(self.seq_len, dtype=np.int64)
-        first, last = int(offsets[0]), int(offsets[-1])
+        first, last = int(offsets.min()), int(offsets.max())
         where = offsets[:, None] + steps
         positions = where.reshape(-1)
         dense = 0 <= last - first + self.seq_len <= where.size
@@ -197,29 +203,58 @@ class OffsetBatches:
         cos, sin = (torch.where(moved, *parts) for parts in zip((cos, sin), fixed, strict=True))
         return cos, sin
 
-    def _judge_corner(self, head: int, offset: int, factors: tuple[Tensor, Tensor]) -> None:
-        """Form some scores of a head, at the last offset of a batch, as NumPy does. Raises: EnginesDiffer.
+    def _judge_scores(self, head: int, offset: int, factors: tuple[Tensor, Tensor], formed: Tensor) -> None:
+        """Form the scores of a head at an offset anew, some of them as NumPy does. Raises: EnginesDiffer.
 
-        factors: rotated q and k of the batch. Shapes: (b, s, d), (b, d, s).
+        factors: rotated q and k. formed: the scores of a batch. Shapes: (s, d), (d, s), (s, s).
         """
         rows = slice(max(0, self.seq_len - agreement.CORNER), self.seq_len)
-        high, low = (None if x is None else self.library.given_back(x[rows, rows]) for x in self.exact[head])
-        assert high is not None  # noqa: S101 for mypy: `low` alone may be None
-        operands = factors[0][-1][rows], factors[1][-1][:, rows]
+        high, low = self._exactly(head)
+        part = high[rows, rows], None if low is None else low[rows, rows]
         corner = agreement.Corner(self.plan, self.library, head, rows, rows)
-        corner.check_cell((0, offset), operands, (high, low))
+        corner.check_cell((0, offset), (factors[0][rows], factors[1][:, rows]), part)
+        again = self.library.empty(tuple(formed.shape), scores.tile_format(self.subject))
+        scores.form(self.library, *factors, self.subject, self.plan.setting.scale, again)
+        what = f"stored scores of a batch with {self._what(offset)}"
+        corner.same(what, self.library.given_back(again), self.library.given_back(formed))
 
-    def _judge_numbers(self, head: int, values: Tensor, seen: Sequence[float], what: str) -> None:
-        """Compare the numbers of the values of a head with those that NumPy finds. Raises: EnginesDiffer."""
+    def _judge_numbers(self, head: int, offset: int, formed: Tensor, numbers: Tensor) -> None:
+        """Compare statistics of the scores of a head at an offset with NumPy's. Raises: EnginesDiffer."""
         whole = slice(0, self.seq_len)
-        own = Statistics(Moments.MEANS if len(seen) == 5 else Moments.LARGEST)
-        own.add(self.library.given_back(values), Block.tile(self.plan.mask, head, whole, whole))
-        nonfinite = values.numel() - int(seen[0])
-        theirs = Statistics(own.moments, count=own.count, nonfinite=nonfinite, place=own.place)
-        if not nonfinite:
-            theirs.squares, theirs.largest = seen[1:3]
-            theirs.total, theirs.absolute = seen[3:] or (0.0, 0.0)
-        agreement.compare(own, theirs, what)
+        block: Block[Any] = Block.tile(self.plan.mask, head, whole, whole)
+        mine, base = self.library.given_back(formed), self.library.given_back(self.at_zero[head])
+        own = np.where(False if block.hidden is None else block.hidden, 0, mine - base)
+        drift = kernel.minus_exact(NUMPY, mine.astype(np.float64), self._exactly(head), block.hidden)
+        seen = numbers.cpu().tolist()
+        for values, some, name in ((drift, seen[:5], "drift"), (own, seen[5:], "self-drift")):
+            ours = Statistics(Moments.MEANS if len(some) == 5 else Moments.LARGEST)
+            ours.add(values, block)
+            nonfinite = values.size - int(some[0])
+            theirs = Statistics(ours.moments, count=ours.count, nonfinite=nonfinite, place=ours.place)
+            if not nonfinite:
+                theirs.squares, theirs.largest = some[1:3]
+                theirs.total, theirs.absolute = some[3:] or (0.0, 0.0)
+            agreement.compare(ours, theirs, f"the {name} of {self._what(offset)}")
+
+    def _judge_sums(self, heads: Sequence[Sequence[float]], merged: Sequence[float]) -> None:
+        """Merge the numbers of all heads at an offset as Python does. Raises: EnginesDiffer."""
+        for number, values in enumerate(zip(*heads, strict=True)):
+            own = max(values) if number in _LARGEST else math.fsum(values)
+            size = math.fsum(map(abs, values))
+            if math.isfinite(size) and not abs(own - merged[number]) <= len(values) * 2.0**-52 * size:
+                raise agreement.differ(f"statistics of all heads of {self.subject.name}", own, merged[number])
+
+    def _exactly(self, head: int) -> tuple[NumPyArray, NumPyArray | None]:
+        """Return the exact scores of a head, as NumPy forms them. Shapes: -> (s, s) each."""
+        inputs, ((key, _),) = self.plan.inputs, self.plan.keys().items()
+        sides = inputs.q[head], inputs.k[head // inputs.group]
+        table = exact_scores.distance_table(np.arange(self.seq_len, dtype=np.float64), self.plan.setting)
+        return exact_scores.product(
+            *kernel.exact_factors(sides, key.input, (table, table), self.plan.setting, key.precision)
+        )
+
+    def _what(self, offset: int) -> str:
+        return f"{self.subject.name} in {self.subject.dtype} at offset {offset}"
 
     def _columns(self, offsets: NDArray[np.int64], numbers: Tensor) -> Columns:
         """Return the columns of records. Shapes: (b,), (8, b) -> (b,) each."""
@@ -272,9 +307,9 @@ def _gathered(values: Tensor, means: bool) -> Tensor:
     return torch.stack(numbers)
 
 
-def _merged(first: Tensor, second: Tensor) -> Tensor:
-    """Return the statistics of two heads together. Shapes: (8, b) twice -> (8, b)."""
-    merged = first + second
-    for largest in (2, 7):
-        merged[largest] = torch.maximum(first[largest], second[largest])
+def _merged(parts: Tensor) -> Tensor:
+    """Return the statistics of all heads together. Shapes: (h, 8, b) -> (8, b)."""
+    merged = parts.sum(0)
+    for largest in _LARGEST:
+        merged[largest] = parts[:, largest].amax(0)
     return merged

@@ -72,7 +72,7 @@ def form_pairs(library: ArrayLibrary[A], q: A, k: A, subject: Subject, scale: fl
     if isinstance(subject, FormsScores):
         _own_diagonal(library, q, k, subject, scale, out)
         return
-    if _native(library, q, subject):
+    if native(library, q, subject):
         sums = library.row_products(q, k)
     else:
         sums = _sequential(library, q[:, :, None], k[:, :, None], subject.accumulate)[:, 0]
@@ -83,7 +83,7 @@ def form_pairs(library: ArrayLibrary[A], q: A, k: A, subject: Subject, scale: fl
 
 def accumulate(library: ArrayLibrary[A], q: A, k: A, subject: Subject, out: A) -> None:
     """Write q·k, before the scale, into `out`. Shapes: q (..., r, d), k (..., d, c) -> out (..., r, c)."""
-    if _native(library, q, subject):
+    if native(library, q, subject):
         library.matmul(q, k, out)
     else:
         library.copy(_sequential(library, q[..., None], k[..., None, :, :], subject.accumulate), out)
@@ -99,7 +99,7 @@ def _own_diagonal(library: ArrayLibrary[A], q: A, k: A, subject: Subject, scale:
         library.copy(square.diagonal(), out[rows])
 
 
-def _native(library: ArrayLibrary[A], q: A, subject: Subject) -> bool:
+def native(library: ArrayLibrary[A], q: A, subject: Subject) -> bool:
     """Whether the accumulator's arithmetic is that of the array."""
     single = subject.accumulate is FP32 and library.precision(q) == FP32.precision
     return single or subject.accumulate is FP64

@@ -361,6 +361,7 @@ def test_two_processes_give_the_same_bytes(whole, tmp_path) -> None:
     assert same(run(tmp_path, "--jobs", "2"), whole / "x.jsonl")
 
 
+@pytest.mark.slow
 @posix
 def test_a_worker_that_dies_is_replaced(tmp_path, many) -> None:
     killed: list[int] = []
@@ -471,6 +472,7 @@ def killed_and_resumed(folder: Path, many: Path, times: int, seed: int, *more: s
     return finished
 
 
+@pytest.mark.slow
 @posix
 def test_killed_runs_are_resumed(many, tmp_path) -> None:
     killed_and_resumed(tmp_path, many, 4, 0)

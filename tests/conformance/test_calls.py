@@ -489,6 +489,7 @@ def test_views_hold_the_same_numbers_elsewhere(order, engine, strides) -> None:
     assert lies_whole == (needed not in order)
 
 
+@pytest.mark.slow
 def test_the_command_says_which_way_of_calling_fails(capsys) -> None:
     command = ["check", f"{KERNELS}:decodes_one_late", "--head-dim", "32", "--up-to", "3000", "--no-compile"]
     assert main([*command, "-q"]) == 1
@@ -523,6 +524,7 @@ def test_what_cannot_be_copied_is_built_anew() -> None:
     assert found("Locked", "decode")["decode"].status == "pass"
 
 
+@pytest.mark.slow
 def test_a_table_that_ends_with_the_last_position_is_not_called_beyond() -> None:
     checks = ("table end", "batch rows", "decode", "pieces", "alone", "state")
     assert {one.status for one in found("table_of_20000", *checks).values()} == {"pass"}
@@ -538,6 +540,7 @@ def test_calls_in_a_row_share_a_state_that_is_put_back_at_the_end() -> None:
     assert timeout.patiently(changing, "calls in a call") == torch.float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype", "code", "said"),
     [

@@ -177,6 +177,7 @@ def test_workers_stand_code_that_closes_stdout(tmp_path) -> None:
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["t:f", "t.py:f"])
 def test_random_numbers_of_torch_come_again(spec, tmp_path) -> None:
     pytest.importorskip("torch")

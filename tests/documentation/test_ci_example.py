@@ -43,6 +43,7 @@ def uploaded(folder: Path) -> Path:
     return folder / path
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_as_good_as_before_passes(folder) -> None:
     assert list(job(folder).values()) == [0, 0, 0]
     assert (
@@ -51,6 +52,7 @@ def test_a_kernel_that_is_as_good_as_before_passes(folder) -> None:
     assert uploaded(folder).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
+@pytest.mark.slow
 def test_a_careless_kernel_fails_and_its_report_is_there(folder) -> None:
     (folder / "mypkg" / "rope.py").write_text(CARELESS, encoding="utf-8")
     assert list(job(folder).values()) == [1, 1, 0]

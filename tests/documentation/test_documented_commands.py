@@ -59,6 +59,7 @@ def free_port() -> int:
         return built.getsockname()[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", marked([block for block in SHELL if block not in PRINTING and runs(block)]))
 def test_shell(block: Block, tmp_path: Path) -> None:
     furnish(tmp_path, runs(block))
@@ -67,6 +68,7 @@ def test_shell(block: Block, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "block", marked([block for block in PYTHON if block not in PRINTING and not excepted(block.text)])
 )

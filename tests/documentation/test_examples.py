@@ -18,6 +18,7 @@ def expected(path: Path) -> str:
     return "".join(line.removeprefix("# ") + "\n" for line in tail.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in {".py", ".sh"})
 )

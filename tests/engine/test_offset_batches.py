@@ -129,7 +129,7 @@ def there(monkeypatch) -> None:
 
 
 KINDS: dict[str, dict[str, Any]] = {
-    "plain": {"up_to": 700},
+    "plain": {"up_to": 200},
     "one by one": {"clip": 100.0, "up_to": 90},
 }
 
@@ -173,22 +173,52 @@ def test_every_offset_within_a_models_maximum_is_measured_where_that_is_affordab
     assert one.proved_up_to >= 2048 - 16
 
 
-def test_a_reported_offset_is_what_its_own_record_says(monkeypatch) -> None:
-    """Figures of a batch that are a rounding off, on the wrong side of a tolerance, do not count."""
+def test_figures_a_rounding_away_from_a_tolerance_are_left_to_records(monkeypatch) -> None:
+    """Tolerances that are the very figures of offsets, and batches whose sums are off by a few ulps."""
+    plain = OffsetBatches._columns
+    rows = list(shift(tuple(range(200)), "bf16", "hf", **SMALL))
+    for factor in (1 - 1e-14, 1 + 1e-14):
+
+        def off(self: OffsetBatches, *given: Any, factor: float = factor) -> dict[str, NDArray[Any]]:
+            columns = plain(self, *given)
+            return {name: x * factor if x.dtype == float else x for name, x in columns.items()}
+
+        monkeypatch.setattr(OffsetBatches, "_columns", off)
+        for name in ("drift_rms", "drift_mean_abs", "drift_bias"):
+            for value in sorted({abs(getattr(one, name)) for one in rows})[-40::8]:
+                accepted = f"{name}={value!r}"
+                both = [
+                    *limit(accepted, "bf16", "hf", up_to=199, budget=400, engine="numpy", **SMALL),
+                    *limit(accepted, "bf16", "hf", up_to=199, budget=400, engine="torch", **SMALL),
+                ]
+                assert known(both[:1]) == known(both[1:]), accepted
+
+
+def test_what_an_offset_that_holds_after_all_hid_is_still_looked_for(monkeypatch) -> None:
+    """Figures that are wrong by far: the first that fails has its own record, and so have the others then."""
     plain = OffsetBatches._columns
 
     def off(self: OffsetBatches, *given: Any) -> dict[str, NDArray[Any]]:
         columns = plain(self, *given)
-        columns["drift_rms"] = columns["drift_rms"] * (1 + 1e-9)
+        columns["drift_max"] = np.where(columns["offset"] % 7 == 3, 9.0, columns["drift_max"])
         return columns
 
     monkeypatch.setattr(OffsetBatches, "_columns", off)
-    rows = list(shift(tuple(range(300)), "bf16", "uniform", **SMALL))
-    worst = max(range(1, 300), key=lambda i: rows[i].drift_rms)
-    accepted = f"drift_rms={rows[worst].drift_rms!r}"
-    (one,) = limit(accepted, "bf16", "uniform", engine="torch", up_to=299, budget=400, **SMALL)
-    assert one.first_failure_seen is None
-    assert one.boundary.exhaustive
+    rows = list(shift(tuple(range(200)), "bf16", "hf", **SMALL))
+    accepted = f"drift_max={sorted(one.drift_max for one in rows)[-2]!r}"
+    (one,) = limit(accepted, "bf16", "hf", up_to=199, budget=400, engine="torch", **SMALL)
+    (other,) = limit(accepted, "bf16", "hf", up_to=199, budget=400, **SMALL)
+    assert known([one]) == known([other])
+
+
+def test_offsets_in_any_order_are_those_in_order() -> None:
+    ordered, mixed = (
+        measured("hf", "bf16", some, **SIZES) for some in ((0, 3, 5, 6, 110), (5, 0, 6, 110, 3))
+    )
+    for name in MEASURED:
+        assert mixed[name].tolist() == [
+            ordered[name][(0, 3, 5, 6, 110).index(one)] for one in (5, 0, 6, 110, 3)
+        ]
 
 
 # ---------------------------------------------------------------------------- devices that are wrong
@@ -220,28 +250,45 @@ def without(number: int, means: bool) -> Any:
     return lambda values, means: gathered(values, means)
 
 
+def of_batches(function: str, wrong: Any) -> Any:
+    """Return an operation that is wrong for what has a batch of offsets alone."""
+    plain = getattr(torch_library._Torch, function)
+
+    def called(self: Any, x: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        return wrong(plain, self, x, *rest) if x.dim() == 3 else plain(self, x, *rest, **named)
+
+    return called
+
+
+def nothing_hidden(plain: Any, library: Any, x: torch.Tensor, hidden: Any, value: float = 0.0) -> None:
+    pass
+
+
+NUMBERS = ["nonfinite", r"sum \(squares\)", "largest", r"sum \(total\)", r"sum \(absolute\)"]
+LIBRARY = torch_library._Torch
 FAULTS: dict[str, tuple[Any, str, Any, str]] = {
     "rounding": (tensors, "rounded", cut_off, "rotated vectors of uniform"),
     "scores": (tensors, "round_in_place", lambda x, fmt: None, "stored scores of uniform"),
-    "positions": (OffsetBatches, "_tables", late, "rotated vectors of uniform in bfloat16 at offset 3 "),
+    "scores of batches": (LIBRARY, "round", of_batches("round", lambda *_: None), "stored scores of a batch"),
+    "positions": (OffsetBatches, "_tables", late, "rotated vectors of uniform in bfloat16 at offset"),
     "products": (
-        torch_library._Torch,
+        LIBRARY,
         "matmul",
         lambda _, a, b, out: out.copy_(a.to(torch.bfloat16) @ b.to(torch.bfloat16)).mul_(1.001),
         "sums of products of uniform",
     ),
+    "differences": (
+        LIBRARY,
+        "subtract",
+        of_batches("subtract", lambda plain, self, a, b, *out: plain(self, a, b, *out).mul_(0.5)),
+        r"of the drift of uniform in bfloat16 at offset",
+    ),
+    "masks": (LIBRARY, "hide", of_batches("hide", nothing_hidden), "of the drift of uniform"),
+    "heads": (offset_batches, "_merged", lambda parts: parts[0], "statistics of all heads of uniform"),
     **{
-        f"{name} of {of}": (offset_batches, "_gathered", without(number, means), f"{word} of the {of} of")
+        f"{name} of {of}": (offset_batches, "_gathered", without(number, means), f"{name} of the {of} of")
         for of, means, names in (("drift", True, 5), ("self-drift", False, 3))
-        for number, (name, word) in enumerate(
-            [
-                ("counts", "nonfinite"),
-                ("squares", r"sum \(squares\)"),
-                ("maxima", "largest"),
-                ("sums", r"sum \(total\)"),
-                ("sizes", r"sum \(absolute\)"),
-            ][:names]
-        )
+        for number, name in enumerate(NUMBERS[:names])
     },
 }
 

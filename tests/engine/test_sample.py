@@ -337,6 +337,7 @@ def test_an_interval_where_powers_leave_float64() -> None:
         assert 0.3 * size < low < result.rms < high < 8 * size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", ["causal", "full", "window:40"])
 @pytest.mark.parametrize(
     ("recipe", "dtype", "offset"),

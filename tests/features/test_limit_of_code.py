@@ -67,6 +67,7 @@ def test_right_code_is_measured_and_not_proved(code) -> None:
     assert any("called as f(x, positions)" in note for note in shown.notes)
 
 
+@pytest.mark.slow
 def test_a_misplaced_row_meets_no_tolerance(code) -> None:
     result = one(code, "short")
     assert result.first_failure_seen == 2**15 - 15  # the first sequence that holds position 2^15

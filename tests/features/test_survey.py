@@ -24,6 +24,7 @@ def results():
     return list(survey(given, "bf16", (0, 1000), under="autocast:bf16", casts=()))
 
 
+@pytest.mark.slow
 def test_outliers_come_first_and_are_explained(results) -> None:
     report = survey_report(results, (), {})
     assert [row["implementation"].partition(":")[2] for row in report.folded] == [

@@ -440,6 +440,7 @@ def test_positions_that_come_again_far_away_are_no_distinct_ones(tmp_path) -> No
     assert record.distinct_positions == 100
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="spawned processes")
 @pytest.mark.parametrize("more", [["--jobs", "2"], ["--jobs", "2", "--layout", "half"]])
 def test_findings_come_home_from_workers(more, path, capsys) -> None:

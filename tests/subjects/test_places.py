@@ -80,6 +80,7 @@ def test_a_base_is_told_of_four_pairs_and_more() -> None:
         assert ("base 1.05e+04" in (one.resembles or "")) == seen
 
 
+@pytest.mark.slow
 def test_every_position_is_looked_at_of_a_sample(capsys) -> None:
     results = audited("last_ones_late", offsets=(32768,), sample=200, seq_len=50000)
     assert [one.verdict for one in results] == ["misplaced"]
@@ -252,6 +253,7 @@ def test_offset_functions_are_called_run_by_run() -> None:
 # the pytest helper
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_helper_sees_each_fault(name) -> None:
     with pytest.raises(AssertionError) as caught:

@@ -18,7 +18,7 @@ from ropeaudit.audits.chosen import Chosen, factory
 from ropeaudit.audits.records import Record
 from ropeaudit.engine.choice import Engine
 from ropeaudit.features.limit.bound_proof import Regime
-from ropeaudit.features.limit.tolerance import Tolerance
+from ropeaudit.features.limit.tolerance import MEANS, SIGNED, Tolerance
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import RopeSetting
@@ -27,6 +27,9 @@ from ropeaudit.subjects.emulated import Emulated
 
 if TYPE_CHECKING:
     from ropeaudit.engine.offset_batches import Columns, OffsetBatches
+
+
+_NEAR = 2.0**-30  # of a tolerance: what the order of a sum changes is far less
 
 
 class MeasuredOffsets:
@@ -73,11 +76,39 @@ class MeasuredOffsets:
         for regime in self.ranges if self.batched else ():
             self._measure(regime, [one for one in missing if regime.first <= one <= regime.last])
         self._record([one for one in missing if one not in self.rows], self.run)
+        self._settle(accepted, offsets)
         good = self._accepted(accepted)
         return [
             accepted.holds(self.records[one]) if one in self.records else bool(good[self.rows[one]])
             for one in offsets
         ]
+
+    def _settle(self, accepted: Tolerance, offsets: Sequence[int]) -> None:
+        """Make records of offsets whose figures leave it open whether a tolerance holds.
+
+        That is where a figure is about as large as the tolerance, for sums of the same numbers run in other
+        orders. The first that fails has a record too; should it hold, all that fail have.
+        """
+        open_ones = [one for one in offsets if one not in self.records]
+        if not open_ones:
+            return
+        rows = [self.rows[one] for one in open_ones]
+        values, good = np.abs(self.columns[accepted.column][rows]), self._accepted(accepted)[rows]
+        size = self.columns["drift_mean_abs"][rows] if accepted.column in SIGNED else accepted.value
+        near = (np.abs(values - accepted.value) <= _NEAR * size) & (values > 0)
+        if accepted.column not in MEANS:
+            near[:] = False  # counts and largest sizes are the same in any order
+        self._record(
+            [one for one, is_near in zip(open_ones, near.tolist(), strict=True) if is_near], self.run
+        )
+        failing = sorted(
+            one
+            for one, holds in zip(open_ones, good.tolist(), strict=True)
+            if not (holds or one in self.records)
+        )
+        self._record(failing[:1], self.run)
+        if failing and accepted.holds(self.records[failing[0]]):
+            self._record(failing[1:], self.run)
 
     def held(self, accepted: Tolerance) -> dict[int, bool]:
         """Return whether a tolerance holds at each offset that was measured."""

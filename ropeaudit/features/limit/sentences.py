@@ -109,8 +109,8 @@ def notes(limits: Sequence[Limit]) -> list[str]:
     for device in dict.fromkeys(limit.at_zero.device for limit in batches):
         most = max(limit.in_batches for limit in batches if limit.at_zero.device == device)
         texts.append(
-            f"the torch engine measured up to {most:,} offsets a row in batches on {device}; NumPy formed "
-            "parts of some of them too, which agree. Reported offsets were measured once more, one by one."
+            f"the torch engine measured up to {_count(most, 'offset')} a row in batches on {device}; NumPy "
+            "judged one of some batches, which agrees. Reported offsets were measured once more, one by one."
         )
     for limit in limits:
         failing = limit.at_failure

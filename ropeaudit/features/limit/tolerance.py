@@ -14,6 +14,7 @@ _ERRORS = ("drift_max", "drift_rms", "drift_mean_abs", "drift_bias", "drift_rela
 SELF = ("self_drift_max", "self_drift_rms")
 AT_LEAST = ("distinct_positions",)
 SIGNED = ("drift_bias",)
+MEANS = ("drift_rms", "drift_mean_abs", "drift_bias", "drift_relative", "self_drift_rms")
 TOLERABLE = (*_ERRORS, *SELF, "nonfinite", *AT_LEAST)
 
 

@@ -13,7 +13,7 @@ from ropeaudit.subjects.calling.implementation import Called
 from ropeaudit.subjects.placement.likeness import RecipeGroup
 from ropeaudit.subjects.placement.recipe_match import CalledBlock, explaining_recipe
 
-_HEADS, _POSITIONS = 2, 256  # of q and k that are called with
+_HEADS, _POSITIONS = 64, 256  # of q and k that are called with at most
 
 
 def resembling(subject: Called, q: FloatArray, k: FloatArray, offset: int) -> RecipeGroup | None:

@@ -1,0 +1,138 @@
+"""Code that treats one head of several otherwise is measured as it is called: with all heads at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ropeaudit import limit, parity, shift
+from ropeaudit.features.history.analysis import history
+from ropeaudit.main import main
+from ropeaudit.subjects.calling import implementation
+
+KERNELS = '''
+import numpy as np
+
+def rot(x, positions):
+    angles = positions[:, None] * 1e4 ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1])
+    a, b = np.split(x.astype(np.float64), 2, -1)
+    cos, sin = np.cos(angles), np.sin(angles)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
+
+def right(q, k, positions):
+    return rot(q, positions), rot(k, positions)
+
+def last_query(q, k, positions):
+    """The last of several heads of q is not rotated."""
+    y = rot(q, positions)
+    if q.shape[1] > 1:
+        y[:, -1] = q[:, -1]
+    return y, rot(k, positions)
+
+def grouped(q, k, positions):
+    """The last head of k is not rotated where there are fewer than of q."""
+    y = rot(k, positions)
+    if k.shape[1] < q.shape[1]:
+        y[:, -1] = k[:, -1]
+    return rot(q, positions), y
+
+def fourth(x, positions):
+    y = rot(x, positions)
+    if x.shape[1] > 3:
+        y[:, 3] = rot(x[:, 3:4], positions + 1)[:, 0]
+    return y
+
+SEEN = []
+def stale_keys(q, k, positions):
+    """k is rotated by the positions of the call before, if these were as many."""
+    before = SEEN[-1] if SEEN and len(SEEN[-1]) == len(positions) else positions
+    SEEN.append(positions)
+    return rot(q, positions), rot(k, before)
+'''
+SIZES = {"heads": 4, "seq_len": 64, "head_dim": 32}
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    path = tmp_path / "own.py"
+    path.write_text(KERNELS)
+    return path
+
+
+def drift(tmp_path: Path, name: str, heads: int, kv_heads: int, offset: int) -> tuple[float, Path]:
+    """Return the relative RMS drift of a kernel, computed here, and the file of q and k that it is of."""
+    space: dict[str, object] = {}
+    exec(KERNELS, space)  # noqa: S102
+    rng = np.random.default_rng(3)
+    q, k = (rng.standard_normal((n, 64, 32)).astype(np.float32) for n in (heads, kv_heads))
+    np.savez(tmp_path / "qk.npz", q=q, k=k)
+    at = np.arange(64)
+    wrong = [x[0].astype(float) for x in space[name](q[None], k[None], at + offset)]  # type: ignore[operator]
+    exact = [space["rot"](x.astype(float), at) for x in (q, k)]  # type: ignore[operator]
+    seen = np.tril(np.ones((64, 64), bool))
+    group = heads // kv_heads
+    of_wrong, of_exact = (
+        np.concatenate([(q[h] @ k[h // group].T)[seen] for h in range(heads)]) for q, k in (wrong, exact)
+    )
+    return float(np.sqrt(np.mean((of_wrong - of_exact) ** 2) / np.mean(of_exact**2))), tmp_path / "qk.npz"
+
+
+@pytest.mark.parametrize(("name", "kv_heads"), [("last_query", 4), ("grouped", 2)])
+def test_drift_is_that_of_all_heads_together(file, tmp_path, name, kv_heads) -> None:
+    wanted, qk = drift(tmp_path, name, 4, kv_heads, 500)
+    assert wanted > 0.3
+    (row,) = shift(500, "fp32", implementations=f"{file}:{name}", qk=str(qk))
+    assert row.drift_relative == pytest.approx(wanted, rel=1e-5)  # float32 against 0.3
+    assert row.verdict == "misplaced"
+    (row,) = shift(500, "fp32", implementations=f"{file}:right", qk=str(qk))
+    assert row.drift_relative < 1e-6
+
+
+def test_parity_sees_a_head_that_one_of_two_treats_otherwise(file) -> None:
+    (one,) = parity(f"{file}:right", f"{file}:last_query", 500, "fp32", **SIZES)
+    assert one.statistics.difference.rms > 0.1
+    (one,) = parity(f"{file}:right", f"{file}:grouped", 500, "fp32", kv_heads=2, **SIZES)
+    assert one.statistics.difference.rms > 0.1
+    (one,) = parity(f"{file}:right", f"{file}:right", 500, "fp32", **SIZES)
+    assert one.statistics.difference.max == 0
+
+
+def test_a_limit_has_the_value_of_all_heads(file) -> None:
+    (one,) = limit("drift_relative=0.01", "fp32", implementations=f"{file}:last_query", up_to=100, **SIZES)
+    assert one.fails_at_zero
+    assert one.at_zero.drift_relative > 0.1
+
+
+def test_history_looks_at_k_too(file) -> None:
+    leaking = [one for one in history(f"{file}:stale_keys", "fp32", 1000, seq_len=64) if one.leaks]
+    assert leaking
+    assert not any(one.leaks for one in history(f"{file}:right", "fp32", 1000, seq_len=64))
+
+
+def test_code_that_moves_one_head_of_four_resembles_no_recipe(file, capsys) -> None:
+    sizes = ["--heads", "8", "--seq-len", "32", "--offset", "10", "--dtype", "fp32", "-q"]
+    assert main(["explain", "--impl", f"{file}:fourth", *sizes]) == 2
+    assert "does what no known recipe does" in capsys.readouterr().err
+
+
+def test_what_is_too_large_for_one_call_is_called_head_by_head(file, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(implementation, "_LARGEST", 0)
+    command = [
+        "shift",
+        "--impl",
+        f"{file}:last_query",
+        "--offset",
+        "500",
+        "--dtype",
+        "fp32",
+        "-q",
+        "-f",
+        "json",
+    ]
+    assert main([*command, "--heads", "4", "--seq-len", "64", "--head-dim", "32"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["records"]
+    assert row["verdict"] == "misplaced"
+    assert row["drift_relative"] < 1e-6
