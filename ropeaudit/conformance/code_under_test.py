@@ -77,6 +77,10 @@ class CodeUnderTest:
         q, k = (round_to(generator.standard_normal(shape), self.dtype) for _ in "qk")
         return q, k
 
+    def takes_keys(self) -> bool:
+        """Return whether it is given k with q in one call."""
+        return self.own is not None and "k" in self.own.fit(self.setting).convention.signature.roles
+
     def allowed_at(self, position: int, pair: int) -> float:
         """Return the error that a rotated pair may have, over its length."""
         if pair >= self.setting.pairs:  # a dim that is not rotated

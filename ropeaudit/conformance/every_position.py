@@ -2,7 +2,7 @@
 
 Long calls see each position once, in blocks, with one head, and the first block with several; short calls see
 heads and batch elements at offsets that break positions, of an instance that was called before, and one call
-sees many of them.
+sees many of them. Code that is given k with q has fewer heads of k in two calls.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance.code_under_test import HEADS, MISPLACED, RIGHT_BEFORE, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
+from ropeaudit.errors import RopeAuditError
+from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.placement import verification
 from ropeaudit.subjects.placement.places import Places
 from ropeaudit.subjects.placement.verification import BATCH_STEP, GivenVectors
@@ -85,6 +87,15 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
     q, k = code.vectors(HEADS, _SHORT)
     few = GivenVectors(q, k, np.arange(_SHORT, dtype=np.int64), code.seed)
     right = all(take(few, offset) for offset in offsets)
+    if right and not step and code.takes_keys():
+        fewer = GivenVectors(q, k[: HEADS // 2], np.arange(_SHORT, dtype=np.int64), code.seed)
+        try:
+            right = all(take(fewer, offset) for offset in {offsets[0], offsets[-1]})
+            detail += f"; {HEADS // 2} heads of k to {HEADS} of q"
+        except RopeAuditError:
+            raise
+        except Exception as error:  # whatever other people's code raises: it may take as many heads alone
+            detail += f"; with fewer heads of k than of q it raises {one_line(error)}"
     rows, heads = _many(code)
     last = code.up_to - _FEW - step * (rows - 1)  # the last offset of such a call
     if right and rows * heads > 1 and last >= 0:

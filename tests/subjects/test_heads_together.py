@@ -136,3 +136,24 @@ def test_what_is_too_large_for_one_call_is_called_head_by_head(file, monkeypatch
     (row,) = json.loads(capsys.readouterr().out)["records"]
     assert row["verdict"] == "misplaced"
     assert row["drift_relative"] < 1e-6
+
+
+def test_check_gives_k_fewer_heads_than_q(file, capsys) -> None:
+    few = ["--dtype", "fp32", "--up-to", "512", "--no-compile", "--under", "none", "-q", "-f", "json"]
+    assert main(["check", f"{file}:grouped", *few]) == 1
+    failed = {
+        row["check"]: row for row in json.loads(capsys.readouterr().out)["records"] if row["status"] == "fail"
+    }
+    assert set(failed) == {"short calls"}
+    assert "head 1 of 2 alone: no rotation" in failed["short calls"]["resembles"]
+    assert main(["check", f"{file}:right", *few]) == 0
+    rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["records"]}
+    assert "2 heads of k to 4 of q" in rows["short calls"]["detail"]
+
+
+def test_code_that_takes_as_many_heads_of_k_alone_passes_and_it_is_said(file, capsys) -> None:
+    file.write_text(KERNELS + "def alike(q, k, positions):\n    q + k\n    return right(q, k, positions)\n")
+    few = ["--dtype", "fp32", "--up-to", "512", "--no-compile", "--under", "none", "-q", "-f", "json"]
+    assert main(["check", f"{file}:alike", *few]) == 0
+    rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["records"]}
+    assert "with fewer heads of k than of q it raises ValueError" in rows["short calls"]["detail"]
