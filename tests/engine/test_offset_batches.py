@@ -147,6 +147,15 @@ def test_a_device_measures_every_offset_as_numpy_would(there, name) -> None:
     assert all((one.in_batches > 0) == (name == "plain") for one in device)
 
 
+def test_long_sequences_are_measured_offset_by_offset() -> None:
+    """Their exact scores are not held whole: memory does not grow with the square of the tokens."""
+    for seq_len, wanted in ((2048, True), (2049, False)):
+        (case,) = cases_of(None, {"heads": 1, "seq_len": seq_len, "head_dim": 16})
+        inputs, setting = case.load()
+        subject = Emulated(recipes.named("hf").resolve(parse("bf16")), setting)
+        assert offset_batches.possible(subject, inputs) == wanted
+
+
 def test_every_offset_up_to_a_million_is_the_default_on_a_device() -> None:
     (case,) = cases_of(None, {})
     inputs, setting = case.load()
