@@ -8,12 +8,11 @@ Letters: d rotary_dim, p = d/2 pairs, i = 0 ... p-1, x_i = 2i/d.
 from __future__ import annotations
 
 import functools
-import math
-from decimal import Context, Decimal, localcontext
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
+from ropeaudit.arithmetic import elementary
 from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import UnknownName
@@ -83,42 +82,25 @@ def unscaled(base: float, rotary_dim: int, form: FrequencyForm, fmt: Format) -> 
     i = np.arange(pairs, dtype=np.float64)
     x = round_to(2.0 * i / rotary_dim, fmt)
     if form in ("inverse_power", "divide"):
-        powers = _rounded([_power(base, e) for e in x.tolist()], fmt)
+        powers = _rounded([elementary.power(base, e) for e in x.tolist()], fmt)
         with np.errstate(divide="ignore", over="ignore"):
             return powers if form == "divide" else round_to(1.0 / powers.astype(np.float64), fmt)
     if form == "power":
-        return _rounded([_power(base, -e) for e in x.tolist()], fmt)
+        return _rounded([elementary.power(base, -e) for e in x.tolist()], fmt)
     if form == "exp":
-        slope = _rounded([_decimal_log(base)], fmt).astype(np.float64) / pairs
+        slope = _rounded([elementary.log(base)], fmt).astype(np.float64) / pairs
         exponents = round_to(i * round_to(slope, fmt).astype(np.float64), fmt)
-        return _rounded([_power(math.e, -e, natural=True) for e in exponents.tolist()], fmt)
+        return _rounded([elementary.exp(-e) for e in exponents.tolist()], fmt)
     if form == "exp2":
-        slope = _rounded([_decimal_log(base, of=2.0)], fmt).astype(np.float64)
+        slope = _rounded([elementary.log_to_base(base, 2.0)], fmt).astype(np.float64)
         exponents = round_to(x.astype(np.float64) * slope, fmt)
-        return _rounded([_power(2.0, -e) for e in exponents.tolist()], fmt)
+        return _rounded([elementary.power(2.0, -e) for e in exponents.tolist()], fmt)
     exponent = round_to(np.array(-2.0 / rotary_dim), fmt)
-    step = _rounded([_power(base, float(exponent))], fmt)
+    step = _rounded([elementary.power(base, float(exponent))], fmt)
     if form == "recurrence":
         return np.repeat(step, pairs)
-    return _rounded([_power(float(step[0]), n) for n in range(pairs)], fmt)
+    return _rounded([elementary.power(float(step[0]), n) for n in range(pairs)], fmt)
 
 
 def _rounded(values: list[float], fmt: Format) -> FloatArray:
     return round_to(np.array(values, dtype=FP64.carrier), fmt)
-
-
-@functools.lru_cache(maxsize=4096)
-def _power(base: float, exponent: float, natural: bool = False) -> float:
-    """Return base^exponent (e^exponent if `natural`), rounded to float64 from 40 digits."""
-    with localcontext(Context(prec=40, Emin=-99999, Emax=99999)):
-        if natural:
-            return float(Decimal(exponent).exp())
-        if base <= 0.0:  # an underflowed step of step_power
-            return 1.0 if exponent == 0 else 0.0
-        return float((Decimal(base).ln() * Decimal(exponent)).exp())
-
-
-def _decimal_log(value: float, of: float | None = None) -> float:
-    with localcontext(Context(prec=40, Emin=-99999, Emax=99999)):
-        log = Decimal(value).ln()
-        return float(log if of is None else log / Decimal(of).ln())

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ropeaudit.arithmetic import elementary
 from ropeaudit.arithmetic.formats import FloatArray as Array
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
@@ -30,7 +31,7 @@ def effective_base(setting: RopeSetting) -> float:
         return setting.base
     length = max(setting.length, scaling.maximum)
     stretch = scaling.factor * length / scaling.maximum - (scaling.factor - 1)
-    return float(setting.base * stretch ** (setting.rotary_dim / (setting.rotary_dim - 2)))
+    return setting.base * elementary.power(stretch, setting.rotary_dim / (setting.rotary_dim - 2))
 
 
 def attention_factor(scaling: Scaling) -> float:
@@ -43,13 +44,13 @@ def attention_factor(scaling: Scaling) -> float:
             return mscale(stretch, scaling.mscale) / mscale(stretch, scaling.mscale_all_dim)
         return mscale(stretch, 1.0)
     if scaling.kind == "longrope" and stretch > 1 and scaling.original is not None:
-        return math.sqrt(1 + math.log(stretch) / math.log(scaling.original))
+        return math.sqrt(1 + elementary.log(stretch) / elementary.log(scaling.original))
     return 1.0
 
 
 def mscale(stretch: float, weight: float) -> float:
     """Return YaRN's temperature, 0.1 * weight * ln(stretch) + 1. Source: arXiv 2309.00071, section 3.4."""
-    return 0.1 * weight * math.log(stretch) + 1.0 if stretch > 1 else 1.0
+    return 0.1 * weight * elementary.log(stretch) + 1.0 if stretch > 1 else 1.0
 
 
 def scaled(theta: Array, setting: RopeSetting, fmt: Format) -> Array:
@@ -95,7 +96,7 @@ def yarn_range(setting: RopeSetting) -> tuple[float, float]:
     original = scaling.original or 1.0
 
     def pair_of(rotations: float) -> float:
-        return d * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(setting.base))
+        return d * elementary.log(original / (rotations * 2 * math.pi)) / (2 * elementary.log(setting.base))
 
     low, high = pair_of(scaling.beta_fast or 32), pair_of(scaling.beta_slow or 1)
     if scaling.truncate is not False:

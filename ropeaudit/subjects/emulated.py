@@ -10,13 +10,11 @@ Letters: s positions, d head_dim, p pairs. Positions in tokens, angles in radian
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit import __version__
-from ropeaudit.arithmetic import arrays
+from ropeaudit.arithmetic import arrays, elementary
 from ropeaudit.arithmetic import doubledouble as dd
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_nearest, round_own, round_to
@@ -89,7 +87,7 @@ class Emulated(OfRecipe):
                 angles = self.angles(positions + offset)
             if self.axes is not None:
                 angles = np.where(self.axes.moved(), angles, self.angles(positions))
-            cos, sin = _cos_sin(angles, trig)
+            cos, sin = elementary.cos_sin(angles, trig)
             if factor != 1.0:
                 weight = round_to(np.array(factor), trig)
                 cos, sin = (_product(part, weight, trig) for part in (cos, sin))
@@ -160,21 +158,6 @@ def _recurrence(position: FloatArray, step: FloatArray, fmt: Format) -> FloatArr
         angles[:, i] = current
         current = round_to(current * step[i], fmt).astype(np.float64)
     return angles
-
-
-def _cos_sin(angles: FloatArray, fmt: Format) -> Table:
-    """Return cos and sin, correctly rounded to `fmt`; of an infinite angle they are nan."""
-    wide = angles.astype(np.float64)
-    if fmt is not FP64:  # float64's own errors reach a narrower rounding once in 2^28 values
-        return round_to(np.cos(wide), fmt), round_to(np.sin(wide), fmt)
-    (cos, _), (sin, _) = dd.unit_circle(wide, _rotations_per_radian())
-    return cos, sin
-
-
-@functools.cache
-def _rotations_per_radian() -> dd.Words:
-    with dd.precise():
-        return dd.words(1 / (2 * dd.PI))
 
 
 def _each(pairs: FloatArray, cos: FloatArray, sin: FloatArray, fmt: Format, bits: int) -> FloatArray:
