@@ -98,7 +98,7 @@ def test_logarithms_and_powers_against_mpmath(value: float, exponent: float) -> 
 
 @pytest.fixture
 def another_library(monkeypatch: pytest.MonkeyPatch):
-    """Replace NumPy's and Python's elementary functions by ones that are off by an ulp, up or down at random."""
+    """Replace NumPy's and Python's elementary functions by ones that are off by an ulp, up or down."""
 
     def replace() -> None:
         generator = np.random.default_rng(7)
