@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ropeaudit import recipes
-from ropeaudit.audits import records
+from ropeaudit.audits import records, summation
 from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.runtime import digests
 
@@ -19,15 +19,20 @@ RATIO = 1.05  # a column that is this many times what it was, or less than its i
 KEYS = tuple(name for name in records.IDENTITY if name not in ("schema", "version", "tolerance"))
 # What is signed, or computed and not measured, is not compared.
 COMPARED = records.COLUMNS.compared
+_DECIDING = ("drift_rms", "floor_rms", "drift_max", "place_excess")  # what verdicts are read off
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A case before and after; None where a report lacks it. changed: columns that are not what they were."""
+    """A case before and after; None where a report lacks it. changed: columns that are not what they were.
+
+    reordered: whether sums may have been added in another order, as on another processor.
+    """
 
     before: Row | None
     after: Row | None
     changed: tuple[str, ...] = ()
+    reordered: bool = False
 
     @property
     def row(self) -> Row:
@@ -55,18 +60,31 @@ class Pair:
         old, new = value(self.before, column), value(self.after, column)
         return 0.0 if old == new else new - old
 
-    def within_error(self, column: str) -> bool:
-        """Return whether a drift changed by no more than the exact scores are certain to."""
-        error = max(value(self.before, "reference_error"), value(self.after, "reference_error"))
-        return "drift" in column and abs(self.change(column)) <= error
+    def explained(self, column: str) -> bool:
+        """Return whether a column changed by no more than one may expect of unchanged code.
+
+        A drift by what the exact scores are certain to; on another processor, by what the order of sums does.
+        """
+        if self.before is None or self.after is None:
+            return False
+        error = 0.0
+        if "drift" in column:
+            error = max(value(self.before, "reference_error"), value(self.after, "reference_error"))
+        if self.reordered:
+            error += summation.allowance(self.before, self.after, column)
+        return abs(self.change(column)) <= error
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """All pairs in the order of the later report, those that are gone last. ratio: what is a change."""
+    """All pairs in the order of the later report, those that are gone last. ratio: what is a change.
+
+    processors: what computed the earlier and the later report, empty where a report does not say.
+    """
 
     pairs: Sequence[Pair]
     ratio: float
+    processors: tuple[str, str] = ("", "")
 
     def of(self, status: str) -> list[Pair]:
         """Return the pairs of a status."""
@@ -77,24 +95,51 @@ class Difference:
         """The cases that both reports have."""
         return [pair for pair in self.pairs if pair.before is not None and pair.after is not None]
 
+    @property
+    def only_reordered(self) -> bool:
+        """Whether figures differ, and all by no more than the order of sums explains on another processor."""
+        if not any(pair.reordered for pair in self.pairs):
+            return False
+        differing = [
+            (pair, name)
+            for pair in self.shared
+            for name in COMPARED
+            if pair.before
+            and pair.after
+            and name in pair.before
+            and name in pair.after
+            and _number(pair.before[name]) != _number(pair.after[name])
+        ]
+        return bool(differing) and all(pair.explained(name) for pair, name in differing)
 
-def compare(before: Sequence[Row], after: Sequence[Row], ratio: float = RATIO) -> Difference:
+
+def compare(
+    before: Sequence[Row],
+    after: Sequence[Row],
+    ratio: float = RATIO,
+    processors: tuple[str, str] | None = None,
+) -> Difference:
     """Join the rows of two reports by what was requested, and say which changed.
 
     Rows are joined by the columns of `KEYS` that every row of both has: the version of what was measured
     is not among them, and where a row is of schema 1, what that schema did not say is left out too.
-    ratio: at least 1. A drift that changed by less than `reference_error` has not.
+    ratio: at least 1. A drift that changed by less than `reference_error` has not. processors: what computed
+    each of them, empty where that is not known; None: one and the same. Unless they are known to be one, what
+    the order of sums explains is no change: see `summation`.
     Raises: UsageError for a ratio, BadInput if rows cannot be told apart or none is in both.
     """
     if not 1 <= ratio < math.inf:
         raise UsageError(f"--ratio {ratio:g} is not 1 or more; try --ratio {RATIO}")
     keys = [name for name in KEYS if all(name in row for row in (*before, *after))]
-    join = _old_key if any(row.get("schema") == 1 for row in (*before, *after)) else _plain
+    join = _old_key if any(row.get("schema") == 1 for row in (*before, *after)) else _number
     old, new = _by_key(before, keys, "earlier", join), _by_key(after, keys, "later", join)
     if not set(old) & set(new):
         raise BadInput(f"the two reports have no case in common{_apart(before, after, keys)}")
-    pairs = [_pair(old.get(key), row, ratio) for key, row in new.items()]
-    return Difference([*pairs, *(Pair(row, None) for key, row in old.items() if key not in new)], ratio)
+    processors = processors or ("this", "this")
+    reordered = processors[0] != processors[1] or not processors[0]
+    pairs = [_pair(old.get(key), row, ratio, reordered) for key, row in new.items()]
+    gone = [Pair(row, None) for key, row in old.items() if key not in new]
+    return Difference([*pairs, *gone], ratio, processors)
 
 
 def value(row: Row | None, column: str) -> float:
@@ -123,15 +168,10 @@ def _clean(name: str, value: Any) -> Any:
     return None if (name, value) in (("environment", "none"), ("engine", "numpy")) else value
 
 
-def _plain(value: Any) -> Any:
-    """A value that equals itself."""
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
 def _old_key(value: Any) -> Any:
     """A value without the words that schema 1 did not have: a digest, switches, an order."""
     if not isinstance(value, str):
-        return _plain(value)
+        return _number(value)
     new = (digests.MARK, "order=", *(f"{name}=" for name in recipes.PLAIN))
     return " ".join(word for word in value.split(" ") if not word.startswith(new))
 
@@ -139,22 +179,34 @@ def _old_key(value: Any) -> Any:
 def _apart(before: Sequence[Row], after: Sequence[Row], keys: Sequence[str]) -> str:
     """Say in which column the two differ throughout."""
     for name in keys:
-        old, new = ({_plain(row[name]) for row in rows} for rows in (before, after))
+        old, new = ({_number(row[name]) for row in rows} for rows in (before, after))
         if old and new and not old & new:
             first, second = (min(map(str, some)) for some in (old, new))
             return f": {name} is {first} in the earlier and {second} in the later one"
     return "" if before and after else f": the {'later' if before else 'earlier'} one is empty"
 
 
-def _pair(before: Row | None, after: Row, ratio: float) -> Pair:
-    pair = Pair(before, after)
+def _pair(before: Row | None, after: Row, ratio: float, reordered: bool) -> Pair:
+    pair = Pair(before, after, (), reordered)
     if before is None:
         return pair
     changed = [name for name in COMPARED if _has_changed(pair, name, ratio)]
-    if _same_words(before, after):
+    if _same_words(before, after) and not _at_a_threshold(pair):
         words = [name for name in ("verdict", "within_tolerance") if name in before and name in after]
         changed += [name for name in words if before[name] != after[name]]
-    return Pair(before, after, tuple(changed))
+    return Pair(before, after, tuple(changed), reordered)
+
+
+def _at_a_threshold(pair: Pair) -> bool:
+    """Return whether words that differ are read off figures that only another order of sums moved."""
+    return pair.reordered and all(
+        pair.explained(name) or _number(pair.row.get(name)) is None for name in _DECIDING
+    )
+
+
+def _number(cell: Any) -> Any:
+    """Return a cell, None where it is undefined: it equals itself."""
+    return None if isinstance(cell, float) and math.isnan(cell) else cell
 
 
 def _same_words(before: Row, after: Row) -> bool:
@@ -171,4 +223,4 @@ def _has_changed(pair: Pair, name: str, ratio: float) -> bool:
         return math.isnan(old) != math.isnan(new)
     if records.COLUMNS[name].kind is int:  # a count: every other one is a change
         return old != new
-    return not pair.within_error(name) and not 1 / ratio <= pair.ratio(name) <= ratio
+    return not pair.explained(name) and not 1 / ratio <= pair.ratio(name) <= ratio

@@ -57,13 +57,13 @@ class Gate:
     def broken_since(self, pair: Pair) -> bool:
         """Return whether a case makes the run fail, compared with what it was where the gate is relative.
 
-        One that is nan as it was has not changed, nor has one that is within the error of the reference.
+        One that is nan as it was has not changed, nor has one that changed by what unchanged code may.
         """
         if pair.after is None:
             return False
         if not self.relative:
             return self.broken_by(pair.after)
-        if pair.before is None or pair.within_error(self.column):
+        if pair.before is None or pair.explained(self.column):
             return False
         old, new = value(pair.before, self.column), value(pair.after, self.column)
         if math.isnan(old) or math.isnan(new):

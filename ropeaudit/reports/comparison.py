@@ -90,11 +90,28 @@ def diff_report(
         screen=list(columns or screen) if rows else (),
         dispensable=() if columns else _DISPENSABLE,
         headline=headline(results),
-        legend=f"ratio: after / before. Changed: by more than {results.ratio:g} times, by more than the "
-        "exact scores are certain to." * bool(rows),
+        legend=_legend(results) * bool(rows),
         metadata={"schema": SCHEMA, "ratio": results.ratio, **metadata},
         declared=COLUMNS,
     )
+
+
+def _legend(results: Difference) -> str:
+    reordered = any(pair.reordered for pair in results.pairs)
+    certain = "what the exact scores are certain to" + " and the order of sums explains" * reordered
+    return f"ratio: after / before. Changed: by more than {results.ratio:g} times, by more than {certain}."
+
+
+def _elsewhere(results: Difference) -> str:
+    """Return where the later report was made, seen from the earlier one; empty on the same processor."""
+    before, after = results.processors
+    if not before or not after:
+        return "on a processor that is not recorded"
+    if before == after:
+        return ""
+    sides = [side.replace(",", "").split() for side in (before, after)]
+    old, new = ([word for word in side if word not in other] for side, other in (sides, sides[::-1]))
+    return f"on another processor ({' '.join(old)} → {' '.join(new)})"
 
 
 def headline(results: Difference) -> str:
@@ -113,8 +130,13 @@ def headline(results: Difference) -> str:
         message.append(
             f"{len(rest)} of {total} changed otherwise: {case_name(first.row)} in {_listed(first)}"
         )
-    if not changed:
+    elsewhere = _elsewhere(results)
+    if not changed and results.only_reordered:
+        message.append(f"no case changed: all {total} are within what the order of sums explains {elsewhere}")
+    elif not changed:
         message.append(f"no case changed: all {total} are within {results.ratio:g} times what they were")
+    elif all(results.processors) and elsewhere:
+        message.append(f"the reports were measured {elsewhere}, which the order of sums does not explain")
     counts = [f"{len(some)} {word}" for word in ("new", "gone") if (some := results.of(word))]
     text = "; ".join([*message, *([" and ".join(counts)] if counts else [])])
     return f"{text[0].upper()}{text[1:]}."

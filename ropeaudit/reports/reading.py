@@ -17,6 +17,7 @@ from ropeaudit.audits import records
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import BadInput
 from ropeaudit.reports import Row
+from ropeaudit.runtime import run_metadata
 from ropeaudit.runtime.columns import Column
 
 T = TypeVar("T")
@@ -34,6 +35,18 @@ def read(path: str) -> list[Row]:
         raise BadInput(f"{path!r} is for readers; give the .csv, .json or .jsonl of the same report")
     reports.check_installed(form)
     return _checked(path, _parsed(path, lambda content: _rows(form, content)))
+
+
+def processor(path: str) -> str:
+    """Return what computed a report, see `run_metadata.processor`; empty where nothing says.
+
+    Metadata stands in a .json report, beside any other in NAME.meta.json.
+    """
+    source = path if reports.form_of(path) == "json" else f"{path}.meta.json"
+    try:
+        return run_metadata.processor(json.loads(Path(source).read_bytes()).get("environment"))
+    except _DAMAGED:
+        return ""
 
 
 def parse(path: str, form: str, text: str) -> list[Row]:

@@ -47,12 +47,43 @@ def free_bytes() -> int:
 
 
 def environment() -> dict[str, Any]:
-    """Return versions, platform and threads as a flat mapping."""
+    """Return versions, platform, threads and what NumPy computes with as a flat mapping."""
     return versions() | {
         "platform": platform.platform(),
         "machine": platform.machine(),
         "threads": threads(),
+        **kernels(),
     }
+
+
+def kernels() -> dict[str, str]:
+    """Return NumPy's BLAS with the kernel that it chose for this processor, and NumPy's SIMD level.
+
+    They decide in which order float32 and float64 sums are added. Nothing where NumPy is not loaded.
+    """
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return {}
+    from threadpoolctl import threadpool_info  # in-function: what loads no NumPy needs none of it
+
+    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    libraries.sort(key=lambda library: "numpy" not in library["filepath"])  # torch may bring one too
+    keys = ("internal_api", "version", "architecture")
+    words = [libraries[0].get(key) for key in keys] if libraries else []
+    found = numpy.show_config(mode="dicts").get("SIMD Extensions", {})
+    levels = [*found.get("baseline", []), *found.get("found", [])]
+    return {
+        "blas": " ".join(str(word) for word in words if word) or "unknown",
+        "simd": levels[-1] if levels else "unknown",
+    }
+
+
+def processor(environment: Any) -> str:
+    """Return what in an environment's metadata decides in which order sums are added; empty without it."""
+    known = environment if isinstance(environment, dict) else {}
+    if {"blas", "simd"} - known.keys() or "unknown" in (known["blas"], known["simd"]):
+        return ""
+    return f"{known['blas']}, {known['simd']}"
 
 
 def command_line() -> str:

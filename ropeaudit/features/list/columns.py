@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ropeaudit.arithmetic.formats import FORMATS, Format
-from ropeaudit.audits import judging, records
+from ropeaudit.audits import judging, records, summation
 from ropeaudit.recipes import STAGES, Recipe, all_recipes
 from ropeaudit.rope import axial_presets
 from ropeaudit.rope.axial import AxialRope
@@ -172,6 +172,10 @@ class ColumnColumns:
 
     column: str = of_column("its name", lambda one: one.name, shown=True)
     meaning: str = of_column("what it holds", shown=True)
+    another_processor: str = of_column(
+        "what of it another processor may change, at the same command",
+        lambda one: summation.meaning(one.name),
+    )
 
 
 class VerdictColumns:

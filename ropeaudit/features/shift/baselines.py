@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 class Baseline:
     """The rows of an earlier report; `pairs` holds the comparison once there is something to compare.
 
-    announced: whether the finding goes to stderr, for forms without sentences.
+    processor: what measured it, empty where nothing says. announced: whether the finding goes to stderr, for
+    forms without sentences.
     """
 
     path: str
     rows: Sequence[Row]
+    processor: str
     announced: bool
     pairs: Sequence[Pair] = field(default_factory=list)
     nothing: BadInput | None = None
@@ -36,9 +38,11 @@ class Baseline:
         """
         from ropeaudit.audits import comparison
         from ropeaudit.reports.comparison import diff_report
+        from ropeaudit.runtime import run_metadata
 
         try:
-            result = comparison.compare(self.rows, report.rows)
+            here = run_metadata.processor(run_metadata.kernels())
+            result = comparison.compare(self.rows, report.rows, processors=(self.processor, here))
         except BadInput as error:
             self.nothing = error
             return report
@@ -62,6 +66,7 @@ def opened(path: str | None, options: ReportOptions) -> Baseline | None:
     """Read the file of --baseline, before anything is measured; None without one. Raises: BadInput."""
     if path is None:
         return None
-    from ropeaudit.reports.reading import read
+    from ropeaudit.reports.reading import processor, read
 
-    return Baseline(path, read(path), options.form not in ("table", "markdown") and not options.quiet)
+    announced = options.form not in ("table", "markdown") and not options.quiet
+    return Baseline(path, read(path), processor(path), announced)
