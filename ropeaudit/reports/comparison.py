@@ -97,9 +97,10 @@ def diff_report(
 
 
 def _legend(results: Difference) -> str:
-    reordered = any(pair.reordered for pair in results.pairs)
-    certain = "what the exact scores are certain to" + " and the order of sums explains" * reordered
-    return f"ratio: after / before. Changed: by more than {results.ratio:g} times, by more than {certain}."
+    text = f"ratio: after / before. Changed: by more than {results.ratio:g} times, "
+    if any(pair.reordered for pair in results.pairs):
+        return text + "and by more than the reference's error and another order of sums explain."
+    return text + "by more than the exact scores are certain to."
 
 
 def _elsewhere(results: Difference) -> str:
