@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic import arrays
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 
-_BLOCK = 131072  # elements rounded at once: they stay in a core's cache
+_BLOCK = 3 * 2**17  # bytes rounded at once: they stay in a core's cache
 
 
 def round_to(values: FloatArray, fmt: Format) -> FloatArray:
@@ -45,8 +45,6 @@ def round_own(values: FloatArray, fmt: Format) -> FloatArray:
     if fmt.precision >= FP32.precision:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # signalling nans
             return values.astype(fmt.carrier, copy=False)  # one IEEE conversion
-    if values.size and np.isnan(values.max()):
-        values[np.isnan(values)] = np.nan
     round_in_place(values, fmt)
     return values.astype(np.float32, copy=False)  # exact: every value of these formats is a float32
 
@@ -70,49 +68,56 @@ def round_nearest(
 
 
 def round_in_place(x: FloatArray, fmt: Format, scratch: FloatArray | None = None) -> None:
-    """Round a contiguous float64 or float32 array to `fmt` where it lies.
+    """Round a contiguous float64 or float32 array to `fmt` where it lies; nan stays nan.
 
-    nans are those that arithmetic makes (payload 0). `scratch`: an array like x, overwritten.
+    `scratch`: an array like x, overwritten.
     """
     if fmt.precision > (FP64 if x.itemsize == 8 else FP32).precision - 1:
         return
-    flat = x.reshape(-1)
-    spare = np.empty_like(flat[:_BLOCK]) if scratch is None else scratch.reshape(-1)
-    for start in range(0, flat.size, _BLOCK):
-        block = flat[start : start + _BLOCK]
-        _round_block(block, fmt, spare[: block.size])
+    flat, length = x.reshape(-1), _BLOCK // x.itemsize
+    bitwise = _bitwise(x.dtype, fmt)
+    spare = np.empty_like(flat[:length]) if scratch is None else scratch.reshape(-1)
+    with np.errstate(invalid="ignore"):  # signalling nans
+        for start in range(0, flat.size, length):
+            block = flat[start : start + length]
+            _round_block(block, fmt, bitwise, spare[: block.size])
 
 
-def _round_block(x: FloatArray, fmt: Format, spare: FloatArray) -> None:
+def _round_block(x: FloatArray, fmt: Format, bitwise: _Bitwise, spare: FloatArray) -> None:
     """Round on the bit pattern: a carry into the exponent is rounding up to a power of two.
 
+    What is added is half of the last kept bit, less one where that bit is 0: ties go to even.
     Where the array's own dtype has the exponent range of the format, its subnormals and its overflow to
     infinity are the format's. Elsewhere what lies below the smallest normal number is rounded on
-    a fixed grid instead, and what lies beyond the largest one is replaced.
+    a fixed grid instead, and what lies beyond the largest one is replaced. A carry out of a nan is undone.
     """
-    bitwise = _bitwise(x.dtype, fmt)
     if bitwise.narrow:
         sizes = np.abs(x, out=spare)
-        over = not float(sizes.max()) <= bitwise.largest  # nan hides larger ones; the largest itself stays
+        largest = float(sizes.max())
         small = np.flatnonzero(sizes < bitwise.smallest_normal)
         below = x[small]
-    bits, last = x.view(bitwise.dtype), spare.view(bitwise.dtype)
-    np.right_shift(bits, bitwise.drop, out=last)
-    np.bitwise_and(last, bitwise.one, out=last)
-    np.add(last, bitwise.below_half, out=last)
-    np.add(bits, last, out=bits)
+    bits, added = x.view(bitwise.dtype), spare.view(bitwise.dtype)
+    np.left_shift(bits, bitwise.left, out=added)  # the last kept bit is the sign
+    if not bitwise.narrow:
+        largest = float(x[x.argmax()])  # here, where x is in the cache
+    added.clip(bitwise.odd, bitwise.even, out=added)  # where less is added, it carries from beyond the tie
+    nans = np.flatnonzero(np.isnan(x)) if largest != largest else None
+    np.subtract(bits, added, out=bits)
     np.bitwise_and(bits, bitwise.kept, out=bits)
     if bitwise.narrow:
         if small.size:
             x[small] = _on_grid(below, bitwise.spacing, bitwise.carried)
-        if over:
+        if not largest <= bitwise.largest:  # nan hides larger ones; the largest itself stays
             _overflow(x, fmt)
+    if nans is not None:
+        x[nans] = np.nan
 
 
 class _Bitwise(NamedTuple):
-    """What rounding on the bits of a dtype to a format needs.
+    """What rounding on the bits of a dtype to a format needs; integers as arrays, which is fastest.
 
-    narrow: whether its exponents are not the dtype's. drop: how many bits of the `carried` ones are dropped.
+    narrow: whether its exponents are not the dtype's. left: how far the last kept bit is from the sign's.
+    odd, even: what is subtracted where it is 1 or 0. kept: the bits that are.
     """
 
     dtype: Any
@@ -121,27 +126,27 @@ class _Bitwise(NamedTuple):
     smallest_normal: float
     spacing: float
     carried: int
-    drop: Any
-    one: Any
-    below_half: Any
+    left: Any
+    odd: Any
+    even: Any
     kept: Any
 
 
 @functools.cache
 def _bitwise(dtype: np.dtype[Any], fmt: Format) -> _Bitwise:
     info = np.finfo(dtype)
-    unsigned, drop = (np.uint64 if dtype.itemsize == 8 else np.uint32), info.nmant + 1 - fmt.precision
+    signed, drop = (np.int64 if dtype.itemsize == 8 else np.int32), info.nmant + 1 - fmt.precision
     return _Bitwise(
-        unsigned,
+        signed,
         bool(fmt.emin > info.minexp or fmt.emax < info.maxexp - 1 or fmt.overflow != "inf"),
         fmt.largest,
         fmt.smallest_normal,
         fmt.smallest_subnormal,
         info.nmant + 1,
-        unsigned(drop),
-        unsigned(1),
-        unsigned((1 << (drop - 1)) - 1),
-        unsigned(~((1 << drop) - 1) & np.iinfo(unsigned).max),
+        np.array(info.bits - 1 - drop, signed),
+        np.array(-1 << (drop - 1), signed),
+        np.array(1 - (1 << (drop - 1)), signed),
+        np.array(-1 << drop, signed),
     )
 
 

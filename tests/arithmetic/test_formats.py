@@ -11,8 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ropeaudit.arithmetic import doubledouble as dd
+from ropeaudit.arithmetic import rounding, scaled_formats, tensors
 from ropeaudit.arithmetic.formats import FORMATS, Format, parse
 from ropeaudit.arithmetic.rounding import round_in_place, round_nearest, round_to
+from ropeaudit.engine import array_library
 from ropeaudit.errors import UnknownName
 
 FP16, BF16 = parse("fp16"), parse("bf16")
@@ -239,3 +241,96 @@ def test_nan_payloads_stay_nan() -> None:
 def test_unknown_name() -> None:
     with pytest.raises(UnknownName, match=r"did you mean .*bfloat16"):
         parse("bfloat61")
+
+
+# ---------------------------------------------------------------------------- nan, whatever its bits are
+
+
+def nans(dtype: type) -> np.ndarray:
+    """Twenty nans: quiet and signalling, of both signs, payloads up to all ones. Shape: (20,)."""
+    info = np.finfo(dtype)
+    word, length = (np.uint64 if info.bits == 64 else np.uint32), info.nmant
+    quiet, ones = 1 << (length - 1), (1 << length) - 1
+    payloads = [quiet, quiet | 1, quiet | quiet >> 1, quiet | 0x1234, quiet | ones >> 4, ones - 1, ones]
+    payloads += [1, quiet >> 1, quiet - 1]  # signalling
+    positive = (((1 << (info.bits - 1 - length)) - 1) << length) | np.array(payloads, dtype=object)
+    patterns = np.concatenate([positive, positive | 1 << (info.bits - 1)])
+    values: np.ndarray = patterns.astype(word).view(dtype)
+    assert np.isnan(values).all()
+    return values
+
+
+def numpy_in_place(x: np.ndarray, fmt: Format) -> np.ndarray:
+    round_in_place(x, fmt)
+    return x
+
+
+def numpy_with_scratch(x: np.ndarray, fmt: Format) -> np.ndarray:
+    with np.errstate(all="ignore"):  # as tiles are rounded
+        array_library.NUMPY.round(x, fmt, np.empty_like(x))
+    return x
+
+
+def torch_in_place(x: np.ndarray, fmt: Format) -> np.ndarray:
+    tensors.round_in_place(torch.from_numpy(x), fmt)
+    return x
+
+
+def torch_anew(x: np.ndarray, fmt: Format) -> np.ndarray:
+    result: np.ndarray = round_to(torch.from_numpy(x), fmt).numpy()  # type: ignore[attr-defined,arg-type]
+    return result
+
+
+ROUNDERS = [round_to, numpy_in_place, numpy_with_scratch, torch_in_place, torch_anew]
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("rounded", ROUNDERS, ids=lambda function: function.__name__)
+def test_a_nan_stays_one_and_its_neighbours_do_not_notice(rounded, dtype: type, fmt: Format) -> None:
+    """Whatever its bits are and wherever it stands, in the tail that no vector of a processor fills too."""
+    for size in (1, 7, 33, 67):
+        plain = np.linspace(-3, 3, size).astype(dtype)
+        wanted = rounded(plain.copy(), fmt)
+        for place in sorted({0, size // 2, size - 1}):
+            for pattern in nans(dtype):
+                x = plain.copy()
+                x[place : place + 1] = pattern
+                result = rounded(x, fmt)
+                assert np.isnan(result[place]), (size, place, pattern)
+                others = np.arange(size) != place
+                assert same(result[others], wanted[others])
+        every = np.resize(nans(dtype), size)
+        assert np.isnan(rounded(every, fmt)).all()
+
+
+@pytest.mark.parametrize("name", ["bf16", "tf32", "fp16", "e4m3"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_nan_stays_one_in_every_block_of_a_long_array(dtype: type, name: str) -> None:
+    length = rounding._BLOCK // np.dtype(dtype).itemsize
+    x = np.random.default_rng(0).standard_normal(2 * length + 3).astype(dtype)
+    for place in (0, length - 1, length, 2 * length - 1, 2 * length, 2 * length + 2):
+        wanted, result = x.copy(), x.copy()
+        result[place : place + 1] = nans(dtype)[6]  # all ones, which carry into the sign
+        round_in_place(wanted, parse(name))
+        round_in_place(result, parse(name))
+        assert np.isnan(result[place])
+        result[place] = wanted[place]
+        assert np.array_equal(result, wanted)
+
+
+@pytest.mark.parametrize("fmt", FORMATS[1:], ids=str)
+def test_a_nan_stays_one_on_the_ways_to_a_rounding(fmt: Format) -> None:
+    every = nans(np.float64)
+    for library in (np.asarray, torch.from_numpy):
+        with np.errstate(invalid="ignore"):  # signalling nans
+            odd = dd.to_odd((library(every.copy()), library(np.full_like(every, 1e-30))))
+            assert np.isnan(np.asarray(odd)).all()
+    assert np.isnan(round_nearest(every.copy(), lambda where: every[where], fmt)).all()
+
+
+@pytest.mark.parametrize("spec", ["int8:head", "e4m3:token", "e5m2:tensor"])
+def test_a_nan_stays_one_in_codes_with_a_scale(spec: str) -> None:
+    for dtype in (np.float32, np.float64):
+        stored = scaled_formats.parse(spec).stored(nans(dtype), np.ones(1, dtype))
+        assert np.isnan(stored).all()
