@@ -18,7 +18,6 @@ from ropeaudit.reports import Report
 from ropeaudit.runtime import atomic_files, paths, streams
 
 _READER_SECONDS = 10.0  # that a pipe may wait for somebody who reads it
-_ABOUT = ("command", "environment")  # of a NAME.meta.json that ropeaudit has written
 
 
 class OutputFile:
@@ -89,7 +88,17 @@ class OutputFile:
 
 def targets(path: str, form: str) -> list[str]:
     """Return the files that are replaced for a path: that behind it, and beside a CSV its metadata."""
-    return [paths.behind(one) for one in (path, f"{path}.meta.json")][: 2 if form == "csv" else 1]
+    return [paths.behind(one) for one in (path, metadata_of(path))][: 2 if form == "csv" else 1]
+
+
+def metadata_of(path: str) -> str:
+    """Return where the metadata of a CSV stand."""
+    return f"{path}.meta.json"
+
+
+def part_of(path: str) -> str:
+    """Return where the rows of a report stand while a sweep lasts: beside the file that the path leads to."""
+    return f"{paths.behind(path)}.part"
 
 
 def first_file(outputs: Sequence[str]) -> str | None:
@@ -106,11 +115,6 @@ def opened(
     form_of: from a path to what the file is to hold. A stream whose name does not say takes that of stdout.
     """
     forms = [_form(path, form_of) for path in outputs]
-    named = [one for path, form in zip(outputs, forms, strict=True) for one in targets(path, form)]
-    if any(paths.same(one, other) for place, one in enumerate(named) for other in named[:place]):
-        raise UsageError("-o names the same file twice")
-    for path in outputs:
-        _refuse_stdout(path)
     files: list[OutputFile] = []
     try:
         for path, form in zip(outputs, forms, strict=True):
@@ -122,22 +126,20 @@ def opened(
 
 
 @contextlib.contextmanager
-def opened_for(flag: str, path: str | None, outputs: Sequence[str], form: str) -> Iterator[OutputFile | None]:
+def opened_for(flag: str, path: str | None, form: str) -> Iterator[OutputFile | None]:
     """Claim the one file of another option than -o, as `opened` does; None without one.
 
-    Raises: BadOutput, UsageError if it is one of `outputs` too.
+    Raises: BadOutput, UsageError.
     """
     if path is None:
         yield None
         return
     if path == "-":
         raise UsageError(f"{flag} - names no file, and stdout holds the report; give a file's name")
-    if any(paths.same(path, other) for other in outputs):
-        raise UsageError(f"{flag} and -o both name {path!r}; give one of them another name")
     try:
         with opened([path], lambda path: form) as [file]:
             yield file
-    except BadOutput as error:  # of this file, or of one of `outputs`, which are written within the block
+    except BadOutput as error:  # of this file, or of one of -o, which are written within the block
         head, named = "-o ", repr(path)
         if not error.typed.startswith(f"{head}{named}"):
             raise
@@ -154,19 +156,6 @@ def _form(path: str, form_of: Callable[[str], str]) -> str:
 
     context = click.get_current_context(silent=True)
     return str(context.params.get("form", "table")) if context else "table"
-
-
-def _refuse_stdout(path: str) -> None:
-    """Raise UsageError if a path is the file that stdout goes to: one of the two reports would be lost."""
-    try:
-        goes = os.fstat(streams.descriptor(1))
-        if not stat.S_ISREG(goes.st_mode) or paths.is_stream(path):
-            return
-        same = os.path.samestat(goes, os.stat(path))
-    except (OSError, ValueError):
-        return
-    if same:
-        raise UsageError(f"-o {path!r} is the file that stdout goes to; give another name, or no `>`")
 
 
 def _beside(target: Path, about: bool = False) -> IO[bytes]:
@@ -204,33 +193,40 @@ def _check(target: Path, about: bool) -> None:
 
 
 def _ours(path: Path) -> bool:
-    """Return whether a NAME.meta.json holds metadata as ropeaudit writes them."""
+    """Return whether a file holds the metadata of a CSV as ropeaudit writes them, and no report."""
     try:
         result = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(result, dict) and any(name in result for name in _ABOUT)
+    if not isinstance(result, dict) or "records" in result:
+        return False
+    command, environment = str(result.get("command")), result.get("environment")
+    known = isinstance(environment, dict) and {"python", "ropeaudit"} <= environment.keys()
+    return known and "time" in result and command.split(" ")[0] == "ropeaudit"
 
 
 def _stream(path: str) -> IO[bytes]:
     """Open a pipe or a device to write into. Raises: BadOutput, after a while if nobody reads the pipe."""
-    until = time.monotonic() + _READER_SECONDS
+    until, pipe = time.monotonic() + _READER_SECONDS, False
     try:
         named = paths.descriptor(path)
         if named is not None:
             open_already = streams.descriptor(named)
             os.write(open_already, b"")  # says so if it is for reading alone
             return os.fdopen(os.dup(open_already), "wb")
+        pipe = stat.S_ISFIFO(os.stat(path).st_mode)
         while True:
             try:
                 number = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
                 break
             except OSError as error:
-                if error.errno != errno.ENXIO or time.monotonic() > until:
+                if not pipe or error.errno != errno.ENXIO or time.monotonic() > until:
                     raise
             time.sleep(0.05)
         os.set_blocking(number, True)
         return os.fdopen(number, "wb")
     except OSError as error:
-        why = "nobody reads this pipe" if error.errno == errno.ENXIO else error.strerror
-        raise BadOutput(f"-o {path!r} cannot be written: {why}; start a reader, or give a file") from None
+        why = f"{error.strerror}; give a file"
+        if pipe and error.errno == errno.ENXIO:
+            why = "nobody reads this pipe; start a reader, or give a file"
+        raise BadOutput(f"-o {path!r} cannot be written: {why}") from None

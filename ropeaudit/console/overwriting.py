@@ -1,21 +1,26 @@
-"""No command writes over what it reads: looked at before any work, for every option at once."""
+"""No command writes over what it reads or writes: looked at before any work, for every option at once."""
 
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import click
 
+from ropeaudit.console import output_files
 from ropeaudit.errors import UsageError
-from ropeaudit.runtime import paths
+from ropeaudit.reports import REGISTRY
+from ropeaudit.reports.tickets.trackers import TRACKERS
+from ropeaudit.runtime import paths, streams
 
 F = TypeVar("F", bound=Callable[..., Any])
 _WRITTEN = {"outputs": "-o", "save_qk": "--save-qk", "junit": "--junit", "ticket_file": "--ticket-file"}
-_READ, _METADATA = ("", ".meta.json"), ("", ".meta.json", ".part")  # behind the name of a file
+_READ = ("", ".meta.json")  # behind the name of a file
 _TENSORS = (".safetensors", ".pt", ".pth", ".bin")  # beside them a config.json is read
 _OF_A_FOLDER = (  # what is read of a checkpoint's or a config's folder
     *("config.json", "*_config.json", "*.index.json", "tokenizer*", "special_tokens_map.json"),
@@ -25,12 +30,36 @@ _OF_A_FOLDER = (  # what is read of a checkpoint's or a config's folder
 )
 
 
+class _Written(NamedTuple):
+    """A file that an option writes. path: the one that it names. file: that, or one that goes with it."""
+
+    flag: str
+    path: str
+    file: str
+
+    @property
+    def beside(self) -> bool:
+        """Whether the option does not name the file itself."""
+        return self.file != self.path
+
+    def __str__(self) -> str:
+        return f"{self.flag} {self.too}, which" if self.beside else f"{self.flag} {self.path!r}"
+
+    @property
+    def too(self) -> str:
+        """What is written beside the file that the option names."""
+        verb = "may write" if self.flag == "--save-qk" else "writes"
+        return f"{self.path!r} {verb} {self.file!r} too"
+
+
 def guarded(command: F) -> F:
-    """Let a command refuse an output that is one of its inputs, whichever option names them."""
+    """Let a command refuse an output that is an input or another output, whichever options name them."""
 
     @wraps(command)
     def checked(**options: Any) -> Any:
-        refuse_inputs(click.get_current_context().params)
+        given = click.get_current_context().params
+        refuse_inputs(given)
+        refuse_meetings(given)
         return command(**options)
 
     return cast(F, checked)
@@ -38,25 +67,77 @@ def guarded(command: F) -> F:
 
 def refuse_inputs(options: Mapping[str, Any]) -> None:
     """Raise UsageError if an output, or what is written beside it, is a file that the options name."""
-    came_back = [path for path in _words(options.get("outputs")) if _came_back(path)]
-    named = [(flag, path) for name, flag in _WRITTEN.items() for path in _words(options.get(name))]
-    outputs = [(flag, path) for flag, path in named if flag != "-o" or path not in came_back]
+    outputs = list(_written(options))
     if not outputs:
         return
     read = [path for name, value in options.items() if name not in _WRITTEN for path in _files(value)]
-    read += _files(came_back)
-    for flag, path in outputs:
-        for written in (path + end for end in _METADATA):
-            hit = next((one for one in read if paths.same(written, one)), None)
-            if hit is not None and not paths.is_stream(written):
-                beside = "" if written == path else f" writes {written!r} too, which"
-                raise UsageError(
-                    f"{flag} {path!r}{beside} is one of the files to read ({hit!r}); give another name"
-                )
-        if (code := next((one for one in read if _may_import(one, path)), None)) is not None:
+    read += _files([path for path in _words(options.get("outputs")) if _came_back(path)])
+    for one in outputs:
+        if (hit := next((path for path in read if paths.same(one.file, path)), None)) is not None:
+            raise UsageError(f"{one} is one of the files to read ({hit!r}); give another name")
+        if (code := next((path for path in read if _may_import(path, one.path)), None)) is not None:
             raise UsageError(
-                f"{flag} {path!r} is a Python file beside {code!r}, which may import it; give another name"
+                f"{one.flag} {one.path!r} is a Python file beside {code!r}, which may import it; "
+                "give another name"
             )
+
+
+def refuse_meetings(options: Mapping[str, Any]) -> None:
+    """Raise UsageError if two files that the options write, stdout and stderr among them, are one."""
+    outputs = list(_written(options))
+    for one, other in itertools.combinations(outputs, 2):
+        if paths.same(one.file, other.file):
+            raise UsageError(f"{_meeting(one, other)}; give one of them another name")
+    for number, stream in ((1, "stdout"), (2, "stderr")):
+        for one in outputs:
+            if _goes_into(number, one.file):
+                raise UsageError(f"{one} is the file that {stream} goes to; give another name, or no `>`")
+
+
+def _meeting(one: _Written, other: _Written) -> str:
+    first, second = (one, other) if one.beside else (other, one)
+    if first.flag == second.flag:
+        how = f": {first.too}" if first.beside else f", as {one.path!r} and as {other.path!r}"
+        return f"{first.flag} names the same file twice{how}"
+    if first.beside:
+        return f"{first} {second.flag} {second.path!r} {'writes' if second.beside else 'names'}"
+    return f"{other.flag} and {one.flag} both name {other.path!r}"
+
+
+def _goes_into(number: int, path: str) -> bool:
+    """Return whether a descriptor of this process, 1 for stdout or 2 for stderr, leads to a file."""
+    try:
+        goes = os.fstat(streams.descriptor(number))
+        return stat.S_ISREG(goes.st_mode) and os.path.samestat(goes, os.stat(path))
+    except (OSError, ValueError):
+        return False
+
+
+def _written(options: Mapping[str, Any]) -> Iterator[_Written]:
+    """Yield the files that the options write: no streams, and nothing that a kernel wrote."""
+    reports = [path for path in _words(options.get("outputs")) if not _came_back(path)]
+    named = {**options, "outputs": reports}
+    if named.get("tracker") is not None and named.get("ticket_file") is None:
+        named["ticket_file"] = TRACKERS[named["tracker"]].file
+    for name, flag in _WRITTEN.items():
+        for path in _words(named.get(name)):
+            if not paths.is_stream(path):
+                yield from (_Written(flag, path, file) for file in _files_of(name, path))
+    first = output_files.first_file(reports)
+    if first is not None and "resume" in options:  # a sweep, whose rows stand there until it is over
+        yield _Written("-o", first, output_files.part_of(first))
+
+
+def _files_of(name: str, path: str) -> Iterator[str]:
+    """Yield the files that an option writes for a path: that itself and those that get its name and more."""
+    yield path
+    if name == "outputs" and path.lower().endswith(REGISTRY["csv"].suffixes):
+        yield output_files.metadata_of(path)
+    if name == "save_qk":  # a file a layer type, where a model has several
+        from ropeaudit.rope.hf_json import LAYER_TYPES  # in-function: most commands need none of it
+
+        stem, suffix = os.path.splitext(path)
+        yield from (f"{stem}-{kind}{suffix}" for kind in (*LAYER_TYPES, "other"))
 
 
 def _may_import(code: str, path: str) -> bool:

@@ -20,6 +20,7 @@ from ropeaudit import reports
 from ropeaudit.audits import part_rows, records
 from ropeaudit.audits.part_rows import line_of, shown
 from ropeaudit.audits.records import Record
+from ropeaudit.console.output_files import part_of
 from ropeaudit.errors import BadInput, BadOutput
 from ropeaudit.reports import reading
 from ropeaudit.runtime import atomic_files, paths
@@ -74,10 +75,10 @@ class SweepFile:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self.number, self.length)
-            raise BadOutput(
-                f"{self.path!r} cannot be written: {error.strerror}; the rows in it are whole: make room, "
-                "then give the same command with --resume"
-            ) from None
+            more = "the rows in it are whole: make room, then give the same command with --resume"
+            if not self.length:
+                more = "it holds no row yet: make room, then give the same command again"
+            raise BadOutput(f"{self.path!r} cannot be written: {error.strerror}; {more}") from None
 
     def close(self) -> None:
         """Close it; without rows it goes away."""
@@ -122,11 +123,6 @@ class SweepFile:
         os.close(self.number)
         self.number = _open(self.path) if number is None else number
         self.rows, self.length = list(rows), len(content)
-
-
-def part_of(name: str) -> str:
-    """Return where the rows of NAME stand while a run lasts: beside the file that it leads to."""
-    return f"{paths.behind(name)}.part"
 
 
 def peek(name: str) -> list[Record]:

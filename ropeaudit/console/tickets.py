@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -51,7 +51,7 @@ class TicketOptions:
             return None
         if self.ticket_file is not None and not self.ticket_file.strip():
             raise UsageError(f"--ticket-file {self.ticket_file!r} names no file; give one, or leave it out")
-        default = f"ticket-{self.tracker}.md"
+        default = TRACKERS[self.tracker].file
         if self.ticket_file is None and os.path.lexists(default):
             raise UsageError(
                 f"{default!r} is there, and may hold what you wrote; move it, or give --ticket-file FILE"
@@ -71,9 +71,9 @@ def inputs(options: TicketOptions, given: QKOptions, sampled: bool = False) -> Q
     return replace(given, qk=("randn",)) if snippet and not given.qk else given
 
 
-def opened(options: TicketOptions, outputs: Sequence[str]) -> AbstractContextManager[OutputFile | None]:
-    """Claim the file before the work; None without one. Raises: BadOutput, UsageError if it is an -o too."""
-    return output_files.opened_for("--ticket-file", options.path, outputs, "ticket")
+def opened(options: TicketOptions) -> AbstractContextManager[OutputFile | None]:
+    """Claim the file before the work; None without one. Raises: BadOutput, UsageError."""
+    return output_files.opened_for("--ticket-file", options.path, "ticket")
 
 
 def write(

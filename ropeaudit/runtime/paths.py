@@ -43,13 +43,35 @@ def is_stream(path: str) -> bool:
 
 
 def same(path: str, other: str) -> bool:
-    """Return whether two paths are one file: by name, links, hard links, or case where it does not count."""
+    """Return whether two paths are one file: by name, links, hard links, or case where it does not count.
+
+    Of files that are not there yet the folder says whether two names are one.
+    """
     try:
-        if os.path.realpath(path) == os.path.realpath(other):
+        one, two = os.path.realpath(path), os.path.realpath(other)
+        if one == two:
             return True
-        return os.path.samefile(path, other)
+        if os.path.lexists(one) or os.path.lexists(two):
+            return os.path.samefile(one, two)
+        (folder, name), (elsewhere, again) = os.path.split(one), os.path.split(two)
+        alike = name == again or (_folded(name) == _folded(again) and _folds(folder))
+        return alike and os.path.samefile(folder, elsewhere)
     except (OSError, ValueError):
         return False
+
+
+def _folded(name: str) -> str:
+    import unicodedata  # in-function: two names are seldom alike
+
+    return unicodedata.normalize("NFC", name.casefold())
+
+
+def _folds(folder: str) -> bool:
+    """Return whether names that differ in case are one file in a folder, which is tried. Raises: OSError."""
+    import tempfile  # in-function: it loads compressors
+
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".case.", suffix=".ropeaudit") as file:
+        return os.path.exists(os.path.join(folder, os.path.basename(file.name).upper()))
 
 
 def is_still_at(number: int, path: str) -> bool:

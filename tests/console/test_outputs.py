@@ -133,7 +133,7 @@ def test_what_stands_beside_a_file_counts_too(written, read, built, tmp_path, mo
     for name in ("a.csv", "a.csv.meta.json", "x.csv.part"):
         Path(name).touch()
     with pytest.raises(UsageError, match="one of the files to read") as error:
-        overwriting.refuse_inputs({"outputs": (written,), "files": (read,)})
+        overwriting.refuse_inputs({"outputs": (written,), "files": (read,), "resume": False})
     assert (f"writes {built!r} too" in str(error.value)) == bool(built)
     overwriting.refuse_inputs({"outputs": ("y.csv", "/dev/null"), "files": (read, "/dev/null"), "n": 3})
 

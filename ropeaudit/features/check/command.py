@@ -124,8 +124,8 @@ def check(
         return check_ticket(checked, cases[0], requested, check_report(checked, (), {}))
 
     with (
-        output_files.opened_for("--junit", junit, output.outputs, "junit") as file,
-        tickets.opened(ticketing, [*output.outputs, *filter(None, [junit])]) as ticket_file,
+        output_files.opened_for("--junit", junit, "junit") as file,
+        tickets.opened(ticketing) as ticket_file,
     ):
         code = delivery.delivered(run, report, output, noun="checks")
         if file is not None and code == delivery.DONE:

@@ -96,7 +96,7 @@ def module(
         device=device,
     )
     columns = output.chosen_columns(*columns_of(audit))
-    with tickets.opened(ticketing, output.outputs) as ticket_file:
+    with tickets.opened(ticketing) as ticket_file:
         code = delivery.delivered_at_once(
             lambda metadata: module_report(audit, columns, metadata),
             output,

@@ -66,7 +66,7 @@ def parity(
         results.extend(measured)
         return parity_report(measured, columns, metadata)
 
-    with tickets.opened(ticketing, output.outputs) as ticket_file:
+    with tickets.opened(ticketing) as ticket_file:
         code = delivery.delivered(
             lambda on_progress: analysis.run(cases, pair, names, dtypes, offset, on_progress),
             report,

@@ -211,7 +211,7 @@ def shift(
         measured = _report(run, audit, columns, metadata, not no_header, length != "shifted")
         return earlier.beside(measured) if earlier else measured
 
-    with tickets.opened(ticketing, output.outputs) as ticket_file:
+    with tickets.opened(ticketing) as ticket_file:
         results, code = _measured(sweep, sweeping, output, report, curve)
         if code:
             return code

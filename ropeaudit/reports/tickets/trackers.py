@@ -24,6 +24,11 @@ class Tracker:
     url: str
     sections: Mapping[str, str]
 
+    @property
+    def file(self) -> str:
+        """The name of the file of a ticket where none is given."""
+        return f"ticket-{self.name}.md"
+
 
 _BUG = "{seen}\n\n{reproduction}\n\n{table}"
 _EXPECTED = "**Expected.** {expected}"
