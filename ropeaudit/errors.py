@@ -18,6 +18,7 @@ dashes tell them from words; so the command line shows it. To Python users an er
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 
 # options that go by another name in Python; others have underscores for dashes
@@ -91,3 +92,10 @@ class EnginesDiffer(RopeAuditError):
 
 class NotEmulated(RopeAuditError):
     """A recipe that NumPy arithmetic cannot reproduce faithfully."""
+
+
+def parser_reason(error: Exception) -> str:
+    """Return what a parser of JSON or TOML says of a file; of a huge integer without Python's advice."""
+    if "set_int_max_str_digits" in str(error):
+        return f"it holds an integer of more than {sys.get_int_max_str_digits():,} digits"
+    return str(error)

@@ -20,7 +20,7 @@ from ropeaudit import data
 from ropeaudit.arithmetic import scaled_formats
 from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
 from ropeaudit.arithmetic.scaled_formats import ScaledFormat
-from ropeaudit.errors import BadInput, NotEmulated, RopeAuditError, UnknownName, UsageError
+from ropeaudit.errors import BadInput, NotEmulated, RopeAuditError, UnknownName, UsageError, parser_reason
 from ropeaudit.rope.frequencies import FrequencyForm, check_form
 
 STAGES = (
@@ -201,7 +201,7 @@ def load(spec: str) -> Recipe:
     try:
         table = tomllib.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"recipe file {spec!r} is not TOML: {error}") from None
+        raise BadInput(f"recipe file {spec!r} is not TOML: {parser_reason(error)}") from None
     try:
         parent = named(_string("extends", table.pop("extends", "hf")))
         name = _string("name", table.pop("name", path.stem))

@@ -175,6 +175,8 @@ def _beside(target: Path, about: bool = False) -> IO[bytes]:
 
 def _check(target: Path, about: bool) -> None:
     """Raise BadOutput if there is something at `target` that a report must not take the place of."""
+    if atomic_files.may_be_cleared(target.name):
+        raise BadOutput(f"-o {str(target)!r} has a name of ropeaudit's own, which runs remove; give another")
     if target.is_dir():
         raise BadOutput(f"-o {str(target)!r} is a folder; give a file's name")
     try:

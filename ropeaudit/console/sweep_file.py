@@ -77,7 +77,7 @@ class SweepFile:
                 os.ftruncate(self.number, self.length)
             more = "the rows in it are whole: make room, then give the same command with --resume"
             if not self.length:
-                more = "it holds no row yet: make room, then give the same command again"
+                more = "no row is stored: make room, then give the same command again"
             raise BadOutput(f"{self.path!r} cannot be written: {error.strerror}; {more}") from None
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from ropeaudit import reports
 from ropeaudit.audits import records
 from ropeaudit.audits.records import Record
-from ropeaudit.errors import BadInput
+from ropeaudit.errors import BadInput, parser_reason
 from ropeaudit.reports import Row
 from ropeaudit.runtime import run_metadata
 from ropeaudit.runtime.columns import Column
@@ -54,7 +54,7 @@ def parse(path: str, form: str, text: str) -> list[Row]:
     try:
         rows = _rows(form, text.encode("utf-8"))
     except _DAMAGED as error:
-        raise BadInput(f"{path!r} is not a report of ropeaudit: {error}") from None
+        raise BadInput(f"{path!r} is not a report of ropeaudit: {parser_reason(error)}") from None
     return _checked(path, rows)
 
 
@@ -117,7 +117,7 @@ def _parsed(path: str, parse: Callable[[bytes], T]) -> T:
     try:
         return parse(content)
     except _DAMAGED as error:
-        raise BadInput(f"{path!r} is not a report of ropeaudit: {error}") from None
+        raise BadInput(f"{path!r} is not a report of ropeaudit: {parser_reason(error)}") from None
 
 
 def check(path: str, row: Mapping[str, Any]) -> None:

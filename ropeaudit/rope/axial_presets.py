@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ropeaudit import data
-from ropeaudit.errors import BadInput, RopeAuditError, UnknownName
+from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, parser_reason
 from ropeaudit.rope.axial import AxialRope
 
 _PLAIN = ("head_dim", "arrangement", "factor", "layout", "heads", "head", "recipe", "summary", "source")
@@ -61,7 +61,7 @@ def _from_file(path: str) -> AxialRope:
         raise BadInput(f"{path!r}: {error}") from None
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
         hint = "give one table with axes, dims, base and head_dim, such as those of `ropeaudit list axes`"
-        raise BadInput(f"axes {path!r}: {error}; {hint}") from None
+        raise BadInput(f"axes {path!r}: {parser_reason(error)}; {hint}") from None
 
 
 def _rope(name: str, table: Mapping[str, Any]) -> AxialRope:

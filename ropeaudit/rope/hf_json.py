@@ -33,6 +33,7 @@ _RULES = ("use_dynamic_ntk", "attention_head_dim")  # change frequencies or head
 
 _LARGEST_FILE = 2**24  # bytes; configs are kilobytes
 _LARGEST = 1e18  # of any number; keeps integers of a thousand digits from float() and str()
+_DIGITS = 40  # of an integer that are read: one with more is too large for all that is asked for
 
 
 class NotRotated(BadInput):
@@ -55,7 +56,7 @@ def load(path: str) -> Any:
     if len(data) > _LARGEST_FILE:
         raise BadInput(f"{path!r}: is larger than 16 MiB; give a config.json, which is a few kilobytes")
     try:
-        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_unique)
+        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_unique, parse_int=_integer)
     except RecursionError:
         raise BadInput(f"{path!r}: is nested too deeply; give the config.json of a model") from None
     except BadInput as error:
@@ -78,6 +79,10 @@ def _bytes(path: str) -> bytes:
         return bytes(_LARGEST_FILE + 1)
     with file.open("rb") as stream:
         return stream.read(_LARGEST_FILE + 1)
+
+
+def _integer(text: str) -> int:
+    return int(text[:_DIGITS])
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

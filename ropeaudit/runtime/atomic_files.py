@@ -15,6 +15,7 @@ from typing import IO
 
 _SUFFIX = ".ropeaudit"
 _LONGEST = 40  # characters of a name that stay
+_RANDOM = r"[a-z0-9_]{8}"
 
 
 def lock(number: int) -> bool | None:
@@ -45,6 +46,11 @@ def opened(target: Path) -> IO[bytes]:
         if lock(file.fileno()) is not False and os.path.exists(file.name):
             return file
         file.close()  # another run took it for one that was left, in the moment before it was locked
+
+
+def may_be_cleared(name: str) -> bool:
+    """Return whether a file of this name looks like one that a killed run left."""
+    return re.fullmatch(r"\..+\." + _RANDOM + re.escape(_SUFFIX), name) is not None
 
 
 def fill(file: IO[bytes], content: bytes, target: Path) -> None:
@@ -115,7 +121,7 @@ def _prefix(name: str) -> str:
 
 def _clear(folder: Path, prefix: str) -> None:
     """Remove the files of `opened` that no run has open; where that is unknown, none."""
-    left = re.compile(re.escape(prefix) + r"[a-z0-9_]{8}" + re.escape(_SUFFIX))
+    left = re.compile(re.escape(prefix) + _RANDOM + re.escape(_SUFFIX))
     names: list[str] = []
     with contextlib.suppress(OSError):  # a folder may be for writing alone
         names = os.listdir(folder)

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.errors import BadInput
+from ropeaudit.errors import BadInput, parser_reason
 from ropeaudit.tensor_files import declared_sizes, onnx_graphs, openvino_graphs
 from ropeaudit.tensor_files import tensors as tensorfiles
 from ropeaudit.tensor_files.graphs import Constant, Use
@@ -93,7 +93,7 @@ def _indexed(index: Path) -> list[Path]:
         if not all(isinstance(name, str) and Path(name).name == name for name in names):
             raise ValueError("a shard lies outside the folder")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = error if type(error) is ValueError else "no weight_map of names"
+        reason = parser_reason(error) if type(error) is ValueError else "no weight_map of names"
         raise BadInput(f"{str(index)!r}: {reason}; give the whole checkpoint with its index") from None
     return [index.parent / name for name in sorted(names)]
 

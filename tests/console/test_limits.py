@@ -1,6 +1,7 @@
 """Too much is refused before it is made or read, and hours of work are said before they begin."""
 
 import io
+import json
 import math
 import zipfile
 
@@ -121,3 +122,73 @@ def test_tensors_without_room(tmp_path, monkeypatch) -> None:
         captured.read(f"{tmp_path}/q.npy,{tmp_path}/q.npy")
     with pytest.raises(BadInput, match="are free"):
         checkpoints.read([tmp_path / "x.pt"], lambda name, shape, head: "inv_freq" in name)
+
+
+# ---------------------------------------------------------------------------- numbers
+
+DIGITS = "1" * 5000
+FILES = {
+    "c.json": f'{{"model_type": "llama", "rope_theta": -{DIGITS}, "head_dim": 8}}',
+    "spare.json": f'{{"model_type": "llama", "rope_theta": 1e4, "head_dim": 8, "num_attention_heads": 1, "vocab_size": {DIGITS}}}',
+    "r.json": f'{{"records": [{{"subject": "hf", "offset": {DIGITS}}}]}}',
+    "r.jsonl": f'{{"subject": "hf", "offset": {DIGITS}}}\n',
+    "r.csv": f"subject,offset\nhf,{DIGITS}\n",
+    "r.toml": f'extends = "hf"\nangle = {DIGITS}\n',
+    "w.toml": f"[[waive]]\ncheck = {DIGITS}\n",
+    "a.toml": f"[mine]\naxes = {DIGITS}\n",
+    "model.safetensors.index.json": f'{{"weight_map": {{"a": {DIGITS}}}}}',
+}
+HUGE_NUMBERS = [
+    (
+        "shift --config c.json",
+        "'c.json': rope_theta = an integer beyond 1e18 is not a finite number up to 1e18",
+    ),
+    (
+        "diff r.json r.json",
+        "'r.json' is not a report of ropeaudit: it holds an integer of more than 4,300 digits",
+    ),
+    (
+        "merge r.jsonl",
+        "'r.jsonl' is not a report of ropeaudit: it holds an integer of more than 4,300 digits",
+    ),
+    ("plot --kind safe r.json -o x.svg", "it holds an integer of more than 4,300 digits"),
+    ("merge r.csv", "row 1 has offset '1111"),
+    (
+        "shift --recipe r.toml",
+        "recipe file 'r.toml' is not TOML: it holds an integer of more than 4,300 digits",
+    ),
+    (
+        "check c.json --waive w.toml",
+        "--waive 'w.toml': is not TOML in UTF-8: it holds an integer of more than",
+    ),
+    (
+        "shift --axes a.toml --grid 2x2",
+        "axes 'a.toml': it holds an integer of more than 4,300 digits; give one",
+    ),
+    ("module .", "index.json': it holds an integer of more than 4,300 digits; give the whole checkpoint"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), HUGE_NUMBERS, ids=[line for line, _ in HUGE_NUMBERS])
+def test_an_integer_of_thousands_of_digits_is_said_in_a_line(
+    line, message, tmp_path, capsys, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, content in FILES.items():
+        (tmp_path / name).write_text(content)
+    (tmp_path / "config.json").write_text(FILES["spare.json"])
+    assert main(line.split()) == 2
+    seen = capsys.readouterr().err
+    assert message in seen
+    assert "set_int_max_str_digits" not in seen
+    assert "Exceeds" not in seen
+    assert seen.count("\n") == 1
+
+
+def test_a_huge_integer_that_nobody_asks_for_does_no_harm(tmp_path, capsys) -> None:
+    (tmp_path / "c.json").write_text(FILES["spare.json"])
+    assert (
+        main(["shift", "--config", str(tmp_path / "c.json"), "--seq-len", "3", "--offset", "7", "-f", "json"])
+        == 0
+    )
+    assert {row["base"] for row in json.loads(capsys.readouterr().out)["records"]} == {1e4}

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from ropeaudit.audits.audit import Audit
-from ropeaudit.console import output, output_files, overwriting
+from ropeaudit.console import output, output_files, overwriting, sweep_file
 from ropeaudit.errors import UsageError
 from ropeaudit.main import main
 
@@ -381,6 +381,31 @@ def test_a_full_disk_leaves_a_finished_report_as_it_was(tmp_path, capsys, monkey
     assert (tmp_path / "x.jsonl.part").read_bytes().count(b"\n") == 2
 
 
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_full_disk_is_said_with_what_is_stored(rows, tmp_path, capsys, monkeypatch) -> None:
+    path, part, write = tmp_path / "x.jsonl", tmp_path / "x.jsonl.part", os.write
+    written: list[int] = []
+
+    def full(number: int, content: bytes) -> int:
+        if len(written) == rows:  # half of a row fits
+            if content.startswith(b"{"):
+                return write(number, content[: len(content) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(number)
+        return write(number, content)
+
+    monkeypatch.setattr(sweep_file.os, "write", full)
+    assert main([*SMALL, "-o", str(path)]) == 2
+    monkeypatch.undo()
+    message = capsys.readouterr().err
+    assert f"{str(part)!r} cannot be written: No space left on device; " in message
+    assert ("the rows in it are whole: make room" in message) == part.exists() == bool(rows)
+    assert ("no row is stored: make room, then give the same command again" in message) == (rows == 0)
+    assert os.listdir(tmp_path) == [part.name] * rows
+    assert main([*SMALL, "-o", str(path), *["--resume"] * rows]) == 0
+    assert os.listdir(tmp_path) == [path.name]
+
+
 # ---------------------------------------------------------------------------- links, pipes, devices
 
 
@@ -441,6 +466,15 @@ def test_a_pipe_that_nobody_reads_is_refused(tmp_path, capsys, monkeypatch) -> N
     assert main([*SMALL, "-o", str(tmp_path / "x.csv")]) == 2
     assert "nobody reads this pipe; start a reader, or give a file" in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["x.csv"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/tty"), reason="terminals")
+def test_a_terminal_that_is_not_there_is_no_pipe_to_wait_for(tmp_path) -> None:
+    command = [sys.executable, "-m", "ropeaudit", *SMALL, "-o", "/dev/tty"]
+    seen = subprocess.run(command, capture_output=True, text=True, start_new_session=True)
+    assert (seen.returncode, seen.stdout) == (2, "")
+    reason = os.strerror(errno.ENXIO)
+    assert seen.stderr == f"ropeaudit: error: -o '/dev/tty' cannot be written: {reason}; give a file\n"
 
 
 @posix

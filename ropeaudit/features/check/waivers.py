@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.errors import BadInput, UnknownName
+from ropeaudit.errors import BadInput, UnknownName, parser_reason
 from ropeaudit.features.check.checked import NONE, Checked
 
 EXAMPLE = '[[waive]] check = "places", target = "rope.py:rotate", reason = "ticket 12", until = "2027-01-31"'
@@ -59,7 +59,7 @@ def read(path: str) -> list[Waiver]:
     try:
         tables = tomllib.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        message = str(error)[:100] or "nested too deeply"
+        message = parser_reason(error)[:100] or "nested too deeply"
         raise BadInput(f"--waive {path!r}: is not TOML in UTF-8: {message}; write {EXAMPLE}") from None
     if unknown := [name for name in tables if name != "waive"]:
         raise BadInput(f"--waive {path!r}: {unknown[0]!r} is not understood; write entries as {EXAMPLE}")

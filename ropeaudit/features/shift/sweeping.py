@@ -167,14 +167,14 @@ def stored_rows_named(file: SweepFile | None) -> Iterator[None]:
     try:
         yield
     except BadOutput as error:
-        if file is None:
+        if file is None or not file.length:
             raise
         raise BadOutput(
             f"{error}, or make room: the rows are in {file.path!r}, and the same command with --resume "
             "goes on"
         ) from None
     except KeyboardInterrupt:
-        if file is not None:
+        if file is not None and file.length:
             output.say(f"the rows are in {file.path!r}, and the same command with --resume goes on")
         raise
 
