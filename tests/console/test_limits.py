@@ -129,7 +129,8 @@ def test_tensors_without_room(tmp_path, monkeypatch) -> None:
 DIGITS = "1" * 5000
 FILES = {
     "c.json": f'{{"model_type": "llama", "rope_theta": -{DIGITS}, "head_dim": 8}}',
-    "spare.json": f'{{"model_type": "llama", "rope_theta": 1e4, "head_dim": 8, "num_attention_heads": 1, "vocab_size": {DIGITS}}}',
+    "spare.json": '{"model_type": "llama", "rope_theta": 1e4, "head_dim": 8, "num_attention_heads": 1, '
+    f'"vocab_size": {DIGITS}}}',
     "r.json": f'{{"records": [{{"subject": "hf", "offset": {DIGITS}}}]}}',
     "r.jsonl": f'{{"subject": "hf", "offset": {DIGITS}}}\n',
     "r.csv": f"subject,offset\nhf,{DIGITS}\n",
