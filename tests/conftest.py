@@ -1,12 +1,17 @@
 """What holds for every test."""
 
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from concurrent import futures
 
 import pytest
+from figures import differences
 from hypothesis import settings
 from optional import skipping
+from syrupy.assertion import SnapshotAssertion
+from syrupy.extensions.amber import AmberSnapshotExtension
+from syrupy.types import SerializableData
 
 # How long an example takes depends on what else the machine does.
 settings.register_profile("ropeaudit", deadline=None)
@@ -51,3 +56,20 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     monkeypatch.setattr(futures, "ThreadPoolExecutor", started)
     yield sizes
     assert max(sizes, default=1) > 1
+
+
+@pytest.fixture
+def snapshot(snapshot: SnapshotAssertion) -> SnapshotAssertion:
+    """Compare with a stored output as another machine may give it; what differs by more is printed."""
+    return snapshot.use_extension(Output)
+
+
+class Output(AmberSnapshotExtension):
+    """A stored output of a command."""
+
+    def matches(self, *, serialized_data: SerializableData, snapshot_data: SerializableData) -> bool:
+        """Return whether no word differs, and no number by more than it may on another machine."""
+        found = differences(str(snapshot_data), str(serialized_data))
+        if found:
+            print(*found, sep="\n", file=sys.__stderr__)  # not what a test reads as the command's
+        return not found

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from documented import PAGES, PRINTED, ROOT, Block, blocks, furnish, marked, shell
+from figures import differences
 
 from ropeaudit.main import main
 from ropeaudit.subjects.calling import conventions, signatures
@@ -53,7 +54,9 @@ def printed(language: str, text: str, folder: Path) -> tuple[int, str]:
 def test_shown_output_is_real(block: Block, tmp_path: Path) -> None:
     if "\ncc " in block.text and shutil.which("cc") is None:
         pytest.skip("no C compiler")
-    assert printed(block.language, block.text, tmp_path) == (block.exit_code, block.output)
+    code, output = printed(block.language, block.text, tmp_path)
+    assert code == block.exit_code
+    assert differences(block.output, output) == []
 
 
 def test_every_cause_has_a_section_and_an_example() -> None:
