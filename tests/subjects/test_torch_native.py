@@ -47,8 +47,23 @@ def test_it_is_a_subject_that_forms_its_scores() -> None:
 
 
 def disagreements(names: list[str], **case: int) -> list[str]:
-    """Cells in which torch and the emulation differ by more than 2 % RMS or 10 % of the largest drift."""
-    given = {"offsets": [0, 1000, 131072], "recipes": names, **case}
+    """Cells in which torch and the emulation differ by more than 2 % RMS or 10 % of the largest drift.
+
+    With angles in float64, the drift in float32 is that of the sums, which torch and NumPy add in orders of
+    their own: what else these recipes do is compared with sums in float64.
+    """
+    exact = [name for name in names if resolved(name, "fp32").stages()["angle"] == "float64"]
+    rest = [name for name in names if name not in exact]
+    audits = [
+        {"recipes": rest},
+        {"recipes": exact, "dtypes": ["fp64", "fp16", "bf16"]},
+        {"recipes": exact, "dtypes": "fp32", "changes": {"accumulate": "fp64", "score": "fp64"}},
+    ]
+    return [cell for audit in audits for cell in differing(offsets=[0, 1000, 131072], **audit, **case)]
+
+
+def differing(**given: object) -> list[str]:
+    """Cells of one audit in which they differ by more than that."""
     wrong = []
     for ours, theirs in zip(shift(**given), shift(**given, backend="torch"), strict=True):
         cell = f"{ours.subject} {ours.dtype} {ours.offset}"
