@@ -29,7 +29,7 @@ PIXELS = Decimal(2)  # of a drawing in which a factor of ten has 31
 ORDERS = {"float64": (2.0**-52, 2.0**-52), "float32": (2.0**-23, 2.0**-23), "float16": (2.0**-23, 2.0**-10)}
 FURTHEST = 0.35  # of a mean of squares over 136 scores, 4 standard deviations
 EXACT = 1e-12  # sums in float64 of what is the same everywhere
-ROUNDED_ALIKE = 1e-5  # scores stored in 8 bits of significand and fewer
+ROUNDED_ALIKE = 1e-5  # scores that are stored to fewer bits than their sums differ in
 
 
 def allowance(dtype: str, size: float, largest: bool = False) -> float:
@@ -42,7 +42,9 @@ def allowance(dtype: str, size: float, largest: bool = False) -> float:
         return ROUNDED_ALIKE if dtype else EXACT
     order, spacing = ORDERS[dtype]
     moved = FURTHEST * min(1.0, math.sqrt(order * spacing) / size if size else 1.0)
-    return min(1.0, 6 * moved) if largest and order == spacing else moved
+    if not largest:
+        return moved
+    return min(0.9, 6 * moved) if order == spacing else ROUNDED_ALIKE  # one score beside a midpoint is rare
 
 
 @dataclass(frozen=True)
