@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from figures import ORDERS, differences, lines
+from syrupy.assertion import SnapshotAssertion
 
 TABLE = """\
 Out of tolerance (1 of 4 cases): hf in bfloat16 at offset 1000 drifts by 0.531 RMS, 52 % (tolerance 0.1 %).
@@ -127,3 +128,9 @@ def test_no_number_of_a_stored_output_is_free() -> None:
                 seen[figure.moves and figure.dtype in ORDERS] += 1
                 assert float(figure.allowed) <= abs(float(figure.text)) or figure.heading == "coordinate"
     assert min(seen.values()) > 100
+
+
+def test_snapshots_are_compared_so(snapshot: SnapshotAssertion) -> None:
+    matches = snapshot.extension.matches
+    assert matches(serialized_data=TABLE.replace("7.83e-06", "7.84e-06"), snapshot_data=TABLE)
+    assert not matches(serialized_data=TABLE.replace("growing\n", "coarse\n"), snapshot_data=TABLE)

@@ -256,6 +256,7 @@ def test_every_misplaced_row_has_a_note_that_says_where() -> None:
     assert second.endswith("nan or infinite; it resembles nothing.")
 
 
+@pytest.mark.processor
 def test_reports_of_schema_2_are_read_with_the_verdicts_that_they_hold(capsys, tmp_path) -> None:
     assert main(["report", str(SCHEMA_2)]) == 0
     shown = capsys.readouterr().out

@@ -50,6 +50,7 @@ def printed(language: str, text: str, folder: Path) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+@pytest.mark.processor
 @pytest.mark.parametrize("block", marked(SHOWN))
 def test_shown_output_is_real(block: Block, tmp_path: Path) -> None:
     if "\ncc " in block.text and shutil.which("cc") is None:

@@ -149,6 +149,7 @@ def claims_hold(results, records, first):
     assert repr(results.at_zero) == repr(records[0])
 
 
+@pytest.mark.processor
 def test_limits_are_those_of_a_scan_of_every_offset() -> None:
     outcomes = set()
     for which in range(len(SETTINGS)):
@@ -161,6 +162,7 @@ def test_limits_are_those_of_a_scan_of_every_offset_up_to_3000(which) -> None:
     check_setting(which, 300 if "clip" in SETTINGS[which][3] else 3000)
 
 
+@pytest.mark.processor
 @pytest.mark.parametrize("which", [0, 4, 7, 10])
 def test_a_search_with_few_measurements_claims_nothing_that_is_wrong(which) -> None:
     check_setting(which, 600, 64)
