@@ -111,8 +111,7 @@ def bounds(
         def bound_of(place: int) -> Bound:
             index = finite[place]
             subject = cells[index][0]
-            q, k = (_Side(sums[place], place, which, subject, inputs) for which in "qk")
-            return _CellBound(subject, weights[index], q, k, pairs).bound(count)
+            return _CellBound(subject, weights[index], sums[place], place, inputs, pairs).bound(count)
 
         places = range(len(finite))
         for index, limit in zip(finite, mapped(lambda p: _quiet(bound_of, p), places), strict=True):
@@ -169,12 +168,19 @@ class _CellBound:
     """The bound of one subject at one offset."""
 
     def __init__(
-        self, subject: Emulated, weights: PhaseWeights, q: _Side, k: _Side, blocks: BlockPairs
+        self,
+        subject: Emulated,
+        weights: PhaseWeights,
+        sums: InputSums,
+        cell: int,
+        inputs: Inputs,
+        blocks: BlockPairs,
     ) -> None:
         self.subject, self.setting, self.blocks = subject, subject.setting, blocks
-        self.weights, self.q, self.k = weights, q, k
+        self.weights, self.endings = weights, sums.endings
+        self.q, self.k = (_Side(sums, cell, which, subject, inputs) for which in "qk")
         self.rotated: PairError = terms.rotated_pair(subject)
-        self.unrotated: PairError = terms.unrotated_dim(subject)
+        self.unrotated: PairError = terms.unrotated_dim(subject, inputs)
         self.score = terms.score(subject)
         u, d = subject.accumulate.unit_roundoff, self.setting.head_dim
         self.sum_worst = math.expm1(d * math.log1p(u))
@@ -182,7 +188,7 @@ class _CellBound:
     def bound(self, count: int) -> Bound:
         """Return the bound over `count` scores."""
         largest = math.inf if self._overflows() else self._largest()
-        mean = self._squares() / count
+        mean = self._mean_square(count)
         maximum = (self.score.grows * largest + self.score.small) * _SLACK
         rms = self.setting.scale * math.sqrt(max(mean, 0.0)) if math.isfinite(mean) else math.inf
         return Bound(maximum if math.isfinite(maximum + mean) else math.inf, rms)
@@ -268,18 +274,22 @@ class _CellBound:
         low = self.subject.accumulate.smallest_subnormal
         return small + setting.head_dim * (max(rotated.small, unrotated.small) ** 2 + low)
 
-    def _squares(self) -> float:
-        """Return the sum of the expected squares of all errors of all scores, unscaled.
+    def _mean_square(self, count: int) -> float:
+        """Return the expected mean square of all errors of `count` scores, unscaled.
 
         On the diagonal q and k make the same phase error: that part is taken out again.
         """
         q, k, summed = self.q, self.k, self.blocks.sum
-        later = terms.after_rotation(self.subject)
-        relative = 2 * self.rotated.variance + (2 * self.rotated.bias) ** 2 + later
         both, rest = summed(q.squares, k.squares), summed(q.rest_squares, k.rest_squares)
         from_phases = np.where(self.weights.small, self._small_phases(), self._large_phases(both))
-        return float(
-            (2 * self.unrotated.variance + later) * rest.sum() + (0.5 * relative * both + from_phases).sum()
+        rotated, others = 0.5 * float(both.sum()) / count, float(rest.sum()) / count
+        relative = 2 * self.rotated.variance + (2 * self.rotated.bias) ** 2
+        return (
+            relative * rotated
+            + 2 * self.unrotated.variance * others
+            + float(from_phases.sum()) / count
+            + terms.accumulated(self.subject, rotated, others, self.endings)
+            + self.score.variance * (rotated + others)
         )
 
     def _small_phases(self) -> Array:

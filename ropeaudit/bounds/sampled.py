@@ -12,6 +12,7 @@ import numpy as np
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.bounds import phases, terms
+from ropeaudit.bounds.endings import Endings
 from ropeaudit.bounds.phases import Phase
 from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.rope.rotation import split_pairs
@@ -26,31 +27,39 @@ def predicted_rms(subject: Emulated, sample: SampledInputs, offset: int) -> floa
     What `bounds.bound(...).rms` predicts, with the phase errors of every single score instead of those of
     blocks of positions. inf where an angle or an input is not finite. Units: score units.
     """
-    total = 0.0
+    sums, endings = np.zeros(3), Endings()
     with np.errstate(all="ignore"):
         for start in range(0, len(sample), _BLOCK):
             block = slice(start, start + _BLOCK)
-            total += float(sample.pairs.weight[block] @ _squares(subject, sample, block, offset))
-    mean = total / len(sample)
+            sums += sample.pairs.weight[block] @ _squares(subject, sample, block, offset, endings)
+    errors, rotated, rest = (sums / len(sample)).tolist()
+    mean = errors + terms.accumulated(subject, rotated, rest, endings)
     return subject.setting.scale * math.sqrt(max(mean, 0.0)) if math.isfinite(mean) else math.inf
 
 
-def _squares(subject: Emulated, sample: SampledInputs, block: slice, offset: int) -> Array:
-    """Return the expected squared error of each score, unscaled. Shapes: -> (n,)."""
-    setting, later = subject.setting, terms.after_rotation(subject)
-    rotated, unrotated = terms.rotated_pair(subject), terms.unrotated_dim(subject)
+def _squares(subject: Emulated, sample: SampledInputs, block: slice, offset: int, endings: Endings) -> Array:
+    """Return the expected squared error of each score before it is summed, and of what it is summed.
+
+    All unscaled; the latter: what rotated pairs and other dims add to its square. The last bits of these
+    other dims are counted. Shapes: -> (n, 3).
+    """
+    setting, score = subject.setting, terms.score(subject)
+    rotated, unrotated = terms.rotated_pair(subject), terms.unrotated_dim(subject, sample)
     exact = [round_to(rows[block], subject.input).astype(np.float64) for rows in (sample.q, sample.k)]
     sides = [split_pairs(x, setting) for x in exact]
     both = rotated.weight**4 * np.prod([a * a + b * b for a, b in sides], axis=0)
-    rest = np.prod([x[:, setting.rotary_dim :] ** 2 for x in exact], axis=0)
-    relative = 2 * rotated.variance + (2 * rotated.bias) ** 2 + later
+    others = [x[:, setting.rotary_dim :] for x in exact]
+    for side, x in enumerate(others):
+        endings.add(side, x)
+    rest = np.prod([x**2 for x in others], axis=0).sum(axis=1)
+    relative = 2 * rotated.variance + (2 * rotated.bias) ** 2 + score.variance
     where = sample.pairs.query[block], sample.pairs.key[block]
     q, k = (phases.phase(subject, at, offset) for at in where)
     from_phases = np.where((where[0] == where[1])[:, None], 0.0, _moved(q, k))
-    return np.asarray(
-        (both * (relative / 2 + from_phases)).sum(axis=1)
-        + (2 * unrotated.variance + later) * rest.sum(axis=1)
-    )
+    errors = (both * (relative / 2 + from_phases)).sum(axis=1) + (
+        2 * unrotated.variance + score.variance
+    ) * rest
+    return np.stack([errors, both.sum(axis=1) / 2, rest], axis=1)
 
 
 def _moved(q: Phase, k: Phase) -> Array:

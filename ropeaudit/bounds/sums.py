@@ -15,6 +15,7 @@ from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.bounds import phases
 from ropeaudit.bounds.blocks import PANEL, Blocks, join_panels, reduce_blocks
+from ropeaudit.bounds.endings import Endings
 from ropeaudit.bounds.phases import Phase
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.rope.rotation import split_pairs
@@ -96,6 +97,7 @@ class InputSums:
     largest: the largest squared pair and other dim (2, h + g).
     weighted: by cell, the largest squared norms of pairs times `PhaseWeights.largest`, times the roots of
     `PhaseWeights.rate` and of `PhaseWeights.even` (3, h + g, b).
+    endings: the last bits of the other dims.
     """
 
     pairs: Array
@@ -104,6 +106,7 @@ class InputSums:
     rest_squares: Array
     largest: Array
     weighted: dict[int, Array]
+    endings: Endings
 
 
 class InputSummation:
@@ -137,12 +140,15 @@ class InputSummation:
         heads = (*self.inputs.q, *self.inputs.k)
         squares = np.zeros((len(heads), padded, pairs))
         rest = np.zeros((len(heads), padded, self.setting.head_dim - self.setting.rotary_dim))
+        endings = Endings()
         for index, x in enumerate(heads):
             exact = round_to(x[start:stop], fmt).astype(np.float64, copy=False)
             a, b = split_pairs(exact, self.setting)
             np.multiply(a, a, out=squares[index, :rows])
             squares[index, :rows] += b * b
-            np.square(exact[:, self.setting.rotary_dim :], out=rest[index, :rows])
+            others = exact[:, self.setting.rotary_dim :]
+            np.square(others, out=rest[index, :rows])
+            endings.add(int(index >= len(self.inputs.q)), others)
         norms = [reduce_blocks(part.sum(axis=2), fine, np.maximum, 1) for part in (squares, rest)]
         sums = [reduce_blocks(part[:, :rows], coarse, np.add, 1) for part in (squares, rest)]
         largest = np.array([part.max(axis=(1, 2), initial=0.0) for part in (squares, rest)])
@@ -155,7 +161,7 @@ class InputSummation:
             parts = [phase, *(np.broadcast_to(part, phase.shape) for part in (cell.rate, cell.even))]
             most = (by_block @ np.stack(parts, axis=-1)).max(axis=2)  # (h + g, b, c, p) times (b, p, 3)
             weighted[index] = np.moveaxis(most, 2, 0)
-        return InputSums(norms[0], norms[1], sums[0], sums[1], largest, weighted)
+        return InputSums(norms[0], norms[1], sums[0], sums[1], largest, weighted, endings)
 
     def _join(self, parts: Sequence[InputSums]) -> InputSums:
         """Return the sums of panels together."""
@@ -173,4 +179,5 @@ class InputSummation:
                 index: join_panels([part.weighted[index] for part in parts], self.fine, np.maximum, 2)
                 for index in parts[0].weighted
             },
+            Endings.joined([part.endings for part in parts]),
         )

@@ -15,11 +15,17 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.bounds.endings import Endings
+from ropeaudit.inputs.qk import Inputs
+from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.subjects.emulated import Emulated
 
 NOISE = 0.42**2  # mean square of a relative rounding error, in units of u squared
+_GROWTH = (
+    2.0  # a bit that is cut off costs 1/8 ulp², a rounding 1/12; each octave below costs a quarter as much
+)
 _COSINE = 2.0**-49  # of NumPy's float64 cos and sin, absolute: 4 ulp
 
 
@@ -91,19 +97,36 @@ def _table_error(subject: Emulated) -> _TableError:
     return _TableError(weight, grown, small, noise, bias)
 
 
-def unrotated_dim(subject: Emulated) -> PairError:
-    """Return the errors of a dimension that is not rotated: it is rounded to the output's format."""
+def unrotated_dim(subject: Emulated, inputs: Inputs | SampledInputs) -> PairError:
+    """Return the errors of a dimension that is not rotated: it is rounded to the output's format.
+
+    Its mean square error is 0 where that format holds these q and k as they are.
+    """
     output, given = subject.recipe.output, subject.input
     if output.precision >= given.precision and output.emin <= given.emin and output.emax >= given.emax:
         return PairError(1.0, 0.0, 0.0, 0.0)
     u = output.unit_roundoff
-    return PairError(1.0, u, output.smallest_subnormal / 2, NOISE * u * u)
+    fewer_bits = output.precision < given.precision and inputs.distinct([output])[output] is not FP64
+    return PairError(1.0, u, output.smallest_subnormal / 2, NOISE * u * u if fewer_bits else 0.0)
 
 
-def after_rotation(subject: Emulated) -> float:
-    """Return the mean square relative error of what follows the rotation: the sum and the stored score."""
-    u, d = subject.accumulate.unit_roundoff, subject.setting.head_dim
-    return NOISE * u * u * d / 2 + score(subject).variance
+def accumulated(subject: Emulated, rotated: float, rest: float, endings: Endings) -> float:
+    """Return the mean square error of the accumulated sum: of its d roundings, the dims in their order.
+
+    A sum of products that the accumulator holds exactly is rounded only when it grows by a bit: that costs
+    `_GROWTH` roundings of the last sum. So it is with dims that are not rotated, where q and k have few bits.
+
+    rotated, rest: the mean squares of what rotated pairs and other dims add to an unscaled score, squared
+    score units. endings: the last bits of these other dims.
+    """
+    u, first = subject.accumulate.unit_roundoff, subject.setting.rotary_dim
+    others, size = subject.setting.head_dim - first, math.sqrt(rotated + rest)
+    if not math.isfinite(size):
+        return math.inf
+    last_bit = math.frexp(size)[1] + 2 - subject.accumulate.precision  # of sums of four times the score's RMS
+    inexact = endings.share_below(last_bit) if others and size else 0.0
+    exact = (1 - inexact) * min(_GROWTH, others / 2)
+    return NOISE * u * u * (rotated * (first / 2 + inexact * others) + rest * (inexact * others / 2 + exact))
 
 
 @dataclass(frozen=True, slots=True)
