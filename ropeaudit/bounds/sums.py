@@ -23,6 +23,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.emulated import Emulated
 
+_EVERY = 8  # of how many positions the last bits are counted: a share is asked for
 _SMALL = 1e-2  # phase errors below it count by their squares, for 1 - cos would cancel
 
 
@@ -97,7 +98,7 @@ class InputSums:
     largest: the largest squared pair and other dim (2, h + g).
     weighted: by cell, the largest squared norms of pairs times `PhaseWeights.largest`, times the roots of
     `PhaseWeights.rate` and of `PhaseWeights.even` (3, h + g, b).
-    endings: the last bits of the other dims.
+    endings: the last bits of the other dims, of some positions.
     """
 
     pairs: Array
@@ -148,7 +149,7 @@ class InputSummation:
             squares[index, :rows] += b * b
             others = exact[:, self.setting.rotary_dim :]
             np.square(others, out=rest[index, :rows])
-            endings.add(int(index >= len(self.inputs.q)), others)
+            endings.add(int(index >= len(self.inputs.q)), others[::_EVERY])
         norms = [reduce_blocks(part.sum(axis=2), fine, np.maximum, 1) for part in (squares, rest)]
         sums = [reduce_blocks(part[:, :rows], coarse, np.add, 1) for part in (squares, rest)]
         largest = np.array([part.max(axis=(1, 2), initial=0.0) for part in (squares, rest)])
