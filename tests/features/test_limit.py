@@ -269,6 +269,62 @@ def test_the_guess_ranks_offsets_as_drift_does() -> None:
     assert likely_failures.likeliest(subject, 64, 5, 4, 3) == []
 
 
+def test_the_guess_ranks_offsets_where_angles_are_off_by_whole_turns() -> None:
+    subject = Emulated(recipes.named("hf-4.31-table").resolve(parse("fp16")), RopeSetting.of(64))
+    offsets = range(16_500, 18_500, 20)
+    drift = [r.drift_rms for r in shift(offsets, "fp16", "hf-4.31-table", head_dim=64, seq_len=64, heads=4)]
+    guessed = np.sqrt(likely_failures._spread(subject, 64, 16_500, 18_500)[::20])
+    assert np.corrcoef(drift, guessed)[0, 1] > 0.7
+
+
+# of all offsets up to 19,999 the largest drift_rms is 0.66409, at 19,260; 16,380 is the first above 0.6546
+def test_a_failure_at_a_plateau_is_found_beside_its_binade() -> None:
+    case = {"heads": 1, "seq_len": 64, "head_dim": 64, "up_to": 19_999, "budget": 208}
+    (result,) = limit("drift_rms=0.6574", "bf16", "hf-tf32-matmul", **case)
+    assert result.first_failure_seen == 16_380
+    assert result.first_failure is None  # not every offset below was measured
+    assert result.boundary.tested <= 208
+
+
+@settings(max_examples=60)
+@given(st.integers(12, 18), st.integers(0, 2**20), st.sampled_from([16, 64, 256]), st.integers(0, 7))
+def test_a_class_of_offsets_that_fails_from_a_binade_on_is_found(power, far, seq_len, residue) -> None:
+    """Positions of 11 bits: what fails goes by the offset modulo twice the distance of held ones."""
+    start, period = 2**power, 2 ** (power - 9)
+    first = start + residue * period // 8
+    failing = first + far // period * period % (start // 2)
+
+    def test(offsets: Sequence[int]) -> list[bool]:
+        return [offset < start or (offset - first) % period != 0 for offset in offsets]
+
+    def guess(low: int, high: int, count: int) -> list[int]:
+        return likely_failures.beside_binade(parse("tf32"), seq_len, low, high, count)
+
+    landmarks = [failing + seq_len - 1]
+    found = search(Question(seq_len, 2 * start - seq_len, -1, 208, landmarks), test, guess)
+    assert found.failing == first
+
+
+def test_tests_that_are_left_go_to_the_likeliest_offsets() -> None:
+    found = search(
+        Question(16, 2**20, -1, 208),
+        lambda offsets: [offset != 3040 for offset in offsets],
+        lambda low, high, count: range(3000, 3000 + count),  # 32 at once, and more at the end
+    )
+    assert found.failing == 3040
+    assert found.tested <= 208
+
+
+def test_nothing_is_named_beside_a_binade_where_positions_are_held() -> None:
+    assert likely_failures.beside_binade(parse("tf32"), 16, 0, 2047 - 16, 8) == []
+    assert likely_failures.beside_binade(parse("fp32"), 16, 0, 2**20, 8) == []
+    named = likely_failures.beside_binade(parse("tf32"), 16, 0, 9000, 32)
+    assert named[:2] == [8192 + 9001 % 16 - 16, 8192 + 9001 % 16]
+    assert {8191, 8192, 8185, 8199} <= set(named)
+    assert all(8192 - 16 <= offset < 8192 + 16 for offset in named)
+    assert len(named) <= 32
+
+
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("name", ["uniform", "hf", "maxtext", "gpt-neox-te", "hf-model-cast", "llamacpp-cpu"])
 def test_the_bound_of_a_range_covers_and_grows(name, dtype) -> None:

@@ -249,11 +249,17 @@ class _CaseLimits:
         parts = [(max(low, regime.first), min(high, regime.last), regime.setting) for regime in self.ranges]
         parts = [part for part in parts if part[0] <= part[1]]
         axes = self.case.position_axes(self.ranges[0].setting)
-        return [
+        coarsest = min((self.subject.position, *self.subject.angle), key=lambda fmt: fmt.precision)
+        beside = likely_failures.beside_binade(coarsest, self.seq_len, low, high, count // 2)
+        return beside + [
             offset
             for first, last, setting in parts
             for offset in likely_failures.likeliest(
-                Emulated(self.subject, setting, axes), self.seq_len, first, last, count // len(parts)
+                Emulated(self.subject, setting, axes),
+                self.seq_len,
+                first,
+                last,
+                (count - len(beside)) // len(parts),
             )
         ]
 

@@ -20,6 +20,7 @@ _CHUNK = 16  # offsets tested at once, of a list that is walked upwards: the fir
 _SECTIONS = 3  # offsets tested at once between one that holds and one that fails
 _BESIDE = 16  # offsets tested beside a boundary
 _GUESSED = 32  # offsets that a guess names at once
+_NAMED = 4  # times as many offsets that a guess names for the last tests, for most are tested already
 _SPREAD, _MOST_SPREAD = 24, 2**12  # offsets tested all over what holds: reserved for that, and at most
 WITHIN = 16  # offsets tested for the sake of those that matter most
 _LAST = 36  # tests reserved for a failure that the spread ones find
@@ -177,8 +178,18 @@ class _BoundarySearch:
             self.guessed = True
         self.ask(spread(low, self.top(), min(_MOST_SPREAD, self.budget.left(_LAST))), _LAST)
         self.cut(0)
+        self.spend_rest(low)
         if self.budget.left() > _MOST_SPREAD:
             self.walk(range(low, self.top() + 1))
+
+    def spend_rest(self, low: int) -> None:
+        """Test the likeliest of the offsets that were not tested yet, as long as that finds failures."""
+        known = -2
+        while known != self.top() and 0 < self.budget.left() <= _MOST_SPREAD:
+            known, count = self.top(), self.budget.left()
+            likely = self.guess(low, known, _NAMED * count)
+            self.ask([offset for offset in likely if offset not in self.tested][:count])
+            self.cut(0)
 
     def top(self) -> int:
         """Return the highest offset below the lowest failing one."""

@@ -2,7 +2,8 @@
 
 Scores of a sequence depend on how the errors of its angles differ from position to position. Their variance
 over the positions of the sequence, summed over the pairs, ranks offsets as RMS drift does, and costs
-a few operations an angle where drift costs a product of matrices.
+a few operations an angle where drift costs a product of matrices. Where positions are rounded, drift goes up
+and down with them, and all that differs on one level is how q and k happen to be: there its edges are named.
 Letters: s positions, p pairs.
 """
 
@@ -11,11 +12,13 @@ from __future__ import annotations
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.reference import exact_scores
 from ropeaudit.subjects.emulated import Emulated
 
 _ANGLES = 2**24  # looked at in one guess
 _ROWS = 2**13  # positions at once
+_SHORTEST = 4  # tokens: where every second position is held, and from there on
 _ABOUT = 0.985  # of a variance: 0.75 % of an RMS
 
 
@@ -43,8 +46,33 @@ def likeliest(subject: Emulated, seq_len: int, low: int, high: int, count: int) 
     return [low + index for index in dict.fromkeys([*early, *best])][:count]
 
 
+def beside_binade(fmt: Format, seq_len: int, low: int, high: int, count: int) -> list[int]:
+    """Return up to `count` offsets, from low to high, beside the power of two up to which high + 1 reaches.
+
+    There the positions that `fmt` holds become twice as far apart, and drift grows. From there on it goes by
+    the offset modulo twice their distance, so that what fails later is likely to fail in the first such
+    period, or in the last sequences before it, some of whose positions lie there already. Named are the two
+    offsets in step with high + 1, the nearest ones, and some all over these; none where `fmt` holds all
+    positions.
+    """
+    power = 1 << (high + seq_len).bit_length() - 1
+    period = 2 * power >> (fmt.precision - 1)
+    if period < _SHORTEST:
+        return []
+    in_step = power + (high + 1 - power) % period
+    nearest = range(power - count // 4, power + count // 4)
+    window = range(power - seq_len + 1, power + period)
+    spread = window[:: max(1, 2 * len(window) // max(1, count))]
+    named = dict.fromkeys([in_step - period, in_step, *nearest, *spread])
+    return [offset for offset in named if low <= offset <= high][:count]
+
+
 def _spread(subject: Emulated, seq_len: int, first: int, last: int) -> Array:
-    """Return the variance of angle errors over a sequence, summed over pairs. Shapes: -> (last - first,)."""
+    """Return the circular variance of angle errors over a sequence, summed over pairs.
+
+    That is 1 - |mean of e^(i error)|², which grows no more once an error is a full turn, as drift does.
+    Shapes: -> (last - first,).
+    """
     positions = np.arange(first, last + seq_len - 1, dtype=np.int64)
     theta = 2 * np.pi * exact_scores.rotations_per_token(subject.setting)[0]
     with np.errstate(all="ignore"):
@@ -53,9 +81,10 @@ def _spread(subject: Emulated, seq_len: int, first: int, last: int) -> Array:
         if subject.axes is not None:
             errors *= subject.axes.moved()
         errors -= errors.mean(axis=0)
-        squares = np.einsum("np,np->n", errors, errors)
-        sums = _windows(errors, seq_len)
-        variance = (_windows(squares, seq_len) - np.einsum("np,np->n", sums, sums) / seq_len) / seq_len
+        turned, sines = 2 * np.sin(errors / 2) ** 2, np.sin(errors)
+        squares = _windows(turned.sum(axis=1), seq_len) / seq_len
+        turned, sines = _windows(turned, seq_len) / seq_len, _windows(sines, seq_len) / seq_len
+        variance = 2 * squares - np.einsum("np,np->n", turned, turned) - np.einsum("np,np->n", sines, sines)
     return np.where(np.isfinite(variance), variance, np.inf)
 
 
