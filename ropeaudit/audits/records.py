@@ -154,7 +154,8 @@ class Record(Identity):
         compared=14,
     )
     attention_kl_max: float | None = column(
-        "largest KL(exact p || p) of a row, nats; inf where --softmax recipe lost a weight",
+        "largest sum of p* log(p*/p) + p - p* of a row, nats, p* the exact weights: KL(p* || p) where p sums "
+        "to 1, which weights that --softmax recipe rounds do not; inf where that lost one",
         unit="nats",
         role="attention",
         compared=14,

@@ -8,12 +8,10 @@ over; a file with anything else in it is refused and left as it is.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import stat
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
 from pathlib import Path
 
 from ropeaudit import reports
@@ -90,14 +88,9 @@ class SweepFile:
         os.close(self.number)
         self.number = -1
 
-    def reported_by(self, columns: Sequence[str], rows: Sequence[Record]) -> bool:
-        """Return whether NAME, with these columns of the rows, can be read back in the place of NAME.part."""
-        form = reports.form_of(self.name)
-        if columns or form not in ("csv", "json", "jsonl"):
-            return False
-        return form == "csv" or not any(
-            value in (math.inf, -math.inf) for row in rows for value in astuple(row)
-        )
+    def reported_by(self, columns: Sequence[str]) -> bool:
+        """Return whether NAME, with these columns of its rows, can be read back in the place of NAME.part."""
+        return not columns and reports.form_of(self.name) in ("csv", "json", "jsonl")
 
     def remove(self) -> None:
         """Remove it: its rows stand in NAME. What another has put in its place is left alone."""

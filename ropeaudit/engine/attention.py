@@ -166,9 +166,10 @@ class ReferenceRows:
 
 @np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore")
 def divergences(exact: Array, exact_logs: Array, weights: Array, logs: Array) -> Array:
-    """Return KL(p*||p) = Σ p* log(p*/p) + Σ p - Σ p* of every row, without cancellation where p is near p*.
+    """Return Σ p* log(p*/p) + Σ p - Σ p* of every row, without cancellation where p is near p*.
 
-    The last two sums differ where rounded weights do not add up to 1. inf where a weight vanished that is not
+    That is KL(p*||p) where both add up to 1. Rounded weights do not: then it is the generalised divergence,
+    which is 0 for p = p* alone, while Σ p* log(p*/p) may be below 0. inf where a weight vanished that is not
     0. Shapes: all (r, c) -> (r,). Units: nats.
     """
     ratio = logs - exact_logs

@@ -59,7 +59,7 @@ def parse(path: str, form: str, text: str) -> list[Row]:
 
 
 def records_of(path: str, rows: Iterable[Row]) -> list[Record]:
-    """Return rows as records. What JSON cannot hold (inf) is undefined in them. Raises: BadInput."""
+    """Return rows as records. Raises: BadInput."""
     return [_whole_record(path, row) for row in rows]
 
 
@@ -97,7 +97,7 @@ def _filled(column: Column[Record], value: Any) -> Any:
 
 
 def whole(path: str) -> dict[str, Any]:
-    """Return the object of a .json report of any command, as it stands there. Raises: BadInput."""
+    """Return the object of a .json report of any command, with infinity as a number. Raises: BadInput."""
     result: dict[str, Any] = _parsed(path, lambda content: _with_records(json.loads(content)))
     return result
 
@@ -105,7 +105,19 @@ def whole(path: str) -> dict[str, Any]:
 def _with_records(results: Any) -> Any:
     if not isinstance(results["records"], list):
         raise TypeError("its records are no list")
-    return results
+    return {name: _infinite(value) for name, value in results.items()}
+
+
+def _infinite(part: Any) -> Any:
+    """Return the rows of a table with the texts that stand for infinity as numbers; else what it was."""
+    if not isinstance(part, list):
+        return part
+    return [
+        {name: float(x) if x in ("inf", "-inf") else x for name, x in row.items()}
+        if isinstance(row, dict)
+        else row
+        for row in part
+    ]
 
 
 def _parsed(path: str, parse: Callable[[bytes], T]) -> T:

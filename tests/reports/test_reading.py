@@ -36,14 +36,34 @@ def test_what_is_written_is_read_back(suffix: str, attention: bool, tmp_path: Pa
     for row, record in zip(rows, results, strict=True):
         for name, value in record.as_dict().items():
             back = row[name]
-            undefined = value is None or (isinstance(value, float) and not math.isfinite(value))
-            if undefined and suffix.startswith(".json"):  # JSON has null for all of them
-                assert back is None or math.isnan(back)
-            elif isinstance(value, float) and math.isnan(value):
+            if isinstance(value, float) and math.isnan(value):
                 assert back is None or math.isnan(back), name
             else:
                 assert back == value, name
                 assert type(back) is type(value) or name == "top1_flips", name  # a count, or nan
+
+
+@pytest.mark.parametrize(
+    "suffix", [".csv", ".json", ".jsonl", pytest.param(".parquet", marks=needs("pyarrow"))]
+)
+def test_infinity_is_told_from_nan_and_from_what_was_not_measured(suffix: str, tmp_path: Path) -> None:
+    """A weight that --softmax recipe lost, an offset at which scores overflow, and one without attention."""
+    case = {"seq_len": 9, "heads": 1, "head_dim": 8}
+    (lost,) = shift(0, "fp8_e4m3", "hf", scale=9.0, attention=True, softmax="recipe", **case)
+    (overflow,) = shift(131072, "fp16", "uniform", attention=True, **case)
+    (without,) = shift(0, "fp16", "uniform", **case)
+    path = tmp_path / f"report{suffix}"
+    results = drift_report([lost, overflow, without], list(records.COLUMNS), {})
+    path.write_bytes(reports.encoded(reports.form_of(str(path)), results))
+    back = read(str(path))
+    assert lost.attention_kl_max == overflow.bound_max == math.inf
+    assert back[0]["attention_kl_max"] == back[1]["bound_max"] == math.inf
+    assert back[1]["attention_kl_max"] is None or math.isnan(back[1]["attention_kl_max"])
+    assert back[2]["attention_kl_max"] is None
+    if suffix == ".jsonl":
+        frame = pd.read_json(path, lines=True)
+        assert frame["attention_kl_max"].tolist()[0] == frame["bound_max"].tolist()[1] == math.inf
+        assert json.loads(path.read_text().splitlines()[0])["attention_kl_max"] == "inf"
 
 
 def test_rows_of_the_same_cell_have_the_same_identity() -> None:

@@ -18,7 +18,7 @@ from ropeaudit.reports import reading
 def merge(files: Names) -> list[Record]:
     """Return the rows of reports of `shift`, in the order of the files; one that several hold comes once.
 
-    files: .csv, .json or .jsonl, with all columns. What is not finite is null in JSON and is no difference;
+    files: .csv, .json or .jsonl, with all columns. What is not a number is null in JSON and is no difference;
     a row is taken from the file that says most.
     Raises: BadInput if two rows of the same cell differ, UnknownName.
     """

@@ -287,7 +287,7 @@ def _measured(
             draw = functools.partial(plotted, results if curve else ())
             with sweeps.stored_rows_named(store):
                 output.write(measured, output.replaceable(files, interrupted), draw)
-            stand_in = store and sweeps.stand_in_report(store, files, chosen.columns, results)
+            stand_in = store and sweeps.stand_in_report(store, files, chosen.columns)
             if store and (stand_in or not interrupted):
                 store.remove()
             output.deliver(measured, (), chosen, draw=draw)

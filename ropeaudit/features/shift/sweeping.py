@@ -179,12 +179,10 @@ def stored_rows_named(file: SweepFile | None) -> Iterator[None]:
         raise
 
 
-def stand_in_report(
-    file: SweepFile, files: Sequence[OutputFile], columns: Sequence[str], rows: Sequence[Record]
-) -> bool:
+def stand_in_report(file: SweepFile, files: Sequence[OutputFile], columns: Sequence[str]) -> bool:
     """Return whether what a broken-off run wrote under NAME holds its rows, so that NAME.part may go."""
     written = any(one.written for one in files if one.path == file.name)
-    return written and file.reported_by(columns, rows)
+    return written and file.reported_by(columns)
 
 
 def how_to_go_on(file: SweepFile | None) -> str:

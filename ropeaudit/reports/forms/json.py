@@ -1,4 +1,4 @@
-"""JSON: one object with the metadata and the records; what is undefined is null."""
+"""JSON: one object with the metadata and the records; what is undefined is null, infinity the text "inf"."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
 
 def render(report: Report) -> str:
-    """Return one indented JSON object; strict JSON, without NaN."""
+    """Return one indented JSON object; strict JSON, without NaN and Infinity."""
     whole: dict[str, Any] = dict(report.metadata)
     if report.headline:
         whole["headline"] = report.headline
@@ -37,9 +37,11 @@ def one_line(text: str) -> str:
 
 
 def plain_row(report: Report, row: Any) -> dict[str, Any]:
-    """Return a row's data columns with every value that JSON cannot hold as None."""
-    values = {name: row[name] for name in report.columns}
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in values.items()
-    }
+    """Return a row's data columns as strict JSON holds them: nan as None, infinity as "inf" or "-inf"."""
+    return {name: _plain(row[name]) for name in report.columns}
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return None if math.isnan(value) else str(value)

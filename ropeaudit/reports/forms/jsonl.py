@@ -1,4 +1,4 @@
-"""JSON Lines: an object a row, for streams and for `jq`; what is undefined is null."""
+"""JSON Lines: an object a row, for streams and for `jq`; what is undefined is null, infinity "inf"."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def decode(content: bytes) -> Iterator[Row]:
 def _line(report: Report, row: Row) -> str:
     try:
         text = _encode({name: row[name] for name in report.columns})
-    except ValueError:  # something is undefined
+    except ValueError:  # something is undefined or infinite
         text = _encode(plain_row(report, row))
     return one_line(text) + "\n"
