@@ -12,6 +12,7 @@ def main() -> int:
     NumPy's OpenBLAS would start threads when it is loaded, and let them spin; an audit has its own instead.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    _leave_this_folder()
     try:
         from ropeaudit.runtime import streams
 
@@ -21,6 +22,22 @@ def main() -> int:
         sys.stderr.write("ropeaudit: interrupted\n")
         return INTERRUPTED
     return streams.ended(run())
+
+
+def _leave_this_folder() -> None:
+    """Take the current folder off sys.path, where `python -m` puts it: nothing there is for this package.
+
+    It stays, at the end, where the package lies in it and is not installed.
+    """
+    try:
+        here = os.getcwd()
+    except OSError:  # it is gone
+        return
+    if sys.flags.safe_path or sys.path[:1] not in ([here], [""]):
+        return
+    del sys.path[0]
+    if os.path.dirname(os.path.dirname(os.path.abspath(__file__))) == here:
+        sys.path.append(here)
 
 
 if __name__ == "__main__":

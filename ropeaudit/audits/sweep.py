@@ -22,9 +22,11 @@ from ropeaudit.audits.records import Record
 from ropeaudit.errors import UsageError
 from ropeaudit.inputs import masks
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import digests
 
 _TASK_SECONDS, _TASK_CELLS = 0.25, 8  # a task holds no more than the larger of them: what a kill can lose
 _MOST_CELLS = 1_000_000  # of a run: their rows take some GiB
+_VERSION = records.IDENTITY.index("version")
 _UNIT_SECONDS, _UNITS_PER_JOB = 0.25, 8  # small tasks go to a worker together
 
 
@@ -77,7 +79,11 @@ class Sweep:
         return {cell.identity for cell in whole} - {cell.identity for cell in self.cells}
 
     def placed(self, rows: Iterable[Record]) -> tuple[dict[int, Record], list[Record]]:
-        """Return cell -> row, and the rows of no cell; equal cells take one each, one too many is dropped."""
+        """Return cell -> row, and the rows of no cell; equal cells take one each, one too many is dropped.
+
+        Rows of a cell that another state of its code gave are neither.
+        """
+        known = {_without_version(cell.identity) for cell in self.cells if _of_files(cell.identity)}
         open_cells: dict[tuple[Any, ...], list[int]] = {}
         for number in range(len(self.cells) - 1, -1, -1):
             open_cells.setdefault(self.cells[number].identity, []).append(number)
@@ -86,9 +92,28 @@ class Sweep:
             places = open_cells.get(row.identity())
             if places:
                 result[places.pop()] = row
-            elif places is None:
+            elif places is None and not (
+                _of_files(row.identity()) and _without_version(row.identity()) in known
+            ):
                 foreign.append(row)
         return result, foreign
+
+    def outdated(self, rows: Iterable[Record], done: Mapping[int, Any]) -> str:
+        """Return what to say of rows whose code had another digest, and that are measured again."""
+        wanted = {_without_version(cell.identity): cell for n, cell in enumerate(self.cells) if n not in done}
+        known = {cell.identity for cell in self.cells}
+        others = [row for row in rows if row.identity() not in known]
+        again = {_without_version(row.identity()): row for row in others}
+        again = {key: row for key, row in again.items() if key in wanted}
+        if not again:
+            return ""
+        key, row = next(iter(again.items()))
+        more = "" if len(again) == 1 else f", such as {row.subject} {row.dtype} at offset {row.offset}"
+        return (
+            f"{len(again)} row{'s' * (len(again) > 1)} there {'were' if len(again) > 1 else 'was'} measured "
+            f"with code of another digest{more} ({row.version}, now {wanted[key].identity[_VERSION]}): "
+            "measured again"
+        )
 
     def tasks(self, done: Mapping[int, Any], whole: bool = False) -> list[Task]:
         """Return what is to be measured, in order: all cells but those in `done`.
@@ -124,6 +149,22 @@ class Sweep:
             tuple(number for line in lines for number in line),
             sum(cell.seconds for cell in cells),
         )
+
+
+def belongs(row: Record, planned: tuple[Any, ...]) -> bool:
+    """Return whether a row is that of a planned cell; a call of own code may have imported more files."""
+    identity = row.identity()
+    if _of_files(identity) and _of_files(planned):
+        return _without_version(identity) == _without_version(planned)
+    return identity == planned
+
+
+def _of_files(identity: tuple[Any, ...]) -> bool:
+    return str(identity[_VERSION]).startswith(digests.MARK)
+
+
+def _without_version(identity: tuple[Any, ...]) -> tuple[Any, ...]:
+    return identity[:_VERSION] + identity[_VERSION + 1 :]
 
 
 def measured(

@@ -22,6 +22,13 @@ class Store(Protocol):
         """Keep a row."""
 
 
+def _otherwise(name: str, version: str) -> BadInput:
+    return BadInput(
+        f"a worker did {name} with version {version}, other than planned; "
+        "it must have this version of ropeaudit and see the same files"
+    )
+
+
 class SweepRun:
     """One run of a sweep. done: cell -> row, those of earlier runs included.
 
@@ -44,6 +51,8 @@ class SweepRun:
         self.sweep, self.jobs, self.scheduler, self.store = sweep, jobs, scheduler, store
         self.on_plan, self.on_note = on_plan, on_note
         self.done: dict[int, Record] = sweep.placed(store.rows)[0] if store else {}
+        if store and (text := sweep.outdated(store.rows, self.done)):
+            self.on_note(text)
         self.before = len(self.done)
         self.reported: dict[int, Sequence[Sequence[str]]] = {}  # first cell of a unit -> findings
 
@@ -65,11 +74,8 @@ class SweepRun:
         return self.sweep.audit.findings(self.reported[cell] for cell in sorted(self.reported))
 
     def _keep(self, cell: int, row: Record) -> None:
-        if row.identity() != self.sweep.cells[cell].identity:
-            raise BadInput(
-                f"a worker did {row.subject} {row.dtype} with version {row.version}, other than planned; "
-                "it must have this version of ropeaudit and see the same files"
-            )
+        if not sweeps.belongs(row, self.sweep.cells[cell].identity):
+            raise _otherwise(f"{row.subject} {row.dtype}", row.version)
         if self.store is not None:
             self.store.append(row)
         self.done[cell] = row
@@ -94,6 +100,7 @@ class SweepRun:
             on_progress(finished_seconds / total)
 
         audit = self.sweep.audit
+        loaded = workers.loaded_versions(audit)
         finished = (
             dask_cluster.on_dask(audit, units, self.scheduler, self.jobs, listen, self.on_note)
             if self.scheduler is not None
@@ -101,7 +108,11 @@ class SweepRun:
         )
         with contextlib.closing(finished):  # type: ignore[type-var]
             for unit, result in finished:
-                yield from workers.home(unit, result)
+                rows = workers.home(unit, result)
                 if isinstance(result, workers.Result):
+                    for factory, here, there in zip(audit.factories(), loaded, result.loaded, strict=True):
+                        if here != there:
+                            raise _otherwise(factory.name, there)
                     self.reported[unit[0].cells[0]] = result.findings
+                yield from rows
                 finished_seconds += sum(task.seconds for task in unit)

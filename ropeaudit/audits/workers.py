@@ -28,6 +28,7 @@ from ropeaudit.errors import RopeAuditError
 from ropeaudit.runtime import run_metadata, streams
 
 Unit: TypeAlias = tuple[Task, ...]
+_ISOLATED = "PYTHONSAFEPATH"  # as `python -P`
 MOST_DEATHS = 3  # of a worker with the same unit
 _LISTEN_SECONDS = 0.2  # between two looks for a Ctrl-C
 _one_at_a_time = threading.Lock()  # the limit of BLAS threads is a matter of the whole process
@@ -50,10 +51,19 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a unit: its rows, and for each factory of the audit what was found out about its code."""
+    """What came of a unit: its rows, and for each factory of the audit what was found out about its code.
+
+    loaded: for each factory the version of own code as it was loaded there.
+    """
 
     rows: list[Record]
     findings: list[tuple[str, ...]]
+    loaded: list[str]
+
+
+def loaded_versions(audit: Audit) -> list[str]:
+    """Return the version of own code as it was loaded, for each factory; nothing for other subjects."""
+    return [getattr(factory.code, "loaded_version", "") for factory in audit.factories()]
 
 
 def result_of(audit: Audit, unit: Unit, threads: int) -> Result | Problem:
@@ -61,7 +71,8 @@ def result_of(audit: Audit, unit: Unit, threads: int) -> Result | Problem:
     with _one_at_a_time:
         try:
             rows = [row for _, row in sweep.measured(audit, unit, threads)]
-            return Result(rows, [tuple(factory.findings) for factory in audit.factories()])
+            findings = [tuple(factory.findings) for factory in audit.factories()]
+            return Result(rows, findings, loaded_versions(audit))
         except errors.UnknownName as error:  # its arguments are no message
             return Problem("UsageError", error.typed)
         except RopeAuditError as error:
@@ -124,7 +135,7 @@ def processes(
 def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """Start workers; whatever they are at, they are gone at the end."""
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, context, _begin)
+    pool = ProcessPoolExecutor(jobs, context, _begin, (_ISOLATED in os.environ,))
     try:
         yield pool
     finally:
@@ -149,7 +160,27 @@ def _one_is_dead(pool: ProcessPoolExecutor) -> bool:
 
 @contextlib.contextmanager
 def deaf_children() -> Iterator[None]:
-    """Start processes that hear no Ctrl-C, not even while they import; this one hears it at the end."""
+    """Start processes that hear no Ctrl-C, not even while they import; this one hears it at the end.
+
+    They import nothing from the current folder: what they need is on this one's sys.path, which they get.
+    """
+    with _isolated_children(), _no_interrupts():
+        yield
+
+
+@contextlib.contextmanager
+def _isolated_children() -> Iterator[None]:
+    before = os.environ.get(_ISOLATED)
+    os.environ[_ISOLATED] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_ISOLATED]
+
+
+@contextlib.contextmanager
+def _no_interrupts() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -160,10 +191,12 @@ def deaf_children() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin() -> None:
-    """Leave Ctrl-C to the parent, and do not outlive it."""
+def _begin(isolated: bool) -> None:
+    """Leave Ctrl-C to the parent, and do not outlive it. isolated: whether the parent was told to be."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     streams.guard()
+    if not isolated:
+        os.environ.pop(_ISOLATED, None)  # for processes that own code starts
 
     def watch() -> None:
         parent = multiprocessing.parent_process()

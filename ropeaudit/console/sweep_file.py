@@ -150,7 +150,7 @@ def _opened(path: str, flags: int) -> int:
     try:
         if os.path.islink(path):
             raise BadOutput(f"{path!r} is a link, and rows go there until a run is over; {remedy}")
-        number = os.open(path, flags, 0o666)
+        number = paths.out_of_reach(os.open(path, flags, 0o666))
     except BadOutput:
         raise
     except (OSError, ValueError) as error:

@@ -6,12 +6,15 @@ While such a file is open it is locked. One that nobody has locked was left by a
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import stat
 import zlib
 from pathlib import Path
 from typing import IO
+
+from ropeaudit.runtime import paths
 
 _SUFFIX = ".ropeaudit"
 _LONGEST = 40  # characters of a name that stay
@@ -40,9 +43,9 @@ def opened(target: Path) -> IO[bytes]:
     prefix = _prefix(target.name)
     _clear(target.parent, prefix)
     while True:
-        file = tempfile.NamedTemporaryFile(  # noqa: SIM115 it is handed over
-            dir=target.parent, prefix=prefix, suffix=_SUFFIX, delete=False
-        )
+        number, name = tempfile.mkstemp(_SUFFIX, prefix, target.parent)
+        number = paths.out_of_reach(number)
+        file = open(name, "w+b", opener=functools.partial(_given, number))  # noqa: SIM115 it is handed over
         if lock(file.fileno()) is not False and os.path.exists(file.name):
             return file
         file.close()  # another run took it for one that was left, in the moment before it was locked
@@ -51,6 +54,10 @@ def opened(target: Path) -> IO[bytes]:
 def may_be_cleared(name: str) -> bool:
     """Return whether a file of this name looks like one that a killed run left."""
     return re.fullmatch(r"\..+\." + _RANDOM + re.escape(_SUFFIX), name) is not None
+
+
+def _given(number: int, *_: object) -> int:
+    return number
 
 
 def fill(file: IO[bytes], content: bytes, target: Path) -> None:
@@ -92,7 +99,7 @@ def put_and_keep_open(file: IO[bytes], target: Path) -> int | None:
         return None
     import fcntl
 
-    number = os.dup(file.fileno())
+    number = paths.out_of_reach(os.dup(file.fileno()))
     try:
         fcntl.fcntl(number, fcntl.F_SETFL, fcntl.fcntl(number, fcntl.F_GETFL) | os.O_APPEND)
         put(file, target)

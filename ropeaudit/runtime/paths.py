@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -9,6 +10,21 @@ import stat
 _DESCRIPTOR = re.compile(r"/dev/fd/(\d+)|/proc/(?:self|\d+)/fd/(\d+)")
 _NAMED = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 _MOST_LINKS = 40
+_LARGE = (512, 128)
+
+
+def out_of_reach(number: int) -> int:
+    """Move an open file to a large number, which other people's code that tries small ones does not meet."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return number
+    for least in _LARGE:
+        with contextlib.suppress(OSError):  # a process may have no more files than that
+            moved = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, least)
+            os.close(number)
+            return moved
+    return number
 
 
 def behind(path: str) -> str:

@@ -51,6 +51,15 @@ def home() -> State | None:
     return _home.get()
 
 
+def _says_nothing(error: BaseException) -> bool:
+    """Return whether the text of an exception cannot be had: reading it raises, or leaves."""
+    try:
+        str(error)
+    except BaseException:
+        return True
+    return False
+
+
 class _Left(SystemExit):
     """What os._exit raises in other people's code."""
 
@@ -75,13 +84,16 @@ def foreign(home: State | None = None) -> Iterator[None]:
         if home is not None:
             put(home)
         yield
-    except (Exception, KeyboardInterrupt):
+    except (Exception, KeyboardInterrupt) as error:
+        if _says_nothing(error):
+            raise RuntimeError(f"it raises {type(error).__name__}, whose text cannot be read") from None
         raise
     except SystemExit as stop:
         how = "os._exit" if isinstance(stop, _Left) else "sys.exit"
         raise RuntimeError(f"it calls {how}({'' if stop.code is None else stop.code})") from None
     except BaseException as stop:
-        raise RuntimeError(f"it raises {type(stop).__name__}: {stop}".removesuffix(": ")) from None
+        text = "" if _says_nothing(stop) else str(stop)
+        raise RuntimeError(f"it raises {type(stop).__name__}: {text}".removesuffix(": ")) from None
     finally:
         os._exit = leave
         if os.getpid() != process:

@@ -7,6 +7,7 @@ import contextlib
 import decimal
 import gc
 import locale
+import operator
 import os
 import random
 import signal
@@ -16,8 +17,13 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from ropeaudit.runtime import own_modules
+
 Aspect: TypeAlias = tuple[Callable[[], Any], Callable[[Any], Any]]  # how it is read, how it is set
 State: TypeAlias = dict[str, Any]
+# whose functions other code computes with too
+_GUARDED = ("math", "numpy", "numpy.linalg", "torch", "torch.linalg", "torch.nn.functional", "torch.Tensor")
+_AS_LOADED: dict[str, dict[str, Any]] = {}  # of each of them: its functions before other people's code ran
 
 
 def aspects() -> dict[str, Aspect]:
@@ -26,6 +32,7 @@ def aspects() -> dict[str, Aspect]:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             readable[f"signal {number}"] = _handler(number)
+    readable["functions"] = (_replaced, _replace)
     if "numpy" in sys.modules:
         readable |= _numpy()
     torch = sys.modules.get("torch")
@@ -69,11 +76,57 @@ def _set_filters(state: tuple[list[Any], Any]) -> None:
     warnings.filters[:], warnings.showwarning = state  # type: ignore[index]
 
 
+def _builtins() -> dict[str, Any]:
+    """Return Python's own functions; how own modules are imported is put back with them."""
+    hidden = "__import__" if own_modules.current() is not None else ""
+    return {name: value for name, value in vars(builtins).items() if name != hidden}
+
+
+def _replaced() -> dict[tuple[str, str], Any]:
+    """Return the functions that are not those that were loaded: (holder, name) -> what is there now."""
+    results: dict[tuple[str, str], Any] = {}
+    for holder in _GUARDED:
+        if (held := _members(holder)) is None:
+            continue
+        loaded = _AS_LOADED.setdefault(holder, held)
+        if not all(map(operator.is_, map(held.get, loaded), loaded.values())):
+            changed = {name: held.get(name) for name, one in loaded.items() if held.get(name) is not one}
+            results |= {(holder, name): value for name, value in changed.items()}
+    return results
+
+
+def _members(holder: str) -> dict[str, Any] | None:
+    """Return the functions of a module; of a class all names that it has, None for those that it inherits."""
+    module: Any = sys.modules.get(holder.removesuffix(".Tensor"))
+    begun = holder.startswith("torch") and not hasattr(sys.modules.get("torch"), "default_generator")
+    if module is None or begun:  # it is not loaded, or not yet
+        return None
+    if holder.endswith(".Tensor"):
+        own = vars(module.Tensor)
+        return {name: own.get(name) for name in _AS_LOADED.get(holder) or dir(module.Tensor)}
+    if holder in _AS_LOADED:
+        return dict(vars(module))
+    return {name: value for name, value in vars(module).items() if callable(value)}
+
+
+def _replace(functions: dict[tuple[str, str], Any]) -> None:
+    """Set the functions that differ from those that were loaded; all others become what they were."""
+    for holder, name in {**_replaced(), **functions}:
+        where = sys.modules[holder.removesuffix(".Tensor")]
+        where = where.Tensor if holder.endswith(".Tensor") else where
+        value = functions.get((holder, name), _AS_LOADED[holder][name])
+        if value is not None:
+            setattr(where, name, value)
+        elif name in vars(where):
+            delattr(where, name)
+
+
 _PYTHON: dict[str, Aspect] = {
+    "modules": (own_modules.current, own_modules.enter),  # before "path", which they have on them
     "folder": (_folder, _go),
     "environment": (lambda: dict(os.environ), _set_environment),
     "path": (lambda: list(sys.path), _set_path),
-    "builtins": (lambda: dict(vars(builtins)), lambda names: vars(builtins).update(names)),
+    "builtins": (_builtins, lambda names: vars(builtins).update(names)),
     "filters": (lambda: (list(warnings.filters), warnings.showwarning), _set_filters),
     "recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
     "hooks": (lambda: sys.excepthook, lambda hook: setattr(sys, "excepthook", hook)),

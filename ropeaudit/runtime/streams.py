@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TextIO
 
+from ropeaudit.runtime import paths
+
 PLAIN = "ropeaudit-plain"  # the error handler of text that an encoding cannot hold
 _LEFT_BEHIND = 10.0  # seconds that threads and exit handlers of other people's code may take at the end
 _ALIKE = {
@@ -56,7 +58,7 @@ def reserve() -> None:
     try:
         if out is None or sys.stderr is None or out.fileno() != 1 or out.isatty():
             return
-        number, errors = os.dup(1), os.dup(2)
+        number, errors = paths.out_of_reach(os.dup(1)), paths.out_of_reach(os.dup(2))
     except (OSError, ValueError):
         return
     report = open(number, "w", encoding=out.encoding, errors=out.errors)  # noqa: SIM115 until the end
@@ -72,7 +74,7 @@ def guard() -> None:
     global _reserved
     if _reserved is None and sys.stdout is not None:
         with contextlib.suppress(OSError):
-            _reserved = _Reserved(sys.stdout, os.dup(2))
+            _reserved = _Reserved(sys.stdout, paths.out_of_reach(os.dup(2)))
 
 
 def report() -> TextIO:

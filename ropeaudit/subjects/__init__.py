@@ -19,7 +19,7 @@ class Subject(Protocol):
 
     Scores are formed from the rotated arrays by `ropeaudit.engine.measure`: q·k in `accumulate`, times
     the softmax scale, stored in `score` (`scale_after_store`: stored before and after scaling).
-    softmax, output: formats of the softmax and of what it gives. version: of what executes the subject.
+    softmax, output: formats of the softmax and of what it gives.
     """
 
     name: str
@@ -33,7 +33,10 @@ class Subject(Protocol):
     softmax: Format
     output: Format
     narrowest: int
-    version: str
+
+    @property
+    def version(self) -> str:
+        """That of what executes the subject."""
 
     def refusal(self, seq_len: int, offset: int) -> str:
         """Return why positions offset ... offset + seq_len - 1 cannot be audited; empty where they can."""

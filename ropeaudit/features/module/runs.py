@@ -13,6 +13,7 @@ from ropeaudit.features.module.parts import Part, parts
 from ropeaudit.features.module.parts import Target as Target
 from ropeaudit.features.module.running import Measured
 from ropeaudit.features.module.source import moved
+from ropeaudit.runtime import process_state
 from ropeaudit.subjects.calling import devices
 from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.devices import Device
@@ -80,6 +81,11 @@ class Run:
 
 def run(target: Target, options: Options, notes: list[str]) -> list[Run]:
     """Return what every RoPE module of a target does in every way."""
+    with process_state.at_home(target.builder.home):
+        return _run(target, options, notes)
+
+
+def _run(target: Target, options: Options, notes: list[str]) -> list[Run]:
     built = target.built
     dtype, device = _own_dtype(built), target.place or devices.of_module(built) or devices.CPU
     found = parts(target, dtype, device, options.up_to, notes)

@@ -5,7 +5,6 @@ They are known by their values, whatever they are called; and by usual names whe
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from ropeaudit.errors import BadInput, RopeAuditError, UsageError
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.rope import hf_config, hf_json
 from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.runtime import process_state
 from ropeaudit.subjects.calling import building, devices, loading
 from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.devices import Device
@@ -93,7 +93,9 @@ def load(
     place = None if device is None else devices.of_torch(device)
     factory = _factory(spec)
     if factory is not None:
-        return _from_factory(spec, building.builder(spec, factory, arguments, length), expected, place)
+        with process_state.at_home(factory[1]):
+            builder = replace(building.builder(spec, factory[0], arguments, length), home=factory[1])
+            return _from_factory(spec, builder, expected, place)
     if device is not None:
         raise UsageError(
             f"--device {device} is where a module is moved, and {spec!r} is a checkpoint; leave it out"
@@ -143,8 +145,10 @@ def _kind_by_name(name: str, shape: tuple[int, ...]) -> str:
     return kind_of_name(name) if sum(size != 1 for size in shape) in axes else ""
 
 
-def _factory(spec: str) -> Callable[[], Any] | None:
-    """Return the function that a spec names; None where it names a path. Importing executes the file.
+def _factory(spec: str) -> tuple[Callable[[], Any], process_state.State] | None:
+    """Return the function that a spec names, and the modules that its calls need; None of a path.
+
+    Importing executes the file.
 
     Raises: BadInput.
     """
@@ -152,11 +156,9 @@ def _factory(spec: str) -> Callable[[], Any] | None:
     if not colon or not name.isidentifier() or Path(spec).exists():
         return None
     try:
-        module = patiently(
-            lambda: _from_file(place) if place.endswith(".py") else importlib.import_module(place),
-            f"import of {place}",
-            endless=True,
-        )
+        if place.endswith(".py") and not Path(place).is_file():
+            raise BadInput(f"{place!r}: no such file; {_GIVE}")
+        module, state = loading.imported(place, endless=True)
     except RopeAuditError:
         raise
     except Exception as error:  # whatever other people's code raises
@@ -165,14 +167,7 @@ def _factory(spec: str) -> Callable[[], Any] | None:
     if not callable(function):
         raise BadInput(f"{spec!r}: {place} has no function {name}; {_GIVE}")
     factory: Callable[[], Any] = function
-    return factory
-
-
-def _from_file(place: str) -> Any:
-    path = Path(place)
-    if not path.is_file():
-        raise BadInput(f"{place!r}: no such file; {_GIVE}")
-    return loading.execute(path)
+    return factory, {"modules": state["modules"]}
 
 
 def _from_factory(spec: str, builder: Builder, expected: Expected, place: Device | None) -> Source:

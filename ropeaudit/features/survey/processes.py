@@ -92,7 +92,7 @@ class _Process:
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by __exit__)
         environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
         self.child = subprocess.Popen(
-            [sys.executable, "-c", _WORK, json.dumps(asdict(options))],
+            [sys.executable, "-P", "-c", _WORK, json.dumps(asdict(options))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,

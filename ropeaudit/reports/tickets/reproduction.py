@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -14,6 +15,7 @@ from ropeaudit.reports.numbers import short
 from ropeaudit.reports.tickets.trackers import FILL_IN
 
 LINES = 15  # at most, of a snippet
+_PACKAGES = ("import torch", "import numpy as np", "import math")
 _SECONDS = 300.0  # of a run, the import of torch and of the audited package among them
 _AGREES = 0.01  # relative: BLAS sums in another order for another shape, and math libraries differ by an ulp
 
@@ -77,16 +79,12 @@ def _attached(snippet: Snippet) -> str:
 
 def reproduced(snippet: Snippet) -> Reproduction:
     """Run a snippet in a new process, and compare the number that it prints with that of the report."""
-    folders = [snippet.path] if snippet.path else []
-    inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*folders, *inherited])}
     try:
         run = subprocess.run(  # its own interpreter; own code is that of --impl
-            [sys.executable, "-c", snippet.text],
+            [sys.executable, "-P", "-c", _finding_its_code(snippet)],
             capture_output=True,
             text=True,
             timeout=_SECONDS,
-            env=environment,
             stdin=subprocess.DEVNULL,
             check=False,
         )
@@ -96,6 +94,20 @@ def reproduced(snippet: Snippet) -> Reproduction:
         last = (run.stderr.strip().splitlines() or ["no message"])[-1]
         return Reproduction(snippet, missing=f"one raised {' '.join(last.split())[:200]}")
     return compared(snippet, run.stdout.strip().splitlines()[-1:] or [""])
+
+
+def _finding_its_code(snippet: Snippet) -> str:
+    """Return the code of a snippet with a folder on sys.path, where nothing hides an installed package.
+
+    The folder of a file comes first as soon as packages are imported; the current one, for a module by its
+    name, last.
+    """
+    lines = list(snippet.lines)
+    begin = next((n for n, line in enumerate(lines) if line not in _PACKAGES), 0)
+    places = [f"__import__('sys').path.insert(0, {snippet.path!r})"] if snippet.path else []
+    with contextlib.suppress(OSError):  # a folder that is gone
+        places = places or [f"__import__('sys').path.append({os.getcwd()!r})"]
+    return "\n".join([*lines[:begin], *places, *lines[begin:]]) + "\n"
 
 
 def compared(snippet: Snippet, lines: list[str]) -> Reproduction:

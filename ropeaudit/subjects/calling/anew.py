@@ -3,42 +3,43 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import process_state
+from ropeaudit.runtime.own_modules import OwnModules
+from ropeaudit.runtime.process_state import State
 from ropeaudit.subjects.calling.timeout import patiently
 
 if TYPE_CHECKING:
     from ropeaudit.subjects.calling.own_code import Own
 
-INSTALLED = {"site-packages", "dist-packages"}  # folders of packages
 _COMPILED = "_torchdynamo_orig_callable"  # what torch.compile leaves on a function
 DEAR = 0.5  # seconds of CPU of executing it and of a call of one token, above which it is executed once
 _LONG = 10.0  # seconds of waiting, for a download say, above which it is too: a busy machine's are fewer
 
 
+Made: TypeAlias = tuple[Any, State]  # what a file makes, and the modules that its calls need
+
+
 @dataclass(slots=True)
 class Source:
-    """The file that makes what is called, and its name there. execute: returns the module of a file.
+    """The modules of the file that makes what is called, and its name there.
 
     usable: whether executing it again works and is not dear; None before that was tried.
     """
 
-    path: Path
+    modules: OwnModules
     name: str
-    execute: Callable[[Path], Any]
     usable: bool | None = None
 
-    def thing(self, call: Callable[[Any], None]) -> Any:
+    def thing(self, call: Callable[[Made], None]) -> Made | None:
         """Execute the file, and what it imports from its folder, and return what the name then is.
 
         None where that raises, or is dear: with the first it is called, for some code compiles itself then.
@@ -58,25 +59,26 @@ class Source:
             return None
         try:
             with process_state.at_home(None):
-                return patiently(self._executed, f"import of {self.path}")
+                made: Made = patiently(self._executed, f"import of {self.modules.file}")
+                return made
         except Exception:  # whatever other people's code raises: it can be executed but once
             self.usable = False
             return None
 
-    def _executed(self) -> Any:
+    def _executed(self) -> Made:
         process_state.seed()
-        with _forgotten(self.path.resolve().parent):
-            return named(self.execute(self.path), self.name)
+        modules = self.modules.again()
+        return named(modules.load(), self.name), {"modules": modules}
 
 
-def thing(own: Own, setting: RopeSetting, dtype: Format) -> Any:
+def thing(own: Own, setting: RopeSetting, dtype: Format) -> Made | None:
     """Return what the file of own code makes, executed anew; None where there is none, or it is dear."""
     if own.source is None or compiles(own.thing):
         return None
 
-    def call(thing: Any) -> None:
+    def call(made: Made) -> None:
         x = np.ones((1, 1, 1, setting.head_dim), dtype.carrier)
-        own.of(thing).rotator(setting, dtype).rotate_both(x, x, np.zeros(1, np.int64))
+        own.of(*made).rotator(setting, dtype).rotate_both(x, x, np.zeros(1, np.int64))
 
     return own.source.thing(call)
 
@@ -91,23 +93,3 @@ def named(module: Any, name: str) -> Any:
 def compiles(thing: Any) -> bool:
     """Return whether torch.compile made it: executed anew, it is compiled anew."""
     return hasattr(thing, _COMPILED)
-
-
-@contextlib.contextmanager
-def _forgotten(folder: Path) -> Iterator[None]:
-    """Within the block, no module of a folder is imported yet; this package and installed ones stay."""
-    own = {name: module for name, module in list(sys.modules.items()) if _lies_in(module, name, folder)}
-    for name in own:
-        del sys.modules[name]
-    try:
-        yield
-    finally:
-        sys.modules.update(own)
-
-
-def _lies_in(module: Any, name: str, folder: Path) -> bool:
-    file = getattr(module, "__file__", None)
-    if not isinstance(file, str) or name.partition(".")[0] in ("ropeaudit", "__main__"):
-        return False
-    path = Path(file)
-    return path.is_relative_to(folder) and not INSTALLED & set(path.relative_to(folder).parts)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from ropeaudit.errors import BadInput, RopeAuditError
+from ropeaudit.runtime.process_state import State
 from ropeaudit.subjects.calling import signatures
 from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.timeout import patiently
@@ -26,7 +27,7 @@ _GIVE = "give --build NAME=VALUE, or a function that builds it and takes no argu
 class Builder:
     """How a module is built, anew for each way of loading: `build`, in words, and from which class, if any.
 
-    arguments: what it is given. Raises of build: BadInput.
+    arguments: what it is given. home: the state in which its calls begin. Raises of build: BadInput.
     """
 
     spec: str
@@ -34,6 +35,7 @@ class Builder:
     words: str = ""
     cls: type[Any] | None = None
     arguments: Mapping[str, Any] | None = None
+    home: State | None = None
 
 
 def builder(spec: str, target: Callable[..., Any], given: Mapping[str, Any], length: int) -> Builder:

@@ -65,13 +65,16 @@ class Alike:
 class Implementation(Protocol):
     """Code that rotates. One small file each in `ropeaudit.subjects.third_party`.
 
-    engine: what computes, such as torch. version: of the package. layouts: those that can be requested.
+    engine: what computes, such as torch. layouts: those that can be requested.
     """
 
     name: str
     engine: str
-    version: str
     layouts: tuple[Layout, ...]
+
+    @property
+    def version(self) -> str:
+        """Of the package; of own code the digest of its files."""
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
         """Return why a setting or dtype is not taken; empty where it is."""
@@ -107,7 +110,6 @@ class Called:
     def __init__(self, implementation: Implementation, setting: RopeSetting, dtype: Format) -> None:
         self.implementation, self.setting = implementation, setting
         self.name, self.backend = implementation.name, implementation.engine
-        self.version = implementation.version
         self.device = device_of(implementation).label
         self.environment = environment_of(implementation)
         environment = getattr(implementation, "environment", None)
@@ -115,6 +117,11 @@ class Called:
         self.dtype = self.input = self.output = dtype
         self.narrowest = dtype.precision
         self.given: tuple[FloatArray, FloatArray] | None = None
+
+    @property
+    def version(self) -> str:
+        """That of the implementation; of own code it changes where a call imports more of its files."""
+        return self.implementation.version
 
     def together(self, q: FloatArray, k: FloatArray) -> None:
         """Let one call rotate all heads of these, where it is at all of their positions.

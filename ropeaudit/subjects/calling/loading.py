@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import os
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError
-from ropeaudit.runtime import digests, process_state
+from ropeaudit.runtime import digests, own_modules, process_state
+from ropeaudit.runtime.own_modules import OwnModules
 from ropeaudit.subjects.calling import anew
 from ropeaudit.subjects.calling.anew import Source
 from ropeaudit.subjects.calling.conventions import NO_CHANGES, Changes
@@ -52,9 +51,11 @@ def load(
             f"--impl {spec}: it is of type {type(thing).__name__} and cannot be called; {_EXAMPLE}"
         )
     name = spec if spec.isprintable() else repr(spec)[1:-1]
-    own = Own(name, thing, order, _version(module), changes, home, alone, device)
+    modules = home["modules"]
+    version = modules.version if modules is not None else _version(module)
+    own = Own(name, thing, order, version, changes, home, alone, device)
     if _by_path(where):
-        own.source = Source(Path(where).absolute(), spec.rpartition(":")[2], execute)
+        own.source = Source(modules, spec.rpartition(":")[2])
     return own
 
 
@@ -68,24 +69,10 @@ def _import(where: str) -> tuple[Any, process_state.State]:
     Raises: BadInput.
     """
     by_path = _by_path(where)
-    path = Path(where)
-    if by_path and not path.is_file():
+    if by_path and not Path(where).is_file():
         raise BadInput(f"--impl {where}: there is no such file; {_EXAMPLE}")
-    with contextlib.suppress(OSError):  # a folder that is gone
-        if not by_path and os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())
-
-    def imported() -> tuple[Any, process_state.State]:
-        if by_path and b"torch" in path.read_bytes():  # loaded first, it can be seeded
-            with contextlib.suppress(ImportError):
-                import torch  # noqa: F401
-        process_state.seed()
-        module = execute(path) if by_path else importlib.import_module(where)
-        process_state.seed_if_chance()
-        return module, process_state.now()
-
     try:
-        return patiently(imported, f"import of {where}")  # type: ignore[no-any-return]
+        return imported(where)
     except RopeAuditError:
         raise
     except ModuleNotFoundError as error:
@@ -97,6 +84,36 @@ def _import(where: str) -> tuple[Any, process_state.State]:
         raise BadInput(f"--impl {where} cannot be imported: {one_line(error)}") from None
     except Exception as error:  # whatever a module raises is reported
         raise BadInput(f"--impl {where} cannot be imported: {one_line(error)}") from None
+
+
+def imported(where: str, endless: bool = False) -> tuple[Any, process_state.State]:
+    """Return what is imported by its name, from this folder too, or by its path, and the state it leaves.
+
+    endless: wait for ever. Raises: UsageError, and whatever importing it raises.
+    """
+
+    def executed() -> tuple[Any, process_state.State]:
+        modules = _modules(where)
+        if modules is not None and modules.mention(b"torch"):  # loaded first, it can be seeded
+            with contextlib.suppress(ImportError):
+                import torch  # noqa: F401
+        process_state.now()  # what functions are before it replaces some
+        process_state.seed()
+        module = importlib.import_module(where) if modules is None else modules.load()
+        process_state.seed_if_chance()
+        return module, process_state.now()
+
+    return patiently(executed, f"import of {where}", endless)  # type: ignore[no-any-return]
+
+
+def _modules(where: str) -> OwnModules | None:
+    """Return the own modules of a file or of a module by its name; None for those of a package."""
+    if _by_path(where):
+        return own_modules.of_file(Path(where))
+    try:
+        return own_modules.of_module(where, os.getcwd())
+    except OSError:  # a folder that is gone
+        return own_modules.of_module(where, "")
 
 
 def _version(module: Any) -> str:
@@ -119,7 +136,7 @@ def source_of(thing: Any) -> Source | None:
     if not isinstance(file, str) or not file.endswith(".py") or not Path(file).is_file():
         return None
     path = Path(file).absolute()
-    if anew.INSTALLED & set(path.parts):
+    if own_modules.INSTALLED & set(path.parts):
         return None
     held = [name for name, value in list(vars(module).items()) if value is thing]
     qualified = str(getattr(thing, "__qualname__", ""))
@@ -127,26 +144,5 @@ def source_of(thing: Any) -> Source | None:
         with contextlib.suppress(AttributeError):
             if name and anew.named(module, name) is thing:
                 package = getattr(module, "__package__", None) or ""
-                return Source(path, name, partial(execute, package=package))
+                return Source(own_modules.of_file(path, package), name)
     return None
-
-
-def execute(path: Path, package: str = "") -> Any:
-    """Return the module that a file makes, executed so that it sees its own folder. Raises: ImportError.
-
-    package: the one that it belongs to, where it may import relative to that.
-    """
-    name = f"{package}.ropeaudit_own_{path.stem}" if package else f"ropeaudit_own_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError("it is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look themselves up there
-    folder = str(path.resolve().parent)  # the module may go to another one
-    sys.path.insert(0, folder)
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        if folder in sys.path:
-            sys.path.remove(folder)
-    return module

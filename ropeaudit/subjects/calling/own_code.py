@@ -31,10 +31,10 @@ from ropeaudit.subjects.calling.timeout import patiently
 class Own:
     """A function, an nn.Module, a class or a factory that the user wrote; an `Implementation`.
 
-    version: the digest of its file. findings: what is worth knowing of how it is called and what it does, in
-    the order it was seen. changes: of the stages of tables that it is given. device: where it is called.
-    source: the file that it is from, None of an installed package. executed_anew: whether nothing called it
-    before this audit did.
+    loaded_version: what `version` was before any call. findings: what is worth knowing of how it is called
+    and what it does, in the order it was seen. changes: of the stages of tables that it is given. device:
+    where it is called. source: the file that it is from, None of an installed package. executed_anew: whether
+    nothing called it before this audit did.
     """
 
     layouts: tuple[Layout, ...] = ("half", "interleaved")
@@ -60,7 +60,7 @@ class Own:
         """
         self._requested, self._alone = changes, alone
         self.changes: Changes = {stage: fmt for stage, fmt in changes.items() if stage in conventions.TABLES}
-        self.name, self.thing, self.order, self.version = name, thing, order, version
+        self.name, self.thing, self.order, self.loaded_version = name, thing, order, version
         self.home = home
         self.findings: list[str] = []
         self._fits: dict[RopeSetting, Fit] = {}
@@ -73,6 +73,12 @@ class Own:
             self.engine = "numpy"
         self._follows = device is None  # the module that is made
         self.device = self._device(device)
+
+    @property
+    def version(self) -> str:
+        """The digest of its file and of what it imported from its folder so far, or may import in a call."""
+        modules = (self.home or {}).get("modules")
+        return modules.version if modules is not None else self.loaded_version
 
     def _device(self, requested: str | None) -> Device:
         """Return where it is called. Raises: UsageError."""
@@ -232,8 +238,8 @@ class Own:
 
     def uncalled(self, setting: RopeSetting, dtype: Format) -> Own:
         """Return the same of the file executed anew, which nothing has called; itself where there is none."""
-        thing = anew.thing(self.clean or self, setting, dtype)
-        return self if thing is None else self.of(thing)
+        made = anew.thing(self.clean or self, setting, dtype)
+        return self if made is None else self.of(*made)
 
     def _renewed(self, setting: RopeSetting, dtype: Format) -> Own:
         """Return the same code without the past of clean calls, where an environment is to be seen.
@@ -249,10 +255,11 @@ class Own:
                 self._note("was called clean before: what it cached then is not made under it")
         return self._started
 
-    def of(self, thing: Any) -> Own:
-        """Return the same of a thing that the file executed anew made."""
+    def of(self, thing: Any, modules: process_state.State) -> Own:
+        """Return the same of a thing that the file executed anew made, and of its modules."""
         other = copy.copy(self)
         other.thing, other.executed_anew, other._built = thing, True, {}
+        other.home = (self.home or {}) | modules
         return other
 
     @property
