@@ -136,7 +136,7 @@ def _connected(distributed: Any, address: Any, listen: Callable[[], None]) -> An
 def _local(distributed: Any, jobs: int, listen: Callable[[], None]) -> Any:
     """Start a cluster of processes that hear no Ctrl-C. Raises: RopeAuditError."""
     threads = max(1, run_metadata.threads() // jobs)
-    with contextlib.suppress(ImportError, AttributeError, OSError):
+    with workers.isolated_children(), contextlib.suppress(ImportError, AttributeError, OSError):
         resource_tracker.ensure_running()  # which would make its thread hear Ctrl-C again
     try:
         with workers.deaf_children():

@@ -134,8 +134,9 @@ def processes(
 @contextlib.contextmanager
 def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """Start workers; whatever they are at, they are gone at the end."""
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, context, _begin, (_ISOLATED in os.environ,))
+    context, isolated = multiprocessing.get_context("spawn"), _ISOLATED in os.environ
+    with isolated_children():  # the one that tracks semaphores
+        pool = ProcessPoolExecutor(jobs, context, _begin, (isolated,))
     try:
         yield pool
     finally:
@@ -160,16 +161,17 @@ def _one_is_dead(pool: ProcessPoolExecutor) -> bool:
 
 @contextlib.contextmanager
 def deaf_children() -> Iterator[None]:
-    """Start processes that hear no Ctrl-C, not even while they import; this one hears it at the end.
+    """Start isolated processes that hear no Ctrl-C, not even while they import; this one hears it at the end.
 
-    They import nothing from the current folder: what they need is on this one's sys.path, which they get.
+    What they need is on this one's sys.path, which they get.
     """
-    with _isolated_children(), _no_interrupts():
+    with isolated_children(), _no_interrupts():
         yield
 
 
 @contextlib.contextmanager
-def _isolated_children() -> Iterator[None]:
+def isolated_children() -> Iterator[None]:
+    """Start processes that import nothing from the current folder: Python looks there first for `-c`."""
     before = os.environ.get(_ISOLATED)
     os.environ[_ISOLATED] = "1"
     try:

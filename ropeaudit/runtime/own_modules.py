@@ -48,9 +48,10 @@ def enter(modules: OwnModules | None) -> None:
     global _current
     if _current is not None:
         _current.leave()
-    _current = modules
+        _current = None
     if modules is not None:
         modules.enter()
+    _current = modules
 
 
 def of_file(path: Path, package: str = "") -> OwnModules:
@@ -126,7 +127,7 @@ class OwnModules:
     _modules: dict[str, ModuleType] = field(default_factory=dict, init=False)
     _roots: set[str] = field(default_factory=set, init=False)  # first parts of their names
     _others: dict[str, ModuleType] = field(default_factory=dict, init=False)  # of the same names
-    _offered: dict[str, bool] = field(default_factory=dict, init=False)
+    _offered: dict[tuple[str, int], bool] = field(default_factory=dict, init=False)
     _path: list[str] = field(default_factory=list, init=False)
     _path_before: list[str] = field(default_factory=list, init=False)
     _import_before: Any = field(default=builtins.__import__, init=False)
@@ -192,9 +193,7 @@ class OwnModules:
     def enter(self) -> None:
         """Put them into sys.modules, their folder on sys.path. To be called by `enter` alone."""
         self._path_before = list(sys.path)
-        if not self._path:
-            self._path = [self.folder, *sys.path] if self.file else [*sys.path, self.folder]
-        sys.path[:] = self._path
+        sys.path[:] = self._search()
         for root in self._roots & sys.modules.keys():
             self._put_aside(root)
         sys.modules.update(self._modules)
@@ -233,10 +232,16 @@ class OwnModules:
         self._roots.add(root)
         return self._own(self._top(root))
 
+    def _search(self) -> list[str]:
+        """Return sys.path as own code sees it."""
+        if _current is self:
+            return sys.path
+        return self._path or ([self.folder, *sys.path] if self.file else [*sys.path, self.folder])
+
     def _top(self, root: str) -> ModuleSpec | None:
         """Return where a name at the top leads to: the audited module's to its folder before all others."""
-        audited = root == self.name.partition(".")[0]
-        return PathFinder.find_spec(root, [self.folder, *sys.path] if audited else sys.path)
+        first = [] if self.file or root != self.name.partition(".")[0] else [self.folder]
+        return PathFinder.find_spec(root, [*first, *self._search()])
 
     def _own(self, spec: ModuleSpec | None) -> ModuleSpec | None:
         if spec is not None and type(spec.loader) is SourceFileLoader and spec.origin:
@@ -245,13 +250,16 @@ class OwnModules:
 
     def _offers(self, root: str) -> bool:
         """Return whether a name at the top leads own code to its folder, or one that it put on sys.path."""
-        if root not in self._offered or len(sys.path) != len(self._path):
-            added = {self.folder, *(place for place in sys.path if place not in self._path_before)}
+        search = self._search()
+        key = root, len(search)
+        if key not in self._offered:
+            before = set(self._path_before if _current is self else sys.path)
+            added = {self.folder, *(place for place in search if place not in before)}
             folders = {os.path.dirname(os.path.abspath(place)) for place in _places(self._top(root))}
-            self._offered[root] = bool(folders & set(map(os.path.abspath, added))) and not (
+            self._offered[key] = bool(folders & set(map(os.path.abspath, added))) and not (
                 root in _SHARED or FrozenImporter.find_spec(root)
             )
-        return self._offered[root]
+        return self._offered[key]
 
     def _is_own(self, names: dict[str, Any] | None) -> bool:
         """Return whether the module with these globals is one of them."""
