@@ -51,7 +51,8 @@ class Identity:
         "what executed the subject: numpy, torch, or an implementation's own engine", role="case"
     )
     version: str = column(
-        "of the implementation; of your own code a digest of its file; torch's with --backend torch; "
+        "of the implementation; of your own code a digest of its file and those it imports from its folder; "
+        "torch's with --backend torch; "
         "ropeaudit's own for an emulated recipe",
         role="case",
     )

@@ -14,7 +14,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import connection
 from typing import TypeAlias
 
@@ -58,7 +58,7 @@ class Result:
 
     rows: list[Record]
     findings: list[tuple[str, ...]]
-    loaded: list[str]
+    loaded: list[str] = field(default_factory=list)
 
 
 def loaded_versions(audit: Audit) -> list[str]:

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from ropeaudit.runtime import own_modules
+from ropeaudit.runtime import own_modules, threads
 
 Aspect: TypeAlias = tuple[Callable[[], Any], Callable[[Any], Any]]  # how it is read, how it is set
 State: TypeAlias = dict[str, Any]
@@ -111,6 +111,7 @@ def _members(holder: str) -> dict[str, Any] | None:
 
 def _replace(functions: dict[tuple[str, str], Any]) -> None:
     """Set the functions that differ from those that were loaded; all others become what they were."""
+    threads.alone()
     for holder, name in {**_replaced(), **functions}:
         where = sys.modules[holder.removesuffix(".Tensor")]
         where = where.Tensor if holder.endswith(".Tensor") else where

@@ -35,3 +35,29 @@ def test_a_later_call_that_raises_is_an_error_of_the_code(most, tmp_path, monkey
     part = tmp_path / "x.jsonl.part"
     if part.exists():
         assert all(json.loads(row)["subject"] == "r.py:rope" for row in part.read_text().splitlines())
+
+
+SILENT = """import os
+import numpy as np
+
+class Silent({base}):
+    def __str__(self):
+        {text}
+
+def rope(x, positions):
+    if positions.max() > {most}:
+        raise Silent("never read")
+    return x
+"""
+
+
+@pytest.mark.parametrize("most", [-1, 40])
+@pytest.mark.parametrize("text", ["raise self", "return 7", "os._exit(5)", "raise KeyboardInterrupt"])
+@pytest.mark.parametrize("base", ["Exception", "BaseException"])
+def test_an_exception_whose_text_raises_is_one_of_the_code(base, text, most, tmp_path, capsys) -> None:
+    """Where nothing is found out of how it is called, and in a later call."""
+    (tmp_path / "r.py").write_text(SILENT.format(base=base, text=text, most=most))
+    line = ["shift", "--impl", f"{tmp_path / 'r.py'}:rope", *SMALL, "--offset", "0,100", "-f", "json"]
+    assert main(line) == (2 if most < 0 else 0)
+    seen = capsys.readouterr()
+    assert "it raises Silent" in (seen.err if most < 0 else seen.out)

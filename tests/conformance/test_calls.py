@@ -17,6 +17,7 @@ from ropeaudit.conformance.agreement import bits_differ
 from ropeaudit.conformance.call_forms import Pieces
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.main import main
+from ropeaudit.runtime import process_state
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import anew, arrays, timeout
 
@@ -111,7 +112,10 @@ def test_a_file_is_executed_anew_with_what_it_imports_from_its_folder(tmp_path, 
     assert len({id(one.instance.__globals__["helper"]) for one in (first, second)}) == 2
     assert own.thing.__globals__["helper"].SEEN
     assert not first.instance.__globals__["helper"].SEEN
-    assert sys.modules["helper_of_kernel"] is own.thing.__globals__["helper"]
+    assert "helper_of_kernel" not in sys.modules
+    for code, instance in ((own, own.thing), (first.own, first.instance), (second.own, second.instance)):
+        with process_state.foreign(code.home):
+            assert sys.modules["helper_of_kernel"] is instance.__globals__["helper"]
 
 
 def test_what_is_dear_or_cannot_be_executed_again_is_loaded_once(tmp_path, monkeypatch) -> None:

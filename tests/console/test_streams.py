@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -187,3 +188,29 @@ def test_random_numbers_of_torch_come_again(spec, tmp_path) -> None:
     first, second = (ropeaudit(tmp_path, "shift", "--impl", spec, *columns) for _ in range(2))
     assert first.returncode == 0, first.stderr
     assert first.stdout == second.stdout
+
+
+SHOUTS = """
+def shout():
+    for number in range(3, 20):
+        try:
+            os.write(number, b"x")
+        except OSError:
+            pass
+shout()
+"""
+
+
+@posix
+@pytest.mark.parametrize("output", ["-", "o.csv", "o.jsonl"])
+def test_what_code_writes_to_every_descriptor_is_not_in_the_report(output, tmp_path) -> None:
+    """Neither on stdout nor in a file, nor among the rows that are kept meanwhile."""
+    quiet, loud = (tmp_path / name for name in ("quiet", "loud"))
+    results = []
+    for folder, at_import, in_call in ((quiet, "def shout(): pass\n", "pass"), (loud, SHOUTS, "shout()")):
+        folder.mkdir()
+        done = shifted(folder, at_import, in_call, *([] if output == "-" else ["-o", output]))
+        assert done.returncode == 0, done.stderr
+        results.append((done.stdout, "" if output == "-" else (folder / output).read_text()))
+    digest = re.compile("sha256:[0-9a-f]+")
+    assert [digest.sub("", text) for text in results[0]] == [digest.sub("", text) for text in results[1]]

@@ -2,17 +2,19 @@
 
 import builtins
 import locale
+import math
 import os
 import random
 import sys
 import warnings
+from concurrent import futures
 
 import numpy as np
 import pytest
 
 from ropeaudit import shift
 from ropeaudit.main import main
-from ropeaudit.runtime import process_state
+from ropeaudit.runtime import process_state, threads
 from ropeaudit.subjects.calling.timeout import patiently
 
 torch = pytest.importorskip("torch")
@@ -42,6 +44,12 @@ SETS = {
     "recursion": "sys.setrecursionlimit(5000)",
     "locale": "locale.setlocale(locale.LC_ALL, 'C.UTF-8')",
     "builtins": "builtins.print = None",
+    "numpy function": "np.sqrt = lambda x: x",
+    "torch function": "torch.cos = torch.sin",
+    "functional": "torch.nn.functional.pad = None",
+    "tensor method": "torch.Tensor.to = lambda self, *more: self",
+    "tensor method of torch's base class": "torch.Tensor.cos = torch.Tensor.sin",
+    "library function": "del math.sin",
 }
 NAMES = {
     "torch": torch,
@@ -52,7 +60,13 @@ NAMES = {
     "warnings": warnings,
     "locale": locale,
     "builtins": builtins,
+    "math": math,
 }
+
+
+@pytest.fixture(autouse=True)
+def _threads_for_later_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_alone", False)
 
 
 def differing(one: process_state.State, other: process_state.State) -> list[str]:
@@ -160,3 +174,37 @@ def test_processes_give_the_bytes_of_one_whatever_code_sets(tmp_path) -> None:
         results.append(out.read_bytes())
     assert results[0] == results[1]
     assert len(results[0].splitlines()) == 1 + 4 * 2 * 3
+
+
+def test_functions_that_code_replaces_are_so_for_itself_alone(tmp_path) -> None:
+    """At its import or in a call; recipes and other code compute with those that were loaded."""
+    replace = (
+        "import numpy; numpy.cos = numpy.sin = lambda x, *_, **__: x; torch.Tensor.cos = torch.Tensor.sin"
+    )
+    (tmp_path / "imports.py").write_text(MODULE.format(replace, "pass"))
+    (tmp_path / "calls.py").write_text(MODULE.format("", replace))
+    (tmp_path / "plain.py").write_text(MODULE.format("", "pass"))
+    specs = [f"{tmp_path / name}.py:f" for name in ("imports", "calls", "plain")]
+
+    def rows_of(*specs: str) -> dict[str, float]:
+        results = shift(100, "fp32", recipes=["hf"], implementations=specs, **SIZES)
+        return {row.subject: row.drift_rms for row in results}
+
+    together = rows_of(*specs)
+    alone = rows_of(specs[2])
+    assert {name: together[name] for name in alone} == alone
+    assert min(together[specs[0]], together[specs[1]]) > 100 * alone[specs[2]]
+
+
+def test_no_thread_works_beside_code_that_replaces_functions(tmp_path, monkeypatch) -> None:
+    """Another thread would compute a recipe with them meanwhile."""
+    monkeypatch.setattr(threads, "_alone", False)
+    started: list[int] = []
+    pool = futures.ThreadPoolExecutor
+    monkeypatch.setattr(futures, "ThreadPoolExecutor", lambda size: started.append(size) or pool(size))
+    for name, in_call in (("plain", "pass"), ("calls", "import numpy; numpy.cos = numpy.sin")):
+        (tmp_path / f"{name}.py").write_text(MODULE.format("", in_call))
+        started.clear()
+        sizes = {"heads": 2, "seq_len": 1024, "head_dim": 8, "threads": 2}
+        list(shift(0, "fp32", implementations=f"{tmp_path / name}.py:f", **sizes))
+        assert bool(started) == (name == "plain")

@@ -253,7 +253,9 @@ def test_every_command_sees_each_checkout_as_if_it_were_alone(name, lazy, capsys
 
 def test_parity_compares_two_checkouts(lazy) -> None:
     (result,) = parity(*lazy, 0, "fp32", head_dim=8, seq_len=4, heads=1)
-    assert result.drift.rms > 1e-3
+    (same,) = parity(lazy[0], lazy[0], 0, "fp32", head_dim=8, seq_len=4, heads=1)
+    assert result.statistics.difference.rms > 1e-3
+    assert same.statistics.difference.rms == 0
 
 
 def test_a_module_by_its_name_is_that_of_the_folder(tmp_path, monkeypatch) -> None:
@@ -298,3 +300,23 @@ def test_state_of_a_helper_does_not_outlive_an_audit(tmp_path) -> None:
     write(tmp_path, {"rope.py": rope(head), "helper.py": "CALLS = []"}, RIGHT)
     spec = str(tmp_path / "rope.py:f")
     assert judged(spec) == judged(spec) == [True]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_resuming_measures_again_what_another_digest_gave(layout, tmp_path, monkeypatch, capsys) -> None:
+    """The helper changed, not the file that is named; rows of the code as it is now are kept."""
+    spec, files = LAYOUTS[layout]
+    write(tmp_path, files, RIGHT)
+    monkeypatch.chdir(tmp_path)
+    line = ["shift", "--impl", spec, *SMALL_LINE[:-3], "-o", "rows.csv"]
+    assert main([*line, "--offset", "0"]) == 0
+    assert main([*line, "--offset", "0,1000", "--resume"]) == 0
+    kept = Path("rows.csv").read_text()
+    assert "another digest" not in capsys.readouterr().err
+    write(tmp_path, files, WRONG)
+    assert main([*line, "--offset", "0,1000", "--resume"]) == 0
+    assert "2 rows there were measured with code of another digest, such as" in capsys.readouterr().err
+    resumed = Path("rows.csv").read_text()
+    Path("rows.csv").unlink()
+    assert main([*line, "--offset", "0,1000"]) == 0
+    assert resumed == Path("rows.csv").read_text() != kept
