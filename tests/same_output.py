@@ -3,13 +3,19 @@
 OLD and NEW are folders that hold ropeaudit/. About sixty command lines over all commands and forms are run in
 both, each in an empty folder beside the same inputs; exit codes, stdout and every file written must be equal
 byte by byte, but for the metadata of a run. Messages on stderr that differ are listed.
+
+With `--machine haswell` or `prescott` NEW runs as on that processor: words and what does not depend on it must be
+the same, and of the rest the largest difference over its allowance is printed, which must be at most 1. Rows of
+`shift` have the allowance of `audits.summation`, other outputs that of tests/figures.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
+import math
 import os
 import re
 import shlex
@@ -18,6 +24,13 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import figures
+import other_machine
+
+from ropeaudit.audits import summation
+from ropeaudit.reports import Row, reading
 
 KERNEL = """
 import torch
@@ -163,9 +176,11 @@ def inputs(folder: Path, package: Path) -> None:
         writer.writerows(rows)
 
 
-def run(package: Path, line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command line with the package that is in a folder."""
+def run(package: Path, line: str, folder: Path, machine: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command line with the package that is in a folder, as on another machine where one is named."""
     environment = {**os.environ, "PYTHONPATH": str(package), "COLUMNS": "200", "LC_ALL": "C.UTF-8"}
+    if machine:
+        environment |= other_machine.environment(machine)
     command = [sys.executable, "-m", "ropeaudit", *shlex.split(line)]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
@@ -193,22 +208,59 @@ def without_run(text: str) -> str:
     )
 
 
-def compared(number: int, line: str, old: Path, new: Path, scratch: Path) -> list[str]:
+def moved(before: str, after: str) -> tuple[list[str], float]:
+    """Return what in an output another machine does not explain, and the largest difference over its allowance."""
+    if before == after:
+        return [], 0.0
+    if before.startswith("schema,subject,") and "drift_rms" in before.split("\n", 1)[0]:
+        return rows_moved(*(reading.parse("a.csv", "csv", text) for text in (before, after)))
+    largest = 0.0
+    for one, other in zip(figures.lines(before), figures.lines(after), strict=False):
+        for old, new in zip(one.figures, other.figures, strict=False):
+            change = abs(float(old.text) - float(new.text))
+            largest = max(largest, change / float(old.allowed) if change and old.allowed else 0.0)
+    return figures.differences(before, after), largest
+
+
+def rows_moved(before: list[Row], after: list[Row]) -> tuple[list[str], float]:
+    """Return the same of rows of `shift`, by column."""
+    wrong, largest = [], 0.0
+    for old, new in zip(before, after, strict=True):
+        for name in old:
+            if repr(old[name]) == repr(new[name]):
+                continue
+            if not isinstance(old[name], float):
+                wrong += [f"{name}: {old[name]} -> {new[name]}"] * math.isfinite(
+                    summation.allowance(old, new, name)
+                )
+                continue
+            allowed = summation.allowance(old, new, name)
+            allowed += max(old["reference_error"], new["reference_error"]) if "drift" in name else 0.0
+            change = abs(old[name] - new[name])
+            largest = max(largest, change / allowed if allowed else math.inf)
+            if not change <= allowed:
+                wrong.append(f"{name}: {old[name]} -> {new[name]}, allowed {allowed}")
+    return wrong, largest
+
+
+def compared(number: int, line: str, old: Path, new: Path, scratch: Path, machine: str) -> list[str]:
     """Run a line in both; return what differs."""
     results, listed = [], []
     for name, package in (("old", old), ("new", new)):
         folder = scratch / name / str(number)
         folder.mkdir(parents=True)
         (folder / "IN").symlink_to(scratch / "inputs")
-        results.append(run(package, line, folder))
+        results.append(run(package, line, folder, machine if name == "new" else ""))
         listed.append({path.name: plain(path) for path in sorted(folder.iterdir()) if path.name != "IN"})
     before, after = results
     wrong = []
     if before.returncode != after.returncode:
         wrong.append(f"exit code {before.returncode} -> {after.returncode}: {after.stderr[-500:]}")
-    if without_run(before.stdout) != without_run(after.stdout):
+    if machine:
+        wrong += elsewhere(line, *(without_run(one.stdout) for one in results), *listed)
+    elif without_run(before.stdout) != without_run(after.stdout):
         wrong.append("stdout differs")
-    if listed[0] != listed[1]:
+    if listed[0] != listed[1] and not machine:
         names = sorted(
             name for name in {*listed[0], *listed[1]} if listed[0].get(name) != listed[1].get(name)
         )
@@ -219,12 +271,30 @@ def compared(number: int, line: str, old: Path, new: Path, scratch: Path) -> lis
     return [f"{line}\n    {text}" for text in wrong]
 
 
+LARGEST: dict[str, float] = {}  # command line -> its largest difference over the allowance
+
+
+def elsewhere(line: str, before: str, after: str, old: dict[str, bytes], new: dict[str, bytes]) -> list[str]:
+    """Return what of stdout and of files another machine does not explain."""
+    outputs = {"stdout": (before, after)}
+    for name in {*old, *new}:
+        if Path(name).suffix not in (".png", ".parquet") and not name.endswith(".meta.json"):
+            outputs[name] = tuple(side.get(name, b"").decode() for side in (old, new))
+    wrong = []
+    for name, sides in outputs.items():
+        said, ratio = moved(*sides)
+        wrong += [f"{name}: {text}" for text in said[:3]]
+        LARGEST[line] = max(LARGEST.get(line, 0.0), ratio)
+    return wrong
+
+
 def main() -> int:
     """Compare; 1 where more than messages differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
     parser.add_argument("--only", default="")
+    parser.add_argument("--machine", choices=other_machine.MACHINES, default="")
     given = parser.parse_args()
     lines = [line for line in LINES if given.only in line]
     with tempfile.TemporaryDirectory() as name:
@@ -232,11 +302,23 @@ def main() -> int:
         inputs(scratch / "inputs", given.old.resolve())
         with ThreadPoolExecutor(2) as pool:
             jobs = [
-                pool.submit(compared, number, line, given.old.resolve(), given.new.resolve(), scratch)
+                pool.submit(
+                    compared, number, line, given.old.resolve(), given.new.resolve(), scratch, given.machine
+                )
                 for number, line in enumerate(lines)
             ]
             wrong = [text for job in jobs for text in job.result()]
     print("\n".join(wrong))
+    if given.machine:
+        same = [line for line in lines if not LARGEST.get(line)]
+        print(
+            f"{len(same)} the same in every byte; the others, by the largest difference over its allowance:"
+        )
+        print(
+            "\n".join(
+                f"{LARGEST[line]:.2f}  {line}" for line in sorted(set(lines) - {*same}, key=LARGEST.get)
+            )
+        )
     bad = sum("\n    message:" not in text for text in wrong)
     print(f"{len(lines)} command lines: {bad} differences in what is put out, {len(wrong) - bad} in messages")
     return 1 if bad else 0
