@@ -189,7 +189,7 @@ def _check(target: Path, about: bool) -> None:
         raise BadOutput(f"-o {str(target)!r} is write-protected; give another place")
     if about and there.st_size and not _ours(target):
         raise BadOutput(
-            f"{str(target)!r} is there and not from ropeaudit, and a CSV's circumstances go there; "
+            f"{str(target)!r} is there and not from ropeaudit as the metadata of a CSV, which go there; "
             "move it, or give another -o"
         )
 

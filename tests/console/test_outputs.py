@@ -21,6 +21,7 @@ from ropeaudit.audits.audit import Audit
 from ropeaudit.console import output, output_files, overwriting, sweep_file
 from ropeaudit.errors import UsageError
 from ropeaudit.main import main
+from ropeaudit.runtime import paths
 
 SIZES = ["--heads", "1", "--head-dim", "8", "--seq-len", "4"]
 SMALL = ["shift", *SIZES, "--recipe", "hf", "--dtype", "fp16", "--offset", "0,7", "-q", "-f", "csv"]
@@ -180,12 +181,90 @@ def test_one_file_named_twice_is_refused_whatever_it_is_called(tmp_path, capsys,
     assert Path("x.json").read_text() == "old"
 
 
+@posix
+def test_which_two_options_meet_is_said(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.symlink("a.csv.meta.json", "b.csv")
+    os.symlink("c.csv", "c.csv.meta.json")
+    ticket = ["--ticket", "vllm", "--ticket-file"]
+    for more, message in (
+        (["-o", "x.json", *ticket, "./x.json"], "--ticket-file and -o both name './x.json'"),
+        (["-o", "x.json", "-o", "./x.json"], "-o names the same file twice, as 'x.json' and as './x.json'"),
+        (
+            ["-o", "x.csv", "-o", "x.csv.meta.json"],
+            "-o names the same file twice: 'x.csv' writes 'x.csv.meta.json'",
+        ),
+        (
+            ["-o", "a.csv", *ticket, "b.csv"],
+            "-o 'a.csv' writes 'a.csv.meta.json' too, which --ticket-file 'b.csv' names",
+        ),
+        (
+            ["-o", "a.csv", *ticket, "a.csv.part"],
+            "-o 'a.csv' writes 'a.csv.part' too, which --ticket-file 'a.csv.part'",
+        ),
+        (["-o", "c.csv"], "-o names the same file twice: 'c.csv' writes 'c.csv.meta.json' too"),
+        (["-o", "ticket-vllm.md", "--ticket", "vllm"], "--ticket-file and -o both name 'ticket-vllm.md'"),
+    ):
+        assert main([*SMALL, *more]) == 2
+        seen = capsys.readouterr().err
+        assert f"error: {message}" in seen
+        assert seen.endswith("; give one of them another name\n")
+        assert sorted(os.listdir()) == ["b.csv", "c.csv.meta.json"]
+
+
+def test_names_that_differ_in_case_are_one_file_where_the_folder_says_so(
+    tmp_path, capsys, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    upper = Path("A.TXT")
+    Path("a.txt").touch()
+    assert paths._folds(".") == upper.exists()
+    Path("a.txt").unlink()
+    assert os.listdir() == []
+    exists = os.path.exists
+    monkeypatch.setattr(paths.os.path, "exists", lambda path: exists(path) or exists(str(path).lower()))
+    for one, other in (("x.json", "X.json"), ("x.csv", "X.CSV.meta.json"), ("stra\u00dfe.md", "STRASSE.md")):
+        assert main([*SMALL, "-o", one, "-o", other]) == 2
+        assert "-o names the same file twice" in capsys.readouterr().err
+    assert os.listdir() == []
+    assert main([*SMALL, "-o", "x.json", "-o", "y.json"]) == 0
+
+
+def test_vectors_of_a_layer_type_do_not_take_the_place_of_weights_either(tmp_path, capsys) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    weights = tmp_path / "q-full_attention.safetensors"
+    weights.write_bytes(b"weights")
+    assert main(["model", str(tmp_path), "--save-qk", str(tmp_path / "q.safetensors")]) == 2
+    assert f"may write {str(weights)!r} too, which is one of the files to read" in capsys.readouterr().err
+    assert os.listdir(tmp_path).count(weights.name) == 1
+    assert weights.read_bytes() == b"weights"
+
+
+def test_a_name_of_the_files_that_runs_clear_is_refused(tmp_path, capsys) -> None:
+    path = tmp_path / ".x.csv.abcdefgh.ropeaudit"
+    path.write_text("mine")
+    more = ["--ticket", "vllm", "--ticket-file", str(path), "-o", str(tmp_path / "x.csv")]
+    assert main([*SMALL, *more]) == 2
+    assert "has a name of ropeaudit's own, which runs remove; give another" in capsys.readouterr().err
+    assert path.read_text() == "mine"
+
+
 # ---------------------------------------------------------------------------- what is there already
 
 
 def test_circumstances_do_not_take_the_place_of_somebodys_file(tmp_path, capsys) -> None:
     about = tmp_path / "x.csv.meta.json"
-    for text in ("mine", "[1]", '{"mine": 1}', "[" * 100_000):
+    ours = {"command": "ropeaudit shift", "time": "", "environment": {"python": "3.11", "ropeaudit": "0.1.0"}}
+    others: list[dict[str, object]] = [
+        {"mine": 1},
+        {"command": "make", "environment": "prod"},
+        ours | {"command": "ropeaudits"},
+        ours | {"command": ["ropeaudit"]},
+        ours | {"environment": {"python": "3.11"}},
+        {name: value for name, value in ours.items() if name != "time"},
+        ours | {"records": []},  # a report
+    ]
+    for text in ("mine", "[1]", "[" * 100_000, *map(json.dumps, others)):
         about.write_text(text)
         assert main([*SMALL, "-o", str(tmp_path / "x.csv")]) == 2
         assert "is there and not from ropeaudit" in capsys.readouterr().err
@@ -195,6 +274,22 @@ def test_circumstances_do_not_take_the_place_of_somebodys_file(tmp_path, capsys)
     for _ in range(2):
         assert main([*SMALL, "-o", str(tmp_path / "x.csv")]) == 0
     assert json.loads(about.read_text())["command"]
+
+
+def test_metadata_of_an_earlier_run_are_replaced_and_a_report_of_the_same_name_is_not(
+    tmp_path, capsys
+) -> None:
+    path, about = tmp_path / "x.csv", tmp_path / "x.csv.meta.json"
+    for command in (SMALL, ["limit", *SIZES, "--recipe", "hf", "--dtype", "fp16", "--up-to", "9"]):
+        assert main([*command, "-o", str(path)]) == 0
+        assert main([*SMALL, "-o", str(path)]) == 0
+    assert main([*SMALL, "-o", str(about)]) == 0  # a JSON report, as was asked for
+    report = about.read_bytes()
+    assert main([*SMALL, "-o", str(path)]) == 2
+    assert (
+        f"{str(about)!r} is there and not from ropeaudit as the metadata of a CSV" in capsys.readouterr().err
+    )
+    assert about.read_bytes() == report
 
 
 @posix
@@ -518,6 +613,45 @@ def test_stdout_that_goes_into_a_file(tmp_path) -> None:
     assert len(lines) == 6
     assert lines[:3] == lines[3:]
     assert os.listdir(tmp_path) == ["x.csv"]
+
+
+@posix
+@pytest.mark.parametrize(
+    ("stream", "more", "name", "message"),
+    [
+        (
+            "stdout",
+            ["-o", "x.csv"],
+            "x.csv.meta.json",
+            "-o 'x.csv' writes 'x.csv.meta.json' too, which is the",
+        ),
+        ("stdout", ["-o", "x.csv"], "x.csv.part", "-o 'x.csv' writes 'x.csv.part' too, which is the file"),
+        ("stderr", ["-o", "x.csv"], "x.csv", "-o 'x.csv' is the file that stderr goes to"),
+        (
+            "stdout",
+            ["--ticket", "vllm"],
+            "ticket-vllm.md",
+            "'ticket-vllm.md' is the file that stdout goes to",
+        ),
+        (
+            "stdout",
+            ["--ticket", "vllm", "--ticket-file", "t"],
+            "t",
+            "--ticket-file 't' is the file that stdout",
+        ),
+    ],
+)
+def test_streams_that_go_where_a_file_goes(stream, more, name, message, tmp_path) -> None:
+    line = [sys.executable, "-m", "ropeaudit", *SMALL, *more]
+    with (tmp_path / name).open("wb") as file:
+        seen = subprocess.run(
+            line, cwd=tmp_path, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: file}
+        )
+    assert seen.returncode == 2
+    written = (tmp_path / name).read_text()
+    assert message in (written if stream == "stderr" else seen.stderr.decode())
+    assert stream == "stderr" or written == ""
+    assert os.listdir(tmp_path) == [name]
 
 
 @posix
