@@ -16,12 +16,13 @@ from decimal import Decimal
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?!\w|\.\d)")
 DTYPE = re.compile(r"\b(?:float64|float32|float16|bfloat16|float8_\w+)\b")
-MEASURED = re.compile(r"\b(?:drift|attention|parity|worst|median|measured|value)\b(?! \d)")
+MEASURED = re.compile(r"\b(?:drift|floor|attention|parity|worst|median|measured|value)\b(?! \d)")
 DERIVED = re.compile(r"^(?:excess|allowed)$")  # moves with what was measured, but is not a drift's size
 LARGEST = re.compile(r"\b(?:max|worst|measured|allowed)\b")
 WHERE = re.compile(
     r"\b(?:where|worst (?:head|query|key)|top1 flips)\b"
 )  # the largest is elsewhere, words and all
+FLOOR = "floor rms"  # the drift of another row, which has its own size
 CRITERION = re.compile(r"(?:tolerance|allowed|[≤≥<>=]) *$")  # what stands before a number that was requested
 PIXELS = Decimal(2)  # of a drawing in which a factor of ten has 31
 
@@ -175,12 +176,15 @@ def _row(headings: list[re.Match[str]], cells: list[re.Match[str]], common: str)
         for name, cell in zip(names, cells, strict=True)
         for number in NUMBER.finditer(cell[0])
     ]
-    drift = min(filter(None, (figure.size for figure in figures)), default=0.0)
+    sizes = [figure.size for figure in figures if figure.size and figure.heading != FLOOR]
+    drift = min(sizes, default=0.0)
     elsewhere = dtype in ORDERS and allowance(dtype, drift, largest=True) > FURTHEST
     kept = [not (elsewhere and WHERE.search(name)) for name in names]
     words = [cell[0] if keep else "elsewhere" for cell, keep in zip(cells, kept, strict=True)]
     figures = [
-        replace(figure, drift=drift) for figure in figures if not (elsewhere and WHERE.search(figure.heading))
+        replace(figure, drift=figure.size if figure.heading == FLOOR else drift)
+        for figure in figures
+        if not (elsewhere and WHERE.search(figure.heading))
     ]
     return Line(_words("  ".join(words)), tuple(figures))
 

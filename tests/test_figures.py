@@ -37,6 +37,11 @@ offset   offset w   drift rms
 ─────────────────────────────
     32       2.00    2.09e-07
 """
+FLOORS = """\
+dtype      offset   drift rms   floor rms   verdict
+───────────────────────────────────────────────────
+float32      4096    2.96e-05    6.93e-07   growing
+"""
 CHECKS = """\
 dtype      check         status   measured    allowed   where
 ───────────────────────────────────────────────────────────────────────────
@@ -105,6 +110,8 @@ def test_another_order_of_sums_is_no_difference(output: str, shown: str, another
         (MARKDOWN, "0.00454", "0.00455", "bfloat16, drift rms: 0.00455 instead of 0.00454"),
         (UNNAMED, "2.00 ", "2.01 ", "offset w: 2.01 instead of 2.00"),
         (UNNAMED, "2.09e-07\n", "3.09e-07\n", "float32, drift rms: 3.09e-07 instead of 2.09e-07"),
+        (FLOORS, "6.93e-07", "7.93e-07", "float32, floor rms: 7.93e-07 instead of 6.93e-07"),
+        (FLOORS, "2.96e-05", "3.06e-05", "float32, drift rms: 3.06e-05 instead of 2.96e-05"),
         (CHECKS, "position 300", "position 301", "301 instead of 300"),
         (CHECKS, "0.959", "0.958", "float64, measured: 0.958 instead of 0.959"),
         (DRAWING, "239.1", "231.1", "coordinate: 231.1 instead of 239.1"),

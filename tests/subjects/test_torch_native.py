@@ -81,7 +81,6 @@ def differing(**given: object) -> list[str]:
     return wrong
 
 
-@pytest.mark.processor
 def test_torch_drifts_as_the_emulation_says() -> None:
     assert disagreements(SUBSET, **SMALL) == []
 
