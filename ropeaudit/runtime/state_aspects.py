@@ -15,6 +15,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ropeaudit.runtime import own_modules, threads
@@ -23,7 +24,7 @@ Aspect: TypeAlias = tuple[Callable[[], Any], Callable[[Any], Any]]  # how it is 
 State: TypeAlias = dict[str, Any]
 # whose functions other code computes with too
 _GUARDED = ("math", "numpy", "numpy.linalg", "torch", "torch.linalg", "torch.nn.functional", "torch.Tensor")
-_AS_LOADED: dict[str, dict[str, Any]] = {}  # of each of them: its functions before other people's code ran
+_AS_LOADED: dict[str, _Functions] = {}  # of each of them: its functions before other people's code ran
 
 
 def aspects() -> dict[str, Aspect]:
@@ -82,40 +83,58 @@ def _builtins() -> dict[str, Any]:
     return {name: value for name, value in vars(builtins).items() if name != hidden}
 
 
+@dataclass(frozen=True, slots=True)
+class _Functions:
+    """The functions of a module or a class as they were loaded, by name; read together."""
+
+    loaded: dict[str, Any]
+    read: Callable[[Any], tuple[Any, ...]]
+    values: tuple[Any, ...]
+    names: int | None  # of a class, whose new names hide inherited ones
+
+    @classmethod
+    def of(cls, where: Any) -> _Functions:
+        loaded = {name: value for name, value in vars(where).items() if callable(value)}
+        names = len(vars(where)) if isinstance(where, type) else None
+        return cls(loaded, operator.itemgetter(*loaded), tuple(loaded.values()), names)
+
+    def replaced(self, where: Any) -> dict[str, Any]:
+        """Return name -> what is there now, for those that changed; None for one that is gone."""
+        now = vars(where)
+        with contextlib.suppress(KeyError):
+            if self.read(now) == self.values and self.names in (None, len(now)):
+                return {}
+        new = [] if self.names is None else [name for name, value in now.items() if callable(value)]
+        names = dict.fromkeys([*self.loaded, *new])
+        return {name: now.get(name) for name in names if now.get(name) is not self.loaded.get(name)}
+
+
 def _replaced() -> dict[tuple[str, str], Any]:
     """Return the functions that are not those that were loaded: (holder, name) -> what is there now."""
     results: dict[tuple[str, str], Any] = {}
     for holder in _GUARDED:
-        if (held := _members(holder)) is None:
+        if (where := _holder(holder)) is None:
             continue
-        loaded = _AS_LOADED.setdefault(holder, held)
-        if not all(map(operator.is_, map(held.get, loaded), loaded.values())):
-            changed = {name: held.get(name) for name, one in loaded.items() if held.get(name) is not one}
-            results |= {(holder, name): value for name, value in changed.items()}
+        if holder not in _AS_LOADED:
+            _AS_LOADED[holder] = _Functions.of(where)
+        replaced = _AS_LOADED[holder].replaced(where)
+        results |= {(holder, name): value for name, value in replaced.items()}
     return results
 
 
-def _members(holder: str) -> dict[str, Any] | None:
-    """Return the functions of a module; of a class all names that it has, None for those that it inherits."""
-    module: Any = sys.modules.get(holder.removesuffix(".Tensor"))
-    begun = holder.startswith("torch") and not hasattr(sys.modules.get("torch"), "default_generator")
-    if module is None or begun:  # it is not loaded, or not yet
+def _holder(name: str) -> Any:
+    """Return a module, or torch.Tensor; None where it is not loaded, or not yet."""
+    if name.startswith("torch") and not hasattr(sys.modules.get("torch"), "default_generator"):
         return None
-    if holder.endswith(".Tensor"):
-        own = vars(module.Tensor)
-        return {name: own.get(name) for name in _AS_LOADED.get(holder) or dir(module.Tensor)}
-    if holder in _AS_LOADED:
-        return dict(vars(module))
-    return {name: value for name, value in vars(module).items() if callable(value)}
+    return sys.modules["torch"].Tensor if name == "torch.Tensor" else sys.modules.get(name)
 
 
 def _replace(functions: dict[tuple[str, str], Any]) -> None:
     """Set the functions that differ from those that were loaded; all others become what they were."""
     threads.alone()
     for holder, name in {**_replaced(), **functions}:
-        where = sys.modules[holder.removesuffix(".Tensor")]
-        where = where.Tensor if holder.endswith(".Tensor") else where
-        value = functions.get((holder, name), _AS_LOADED[holder][name])
+        where = _holder(holder)
+        value = functions.get((holder, name), _AS_LOADED[holder].loaded.get(name))
         if value is not None:
             setattr(where, name, value)
         elif name in vars(where):

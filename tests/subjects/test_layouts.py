@@ -320,3 +320,27 @@ def test_resuming_measures_again_what_another_digest_gave(layout, tmp_path, monk
     Path("rows.csv").unlink()
     assert main([*line, "--offset", "0,1000"]) == 0
     assert resumed == Path("rows.csv").read_text() != kept
+
+
+LATE = {
+    "a statement": "from late import EXTRA",
+    "a name": "import importlib; EXTRA = importlib.import_module('la' + 'te').EXTRA",
+}
+
+
+@pytest.mark.parametrize("how", LATE)
+def test_what_a_late_call_imports_counts(how, tmp_path, capsys) -> None:
+    """Of a statement it is known beforehand, of a name when rows that were measured with it are written."""
+    line = f"base = 10000\n    if positions.max() == 1003: {LATE[how]}"
+    write(tmp_path, {"rope.py": rope("", line), "late.py": "EXTRA = 1"}, RIGHT)
+    spec = str(tmp_path / "rope.py:f")
+
+    def versions(jobs: str) -> list[str]:
+        assert main(["shift", "--impl", spec, *SMALL_LINE, "--jobs", jobs, "-f", "csv"]) == 0
+        return [row["version"] for row in csv.DictReader(io.StringIO(capsys.readouterr().out))]
+
+    before = versions("1")
+    assert len(set(before)) == 1
+    assert versions("2")[1] == before[1]
+    (tmp_path / "late.py").write_text("EXTRA = 2")
+    assert versions("1")[1] != before[1]
