@@ -4,16 +4,15 @@ OLD and NEW are folders that hold ropeaudit/. About sixty command lines over all
 both, each in an empty folder beside the same inputs; exit codes, stdout and every file written must be equal
 byte by byte, but for the metadata of a run. Messages on stderr that differ are listed.
 
-With `--machine haswell` or `prescott` NEW runs as on that processor: words and what does not depend on it must be
-the same, and of the rest the largest difference over its allowance is printed, which must be at most 1. Rows of
-`shift` have the allowance of `audits.summation`, other outputs that of tests/figures.py.
+With `--machine haswell` or `prescott` NEW runs as on that processor: words and what does not depend on it
+must be the same, and of the rest the largest difference over its allowance is printed, which must be at most
+1. Rows of `shift` have the allowance of `audits.summation`, other outputs that of tests/figures.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import io
 import json
 import math
 import os
@@ -209,11 +208,14 @@ def without_run(text: str) -> str:
 
 
 def moved(before: str, after: str) -> tuple[list[str], float]:
-    """Return what in an output another machine does not explain, and the largest difference over its allowance."""
+    """Return what of an output no other machine explains, and the largest change over its allowance."""
     if before == after:
         return [], 0.0
-    if before.startswith("schema,subject,") and "drift_rms" in before.split("\n", 1)[0]:
-        return rows_moved(*(reading.parse("a.csv", "csv", text) for text in (before, after)))
+    for form, start in (("csv", "schema,subject,"), ("jsonl", '{"schema"'), ("json", "{")):
+        if before.startswith(start) and all(
+            name in before for name in ("reference_rms", "stages", "verdict")
+        ):
+            return rows_moved(*(reading.parse("it", form, text) for text in (before, after)))
     largest = 0.0
     for one, other in zip(figures.lines(before), figures.lines(after), strict=False):
         for old, new in zip(one.figures, other.figures, strict=False):
