@@ -12,6 +12,7 @@ must be the same, and of the rest the largest difference over its allowance is p
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import json
 import math
@@ -29,6 +30,7 @@ import figures
 import other_machine
 
 from ropeaudit.audits import summation
+from ropeaudit.errors import BadInput
 from ropeaudit.reports import Row, reading
 
 KERNEL = """
@@ -215,7 +217,8 @@ def moved(before: str, after: str) -> tuple[list[str], float]:
         if before.startswith(start) and all(
             name in before for name in ("reference_rms", "stages", "verdict")
         ):
-            return rows_moved(*(reading.parse("it", form, text) for text in (before, after)))
+            with contextlib.suppress(BadInput):  # rows of another report
+                return rows_moved(*(reading.parse("it", form, text) for text in (before, after)))
     largest = 0.0
     for one, other in zip(figures.lines(before), figures.lines(after), strict=False):
         for old, new in zip(one.figures, other.figures, strict=False):
