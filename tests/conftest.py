@@ -10,6 +10,7 @@ import pytest
 from figures import differences
 from hypothesis import settings
 from optional import skipping
+from other_machine import FIGURES_MOVE
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.amber import AmberSnapshotExtension
 from syrupy.types import SerializableData
@@ -22,21 +23,9 @@ settings.load_profile("ropeaudit")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Run as on another processor, most tests of these measured other figures (compared at nine digits).
-PROCESSOR = {
-    *("audits/test_acceptance.py", "audits/test_grids.py", "audits/test_guessing.py"),
-    *("bounds/test_bounds.py", "bounds/test_tightness.py"),
-    *("engine/test_attention.py", "engine/test_measure.py", "engine/test_offset_batches.py"),
-    *("engine/test_sample.py", "engine/test_torch_engine.py", "reports/test_round_trip.py"),
-    *("subjects/test_axial_classes.py", "subjects/test_implementations.py", "subjects/test_own_code.py"),
-    "subjects/test_torch_native.py",
-}
-TESTS = Path(__file__).parent
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as `processor` the tests of these files, and what compares a stored output."""
-    known = {TESTS / name for name in PROCESSOR}
+    known = {Path(__file__).parent / name for name in FIGURES_MOVE}
     for item in items:
         if item.path in known or "snapshot" in getattr(item, "fixturenames", ()):
             item.add_marker("processor")

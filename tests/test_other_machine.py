@@ -68,3 +68,7 @@ def test_the_script_says_how_it_is_called() -> None:
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "usage: python tests/other_machine.py haswell|prescott COMMAND ...\n"
+
+
+def test_no_entry_of_the_list_is_stale() -> None:
+    assert all((SCRIPT.parent / name).is_file() for name in other_machine.FIGURES_MOVE)
