@@ -62,6 +62,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return pool(size)
 
     monkeypatch.setattr(threads, "worth", lambda count, *_: count)
+    monkeypatch.setattr(threads, "_alone", False)  # of a test before
     monkeypatch.setattr(tile, "TILE_ROWS", 16)
     monkeypatch.setattr(futures, "ThreadPoolExecutor", started)
     yield sizes
