@@ -24,6 +24,7 @@ Aspect: TypeAlias = tuple[Callable[[], Any], Callable[[Any], Any]]  # how it is 
 State: TypeAlias = dict[str, Any]
 # whose functions other code computes with too
 _GUARDED = ("math", "numpy", "numpy.linalg", "torch", "torch.linalg", "torch.nn.functional", "torch.Tensor")
+_REPLACED_BY_TORCH = {"manual_seed"}  # when it compiles for the first time
 _AS_LOADED: dict[str, _Functions] = {}  # of each of them: its functions before other people's code ran
 
 
@@ -94,7 +95,8 @@ class _Functions:
 
     @classmethod
     def of(cls, where: Any) -> _Functions:
-        loaded = {name: value for name, value in vars(where).items() if callable(value)}
+        members = {name: value for name, value in vars(where).items() if name not in _REPLACED_BY_TORCH}
+        loaded = {name: one for name, one in members.items() if callable(one) and not isinstance(one, type)}
         names = len(vars(where)) if isinstance(where, type) else None
         return cls(loaded, operator.itemgetter(*loaded), tuple(loaded.values()), names)
 
