@@ -24,14 +24,13 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import figures
 import other_machine
 
-from ropeaudit.audits import summation
-from ropeaudit.errors import BadInput
-from ropeaudit.reports import Row, reading
+from ropeaudit.audits import records, summation
 
 KERNEL = """
 import torch
@@ -202,6 +201,7 @@ def plain(path: Path) -> bytes:
 
 def without_run(text: str) -> str:
     """Return text without when, where and by which command line it was made."""
+    text = re.sub(r"(?m)^.*\b(?:blas|simd)\b.*$", "", text)
     text = re.sub(r'(?s)"(?:run|circumstances|metadata|environment)": \{.*?\n  \}', "", text)
     text = re.sub(r"(?s)<script[^>]*type=.application/json.*?</script>", "", text)
     return "\n".join(
@@ -211,58 +211,82 @@ def without_run(text: str) -> str:
 
 def moved(before: str, after: str) -> tuple[list[str], float]:
     """Return what of an output no other machine explains, and the largest change over its allowance."""
-    if before == after:
-        return [], 0.0
-    for form, start in (("csv", "schema,subject,"), ("jsonl", '{"schema"'), ("json", "{")):
-        if before.startswith(start) and all(
-            name in before for name in ("reference_rms", "stages", "verdict")
-        ):
-            with contextlib.suppress(BadInput):  # rows of another report
-                return rows_moved(*(reading.parse("it", form, text) for text in (before, after)))
+    old, new = structured(before), structured(after)
+    if old and new:
+        return rows_moved(old, new)
+    before, after = without_run(before), without_run(after)
     largest = 0.0
     for one, other in zip(figures.lines(before), figures.lines(after), strict=False):
-        for old, new in zip(one.figures, other.figures, strict=False):
-            change = abs(float(old.text) - float(new.text))
-            largest = max(largest, change / float(old.allowed) if change and old.allowed else 0.0)
+        for first, second in zip(one.figures, other.figures, strict=False):
+            change = abs(float(second.text) - float(first.text))
+            largest = max(largest, change / float(first.allowed) if change and first.allowed else 0.0)
     return figures.differences(before, after), largest
 
 
-def rows_moved(before: list[Row], after: list[Row]) -> tuple[list[str], float]:
-    """Return the same of rows of `shift`, by column."""
+def structured(text: str) -> list[dict[str, Any]]:
+    """Return the rows of CSV, JSON or JSON Lines; none of other text."""
+    with contextlib.suppress(ValueError):
+        if text.startswith(('{"', "[")):
+            return [json.loads(line) for line in text.splitlines()]
+        if text.startswith("{"):
+            return list(json.loads(text)["records"])
+    if re.match(r"\w+(,\w+)+\n", text):
+        return list(csv.DictReader(text.splitlines()))
+    return []
+
+
+def rows_moved(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> tuple[list[str], float]:
+    """Return the same of rows, by column: words and whole numbers exactly, others by their allowance."""
     wrong, largest = [], 0.0
     for old, new in zip(before, after, strict=True):
-        for name in old:
-            if repr(old[name]) == repr(new[name]):
+        for name in {*old, *new}:
+            if str(old.get(name)) == str(new.get(name)):
                 continue
-            if not isinstance(old[name], float):
-                wrong += [f"{name}: {old[name]} -> {new[name]}"] * math.isfinite(
-                    summation.allowance(old, new, name)
-                )
-                continue
-            allowed = summation.allowance(old, new, name)
-            allowed += max(old["reference_error"], new["reference_error"]) if "drift" in name else 0.0
-            change = abs(old[name] - new[name])
-            largest = max(largest, change / allowed if allowed else math.inf)
+            try:
+                sides = float(old[name]), float(new[name])
+                allowed = allowance(old, new, name, *map(abs, sides))
+            except (TypeError, ValueError, KeyError):
+                allowed, sides = 0.0, (math.nan, 0.0)
+            change = abs(sides[0] - sides[1])
             if not change <= allowed:
-                wrong.append(f"{name}: {old[name]} -> {new[name]}, allowed {allowed}")
+                wrong.append(f"{name}: {old.get(name)} -> {new.get(name)}, allowed {allowed}")
+            largest = max(largest, change / allowed if allowed else math.inf)
     return wrong, largest
+
+
+def allowance(old: dict[str, Any], new: dict[str, Any], name: str, *sizes: float) -> float:
+    """Return how far a number of a row may move: of `shift` by its column, else by its dtype and size."""
+    if "stages" in old and "reference_rms" in old:
+        allowed = summation.allowance(typed(old), typed(new), name)
+        return allowed + max(float(old["reference_error"]), float(new["reference_error"])) * ("drift" in name)
+    return max(sizes) * figures.allowance(str(old.get("dtype") or ""), max(sizes), largest=True) + 1e-15
+
+
+def typed(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its numbers as numbers."""
+    kinds = {name: column.kind for name, column in records.COLUMNS.items()}
+    return {
+        name: kinds[name](value) if value not in (None, "nan", "") else None for name, value in row.items()
+    }
 
 
 def compared(number: int, line: str, old: Path, new: Path, scratch: Path, machine: str) -> list[str]:
     """Run a line in both; return what differs."""
-    results, listed = [], []
+    results, listed, files = [], [], []
     for name, package in (("old", old), ("new", new)):
         folder = scratch / name / str(number)
         folder.mkdir(parents=True)
         (folder / "IN").symlink_to(scratch / "inputs")
         results.append(run(package, line, folder, machine if name == "new" else ""))
-        listed.append({path.name: plain(path) for path in sorted(folder.iterdir()) if path.name != "IN"})
+        paths = [path for path in sorted(folder.iterdir()) if path.name != "IN"]
+        listed.append({path.name: plain(path) for path in paths})
+        files.append({path.name: path.read_bytes() for path in paths if path.suffix in WITH_FIGURES})
     before, after = results
     wrong = []
     if before.returncode != after.returncode:
         wrong.append(f"exit code {before.returncode} -> {after.returncode}: {after.stderr[-500:]}")
     if machine:
-        wrong += elsewhere(line, *(without_run(one.stdout) for one in results), *listed)
+        wrong += elsewhere(line, *(one.stdout for one in results), *files)
     elif without_run(before.stdout) != without_run(after.stdout):
         wrong.append("stdout differs")
     if listed[0] != listed[1] and not machine:
@@ -276,6 +300,8 @@ def compared(number: int, line: str, old: Path, new: Path, scratch: Path, machin
     return [f"{line}\n    {text}" for text in wrong]
 
 
+WITH_FIGURES = (".csv", ".json", ".jsonl", ".md", ".txt")  # pages and pictures draw the same rows
+UNNAMED = ("--columns", "--no-header")  # what does not say of which dtype a figure is
 LARGEST: dict[str, float] = {}  # command line -> its largest difference over the allowance
 
 
@@ -283,7 +309,7 @@ def elsewhere(line: str, before: str, after: str, old: dict[str, bytes], new: di
     """Return what of stdout and of files another machine does not explain."""
     outputs = {"stdout": (before, after)}
     for name in {*old, *new}:
-        if Path(name).suffix not in (".png", ".parquet") and not name.endswith(".meta.json"):
+        if Path(name).suffix in WITH_FIGURES and not name.endswith(".meta.json"):
             outputs[name] = tuple(side.get(name, b"").decode() for side in (old, new))
     wrong = []
     for name, sides in outputs.items():
@@ -302,6 +328,8 @@ def main() -> int:
     parser.add_argument("--machine", choices=other_machine.MACHINES, default="")
     given = parser.parse_args()
     lines = [line for line in LINES if given.only in line]
+    if given.machine:
+        lines = [line for line in lines if not any(word in line for word in UNNAMED)]
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         inputs(scratch / "inputs", given.old.resolve())
