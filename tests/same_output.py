@@ -209,6 +209,12 @@ def without_run(text: str) -> str:
     )
 
 
+# By how much a figure of scores of RMS 1 may move, where nothing says of how many: a few roundings of a sum,
+# and a score of 136 that is stored as another number, four spacings at most.
+FLOAT64, FLOAT32 = 2.0**-50, 2.0**-21
+ONE_SCORE = {"float16": 4 * 2.0**-10 / 136, "bfloat16": 4 * 2.0**-7 / 136}
+
+
 def moved(before: str, after: str) -> tuple[list[str], float]:
     """Return what of an output no other machine explains, and the largest change over its allowance."""
     old, new = structured(before), structured(after)
@@ -259,7 +265,9 @@ def allowance(old: dict[str, Any], new: dict[str, Any], name: str, *sizes: float
     if "stages" in old and "reference_rms" in old:
         allowed = summation.allowance(typed(old), typed(new), name)
         return allowed + max(float(old["reference_error"]), float(new["reference_error"])) * ("drift" in name)
-    return max(sizes) * figures.allowance(str(old.get("dtype") or ""), max(sizes), largest=True) + 1e-15
+    dtype = str(old.get("dtype") or "")
+    moved = max(sizes) * figures.allowance(dtype, max(sizes), largest=True)
+    return moved + (FLOAT64 if dtype == "float64" else FLOAT32 + ONE_SCORE.get(dtype, 0.0))
 
 
 def typed(row: dict[str, Any]) -> dict[str, Any]:
