@@ -221,12 +221,23 @@ def moved(before: str, after: str) -> tuple[list[str], float]:
     if old and new:
         return rows_moved(old, new)
     before, after = without_run(before), without_run(after)
-    largest = 0.0
-    for one, other in zip(figures.lines(before), figures.lines(after), strict=False):
-        for first, second in zip(one.figures, other.figures, strict=False):
+    lines = [list(figures.lines(text)) for text in (before, after)]
+    wrong, largest = [], 0.0
+    if len(lines[0]) != len(lines[1]):
+        return [f"{len(lines[1])} lines instead of {len(lines[0])}"], math.inf
+    for one, other in zip(*lines, strict=True):
+        if one.words != other.words:
+            wrong.append(f"{other.words!r} instead of {one.words!r}")
+            continue
+        for first, second in zip(one.figures, other.figures, strict=True):
             change = abs(float(second.text) - float(first.text))
-            largest = max(largest, change / float(first.allowed) if change and first.allowed else 0.0)
-    return figures.differences(before, after), largest
+            allowed = max(float(first.allowed), FLOAT32 * ("." in first.text))
+            if change > allowed:
+                wrong.append(
+                    f"{second.text} instead of {first.text} in {one.words!r}; allowed: {allowed:.2g}"
+                )
+            largest = max(largest, change / allowed if change and allowed else 0.0)
+    return wrong, largest
 
 
 def structured(text: str) -> list[dict[str, Any]]:
