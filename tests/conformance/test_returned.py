@@ -234,7 +234,7 @@ def test_what_nothing_explains_is_sought_at_a_few_offsets_and_measured_at_all(
     assert place.detail.endswith("out of place at 6 of them: 100, 110, 120, 130, 140, 150")
     assert place.where.startswith("offset 150: k, ")
     monkeypatch.setattr(returned, "_MOST_UNEXPLAINED", 99)
-    assert judged(read, out)["places"] == place
+    assert repr(judged(read, out)["places"]) == repr(place)  # nan equals itself in print alone
 
 
 # ---------------------------------------------------------------------------- gradients and scores
@@ -395,7 +395,8 @@ def test_safetensors_are_judged_as_raw_files(given: VectorCase, tmp_path: Path) 
     out = tmp_path / "out"
     out.mkdir()
     save_file(as_tensors(given, arrays), out / "outputs.safetensors", metadata={"case": given.digest})
-    assert judged(given, out) == raw == judged(given, out / "outputs.safetensors")
+    results = judged(given, out), raw, judged(given, out / "outputs.safetensors")
+    assert len({repr(result) for result in results}) == 1  # nan equals itself in print alone
 
 
 def test_safetensors_that_do_not_fit_are_refused(given: VectorCase, tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_only_what_writes_says_that_it_cannot_write(tmp_path) -> None:
     for arguments, code in ((["list", "formats"], 0), (["shift", "--impl", "nope:f"], 2)):
         gone.mkdir(exist_ok=True)
         seen = subprocess.run(
-            [sys.executable, "-c", line, *arguments], cwd=gone, capture_output=True, text=True
+            [sys.executable, "-P", "-c", line, *arguments], cwd=gone, capture_output=True, text=True
         )
         assert seen.returncode == code
         assert "cannot write" not in seen.stderr
