@@ -23,6 +23,7 @@ Row = Mapping[str, Any]
 
 FLOAT64 = 1e-12  # relative: of sums in float64 alone, of up to 10^9 terms
 _PREDICTED = 1e-10  # relative: of differences of such sums, of which a hundredth is left
+_NEEDED = ("head_dim", "seq_len", "heads", "scores", "reference_rms")  # a report may lack columns
 _ROUNDING = 0.42  # RMS of a relative rounding error over the unit roundoff
 _DEVIATIONS = 4.0  # of a mean; scores of a row share its q, so that they are not quite independent
 _RARE = 1e-6  # a stored score that differs so seldom is not expected in any comparison
@@ -63,7 +64,9 @@ class Order:
 def order_of(row: Row) -> Order | None:
     """Return what the order of sums does in a case; None where no sum is BLAS's, or the row does not say."""
     stages = _stages(row)
-    scores, rms = int(row.get("scores") or 0), float(row.get("reference_rms") or 0.0)
+    if any(row.get(name) is None for name in _NEEDED):
+        return None
+    scores, rms = int(row["scores"]), float(row["reference_rms"])
     if "accumulate" not in stages or not scores or not math.isfinite(rms):
         return None
     accumulate, score = parse(stages["accumulate"]), parse(stages.get("score", "fp64"))
@@ -113,8 +116,9 @@ def allowance(before: Row, after: Row, column: str) -> float:
         return summed
     if declared.role == "attention":
         return summed + _of_attention(column, order, after, max(old, new))
-    per = {"drift_relative": after["reference_rms"], "excess": after["attainable_rms"]}.get(column, 1.0)
-    return summed + _of_drift(column, order, (old + new) * per) / per if per else math.inf
+    per = {"drift_relative": "reference_rms", "excess": "attainable_rms"}.get(column)
+    unit = float(after.get(per) or 0.0) if per else 1.0
+    return summed + (_of_drift(column, order, (old + new) * unit) / unit if unit else 0.0)
 
 
 def _of_drift(column: str, order: Order, both: float) -> float:
@@ -132,7 +136,10 @@ def _of_attention(column: str, order: Order, row: Row, size: float) -> float:
     flips = order.other * order.independent > _RARE
     narrow = 0.0
     if row.get("softmax") == "recipe":  # weights are rounded to its softmax, and stored in the dtype
-        narrow = max(parse(_stages(row)["softmax"]).unit_roundoff, parse(str(row["dtype"])).unit_roundoff)
+        narrow = max(
+            parse(_stages(row).get("softmax", "fp64")).unit_roundoff,
+            parse(str(row.get("dtype") or "fp64")).unit_roundoff,
+        )
     mean = 3 * order.sums + (order.step * flips + narrow) / queries
     single = order.single + narrow
     if column == "attention_kl_max":

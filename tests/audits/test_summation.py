@@ -175,3 +175,16 @@ def test_every_column_says_what_another_processor_may_change() -> None:
     assert said["reference_rms"] == "1e-12 of it"
     assert said["worst_key"].startswith("anything")
     assert said["floor_rms"] == "the order of sums"
+
+
+@pytest.mark.parametrize(
+    "lacking", ["head_dim", "seq_len", "heads", "reference_rms", "attainable_rms", "stages"]
+)
+def test_rows_that_lack_a_column_are_compared_by_what_they_say(lacking: str) -> None:
+    case = {"heads": 1, "seq_len": 8, "head_dim": 8, "attention": True, "softmax": "recipe"}
+    [row] = [one.as_dict() for one in shift((0,), ("fp32",), "hf", **case)]
+    before = {name: value for name, value in row.items() if name != lacking}
+    figures = ("drift_rms", "drift_relative", "excess", "attention_tv_mean", "attention_kl_max")
+    after = before | {name: before[name] * 1.5 for name in figures}
+    result = compare([before], [after], 1.01, ELSEWHERE)
+    assert lacking == "attainable_rms" or {*result.pairs[0].changed} >= {*figures} - {"excess"}
