@@ -52,7 +52,7 @@ LINES: dict[str, list[list[str]]] = {
     "limit": [["limit", "--impl", CODE, *SMALL, "--up-to", "100", "--dtype", "fp32"]],
     "explain": [["explain", "--recipe", "hf", *SMALL]],
     "parity": [["parity", CODE, "hf", *SMALL]],
-    "survey": [["survey", CODE, "--head-dim", "16", "--dtype", "fp32", "--offset", "0", "--jobs", "1"]],
+    "survey": [["survey", CODE, "--dtype", "fp32", "--offset", "0", "--jobs", "1"]],
     "trace": [["trace", CODE, "--head-dim", "16"]],
     "history": [["history", CODE, "--dtype", "fp32", "--head-dim", "16"]],
     "vectors": [["vectors", "-o", "vectors", *SMALL]],

@@ -286,6 +286,20 @@ def test_a_failure_at_a_plateau_is_found_beside_its_binade() -> None:
     assert result.boundary.tested <= 208
 
 
+# of all offsets up to 69,999, 8,543 is the first above 0.7006, one of 21 in its binade: by a scan of all
+def test_a_rare_failure_below_the_highest_binade_is_found_by_the_default_budget() -> None:
+    case = {"heads": 1, "seq_len": 8, "head_dim": 32, "seed": 3}
+    (result,) = limit("drift_rms=0.70060", "bf16", "hf-tf32-matmul", **case)
+    assert result.first_failure_seen == 8_543
+
+
+def test_offsets_are_named_in_step_with_the_worst_that_were_measured() -> None:
+    drifts = {8200: 0.5, 8207: 0.7, 9000: 0.6, 16_380: 0.9, 5: 0.8, 8201: float("nan")}
+    named = likely_failures.in_step(drifts, parse("tf32"), 8, 0, 8300, 8)
+    assert named == [8223, 8239, 8255, 8271, 8287, 8192, 8208, 8224]  # 8207 is 15 modulo 16, 8200 and 9000 are 8
+    assert likely_failures.in_step(drifts, parse("fp32"), 8, 0, 8300, 8) == []
+
+
 @settings(max_examples=60)
 @given(st.integers(12, 18), st.integers(0, 2**20), st.sampled_from([16, 64, 256]), st.integers(0, 7))
 def test_a_class_of_offsets_that_fails_from_a_binade_on_is_found(power, far, seq_len, residue) -> None:

@@ -9,6 +9,7 @@ Letters: h heads, s positions, d head_dim. Offsets and positions in tokens.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Unpack
@@ -251,17 +252,18 @@ class _CaseLimits:
         axes = self.case.position_axes(self.ranges[0].setting)
         coarsest = min((self.subject.position, *self.subject.angle), key=lambda fmt: fmt.precision)
         beside = likely_failures.beside_binade(coarsest, self.seq_len, low, high, count // 2)
-        return beside + [
+        rest = count - len(beside)
+        drifts = {offset: record.drift_rms for offset, record in self.measured.records.items()}
+        in_step = likely_failures.in_step(drifts, coarsest, self.seq_len, low, high, rest // 2)
+        likeliest = [
             offset
             for first, last, setting in parts
             for offset in likely_failures.likeliest(
-                Emulated(self.subject, setting, axes),
-                self.seq_len,
-                first,
-                last,
-                (count - len(beside)) // len(parts),
+                Emulated(self.subject, setting, axes), self.seq_len, first, last, rest // len(parts)
             )
         ]
+        pairs = itertools.zip_longest(in_step, likeliest)
+        return [*beside, *(one for pair in pairs for one in pair if one is not None)][:count]
 
     def landmarks(self) -> list[int]:
         """Return positions where something may change.

@@ -9,6 +9,8 @@ Letters: s positions, p pairs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
@@ -65,6 +67,30 @@ def beside_binade(fmt: Format, seq_len: int, low: int, high: int, count: int) ->
     spread = window[:: max(1, 2 * len(window) // max(1, count))]
     named = dict.fromkeys([in_step - period, in_step, *nearest, *spread])
     return [offset for offset in named if low <= offset <= high][:count]
+
+
+def in_step(
+    drifts: Mapping[int, float], fmt: Format, seq_len: int, low: int, high: int, count: int
+) -> list[int]:
+    """Return up to `count` offsets, from low to high, in step with those that were measured to drift most.
+
+    Between two powers of two, the positions that `fmt` holds lie at one distance, and what their rounding
+    does to a sequence goes by its offset modulo twice that distance; what else differs is small beside it.
+    drifts: offset -> RMS drift measured there. None is named where `fmt` holds all positions.
+    """
+    worst: dict[tuple[int, int, int], float] = {}
+    for offset, drift in drifts.items():
+        power = 1 << max(offset, 1).bit_length() - 1
+        period = 2 * power >> (fmt.precision - 1)
+        if period >= _SHORTEST and offset + seq_len <= 2 * power and drift == drift:
+            place = power, period, offset % period
+            worst[place] = max(drift, worst.get(place, 0.0))
+    named: list[int] = []
+    for power, period, phase in sorted(worst, key=lambda place: (-worst[place], place)):
+        first, last = max(low, power), min(high, 2 * power - seq_len)
+        steps = range(first + (phase - first) % period, last + 1, period)
+        named += [offset for offset in steps if offset not in drifts][: count - len(named)]
+    return named
 
 
 def _spread(subject: Emulated, seq_len: int, first: int, last: int) -> Array:
