@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from ropeaudit.runtime.state_aspects import State, aspects, new_torch, same
+from ropeaudit.runtime.state_aspects import OF_THREADS, State, aspects, new_torch, same
 
-__all__ = ["State", "at_home", "foreign", "home", "now", "put", "same", "seed", "seed_if_chance"]
+__all__ = ["Call", "State", "at_home", "foreign", "home", "now", "put", "same", "seed", "seed_if_chance"]
 
 _SEED = 0
 _SEEDS = 2**32  # those that people give are below it; one that torch begins with is hardly ever
@@ -64,14 +64,28 @@ class _Left(SystemExit):
     """What os._exit raises in other people's code."""
 
 
+class Call:
+    """A call of other people's code, which can be left behind in its thread and changes nothing from then on."""
+
+    def __init__(self) -> None:
+        self.before: State = {}
+        self.left = False
+
+    def leave(self) -> None:
+        """Put the process back now; the thread, should its code ever return, changes nothing any more."""
+        self.left = True
+        put({name: value for name, value in self.before.items() if name not in OF_THREADS})
+
+
 @contextlib.contextmanager
-def foreign(home: State | None = None) -> Iterator[None]:
+def foreign(home: State | None = None, call: Call | None = None) -> Iterator[None]:
     """Run other people's code within the block, beginning with a state; afterwards all is as it was before.
 
     sys.exit, os._exit and other ways to leave become a RuntimeError; only a Ctrl-C stays one. A child that it
-    forked ends here.
+    forked ends here. call: the same call as seen by whoever waits for it, and may leave it.
     """
-    before, process, leave = now(), os.getpid(), os._exit
+    call = call or Call()
+    call.before, process, leave = now(), os.getpid(), os._exit
     here = threading.get_ident()
 
     def exit_refused(code: int) -> Any:
@@ -95,10 +109,11 @@ def foreign(home: State | None = None) -> Iterator[None]:
         text = "" if _says_nothing(stop) else str(stop)
         raise RuntimeError(f"it raises {type(stop).__name__}: {text}".removesuffix(": ")) from None
     finally:
-        os._exit = leave
         if os.getpid() != process:
             leave(0)
-        put(before if "torch.dtype" in before else new_torch() | before)
+        if not call.left:
+            os._exit = leave
+            put(call.before if "torch.dtype" in call.before else new_torch() | call.before)
 
 
 def seed() -> None:

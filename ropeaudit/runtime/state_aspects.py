@@ -25,6 +25,15 @@ State: TypeAlias = dict[str, Any]
 # whose functions other code computes with too
 _GUARDED = ("math", "numpy", "numpy.linalg", "torch", "torch.linalg", "torch.nn.functional", "torch.Tensor")
 _REPLACED_BY_TORCH = {"manual_seed"}  # when it compiles for the first time
+# each thread has its own of these
+OF_THREADS = {
+    "decimal",
+    "numpy.errors",
+    "torch.grad",
+    "torch.denormal",
+    "torch.autocast cpu",
+    "torch.autocast cuda",
+}
 _AS_LOADED: dict[str, _Functions] = {}  # of each of them: its functions before other people's code ran
 
 

@@ -1,8 +1,10 @@
 """Own code under audit: signatures, orders, layouts, NumPy, modules; and all that can be wrong with it."""
 
 import json
+import math
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
@@ -369,6 +371,29 @@ def test_a_call_that_never_ends_is_left(monkeypatch) -> None:
         Own("slow", lambda x, positions: time.sleep(2)).fit(SETTING)
     monkeypatch.undo()
     assert timeout.patiently(lambda: 1, "the next") == 1
+
+
+def test_a_call_that_was_left_changes_nothing_when_it_returns(monkeypatch) -> None:
+    ended = threading.Event()
+
+    def slow() -> None:
+        math.sqrt = math.cbrt
+        ended.wait(30)
+
+    before, here = math.sqrt, list(threading.enumerate())
+    with monkeypatch.context() as changed:
+        changed.setattr(timeout, "LIMIT", 0.2)
+        changed.setattr(timeout, "_WORKERS", [])
+        with pytest.raises(UsageError, match="has not returned"):
+            timeout.patiently(slow, "slow")
+    assert math.sqrt is before
+    monkeypatch.setattr(math, "sqrt", math.exp)  # what this process sets in the meantime stays
+    (thread,) = set(threading.enumerate()) - set(here)
+    assert timeout.patiently(lambda: math.sqrt, "the next") is math.exp
+    ended.set()
+    time.sleep(0.2)
+    assert thread.is_alive()
+    assert math.sqrt is math.exp
 
 
 def test_orders_are_a_closed_list(path, capsys) -> None:

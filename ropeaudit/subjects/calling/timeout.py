@@ -47,10 +47,10 @@ def patiently(function: Callable[[], Any], what: str, endless: bool = False) -> 
     what: its name in the message. endless: wait for ever.
     Raises: UsageError after `LIMIT` seconds; RuntimeError for sys.exit and the like.
     """
-    home = process_state.home()
+    home, call = process_state.home(), process_state.Call()
 
     def called() -> Any:
-        with process_state.foreign(home):
+        with process_state.foreign(home, call):
             return function()
 
     if threading.current_thread().name == _NAME:  # one patient call inside another
@@ -66,6 +66,7 @@ def patiently(function: Callable[[], Any], what: str, endless: bool = False) -> 
             if future.done():
                 raise
             _WORKERS.clear()
+            call.leave()
             raise UsageError(f"{what} has not returned after {LIMIT:g} s; give one that does") from None
 
 
