@@ -65,7 +65,7 @@ class _Left(SystemExit):
 
 
 class Call:
-    """A call of other people's code, which can be left behind in its thread and changes nothing from then on."""
+    """A call of other people's code, which can be left behind in its thread: it changes nothing then."""
 
     def __init__(self) -> None:
         self.before: State = {}
