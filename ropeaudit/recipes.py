@@ -91,7 +91,7 @@ class Recipe:
             if key not in (*STAGES, *_SWITCHES):
                 raise UnknownName("stage", key, (*STAGES, *_SWITCHES))
         table: dict[str, Any] = {key: _switch(key, value) for key, value in changes.items()}
-        label = ",".join(f"{key}={value}" for key, value in changes.items())
+        label = " ".join(f"{key}={value}" for key, value in changes.items())
         return _from_table(f"{self.name}[{label}]", table, self)
 
     def resolve(self, dtype: Format, stores_keys: bool = False) -> Resolved:

@@ -28,6 +28,8 @@ from ropeaudit.subjects.factories import SubjectFactory
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ropeaudit.runtime.columns import Column
+
 _SAMPLING = 0.3  # share of the progress that drawing a sample counts for
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
@@ -211,13 +213,30 @@ def by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple
         yield replace(case, layout=layout), list(some)
 
 
-def to_frame(results: Iterable[Record]) -> pd.DataFrame:
-    """Return records as a pandas DataFrame, one row each, columns as in `records.COLUMNS`.
+def to_frame(results: Iterable[Record], columns: Sequence[str] = ()) -> pd.DataFrame:
+    """Return records as a pandas DataFrame, one row each.
 
-    What is undefined is nan, as in CSV.
+    columns: names, groups, "core" or "all"; by default those of a JSON report of these rows.
+    Numbers are of pandas' nullable kinds, words of a closed set are categories; <NA> is what does not apply.
     """
     import pandas as pd
 
-    rows = [record.as_dict().items() for record in results]
-    defined = [{name: math.nan if value is None else value for name, value in row} for row in rows]
-    return pd.DataFrame(defined, columns=list(records.COLUMNS))
+    rows = list(results)
+    names, _ = records.written(rows, columns)
+    kinds = {name: records.COLUMNS[name] for name in names}
+    return pd.DataFrame(
+        {
+            name: pd.Series([getattr(row, name) for row in rows], dtype=_pandas_type(kind))
+            for name, kind in kinds.items()
+        }
+    )
+
+
+def _pandas_type(column: Column[Record]) -> Any:
+    import pandas as pd
+
+    if column.choices:
+        return pd.CategoricalDtype(list(column.choices))
+    if column.kind is float:
+        return "float64"
+    return "string" if column.kind is str else "Int64"

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ropeaudit import recipes
 from ropeaudit.audits import records, summation
+from ropeaudit.audits.identity import APART
 from ropeaudit.errors import BadInput, UsageError
-from ropeaudit.runtime import digests
 
 Row = Mapping[str, Any]
 
-_VERDICTS_SINCE = 3  # the schema whose verdicts have today's meanings
 RATIO = 1.05  # a column that is this many times what it was, or less than its inverse, has changed
-KEYS = tuple(name for name in records.IDENTITY if name not in ("schema", "version", "tolerance"))
 # What is signed, or computed and not measured, is not compared.
 COMPARED = records.COLUMNS.compared
 _DECIDING = ("drift_rms", "floor_rms", "drift_max", "place_excess")  # what verdicts are read off
@@ -121,8 +118,7 @@ def compare(
 ) -> Difference:
     """Join the rows of two reports by what was requested, and say which changed.
 
-    Rows are joined by the columns of `KEYS` that every row of both has: the version of what was measured
-    is not among them, and where a row is of schema 1, what that schema did not say is left out too.
+    Rows are joined by `case`: neither the version of what was measured nor the tolerance is part of it.
     ratio: at least 1. A drift that changed by less than `reference_error` has not. processors: what computed
     each of them, empty where that is not known; None: one and the same. Unless they are known to be one, what
     the order of sums explains is no change: see `summation`.
@@ -130,11 +126,9 @@ def compare(
     """
     if not 1 <= ratio < math.inf:
         raise UsageError(f"--ratio {ratio:g} is not 1 or more; try --ratio {RATIO}")
-    keys = [name for name in KEYS if all(name in row for row in (*before, *after))]
-    join = _old_key if any(row.get("schema") == 1 for row in (*before, *after)) else _number
-    old, new = _by_key(before, keys, "earlier", join), _by_key(after, keys, "later", join)
+    old, new = _by_case(before, "earlier"), _by_case(after, "later")
     if not set(old) & set(new):
-        raise BadInput(f"the two reports have no case in common{_apart(before, after, keys)}")
+        raise BadInput(f"the two reports have no case in common{_apart(before, after)}")
     processors = processors or ("this", "this")
     reordered = processors[0] != processors[1] or not processors[0]
     pairs = [_pair(old.get(key), row, ratio, reordered) for key, row in new.items()]
@@ -148,37 +142,24 @@ def value(row: Row | None, column: str) -> float:
     return math.nan if result is None else float(result)
 
 
-def _by_key(
-    rows: Iterable[Row], keys: Sequence[str], which: str, join: Callable[[Any], Any]
-) -> dict[tuple[Any, ...], Row]:
-    results: dict[tuple[Any, ...], Row] = {}
+def _by_case(rows: Iterable[Row], which: str) -> dict[str, Row]:
+    results: dict[str, Row] = {}
     for row in rows:
-        key = tuple(join(_clean(name, row[name])) for name in keys)
-        if key in results and repr(results[key]) != repr(row):
+        if row.get("case") is None:
+            raise BadInput(f"the {which} report has no column case; write both reports without --columns")
+        before = results.setdefault(row["case"], row)
+        if before is not row and repr(before) != repr(row):
             raise BadInput(
                 f"the {which} report has two rows for {row['subject']} {row.get('dtype', '')} at offset "
-                f"{row['offset']} that differ; write both reports without --columns"
+                f"{row['offset']} that differ; leave one out"
             )
-        results[key] = row
     return results
 
 
-def _clean(name: str, value: Any) -> Any:
-    """What was not noted before there was more than one: a clean environment, and NumPy as the engine."""
-    return None if (name, value) in (("environment", "none"), ("engine", "numpy")) else value
-
-
-def _old_key(value: Any) -> Any:
-    """A value without the words that schema 1 did not have: a digest, switches, an order."""
-    if not isinstance(value, str):
-        return _number(value)
-    new = (digests.MARK, "order=", *(f"{name}=" for name in recipes.PLAIN))
-    return " ".join(word for word in value.split(" ") if not word.startswith(new))
-
-
-def _apart(before: Sequence[Row], after: Sequence[Row], keys: Sequence[str]) -> str:
+def _apart(before: Sequence[Row], after: Sequence[Row]) -> str:
     """Say in which column the two differ throughout."""
-    for name in keys:
+    told = (name for name in records.IDENTITY if name not in APART)
+    for name in (name for name in told if all(name in row for row in (*before, *after))):
         old, new = ({_number(row[name]) for row in rows} for rows in (before, after))
         if old and new and not old & new:
             first, second = (min(map(str, some)) for some in (old, new))
@@ -210,9 +191,8 @@ def _number(cell: Any) -> Any:
 
 
 def _same_words(before: Row, after: Row) -> bool:
-    """Whether two rows are judged alike: by verdicts of the same schema, and the same tolerance."""
-    old, new = (value(row, "schema") >= _VERDICTS_SINCE for row in (before, after))
-    return old == new and before.get("tolerance") == after.get("tolerance")
+    """Whether two rows are judged by the same tolerance."""
+    return bool(before.get("tolerance") == after.get("tolerance"))
 
 
 def _has_changed(pair: Pair, name: str, ratio: float) -> bool:

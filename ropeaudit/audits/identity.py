@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
 
+from ropeaudit import __version__
 from ropeaudit.runtime.columns import column, row_class
+
+# What identifies a row beside its case: a later schema, version or tolerance measures the same case.
+APART = ("schema", "version", "tolerance", "case")
+_DIGITS = 12  # of a case: 48 bits, so that two among a million cases agree once in 500 sweeps
 
 
 def moved_apart(record: Identity) -> bool:
@@ -17,12 +26,18 @@ def _shown(name: str) -> Callable[[Identity], bool]:
     return lambda record: getattr(record, name) is not None and moved_apart(record)
 
 
+def _usual_scale(row: Mapping[str, Any]) -> float | None:
+    return 1 / math.sqrt(row["head_dim"]) if row.get("head_dim") else None
+
+
 @row_class
 class Identity:
     """A cell of a sweep: RoPE setting x inputs x subject x dtype x offset, before it is measured."""
 
     schema: int = column("version of this list of columns", role="case")
-    subject: str = column("recipe, with the changes made to it in brackets", role="case", shown=True)
+    subject: str = column(
+        "recipe, with the changes made to it in brackets, or code", role="case", shown=True, users=True
+    )
     dtype: str = column(
         "number format of the model, which the recipe applies to its stages", role="case", shown=True
     )
@@ -30,53 +45,90 @@ class Identity:
     model: str = column(
         "preset or config, with its layer type where it has several, of a grid its axes; none without one",
         role="setting",
+        group="detail",
+        implied="none",
+        users=True,
     )
     scaling: str = column(
         "how the frequencies are changed: default, linear, dynamic, yarn, longrope, llama3, ...",
         role="setting",
+        group="scalings",
+        implied="default",
     )
     clip: float | None = column(
-        "cap of the angles in radians; nan without one", unit="radians", role="setting"
+        "cap of the angles in radians; empty without one",
+        unit="radians",
+        role="setting",
+        group="scalings",
     )
     length: int | None = column(
-        "positions that the frequencies stand for (longrope: the border, or one more); nan without",
+        "positions that the frequencies stand for (longrope: the border, or one more); empty without",
         unit="tokens",
         role="setting",
+        group="scalings",
     )
     axes: str = column(
         "M-RoPE, grids: pairs per position axis and the axes that are shifted; none for one axis",
         role="setting",
+        group="grids",
+        implied="none",
+        users=True,
     )
     backend: str = column(
-        "what executed the subject: numpy, torch, or an implementation's own engine", role="case"
+        "what executed the subject: numpy, torch, or an implementation's own engine",
+        role="case",
+        group="code",
+        implied="numpy",
     )
     version: str = column(
         "of the implementation; of your own code a digest of its file and those it imports from its folder; "
         "torch's with --backend torch; "
         "ropeaudit's own for an emulated recipe",
         role="case",
+        group="code",
+        implied=__version__,
     )
     device: str = column(
         "where it was executed: cpu, or another device with the name of its GPU",
         role="case",
         shown=lambda record: record.device != "cpu",
         leaves=1,
+        group="code",
+        implied="cpu",
     )
     environment: str | None = column(
-        "what code was called under, such as autocast:bf16; none: nothing; nan where nothing is known of it",
+        "what code was called under, such as autocast:bf16; none: nothing; empty: not code",
         role="case",
         shown=lambda one: one.environment not in (None, "none"),
+        group="code",
     )
     engine: str | None = column(
-        "what measured: numpy or torch; nan where nothing is known of it", role="case"
+        "what measured: numpy or torch; empty where nothing is known of it",
+        role="case",
+        group="code",
+        implied="numpy",
     )
     layout: str = column(
-        "pairs of dims: half (i, i + rotary_dim/2) or interleaved (2i, 2i + 1)", role="setting"
+        "pairs of dims: half (i, i + rotary_dim/2) or interleaved (2i, 2i + 1)",
+        role="setting",
+        group="detail",
+        implied="half",
     )
     head_dim: int = column("dims of a head", role="setting")
-    rotary_dim: int = column("dims of a head that are rotated", role="setting")
+    rotary_dim: int = column(
+        "dims of a head that are rotated",
+        role="setting",
+        group="detail",
+        implied=lambda row: row.get("head_dim"),
+    )
     base: float = column("theta: frequencies are base^(-2i/rotary_dim)", role="setting", style="setting")
-    scale: float = column("softmax scale that multiplies every score", role="setting", style="setting")
+    scale: float = column(
+        "softmax scale that multiplies every score",
+        role="setting",
+        style="setting",
+        group="detail",
+        implied=_usual_scale,
+    )
     seq_len: int = column("positions", unit="tokens", role="setting")
     heads: int = column("query heads", role="setting")
     kv_heads: int = column("key-value heads", role="setting")
@@ -85,40 +137,88 @@ class Identity:
         "where q and k come from: gaussian (by-row: each row by itself), ones, ..., or a file "
         "and the digest of its numbers",
         role="setting",
+        group="detail",
+        implied="gaussian",
+        users=True,
     )
     seed: int | None = column(
-        "seed of random q and k, and of the sample; nan where none was used", role="setting"
+        "seed of random q and k, and of the sample; empty where none was used", role="setting"
     )
     sample: int | None = column(
-        "how many scores were drawn at random to stand for all that the mask shows; nan without", role="case"
+        "how many scores were drawn at random to stand for all that the mask shows; empty without",
+        role="case",
+        group="samples",
     )
     softmax: str | None = column(
-        "--attention: arithmetic of the softmax, fp64 or the recipe's; nan without", role="case"
+        "--attention: arithmetic of the softmax, fp64 or the recipe's; empty without",
+        role="case",
+        group="attention",
     )
     anchor: int | None = column(
-        "--attention: offset that attention_d compares with, in tokens; nan without",
+        "--attention: offset that attention_d compares with, in tokens; empty without",
         unit="tokens",
         role="case",
+        group="attention",
     )
     grid: str | None = column(
-        "rows and columns of positions, of images and video; nan for a sequence",
+        "rows and columns of positions, of images and video; empty for a sequence",
         role="case",
         shown=lambda record: record.grid is not None,
         leaves=1,
+        group="grids",
     )
     offset_t: float | None = column(
-        "offset of the position axis t as a real number, in the unit of its positions; nan where `offset` "
+        "offset of the position axis t as a real number, in the unit of its positions; empty where `offset` "
         "says all",
         role="case",
         shown=_shown("offset_t"),
+        group="grids",
     )
-    offset_h: float | None = column("the same of the axis h", role="case", shown=_shown("offset_h"))
-    offset_w: float | None = column("the same of the axis w", role="case", shown=_shown("offset_w"))
+    offset_h: float | None = column(
+        "the same of the axis h", role="case", shown=_shown("offset_h"), group="grids"
+    )
+    offset_w: float | None = column(
+        "the same of the axis w", role="case", shown=_shown("offset_w"), group="grids"
+    )
     stages: str = column(
         "number format per stage, as far as it is known: stage=format; then switches other than "
         "inverse_power, each and false, and the axes of --order",
+        role="case",
+        group="grids",
+        implied="",
+    )
+    case: str = column(
+        "digest of all that was requested, " + ", ".join(APART[:-1]) + " aside: the same for the same cell "
+        "in every report",
         role="case",
     )
     tolerance: float = column(
         "--tolerance: the largest drift_relative that is good enough", role="case", style="setting"
     )
+
+
+def case_of(values: Mapping[str, Any]) -> str:
+    """Return the digest of what was requested, from the columns of `Identity` less those of `APART`."""
+    return _digested(tuple(_word(values[name]) for name in _NAMES), _word(values["offset"]))
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return ""
+    return repr(float(value)) if isinstance(value, float) else str(value)
+
+
+def _digested(words: tuple[str, ...], offset: str) -> str:
+    result = _begun(words).copy()
+    result.update(offset.encode("utf-8", "backslashreplace"))
+    return result.hexdigest()[:_DIGITS]
+
+
+@lru_cache(maxsize=64)
+def _begun(words: tuple[str, ...]) -> Any:
+    """Return the digest of all but the offset: cells of a sweep that differ in it alone share it."""
+    text = "".join(f"{name}={word}\n" for name, word in zip(_NAMES, words, strict=True))
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace"))
+
+
+_NAMES = tuple(name for name in Identity.__dataclass_fields__ if name not in (*APART, "offset"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal, get_args
 
 # Thresholds of verdicts, here and in the documentation of `verdict` and `within_tolerance` alone.
 TOLERANCE = 0.01  # of drift_relative
@@ -24,12 +25,14 @@ VERDICTS: dict[str, str] = {
     "overflow": "some scores are nan or infinite",
     "refused": "the implementation does not take this dtype, setting or position",
 }
-# of reports of schema 1 and 2, which are read with the verdicts that they hold
-EARLIER_VERDICTS: dict[str, str] = {
-    "floor": "schema 2: drift_rms was at most twice floor_rms, however large both were",
-    "decorrelated": "schema 2: drift_rms was at least half of reference_rms; now broken",
+Verdict = Literal["sound", "exact", "coarse", "growing", "broken", "misplaced", "overflow", "refused"]
+Within = Literal["yes", "no", "undecided"]
+Refused = Literal["unsupported", "raises"]
+WITHIN = get_args(Within)
+REFUSALS: dict[Refused, str] = {
+    "unsupported": "it does not take this dtype, setting or position",
+    "raises": "a call failed",
 }
-WITHIN = ("yes", "no", "undecided")
 
 
 def judge(
@@ -42,7 +45,7 @@ def judge(
     reference_error: float,
     excess: float,
     misplaced: bool,
-) -> str:
+) -> Verdict:
     """Return how a row behaves, one word of `VERDICTS`: the first that holds, worst cases first."""
     if nonfinite:
         return "overflow"
@@ -66,7 +69,7 @@ def within(
     interval: tuple[float, float] | None,
     misplaced: bool,
     exact: bool = False,
-) -> str:
+) -> Within:
     """Return whether a row is good enough, one word of `WITHIN`.
 
     interval: of drift_relative, where it is estimated from a sample. misplaced: whether a rotated pair is off

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from ropeaudit.audits import judging, records
+from ropeaudit.audits import records
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import BadInput
 
@@ -58,9 +58,9 @@ def torn(tail: bytes, behind_rows: bool = False) -> bool:
 
 def refuse_contradictions(path: str, rows: Iterable[Record]) -> None:
     """Raise BadInput if two rows of one cell differ: which of them is right, nobody knows."""
-    seen: dict[tuple[Any, ...], Record] = {}
+    seen: dict[object, Record] = {}
     for row in rows:
-        before = seen.setdefault(row.identity(), row)
+        before = seen.setdefault(row.key(), row)
         if before is not row and repr(before) != repr(row):
             raise BadInput(
                 f"{path!r} holds two different rows of {shown(row)}; remove them both, and give the same "
@@ -105,7 +105,9 @@ def _wrong(name: str, value: Any) -> str:
     if column.kind is str:
         if not isinstance(value, str):
             return "no text"
-        return "no verdict" if name == "verdict" and value not in judging.VERDICTS else ""
+        return (
+            f"none of {', '.join(column.choices)}" if column.choices and value not in column.choices else ""
+        )
     if column.kind is int and type(value) is not int:
         return "no whole number"
     if column.kind is float and type(value) is not float:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ropeaudit.audits import judging, records
 from ropeaudit.audits.cases import Case, Outline
+from ropeaudit.audits.identity import case_of
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import attainable_rms
@@ -18,7 +19,7 @@ from ropeaudit.engine.statistics import Statistics
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Subject
+from ropeaudit.subjects import Raised, Subject
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.placement.places import Places
 
@@ -92,7 +93,7 @@ def identity(
 
     engine: what measures.
     """
-    return records.COLUMNS.unset(records.IDENTITY) | {
+    values = records.COLUMNS.unset(records.IDENTITY) | {
         "schema": records.SCHEMA,
         "subject": subject.name,
         "dtype": subject.dtype.name,
@@ -110,6 +111,7 @@ def identity(
         "stages": " ".join(f"{stage}={fmt}" for stage, fmt in subject.stages().items()),
         "tolerance": tolerance,
     }
+    return values | {"case": case_of(values)}
 
 
 def _grid_columns(grid: Grid, offset: int) -> dict[str, Any]:
@@ -150,10 +152,17 @@ def record(
         "worst_head": head,
         "worst_query": query,
         "worst_key": key,
-        "refused": results.refused or "none",
+        **_refused(results.refused),
         **_judged(results, tolerance, (low, high)),
     }
     return Record(**records.COLUMNS.unset(records.COLUMNS) | values)
+
+
+def _refused(reason: str) -> dict[str, str | None]:
+    """Return the code and the sentence of why nothing was measured."""
+    if not reason:
+        return {"refused": None, "reason": None}
+    return {"refused": "raises" if isinstance(reason, Raised) else "unsupported", "reason": str(reason)}
 
 
 def _predicted(bound: Bound | None) -> float | None:

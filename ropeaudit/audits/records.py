@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 from ropeaudit.audits.identity import Identity
+from ropeaudit.audits.judging import REFUSALS, Refused, Verdict, Within
 from ropeaudit.runtime.columns import column, columns_of, row_class
 
-# 2: `stages` tells switches and `source` the content of a file; of schema 1 the columns are the same.
-# 3: behaviour (`verdict`) and quality (`within_tolerance`) are two columns; places of rotated pairs
-SCHEMA = 3
+SCHEMA = 4  # earlier ones are refused: their rows are measured again
 
 
 def _sampled(record: Record) -> bool:
@@ -41,8 +40,6 @@ class Record(Identity):
     )
     distinct_positions: int = column(
         "how many positions are still different finite numbers once rounded",
-        shown=True,
-        leaves=9,
         nonnegative=True,
         least_is_worst=True,
         compared=2,
@@ -61,17 +58,23 @@ class Record(Identity):
         compared=5,
     )
     drift_mean_abs: float = column(
-        "mean of |drift|", unit="score", role="drift", nonnegative=True, compared=6
+        "mean of |drift|",
+        unit="score",
+        role="drift",
+        nonnegative=True,
+        compared=6,
+        group="detail",
     )
     drift_rms: float = column(
-        "root mean square of drift", unit="score", role="drift", shown=True, nonnegative=True, compared=4
+        "root mean square of drift", unit="score", role="drift", nonnegative=True, compared=4
     )
     drift_rms_low: float | None = column(
-        "lower end of the 95 % interval of drift_rms over all scores; nan without a sample",
+        "lower end of the 95 % interval of drift_rms over all scores; empty without a sample",
         unit="score",
         role="drift",
         shown=_sampled,
         leaves=5,
+        group="samples",
     )
     drift_rms_high: float | None = column(
         "its upper end (normal approximation of the mean square, on a log scale)",
@@ -79,8 +82,9 @@ class Record(Identity):
         role="drift",
         shown=_sampled,
         leaves=6,
+        group="samples",
     )
-    drift_bias: float = column("signed mean of drift", unit="score", role="drift")
+    drift_bias: float = column("signed mean of drift", unit="score", role="drift", group="detail")
     drift_relative: float = column(
         "drift_rms / reference_rms",
         role="drift",
@@ -96,6 +100,7 @@ class Record(Identity):
         "dtypes of 16 bits and fewer",
         unit="score",
         nonnegative=True,
+        group="bounds",
     )
     excess: float = column("drift_rms / attainable_rms", role="drift", shown=True, leaves=10)
     floor_rms: float = column(
@@ -111,6 +116,7 @@ class Record(Identity):
         role="drift",
         nonnegative=True,
         compared=10,
+        group="detail",
     )
     self_drift_rms: float = column(
         "root mean square of self-drift; clipped angles add their structural change to it",
@@ -126,19 +132,26 @@ class Record(Identity):
         unit="score",
         nonnegative=True,
         compared=12,
+        group="structure",
     )
     structural_rms: float = column(
-        "root mean square of that change; drift does not hold it", unit="score", nonnegative=True, compared=11
+        "root mean square of that change; drift does not hold it",
+        unit="score",
+        nonnegative=True,
+        compared=11,
+        group="structure",
     )
     predicted_rms: float | None = column(
         "drift_rms predicted from the recipe, for q and k of random phases; nan where numbers may overflow",
         unit="score",
         nonnegative=True,
+        group="bounds",
     )
     bound_max: float | None = column(
-        "no emulated drift_max exceeds it with q and k of these sizes; inf: overflow; nan: sample",
+        "no emulated drift_max exceeds it with q and k of these sizes; inf: overflow; empty: a sample",
         unit="score",
         nonnegative=True,
+        group="bounds",
     )
     attention_tv_max: float | None = column(
         "--attention: largest share of a row's weight that drift moves, Σ|p - exact p|/2",
@@ -146,12 +159,14 @@ class Record(Identity):
         shown=_weighed,
         leaves=4,
         compared=14,
+        group="attention",
     )
     attention_tv_mean: float | None = column(
         "mean of that share (total variation) over rows and heads",
         role="attention",
         shown=_weighed,
         compared=14,
+        group="attention",
     )
     attention_kl_max: float | None = column(
         "largest sum of p* log(p*/p) + p - p* of a row, nats, p* the exact weights: KL(p* || p) where p sums "
@@ -159,12 +174,14 @@ class Record(Identity):
         unit="nats",
         role="attention",
         compared=14,
+        group="attention",
     )
     top1_flips: float | None = column(
         "rows whose largest weight moves to another key; ties do not count",
         role="attention",
         shown=_weighed,
         compared=14,
+        group="attention",
     )
     entropy_reference: float | None = column(
         "mean Shannon entropy of the exact rows, nats",
@@ -173,6 +190,7 @@ class Record(Identity):
         shown=_weighed,
         leaves=3,
         compared=14,
+        group="attention",
     )
     entropy: float | None = column(
         "mean Shannon entropy of the subject's rows, nats",
@@ -181,27 +199,37 @@ class Record(Identity):
         shown=_weighed,
         leaves=2,
         compared=14,
+        group="attention",
     )
     weight_reference: float | None = column(
-        "mean largest weight of the exact rows", role="attention", compared=14
+        "mean largest weight of the exact rows",
+        role="attention",
+        compared=14,
+        group="attention",
     )
     weight: float | None = column(
-        "mean largest weight of the subject's rows", role="attention", least_is_worst=True, compared=14
+        "mean largest weight of the subject's rows",
+        role="attention",
+        least_is_worst=True,
+        compared=14,
+        group="attention",
     )
     right_token: float | None = column(
-        "share of rows that attend most, without a tie, to the token they were built for; nan "
+        "share of rows that attend most, without a tie, to the token they were built for; empty "
         "unless --qk is diagonal or previous",
         role="attention",
         shown=_built,
         shown_after="attention_d",
         least_is_worst=True,
         compared=14,
+        group="attention",
     )
     attention_adaptive_tv_mean: float | None = column(
         "attention_tv_mean at the adaptive temperature of arXiv 2410.01104",
         role="attention",
         shown=_weighed,
         shown_after="attention_tv_mean",
+        group="attention",
     )
     attention_d: float | None = column(
         "AnchorAttention's D(offset, --anchor), arXiv 2411.13476: Σ over heads and keys of the "
@@ -210,6 +238,7 @@ class Record(Identity):
         shown=_weighed,
         leaves=1,
         compared=14,
+        group="attention",
     )
     attention_d_logit: float | None = column(
         "the same of the first token's scores, before softmax. Random q and k say nothing "
@@ -217,42 +246,58 @@ class Record(Identity):
         unit="score",
         role="attention",
         compared=14,
+        group="attention",
     )
     worst_head: int | None = column(
-        "head of drift_max; nan where no score differs or some are not finite", nonnegative=True
+        "head of drift_max; empty where no score differs or some are not finite",
+        nonnegative=True,
+        group="detail",
     )
-    worst_query: int | None = column("query index of drift_max, unshifted", nonnegative=True)
-    worst_key: int | None = column("key index of drift_max, unshifted", nonnegative=True)
+    worst_query: int | None = column("query index of drift_max, unshifted", nonnegative=True, group="detail")
+    worst_key: int | None = column("key index of drift_max, unshifted", nonnegative=True, group="detail")
     place_excess: float | None = column(
         "code: the largest error of a rotated pair over what roundings explain; above 1 a pair "
-        "is not where its position says; nan for a recipe",
+        "is not where its position says; empty for a recipe",
         role="place",
         shown=_placed,
         leaves=11,
         compared=13,
+        group="code",
     )
-    place_side: str | None = column("q or k: which of them has that pair; nan where none does", role="place")
-    place_batch: int | None = column("its batch element", role="place")
-    place_head: int | None = column("its head", role="place")
-    place_position: int | None = column("its position, shifted", unit="tokens", role="place")
-    place_pair: int | None = column("its pair of dims", role="place")
+    place_side: str | None = column(
+        "q or k: which of them has that pair; empty where none does", role="place", group="code"
+    )
+    place_batch: int | None = column("its batch element", role="place", group="code")
+    place_head: int | None = column("its head", role="place", group="code")
+    place_position: int | None = column("its position, shifted", unit="tokens", role="place", group="code")
+    place_pair: int | None = column("its pair of dims", role="place", group="code")
     resembles: str | None = column(
-        "the recipe or the fault that explains a pair out of place; nan where nothing known does",
+        "the recipe or the fault that explains a pair out of place; empty where nothing known does",
         role="place",
+        group="code",
+        sentence=True,
     )
-    within_tolerance: str = column(
+    within_tolerance: Within = column(
         "yes or no: drift_relative <= tolerance, and each rotated pair where its position "
         "says; undecided below 100 scores",
         shown=True,
     )
-    verdict: str = column(
-        "how it behaves: sound, exact, coarse, growing, broken, misplaced, overflow or refused", shown=True
+    verdict: Verdict = column("how it behaves; `ropeaudit list verdicts` explains each word", shown=True)
+    diagnosis: str | None = column("what explains the drift; empty: nothing is said here yet")
+    refused: Refused | None = column(
+        "why an implementation was not measured: unsupported, it does not take this dtype, setting or "
+        "position; raises, a call failed; empty where it was measured"
     )
-    refused: str = column("why an implementation could not be audited here; none where it could")
+    reason: str | None = column("the same in a sentence", sentence=True)
 
-    def identity(self) -> tuple[Any, ...]:
-        """Return what was requested, without what was measured: equal for the same cell of a sweep."""
-        return _identity(self)
+    def key(self) -> tuple[str, str, float]:
+        """Return what was requested and of which version: equal for the same cell of a sweep."""
+        return self.case, self.version, self.tolerance
+
+    @property
+    def why(self) -> str:
+        """Why nothing was measured, in words; empty where it was."""
+        return self.reason or (REFUSALS[self.refused] if self.refused else "")
 
     def as_dict(self) -> dict[str, Any]:
         """Return column -> value, in the order of `COLUMNS`."""
@@ -261,5 +306,81 @@ class Record(Identity):
 
 COLUMNS = columns_of(Record)
 IDENTITY = COLUMNS.identity
-_identity: Callable[[Record], tuple[Any, ...]] = attrgetter(*IDENTITY)
 _values: Callable[[Record], tuple[Any, ...]] = attrgetter(*COLUMNS)
+
+# What every file has, CSV without sentences, in the order in which a reader asks.
+FIRST = ("subject", "dtype", "offset")
+CORE = (
+    *FIRST,
+    *("drift_relative", "drift_rms", "drift_max", "self_drift_rms", "excess"),
+    *("within_tolerance", "verdict", "diagnosis", "refused", "reason"),
+    *("floor_rms", "reference_rms", "reference_error", "distinct_positions", "nonfinite", "scores"),
+    *("seq_len", "heads", "kv_heads", "head_dim", "base", "mask", "seed", "tolerance", "case", "schema"),
+)
+# The others by group; what of a request asks for each, which its rows say before anything is measured.
+GROUPS: dict[str, Callable[[Identity], bool]] = {
+    "code": lambda row: row.environment is not None,
+    "attention": lambda row: row.softmax is not None,
+    "grids": lambda row: row.grid is not None,
+    "samples": lambda row: row.sample is not None,
+    "scalings": lambda row: row.scaling != "default",
+    "structure": lambda row: row.length is not None or row.clip is not None,
+    "bounds": lambda row: False,
+    "detail": lambda row: False,
+}
+GROUP_HINTS = {
+    "code": "--impl has it",
+    "attention": "--attention measures it",
+    "grids": "--grid has it",
+    "samples": "--sample has it",
+}
+
+
+def of_group(group: str) -> tuple[str, ...]:
+    """Return the columns of "core", or of one of `GROUPS`."""
+    return CORE if group == "core" else COLUMNS.names(lambda column: column.group == group)
+
+
+def written(
+    rows: Sequence[Identity], named: Sequence[str] = (), needed: Iterable[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Return the columns that files have of some rows, and those of them that were asked for by name.
+
+    rows: of the request; what was measured decides nothing. named: columns, groups, "core", "all"; without
+    any, the core, the settings that are not the usual ones, and the groups that the request is about.
+    needed: columns whose groups are there too.
+    """
+    if named:
+        words = {"all": (*CORE, *(name for name in COLUMNS if name not in CORE))}
+        words |= {group: of_group(group) for group in ("core", *GROUPS)}
+        names = [one for name in named for one in words.get(name, (name,))]
+        return list(dict.fromkeys(names)), [name for name in named if name not in words]
+    groups = {group for group, asked in GROUPS.items() if any(map(asked, rows))}
+    groups |= {COLUMNS[name].group for name in needed} - {""}
+    extra = [name for name in COLUMNS if name not in CORE and COLUMNS[name].group in groups]
+    settings = [name for name in IDENTITY if name not in CORE and (name in extra or _differs(rows, name))]
+    measured = [name for name in extra if name not in settings]
+    return [*FIRST, *settings, *CORE[len(FIRST) :], *measured], []
+
+
+def _differs(rows: Sequence[Identity], name: str) -> bool:
+    """Return whether some row has another value of a setting than files without the column imply."""
+    if name == "stages":  # they follow from the recipe, and metadata hold them
+        return False
+    return any(getattr(row, name) != implied(name, {"head_dim": row.head_dim}) for row in rows)
+
+
+def implied(name: str, row: Mapping[str, Any]) -> Any:
+    """Return what a row of a file holds of a column that the file lacks."""
+    value = COLUMNS[name].implied
+    return value(row) if callable(value) else value
+
+
+def constants(rows: Sequence[Identity], columns: Sequence[str]) -> dict[str, Any]:
+    """Return what was requested and is the same in all rows, of the columns that a file does not have."""
+    names = [name for name in IDENTITY if name not in columns]
+    return {
+        name: getattr(rows[0], name)
+        for name in names
+        if rows and all(getattr(row, name) == getattr(rows[0], name) for row in rows)
+    }

@@ -116,9 +116,16 @@ def allowance(before: Row, after: Row, column: str) -> float:
         return summed
     if declared.role == "attention":
         return summed + _of_attention(column, order, after, max(old, new))
-    per = {"drift_relative": "reference_rms", "excess": "attainable_rms"}.get(column)
-    unit = float(after.get(per) or 0.0) if per else 1.0
+    unit = {"drift_relative": lambda: after["reference_rms"], "excess": lambda: _attainable(after)}.get(
+        column, lambda: 1.0
+    )()
     return summed + (_of_drift(column, order, (old + new) * unit) / unit if unit else 0.0)
+
+
+def _attainable(row: Row) -> float:
+    """Return attainable_rms, from excess where the report has no column of it."""
+    drift, excess = float(row.get("drift_rms") or 0.0), float(row.get("excess") or 0.0)
+    return float(row.get("attainable_rms") or 0.0) or (drift / excess if excess else 0.0)
 
 
 def _of_drift(column: str, order: Order, both: float) -> float:

@@ -1,6 +1,6 @@
 """A sweep: the cells of an audit planned before anything is measured, and cut into tasks.
 
-A cell is a case x factory x offset, known by what was requested (`records.IDENTITY`), not by its place: rows
+A cell is a case x factory x offset, known by what was requested (`Record.key`), not by its place: rows
 of an earlier run fill their cells wherever they stand. The bits of a row do not depend on what is measured
 with it: cells may be measured in any order and company. They share q, k and the reference within a task.
 """
@@ -11,12 +11,13 @@ import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ropeaudit.audits import records
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case, Outline
 from ropeaudit.audits.guessing import cell_seconds
+from ropeaudit.audits.identity import case_of
 from ropeaudit.audits.recording import identity
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import UsageError
@@ -26,21 +27,23 @@ from ropeaudit.runtime import digests
 
 _TASK_SECONDS, _TASK_CELLS = 0.25, 8  # a task holds no more than the larger of them: what a kill can lose
 _MOST_CELLS = 1_000_000  # of a run: their rows take some GiB
-_VERSION = records.IDENTITY.index("version")
 _UNIT_SECONDS, _UNITS_PER_JOB = 0.25, 8  # small tasks go to a worker together
+
+Key: TypeAlias = tuple[str, str, float]  # of a row: its case, version and tolerance
 
 
 class Cell(NamedTuple):
     """A case, a factory and an offset.
 
-    case, factory: places in `Audit.parts` and `Audit.factories`; scores: how many it forms; seconds: a guess
-    of one core's time.
+    case, factory: places in `Audit.parts` and `Audit.factories`; identity: values of `records.IDENTITY`; key:
+    that of its row; scores: how many it forms; seconds: a guess of one core's time.
     """
 
     case: int
     factory: int
     offset: int
     identity: tuple[Any, ...]
+    key: Key
     scores: int
     seconds: float
 
@@ -71,39 +74,37 @@ class Sweep:
         self._offsets, self._shard = offsets, shard
         self.cells = list(_cells(audit, self._parts, offsets, shard))
 
-    def others(self) -> set[tuple[Any, ...]]:
-        """Return the identities of the cells that other shards measure."""
+    def others(self) -> set[Key]:
+        """Return the keys of the cells that other shards measure."""
         if self._shard[1] == 1:
             return set()
         whole = _cells(self.audit, self._parts, self._offsets, (1, 1))
-        return {cell.identity for cell in whole} - {cell.identity for cell in self.cells}
+        return {cell.key for cell in whole} - {cell.key for cell in self.cells}
 
     def placed(self, rows: Iterable[Record]) -> tuple[dict[int, Record], list[Record]]:
         """Return cell -> row, and the rows of no cell; equal cells take one each, one too many is dropped.
 
         Rows of a cell that another state of its code gave are neither.
         """
-        known = {_without_version(cell.identity) for cell in self.cells if _of_files(cell.identity)}
-        open_cells: dict[tuple[Any, ...], list[int]] = {}
+        known = {_without_version(cell.key) for cell in self.cells if _of_files(cell.key)}
+        open_cells: dict[Key, list[int]] = {}
         for number in range(len(self.cells) - 1, -1, -1):
-            open_cells.setdefault(self.cells[number].identity, []).append(number)
+            open_cells.setdefault(self.cells[number].key, []).append(number)
         result, foreign = {}, []
         for row in rows:
-            places = open_cells.get(row.identity())
+            key = row.key()
+            places = open_cells.get(key)
             if places:
                 result[places.pop()] = row
-            elif places is None and not (
-                _of_files(row.identity()) and _without_version(row.identity()) in known
-            ):
+            elif places is None and not (_of_files(key) and _without_version(key) in known):
                 foreign.append(row)
         return result, foreign
 
     def outdated(self, rows: Iterable[Record], done: Mapping[int, Any]) -> str:
         """Return what to say of rows whose code had another digest, and that are measured again."""
-        wanted = {_without_version(cell.identity): cell for n, cell in enumerate(self.cells) if n not in done}
-        known = {cell.identity for cell in self.cells}
-        others = [row for row in rows if row.identity() not in known]
-        again = {_without_version(row.identity()): row for row in others}
+        wanted = {_without_version(cell.key): cell for n, cell in enumerate(self.cells) if n not in done}
+        known = {cell.key for cell in self.cells}
+        again = {_without_version(row.key()): row for row in rows if row.key() not in known}
         again = {key: row for key, row in again.items() if key in wanted}
         if not again:
             return ""
@@ -111,7 +112,7 @@ class Sweep:
         more = "" if len(again) == 1 else f", such as {row.subject} {row.dtype} at offset {row.offset}"
         return (
             f"{len(again)} row{'s' * (len(again) > 1)} there {'were' if len(again) > 1 else 'was'} measured "
-            f"with code of another digest{more} ({row.version}, now {wanted[key].identity[_VERSION]}): "
+            f"with code of another digest{more} ({row.version}, now {wanted[key].key[1]}): "
             "measured again"
         )
 
@@ -151,20 +152,20 @@ class Sweep:
         )
 
 
-def belongs(row: Record, planned: tuple[Any, ...]) -> bool:
+def belongs(row: Record, planned: Key) -> bool:
     """Return whether a row is that of a planned cell; a call of own code may have imported more files."""
-    identity = row.identity()
-    if _of_files(identity) and _of_files(planned):
-        return _without_version(identity) == _without_version(planned)
-    return identity == planned
+    key = row.key()
+    if _of_files(key) and _of_files(planned):
+        return _without_version(key) == _without_version(planned)
+    return key == planned
 
 
-def _of_files(identity: tuple[Any, ...]) -> bool:
-    return str(identity[_VERSION]).startswith(digests.MARK)
+def _of_files(key: Key) -> bool:
+    return key[1].startswith(digests.MARK)
 
 
-def _without_version(identity: tuple[Any, ...]) -> tuple[Any, ...]:
-    return identity[:_VERSION] + identity[_VERSION + 1 :]
+def _without_version(key: Key) -> tuple[str, float]:
+    return key[0], key[2]
 
 
 def measured(
@@ -223,7 +224,7 @@ def _cells(
     A shard holds neighbours, as much work as every other so far as can be guessed; shards in order hold the
     cells in order, each of them once. The cells of other shards are not made.
     """
-    factories, engine, place = audit.factories(), audit.measured_by().name, records.IDENTITY.index("offset")
+    factories, engine = audit.factories(), audit.measured_by().name
     outlines = [case.outline() for case, _ in parts]
     scores = [
         case.sample or masks.count(case.mask, sizes.seq_len) * sizes.heads
@@ -241,17 +242,19 @@ def _cells(
                 for one in (shard[0], shard[0] + 1)
             )
             before += seconds[number][index] * len(offsets)
-            known: dict[Any, tuple[Any, ...]] = {}
+            known: dict[Any, dict[str, Any]] = {}
             for offset in offsets[first:last]:
                 at = case.setting_at(setting, sizes.seq_len, offset)
                 if at not in known or at.grid is not None:  # on a grid other columns depend on it too
                     subject = factories[index].make(at, axes)
                     chosen = audit.attention, audit.tolerance, engine
                     requested = identity(case, sizes, at, subject, offset, *chosen)
-                    known[at] = tuple(requested[name] for name in records.IDENTITY)
-                base = known[at]
-                identified = (*base[:place], offset, *base[place + 1 :])
-                yield Cell(number, index, offset, identified, scores[number], seconds[number][index])
+                    known[at] = {name: requested[name] for name in records.IDENTITY}
+                values = {**known[at], "offset": offset}
+                values["case"] = case_of(values)
+                identified = tuple(values.values())
+                key = values["case"], values["version"], values["tolerance"]
+                yield Cell(number, index, offset, identified, key, scores[number], seconds[number][index])
 
 
 def _guessed(

@@ -74,7 +74,7 @@ class SweepRun:
         return self.sweep.audit.findings(self.reported[cell] for cell in sorted(self.reported))
 
     def _keep(self, cell: int, row: Record) -> None:
-        if not sweeps.belongs(row, self.sweep.cells[cell].identity):
+        if not sweeps.belongs(row, self.sweep.cells[cell].key):
             raise _otherwise(f"{row.subject} {row.dtype}", row.version)
         if self.store is not None:
             self.store.append(row)

@@ -52,7 +52,10 @@ class OutputFile:
         """Write the report; beside a CSV its metadata go to NAME.meta.json. Raises: BadOutput."""
         contents = [reports.encoded(self.form, report)]
         if len(self.targets) > 1:
-            about = json.dumps(report.metadata, indent=2, ensure_ascii=False) + "\n"
+            from ropeaudit.runtime import digests  # in-function: it loads NumPy
+
+            whole = {**report.metadata, "csv": digests.of_bytes(contents[0])}
+            about = json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
             contents.append(about.encode("utf-8", "backslashreplace"))
         self.fill(contents)
 

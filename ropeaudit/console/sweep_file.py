@@ -13,6 +13,7 @@ import stat
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from ropeaudit import reports
 from ropeaudit.audits import part_rows, records
@@ -23,6 +24,7 @@ from ropeaudit.errors import BadInput, BadOutput
 from ropeaudit.reports import reading
 from ropeaudit.runtime import atomic_files, paths
 
+Columns: TypeAlias = Callable[[Sequence[Record]], Sequence[str]]
 _SYNC_SECONDS = 5.0  # what a power failure can lose; a killed run loses no line that was written
 
 
@@ -30,11 +32,16 @@ class SweepFile:
     """NAME.part, open and locked by this run alone. rows: those that it held."""
 
     def __init__(
-        self, name: str, resume: bool, check: Callable[[str, list[Record]], None] = lambda path, rows: None
+        self,
+        name: str,
+        resume: bool,
+        check: Callable[[str, list[Record]], None] = lambda path, rows: None,
+        columns: Columns = lambda rows: (),
     ) -> None:
         """Open it; with `resume` it holds the rows of NAME.part, or else those of NAME.
 
-        check: takes a path and its rows, and raises if they are not wanted; then nothing is changed.
+        check: takes a path and its rows, and raises if they are not wanted; then nothing is changed. columns:
+        from rows, those that NAME must have of them.
         Raises: BadOutput if another run writes it, or if it holds rows and `resume` is not given; BadInput if
         what is there are no rows.
         """
@@ -49,7 +56,7 @@ class SweepFile:
                     "go on with --resume, or remove it"
                 )
             check(self.path, self.rows)
-            there = finished(name) if resume and not self.rows else []
+            there = finished(name, columns) if resume and not self.rows else []
             check(name, there)
             if self.length < len(content):  # a torn line of ours
                 os.ftruncate(self.number, self.length)
@@ -87,10 +94,6 @@ class SweepFile:
                 self.remove()
         os.close(self.number)
         self.number = -1
-
-    def reported_by(self, columns: Sequence[str]) -> bool:
-        """Return whether NAME, with these columns of its rows, can be read back in the place of NAME.part."""
-        return not columns and reports.form_of(self.name) in ("csv", "json", "jsonl")
 
     def remove(self) -> None:
         """Remove it: its rows stand in NAME. What another has put in its place is left alone."""
@@ -169,14 +172,23 @@ def _content(number: int) -> bytes:
         return file.read()
 
 
-def finished(name: str) -> list[Record]:
-    """Return the rows of NAME, which is there already; a torn last line is dropped. Raises: BadInput."""
+def finished(name: str, columns: Columns = lambda rows: ()) -> list[Record]:
+    """Return the rows of NAME, which is there already; a torn last line is dropped.
+
+    columns: from its rows, those that it must have. Raises: BadInput.
+    """
     form = reports.form_of(name)
     if not os.path.exists(name):
         return []
     if form not in ("csv", "json", "jsonl"):
         raise BadInput(f"--resume reads .csv, .json and .jsonl, and {name!r} is there; remove it")
-    rows = reading.records_of(name, reading.read(name) if form == "json" else _lines(name, form))
+    read = reading.read(name) if form == "json" else _lines(name, form)
+    rows = reading.records_of(name, read)
+    for column in columns(rows):
+        if not records.COLUMNS[column].sentence and any(column not in row for row in read):
+            raise BadInput(
+                f"{name!r} has no column {column}, which is asked for now; leave it out, or give another -o"
+            )
     part_rows.refuse_contradictions(name, rows)
     return rows
 
@@ -197,7 +209,7 @@ def _begun(content: bytes, form: str) -> bool:
     """Return whether a file without a line's end is a report of which no more than that was written."""
     if form == "jsonl":
         return part_rows.torn(content)
-    return ",".join(records.COLUMNS).encode().startswith(content)
+    return ",".join(records.FIRST).encode().startswith(content[: len(",".join(records.FIRST))])
 
 
 def refuse_foreign(path: str, rows: Sequence[Record]) -> None:

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from ropeaudit.audits import records
-from ropeaudit.audits.comparison import COMPARED, KEYS, Difference, Pair, value
+from ropeaudit.audits.comparison import COMPARED, Difference, Pair, value
+from ropeaudit.audits.identity import APART
 from ropeaudit.reports import Report, settings
 from ropeaudit.reports.numbers import short
 from ropeaudit.reports.verdicts import case_name
@@ -18,6 +19,7 @@ SCHEMA = 2  # 2: within_tolerance, place_excess
 _TEXTS = ("version", "within_tolerance", "verdict")
 
 
+_CASE = tuple(name for name in records.IDENTITY if name not in APART or name == "case")
 of = Declare[Pair]()
 
 
@@ -30,8 +32,8 @@ class DiffColumns:
         "the columns that changed, those that grew most first; none without", lambda pair: _listed(pair)
     )
     case = Together[Pair](
-        [records.COLUMNS[name] for name in KEYS],
-        lambda pair: {name: pair.row.get(name) for name in KEYS},
+        [records.COLUMNS[name] for name in _CASE],
+        lambda pair: {name: pair.row.get(name) for name in _CASE},
     )
 
 
@@ -60,6 +62,7 @@ def _compared(name: str) -> list[Column[Pair]]:
     ]
 
 
+_PARTS = ("_before", "_after", "_ratio", "_change")
 COLUMNS = Columns[Pair](
     *of.columns(DiffColumns).parts,
     *(column for name in _TEXTS for column in _sides(name)),
@@ -86,7 +89,7 @@ def diff_report(
     screen = settings.screen(rows, first, _SCREEN)
     return Report(
         rows=rows,
-        columns=list(columns or COLUMNS),
+        columns=list(columns or _written(shown)),
         screen=list(columns or screen) if rows else (),
         dispensable=() if columns else _DISPENSABLE,
         headline=headline(results),
@@ -94,6 +97,23 @@ def diff_report(
         metadata={"schema": SCHEMA, "ratio": results.ratio, **metadata},
         declared=COLUMNS,
     )
+
+
+def _written(pairs: Sequence[Pair]) -> list[str]:
+    """Return the columns of a file: those of which the reports that are compared have something."""
+    lacking = [
+        name
+        for name in records.COLUMNS
+        if pairs and all(name not in (pair.after or pair.row) for pair in pairs)
+    ]
+    usual = [
+        name
+        for name in _CASE
+        if name not in records.CORE
+        and all(pair.row.get(name) == records.implied(name, pair.row) for pair in pairs)
+    ]
+    left_out = {*usual, *(f"{name}{part}" for name in lacking for part in ("", *_PARTS))}
+    return [name for name in COLUMNS if name not in left_out]
 
 
 def _legend(results: Difference) -> str:

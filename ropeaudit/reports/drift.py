@@ -15,6 +15,7 @@ from ropeaudit.reports.numbers import percent, short
 
 if TYPE_CHECKING:
     from ropeaudit.reports.charts.series import Series
+    from ropeaudit.runtime.columns import Column
 
 LEGEND = (
     "drift: score at the offset minus the exact score; self drift: minus the subject's own score at "
@@ -39,29 +40,40 @@ _MOST_CURVES = 8
 
 def drift_report(
     results: Sequence[Record],
-    columns: Sequence[str] | None,
+    columns: Sequence[str],
     metadata: Mapping[str, Any],
     header: bool = True,
     frozen: bool = True,
     extra_notes: Sequence[str] = (),
+    needed: Sequence[str] = (),
 ) -> Report:
     """Return the report of some records; `columns` chooses and orders what is shown and written.
 
     frozen: whether frequencies that depend on the length were kept at every offset. extra_notes: notes on the
-    subjects, which come first.
+    subjects, which come first. needed: columns that are written too, with their groups.
     """
+    chosen = columns
     rows = [record.as_dict() for record in results]
     measured = any(record.attention_tv_mean is not None for record in results)
     subject, dtype, *others = records.COLUMNS.screen(results)
+    columns, named = records.written(results, columns, needed)
     screen = settings.screen(rows, [subject, dtype], others)
-    named = headlines.differing(results)
-    notes = [*extra_notes, *(text for one in results if (text := verdicts.note(one, named(one))))]
+    telling = headlines.differing(results)
+    notes = [*extra_notes, *(text for one in results if (text := verdicts.note(one, telling(one))))]
     notes += headlines.growth_notes(results) + headlines.format_notes(results)
     notes += headlines.structure_notes(results, frozen) + headlines.device_notes(results)
     notes += headlines.grid_notes(results)
     notes += _temperature(_worst(results)) if measured else []
     return replace(
-        tabulated(records.COLUMNS, records.SCHEMA, rows, screen, columns, metadata),
+        tabulated(records.COLUMNS, records.SCHEMA, rows, screen, None, {}),
+        columns=columns,
+        metadata={
+            "schema": records.SCHEMA,
+            **({"constants": records.constants(results, columns)} if metadata else {}),
+            **metadata,
+        },
+        screen=columns if chosen else screen,
+        declared=_declared(named),
         headline=headline(results),
         notes=notes,
         legend=LEGEND
@@ -70,9 +82,15 @@ def drift_report(
         + (_SAMPLED if "drift_rms_low" in screen else ""),
         header=header,
         refusals=_refusals(results),
-        dispensable=() if columns else settings.dispensable(screen, records.COLUMNS.dispensable, "excess"),
+        dispensable=() if chosen else settings.dispensable(screen, records.COLUMNS.dispensable, "excess"),
         constant=(subject, dtype, "offset") if "model" in screen else (),
     )
+
+
+def _declared(named: Sequence[str]) -> Mapping[str, Column[Record]]:
+    """Return what is known of the columns; a sentence that was asked for by name is in CSV too."""
+    wanted = {name: replace(records.COLUMNS[name], sentence=False) for name in named}
+    return {**records.COLUMNS, **wanted}
 
 
 def _refusals(results: Sequence[Record]) -> list[str]:
@@ -80,7 +98,7 @@ def _refusals(results: Sequence[Record]) -> list[str]:
     reasons: dict[tuple[str, str], int] = {}
     for record in results:
         if record.verdict == "refused":
-            key = record.subject, record.refused
+            key = record.subject, record.why
             reasons[key] = reasons.get(key, 0) + 1
     return [
         f"refused: {subject}, {count} row{'s' * (count > 1)}: {reason}"
@@ -95,7 +113,7 @@ def plotted(results: Sequence[Record], width: int = 48, plain: bool = False) -> 
     from ropeaudit.reports.charts.terminal import curves  # in-function: most reports have no curves
 
     groups: dict[tuple[Any, ...], list[Record]] = {}
-    moving = ("offset", "length", "offset_t", "offset_h", "offset_w")
+    moving = ("offset", "length", "offset_t", "offset_h", "offset_w", "case")
     for record in results:
         same = (getattr(record, name) for name in records.IDENTITY if name not in moving)
         groups.setdefault(tuple(same), []).append(record)

@@ -14,7 +14,7 @@ from ropeaudit.subjects.calling import exposure
 from ropeaudit.subjects.factories import SubjectFactory
 
 _SAME = 1.05  # times the clean drift: what differs less is no change
-_CASE = tuple(name for name in IDENTITY if name != "environment")
+_CASE = tuple(name for name in IDENTITY if name not in ("environment", "case"))
 
 
 def environment_notes(audit: Audit, results: Sequence[Record]) -> list[str]:

@@ -22,13 +22,13 @@ def styled(value: Any, style: Style) -> str:
 
 
 def exact(value: Any) -> str:
-    """Return text that reads back as the same value; what is undefined is "nan".
+    """Return text that reads back as the same value; nothing for what does not apply, "nan" for no number.
 
-    >>> exact(0.1), exact(None), exact(3)
-    ('0.1', 'nan', '3')
+    >>> exact(0.1), exact(None), exact(math.nan), exact(3)
+    ('0.1', '', 'nan', '3')
     """
     if value is None:
-        return "nan"
+        return ""
     if isinstance(value, float):
         return repr(float(value))
     return str(value)
@@ -37,11 +37,11 @@ def exact(value: Any) -> str:
 def short(value: Any) -> str:
     """Return text for a screen: floats with three significant digits.
 
-    >>> short(0.00052341), short(0.0689), short(2.0), short(1234.5), short(math.nan)
-    ('5.23e-04', '0.0689', '2.00', '1.23e+03', 'nan')
+    >>> short(0.00052341), short(0.0689), short(2.0), short(1234.5), short(math.nan), short(None)
+    ('5.23e-04', '0.0689', '2.00', '1.23e+03', 'nan', '')
     """
     if value is None:
-        return "nan"
+        return ""
     if not isinstance(value, float):
         return printable(str(value))
     if value == 0 or not math.isfinite(value):

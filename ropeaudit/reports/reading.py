@@ -1,6 +1,7 @@
 """Reports read back: CSV, JSON, JSON Lines and Parquet that carry the columns of `records.COLUMNS`.
 
-Files of an older schema are read, and what they lack is None; a newer one is refused.
+What all rows of a CSV agree on stands in its metadata, NAME.meta.json: a column that a file lacks is read
+there, or is what its absence implies. Files of another schema are refused.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ropeaudit.audits import records
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import BadInput, parser_reason
 from ropeaudit.reports import Row
-from ropeaudit.runtime import run_metadata
+from ropeaudit.runtime import digests, run_metadata
 from ropeaudit.runtime.columns import Column
 
 T = TypeVar("T")
@@ -34,7 +35,46 @@ def read(path: str) -> list[Row]:
     if not reports.REGISTRY[form].data:
         raise BadInput(f"{path!r} is for readers; give the .csv, .json or .jsonl of the same report")
     reports.check_installed(form)
-    return _checked(path, _parsed(path, lambda content: _rows(form, content)))
+    return completed(path, _parsed(path, lambda content: _rows(form, content)))
+
+
+def completed(path: str, rows: list[Row]) -> list[Row]:
+    """Return rows with what the metadata of their file hold, and what the absence of a column implies.
+
+    Raises: BadInput for rows that are not of this schema.
+    """
+    about = _about(path)
+    constants = {name: value for name, value in about.get("constants", {}).items() if name in records.COLUMNS}
+    results = []
+    for row in rows:
+        check(path, row)
+        whole = {**constants, **row}
+        stages = about.get("stages", {}).get(f"{row['subject']} {row.get('dtype')}")
+        if stages and "stages" not in whole:
+            whole["stages"] = " ".join(f"{stage}={fmt}" for stage, fmt in stages.items())
+        whole |= {
+            name: records.implied(name, whole)
+            for name in records.IDENTITY
+            if name not in whole and name not in records.CORE and name != "stages"
+        }
+        results.append(whole)
+    return results
+
+
+def _about(path: str) -> dict[str, Any]:
+    """Return the metadata of a report: within a .json, beside a CSV if they are of it; else nothing."""
+    try:
+        content = Path(path).read_bytes()
+        if reports.form_of(path) == "json":
+            about = json.loads(content)
+        else:
+            about = json.loads(Path(f"{path}.meta.json").read_bytes())
+            if about.get("csv") != digests.of_bytes(content):
+                about = {}
+        known = about if isinstance(about, dict) else {}
+        return known if all(isinstance(known.get(name, {}), dict) for name in ("constants", "stages")) else {}
+    except _DAMAGED:
+        return {}
 
 
 def processor(path: str) -> str:
@@ -55,7 +95,7 @@ def parse(path: str, form: str, text: str) -> list[Row]:
         rows = _rows(form, text.encode("utf-8"))
     except _DAMAGED as error:
         raise BadInput(f"{path!r} is not a report of ropeaudit: {parser_reason(error)}") from None
-    return _checked(path, rows)
+    return completed(path, rows)
 
 
 def records_of(path: str, rows: Iterable[Row]) -> list[Record]:
@@ -64,35 +104,25 @@ def records_of(path: str, rows: Iterable[Row]) -> list[Record]:
 
 
 def _whole_record(path: str, row: Row) -> Record:
-    schema = row.get("schema")
-    if schema is not None and schema < records.SCHEMA:
-        raise BadInput(
-            f"{path!r} is of schema {schema}: its rows do not go with those of schema {records.SCHEMA}; "
-            "measure them again"
-        )
-    if missing := [name for name in records.COLUMNS if name not in row]:
+    core = [name for name in records.CORE if not records.COLUMNS[name].sentence]
+    if missing := [name for name in core if name not in row]:
         raise BadInput(f"{path!r} lacks the column {missing[0]!r}; write it again without --columns")
-    if unknown := records.COLUMNS.names(lambda column: not column.optional and row[column.name] is None):
-        raise BadInput(f"{path!r} has a row without {unknown[0]}; measure it again")
-    results = dict(row)
-    if results["anchor"] is not None:  # attention was measured: what is undefined is a number
+    needed = (name for name in core if not records.COLUMNS[name].optional and row[name] is None)
+    if unknown := next(needed, None):
+        raise BadInput(f"{path!r} has a row without {unknown}; measure it again")
+    return record(row)
+
+
+def record(row: Row) -> Record:
+    """Return a row as a record; of what a file lacks, floats are nan, counts 0 and words empty."""
+    results = {name: _filled(column, row.get(name)) for name, column in records.COLUMNS.items()}
+    if results["softmax"] is not None:  # attention was measured: what is undefined is a number
         results |= {name: math.nan for name in records.COLUMNS.having("attention") if results[name] is None}
     return Record(**results)
 
 
-def _checked(path: str, rows: list[Row]) -> list[Row]:
-    for row in rows:
-        check(path, row)
-    return rows
-
-
-def record(row: Row) -> Record:
-    """Return a row as a record; of what an older file lacks, floats are nan, counts 0 and words `unknown`."""
-    return Record(**{name: _filled(column, row.get(name)) for name, column in records.COLUMNS.items()})
-
-
 def _filled(column: Column[Record], value: Any) -> Any:
-    unknown = {str: "unknown", int: 0, float: math.nan}
+    unknown = {str: "", int: 0, float: math.nan}
     return unknown[column.kind] if value is None and not column.optional else value
 
 
@@ -133,16 +163,20 @@ def _parsed(path: str, parse: Callable[[bytes], T]) -> T:
 
 
 def check(path: str, row: Mapping[str, Any]) -> None:
-    """Raise BadInput if a row is of a newer schema, or of none."""
+    """Raise BadInput if a row is of no report of `shift`, or of another schema."""
     schema = row.get("schema")
-    if "subject" not in row or "offset" not in row:
-        raise BadInput(f"{path!r} has no subject and offset: it is not a report of `ropeaudit shift`")
-    if row["offset"] is None:
-        raise BadInput(f"{path!r} has a row without an offset")
     if schema is not None and schema > records.SCHEMA:
         raise BadInput(
             f"{path!r} has schema {schema} and this version knows {records.SCHEMA}; use a newer ropeaudit"
         )
+    if schema is not None and schema < records.SCHEMA:
+        raise BadInput(
+            f"{path!r} is of schema {schema} and this version knows {records.SCHEMA}; measure again"
+        )
+    if "subject" not in row or "offset" not in row:
+        raise BadInput(f"{path!r} has no subject and offset: it is not a report of `ropeaudit shift`")
+    if row["offset"] is None:
+        raise BadInput(f"{path!r} has a row without an offset")
 
 
 _DAMAGED = (

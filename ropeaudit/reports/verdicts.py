@@ -18,7 +18,6 @@ Row = Mapping[str, Any]
 # Verdicts that outrank any size of drift, the worst last; all others are ranked by drift_relative.
 _RANKS = {"refused": -1, "exact": 0, "misplaced": 2, "overflow": 3}
 _AFTER_SCORES = ("softmax",)  # stages that no score goes through
-_BAD_EARLIER = frozenset({"growing", "decorrelated", "overflow"})  # of schema 1 and 2, without a tolerance
 
 
 def severity(row: Row) -> tuple[int, float]:
@@ -35,8 +34,8 @@ def quality(row: Row) -> str:
 
 
 def bad(row: Row) -> bool:
-    """Return whether a row is not good enough; of an earlier schema, whether its verdict was a bad one."""
-    return quality(row) == "no" if quality(row) else str(row.get("verdict")) in _BAD_EARLIER
+    """Return whether a row is not good enough."""
+    return quality(row) == "no"
 
 
 def who(record: Record, several: Mapping[str, str] | None = None) -> str:
@@ -83,7 +82,7 @@ def sentence(record: Record, several: Mapping[str, str] | None = None) -> str:
     """Return the result of one case in a sentence, with its full stop."""
     case = who(record, several)
     if record.verdict == "refused":
-        return f"{case}: {printable(record.refused)}."
+        return f"{case}: {printable(record.why)}."
     if record.verdict == "overflow":
         kind = "sampled scores" if record.sample else "scores"
         return f"{case} gives {record.nonfinite} of {record.scores} {kind} that are nan or infinite."

@@ -50,7 +50,7 @@ class Axes:
 
     def __str__(self) -> str:
         counts = "/".join(map(str, self.sections))
-        return f"{self.arrangement} {counts}, shifted {''.join(self.shifted)}"
+        return f"{self.arrangement} {counts} shifted {''.join(self.shifted)}"
 
 
 def parse(text: str, shifted: str = "all") -> Axes:

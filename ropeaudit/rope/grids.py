@@ -91,8 +91,8 @@ class Grid:
 
     def __str__(self) -> str:
         counts = "/".join(str(np.count_nonzero(self.of_pairs() == axis)) for axis in range(len(self.sizes)))
-        of_file = f", {self.rope.digest}" if self.rope.digest else ""
-        return f"{counts}, shifted {''.join(self.shifted)}{of_file}"
+        of_file = f" {self.rope.digest}" if self.rope.digest else ""
+        return f"{counts} shifted {''.join(self.shifted)}{of_file}"
 
 
 def parse(rope: AxialRope, grid: str, shifted: str = "all", step: float = 1.0) -> Grid:

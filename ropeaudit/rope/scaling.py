@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.rope.scaling_names import parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,24 +171,24 @@ class Scaling:
         return {name: value for name, value in values.items() if value is not None}
 
     def __str__(self) -> str:
-        """Return the text that `parse` reads: yarn:factor=4,original=32768."""
-        inner = ",".join(f"{name}={_text(value)}" for name, value in self.parameters().items())
-        return f"{self.kind}:{inner}" if inner else self.kind
+        """Return the text that `parse` reads: yarn(factor=4 original=32768)."""
+        inner = " ".join(f"{name}={_text(value)}" for name, value in self.parameters().items())
+        return f"{self.kind}({inner})" if inner else self.kind
 
 
 DEFAULT = Scaling()
 
 
 def parse(text: str) -> Scaling:
-    """Read "kind" or "kind:key=value,...", elements of a list separated by semicolons.
+    """Read "kind", "kind:key=value,..." or "kind(key=value ...)", lists separated by semicolons.
 
     Raises: UsageError, UnknownName. >>> parse("linear:factor=4").factor  ->  4.0
     """
-    kind, _, inner = text.strip().partition(":")
+    kind, inner = parts_of(text)
     if kind not in KINDS:
         raise UnknownName("scaling", kind, KINDS)
     values: dict[str, Any] = {}
-    for item in filter(None, inner.split(",")):
+    for item in inner:
         key, equals, value = item.partition("=")
         key = HF_NAMES.get(key.strip(), key.strip())
         if not equals or key not in {f.name for f in fields(Scaling)} - {"kind"}:

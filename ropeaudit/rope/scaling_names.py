@@ -8,10 +8,24 @@ from typing import Any
 _LONGEST = 24  # characters of a value that a name may hold
 
 
+def parts_of(text: str) -> tuple[str, list[str]]:
+    """Return the kind of a scaling and its "key=value" items, as a command line or a report spells it.
+
+    >>> parts_of("yarn:factor=4,original=32768"), parts_of("yarn(factor=4 original=32768)")
+    (('yarn', ['factor=4', 'original=32768']), ('yarn', ['factor=4', 'original=32768']))
+    """
+    text = text.strip()
+    if text.endswith(")") and "(" in text:
+        kind, _, inner = text[:-1].partition("(")
+        return kind, inner.split()
+    kind, _, inner = text.partition(":")
+    return kind, [item for item in inner.split(",") if item]
+
+
 def short_name(text: str) -> str:
     """Return the kind of a scaling and how far it stretches, from the text that `scaling.parse` reads.
 
-    >>> short_name("yarn:factor=4,original=32768"), short_name("longrope:original=4096,maximum=8192,short=1")
+    >>> short_name("yarn(factor=4 original=32768)"), short_name("longrope(original=4096 maximum=8192)")
     ('yarn ×4', 'longrope ×2')
     """
     kind, values = _parts(text)
@@ -25,7 +39,7 @@ def short_name(text: str) -> str:
 def short_names(texts: Iterable[str]) -> dict[str, str]:
     """Return text -> a short name, a different one for each: what differs is added, or a number.
 
-    >>> list(short_names(["yarn:factor=4,fast=32", "yarn:factor=4,fast=64"]).values())
+    >>> list(short_names(["yarn(factor=4 fast=32)", "yarn(factor=4 fast=64)"]).values())
     ['yarn ×4 fast=32', 'yarn ×4 fast=64']
     """
     groups: dict[str, list[str]] = {}
@@ -43,7 +57,7 @@ def shortened(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     Where the model tells scalings apart, kind and factor are enough.
     """
     texts = [row["scaling"] for row in rows if isinstance(row.get("scaling"), str)]
-    if not any(":" in text for text in texts):
+    if not any("(" in text for text in texts):
         return rows
     names = short_names(texts)
     of_model = {(row.get("model"), row.get("scaling")) for row in rows}
@@ -72,8 +86,8 @@ def _differences(alike: Sequence[str]) -> list[str]:
 
 
 def _parts(text: str) -> tuple[str, dict[str, str]]:
-    kind, _, inner = text.partition(":")
-    pairs = (item.partition("=") for item in inner.split(",") if item)
+    kind, items = parts_of(text)
+    pairs = (item.partition("=") for item in items)
     return kind, {key: value for key, _, value in pairs}
 
 

@@ -22,6 +22,7 @@ from typing import (
     Unpack,
     dataclass_transform,
     get_args,
+    get_origin,
     get_type_hints,
 )
 
@@ -50,6 +51,11 @@ class Options(TypedDict, total=False):
     nonnegative: bool
     least_is_worst: bool
     compared: int
+    group: str
+    implied: Any
+    sentence: bool
+    users: bool
+    choices: Sequence[str]
 
 
 class Part(Protocol[In]):
@@ -73,7 +79,10 @@ class Column(Generic[R]):
     it is on the screen, where a report has no order of its own. shown_after: the column behind which it
     stands there. leaves: its turn to leave a screen that is too narrow, 0 for never. nonnegative: whether a
     value below 0 is an error. least_is_worst: whether small values are the bad ones. compared: its place
-    among the columns that `ropeaudit diff` compares, 0 for none.
+    among the columns that a comparison of reports looks at, 0 for none. group: with which other columns it is
+    asked for; empty for those that are always there. implied: what a row holds whose file has no such column,
+    or a function of the row. sentence: whether it holds sentences, which CSV leaves out. users: whether it
+    holds text that somebody else chose, such as a path. choices: its words, where no others occur.
     """
 
     name: str
@@ -90,6 +99,11 @@ class Column(Generic[R]):
     nonnegative: bool = False
     least_is_worst: bool = False
     compared: int = 0
+    group: str = ""
+    implied: Any = None
+    sentence: bool = False
+    users: bool = False
+    choices: Sequence[str] = ()
 
     @property
     def declared(self) -> Sequence[Column[Any]]:
@@ -260,6 +274,8 @@ def columns_of(cls: type[R]) -> Columns[R]:
 
 def _completed(column: Column[R], name: str, kind: Any) -> Column[R]:
     """Return a column with its name, and with the type and optionality that an annotation says."""
-    types = get_args(kind) or (kind,)
+    types = (kind,) if get_origin(kind) is Literal else get_args(kind) or (kind,)
     [only] = (one for one in types if one is not NoneType)
-    return dataclasses.replace(column, name=name, kind=only, optional=NoneType in types)
+    choices = get_args(only) if get_origin(only) is Literal else column.choices
+    only = str if get_origin(only) is Literal else only
+    return dataclasses.replace(column, name=name, kind=only, optional=NoneType in types, choices=choices)

@@ -13,6 +13,12 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 Positions = NDArray[np.int64]
 
 
+class Raised(str):
+    """Why an implementation was not measured: in the words of what its call raised."""
+
+    __slots__ = ()
+
+
 @runtime_checkable
 class Subject(Protocol):
     """A way to rotate q and k at given positions, in its own number formats.

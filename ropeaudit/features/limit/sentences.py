@@ -69,7 +69,7 @@ def sentence(limit: Limit) -> str:
     who, tolerance = _who(limit), limit.tolerance
     if limit.fails_at_zero:
         if limit.at_zero.verdict == "refused":
-            return f"{who} cannot be called: {printable(limit.at_zero.refused)}."
+            return f"{who} cannot be called: {printable(limit.at_zero.why)}."
         return f"{who} does not meet {tolerance} at offset 0 already: {_value(limit)}{_aside(limit)}."
     if limit.standing == "fails":
         failing = limit.first_failure_seen
@@ -202,7 +202,7 @@ def _value(limit: Limit) -> str:
     if record is None:
         return ""
     if record.verdict == "refused":
-        return f"it is refused: {printable(record.refused)}"
+        return f"it is refused: {printable(record.why)}"
     if record.verdict == "misplaced":
         return f"verdict misplaced: it {verdicts.misplaced(record)}"
     value = float(getattr(record, column))

@@ -130,9 +130,7 @@ class LayerColumns:
     scaling = of_layer.like(records.COLUMNS["scaling"], lambda one: str(one.setting.scaling))
     scale = of_layer.like(records.COLUMNS["scale"], lambda one: one.setting.scale)
     source: str = of_layer("where that stands", lambda one: one.preset.source, shown=True, leaves=1)
-    kind: str = of_layer(
-        "the kind of scaling", lambda one: str(one.setting.scaling).partition(":")[0], shown=True
-    )
+    kind: str = of_layer("the kind of scaling", lambda one: one.setting.scaling.kind, shown=True)
 
 
 class AxesColumns:

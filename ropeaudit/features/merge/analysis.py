@@ -22,16 +22,16 @@ def merge(files: Names) -> list[Record]:
     a row is taken from the file that says most.
     Raises: BadInput if two rows of the same cell differ, UnknownName.
     """
-    rows: dict[tuple[object, ...], Record] = {}
+    rows: dict[object, Record] = {}
     for path in arguments.listed(files):
         for row in reading.records_of(path, reading.read(path)):
-            before = rows.setdefault(row.identity(), row)
+            before = rows.setdefault(row.key(), row)
             if _finite(before) != _finite(row):
                 raise BadInput(
                     f"two different rows of the same cell: {shown(row)}; leave out one of the files"
                 )
             if any(isinstance(value, float) and math.isinf(value) for value in astuple(row)):
-                rows[row.identity()] = row
+                rows[row.key()] = row
     return list(rows.values())
 
 

@@ -56,7 +56,7 @@ def merged(paths: Sequence[str], columns: Sequence[str] | None, metadata: Mappin
 def _message(paths: Sequence[str], rows: Sequence[Row], about: Mapping[str, Any]) -> Report:
     """What is said of the rows; by hand a file can be given values that nothing can be said of."""
     try:
-        return drift_report([reading.record(row) for row in rows], None, about, frozen=False)
+        return drift_report([reading.record(row) for row in rows], (), about, frozen=False)
     except (ValueError, ArithmeticError, TypeError) as error:
         raise BadInput(f"{', '.join(paths)}: values that no audit gives: {error}") from None
 
@@ -108,6 +108,6 @@ def _check(path: str, row: Row) -> None:
     for name in _NEEDED:
         if name not in row:
             raise BadInput(f"{path!r} has no column {name}; write it again without --columns")
-    if row["verdict"] not in {**judging.VERDICTS, **judging.EARLIER_VERDICTS}:
+    if row["verdict"] not in judging.VERDICTS:
         known = ", ".join(judging.VERDICTS)
         raise BadInput(f"{path!r} has a verdict {row['verdict']!r}; there are {known}")

@@ -178,12 +178,14 @@ def shift(
     from ropeaudit.features.shift import sweeping as sweeps
     from ropeaudit.reports.numbers import percent
 
-    columns = output.chosen_columns(records.COLUMNS, "(`ropeaudit list columns` explains them)")
+    known = [*records.COLUMNS, "all", "core", *records.GROUPS]
+    output.chosen_columns(known, "(`ropeaudit list columns` explains them)")
     output.check_header(no_header)
     if curve and output.form != "table":
         raise UsageError(f"--curve goes with the table; leave it out or leave out -f {output.form}")
     earlier = baselines.opened(baseline, output)
     requested = [conditions.parse(text, relative=earlier is not None) for text in gates]
+    needed = [gate.column for gate in requested]
     vectors = tickets.inputs(ticketing, vectors, sample is not None)
     cases = settings.cases(
         rope, vectors, mrope=mrope, axis=axis, length=length, sample=sample, axes=axes, grid=grid, step=step
@@ -208,11 +210,11 @@ def shift(
         return sweeps.show_plan(sweep, sweeping.resume, output)
 
     def report(run: SweepRun, metadata: Metadata) -> Report:
-        measured = _report(run, audit, columns, metadata, not no_header, length != "shifted")
+        measured = _report(run, audit, output.columns, needed, metadata, not no_header, length != "shifted")
         return earlier.beside(measured) if earlier else measured
 
     with tickets.opened(ticketing) as ticket_file:
-        results, code = _measured(sweep, sweeping, output, report, curve)
+        results, code = _measured(sweep, sweeping, output, needed, report, curve)
         if code:
             return code
         nothing = f"no row is out of the tolerance of {percent(tolerance)}; --tolerance sets another"
@@ -223,7 +225,8 @@ def shift(
 def _report(
     run: SweepRun,
     audit: Audit,
-    columns: Sequence[str] | None,
+    columns: Sequence[str],
+    needed: Sequence[str],
     metadata: Metadata,
     header: bool,
     frozen: bool,
@@ -241,7 +244,7 @@ def _report(
         *_changes(audit, results),
         *model_notes(audit.cases, [one.offset for one in results]),
     ]
-    return drift_report(results, columns, about, header, frozen, first)
+    return drift_report(results, columns, about, header, frozen, first, needed)
 
 
 def _changes(audit: Audit, results: list[Record]) -> list[str]:
@@ -266,6 +269,7 @@ def _measured(
     sweep: Sweep,
     sweeping: SweepOptions,
     chosen: options.ReportOptions,
+    needed: Sequence[str],
     report: Callable[[SweepRun, Metadata], Report],
     curve: bool,
 ) -> tuple[list[Record], int]:
@@ -276,7 +280,7 @@ def _measured(
 
     with (
         output.opened(chosen.outputs) as files,
-        sweeps.stored(sweep, sweeping.resume, chosen.outputs) as store,
+        sweeps.stored(sweep, sweeping.resume, chosen.outputs, chosen.columns, needed) as store,
     ):
         run = sweeps.run(sweep, sweeping, store, chosen.quiet)
         _, interrupted = rows.gathered(run.rows, chosen.quiet, len(sweep.cells) - run.before)
@@ -287,8 +291,7 @@ def _measured(
             draw = functools.partial(plotted, results if curve else ())
             with sweeps.stored_rows_named(store):
                 output.write(measured, output.replaceable(files, interrupted), draw)
-            stand_in = store and sweeps.stand_in_report(store, files, chosen.columns)
-            if store and (stand_in or not interrupted):
+            if store and not interrupted:
                 store.remove()
             output.deliver(measured, (), chosen, draw=draw)
         more = sweeps.how_to_go_on(store)

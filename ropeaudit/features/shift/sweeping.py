@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ropeaudit.audits.records import Record
     from ropeaudit.audits.sweep import Sweep, Task
     from ropeaudit.audits.sweep_run import SweepRun
-    from ropeaudit.console.output_files import OutputFile
     from ropeaudit.console.sweep_file import SweepFile
 
 _LONG = 3600.0  # seconds
@@ -114,8 +113,12 @@ def forewarn(tasks: Sequence[Task], jobs: int = 1) -> None:
 
 
 @contextlib.contextmanager
-def stored(sweep: Sweep, resume: bool, outputs: Sequence[str]) -> Iterator[SweepFile | None]:
+def stored(
+    sweep: Sweep, resume: bool, outputs: Sequence[str], columns: Sequence[str], needed: Sequence[str]
+) -> Iterator[SweepFile | None]:
     """Open the file beside the first -o where rows are kept as they finish; None without a file.
+
+    columns, needed: which the report has; see `records.written`.
 
     Raises: BadOutput; BadInput if it holds rows of another sweep.
     """
@@ -125,6 +128,7 @@ def stored(sweep: Sweep, resume: bool, outputs: Sequence[str]) -> Iterator[Sweep
     if name is None:
         yield None
         return
+    from ropeaudit.audits import records
     from ropeaudit.console import sweep_file
 
     if not resume:
@@ -133,7 +137,7 @@ def stored(sweep: Sweep, resume: bool, outputs: Sequence[str]) -> Iterator[Sweep
     def check(path: str, rows: list[Record]) -> None:
         sweep_file.refuse_foreign(path, sweep.placed(rows)[1])
 
-    file = sweep_file.SweepFile(name, resume, check)
+    file = sweep_file.SweepFile(name, resume, check, lambda rows: records.written(rows, columns, needed)[0])
     try:
         yield file
     finally:
@@ -151,7 +155,7 @@ def _refuse_other_shard(sweep: Sweep, name: str) -> None:
     if others:
         with contextlib.suppress(BadInput, UnknownName):  # whatever else is there may be replaced
             rows = sweep_file.finished(name)
-    if foreign := next((row for row in rows if row.identity() in others), None):
+    if foreign := next((row for row in rows if row.key() in others), None):
         raise BadOutput(
             f"{name!r} holds rows of another shard, such as {part_rows.shown(foreign)}; give each --shard "
             "an -o of its own, or remove it"
@@ -177,12 +181,6 @@ def stored_rows_named(file: SweepFile | None) -> Iterator[None]:
         if file is not None and file.length:
             output.say(f"the rows are in {file.path!r}, and the same command with --resume goes on")
         raise
-
-
-def stand_in_report(file: SweepFile, files: Sequence[OutputFile], columns: Sequence[str]) -> bool:
-    """Return whether what a broken-off run wrote under NAME holds its rows, so that NAME.part may go."""
-    written = any(one.written for one in files if one.path == file.name)
-    return written and file.reported_by(columns)
 
 
 def how_to_go_on(file: SweepFile | None) -> str:

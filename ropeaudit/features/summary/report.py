@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropeaudit.audits import records
-from ropeaudit.audits.judging import EARLIER_VERDICTS, VERDICTS
 from ropeaudit.audits.summary import Group, severity
 from ropeaudit.reports import Report, settings
 from ropeaudit.reports.numbers import setting, short

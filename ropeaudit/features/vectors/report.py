@@ -39,9 +39,7 @@ class VectorsColumns:
     rotary_dim: int = of("dims that are rotated", lambda one: one.spec.setting.rotary_dim, shown=True)
     base: float = of("base of the frequencies", lambda one: one.spec.setting.base, shown=True)
     layout: str = of("pairs of dims", lambda one: one.spec.setting.layout, shown=True)
-    scaling: str = of(
-        "change of the frequencies", lambda one: str(one.spec.setting.scaling).partition(":")[0], shown=True
-    )
+    scaling: str = of("change of the frequencies", lambda one: one.spec.setting.scaling.kind, shown=True)
     seed: int = of("seed of q and k", lambda one: one.spec.seed)
     size: int = of("of all files", unit="bytes")
     digest: str = of("of the manifest")

@@ -1,5 +1,7 @@
 """CSV: a header, a row a case, full precision, no comments; see RFC 4180, with line feeds.
 
+A cell is empty where its column does not apply, and nan where a number is none. Words of ours hold no comma,
+no quote and no line end, so that awk reads them; text of somebody else's is quoted. Sentences are in JSON.
 Text that a spreadsheet would take for a formula begins with an apostrophe, which `restored` takes off again.
 """
 
@@ -14,17 +16,21 @@ from typing import Any
 from ropeaudit.reports import Report, Row
 from ropeaudit.reports.numbers import exact
 
+_PLAIN = str.maketrans({",": ";", '"': "'", "\n": " ", "\r": " "})
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 
 def render(report: Report) -> str:
-    """Return the data columns of every row; what is undefined is nan."""
+    """Return the data columns of every row, but those that hold sentences."""
     lines = _Lines()
     writer = csv.writer(lines, lineterminator="\r\n")  # so that either of them in a cell is quoted
+    declared = {name: report.declared.get(name) for name in report.columns}
+    names = [name for name, column in declared.items() if column is None or not column.sentence]
     if report.header:
-        writer.writerow(report.columns)
+        writer.writerow(names)
+    users = {name for name, column in declared.items() if column is not None and column.users}
     for row in report.rows:
-        writer.writerow([_cell(row[name]) for name in report.columns])
+        writer.writerow([_cell(row[name], name in users) for name in names])
     return lines.text.getvalue()
 
 
@@ -58,9 +64,13 @@ def restored(text: str) -> str:
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, users: bool) -> str:
     text = exact(value)
-    return f"'{text}" if isinstance(value, str) and _FORMULA.match(text) else text
+    if not isinstance(value, str):
+        return text
+    if not users:
+        text = text.translate(_PLAIN)
+    return f"'{text}" if _FORMULA.match(text) else text
 
 
 class _Lines:

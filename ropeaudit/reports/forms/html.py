@@ -87,7 +87,7 @@ def _top(headline: str) -> str:
 def _verdicts(rows: Sequence[Row]) -> str:
     """Return how many cases have which verdict, the worst first, and what it means."""
     counts = Counter(str(row["verdict"]) for row in rows if "verdict" in row)
-    known = {**judging.EARLIER_VERDICTS, **judging.VERDICTS}
+    known = judging.VERDICTS
     ranked = sorted(counts, key=lambda name: [*known, name].index(name), reverse=True)
     lines = [
         f"<strong>{counts[name]:,}</strong> {table.verdict(name)} "

@@ -19,7 +19,7 @@ from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects import Positions
+from ropeaudit.subjects import Positions, Raised
 from ropeaudit.subjects.calling.devices import CPU, Device, advice
 
 _HERE = Path(__file__).parent
@@ -153,7 +153,7 @@ class Called:
             except RopeAuditError:
                 raise
             except Exception as error:  # whatever other people's code raises is a finding
-                return one_line(error) + self._hint(error)
+                return Raised(one_line(error) + self._hint(error))
         return ""
 
     def _hint(self, error: Exception) -> str:
