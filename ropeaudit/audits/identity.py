@@ -211,7 +211,8 @@ def _word(value: Any) -> str:
 def _digested(words: tuple[str, ...], offset: str) -> str:
     result = _begun(words).copy()
     result.update(offset.encode("utf-8", "backslashreplace"))
-    return result.hexdigest()[:_DIGITS]
+    text: str = result.hexdigest()
+    return text[:_DIGITS]
 
 
 @lru_cache(maxsize=64)

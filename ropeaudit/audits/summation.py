@@ -116,10 +116,12 @@ def allowance(before: Row, after: Row, column: str) -> float:
         return summed
     if declared.role == "attention":
         return summed + _of_attention(column, order, after, max(old, new))
-    unit = {"drift_relative": lambda: after["reference_rms"], "excess": lambda: _attainable(after)}.get(
-        column, lambda: 1.0
-    )()
+    unit = {"drift_relative": _reference, "excess": _attainable}.get(column, lambda row: 1.0)(after)
     return summed + (_of_drift(column, order, (old + new) * unit) / unit if unit else 0.0)
+
+
+def _reference(row: Row) -> float:
+    return float(row.get("reference_rms") or 0.0)
 
 
 def _attainable(row: Row) -> float:

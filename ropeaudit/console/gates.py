@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ropeaudit.audits.comparison import Pair, value
-from ropeaudit.audits.records import COLUMNS, Record
+from ropeaudit.audits.records import COLUMNS, GROUP_HINTS, Record
 from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.reports.numbers import times
 from ropeaudit.runtime.columns import Columns
 
 Row = Mapping[str, Any]
@@ -50,9 +51,15 @@ class Gate:
     def broken_by(self, row: Row) -> bool:
         """Return whether a row makes the run fail."""
         seen = row[self.column]
-        if seen is None or math.isnan(seen) or (self.of_drift and row.get("verdict") == "misplaced"):
+        if seen is None:  # of what was refused nothing is known; of others `check_empty` says so
+            return row.get("verdict") == "refused"
+        if math.isnan(seen) or (self.of_drift and row.get("verdict") == "misplaced"):
             return True
         return _OPERATORS[self.sign](seen, self.bound)
+
+    def not_asked(self, row: Row) -> bool:
+        """Return whether the column does not apply to a row: a condition on it is neither true nor false."""
+        return row.get(self.column) is None and row.get("verdict") != "refused"
 
     def broken_since(self, pair: Pair) -> bool:
         """Return whether a case makes the run fail, compared with what it was where the gate is relative.
@@ -106,6 +113,7 @@ def broken_by_rows(
 ) -> list[str]:
     """Return a line for every gate that some row breaks. exempt: rows that do not break a gate, whatever."""
     lines = []
+    _check_empty(gates, [(gate, row) for gate in gates for row in rows if not exempt(gate, row)], len(rows))
     for gate in gates:
         failing = [row for row in rows if not exempt(gate, row) and gate.broken_by(row)]
         if failing:
@@ -116,6 +124,8 @@ def broken_by_rows(
 def broken_since(gates: Sequence[Gate], pairs: Sequence[Pair]) -> list[str]:
     """Return a line for every gate that some case breaks, compared with what it was."""
     lines, seen = [], [pair for pair in pairs if pair.after is not None]
+    absolute = [(gate, pair.after) for gate in gates if not gate.relative for pair in seen if pair.after]
+    _check_empty(gates, absolute, len(seen))
     for gate in gates:
         failing = [pair for pair in seen if gate.broken_since(pair)]
         if failing:
@@ -125,6 +135,19 @@ def broken_since(gates: Sequence[Gate], pairs: Sequence[Pair]) -> list[str]:
     return lines
 
 
+def _check_empty(gates: Sequence[Gate], judged: Sequence[tuple[Gate, Row]], count: int) -> None:
+    """Raise UsageError if a column does not apply to some row of those that a gate judges."""
+    for gate in gates:
+        if empty := [row for one, row in judged if one is gate and gate.not_asked(row)]:
+            declared = COLUMNS.get(gate.column)
+            hint = GROUP_HINTS.get(declared.group, "") if declared else ""
+            why = f"; {hint}" if hint else f", which is {declared.meaning}" if declared else ""
+            raise UsageError(
+                f"--fail-if '{gate}': {gate.column} is empty in {len(empty)} of {count} rows, the first "
+                f"{_who(empty[0])}{why}; leave the condition out"
+            )
+
+
 def check_columns(gates: Sequence[Gate], rows: Iterable[Row | None]) -> None:
     """Raise UsageError if some row lacks the column of a gate: a file may have been written without it."""
     for gate in gates:
@@ -132,10 +155,19 @@ def check_columns(gates: Sequence[Gate], rows: Iterable[Row | None]) -> None:
             raise UsageError(f"--fail-if '{gate}': the reports lack the column {gate.column}")
 
 
-def _line(gate: Gate, row: Row, was: str, failing: int, of: int) -> str:
+def _who(row: Row) -> str:
     where = f" at offset {row['offset']}" if "offset" in row else ""
-    who = f"{row['subject']} {row.get('dtype', '')}{where}"
-    why = " misplaced:" if gate.of_drift and row.get("verdict") == "misplaced" else ""
+    return f"{row['subject']} {row.get('dtype', '')}{where}"
+
+
+def _line(gate: Gate, row: Row, was: str, failing: int, of: int) -> str:
     value_seen = "nan" if row[gate.column] is None else row[gate.column]
     seen = f"{gate.column} = {value_seen}{was} ({gate})"
-    return f"failed:{why} {seen} for {who}; {failing} of {of} cases fail"
+    if gate.of_drift and row.get("verdict") == "misplaced":
+        error = f"rotation error {times(row['place_excess'])}× allowed" if row.get("place_excess") else "nan"
+        seen = (
+            f"wrong rotation ({error}), on which no condition on drift holds; {gate.column} is {value_seen}"
+        )
+    elif row[gate.column] is None or math.isnan(row[gate.column]):
+        seen = f"{gate.column} is nan, on which no condition holds ({gate})"
+    return f"failed: {seen} for {_who(row)}; {failing} of {of} cases fail"

@@ -45,7 +45,7 @@ def completed(path: str, rows: list[Row]) -> list[Row]:
     """
     about = _about(path)
     constants = {name: value for name, value in about.get("constants", {}).items() if name in records.COLUMNS}
-    results = []
+    results: list[Row] = []
     for row in rows:
         check(path, row)
         whole = {**constants, **row}

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropeaudit.audits import records
+from ropeaudit.audits.judging import VERDICTS
 from ropeaudit.audits.summary import Group, severity
 from ropeaudit.reports import Report, settings
 from ropeaudit.reports.numbers import setting, short
@@ -19,7 +20,7 @@ of = Declare[Group]()
 
 def _verdicts(group: Group) -> str:
     counts = group.verdicts
-    names = [name for name in {**EARLIER_VERDICTS, **VERDICTS} if counts[name]]
+    names = [name for name in VERDICTS if counts[name]]
     return ", ".join(f"{counts[name]} {name}" for name in reversed(names))
 
 
