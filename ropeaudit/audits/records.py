@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
@@ -23,7 +22,7 @@ def _weighed(record: Record) -> bool:
 
 
 def _built(record: Record) -> bool:
-    return record.right_token is not None and not math.isnan(record.right_token)
+    return record.right_token is not None
 
 
 def _placed(record: Record) -> bool:
@@ -355,11 +354,13 @@ def written(
         words |= {group: of_group(group) for group in ("core", *GROUPS)}
         names = [one for name in named for one in words.get(name, (name,))]
         return list(dict.fromkeys(names)), [name for name in named if name not in words]
-    groups = {group for group, asked in GROUPS.items() if any(map(asked, rows))}
-    groups |= {COLUMNS[name].group for name in needed} - {""}
-    extra = [name for name in COLUMNS if name not in CORE and COLUMNS[name].group in groups]
-    settings = [name for name in IDENTITY if name not in CORE and (name in extra or _differs(rows, name))]
-    measured = [name for name in extra if name not in settings]
+    asked = {COLUMNS[name].group for name in needed} - {""}
+    groups = asked | {group for group, about in GROUPS.items() if any(map(about, rows))}
+    others = [name for name in COLUMNS if name not in CORE]
+    settings = [
+        name for name in others if name in IDENTITY and (COLUMNS[name].group in asked or _differs(rows, name))
+    ]
+    measured = [name for name in others if name not in IDENTITY and COLUMNS[name].group in groups]
     return [*FIRST, *settings, *CORE[len(FIRST) :], *measured], []
 
 

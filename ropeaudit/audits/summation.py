@@ -116,7 +116,7 @@ def allowance(before: Row, after: Row, column: str) -> float:
         return summed
     if declared.role == "attention":
         return summed + _of_attention(column, order, after, max(old, new))
-    unit = {"drift_relative": _reference, "excess": _attainable}.get(column, lambda row: 1.0)(after)
+    unit = {"drift_relative": _reference(after), "excess": _attainable(after)}.get(column, 1.0)
     return summed + (_of_drift(column, order, (old + new) * unit) / unit if unit else 0.0)
 
 

@@ -164,10 +164,8 @@ def _line(gate: Gate, row: Row, was: str, failing: int, of: int) -> str:
     value_seen = "nan" if row[gate.column] is None else row[gate.column]
     seen = f"{gate.column} = {value_seen}{was} ({gate})"
     if gate.of_drift and row.get("verdict") == "misplaced":
-        error = f"rotation error {times(row['place_excess'])}× allowed" if row.get("place_excess") else "nan"
-        seen = (
-            f"wrong rotation ({error}), on which no condition on drift holds; {gate.column} is {value_seen}"
-        )
+        error = times(row.get("place_excess") or math.nan)
+        seen = f"wrong rotation (rotation error {error}× allowed); {gate.column} itself is {value_seen},"
     elif row[gate.column] is None or math.isnan(row[gate.column]):
-        seen = f"{gate.column} is nan, on which no condition holds ({gate})"
+        seen = f"{gate.column} is nan, which fails {gate},"
     return f"failed: {seen} for {_who(row)}; {failing} of {of} cases fail"

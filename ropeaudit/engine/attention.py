@@ -117,7 +117,7 @@ class Attention:
             "entropy": self.entropy / rows,
             "weight_reference": self.weight_reference / rows,
             "weight": self.weight / rows,
-            "right_token": self.right / self.right_rows if self.right_rows else math.nan,
+            "right_token": self.right / self.right_rows if self.right_rows else None,
             "attention_adaptive_tv_mean": self.adaptive_tv / rows,
             "attention_d": self.d,
             "attention_d_logit": self.d_logit,

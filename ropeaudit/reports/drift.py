@@ -168,7 +168,7 @@ def _moved(record: Record) -> float | None:
 def _clause(record: Record) -> str:
     """Say what drift does after softmax."""
     moved = f"after softmax {percent(_moved(record) or 0.0)} of the weight moves and"
-    if record.right_token is not None and not math.isnan(record.right_token):
+    if record.right_token is not None:
         return f"{moved} {percent(record.right_token)} of the rows attend to the token they were made for"
     flips, rows = int(record.top1_flips or 0), record.heads * record.seq_len
     return f"{moved} {flips} of {rows} top-1 keys change"
