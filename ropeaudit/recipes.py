@@ -212,12 +212,12 @@ def load(spec: str) -> Recipe:
 
 
 def parse_changes(items: Iterable[str]) -> dict[str, str]:
-    """Read "stage=format" items, several to an item if separated by commas.
+    """Read "stage=format" items, several to an item if separated by commas or spaces.
 
     Raises: UsageError.
     """
     changes = {}
-    for item in [part for text in items for part in text.split(",")]:
+    for item in [part for text in items for part in re.split(r"[,\s]+(?=\w+=)", text.strip())]:
         key, equals, value = item.partition("=")
         if not (equals and key.strip() and value.strip()):
             raise UsageError(f"--set {item!r} is not STAGE=FORMAT; try --set angle=fp64")

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from ropeaudit import __version__
+from ropeaudit import __version__, recipes
+from ropeaudit.arithmetic.formats import parse
+from ropeaudit.errors import RopeAuditError
 from ropeaudit.runtime.columns import column, row_class
 
 # What identifies a row beside its case: a later schema, version or tolerance measures the same case.
@@ -28,6 +30,23 @@ def _shown(name: str) -> Callable[[Identity], bool]:
 
 def _usual_scale(row: Mapping[str, Any]) -> float | None:
     return 1 / math.sqrt(row["head_dim"]) if row.get("head_dim") else None
+
+
+def _stages_of(row: Mapping[str, Any]) -> str:
+    """Return the stages of a recipe that has a name; nothing of own recipes and of code."""
+    return _stages(str(row.get("subject")), str(row.get("dtype")))
+
+
+@lru_cache(maxsize=256)
+def _stages(name: str, dtype: str) -> str:
+    bare, _, changes = name.rstrip("]").partition("[")
+    try:
+        recipe = recipes.named(bare).changed(recipes.parse_changes([changes]) if changes else {})
+        resolved = recipe.resolve(parse(dtype), stores_keys=True)
+    except RopeAuditError:
+        return ""
+    stages = resolved.stages() | resolved.switches()
+    return " ".join(f"{stage}={fmt}" for stage, fmt in stages.items())
 
 
 @row_class
@@ -185,7 +204,7 @@ class Identity:
         "inverse_power, each and false, and the axes of --order",
         role="case",
         group="grids",
-        implied="",
+        implied=_stages_of,
     )
     case: str = column(
         "digest of all that was requested, " + ", ".join(APART[:-1]) + " aside: the same for the same cell "

@@ -52,11 +52,8 @@ def completed(path: str, rows: list[Row]) -> list[Row]:
         stages = about.get("stages", {}).get(f"{row['subject']} {row.get('dtype')}")
         if stages and "stages" not in whole:
             whole["stages"] = " ".join(f"{stage}={fmt}" for stage, fmt in stages.items())
-        whole |= {
-            name: records.implied(name, whole)
-            for name in records.IDENTITY
-            if name not in whole and name not in records.CORE and name != "stages"
-        }
+        missing = [name for name in records.IDENTITY if name not in whole and name not in records.CORE]
+        whole |= {name: records.implied(name, whole) for name in missing}
         results.append(whole)
     return results
 

@@ -34,10 +34,10 @@ from ropeaudit.reports.comparison import COLUMNS as DIFF
 from ropeaudit.runtime.columns import Column, Columns, Declare, Together, column, columns_of, row_class
 
 PACKAGE = Path(ropeaudit.__file__).parent
-LAST = '    refused: str = column("why an implementation could not be audited here; none where it could")\n'
+LAST = '    reason: str | None = column("the same in a sentence", sentence=True)\n'
 TOY = (
     '    toy: float = column("a toy", unit="score", style="percent", role="drift", shown=True, leaves=99, '
-    "nonnegative=True, compared=99, default=0.25)\n"
+    "nonnegative=True, compared=99, group='structure', default=0.25)\n"
 )
 USE = """
 import contextlib, io, json, sys

@@ -58,7 +58,7 @@ def test_recipes_that_differ_in_a_switch_are_other_cells(switch, tmp_path) -> No
         path.write_text(text)
         results.append(row(recipes=str(path), **SMALL))
     assert results[0].subject == results[1].subject == "own"
-    assert results[0].identity() != results[1].identity()
+    assert results[0].key() != results[1].key()
     name, _, value = switch.replace('"', "").partition(" = ")
     if value != "false":
         assert f" {name}={value}" in results[1].stages
@@ -90,8 +90,8 @@ def test_other_numbers_under_the_same_name_are_another_cell(more, tmp_path, monk
         captured(Path("my q.npz"), seed)
         results.append(row(qk="my q.npz", **more))
         sweep = Sweep(Audit([Case(qk="my q.npz", **more)], dtypes=["bf16"], offsets=[7]))
-        planned.append(sweep.cells[0].identity)
-    assert [one.identity() for one in results] == planned
+        planned.append(sweep.cells[0].key)
+    assert [one.key() for one in results] == planned
     assert planned[0] != planned[1]
     assert planned[0] == planned[2]
     assert re.fullmatch(r"my q\.npz sha256:[0-9a-f]{12}", results[0].source)
@@ -129,7 +129,7 @@ def test_own_code_has_the_digest_of_its_file_as_version(tmp_path, monkeypatch) -
         results.append(row(implementations="code_of_mine.py:turn", **SMALL))
     assert results[0].subject == "code_of_mine.py:turn"
     assert re.fullmatch(r"sha256:[0-9a-f]{12}", results[0].version)
-    assert results[0].identity() == results[2].identity() != results[1].identity()
+    assert results[0].key() == results[2].key() != results[1].key()
     assert row(implementations="code_of_mine:turn", **SMALL).version == results[2].version
     # diff compares earlier and later code
     assert compare([results[0].as_dict()], [results[1].as_dict()]).pairs[0].status == "same"
@@ -139,7 +139,7 @@ def test_an_order_of_axes_that_was_asked_for_is_part_of_the_cell(tmp_path) -> No
     path = tmp_path / "code.py"
     path.write_text(OWN)
     free, requested = (row(implementations=f"{path}:turn", order=order, **SMALL) for order in (None, "bhsd"))
-    assert free.identity() != requested.identity()
+    assert free.key() != requested.key()
     assert requested.stages.endswith(" order=bhsd")
 
 
@@ -148,43 +148,30 @@ def test_what_executes_own_code_is_known_before_the_plan(tmp_path) -> None:
     path.write_text(OWN)
     case = Case(**SMALL, layout="half")
     audit = Audit([case], (), ["bf16"], range(3), implementations=[f"{path}:turn"])
-    planned = [cell.identity for cell in Sweep(audit).cells]
-    assert planned == [one.identity() for one in audit.run(1)]
-    assert planned[0][records.IDENTITY.index("backend")] == "numpy"
+    cells = Sweep(audit).cells
+    assert [cell.key for cell in cells] == [one.key() for one in audit.run(1)]
+    assert cells[0].identity[records.IDENTITY.index("backend")] == "numpy"
 
 
-# ---------------------------------------------------------------------------- files of schema 1
+# ---------------------------------------------------------------------------- files of other schemas
 
 
-def older(results: records.Record) -> dict[str, object]:
-    """A row as schema 1 had it."""
-    stages = " ".join(word for word in results.stages.split() if "scale_after_store" not in word)
-    return results.as_dict() | {
-        "schema": 1,
-        "source": results.source.partition(" sha256:")[0],
-        "stages": stages,
-    }
-
-
-def test_an_older_file_is_compared_without_what_it_does_not_say(tmp_path) -> None:
+def test_other_numbers_are_no_case_in_common(tmp_path) -> None:
     path = tmp_path / "x.npz"
     captured(path, 0)
-    now = [row(recipes=recipe, qk=str(path)) for recipe in ("hf", "vllm-cuda")]
-    before = [older(one) for one in now]
-    after = [one.as_dict() for one in now]
-    for pairs in (compare(before, after).pairs, compare(after, before).pairs):
-        assert [pair.status for pair in pairs] == ["same", "same"]
-    assert compare(before, after).pairs[0].row["source"] == now[0].source
+    before = [row(recipes="hf", qk=str(path)).as_dict()]
     captured(path, 1)
     with pytest.raises(BadInput, match=r"no case in common: source is .* sha256:"):
-        compare(after, [row(recipes="hf", qk=str(path)).as_dict()])
+        compare(before, [row(recipes="hf", qk=str(path)).as_dict()])
 
 
-def test_rows_of_an_older_schema_are_not_resumed(tmp_path, capsys) -> None:
+@pytest.mark.parametrize("schema", [1, 2, 3])
+def test_rows_of_an_older_schema_are_refused(schema, tmp_path, capsys) -> None:
     path = tmp_path / "x.jsonl"
     sizes = ["--heads", "1", "--seq-len", "4", "--head-dim", "8", "--dtype", "bf16", "--offset", "7"]
-    path.write_text(json.dumps(older(row(**SMALL))) + "\n")
-    assert main(["shift", *sizes, *QUIET, "-o", str(path), "--resume"]) == 2
-    message = capsys.readouterr().err
-    assert f"is of schema 1: its rows do not go with those of schema {records.SCHEMA}" in message
-    assert message.count("\n") == 1
+    path.write_text(json.dumps(row(**SMALL).as_dict() | {"schema": schema}) + "\n")
+    for command in (["shift", *sizes, *QUIET, "-o", str(path), "--resume"], ["report", str(path)]):
+        assert main(command) == 2
+        message = capsys.readouterr().err
+        assert f"is of schema {schema} and this version knows {records.SCHEMA}; measure again" in message
+        assert message.count("\n") == 1

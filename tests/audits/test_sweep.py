@@ -92,7 +92,7 @@ def test_the_plan_knows_what_the_rows_will_be(case, attention) -> None:
     if "model" in case:
         requested = Case(**({"heads": 1, "kv_heads": 1, "seq_len": 9} | case))
     audit = Audit([requested], ["hf", "uniform"], ["fp32", "bf16"], [5, 0, 77], attention=attention)
-    assert [cell.identity for cell in Sweep(audit).cells] == [row.identity() for row in audit.run(1)]
+    assert [cell.key for cell in Sweep(audit).cells] == [row.key() for row in audit.run(1)]
 
 
 def test_a_plan_makes_no_vectors(monkeypatch) -> None:
@@ -265,11 +265,9 @@ def test_what_is_not_this_sweep_is_refused(whole, tmp_path, capsys) -> None:
     rows = (whole / "x.jsonl").read_bytes()
     strange = rows.replace(b'"offset": 7,', b'"offset": 8,')
     refused(strange, "x.jsonl' holds 8 rows of another sweep, such as hf float64 at offset 8")
-    older = rows.replace(b'"version": "', b'"version": "0.')
-    refused(older, f"holds {CELLS} rows of another sweep")
     refused(b"what\n", "is not a report of ropeaudit")
     refused(b"what\n", "does not hold rows of this version", "x.jsonl.part")
-    refused(b"offset,subject\n1,hf\n", "lacks the column 'schema'", "x.csv")
+    refused(b"offset,subject\n1,hf\n", "lacks the column 'dtype'", "x.csv")
     refused(b"# a\n", "--resume reads .csv, .json and .jsonl", "x.md")
 
 
@@ -342,7 +340,7 @@ def test_merge_refuses_what_contradicts_itself(whole, tmp_path, capsys) -> None:
     assert main(["merge", str(tmp_path / "none.csv")]) == 2
     (tmp_path / "few.csv").write_text("subject,offset\nhf,1\n")
     assert main(["merge", str(tmp_path / "few.csv")]) == 2
-    assert "lacks the column 'schema'; write it again without --columns" in capsys.readouterr().err
+    assert "lacks the column 'dtype'; write it again without --columns" in capsys.readouterr().err
 
 
 def test_merge_takes_a_row_from_the_file_that_can_hold_it(tmp_path) -> None:

@@ -86,12 +86,12 @@ def page_of(subject: str, about=ABOUT) -> str:
 
 @pytest.fixture(scope="module")
 def page() -> Page:
-    return Page(reports.render("html", drift_report(RESULTS, None, ABOUT)))
+    return Page(reports.render("html", drift_report(RESULTS, (), ABOUT)))
 
 
 def test_the_finding_comes_first() -> None:
-    headline = drift_report(RESULTS, None, {}).headline
-    body = reports.render("html", drift_report(RESULTS, None, ABOUT)).partition("<body>")[2]
+    headline = drift_report(RESULTS, (), {}).headline
+    body = reports.render("html", drift_report(RESULTS, (), ABOUT)).partition("<body>")[2]
     assert Page(body).text.strip().startswith(headline)
     assert re.findall(r"<h2[^>]*>(.*?)</h2>", body)[:3] == ["Verdicts", "Worst cases", "Notes"]
     assert body.index("<h1>") < body.index("<h2")
@@ -118,7 +118,7 @@ def test_every_tag_is_closed(page: Page) -> None:
 
 
 def test_the_policy_allows_this_style_and_script_alone() -> None:
-    text = reports.render("html", drift_report(RESULTS, None, ABOUT))
+    text = reports.render("html", drift_report(RESULTS, (), ABOUT))
     policy = html.unescape(re.search(r'Security-Policy" content="(.*?)"', text)[1])
     for name, rule in (("style", "style-src"), ("script", "script-src")):
         parts = re.findall(rf"<{name}>(.*?)</{name}>", text, re.DOTALL)
@@ -174,7 +174,7 @@ def test_hostile_files_are_text_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["csv", "json", "jsonl"])
 def test_a_file_gives_the_page_that_the_audit_gives(suffix: str, tmp_path: Path) -> None:
-    direct = drift_report(RESULTS, None, ABOUT)
+    direct = drift_report(RESULTS, (), ABOUT)
     path = written(tmp_path, f"sweep.{suffix}")
     built = merged([path], None, {})
     assert built.headline == direct.headline
@@ -189,9 +189,9 @@ def test_a_file_gives_the_page_that_the_audit_gives(suffix: str, tmp_path: Path)
 
 
 def test_numbers_keep_their_precision_for_sorting() -> None:
-    text = reports.render("html", drift_report(RESULTS, None, ABOUT))
+    text = reports.render("html", drift_report(RESULTS, (), ABOUT))
     for one in RESULTS:
-        assert f'data-v="{one.drift_rms!r}"' in text
+        assert f'data-v="{one.drift_relative!r}"' in text
 
 
 def test_where_it_comes_from_is_said(tmp_path: Path, capsys) -> None:
@@ -209,7 +209,7 @@ def test_where_it_comes_from_is_said(tmp_path: Path, capsys) -> None:
     out = str(tmp_path / "r.html")
     assert main(["report", whole, lines, "-o", out]) == 0
     seen = capsys.readouterr()
-    assert seen.out == drift_report(RESULTS, None, {}).headline + "\n"
+    assert seen.out == drift_report(RESULTS, (), {}).headline + "\n"
     assert f"wrote {out}: 12 rows" in seen.err
     text = Path(out).read_text()
     assert "JSON Lines carries no command" in text
@@ -227,10 +227,10 @@ def test_files_are_merged_and_equal_rows_count_once(tmp_path: Path) -> None:
     assert "file" not in built.columns  # data files stay what `shift` writes
 
 
-def test_an_older_file_makes_a_page(tmp_path: Path) -> None:
-    path = tmp_path / "old.csv"
-    path.write_text("schema,subject,dtype,offset,drift_rms,verdict\n1,hf,bfloat16,1000,0.5,growing\n")
-    built = merged([str(path)], None, {})
+def test_a_file_of_few_columns_makes_a_page(tmp_path: Path) -> None:
+    path = tmp_path / "few.csv"
+    path.write_text("subject,dtype,offset,drift_rms,verdict\nhf,bfloat16,1000,0.5,growing\n")
+    built = merged([str(path)], (), {})
     assert "hf in bfloat16 at offset 1000 drifts by 0.500 RMS" in built.headline
     text = reports.render("html", built)
     assert "<svg" in text
@@ -240,16 +240,17 @@ def test_an_older_file_makes_a_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "fragment"),
     [
-        ("x.csv", "schema,subject,offset\n1,hf,7\n", "no column dtype"),
+        ("x.csv", "schema,subject,offset\n4,hf,7\n", "no column dtype"),
+        ("x.csv", "schema,subject,offset\n3,hf,7\n", "measure again"),
         ("x.csv", "subject,dtype,offset,drift_rms,verdict\nhf,bf16,7,1,<b>\n", "a verdict '<b>'"),
-        ("x.csv", "subject,dtype,offset,drift_rms,verdict\nhf,bf16,nan,1,floor\n", "without an offset"),
+        ("x.csv", "subject,dtype,offset,drift_rms,verdict\nhf,bf16,nan,1,broken\n", "without an offset"),
         ("x.jsonl", '{"subject": "hf", "offset": Infinity}', "not a report"),
         ("x.jsonl", '{"subject": "hf", "offset": 1, "drift_rms": 1' + "0" * 400 + "}", "not a report"),
         ("x.html", "<html>", "is for readers"),
         ("x.jsonl", '{"subject": "hf", "offset": 1, "schema": 99}', "newer ropeaudit"),
         (
             "x.csv",
-            "subject,dtype,offset,drift_rms,verdict,attention_tv_mean,top1_flips\nhf,bf16,7,1,floor,0.5,inf\n",
+            "subject,dtype,offset,drift_rms,verdict,attention_tv_mean,top1_flips\nhf,bf16,7,1,broken,0.5,inf\n",
             "values that no audit gives",
         ),
     ],
@@ -424,7 +425,7 @@ def test_ten_thousand_rows_take_seconds(tmp_path: Path) -> None:
     import time
 
     rows = [RESULTS[i % 12].as_dict() | {"model": f"m{i // 12}", "drift_rms": i / 1e4} for i in range(10_000)]
-    report = Report(rows, list(records.COLUMNS), list(drift_report(RESULTS, None, {}).screen), headline="x")
+    report = Report(rows, list(records.COLUMNS), list(drift_report(RESULTS, (), {}).screen), headline="x")
     begin = time.process_time()
     text = reports.render("html", report)
     assert time.process_time() - begin < 3.0

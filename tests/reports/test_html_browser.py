@@ -51,7 +51,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> str:
         shift((0, 100, 5000), ("fp32", "bf16"), ("uniform", "hf"), seq_len=16, heads=1, head_dim=8)
     )
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(reports.render("html", drift_report(results, None, {})))
+    path.write_text(reports.render("html", drift_report(results, (), {})))
     return path.as_uri()
 
 

@@ -17,7 +17,7 @@ HOSTILE = '50% of $x_1 & #2 {a} ~ ^ \\ <b> "q" × ≤ Σ'
 @pytest.fixture(scope="module")
 def text() -> str:
     records = list(shift([0, 1000], ["bf16", "fp32"], ["hf", "uniform"], heads=1, seq_len=32))
-    return render("latex", drift_report(records, None, {}))
+    return render("latex", drift_report(records, (), {}))
 
 
 def balanced(text: str) -> bool:

@@ -30,7 +30,7 @@ def test_what_is_written_is_read_back(suffix: str, attention: bool, tmp_path: Pa
         shift(offsets, ("fp16", "fp64"), "uniform", seq_len=9, heads=1, head_dim=8, attention=attention)
     )
     path = tmp_path / f"report{suffix}"
-    path.write_bytes(reports.encoded(reports.form_of(str(path)), drift_report(results, None, {})))
+    path.write_bytes(reports.encoded(reports.form_of(str(path)), drift_report(results, ["all"], {})))
     rows = read(str(path))
     assert len(rows) == 4
     for row, record in zip(rows, results, strict=True):
@@ -68,9 +68,9 @@ def test_infinity_is_told_from_nan_and_from_what_was_not_measured(suffix: str, t
 
 def test_rows_of_the_same_cell_have_the_same_identity() -> None:
     first, second = (list(shift((0, 7), "fp16", "uniform", seq_len=9, heads=1, head_dim=8)) for _ in range(2))
-    assert [one.identity() for one in first] == [one.identity() for one in second]
+    assert [one.key() for one in first] == [one.key() for one in second]
     other = list(shift((0, 7), "fp16", "uniform", seq_len=9, heads=1, head_dim=8, changes={"angle": "fp32"}))
-    assert len({one.identity() for one in (*first, *other)}) == 4
+    assert len({one.key() for one in (*first, *other)}) == 4
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,20 @@ def test_what_is_no_report_is_refused(name: str, text: str, fragment: str, tmp_p
         read(str(tmp_path / "none.csv"))
 
 
-def test_an_older_file_lacks_columns_and_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "old.csv"
-    path.write_text("schema,subject,offset,drift_rms,unknown\n1,hf,1000,0.5,9\n")
-    assert read(str(path)) == [{"schema": 1, "subject": "hf", "offset": 1000, "drift_rms": 0.5}]
+def test_a_file_of_few_columns_is_read_and_an_older_one_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "few.csv"
+    path.write_text("schema,subject,offset,drift_rms,unknown\n4,hf,1000,0.5,9\n")
+    [row] = read(str(path))
+    assert {"schema": 4, "subject": "hf", "offset": 1000, "drift_rms": 0.5}.items() <= row.items()
+    assert (row["model"], row["scaling"], row["backend"]) == (
+        "none",
+        "default",
+        "numpy",
+    )  # its absence says so
+    assert "unknown" not in row
+    path.write_text("schema,subject,offset,drift_rms,unknown\n3,hf,1000,0.5,9\n")
+    with pytest.raises(BadInput, match="is of schema 3 and this version knows 4; measure again"):
+        read(str(path))
 
 
 def test_parquet_is_typed_for_data_frames(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,12 +136,12 @@ def test_parquet_is_typed_for_data_frames(tmp_path: Path, capsys: pytest.Capture
     assert main([*command, "--seed", str(2**64 - 1), "-o", f"{path}"]) == 0
     capsys.readouterr()
     frame = pd.read_parquet(path)
-    assert list(frame.columns) == list(records.COLUMNS)
+    assert list(frame.columns) == list(records.CORE)
     assert frame["seed"].tolist() == [2**64 - 1] * 4
     assert frame["offset"].dtype == "int64"
     assert frame["drift_rms"].dtype == "float64"
     schema = parquet.read_schema(path)
-    assert str(schema.field("sample").type) == "int64"
+    assert str(schema.field("scores").type) == "int64"
     assert str(schema.field("refused").type) == "string"
     about = json.loads(schema.metadata[b"ropeaudit"])
     assert about["schema"] == records.SCHEMA
@@ -167,7 +177,7 @@ def test_without_pyarrow_one_is_told_what_to_install(
 def _written(tmp_path: Path, **options) -> Path:
     path = tmp_path / "x.csv"
     results = list(shift((0, 7), "fp16", "uniform", seq_len=9, heads=1, head_dim=8, **options))
-    path.write_bytes(reports.encoded("csv", drift_report(results, None, {})))
+    path.write_bytes(reports.encoded("csv", drift_report(results, (), {})))
     return path
 
 
@@ -199,11 +209,11 @@ def test_spreadsheets_and_data_frames_do_not_spoil_a_report(tmp_path: Path) -> N
     [
         (",", ";", "cells are parted by ';'; save it with commas"),
         ("", None, "is empty"),
-        ("schema,", "sep=,\nschema,", "first line has no subject and offset"),
+        ("subject,", "sep=,\nsubject,", "first line has no subject and offset"),
         (",float16,7,", ",float16,,", "has a row without an offset"),
         (",float16,7,", ",float16,7.5,", "row 2 has offset '7.5', which is no whole number"),
         (",float16,7,", ",float16,1e60,", "row 2 has offset '1e60', which is no whole number"),
-        (",9,1,1,causal,", ",,1,1,causal,", "has a row without seq_len"),
+        (",9,1,1,8,", ",,1,1,8,", "has a row without seq_len"),
     ],
 )
 @pytest.mark.parametrize("command", ["merge", pytest.param("plot", marks=needs("matplotlib"))])

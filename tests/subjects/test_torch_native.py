@@ -455,8 +455,8 @@ def test_a_device_without_float64_is_named_in_a_note() -> None:
 
     (record,) = shift(0, "fp32", "uniform", backend="torch", heads=1, seq_len=4)
     without = replace(record, device="mps (float64 on cpu)")
-    assert drift_report([record], None, {}).notes == []
-    notes = drift_report([without, without], None, {}).notes
+    assert drift_report([record], (), {}).notes == []
+    notes = drift_report([without, without], (), {}).notes
     assert notes == ["mps has no float64: it was computed on the CPU."]
 
 

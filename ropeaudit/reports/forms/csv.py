@@ -28,7 +28,7 @@ def render(report: Report) -> str:
     names = [name for name, column in declared.items() if column is None or not column.sentence]
     if report.header:
         writer.writerow(names)
-    users = {name for name, column in declared.items() if column is not None and column.users}
+    users = {name for name, column in declared.items() if column is None or column.users}
     for row in report.rows:
         writer.writerow([_cell(row[name], name in users) for name in names])
     return lines.text.getvalue()
