@@ -130,7 +130,9 @@ if TYPE_CHECKING:
     metavar="X",
     help="Largest drift_relative that is good enough, such as 0.01 or 1%.  [default: 1%]",
 )
-@click.option("--baseline", metavar="FILE", help="Compare with an earlier report, as `ropeaudit diff` does.")
+@click.option(
+    "--baseline", metavar="FILE", help="Compare with an earlier report, as `report --against` does."
+)
 def shift(
     offset: tuple[int, ...],
     dtype: tuple[str, ...],
