@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeaudit import shift
+from ropeaudit import merge, shift
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits import judging
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds import attainable
+from ropeaudit.errors import BadInput
 from ropeaudit.main import main
 from ropeaudit.reports import drift, headlines, verdicts
 
@@ -263,19 +264,39 @@ def test_reports_of_schema_2_are_read_with_the_verdicts_that_they_hold(capsys, t
     assert shown.startswith(
         "Decorrelated (1 of 8 cases): uniform in bfloat16 at offset 1000 drifts by 0.526 RMS"
     )
-    assert main(["summary", str(SCHEMA_2), "--columns", "verdicts,out_of_tolerance", "-f", "csv"]) == 0
+    assert (
+        main(
+            [
+                "report",
+                str(SCHEMA_2),
+                "--by",
+                "subject,dtype",
+                "--columns",
+                "verdicts,out_of_tolerance",
+                "-f",
+                "csv",
+            ]
+        )
+        == 0
+    )
     assert '"1 growing, 1 floor",nan' in capsys.readouterr().out
     new = tmp_path / "new.csv"
     size = ["--heads", "1", "--seq-len", "32"]
     main(["shift", "--offset", "0,1000", "--dtype", "fp32,bf16", *size, "-q", "-o", str(new)])
     capsys.readouterr()
-    assert main(["diff", str(SCHEMA_2), str(new)]) == 0
+    assert main(["report", str(new), "--against", str(SCHEMA_2)]) == 0
     assert capsys.readouterr().out.startswith("No case changed: all 8")  # other words are no change
 
 
-def test_rows_of_schema_2_are_not_mixed_with_new_ones(capsys) -> None:
-    assert main(["merge", str(SCHEMA_2), "-f", "csv"]) == 2
-    assert "is of schema 2" in capsys.readouterr().err
+def test_rows_of_schema_2_are_not_mixed_with_new_ones(capsys, tmp_path) -> None:
+    new = str(tmp_path / "new.csv")
+    main(["shift", "--dtype", "bf16", "--recipe", "hf", "--heads", "1", "--seq-len", "32", "-q", "-o", new])
+    capsys.readouterr()
+    for files in ([str(SCHEMA_2), new], [new, str(SCHEMA_2)]):
+        assert main(["report", *files, "-f", "csv"]) == 2
+        assert "is of schema 2" in capsys.readouterr().err
+    with pytest.raises(BadInput, match="is of schema 2"):
+        merge(str(SCHEMA_2))
 
 
 @pytest.mark.parametrize("typed", ["x", "-1", "nan", "inf", "%", ""])
