@@ -264,21 +264,8 @@ def test_reports_of_schema_2_are_read_with_the_verdicts_that_they_hold(capsys, t
     assert shown.startswith(
         "Decorrelated (1 of 8 cases): uniform in bfloat16 at offset 1000 drifts by 0.526 RMS"
     )
-    assert (
-        main(
-            [
-                "report",
-                str(SCHEMA_2),
-                "--by",
-                "subject,dtype",
-                "--columns",
-                "verdicts,out_of_tolerance",
-                "-f",
-                "csv",
-            ]
-        )
-        == 0
-    )
+    groups = ["report", str(SCHEMA_2), "--by", "subject,dtype"]
+    assert main([*groups, "--columns", "verdicts,out_of_tolerance", "-f", "csv"]) == 0
     assert '"1 growing, 1 floor",nan' in capsys.readouterr().out
     new = tmp_path / "new.csv"
     size = ["--heads", "1", "--seq-len", "32"]

@@ -178,17 +178,16 @@ def test_three_axes_have_three_counts(sections) -> None:
 
 @pytest.mark.parametrize("missing", ["subject", "offset"])
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
-@pytest.mark.parametrize("form_of_report", [[], ["--by", "subject"], ["--against", "FILE"]])
+@pytest.mark.parametrize("more", [(), ("--by", "subject"), ("--against", "a.FORM")])
 def test_a_table_without_subjects_or_offsets_is_no_report(
-    missing, form, form_of_report, tmp_path, capsys
+    missing, form, more, tmp_path, monkeypatch, capsys
 ) -> None:
-    path = tmp_path / f"a.{form}"
+    monkeypatch.chdir(tmp_path)
+    path = Path(f"a.{form}")
     values = {name: ROW[name] for name in ("subject", "offset", "dtype", "drift_rms") if name != missing}
     lines = [",".join(values), ",".join(map(str, values.values()))] if form == "csv" else [json.dumps(values)]
     path.write_text("\n".join(lines))
-    assert (
-        main(["report", str(path), *(str(path) if word == "FILE" else word for word in form_of_report)]) == 2
-    )
+    assert main(["report", str(path), *(word.replace("FORM", form) for word in more)]) == 2
     assert "no subject and offset" in capsys.readouterr().err
 
 

@@ -79,18 +79,8 @@ def test_several_files_and_the_smallest_count(sweep, tmp_path, capsys) -> None:
     other = tmp_path / "other.csv"
     assert main(["shift", *SHIFT, "-o", f"{other}", "-q"]) == 0
     capsys.readouterr()
-    command = [
-        "report",
-        f"{sweep}",
-        f"{other}",
-        "--column",
-        "distinct_positions",
-        "--by",
-        "subject",
-        "-f",
-        "csv",
-    ]
-    assert main(command) == 0
+    command = ["report", f"{sweep}", f"{other}", "--by", "subject", "--column", "distinct_positions"]
+    assert main([*command, "-f", "csv"]) == 0
     hf, uniform = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (hf["cases"], hf["worst"], hf["worst_at"].partition(" ")[0]) == ("36", "40", "llama-3.1-8b")
     assert (uniform["worst"], uniform["undefined"]) == ("0", "0")

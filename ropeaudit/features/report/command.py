@@ -99,7 +99,7 @@ def _merged(files: Sequence[str], forms: Sequence[str], output: ReportOptions) -
     from ropeaudit.features.report.report import COLUMNS, merged
     from ropeaudit.reports import REGISTRY
 
-    columns = output.chosen_columns(COLUMNS, "(`ropeaudit list columns` explains them)")
+    columns = output.chosen_columns(COLUMNS["merged"], "(`ropeaudit list columns` explains them)")
     data = any(REGISTRY[form].data for form in (output.form, *forms))
     return merged(files, columns, out.metadata(output), data)
 
@@ -130,9 +130,10 @@ def _compared(
     from ropeaudit.console import gates as conditions
     from ropeaudit.console import output as out
     from ropeaudit.features.report import analysis
-    from ropeaudit.reports.comparison import COLUMNS, diff_report
+    from ropeaudit.features.report.report import COLUMNS
+    from ropeaudit.reports.comparison import diff_report
 
-    columns = output.chosen_columns(COLUMNS)
+    columns = output.chosen_columns(COLUMNS["against"])
     requested = [conditions.parse(text, relative=True) for text in gates]
     result = analysis.diff(against, files, RATIO if ratio is None else ratio)
     conditions.check_columns(requested, [side for pair in result.pairs for side in (pair.before, pair.after)])

@@ -12,14 +12,16 @@ from ropeaudit import reports
 from ropeaudit.audits import judging, records
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import BadInput
-from ropeaudit.features.report import analysis
-from ropeaudit.reports import Report, Row, reading
+from ropeaudit.features.report import analysis, groups
+from ropeaudit.reports import Report, Row, comparison, reading
 from ropeaudit.reports.drift import drift_report
 from ropeaudit.runtime.columns import Column
 
 _NEEDED = ("dtype", "drift_rms", "verdict")
 _FILE: Column[Row] = Column("file", str, "the report that the row is from")
-COLUMNS: Mapping[str, Column[Any]] = {**records.COLUMNS, "file": _FILE}
+_MERGED: Mapping[str, Column[Any]] = {**records.COLUMNS, "file": _FILE}
+# what is made of the files -> the columns of its rows
+COLUMNS = {"merged": _MERGED, "by": groups.COLUMNS, "against": comparison.COLUMNS}
 
 
 def merged(
@@ -51,7 +53,7 @@ def merged(
             **described.metadata,
             "sources": [{"file": path, "rows": counts[path], **carried(path)} for path in paths],
         },
-        declared=COLUMNS,
+        declared=_MERGED,
     )
 
 
