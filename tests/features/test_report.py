@@ -107,10 +107,13 @@ def test_what_is_said_of_merged_rows_is_what_they_say(capsys) -> None:
         assert seen["stages"][name].items() >= stages.items()
 
 
-@pytest.mark.parametrize(("length", "said"), [("unshifted", True), ("shifted", False)])
-def test_frequencies_are_called_kept_where_the_rows_say_so(length, said, tmp_path, capsys) -> None:
+@pytest.mark.parametrize(
+    ("length", "offsets", "said"),
+    [("unshifted", "0,64", True), ("shifted", "0,64", False), ("shifted", "4", False)],
+)
+def test_frequencies_are_called_kept_where_the_rows_say_so(length, offsets, said, tmp_path, capsys) -> None:
     path = str(tmp_path / "dynamic.jsonl")
-    scaled = ["--scaling", "dynamic:factor=4,maximum=16", "--dtype", "fp32", "--offset", "0,64"]
+    scaled = ["--scaling", "dynamic:factor=4,maximum=16", "--dtype", "fp32", "--offset", offsets]
     assert main([*SHIFT, *scaled, "--length", length, "-o", path]) == 0
     capsys.readouterr()
     assert main(["report", path]) == 0

@@ -66,79 +66,47 @@ def report(
     once. --by summarises them, --against compares them with an earlier report. With -o and without -f only
     the finding and the names of the files are printed.
     """
+    from ropeaudit.audits import comparison, records
     from ropeaudit.console import delivery
+    from ropeaudit.console import gates as conditions
     from ropeaudit.console import output as out
+    from ropeaudit.features.report import analysis, groups
+    from ropeaudit.features.report.report import COLUMNS, merged
+    from ropeaudit.reports import REGISTRY
+    from ropeaudit.reports.comparison import diff_report
 
-    _refuse_apart(bool(by), {"--column": column is not None, "--worst": worst}, "--by", "COLUMNS")
+    _refuse_apart(bool(by), {"--column": column is not None, "--worst": worst}, "--by COLUMNS")
     of_against = {"--ratio": ratio is not None, "--all": unchanged, "--fail-if": bool(gates)}
-    _refuse_apart(against is not None, of_against, "--against", "FILE")
+    _refuse_apart(against is not None, of_against, "--against FILE")
     if by and against is not None:
         raise UsageError("--by summarises and --against compares, each in a report of its own; leave out one")
     broken: list[str] = []
     with out.opened(output.outputs) as targets:
         if against is not None:
-            made, broken = _compared(files, against, ratio, unchanged, gates, output)
+            columns = output.chosen_columns(COLUMNS["against"])
+            requested = [conditions.parse(text, relative=True) for text in gates]
+            changes = analysis.diff(against, files, comparison.RATIO if ratio is None else ratio)
+            sides = [side for pair in changes.pairs for side in (pair.before, pair.after)]
+            conditions.check_columns(requested, sides)
+            broken = conditions.broken_since(requested, changes.pairs)
+            made = diff_report(changes, columns, out.metadata(output), unchanged)
         elif by:
-            made = _summarised(files, by, column, worst, output)
+            columns = output.chosen_columns(records.COLUMNS if worst else ["schema", *by, *groups.OWN])
+            make = groups.worst_report if worst else groups.summary_report
+            results = analysis.summary(files, by, column or groups.COLUMN)
+            made = make(results, by, columns, out.metadata(output))
         else:
-            made = _merged(files, [file.form for file in targets], output)
+            columns = output.chosen_columns(COLUMNS["merged"], "(`ropeaudit list columns` explains them)")
+            data = any(REGISTRY[form].data for form in (output.form, *(file.form for file in targets)))
+            made = merged(files, columns, out.metadata(output), data)
         _deliver(made, targets, output)
     return delivery.judged(broken)
 
 
-def _refuse_apart(wanted: bool, seen: dict[str, bool], flag: str, metavar: str) -> None:
+def _refuse_apart(wanted: bool, seen: dict[str, bool], other: str) -> None:
     """Raise UsageError if an option is there without the one that it goes with."""
     for name in (name for name, there in seen.items() if there and not wanted):
-        raise UsageError(
-            f"{name} goes with {flag} {metavar}, which is not there; add it, or leave out {name}"
-        )
-
-
-def _merged(files: Sequence[str], forms: Sequence[str], output: ReportOptions) -> Report:
-    from ropeaudit.console import output as out
-    from ropeaudit.features.report.report import COLUMNS, merged
-    from ropeaudit.reports import REGISTRY
-
-    columns = output.chosen_columns(COLUMNS["merged"], "(`ropeaudit list columns` explains them)")
-    data = any(REGISTRY[form].data for form in (output.form, *forms))
-    return merged(files, columns, out.metadata(output), data)
-
-
-def _summarised(
-    files: Sequence[str], by: Sequence[str], column: str | None, worst: bool, output: ReportOptions
-) -> Report:
-    from ropeaudit.audits import records
-    from ropeaudit.console import output as out
-    from ropeaudit.features.report import analysis, groups
-
-    columns = output.chosen_columns(records.COLUMNS if worst else ["schema", *by, *groups.OWN])
-    results = analysis.summary(files, by, column or groups.COLUMN)
-    make = groups.worst_report if worst else groups.summary_report
-    return make(results, by, columns, out.metadata(output))
-
-
-def _compared(
-    files: Sequence[str],
-    against: str,
-    ratio: float | None,
-    unchanged: bool,
-    gates: Sequence[str],
-    output: ReportOptions,
-) -> tuple[Report, list[str]]:
-    """Return the report of what changed, and a line for every --fail-if that was broken."""
-    from ropeaudit.audits.comparison import RATIO
-    from ropeaudit.console import gates as conditions
-    from ropeaudit.console import output as out
-    from ropeaudit.features.report import analysis
-    from ropeaudit.features.report.report import COLUMNS
-    from ropeaudit.reports.comparison import diff_report
-
-    columns = output.chosen_columns(COLUMNS["against"])
-    requested = [conditions.parse(text, relative=True) for text in gates]
-    result = analysis.diff(against, files, RATIO if ratio is None else ratio)
-    conditions.check_columns(requested, [side for pair in result.pairs for side in (pair.before, pair.after)])
-    made = diff_report(result, columns, out.metadata(output), unchanged)
-    return made, conditions.broken_since(requested, result.pairs)
+        raise UsageError(f"{name} goes with {other}, which is not there; add it, or leave out {name}")
 
 
 def _deliver(made: Report, targets: Sequence[OutputFile], output: ReportOptions) -> None:
