@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ropeaudit.audits.cases import Case as Case
     from ropeaudit.audits.comparison import Difference as Difference
     from ropeaudit.audits.records import Record as Record
-    from ropeaudit.audits.summary import Group as Group
     from ropeaudit.conformance.finding import Finding as Finding
     from ropeaudit.errors import BadInput as BadInput
     from ropeaudit.errors import BadOutput as BadOutput
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from ropeaudit.features.check.checked import Checked as Checked
     from ropeaudit.features.decay.audit import DecayCurves as DecayCurves
     from ropeaudit.features.decay.audit import decay as decay
-    from ropeaudit.features.diff.analysis import diff as diff
     from ropeaudit.features.explain.analysis import Explanation as Explanation
     from ropeaudit.features.explain.analysis import explain as explain
     from ropeaudit.features.frequencies.analysis import FrequencyTable as FrequencyTable
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
     from ropeaudit.features.history.analysis import history as history
     from ropeaudit.features.limit.analysis import limit as limit
     from ropeaudit.features.limit.limit_result import Limit as Limit
-    from ropeaudit.features.merge.analysis import merge as merge
     from ropeaudit.features.model.analysis import ModelAudit as ModelAudit
     from ropeaudit.features.model.analysis import Shifted as Shifted
     from ropeaudit.features.model.analysis import model as model
@@ -53,10 +50,13 @@ if TYPE_CHECKING:
     from ropeaudit.features.module.analysis import module as module
     from ropeaudit.features.parity.analysis import Parity as Parity
     from ropeaudit.features.parity.analysis import parity as parity
+    from ropeaudit.features.report.analysis import diff as diff
+    from ropeaudit.features.report.analysis import merge as merge
+    from ropeaudit.features.report.analysis import summary as summary
+    from ropeaudit.features.report.groups import Group as Group
     from ropeaudit.features.rerotate.analysis import Rerotated as Rerotated
     from ropeaudit.features.rerotate.analysis import rerotate as rerotate
     from ropeaudit.features.shift.analysis import shift as shift
-    from ropeaudit.features.summary.analysis import summary as summary
     from ropeaudit.features.survey.analysis import survey as survey
     from ropeaudit.features.survey.surveyed import Surveyed as Surveyed
     from ropeaudit.features.trace.analysis import Traced as Traced
@@ -76,7 +76,6 @@ _NAMES = {
     "audits.cases": ("Case",),
     "audits.comparison": ("Difference",),
     "audits.records": ("Record",),
-    "audits.summary": ("Group",),
     "conformance.finding": ("Finding",),
     "errors": (
         "BadInput",
@@ -92,20 +91,19 @@ _NAMES = {
     "features.check.analysis": ("check",),
     "features.check.checked": ("Checked",),
     "features.decay.audit": ("DecayCurves", "decay"),
-    "features.diff.analysis": ("diff",),
     "features.explain.analysis": ("Explanation", "explain"),
     "features.frequencies.analysis": ("FrequencyTable", "frequencies"),
     "features.frequencies.comparison": ("TableCheck", "check_table"),
     "features.history.analysis": ("History", "history"),
     "features.limit.analysis": ("limit",),
     "features.limit.limit_result": ("Limit",),
-    "features.merge.analysis": ("merge",),
     "features.model.analysis": ("ModelAudit", "Shifted", "model"),
     "features.module.analysis": ("Buffer", "ModuleAudit", "module"),
     "features.parity.analysis": ("Parity", "parity"),
+    "features.report.analysis": ("diff", "merge", "summary"),
+    "features.report.groups": ("Group",),
     "features.rerotate.analysis": ("Rerotated", "rerotate"),
     "features.shift.analysis": ("shift",),
-    "features.summary.analysis": ("summary",),
     "features.survey.analysis": ("survey",),
     "features.survey.surveyed": ("Surveyed",),
     "features.trace.analysis": ("Traced", "trace"),

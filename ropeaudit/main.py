@@ -44,10 +44,7 @@ COMMANDS = {
     },
     "Reports": {
         "plot": "Draw a report of another command, or one case by query and key.",
-        "report": "Make a page, or any other form, of reports of `shift`.",
-        "summary": "Summarise reports of `shift`: a line per group of rows.",
-        "diff": "Compare two reports of `shift`: what drifts more than before.",
-        "merge": "Put reports of `shift` together, with all columns.",
+        "report": "Merge, summarise or compare reports of `shift`; make a page, or any form.",
     },
     "Reference": {
         "list": "List recipes, implementations, formats, models, columns, ...",

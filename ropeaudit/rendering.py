@@ -12,7 +12,6 @@ from ropeaudit.reports import Report
 if TYPE_CHECKING:
     from ropeaudit.audits.comparison import Difference
     from ropeaudit.audits.records import Record
-    from ropeaudit.audits.summary import Group
     from ropeaudit.features.check.checked import Checked
     from ropeaudit.features.decay.audit import DecayCurves
     from ropeaudit.features.explain.analysis import Explanation
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from ropeaudit.features.model.analysis import ModelAudit
     from ropeaudit.features.module.analysis import ModuleAudit
     from ropeaudit.features.parity.analysis import Parity
+    from ropeaudit.features.report.groups import Group
     from ropeaudit.features.rerotate.analysis import Rerotated
     from ropeaudit.features.trace.analysis import Traced
     from ropeaudit.features.vectors.analysis import WrittenCase
@@ -111,7 +111,7 @@ def _model(audit: ModelAudit, columns: _Columns, by: str | None, metadata: _Meta
 
 
 def _summary(groups: list[Group], columns: _Columns, by: str | None, metadata: _Metadata) -> Report:
-    from ropeaudit.features.summary.report import summary_report
+    from ropeaudit.features.report.groups import summary_report
 
     return summary_report(groups, list(groups[0].names), columns, metadata)
 

@@ -69,10 +69,10 @@ trace k.py:f --head-dim 8 --dtype fp32 --offset 0,8 -f json
 module module.safetensors --base 10000 -f json
 module module.safetensors --config config.json
 report a.json b.json -o page.html
-diff a.csv b.json --ratio 2 --all -f csv
-diff a.jsonl a.csv --fail-if drift_rms>1.1x
-summary a.csv b.json --by dtype,offset --column drift_rms -f json
-merge a.csv b.json -o merged.csv -f jsonl
+report b.json --against a.csv --ratio 2 --all -f csv
+report a.csv --against a.jsonl --fail-if drift_rms>1.1x
+report a.csv b.json --by dtype,offset --column drift_rms -f json
+report a.csv b.json -o merged.csv -f jsonl
 plot a.csv -o picture.svg
 list recipes -f json
 list columns
@@ -173,15 +173,23 @@ def tweaked(word: str, dice: random.Random) -> str:
 # file -> lines that read it
 READERS = {
     "a.csv": [
-        "diff a.csv b.json",
-        "summary a.csv -f json",
-        "merge a.csv -o merged.csv",
+        "report b.json --against a.csv",
+        "report a.csv --by subject,dtype -f json",
+        "report a.csv -o merged.csv",
         "plot a.csv -o p.svg",
     ],
-    "a.json": ["diff a.json b.json -f json", "summary a.json", "report a.json -o page.html"],
-    "b.json": [f"shift {R} --offset 7 --baseline b.json -f csv", "merge a.json b.json -o merged.jsonl"],
-    "a.jsonl": ["diff a.jsonl b.json -f csv", "merge a.jsonl -o merged.json", "summary a.jsonl"],
-    "a.parquet": ["diff a.parquet b.json", "summary a.parquet -f json"],
+    "a.json": [
+        "report b.json --against a.json -f json",
+        "report a.json --by dtype",
+        "report a.json -o page.html",
+    ],
+    "b.json": [f"shift {R} --offset 7 --baseline b.json -f csv", "report a.json b.json -o merged.jsonl"],
+    "a.jsonl": [
+        "report b.json --against a.jsonl -f csv",
+        "report a.jsonl -o merged.json",
+        "report a.jsonl --by dtype",
+    ],
+    "a.parquet": ["report b.json --against a.parquet", "report a.parquet --by dtype -f json"],
     "part.jsonl.part": [f"shift {R} --offset 0,7 -o part.jsonl --resume -f jsonl"],
     "config.json": ["frequencies --config config.json -f csv", f"shift {R} --config config.json --offset 7"],
     "x.toml": [f"shift {S} --recipe x.toml --dtype fp16 --offset 7 -f csv"],
@@ -369,7 +377,7 @@ def wrong(line: list[str], code: int, report: str, message: str) -> str:
         reported = not report or "--baseline" in line  # what was measured is shown though nothing is like it
         return "" if ok and reported else "an error of other words"
     if not report:
-        return "" if line[0] in ("report", "plot", "merge") else "no report"
+        return "" if line[0] in ("report", "plot") else "no report"
     return "" if parsed(line, report) else "a report that cannot be read"
 
 

@@ -125,12 +125,12 @@ list formats -f csv
 list models
 list columns -f markdown
 list verdicts
-diff IN/before.csv IN/after.csv -f csv {OUT}
-diff IN/before.csv IN/after.csv --all --fail-if drift_rms>1.1x
-summary IN/before.csv --by dtype -f csv {OUT}
-summary IN/before.csv --worst
+report IN/after.csv --against IN/before.csv -f csv {OUT}
+report IN/after.csv --against IN/before.csv --all --fail-if drift_rms>1.1x
+report IN/before.csv --by dtype -f csv {OUT}
+report IN/before.csv --by subject,dtype --worst
 report IN/before.csv IN/after.csv {OUT}
-merge IN/before.csv IN/after.csv -o a.csv -o a.jsonl
+report IN/before.csv IN/after.csv -o a.csv -o a.jsonl
 plot IN/before.csv -o a.svg
 plot --kind heatmap --heads 1 --seq-len 24 --head-dim 32 --offset 1000 --dtype bf16 -o a.png
 plot IN/decay.json --kind decay -o a.svg

@@ -32,7 +32,7 @@ def test_help_loads_no_numpy() -> None:
         ["explain", "--help"],
         ["model", "--help"],
         ["plot", "--help"],
-        ["diff", "--help"],
+        ["report", "--help"],
         ["--version"],
     ):
         assert not loaded_by(command(*arguments)) & (HEAVY | {"numpy", "rich"})

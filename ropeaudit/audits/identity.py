@@ -203,7 +203,7 @@ class Identity:
         "number format per stage, as far as it is known: stage=format; then switches other than "
         "inverse_power, each and false, and the axes of --order",
         role="case",
-        group="grids",
+        group="detail",
         implied=_stages_of,
     )
     case: str = column(

@@ -327,6 +327,7 @@ GROUPS: dict[str, Callable[[Identity], bool]] = {
     "bounds": lambda row: False,
     "detail": lambda row: False,
 }
+CHOICES = (*COLUMNS, "all", "core", *GROUPS)  # what may be asked for by name
 GROUP_HINTS = {
     "code": "--impl has it",
     "attention": "--attention measures it",

@@ -56,6 +56,14 @@ EXAMPLES = {
         ("A sweep, as a figure for a paper", "plot x.jsonl -o x.pdf --size 5x3.5 --without title,bound"),
         ("One case by query and key", "plot --kind heatmap --dtype fp16 --offset 128k -o heatmap.png"),
     ),
+    "report": (
+        ("Shards, or any reports, as one", "report shard-1.jsonl shard-2.jsonl -o sweep.jsonl"),
+        ("The worst case of each model and dtype", "report sweep.jsonl --by model,dtype --worst"),
+        (
+            "What drifts more than before, and exit code 1 above 1.1 times",
+            "report after.csv --against before.csv --fail-if 'drift_rms>1.1x'",
+        ),
+    ),
     "rerotate": (("A cache that is shifted 1,000 times", "rerotate --model llama-3.1-8b --dtype bf16"),),
     "frequencies": (("Which positions bf16 merges", "frequencies --model llama-3.1-8b --dtype bf16"),),
     "vectors": (("q, k and positions for a kernel in C", "vectors --model llama-3.1-8b -o cases"),),

@@ -247,14 +247,6 @@ def report_options(command: F) -> F:
     return grouped(ReportOptions, "output")(overwriting.guarded(command))
 
 
-regression_option: Decorator = click.option(
-    "--fail-if",
-    "gates",
-    multiple=True,
-    metavar="COND",
-    help="Exit with 1 if a case fulfils it: 'drift_rms>1.1x' is 1.1 times what it was, "
-    "'drift_rms>1e-3' looks at AFTER alone. Repeatable.",
-)
 changes_option: Decorator = click.option(
     "--set",
     "changes",

@@ -105,7 +105,7 @@ class Attention:
             mine, other = getattr(self, name), getattr(later, name)
             setattr(self, name, max(mine, other) if name.endswith("_max") else mine + other)
 
-    def columns(self) -> dict[str, float]:
+    def columns(self) -> dict[str, float | None]:
         """Return the attention columns of a record; all nan where a row is nonfinite."""
         rows = max(self.rows, 1)
         results = {

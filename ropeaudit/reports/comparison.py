@@ -24,7 +24,7 @@ of = Declare[Pair]()
 
 
 class DiffColumns:
-    """The columns of `ropeaudit diff` about the case and what became of it."""
+    """The columns of `ropeaudit report --against` about the case and what became of it."""
 
     schema = of.like(records.COLUMNS["schema"], lambda pair: SCHEMA)
     status: str = of("changed; new or gone: in the later or the earlier report alone; same (with --all)")

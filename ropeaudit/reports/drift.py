@@ -89,7 +89,9 @@ def drift_report(
 
 def _declared(named: Sequence[str]) -> Mapping[str, Column[Record]]:
     """Return what is known of the columns; a sentence that was asked for by name is in CSV too."""
-    wanted = {name: replace(records.COLUMNS[name], sentence=False) for name in named}
+    wanted = {
+        name: replace(records.COLUMNS[name], sentence=False) for name in named if name in records.COLUMNS
+    }
     return {**records.COLUMNS, **wanted}
 
 

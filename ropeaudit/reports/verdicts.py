@@ -9,7 +9,7 @@ from typing import Any
 
 from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
 from ropeaudit.audits import judging
-from ropeaudit.audits.records import Record
+from ropeaudit.audits.records import COLUMNS, Record
 from ropeaudit.errors import UnknownName
 from ropeaudit.reports.numbers import percent, printable, short, times
 
@@ -25,6 +25,20 @@ def severity(row: Row) -> tuple[int, float]:
     relative = row.get("drift_relative")
     size = 0.0 if relative is None or math.isnan(relative) else float(relative)
     return _RANKS.get(str(row.get("verdict")), 1), size
+
+
+def badness(row: Row, column: str) -> float:
+    """Return how bad a row is in a column: the larger the worse, inf where scores are nonfinite."""
+    value = number(row, column)
+    if math.isnan(value):
+        return math.inf
+    return -value if COLUMNS[column].least_is_worst else abs(value)
+
+
+def number(row: Row, column: str) -> float:
+    """Return a numeric column of a row, nan where it is undefined."""
+    value = row[column]
+    return math.nan if value is None else float(value)
 
 
 def quality(row: Row) -> str:

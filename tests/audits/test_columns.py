@@ -25,12 +25,12 @@ from ropeaudit.features.model.columns import OWN as MODEL_OWN
 from ropeaudit.features.module.report import COLUMNS as MODULE
 from ropeaudit.features.module.run_report import COLUMNS as MODULE_RUNS
 from ropeaudit.features.parity.report import COLUMNS as PARITY
+from ropeaudit.features.report.groups import COLUMNS as GROUPS
+from ropeaudit.features.report.groups import OWN as GROUPS_OWN
 from ropeaudit.features.rerotate.report import COLUMNS as REROTATE
-from ropeaudit.features.summary.report import COLUMNS as SUMMARY
-from ropeaudit.features.summary.report import OWN as SUMMARY_OWN
 from ropeaudit.features.trace import columns as trace_columns
 from ropeaudit.reports import Report
-from ropeaudit.reports.comparison import COLUMNS as DIFF
+from ropeaudit.reports.comparison import COLUMNS as CHANGES
 from ropeaudit.runtime.columns import Column, Columns, Declare, Together, column, columns_of, row_class
 
 PACKAGE = Path(ropeaudit.__file__).parent
@@ -55,12 +55,12 @@ seen = {"shift": run("shift", *small, *files)}
 seen["gate"] = run("shift", *small, "--fail-if", "toy>0.1")
 seen["chosen"] = run("shift", *small, "--columns", "offset,toy", "-f", "csv")
 seen["list"] = run("list", "columns")
-seen["explained"] = run("summary", "a.csv", "--column", "toy")
+seen["explained"] = run("report", "a.csv", "--by", "subject,dtype", "--column", "toy")
 for name in sys.argv[1:]:
     if not name.endswith(("html", "md", "txt")):
-        seen[name] = run("summary", name, "--column", "toy", "--worst", "-f", "json")
-seen["merge"] = run("merge", "a.csv", "a.jsonl", "-o", "b.csv")
-seen["diff"] = run("diff", "a.csv", "b.csv", "--all", "-f", "csv")
+        seen[name] = run("report", name, "--by", "subject,dtype", "--column", "toy", "--worst", "-f", "json")
+seen["merged"] = run("report", "a.csv", "a.jsonl", "-o", "b.csv")
+seen["changes"] = run("report", "b.csv", "--against", "a.csv", "--all", "-f", "csv")
 print(json.dumps(seen))
 """
 
@@ -111,8 +111,8 @@ def test_one_line_lets_readers_know_a_column(seen) -> None:
         code, text = seen[name]
         assert code == 0, text
         assert json.loads(text)["records"][0]["toy"] == 0.25
-    assert seen["merge"][0] == 0
-    header = seen["diff"][1].splitlines()[0]
+    assert seen["merged"][0] == 0
+    header = seen["changes"][1].splitlines()[0]
     assert header.endswith("toy_before,toy_after,toy_ratio,toy_change")
 
 
@@ -211,8 +211,8 @@ TABLES = {
     "module runs": MODULE_RUNS,
     "parity": PARITY,
     "rerotate": REROTATE,
-    "summary": SUMMARY,
-    "diff": DIFF,
+    "report --by": GROUPS,
+    "report --against": CHANGES,
     "lists": list_columns.MODELS,
 }
 
@@ -223,13 +223,13 @@ def test_every_column_says_what_it_holds(name) -> None:
         assert one.name == key
         assert one.meaning
         assert one.kind in (str, int, float)
-        assert not one.leaves or one.shown or name in ("diff", "explain head")
+        assert not one.leaves or one.shown or name in ("report --against", "explain head")
 
 
 SCREENS = TABLES | {
     **{f"explain {kind}": columns for kind, columns in explain_columns.OWN.items()},
     **{f"model {kind}": columns for kind, columns in MODEL_OWN.items()},
-    "summary": SUMMARY_OWN,
+    "report --by": GROUPS_OWN,
     **{f"list {name}": list_columns.LISTS[name][0] for name in ("recipes", "impls", "formats", "verdicts")},
 }
 

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ropeaudit import merge
 from ropeaudit.audits import records, workers
 from ropeaudit.audits import sweep as sweeps
 from ropeaudit.audits.audit import Audit
@@ -23,7 +24,7 @@ from ropeaudit.audits.sweep import Sweep, Task, measured, units
 from ropeaudit.console import sweep_file
 from ropeaudit.console.progress import Progress
 from ropeaudit.engine.plan import AttentionOptions
-from ropeaudit.errors import UsageError
+from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.main import main
 
 SIZES = ["--heads", "1", "--head-dim", "8", "--seq-len", "9,12"]
@@ -320,14 +321,14 @@ def test_a_dry_run_counts_what_is_done_and_writes_nothing(whole, tmp_path, capsy
 @pytest.mark.parametrize("name", ["x.jsonl", "x.csv"])
 def test_merged_shards_are_the_whole(name, whole, tmp_path) -> None:
     shards = [run(tmp_path, "--shard", f"{number}/3", name=f"{number}-{name}") for number in (1, 2, 3)]
-    assert main(["merge", *map(str, shards), str(shards[1]), "-q", "-o", str(tmp_path / name)]) == 0
+    assert main(["report", *map(str, shards), str(shards[1]), "-q", "-o", str(tmp_path / name)]) == 0
     assert same(tmp_path / name, whole / name)
 
 
 def test_a_shard_may_be_empty(tmp_path) -> None:
     shards = [run(tmp_path, "--shard", f"{k}/70", base=SMALL, name=f"{k}.jsonl") for k in (1, 2, 3)]
     assert [len(path.read_text().splitlines()) for path in shards].count(0) > 0
-    assert main(["merge", *map(str, shards), "-q"]) == 0
+    assert main(["report", *map(str, shards), "-q", "-f", "csv"]) == 0
 
 
 def test_merge_refuses_what_contradicts_itself(whole, tmp_path, capsys) -> None:
@@ -335,11 +336,19 @@ def test_merge_refuses_what_contradicts_itself(whole, tmp_path, capsys) -> None:
     rows = [json.loads(line) for line in (whole / "x.jsonl").read_text().splitlines()]
     rows[3]["drift_rms"] = 7.0
     other.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main(["merge", str(whole / "x.jsonl"), str(other)]) == 2
-    assert "two different rows of the same cell: hf float64 at offset 131072" in capsys.readouterr().err
-    assert main(["merge", str(tmp_path / "none.csv")]) == 2
+    both = ["report", str(whole / "x.jsonl"), str(other)]
+    for more in (["-f", "csv"], ["-o", str(tmp_path / "both.jsonl")]):
+        assert main([*both, *more]) == 2
+        message = capsys.readouterr().err
+        assert "two different rows of the same cell: hf float64 at offset 131072" in message
+        assert f"in {both[1]!r} and {both[2]!r}; leave out one of the files" in message
+    assert not (tmp_path / "both.jsonl").exists()
+    with pytest.raises(BadInput, match="two different rows of the same cell"):
+        merge(both[1:])
+    assert main(["report", str(tmp_path / "none.csv")]) == 2
+    capsys.readouterr()
     (tmp_path / "few.csv").write_text("subject,offset\nhf,1\n")
-    assert main(["merge", str(tmp_path / "few.csv")]) == 2
+    assert main(["report", both[1], str(tmp_path / "few.csv"), "-f", "csv"]) == 2
     assert "lacks the column 'dtype'; write it again without --columns" in capsys.readouterr().err
 
 
@@ -348,7 +357,7 @@ def test_merge_takes_a_row_from_the_file_that_can_hold_it(tmp_path) -> None:
     files = [str(run(tmp_path, base=wide, name=name)) for name in ("x.json", "x.csv")]
     assert "inf" in Path(files[1]).read_text()
     for order in (files, files[::-1]):
-        assert main(["merge", *order, "-q", "-o", str(tmp_path / "both.csv")]) == 0
+        assert main(["report", *order, "-q", "-o", str(tmp_path / "both.csv")]) == 0
         assert same(tmp_path / "both.csv", tmp_path / "x.csv")
 
 

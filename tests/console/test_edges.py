@@ -62,7 +62,7 @@ def written(tmp_path: Path) -> Callable[..., str]:
 def test_a_relative_gate_holds_within_the_error_of_the_exact_scores(after, code, written, capsys) -> None:
     earlier = written("earlier", drift_rms=1e-19, reference_error=1e-18)
     later = written("later", drift_rms=after, reference_error=1e-18)
-    assert main(["diff", earlier, later, "--fail-if", "drift_rms>1.1x"]) == code
+    assert main(["report", later, "--against", earlier, "--fail-if", "drift_rms>1.1x"]) == code
     capsys.readouterr()
 
 
@@ -178,13 +178,16 @@ def test_three_axes_have_three_counts(sections) -> None:
 
 @pytest.mark.parametrize("missing", ["subject", "offset"])
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
-@pytest.mark.parametrize("command", ["summary", "report", "diff"])
-def test_a_table_without_subjects_or_offsets_is_no_report(missing, form, command, tmp_path, capsys) -> None:
-    path = tmp_path / f"a.{form}"
+@pytest.mark.parametrize("more", [(), ("--by", "subject"), ("--against", "a.FORM")])
+def test_a_table_without_subjects_or_offsets_is_no_report(
+    missing, form, more, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path(f"a.{form}")
     values = {name: ROW[name] for name in ("subject", "offset", "dtype", "drift_rms") if name != missing}
     lines = [",".join(values), ",".join(map(str, values.values()))] if form == "csv" else [json.dumps(values)]
     path.write_text("\n".join(lines))
-    assert main([command, *[str(path)] * (1 + (command == "diff"))]) == 2
+    assert main(["report", str(path), *(word.replace("FORM", form) for word in more)]) == 2
     assert "no subject and offset" in capsys.readouterr().err
 
 

@@ -145,15 +145,15 @@ HUGE_NUMBERS = [
         "'c.json': rope_theta = an integer beyond 1e18 is not a finite number up to 1e18",
     ),
     (
-        "diff r.json r.json",
+        "report r.json --against r.json",
         "'r.json' is not a report of ropeaudit: it holds an integer of more than 4,300 digits",
     ),
     (
-        "merge r.jsonl",
+        "report r.jsonl",
         "'r.jsonl' is not a report of ropeaudit: it holds an integer of more than 4,300 digits",
     ),
     ("plot --kind safe r.json -o x.svg", "it holds an integer of more than 4,300 digits"),
-    ("merge r.csv", "row 1 has offset '1111"),
+    ("report r.csv", "row 1 has offset '1111"),
     (
         "shift --recipe r.toml",
         "recipe file 'r.toml' is not TOML: it holds an integer of more than 4,300 digits",

@@ -18,7 +18,7 @@ NOT_RUN = {
     "pip install 'ropeaudit[cluster]'": NETWORK,
     "ropeaudit shift --model all --recipe hf,vllm-cuda --dtype fp16,bf16 --offset 0,1k-1m*4 -q ": "needs"
     " an array of jobs on SLURM; test_sweep.py runs it as three jobs",
-    "ropeaudit merge shard-": "reads what that job array wrote; test_sweep.py runs it",
+    "ropeaudit report shard-": "reads what that job array wrote; test_sweep.py runs it",
     "ropeaudit shift $AUDIT": "AUDIT stands in examples/github-actions.yml; test_ci_example.py runs it",
     "from dask_jobqueue import SLURMCluster": "needs SLURM",
     "ropeaudit shift --impl two_bases.py:Rope ": "needs equinox and jax, 620 MB",

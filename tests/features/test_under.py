@@ -53,7 +53,7 @@ def test_the_screen_has_the_environment_and_a_run_without_one_does_not(capsys) -
         assert (" environment " in capsys.readouterr().out) is there
 
 
-def test_diff_and_resume_tell_environments_apart(capsys, tmp_path, monkeypatch) -> None:
+def test_report_against_and_resume_tell_environments_apart(capsys, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     command = ["shift", "--impl", MATMUL, "--dtype", "fp32", "--offset", "1000", *SMALL, "-q", "-f", "csv"]
     assert main([*command, "-o", "clean.csv"]) == 0
@@ -63,7 +63,7 @@ def test_diff_and_resume_tell_environments_apart(capsys, tmp_path, monkeypatch) 
     Path("old.csv").write_text(text, encoding="utf-8")  # before there were environments and engines
     capsys.readouterr()
     for before in ("clean.csv", "old.csv"):
-        assert main(["diff", before, "both.csv", "-f", "csv", "-q"]) == 0
+        assert main(["report", "both.csv", "--against", before, "-f", "csv", "-q"]) == 0
         rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
         assert [(one["environment"], one["status"]) for one in rows] == [("autocast:bf16", "new")]
     assert ",nan,nan,half," in text

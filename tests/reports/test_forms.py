@@ -29,7 +29,7 @@ def test_a_binary_form_takes_a_file_and_a_line(monkeypatch, tmp_path: Path, caps
     assert main(["shift", *SMALL, "-o", str(path)]) == 0
     assert path.read_bytes().startswith(b"\xff\x00\x01\xfesubject,")
     capsys.readouterr()
-    assert main(["summary", str(path), "-f", "csv"]) == 0
+    assert main(["report", str(path), "--by", "subject", "-f", "csv"]) == 0
     assert "hf" in capsys.readouterr().out
 
 

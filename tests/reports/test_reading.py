@@ -165,7 +165,7 @@ def test_without_pyarrow_one_is_told_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports, "find_spec", lambda name: None)
-    for command in (["shift", "-o", f"{tmp_path / 'x.parquet'}"], ["summary", f"{tmp_path / 'x.parquet'}"]):
+    for command in (["shift", "-o", f"{tmp_path / 'x.parquet'}"], ["report", f"{tmp_path / 'x.parquet'}"]):
         assert main(command) == 2
         seen = capsys.readouterr()
         assert seen.out == ""
@@ -188,7 +188,7 @@ def test_spreadsheets_and_data_frames_do_not_spoil_a_report(tmp_path: Path) -> N
     columns = len(text.splitlines()[0].split(",")) - 1
     path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode() + b"," * columns + b"\r\n")
     assert repr(read(str(path))) == rows
-    assert main(["merge", str(path), "-q"]) == 0
+    assert main(["report", str(path), "-q"]) == 0
     other = tmp_path / "ones.csv"
     other.write_text(_written(tmp_path, qk="ones").read_text())
     both = pd.concat([pd.read_csv(io.StringIO(text)), pd.read_csv(other)])
@@ -216,12 +216,14 @@ def test_spreadsheets_and_data_frames_do_not_spoil_a_report(tmp_path: Path) -> N
         (",9,1,1,8,", ",,1,1,8,", "has a row without seq_len"),
     ],
 )
-@pytest.mark.parametrize("command", ["merge", pytest.param("plot", marks=needs("matplotlib"))])
+@pytest.mark.parametrize("command", ["report", pytest.param("plot", marks=needs("matplotlib"))])
 def test_what_a_hand_spoils_is_said_in_a_line(old, new, fragment, command, tmp_path, capsys) -> None:
     path = _written(tmp_path)
     text = path.read_text()
     path.write_text("" if new is None else text.replace(old, new))
-    code = main([command, str(path), *(["-o", str(tmp_path / "x.svg")] if command == "plot" else [])])
+    (tmp_path / "good.csv").write_text(text)
+    more = ["-o", str(tmp_path / "x.svg")] if command == "plot" else [str(tmp_path / "good.csv"), "-f", "csv"]
+    code = main([command, str(path), *more])
     assert code == (0 if command == "plot" and "seq_len" in fragment else 2)
     if code:
         assert fragment in capsys.readouterr().err

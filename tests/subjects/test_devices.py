@@ -334,7 +334,7 @@ def test_reports_tell_devices_apart(capsys, tmp_path) -> None:
         assert [row["device"] for row in csv.DictReader(file)] == [PLACE]
     assert PLACE in files[2].read_text()
     capsys.readouterr()
-    assert main(["diff", str(files[1]), str(files[0])]) == 2
+    assert main(["report", str(files[0]), "--against", str(files[1])]) == 2
     message = f"no case in common: device is cpu in the earlier and {PLACE} in the later one"
     assert message in capsys.readouterr().err
 
@@ -350,7 +350,7 @@ def test_a_ticket_names_the_device(tmp_path) -> None:
 
 
 def test_tables_show_devices_that_are_not_the_cpu(capsys, tmp_path) -> None:
-    """Those of diff, where one report has rows of both, among them."""
+    """Those of `report --against`, where one report has rows of both, among them."""
     files = [str(tmp_path / name) for name in ("first.csv", "second.csv")]
     common = ["shift", "--impl", own("plain"), *SMALL, "--offset", "100", "--dtype", "bf16", "-q", "-o"]
     assert main([*common, files[0], "--device", NAME]) == 0
@@ -362,7 +362,7 @@ def test_tables_show_devices_that_are_not_the_cpu(capsys, tmp_path) -> None:
     rows_read[1][column] = value
     with open(files[1], "w", newline="") as file:
         csv.writer(file).writerows(rows_read)
-    assert main(["diff", *files]) == 0
+    assert main(["report", files[1], "--against", files[0]]) == 0
     assert f"   {PLACE}   " in capsys.readouterr().out
     sizes = ["--seq-len", "8", "--head-dim", "16", "--dtype", "bf16", "--offset", "0", "-q"]
     assert main(["history", own("plain"), "--device", NAME, *sizes]) == 0

@@ -8,13 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ropeaudit.audits.summary import severity
 from ropeaudit.features.plot import style
 from ropeaudit.features.plot.style import Picture
 from ropeaudit.reports import Row
 from ropeaudit.reports.charts.series import Mark, Series, drift_series, inexact_marks, label, varying_settings
 from ropeaudit.reports.numbers import short
-from ropeaudit.reports.verdicts import bad
+from ropeaudit.reports.verdicts import bad, badness
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,7 +64,7 @@ def _worst(named: Mapping[str, Series]) -> dict[str, Series]:
     """Return the lines that drift most, as many as fit, in the order in which they came; then the rest."""
 
     def size(name: str) -> float:
-        return max(severity(point.row, "drift_rms") for point in named[name].points)
+        return max(badness(point.row, "drift_rms") for point in named[name].points)
 
     drawn = set(sorted(named, key=size, reverse=True)[: style.MOST_LINES])
     return {name: named[name] for name in sorted(named, key=lambda name: name not in drawn)}
@@ -150,11 +149,11 @@ def _title(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     """Return what drifts most, how much more than at its floor, and where scores are not finite."""
     if not rows:
         return "Nothing was measured."
-    nonfinite = [row for row in rows if severity(row, "drift_rms") == math.inf]
-    finite = [row for row in rows if severity(row, "drift_rms") < math.inf]
+    nonfinite = [row for row in rows if badness(row, "drift_rms") == math.inf]
+    finite = [row for row in rows if badness(row, "drift_rms") < math.inf]
     parts = []
     if finite:
-        worst = max(finite, key=lambda row: severity(row, "drift_rms"))
+        worst = max(finite, key=lambda row: badness(row, "drift_rms"))
         size = f"{short(worst['drift_rms'])} RMS"
         if worst.get("floor_rms") and worst["drift_rms"] > 2 * worst["floor_rms"]:
             size += f", {worst['drift_rms'] / worst['floor_rms']:.3g} times its floor"

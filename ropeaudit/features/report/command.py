@@ -1,45 +1,128 @@
-"""ropeaudit report: reports read back, merged, and written in any form, HTML above all."""
+"""ropeaudit report: reports read back, merged, summarised or compared, and written in any form."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
 from ropeaudit.console.help import command
-from ropeaudit.console.options import ReportOptions, report_options
+from ropeaudit.console.options import ReportOptions, axis, report_options
+from ropeaudit.console.parameters import NAMES, number
+from ropeaudit.errors import UsageError
+
+if TYPE_CHECKING:
+    from ropeaudit.console.output_files import OutputFile
+    from ropeaudit.reports import Report
 
 
 @command(
-    epilog="The page is one file: it opens without a network or a server. Exit code: 0 done, 2 bad usage or "
-    "input."
+    epilog="Rows come in the order of the files: shards 1/N to N/N in order give what the whole sweep gives. "
+    "With --against they are joined by what was asked for: recipe, dtype, offset, RoPE setting, q and k, "
+    "formats of stages. A page is one file: it opens without a network or a server. Exit code: 0 done, 1 a "
+    "--fail-if was broken, 2 bad usage or input."
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@axis("--by", NAMES, "Summarise: a line per group of rows that agree in these columns: subject,dtype.")
+@click.option("--column", metavar="NAME", help="With --by: the column to summarise.  [default: drift_rms]")
+@click.option("--worst", is_flag=True, help="With --by: the worst row of each group, with all its columns.")
+@click.option(
+    "--against", metavar="FILE", help="Compare with an earlier report: what drifts more than before."
+)
+@click.option(
+    "--ratio",
+    type=number("1.05"),
+    metavar="X",
+    help="With --against: times as much that count as changed, up or down.  [default: 1.05]",
+)
+@click.option("--all", "unchanged", is_flag=True, help="With --against: show cases that did not change too.")
+@click.option(
+    "--fail-if",
+    "gates",
+    multiple=True,
+    metavar="COND",
+    help="With --against: exit with 1 if a case fulfils it: 'drift_rms>1.1x' is 1.1 times what it was, "
+    "'drift_rms>1e-3' looks at FILE... alone. Repeatable.",
+)
 @report_options
-def report(files: tuple[str, ...], output: ReportOptions) -> int:
-    """Make a page, or any other form, of reports that `ropeaudit shift` has written.
+def report(
+    files: tuple[str, ...],
+    by: tuple[str, ...],
+    column: str | None,
+    worst: bool,
+    against: str | None,
+    ratio: float | None,
+    unchanged: bool,
+    gates: tuple[str, ...],
+    output: ReportOptions,
+) -> int:
+    """Make one report of those that `ropeaudit shift` has written: a page, or any other form.
 
-    FILE is a .csv, .json or .jsonl; several are merged. With -o and without -f only the finding and the
-    names of the files are printed.
+    FILE is a .csv, .json, .jsonl or .parquet. Several are merged: all rows, those that stand in several files
+    once. --by summarises them, --against compares them with an earlier report. With -o and without -f only
+    the finding and the names of the files are printed.
     """
+    from ropeaudit.audits import comparison, records
+    from ropeaudit.console import delivery
+    from ropeaudit.console import gates as conditions
     from ropeaudit.console import output as out
+    from ropeaudit.features.report import analysis, groups
     from ropeaudit.features.report.report import COLUMNS, merged
-    from ropeaudit.reports.numbers import printable
-    from ropeaudit.runtime import run_metadata
+    from ropeaudit.reports import REGISTRY
+    from ropeaudit.reports.comparison import diff_report
 
-    columns = output.chosen_columns(COLUMNS, "(`ropeaudit list columns` explains them)")
-    chosen = click.get_current_context().get_parameter_source("form") is not ParameterSource.DEFAULT
+    _refuse_apart(bool(by), {"--column": column is not None, "--worst": worst}, "--by COLUMNS")
+    of_against = {"--ratio": ratio is not None, "--all": unchanged, "--fail-if": bool(gates)}
+    _refuse_apart(against is not None, of_against, "--against FILE")
+    if by and against is not None:
+        raise UsageError("--by summarises and --against compares, each in a report of its own; leave out one")
+    broken: list[str] = []
     with out.opened(output.outputs) as targets:
-        page = merged(files, columns, run_metadata.gather())
-        if chosen or not targets:
-            out.deliver(page, targets, output)
-            return 0
-        for file in targets:
-            file.write(page)
-    sys.stdout.write(f"{printable(page.headline)}\n")
+        if against is not None:
+            columns = output.chosen_columns(COLUMNS["against"])
+            requested = [conditions.parse(text, relative=True) for text in gates]
+            changes = analysis.diff(against, files, comparison.RATIO if ratio is None else ratio)
+            sides = [side for pair in changes.pairs for side in (pair.before, pair.after)]
+            conditions.check_columns(requested, sides)
+            broken = conditions.broken_since(requested, changes.pairs)
+            made = diff_report(changes, columns, out.metadata(output), unchanged)
+        elif by:
+            columns = output.chosen_columns(records.COLUMNS if worst else ["schema", *by, *groups.OWN])
+            make = groups.worst_report if worst else groups.summary_report
+            results = analysis.summary(files, by, column or groups.COLUMN)
+            made = make(results, by, columns, out.metadata(output))
+        else:
+            columns = output.chosen_columns(
+                ["file", *records.CHOICES], "(`ropeaudit list columns` explains them)"
+            )
+            data = any(REGISTRY[form].data for form in (output.form, *(file.form for file in targets)))
+            made = merged(files, columns, out.metadata(output), data)
+        _deliver(made, targets, output)
+    return delivery.judged(broken)
+
+
+def _refuse_apart(wanted: bool, seen: dict[str, bool], other: str) -> None:
+    """Raise UsageError if an option is there without the one that it goes with."""
+    for name in (name for name, there in seen.items() if there and not wanted):
+        raise UsageError(f"{name} goes with {other}, which is not there; add it, or leave out {name}")
+
+
+def _deliver(made: Report, targets: Sequence[OutputFile], output: ReportOptions) -> None:
+    """Write the files and print the report; of one that goes into files alone, the finding."""
+    from ropeaudit.console import output as out
+    from ropeaudit.reports.numbers import printable
+
+    chosen = click.get_current_context().get_parameter_source("form") is not ParameterSource.DEFAULT
+    if chosen or not targets:
+        out.deliver(made, targets, output)
+        return
+    for file in targets:
+        file.write(made)
+    sys.stdout.write(f"{printable(made.headline)}\n")
     for file in targets if not output.quiet else ():
         size = "" if file.stream else f", {os.path.getsize(file.path) / 1e6:.2g} MB"
-        out.say(f"wrote {file.path}: {len(page.rows)} rows{size}")
-    return 0
+        out.say(f"wrote {file.path}: {len(made.rows)} rows{size}")

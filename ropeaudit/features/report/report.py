@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,54 +10,89 @@ from typing import Any
 
 from ropeaudit import reports
 from ropeaudit.audits import judging, records
+from ropeaudit.audits.records import Record
 from ropeaudit.errors import BadInput
-from ropeaudit.reports import Report, Row, reading
+from ropeaudit.features.report import analysis, groups
+from ropeaudit.reports import Report, Row, comparison, reading
 from ropeaudit.reports.drift import drift_report
 from ropeaudit.runtime.columns import Column
 
 _NEEDED = ("dtype", "drift_rms", "verdict")
 _FILE: Column[Row] = Column("file", str, "the report that the row is from")
-COLUMNS: Mapping[str, Column[Any]] = {**records.COLUMNS, "file": _FILE}
+_MERGED: Mapping[str, Column[Any]] = {**records.COLUMNS, "file": _FILE}
+# what is made of the files -> the columns of its rows
+COLUMNS = {"merged": _MERGED, "by": groups.COLUMNS, "against": comparison.COLUMNS}
 
 
-def merged(paths: Sequence[str], columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
-    """Return the report of all rows of these files, in their order; a row that says all the same counts once.
+def merged(
+    files: Sequence[str], columns: Sequence[str] | None, metadata: Mapping[str, Any], data: bool = False
+) -> Report:
+    """Return the report of all rows of these files, in their order; those that say all the same count once.
 
-    Its metadata are those of merging, and under "sources" those that each file carries.
+    Its metadata are those of merging, and under "sources" those that each file carries. data: whether a
+    program reads what is written, where nothing says which file a row is from: rows of several files must
+    then be whole, of this schema, and of different cells.
     Raises: BadInput, UnknownName.
     """
-    rows: dict[tuple[Any, ...], Row] = {}
-    sources = []
-    for path in paths:
-        read = reading.read(path)
-        for row in read:
-            _check(path, row)
-            whole = {name: row.get(name, column.undefined) for name, column in records.COLUMNS.items()}
-            rows.setdefault(tuple(map(_plain, whole.values())), whole | {"file": path})
-        sources.append({"file": path, "rows": len(read), **carried(path)})
-    distinct = list(rows.values())
-    described = _message(paths, distinct, metadata)
-    screen = list(columns or [*(["file"] if len(paths) > 1 else []), *described.screen])
-    repeated = sum(source["rows"] for source in sources) - len(distinct)
+    paths = list(dict.fromkeys(files))
+    pairs, counts = analysis.rows_of(paths)
+    if data and len(paths) > 1:
+        pairs = [(path, record.as_dict()) for path, record in analysis.whole(pairs)]
+    rows = [_filled(path, row) for path, row in pairs]
+    described = _described(paths, rows, columns or (), metadata)
+    held = {name for _, row in pairs for name in row if name not in records.IDENTITY}
+    more = [name for name in records.COLUMNS if name in held and name not in described.columns]
+    repeated = counts.total() - len(rows)
     notes = [f"{repeated} rows stand in these files more than once and count once."] if repeated else []
     return replace(
         described,
-        rows=distinct,
-        columns=list(columns or records.COLUMNS),
-        screen=screen,
-        dispensable=() if columns else described.dispensable,
+        rows=rows,
+        columns=described.columns if columns else [*described.columns, *more],
+        screen=[*(["file"] if len(paths) > 1 and not columns else []), *described.screen],
         notes=[*notes, *described.notes],
-        metadata={**described.metadata, "sources": sources},
-        declared=COLUMNS,
+        metadata={
+            **described.metadata,
+            "sources": [{"file": path, "rows": counts[path], **carried(path)} for path in paths],
+        },
+        declared={**described.declared, "file": _FILE},
     )
 
 
-def _message(paths: Sequence[str], rows: Sequence[Row], about: Mapping[str, Any]) -> Report:
-    """What is said of the rows; by hand a file can be given values that nothing can be said of."""
+def _filled(path: str, row: Row) -> Row:
+    """Return a row with every column, and its file. Raises: BadInput for one that no page can show."""
+    _check(path, row)
+    return {name: row.get(name, column.undefined) for name, column in records.COLUMNS.items()} | {
+        "file": path
+    }
+
+
+def _described(
+    paths: Sequence[str], rows: Sequence[Row], columns: Sequence[str], about: Mapping[str, Any]
+) -> Report:
+    """Return what is said of the rows; by hand a file can be given values that nothing can be said of."""
     try:
-        return drift_report([reading.record(row) for row in rows], (), about, frozen=False)
+        results = [reading.record(row) for row in rows]
+        stages = _stages(results)
+        about = {**about, "stages": stages} if stages else about
+        return drift_report(results, columns, about, frozen=_frozen(results))
     except (ValueError, ArithmeticError, TypeError) as error:
         raise BadInput(f"{', '.join(paths)}: values that no audit gives: {error}") from None
+
+
+def _stages(rows: Sequence[Record]) -> dict[str, dict[str, str]]:
+    """Return "subject dtype" -> stage -> format of the rows that tell."""
+    told = {f"{row.subject} {row.dtype}": row.stages.split() for row in rows if "=" in row.stages}
+    pairs = {name: [word.partition("=") for word in words] for name, words in told.items()}
+    return {name: {stage: fmt for stage, _, fmt in words} for name, words in pairs.items()}
+
+
+def _frozen(rows: Sequence[Record]) -> bool:
+    """Return whether frequencies stand for one number of positions, whatever the offset."""
+    lengths: dict[tuple[str, int], set[int | None]] = {}
+    for row in rows:
+        lengths.setdefault((row.scaling, row.seq_len), set()).add(row.length)
+    several = len({row.offset for row in rows}) > 1
+    return several and all(len(some) == 1 for some in lengths.values())
 
 
 def carried(path: str) -> dict[str, Any]:
@@ -77,12 +111,6 @@ def carried(path: str) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {"lacking": f"The command and the environment would stand in {holder}, which cannot be read."}
     return _known(whole) or {"lacking": f"{holder} holds no command and no environment."}
-
-
-def _plain(value: Any) -> str | None:
-    """What tells values apart; JSON holds none that is not finite."""
-    undefined = value is None or (isinstance(value, float) and not math.isfinite(value))
-    return None if undefined else repr(value)
 
 
 def _known(whole: Any) -> dict[str, Any]:

@@ -130,7 +130,9 @@ if TYPE_CHECKING:
     metavar="X",
     help="Largest drift_relative that is good enough, such as 0.01 or 1%.  [default: 1%]",
 )
-@click.option("--baseline", metavar="FILE", help="Compare with an earlier report, as `ropeaudit diff` does.")
+@click.option(
+    "--baseline", metavar="FILE", help="Compare with an earlier report, as `report --against` does."
+)
 def shift(
     offset: tuple[int, ...],
     dtype: tuple[str, ...],
@@ -178,8 +180,7 @@ def shift(
     from ropeaudit.features.shift import sweeping as sweeps
     from ropeaudit.reports.numbers import percent
 
-    known = [*records.COLUMNS, "all", "core", *records.GROUPS]
-    output.chosen_columns(known, "(`ropeaudit list columns` explains them)")
+    output.chosen_columns(records.CHOICES, "(`ropeaudit list columns` explains them)")
     output.check_header(no_header)
     if curve and output.form != "table":
         raise UsageError(f"--curve goes with the table; leave it out or leave out -f {output.form}")

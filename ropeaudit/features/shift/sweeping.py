@@ -58,7 +58,7 @@ class SweepOptions:
         type=SHARD,
         default=(1, 1),
         metavar="K/N",
-        help="Measure part K of N alone; see `ropeaudit merge`.",
+        help="Measure part K of N alone; `report` merges them.",
     )
     dry_run: bool = option(
         "--dry-run", is_flag=True, help="Show what would be measured, and measure nothing."

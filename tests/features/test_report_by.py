@@ -1,4 +1,4 @@
-"""Groups of rows: counts, verdicts, the worst and the median of a column, against plain computations."""
+"""report --by: counts, verdicts, the worst and the median of groups of rows, against plain computations."""
 
 import csv
 import io
@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeaudit.audits.summary import groups
 from ropeaudit.errors import UsageError
+from ropeaudit.features.report.groups import groups
 from ropeaudit.main import main
 from ropeaudit.reports.reading import read
 
@@ -39,7 +39,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_lines_are_what_a_plain_computation_gives(sweep, capsys) -> None:
-    assert main(["summary", f"{sweep}", "--by", "model,dtype", "-f", "json"]) == 0
+    assert main(["report", f"{sweep}", "--by", "model,dtype", "-f", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
     rows = read(str(sweep))
     assert len(report["records"]) == 8
@@ -63,12 +63,12 @@ def test_lines_are_what_a_plain_computation_gives(sweep, capsys) -> None:
 
 def test_tables(sweep, capsys, snapshot) -> None:
     for more in ([], ["--worst"]):
-        assert main(["summary", f"{sweep}", "--by", "model,dtype", *more]) == 0
+        assert main(["report", f"{sweep}", "--by", "model,dtype", *more]) == 0
         assert capsys.readouterr().out == snapshot
 
 
 def test_the_worst_row_is_a_row_of_the_file(sweep, capsys) -> None:
-    assert main(["summary", f"{sweep}", "--worst", "--by", "dtype", "-f", "jsonl"]) == 0
+    assert main(["report", f"{sweep}", "--worst", "--by", "dtype", "-f", "jsonl"]) == 0
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     whole = [json.loads(line) for line in sweep.read_text(encoding="utf-8").splitlines()]
     assert len(shown) == 4
@@ -79,18 +79,8 @@ def test_several_files_and_the_smallest_count(sweep, tmp_path, capsys) -> None:
     other = tmp_path / "other.csv"
     assert main(["shift", *SHIFT, "-o", f"{other}", "-q"]) == 0
     capsys.readouterr()
-    command = [
-        "summary",
-        f"{sweep}",
-        f"{other}",
-        "--column",
-        "distinct_positions",
-        "--by",
-        "subject",
-        "-f",
-        "csv",
-    ]
-    assert main(command) == 0
+    command = ["report", f"{sweep}", f"{other}", "--by", "subject", "--column", "distinct_positions"]
+    assert main([*command, "-f", "csv"]) == 0
     hf, uniform = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (hf["cases"], hf["worst"], hf["worst_at"].partition(" ")[0]) == ("36", "40", "llama-3.1-8b")
     assert (uniform["worst"], uniform["undefined"]) == ("0", "0")
@@ -124,16 +114,16 @@ def test_refused_cases_are_counted_and_not_the_worst() -> None:
 @pytest.mark.parametrize(
     ("options", "error_line"),
     [
-        ([], "Missing argument"),
-        (["none.csv"], "cannot be read"),
+        (["--by", "subject"], "Missing argument"),
+        (["none.csv", "--by", "subject"], "cannot be read"),
         (["A", "--by", "drift"], "unknown column 'drift'"),
-        (["A", "--column", "verdict"], "unknown numeric column"),
-        (["A", "--columns", "drift_rms"], "unknown column"),
-        (["A", "-f", "xml"], "unknown report format"),
+        (["A", "--by", "subject", "--column", "verdict"], "unknown numeric column"),
+        (["A", "--by", "subject", "--columns", "drift_rms"], "unknown column"),
+        (["A", "--by", "subject", "-f", "xml"], "unknown report format"),
     ],
 )
 def test_bad_input_gets_one_line(options, error_line, sweep, capsys) -> None:
-    assert main(["summary", *(f"{sweep}" if word == "A" else word for word in options)]) == 2
+    assert main(["report", *(f"{sweep}" if word == "A" else word for word in options)]) == 2
     seen = capsys.readouterr()
     assert error_line in seen.err
     assert seen.out == ""

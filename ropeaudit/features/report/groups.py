@@ -1,20 +1,84 @@
-"""Groups of rows for people: a line per group, or its worst row."""
+"""Many rows of reports in groups: how many, their verdicts, the worst and the median of a column."""
 
 from __future__ import annotations
 
 import math
+import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ropeaudit.audits import records
 from ropeaudit.audits.judging import VERDICTS
-from ropeaudit.audits.summary import Group, severity
-from ropeaudit.reports import Report, settings
+from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.reports import Report, Row, settings
 from ropeaudit.reports.numbers import setting, short
-from ropeaudit.reports.verdicts import case_name, quality
+from ropeaudit.reports.verdicts import badness, case_name, number, quality
 from ropeaudit.runtime.columns import Column, Declare, Together
 
 SCHEMA = 2  # 2: out_of_tolerance, and the verdicts of schema 3 of an audit
+BY = ("subject", "dtype")
+COLUMN = "drift_rms"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The rows that agree in some columns.
+
+    names: those columns -> their values. worst: the row whose value is the worst, a nan (where
+    scores are nonfinite) before all others; None where every case was refused.
+    """
+
+    names: Mapping[str, Any]
+    column: str
+    rows: Sequence[Row]
+    worst: Row | None
+
+    @property
+    def verdicts(self) -> Counter[str]:
+        """How many rows have which verdict."""
+        return Counter(str(row.get("verdict")) for row in self.rows)
+
+    @property
+    def values(self) -> list[float]:
+        """What is defined of the column."""
+        results = (number(row, self.column) for row in self.rows)
+        return [value for value in results if not math.isnan(value)]
+
+    @property
+    def median(self) -> float:
+        """The median of what is defined, nan where nothing is."""
+        return statistics.median(self.values) if self.values else math.nan
+
+
+def groups(rows: Sequence[Row], by: Sequence[str] = BY, column: str = COLUMN) -> list[Group]:
+    """Return the groups of rows that agree in the columns `by`, in the order in which they come.
+
+    Raises: UnknownName, UsageError for a column that does not exist or that some row lacks.
+    """
+    if column not in records.COLUMNS.numeric:
+        raise UnknownName("numeric column", column, records.COLUMNS.numeric)
+    for name in by:
+        if name not in records.COLUMNS:
+            raise UnknownName("column", name, records.COLUMNS)
+    for name in (*by, column):
+        if any(name not in row for row in rows):
+            raise UsageError(f"some rows have no column {name}: write the reports without --columns")
+    stored: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        stored.setdefault(tuple(repr(row[name]) for name in by), []).append(row)
+    return [
+        Group({name: some[0][name] for name in by}, column, some, _worst(some, column))
+        for some in stored.values()
+    ]
+
+
+def _worst(rows: Sequence[Row], column: str) -> Row | None:
+    seen = [row for row in rows if row.get("verdict") != "refused"]
+    return max(seen, key=lambda row: badness(row, column), default=None)
+
+
 of = Declare[Group]()
 
 
@@ -25,7 +89,7 @@ def _verdicts(group: Group) -> str:
 
 
 class SummaryColumns:
-    """The columns of `ropeaudit summary`, beside those that the rows are grouped by."""
+    """The columns of `ropeaudit report --by`, beside those that the rows are grouped by."""
 
     cases: int = of("how many rows the group has", lambda group: len(group.rows), shown=True)
     undefined: int = of(
@@ -118,12 +182,12 @@ def headline(results: Sequence[Group]) -> str:
     message = [f"{cases} cases in {len(results)} group{'' if len(results) == 1 else 's'}"]
     column = results[0].column if results else ""
     rows = [row for group in results for row in group.rows if row.get("verdict") != "refused"]
-    nonfinite = [row for row in rows if severity(row, column) == math.inf]
+    nonfinite = [row for row in rows if badness(row, column) == math.inf]
     if nonfinite:
         verb = "has" if len(nonfinite) == 1 else "have"
         message.append(f"{len(nonfinite)} {verb} no {column} (nan), first {case_name(nonfinite[0])}")
-    if left := [row for row in rows if severity(row, column) < math.inf]:
-        worst = max(left, key=lambda row: severity(row, column))
+    if left := [row for row in rows if badness(row, column) < math.inf]:
+        worst = max(left, key=lambda row: badness(row, column))
         others = " of the others" if nonfinite else ""
         message.append(f"the worst {column}{others} is {short(worst[column])}, of {case_name(worst)}")
     return f"{'; '.join(message)}."

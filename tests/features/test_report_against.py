@@ -1,4 +1,4 @@
-"""Two reports against each other: what changed, what is new or gone, and gates on it."""
+"""report --against, two reports against each other: what changed, what is new or gone, and gates on it."""
 
 import csv
 import json
@@ -57,14 +57,14 @@ def changed(row: dict, **values) -> dict:
 @pytest.mark.parametrize("again", ["a.csv", "a.json", "a.jsonl"])
 def test_a_run_again_is_silent(again, reports, capsys) -> None:
     gates = ["--fail-if", "drift_rms>1.0x", "--fail-if", "drift_max>1x"]
-    assert main(["diff", f"{reports / 'a.csv'}", f"{reports / again}", *gates]) == 0
+    assert main(["report", f"{reports / again}", "--against", f"{reports / 'a.csv'}", *gates]) == 0
     seen = capsys.readouterr()
     assert seen.out == "No case changed: all 12 are within 1.05 times what they were.\n"
     assert seen.err == ""
 
 
 def test_a_planted_regression_is_found(reports, capsys) -> None:
-    command = ["diff", f"{reports / 'a.csv'}", f"{reports / 'b.csv'}", "-f", "json"]
+    command = ["report", f"{reports / 'b.csv'}", "--against", f"{reports / 'a.csv'}", "-f", "json"]
     assert main([*command, "--fail-if", "drift_rms>1.05x"]) == 1
     seen = capsys.readouterr()
     report = json.loads(seen.out)
@@ -94,13 +94,15 @@ def test_a_planted_regression_is_found(reports, capsys) -> None:
 
 
 def test_less_drift_is_said_and_passes(reports, capsys) -> None:
-    assert main(["diff", f"{reports / 'b.csv'}", f"{reports / 'a.csv'}", "--fail-if", "drift_rms>1.1x"]) == 0
+    command = ["report", f"{reports / 'a.csv'}", "--against", f"{reports / 'b.csv'}"]
+    assert main([*command, "--fail-if", "drift_rms>1.1x"]) == 0
     assert "1 of 12 cases drifts less: hf bfloat16 at offset 131072 0.909 times" in capsys.readouterr().out
 
 
 def test_table(reports, capsys, snapshot) -> None:
     columns = "subject,dtype,offset,status,drift_rms_ratio,verdict_after"
-    assert main(["diff", f"{reports / 'a.csv'}", f"{reports / 'b.csv'}", "--all", "--columns", columns]) == 0
+    command = ["report", f"{reports / 'b.csv'}", "--against", f"{reports / 'a.csv'}"]
+    assert main([*command, "--all", "--columns", columns]) == 0
     assert capsys.readouterr().out == snapshot
 
 
@@ -165,9 +167,10 @@ def test_lost_scores_are_a_change_and_break_a_gate(tmp_path, capsys) -> None:
         lines = [json.dumps({k: v if v == v else None for k, v in row.items()}) for row in rows]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     files = {name: f"{tmp_path / name}.jsonl" for name in "ab"}
-    assert main(["diff", files["a"], files["b"], "--fail-if", "drift_rms>1.1x"]) == 1
-    assert main(["diff", files["b"], files["b"], "--fail-if", "drift_rms>1.1x"]) == 0
-    assert main(["diff", files["b"], files["b"], "--fail-if", "drift_rms>1000"]) == 1  # as in shift
+    assert main(["report", files["b"], "--against", files["a"], "--fail-if", "drift_rms>1.1x"]) == 1
+    assert main(["report", files["b"], "--against", files["b"], "--fail-if", "drift_rms>1.1x"]) == 0
+    again = ["report", files["b"], "--against", files["b"]]
+    assert main([*again, "--fail-if", "drift_rms>1000"]) == 1  # as in shift
     capsys.readouterr()
 
 
@@ -212,12 +215,13 @@ def test_a_baseline_of_other_cases_keeps_the_rows(reports, capsys) -> None:
 @pytest.mark.parametrize(
     ("options", "error_line"),
     [
-        (["diff", "A", "none.csv"], "'none.csv' cannot be read"),
-        (["diff", "A", "A", "--ratio", "much"], "--ratio 'much' is not a number"),
-        (["diff", "A", "A", "--ratio", "nan"], "--ratio nan is not 1 or more"),
-        (["diff", "A", "A", "--fail-if", "drift_rms>x"], "is not a number"),
-        (["diff", "A", "A", "--fail-if", "drift>1.1x"], "unknown numeric column"),
-        (["diff", "A", "A", "--columns", "drift_rms"], "unknown column"),
+        (["report", "none.csv", "--against", "A"], "'none.csv' cannot be read"),
+        (["report", "A", "--against", "none.csv"], "'none.csv' cannot be read"),
+        (["report", "A", "--against", "A", "--ratio", "much"], "--ratio 'much' is not a number"),
+        (["report", "A", "--against", "A", "--ratio", "nan"], "--ratio nan is not 1 or more"),
+        (["report", "A", "--against", "A", "--fail-if", "drift_rms>x"], "is not a number"),
+        (["report", "A", "--against", "A", "--fail-if", "drift>1.1x"], "unknown numeric column"),
+        (["report", "A", "--against", "A", "--columns", "drift_rms"], "unknown column"),
         (["shift", "--fail-if", "drift_rms>1.1x"], "add --baseline FILE"),
         (["shift", "--baseline", "none.csv"], "'none.csv' cannot be read"),
     ],
@@ -233,5 +237,5 @@ def test_bad_input_gets_one_line(options, error_line, reports, capsys) -> None:
 def test_a_gate_on_a_column_that_was_not_written(reports, tmp_path, capsys) -> None:
     path = tmp_path / "few.csv"
     path.write_text("subject,dtype,offset,drift_rms\nhf,bfloat16,0,1.0\n")
-    assert main(["diff", f"{path}", f"{path}", "--fail-if", "drift_max>1x"]) == 2
+    assert main(["report", f"{path}", "--against", f"{path}", "--fail-if", "drift_max>1x"]) == 2
     assert "the reports lack the column drift_max" in capsys.readouterr().err

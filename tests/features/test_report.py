@@ -1,0 +1,131 @@
+"""report: which of its options go together, and the rows of several files as those of one."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+import ropeaudit
+from ropeaudit.main import main
+from ropeaudit.reports.reading import read
+
+SHIFT = ["shift", "--heads", "1", "--seq-len", "12", "--head-dim", "8", "--recipe", "hf,uniform", "-q"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a sweep, the same in two halves, and one of the halves with a row that differs."""
+    folder = tmp_path_factory.mktemp("reports")
+    for name, offsets in (("whole.json", "0,7"), ("first.jsonl", "0"), ("second.json", "7")):
+        command = [*SHIFT, "--dtype", "fp16,bf16", "--offset", offsets, "-o", str(folder / name)]
+        assert main(command) == 0
+    rows = [json.loads(line) for line in (folder / "first.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows[0]["drift_rms"] *= 3
+    (folder / "other.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def there(folder, monkeypatch) -> None:
+    monkeypatch.chdir(folder)
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--by subject --against whole.json", "--by summarises and --against compares, each in a report"),
+        ("--column drift_max", "--column goes with --by COLUMNS, which is not there; add it, or leave out"),
+        ("--worst", "--worst goes with --by COLUMNS"),
+        ("--worst --against whole.json", "--worst goes with --by COLUMNS"),
+        ("--ratio 2", "--ratio goes with --against FILE"),
+        ("--all", "--all goes with --against FILE"),
+        ("--all --by subject", "--all goes with --against FILE"),
+        ("--fail-if drift_rms>1.1x", "--fail-if goes with --against FILE, which is not there; add it, or"),
+        ("--fail-if drift_rms>1 --by subject", "--fail-if goes with --against FILE"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(options, message, capsys) -> None:
+    assert main(["report", "whole.json", *options.split(), "-o", "new.csv"]) == 2
+    seen = capsys.readouterr()
+    assert message in seen.err
+    assert (seen.out, seen.err.count("\n")) == ("", 1)
+    assert not Path("new.csv").exists()
+
+
+def test_several_files_are_one_in_every_report(capsys) -> None:
+    halves = ["first.jsonl", "second.json", "first.jsonl"]
+    assert main(["report", *halves, "whole.json", "-f", "csv"]) == 0
+    shown = capsys.readouterr()
+    assert "8 rows stand in these files more than once and count once" in shown.err
+    assert len(rows_of(shown.out)) == len(read("whole.json")) == 8
+    for more in (["--by", "dtype"], ["--by", "subject", "--worst"]):
+        assert main(["report", *halves, "whole.json", *more, "-f", "csv"]) == 0
+        merged = capsys.readouterr().out
+        assert main(["report", *halves, *more, "-f", "csv"]) == 0
+        assert capsys.readouterr().out == merged
+    assert main(["report", *halves, "--against", "whole.json", "--fail-if", "drift_rms>1x"]) == 0
+    assert capsys.readouterr().out.startswith("No case changed: all 8 are within")
+    result = ropeaudit.diff("whole.json", halves)
+    assert len(result.shared) == 8
+    assert sum(len(group.rows) for group in ropeaudit.summary([*halves, "whole.json"])) == 8
+    assert [row.as_dict()["offset"] for row in ropeaudit.merge(halves)] == [0] * 4 + [7] * 4
+
+
+def test_reports_of_two_processors_are_of_none_that_is_known() -> None:
+    text = Path("second.json").read_text(encoding="utf-8")
+    about = json.loads(text)["environment"]
+    Path("elsewhere.json").write_text(text.replace(about["simd"], "OTHER_SIMD"), encoding="utf-8")
+    assert ropeaudit.diff("whole.json", "second.json").processors[1]
+    assert ropeaudit.diff("whole.json", ["second.json", "elsewhere.json"]).processors[1] == ""
+
+
+def test_a_page_shows_two_rows_of_a_case_and_data_refuses_them(capsys) -> None:
+    files = ["first.jsonl", "other.jsonl"]
+    assert main(["report", *files, "-q"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("other.jsonl") == 1
+    assert main(["report", *files, "-q", "-o", "page.html"]) == 0
+    assert "other.jsonl" in Path("page.html").read_text(encoding="utf-8")
+    capsys.readouterr()
+    assert main(["report", *files, "-f", "json"]) == 2
+    assert "two different rows of the same cell: hf float16 at offset 0" in capsys.readouterr().err
+    assert main(["report", "other.jsonl", "--against", "first.jsonl"]) == 0
+    assert "1 of 4 cases drifts more: hf float16 at offset 0 3.00 times" in capsys.readouterr().out
+
+
+def test_what_is_said_of_merged_rows_is_what_they_say(capsys) -> None:
+    assert main(["report", "first.jsonl", "second.json", "-f", "json"]) == 0
+    seen = json.loads(capsys.readouterr().out)
+    assert [source["rows"] for source in seen["sources"]] == [4, 4]
+    for name, stages in json.loads(Path("whole.json").read_text(encoding="utf-8"))["stages"].items():
+        assert seen["stages"][name].items() >= stages.items()
+
+
+@pytest.mark.parametrize(
+    ("length", "offsets", "said"),
+    [("unshifted", "0,64", True), ("shifted", "0,64", False), ("shifted", "4", False)],
+)
+def test_frequencies_are_called_kept_where_the_rows_say_so(length, offsets, said, tmp_path, capsys) -> None:
+    path = str(tmp_path / "dynamic.jsonl")
+    scaled = ["--scaling", "dynamic:factor=4,maximum=16", "--dtype", "fp32", "--offset", offsets]
+    assert main([*SHIFT, *scaled, "--length", length, "-o", path]) == 0
+    capsys.readouterr()
+    assert main(["report", path]) == 0
+    assert ("at every offset; --length shifted lets them change" in capsys.readouterr().err) is said
+
+
+@pytest.mark.parametrize("more", [["--by", "dtype"], ["--against", "whole.json"]])
+def test_with_a_file_alone_the_finding_is_printed(more, tmp_path, capsys) -> None:
+    target = str(tmp_path / "out.csv")
+    assert main(["report", "whole.json", *more, "-o", target]) == 0
+    seen = capsys.readouterr()
+    assert seen.out.count("\n") == 1
+    assert f"wrote {target}: " in seen.err
+    assert main(["report", "whole.json", *more, "-o", target, "-f", "csv"]) == 0
+    assert capsys.readouterr().out == Path(target).read_text(encoding="utf-8")
