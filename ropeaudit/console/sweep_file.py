@@ -207,9 +207,8 @@ def _lines(name: str, form: str) -> list[reports.Row]:
 
 def _begun(content: bytes, form: str) -> bool:
     """Return whether a file without a line's end is a report of which no more than that was written."""
-    if form == "jsonl":
-        return part_rows.torn(content)
-    return ",".join(records.FIRST).encode().startswith(content[: len(",".join(records.FIRST))])
+    begun = (f'{{"{records.FIRST[0]}": ' if form == "jsonl" else ",".join(records.FIRST)).encode()
+    return content.startswith(begun) or begun.startswith(content)
 
 
 def refuse_foreign(path: str, rows: Sequence[Record]) -> None:

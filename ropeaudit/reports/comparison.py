@@ -10,7 +10,7 @@ from typing import Any
 from ropeaudit.audits import records
 from ropeaudit.audits.comparison import COMPARED, Difference, Pair, value
 from ropeaudit.audits.identity import APART
-from ropeaudit.reports import Report, settings
+from ropeaudit.reports import Report, reading, settings
 from ropeaudit.reports.numbers import short
 from ropeaudit.reports.verdicts import case_name
 from ropeaudit.runtime.columns import Column, Columns, Declare, Together
@@ -101,18 +101,8 @@ def diff_report(
 
 def _written(pairs: Sequence[Pair]) -> list[str]:
     """Return the columns of a file: those of which the reports that are compared have something."""
-    lacking = [
-        name
-        for name in records.COLUMNS
-        if pairs and all(name not in (pair.after or pair.row) for pair in pairs)
-    ]
-    usual = [
-        name
-        for name in _CASE
-        if name not in records.CORE
-        and all(pair.row.get(name) == records.implied(name, pair.row) for pair in pairs)
-    ]
-    left_out = {*usual, *(f"{name}{part}" for name in lacking for part in ("", *_PARTS))}
+    silent = set(records.COLUMNS) - set(reading.told([pair.row for pair in pairs]))
+    left_out = {f"{name}{part}" for name in silent for part in ("", *_PARTS)} if pairs else set()
     return [name for name in COLUMNS if name not in left_out]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,10 +52,30 @@ def completed(path: str, rows: list[Row]) -> list[Row]:
         stages = about.get("stages", {}).get(f"{row['subject']} {row.get('dtype')}")
         if stages and "stages" not in whole:
             whole["stages"] = " ".join(f"{stage}={fmt}" for stage, fmt in stages.items())
-        missing = [name for name in records.IDENTITY if name not in whole and name not in records.CORE]
+        missing = [name for name in _SETTINGS if _lacking(name, whole)]
         whole |= {name: records.implied(name, whole) for name in missing}
         results.append(whole)
     return results
+
+
+def told(rows: Sequence[Row]) -> list[str]:
+    """Return the columns of which rows of files say something, but those that hold what absence implies."""
+    names = [*records.CORE, *(name for name in records.COLUMNS if name not in records.CORE)]
+    said = [name for name in names if any(name in row for row in rows)]
+    return [
+        name
+        for name in said
+        if name not in _SETTINGS
+        or (name != "stages" and any(row.get(name) != records.implied(name, row) for row in rows))
+    ]
+
+
+def _lacking(name: str, row: Row) -> bool:
+    """Return whether a row does not say a setting: the column is not there, or empty though it may not be."""
+    return name not in row or (row[name] is None and not records.COLUMNS[name].optional)
+
+
+_SETTINGS = [name for name in records.IDENTITY if name not in records.CORE]
 
 
 def _about(path: str) -> dict[str, Any]:
@@ -209,7 +229,7 @@ def _value(column: Column[Record], value: Any) -> Any:
     """Return a value of a column, which CSV holds as text. Raises: ValueError, TypeError, OverflowError."""
     undefined = value is None or (isinstance(value, str) and value.lower() in ("", "nan")) or value != value
     if column.kind is str:
-        return None if undefined and column.optional else str(value)
+        return None if undefined and (column.optional or column.implied is not None) else str(value)
     if undefined:
         return column.undefined
     return _whole(value) if column.kind is int else float(value)

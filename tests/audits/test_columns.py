@@ -50,6 +50,7 @@ def run(*arguments):
     return code, out.getvalue() + err.getvalue()
 
 small = ("--heads", "1", "--seq-len", "12", "--head-dim", "8", "--recipe", "hf", "--dtype", "bf16")
+small += ("--clip", "1e9")
 files = [word for name in sys.argv[1:] for word in ("-o", name)]
 seen = {"shift": run("shift", *small, *files)}
 seen["gate"] = run("shift", *small, "--fail-if", "toy>0.1")
@@ -89,7 +90,7 @@ def test_one_line_puts_a_column_into_every_file_and_table(seen) -> None:
     assert any("toy" in line for line in table)
     assert sum("25 %" in line for line in table) == 2  # in its own style, a row for each offset
     files = seen["text"]
-    assert files["a.csv"].splitlines()[0].endswith(",refused,toy")
+    assert files["a.csv"].splitlines()[0].endswith(",structural_max,structural_rms,toy")
     assert files["a.csv"].splitlines()[1].endswith(",0.25")
     assert [row["toy"] for row in json.loads(files["a.json"])["records"]] == [0.25, 0.25]
     assert all(json.loads(line)["toy"] == 0.25 for line in files["a.jsonl"].splitlines())

@@ -353,7 +353,16 @@ def test_merge_refuses_what_contradicts_itself(whole, tmp_path, capsys) -> None:
 
 
 def test_merge_takes_a_row_from_the_file_that_can_hold_it(tmp_path) -> None:
-    wide = ["shift", *SIZES, "--dtype", "fp16", "--offset", "100000"]  # overflows: its bound is infinite
+    wide = [
+        "shift",
+        *SIZES,
+        "--dtype",
+        "fp16",
+        "--offset",
+        "100000",
+        "--columns",
+        "core,bounds",
+    ]  # overflows: its bound is infinite
     files = [str(run(tmp_path, base=wide, name=name)) for name in ("x.json", "x.csv")]
     assert "inf" in Path(files[1]).read_text()
     for order in (files, files[::-1]):

@@ -35,6 +35,8 @@ def test_what_is_written_is_read_back(suffix: str, attention: bool, tmp_path: Pa
     assert len(rows) == 4
     for row, record in zip(rows, results, strict=True):
         for name, value in record.as_dict().items():
+            if suffix == ".csv" and records.COLUMNS[name].sentence:
+                continue
             back = row[name]
             if isinstance(value, float) and math.isnan(value):
                 assert back is None or math.isnan(back), name
@@ -184,10 +186,10 @@ def _written(tmp_path: Path, **options) -> Path:
 @needs("pyarrow")
 def test_spreadsheets_and_data_frames_do_not_spoil_a_report(tmp_path: Path) -> None:
     path = _written(tmp_path)
-    rows, text = repr(read(str(path))), path.read_text()
+    rows, text = read(str(path)), path.read_text()
     columns = len(text.splitlines()[0].split(",")) - 1
     path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode() + b"," * columns + b"\r\n")
-    assert repr(read(str(path))) == rows
+    assert repr(read(str(path))) == repr(rows)
     assert main(["report", str(path), "-q"]) == 0
     other = tmp_path / "ones.csv"
     other.write_text(_written(tmp_path, qk="ones").read_text())
@@ -198,9 +200,9 @@ def test_spreadsheets_and_data_frames_do_not_spoil_a_report(tmp_path: Path) -> N
         back = read(str(held))
         assert [row["seed"] for row in back] == [0, 0, None, None], name  # 0.0 and a gap, in the file
         assert type(back[0]["seed"]) is int
-        assert repr(back[:2]) == rows
+        assert [{name: row[name] for name in rows[0]} for row in back[:2]] == rows
     mark = tmp_path / "x.jsonl"
-    mark.write_bytes(b"\xef\xbb\xbf" + reports.encoded("jsonl", drift_report(list(shift(0)), None, {})))
+    mark.write_bytes(b"\xef\xbb\xbf" + reports.encoded("jsonl", drift_report(list(shift(0)), (), {})))
     assert read(str(mark))[0]["schema"] == records.SCHEMA
 
 

@@ -110,7 +110,7 @@ def _agree(first: Row, second: Row) -> bool:
 
 
 def _says(value: Any) -> bool:
-    return value == value and value not in (None, "")
+    return value is not None and value != ""
 
 
 def _finite(value: Any) -> Any:

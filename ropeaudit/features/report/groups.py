@@ -12,7 +12,7 @@ from typing import Any
 from ropeaudit.audits import records
 from ropeaudit.audits.judging import VERDICTS
 from ropeaudit.errors import UnknownName, UsageError
-from ropeaudit.reports import Report, Row, settings
+from ropeaudit.reports import Report, Row, reading, settings
 from ropeaudit.reports.numbers import setting, short
 from ropeaudit.reports.verdicts import badness, case_name, number, quality
 from ropeaudit.runtime.columns import Column, Declare, Together
@@ -161,7 +161,7 @@ def worst_report(
 ) -> Report:
     """Return the worst row of each group, with the columns of a record that the files have."""
     whole = [group.worst for group in results if group.worst]
-    known = [name for name in records.COLUMNS if any(name in one for one in whole)]
+    known = reading.told(whole)
     rows = [{name: one.get(name) for name in (*known, *(columns or ()))} for one in whole]
     column = [group.column for group in results[:1]]
     first = list(dict.fromkeys([*by, "subject", "dtype", "offset", *settings.independent(rows)]))

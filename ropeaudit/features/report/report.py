@@ -36,12 +36,12 @@ def merged(
     """
     paths = list(dict.fromkeys(files))
     pairs, counts = analysis.rows_of(paths)
+    told = reading.told([row for _, row in pairs])
     if data and len(paths) > 1:
         pairs = [(path, record.as_dict()) for path, record in analysis.whole(pairs)]
     rows = [_filled(path, row) for path, row in pairs]
     described = _described(paths, rows, columns or (), metadata)
-    held = {name for _, row in pairs for name in row if name not in records.IDENTITY}
-    more = [name for name in records.COLUMNS if name in held and name not in described.columns]
+    more = [name for name in told if name not in described.columns]
     repeated = counts.total() - len(rows)
     notes = [f"{repeated} rows stand in these files more than once and count once."] if repeated else []
     return replace(
