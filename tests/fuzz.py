@@ -52,9 +52,9 @@ shift {S} --recipe hf --offset 7 --dtype fp16 --config config.json --layer full_
 shift {S} --recipe hf --offset 7 --dtype fp16 --scaling yarn:factor=4,original=32 --length shifted
 shift --heads 1 --seq-len 3 --head-dim 8 --mrope 1,1,2 --axis hw --recipe hf --dtype fp32 --offset 7 -f json
 shift {R} --clip 100 --rotary-dim 2 --base 500 --layout interleaved --offset 7
-frequencies --head-dim 8 --recipe hf --dtype bf16 --max-position 4k
-frequencies --against table.npz --head-dim 8 -f json
-frequencies --config config.json -f csv
+list frequencies --head-dim 8 --recipe hf --dtype bf16 --max-position 4k
+list frequencies --against table.npz --head-dim 8 -f json
+list frequencies --config config.json -f csv
 decay --head-dim 8 --distance 0-16+4 --vectors 4 --dtype fp16 -f csv
 decay --qk x.npz --distance 0,1 -f json
 parity hf meta {S} --dtype fp16 --offset 7 -f csv
@@ -183,7 +183,10 @@ READERS = {
     "a.jsonl": ["diff a.jsonl b.json -f csv", "merge a.jsonl -o merged.json", "summary a.jsonl"],
     "a.parquet": ["diff a.parquet b.json", "summary a.parquet -f json"],
     "part.jsonl.part": [f"shift {R} --offset 0,7 -o part.jsonl --resume -f jsonl"],
-    "config.json": ["frequencies --config config.json -f csv", f"shift {R} --config config.json --offset 7"],
+    "config.json": [
+        "list frequencies --config config.json -f csv",
+        f"shift {R} --config config.json --offset 7",
+    ],
     "x.toml": [f"shift {S} --recipe x.toml --dtype fp16 --offset 7 -f csv"],
     "x.npz": [
         "shift --qk x.npz --recipe hf --dtype fp16 --offset 7 -f csv",
@@ -192,7 +195,7 @@ READERS = {
     "q.npy": ["shift --qk q.npy,q.npy --recipe hf --dtype fp16 --offset 7 -f json"],
     "x.safetensors": ["shift --qk x.safetensors --recipe hf --dtype fp16 --offset 7 -f jsonl"],
     "x.pt": ["shift --qk x.pt --recipe hf --dtype fp16 --offset 7 -f jsonl"],
-    "table.npz": ["frequencies --against table.npz --head-dim 8 -f json"],
+    "table.npz": ["list frequencies --against table.npz --head-dim 8 -f json"],
     "module.safetensors": ["module module.safetensors -f json"],
 }
 ODD = [

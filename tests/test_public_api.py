@@ -20,7 +20,7 @@ from ropeaudit.main import cli, main
 ROOT = Path(__file__).parent.parent
 SMALL = {"heads": 1, "seq_len": 16, "head_dim": 8}
 # commands without a function of their own: what they print is data of the package, or a picture
-WITHOUT = {"env", "list", "plot"}
+WITHOUT = {"list", "plot"}
 
 SCRIPT = """
 from collections.abc import Iterator

@@ -59,15 +59,17 @@ LINES: dict[str, list[list[str]]] = {
     "module": [["module", "code/module.py:Rotary", "--loaded", "built"]],
     "model": [["model", "{model}", "--tokens", "5,6,7", "--offset", "9", "--dtype", "fp32"]],
     "rerotate": [["rerotate", "--recipe", "hf", *SMALL, "--steps", "1"]],
-    "frequencies": [["frequencies", "--head-dim", "16"]],
     "decay": [["decay", "--head-dim", "16"]],
     "plot": [["plot", "{rows}", "-o", "rows.svg"]],
     "report": [["report", "{rows}", "-o", "rows.html"]],
     "summary": [["summary", "{rows}"]],
     "diff": [["diff", "{rows}", "{rows}"]],
     "merge": [["merge", "{rows}", "{rows}", "-o", "merged.csv"]],
-    "list": [["list", "impls"]],
-    "env": [["env"]],
+    "list": [
+        ["list", "implementations"],
+        ["list", "frequencies", "--head-dim", "16"],
+        ["list", "environment"],
+    ],
 }
 
 

@@ -20,9 +20,9 @@ from ropeaudit import RopeSetting, parse, recipes
 from ropeaudit.arithmetic.formats import FORMATS, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput, UnknownName, UsageError
-from ropeaudit.features.frequencies.analysis import COLUMNS, _meant, headline, rows
-from ropeaudit.features.frequencies.command import frequencies as command
-from ropeaudit.features.frequencies.shared import _first_residue, first_shared_angle, first_shared_position
+from ropeaudit.features.list.command import frequencies as command
+from ropeaudit.features.list.frequencies import COLUMNS, _meant, headline, rows
+from ropeaudit.features.list.shared_angles import _first_residue, first_shared_angle, first_shared_position
 from ropeaudit.recognition.check import check
 from ropeaudit.recognition.hypotheses import Hypothesis
 from ropeaudit.reference import exact_frequencies

@@ -131,7 +131,7 @@ def test_every_model_works_in_every_command(capsys: pytest.CaptureFixture[str]) 
         == 0
     )
     assert capsys.readouterr().out.count("\n") == layers
-    assert main(["frequencies", *small[:-2]]) == 0
+    assert main(["list", "frequencies", *small[:-2]]) == 0
     assert capsys.readouterr().out.count("\n") == pairs + 1
     assert main(["decay", *small, "--distance", "0,1,100", "--qk", "ones"]) == 0
     assert capsys.readouterr().out.count("\n") == 3 * layers

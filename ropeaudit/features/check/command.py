@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @command(
     epilog="Targets: own code (FILE.py:NAME, mypkg.rope:NAME; it is executed with your rights), a name of "
-    "`ropeaudit list impls` or `list models`, a config.json, a checkpoint (its folder or a .safetensors "
+    "`list implementations` or `list models`, a config.json, a checkpoint (its folder or a .safetensors "
     "file), a case of `ropeaudit vectors` with --output FOLDER, where its kernel wrote; several at once. "
     "A WAIVE file "
     'holds entries such as [[waive]] check = "places", target = "rope.py:rotate", reason = "ticket 12", '
