@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from ropeaudit.features.history.analysis import history as history
     from ropeaudit.features.limit.analysis import limit as limit
     from ropeaudit.features.limit.limit_result import Limit as Limit
-    from ropeaudit.features.list.comparison import TableCheck as TableCheck
-    from ropeaudit.features.list.comparison import check_table as check_table
     from ropeaudit.features.list.frequencies import FrequencyTable as FrequencyTable
     from ropeaudit.features.list.frequencies import frequencies as frequencies
     from ropeaudit.features.merge.analysis import merge as merge
@@ -95,7 +93,6 @@ _NAMES = {
     "features.diff.analysis": ("diff",),
     "features.explain.analysis": ("Explanation", "explain"),
     "features.list.frequencies": ("FrequencyTable", "frequencies"),
-    "features.list.comparison": ("TableCheck", "check_table"),
     "features.history.analysis": ("History", "history"),
     "features.limit.analysis": ("limit",),
     "features.limit.limit_result": ("Limit",),

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ropeaudit.features.explain.analysis import Explanation
     from ropeaudit.features.history.analysis import History
     from ropeaudit.features.limit.limit_result import Limit
-    from ropeaudit.features.list.comparison import TableCheck
     from ropeaudit.features.list.frequencies import FrequencyTable
     from ropeaudit.features.model.analysis import ModelAudit
     from ropeaudit.features.module.analysis import ModuleAudit
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from ropeaudit.features.trace.analysis import Traced
     from ropeaudit.features.vectors.analysis import WrittenCase
 
-    Single: TypeAlias = Difference | TableCheck | ModelAudit | ModuleAudit
+    Single: TypeAlias = Difference | ModelAudit | ModuleAudit
     Several: TypeAlias = Iterable[
         Record
         | Checked
@@ -121,7 +120,6 @@ _OF_ONE: dict[str, _Adapter] = {
     "Difference": _by("reports.comparison:diff_report"),
     "ModelAudit": _model,
     "ModuleAudit": _by("features.module.report:module_report"),
-    "TableCheck": _by("features.list.report:check_report"),
 }
 _OF_SEVERAL: dict[str, _Adapter] = {
     "Checked": _by("features.check.report:check_report"),

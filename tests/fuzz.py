@@ -53,7 +53,7 @@ shift {S} --recipe hf --offset 7 --dtype fp16 --scaling yarn:factor=4,original=3
 shift --heads 1 --seq-len 3 --head-dim 8 --mrope 1,1,2 --axis hw --recipe hf --dtype fp32 --offset 7 -f json
 shift {R} --clip 100 --rotary-dim 2 --base 500 --layout interleaved --offset 7
 list frequencies --head-dim 8 --recipe hf --dtype bf16 --max-position 4k
-list frequencies --against table.npz --head-dim 8 -f json
+module table.npz --head-dim 8 -f json
 list frequencies --config config.json -f csv
 decay --head-dim 8 --distance 0-16+4 --vectors 4 --dtype fp16 -f csv
 decay --qk x.npz --distance 0,1 -f json
@@ -195,7 +195,7 @@ READERS = {
     "q.npy": ["shift --qk q.npy,q.npy --recipe hf --dtype fp16 --offset 7 -f json"],
     "x.safetensors": ["shift --qk x.safetensors --recipe hf --dtype fp16 --offset 7 -f jsonl"],
     "x.pt": ["shift --qk x.pt --recipe hf --dtype fp16 --offset 7 -f jsonl"],
-    "table.npz": ["list frequencies --against table.npz --head-dim 8 -f json"],
+    "table.npz": ["module table.npz --head-dim 8 -f json"],
     "module.safetensors": ["module module.safetensors -f json"],
 }
 ODD = [

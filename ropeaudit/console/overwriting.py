@@ -21,7 +21,7 @@ from ropeaudit.runtime import paths, streams
 F = TypeVar("F", bound=Callable[..., Any])
 _WRITTEN = {"outputs": "-o", "save_qk": "--save-qk", "junit": "--junit", "ticket_file": "--ticket-file"}
 _READ = ("", ".meta.json")  # behind the name of a file
-_TENSORS = (".safetensors", ".pt", ".pth", ".bin")  # beside them a config.json is read
+_TENSORS = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".npy")  # beside them a config.json is read
 _OF_A_FOLDER = (  # what is read of a checkpoint's or a config's folder
     *("config.json", "*_config.json", "*.index.json", "tokenizer*", "special_tokens_map.json"),
     *("added_tokens.json", "vocab.*", "merges.txt", "chat_template*", "*.safetensors", "*.bin", "*.pt"),

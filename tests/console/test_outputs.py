@@ -81,7 +81,7 @@ OWN_INPUTS = [  # the command and which of its files is its output, as LINK wher
     ("plot --kind stages why.json", "why.json"),
     ("plot --kind safe safe.json", "safe.json"),
     ("plot --kind heatmap --qk x.npz", "x.npz"),
-    ("list frequencies --against f.npz", "f.npz"),
+    ("module f.npz", "f.npz"),
     ("list frequencies --config c.json", "c.json"),
     ("explain --config c.json", "c.json"),
     ("limit --recipe r.toml", "r.toml"),

@@ -97,17 +97,11 @@ def implementations(match: str | None, screen: ScreenOptions) -> None:
     metavar="N",
     help="Where angles are shown.  [default: the model's maximum, or 131072]",
 )
-@click.option(
-    "--against",
-    metavar="FILE",
-    help="Check a dumped inv_freq, cos and sin, or freqs_cis: .npz, .npy, c.npy,s.npy, .safetensors, .pt.",
-)
 @report_options
 def frequencies(
     recipe: tuple[str, ...],
     dtype: tuple[str, ...],
     max_position: int | None,
-    against: str | None,
     rope: RopeOptions,
     output: ReportOptions,
 ) -> int:
@@ -116,27 +110,13 @@ def frequencies(
     Beside them stand the positions that number formats merge, and what recipes store.
     """
     from ropeaudit.console import delivery, settings
-    from ropeaudit.errors import UsageError
     from ropeaudit.features.list import frequencies as analysis
-    from ropeaudit.features.list.comparison import check_table
-    from ropeaudit.features.list.report import check_report
 
     cases = settings.cases(rope)
-    labels = settings.labels(rope, cases)
-    if against is None:
-        formats = dtype or analysis.DTYPES
-        tables = list(analysis.frequencies(formats, recipe, max_position, cases=cases, labels=labels))
-        return delivery.delivered_at_once(
-            lambda metadata: analysis.frequencies_report(tables, output.columns, metadata), output
-        )
-    for name, given in (("recipe", recipe), ("dtype", dtype), ("max-position", max_position)):
-        if given:
-            raise UsageError(f"--{name} does not go with --against; leave one of them out")
-    check = check_table(against, cases=cases, labels=labels)
+    labels, formats = settings.labels(rope, cases), dtype or analysis.DTYPES
+    tables = list(analysis.frequencies(formats, recipe, max_position, cases=cases, labels=labels))
     return delivery.delivered_at_once(
-        lambda metadata: check_report(check, output.columns, metadata),
-        output,
-        delivery.DONE if check.diagnosis.agrees else delivery.BROKEN,
+        lambda metadata: analysis.frequencies_report(tables, output.columns, metadata), output
     )
 
 
