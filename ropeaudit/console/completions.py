@@ -100,7 +100,7 @@ NAMES: Mapping[str, Names] = {
     "--recipe": lambda: ["all", *recipes()],
     "--impl": lambda: ["all", *implementations()],
     "--dtype": lambda: ["all", *_formats()],
-    "--model": lambda: ["all", *models()],
+    "--model": lambda: ["all", "usual", *models()],
     "--axes": _axes,
     "--accumulate": _formats,
     "--scaling": _scalings,
