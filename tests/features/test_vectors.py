@@ -34,7 +34,7 @@ def test_the_files_are_what_the_manifest_says(tmp_path: Path, capsys) -> None:
     assert vectors(folder, "--offset", "0,1000", "--tables", "--positions", "int32", "--dtype", "bf16") == 0
     seen = capsys.readouterr()
     assert seen.out.startswith(f"A case of vectors was written to {folder}: 2 calls at positions up to 1047")
-    assert seen.out.endswith(f"\nropeaudit check {folder} --output OUT\n")
+    assert seen.out.endswith(f"\nropeaudit check {folder} --returned OUT\n")
     assert seen.err == ""
     manifest = json.loads((folder / "manifest.json").read_text())
     files = [

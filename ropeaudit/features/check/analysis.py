@@ -107,7 +107,7 @@ def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
     if "case" in kinds:
         case_target.check_options(case, options)
     elif options.returned is not None:
-        raise UsageError(f"--output {options.returned!r} is no report, and no target is a case of vectors")
+        raise UsageError(f"--returned {options.returned!r} goes with a case of vectors, and no target is one")
     if "code" in kinds:
         code_target.check_options(options)
     elif case.model is not None or case.config is not None:

@@ -18,7 +18,7 @@ from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL
 
 @command(
     epilog="A kernel reads the folder, rotates, writes what manifest.json asks for into another folder, and "
-    "`ropeaudit check CASE --output OUT` judges it. Exit code: 0 done, 2 bad usage or input."
+    "`ropeaudit check CASE --returned OUT` judges it. Exit code: 0 done, 2 bad usage or input."
 )
 @click.option(
     "-o",
