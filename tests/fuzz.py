@@ -76,7 +76,7 @@ merge a.csv b.json -o merged.csv -f jsonl
 plot a.csv -o picture.svg
 list recipes -f json
 list columns
-env -f json
+list environment -f json
 """
 VALID = [shlex.split(line) for line in LINES.strip().splitlines()]
 FLAGS = sorted({word for line in VALID for word in line if word.startswith("-")} | {"--nope", "-x", "--by"})
