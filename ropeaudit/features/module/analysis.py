@@ -102,7 +102,8 @@ def module(
     if opened.builder is None:
         if loaded is not None or build:
             flag = "--loaded" if loaded is not None else "--build"
-            raise UsageError(f"{flag} says how a module is built, and {source!r} is not built; leave it out")
+            kind = "dumped table" if opened.dumped else "checkpoint"
+            raise UsageError(f"{flag} says how a module is built, and {source!r} is a {kind}; leave it out")
         return ModuleAudit(opened, buffers)
     return _run(opened, buffers, options, expected, explicit)
 
