@@ -1,7 +1,7 @@
 /* A kernel in C on a case of `ropeaudit vectors`: reads the folder, rotates q and k, writes them back.
  *
  *   cc -O2 -o rotate_vectors examples/rotate_vectors.c -lm
- *   mkdir out && ./rotate_vectors case out && ropeaudit check case --output out
+ *   mkdir out && ./rotate_vectors case out && ropeaudit check case --returned out
  *
  * Cases in bfloat16 and float32, scaling default, linear and llama3. Little-endian machines. */
 #include <math.h>

@@ -1,6 +1,6 @@
 // A kernel in JavaScript on a case of `ropeaudit vectors`: reads the folder, rotates q and k, writes them back.
 //
-//   mkdir out && node examples/rotate_vectors.js case out && ropeaudit check case --output out
+//   mkdir out && node examples/rotate_vectors.js case out && ropeaudit check case --returned out
 //
 // Cases in bfloat16 and float32, scaling default, linear and llama3. Little-endian machines.
 "use strict";

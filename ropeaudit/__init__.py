@@ -34,14 +34,12 @@ if TYPE_CHECKING:
     from ropeaudit.features.decay.audit import decay as decay
     from ropeaudit.features.explain.analysis import Explanation as Explanation
     from ropeaudit.features.explain.analysis import explain as explain
-    from ropeaudit.features.frequencies.analysis import FrequencyTable as FrequencyTable
-    from ropeaudit.features.frequencies.analysis import frequencies as frequencies
-    from ropeaudit.features.frequencies.comparison import TableCheck as TableCheck
-    from ropeaudit.features.frequencies.comparison import check_table as check_table
     from ropeaudit.features.history.analysis import History as History
     from ropeaudit.features.history.analysis import history as history
     from ropeaudit.features.limit.analysis import limit as limit
     from ropeaudit.features.limit.limit_result import Limit as Limit
+    from ropeaudit.features.list.frequencies import FrequencyTable as FrequencyTable
+    from ropeaudit.features.list.frequencies import frequencies as frequencies
     from ropeaudit.features.model.analysis import ModelAudit as ModelAudit
     from ropeaudit.features.model.analysis import Shifted as Shifted
     from ropeaudit.features.model.analysis import model as model
@@ -92,8 +90,7 @@ _NAMES = {
     "features.check.checked": ("Checked",),
     "features.decay.audit": ("DecayCurves", "decay"),
     "features.explain.analysis": ("Explanation", "explain"),
-    "features.frequencies.analysis": ("FrequencyTable", "frequencies"),
-    "features.frequencies.comparison": ("TableCheck", "check_table"),
+    "features.list.frequencies": ("FrequencyTable", "frequencies"),
     "features.history.analysis": ("History", "history"),
     "features.limit.analysis": ("limit",),
     "features.limit.limit_result": ("Limit",),

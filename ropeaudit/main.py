@@ -17,7 +17,8 @@ from typing import TextIO
 import click
 
 from ropeaudit import __version__
-from ropeaudit.errors import RopeAuditError, UnknownName
+from ropeaudit.console.help import NamedCommands
+from ropeaudit.errors import RopeAuditError
 from ropeaudit.runtime import streams
 
 # One line a command: the folder in features/ whose command.py holds it, and what `--help` says of it.
@@ -39,7 +40,6 @@ COMMANDS = {
         "rerotate": "Rotate stored keys again and again: how far do scores drift?",
     },
     "Settings": {
-        "frequencies": "Show all frequencies, and the positions that formats merge.",
         "decay": "Show how scores change with the distance of query and key.",
     },
     "Reports": {
@@ -47,15 +47,14 @@ COMMANDS = {
         "report": "Merge, summarise or compare reports of `shift`; make a page, or any form.",
     },
     "Reference": {
-        "list": "List recipes, implementations, formats, models, columns, ...",
-        "env": "Show versions, processor, GPU and torch's switches, for a bug ticket.",
+        "list": "List recipes, implementations, models, frequencies, ...",
     },
 }
 BAD_USE, OUR_FAULT, INTERRUPTED = 2, 3, 130
 _LONGEST = 1500  # characters of a line of a message
 
 
-class CommandGroup(click.Group):
+class CommandGroup(NamedCommands):
     """A group that imports a command when it is called: `--help`, and each command, loads no other."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -68,14 +67,6 @@ class CommandGroup(click.Group):
             module = import_module(f"ropeaudit.features.{cmd_name}.command")
             self.add_command(next(each for each in vars(module).values() if isinstance(each, click.Command)))
         return super().get_command(ctx, cmd_name)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the name, the command and its arguments. Raises: UnknownName, which names the nearest."""
-        if self.get_command(ctx, args[0]) is None and not (ctx.resilient_parsing or args[0].startswith("-")):
-            raise UnknownName("command", args[0], self.list_commands(ctx))
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands, group by group, one column for all."""
@@ -150,7 +141,7 @@ def _homeless() -> bool:
 def _fault(error: BaseException) -> int:
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     _say(f"a fault of ropeaudit, not of yours: {text}", OUR_FAULT)
-    return _say("please report it with the command and `ropeaudit env`", OUR_FAULT)
+    return _say("please report it with the command and `ropeaudit list environment`", OUR_FAULT)
 
 
 def _refuse(message: str, hint: str = "") -> int:

@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from ropeaudit.features.check.checked import Checked
     from ropeaudit.features.decay.audit import DecayCurves
     from ropeaudit.features.explain.analysis import Explanation
-    from ropeaudit.features.frequencies.analysis import FrequencyTable
-    from ropeaudit.features.frequencies.comparison import TableCheck
     from ropeaudit.features.history.analysis import History
     from ropeaudit.features.limit.limit_result import Limit
+    from ropeaudit.features.list.frequencies import FrequencyTable
     from ropeaudit.features.model.analysis import ModelAudit
     from ropeaudit.features.module.analysis import ModuleAudit
     from ropeaudit.features.parity.analysis import Parity
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from ropeaudit.features.trace.analysis import Traced
     from ropeaudit.features.vectors.analysis import WrittenCase
 
-    Single: TypeAlias = Difference | TableCheck | ModelAudit | ModuleAudit
+    Single: TypeAlias = Difference | ModelAudit | ModuleAudit
     Several: TypeAlias = Iterable[
         Record
         | Checked
@@ -121,13 +120,12 @@ _OF_ONE: dict[str, _Adapter] = {
     "Difference": _by("reports.comparison:diff_report"),
     "ModelAudit": _model,
     "ModuleAudit": _by("features.module.report:module_report"),
-    "TableCheck": _by("features.frequencies.report:check_report"),
 }
 _OF_SEVERAL: dict[str, _Adapter] = {
     "Checked": _by("features.check.report:check_report"),
     "DecayCurves": _by("features.decay.report:decay_report"),
     "Explanation": _explain,
-    "FrequencyTable": _by("features.frequencies.report:frequencies_report"),
+    "FrequencyTable": _by("features.list.frequencies:frequencies_report"),
     "Group": _summary,
     "History": _by("features.history.report:history_report"),
     "Limit": _by("features.limit.report:limit_report"),

@@ -52,9 +52,9 @@ shift {S} --recipe hf --offset 7 --dtype fp16 --config config.json --layer full_
 shift {S} --recipe hf --offset 7 --dtype fp16 --scaling yarn:factor=4,original=32 --length shifted
 shift --heads 1 --seq-len 3 --head-dim 8 --mrope 1,1,2 --axis hw --recipe hf --dtype fp32 --offset 7 -f json
 shift {R} --clip 100 --rotary-dim 2 --base 500 --layout interleaved --offset 7
-frequencies --head-dim 8 --recipe hf --dtype bf16 --max-position 4k
-frequencies --against table.npz --head-dim 8 -f json
-frequencies --config config.json -f csv
+list frequencies --head-dim 8 --recipe hf --dtype bf16 --max-position 4k
+module table.npz --head-dim 8 -f json
+list frequencies --config config.json -f csv
 decay --head-dim 8 --distance 0-16+4 --vectors 4 --dtype fp16 -f csv
 decay --qk x.npz --distance 0,1 -f json
 parity hf meta {S} --dtype fp16 --offset 7 -f csv
@@ -76,7 +76,7 @@ report a.csv b.json -o merged.csv -f jsonl
 plot a.csv -o picture.svg
 list recipes -f json
 list columns
-env -f json
+list environment -f json
 """
 VALID = [shlex.split(line) for line in LINES.strip().splitlines()]
 FLAGS = sorted({word for line in VALID for word in line if word.startswith("-")} | {"--nope", "-x", "--by"})
@@ -191,7 +191,10 @@ READERS = {
     ],
     "a.parquet": ["report b.json --against a.parquet", "report a.parquet --by dtype -f json"],
     "part.jsonl.part": [f"shift {R} --offset 0,7 -o part.jsonl --resume -f jsonl"],
-    "config.json": ["frequencies --config config.json -f csv", f"shift {R} --config config.json --offset 7"],
+    "config.json": [
+        "list frequencies --config config.json -f csv",
+        f"shift {R} --config config.json --offset 7",
+    ],
     "x.toml": [f"shift {S} --recipe x.toml --dtype fp16 --offset 7 -f csv"],
     "x.npz": [
         "shift --qk x.npz --recipe hf --dtype fp16 --offset 7 -f csv",
@@ -200,7 +203,7 @@ READERS = {
     "q.npy": ["shift --qk q.npy,q.npy --recipe hf --dtype fp16 --offset 7 -f json"],
     "x.safetensors": ["shift --qk x.safetensors --recipe hf --dtype fp16 --offset 7 -f jsonl"],
     "x.pt": ["shift --qk x.pt --recipe hf --dtype fp16 --offset 7 -f jsonl"],
-    "table.npz": ["frequencies --against table.npz --head-dim 8 -f json"],
+    "table.npz": ["module table.npz --head-dim 8 -f json"],
     "module.safetensors": ["module module.safetensors -f json"],
 }
 ODD = [

@@ -108,9 +108,9 @@ parity hf uniform --heads 2 --seq-len 32 --head-dim 32 --dtype bf16
 rerotate --heads 1 --seq-len 32 --head-dim 32 --steps 1,8 --dtype bf16 -f csv {OUT}
 decay --distance 1-64*2 --head-dim 32 --vectors 8 -f csv {OUT}
 decay --distance 1-64*2 --head-dim 32 --dtype bf16
-frequencies --head-dim 32 --dtype bf16,fp16 -f csv {OUT}
-frequencies --config IN/config.json --recipe hf --dtype bf16 -f json
-frequencies --head-dim 64 --against IN/table.npy
+list frequencies --head-dim 32 --dtype bf16,fp16 -f csv {OUT}
+list frequencies --config IN/config.json --recipe hf --dtype bf16 -f json
+module IN/table.npy --base 10000 --head-dim 64
 history transformers-llama --dtype bf16 --seq-len 32 --head-dim 32 -f csv {OUT}
 trace IN/kernel.py:right --head-dim 32 --dtype bf16 -f csv {OUT}
 trace IN/kernel.py:wrong --head-dim 32 --dtype bf16 --offset 0,70000
@@ -120,7 +120,7 @@ module IN/model
 model IN/model --offset 0,1000 --dtype bf16 --tokens 16 -f csv {OUT}
 model IN/model --offset 1000 --dtype bf16 --tokens 16 --by head
 list recipes
-list impls -f json
+list implementations -f json
 list formats -f csv
 list models
 list columns -f markdown

@@ -180,7 +180,7 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
     "third-party implementation": (
         (Place("subjects/third_party/toy_rope.py", IMPLEMENTATION),),
         {
-            "list impls -f csv": "\ntoy,numpy,",
+            "list implementations -f csv": "\ntoy,numpy,",
             f"shift --impl toy {SMALL} -f csv": ",sound,none",
             f"shift --impl toy --base 1000.5 {SMALL} -f csv": ",refused,its base is whole",
         },
@@ -197,7 +197,7 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
     "command": (
         (
             Place("features/toy/command.py", COMMAND, beside=(("__init__.py", '"""ropeaudit toy."""\n'),)),
-            Place("main.py", '        "toy": "Count recipes.",\n', '        "env": '),
+            Place("main.py", '        "toy": "Count recipes.",\n', '        "list": '),
         ),
         {"toy": "", "--help": "\n  toy          Count recipes."},
     ),

@@ -20,14 +20,14 @@ from ropeaudit.main import cli, main
 ROOT = Path(__file__).parent.parent
 SMALL = {"heads": 1, "seq_len": 16, "head_dim": 8}
 # commands without a function of their own: what they print is data of the package, or a picture
-WITHOUT = {"env", "list", "plot"}
+WITHOUT = {"list", "plot"}
 
 SCRIPT = """
 from collections.abc import Iterator
 
 import ropeaudit
 from ropeaudit import Case, Checked, Difference, Explanation, Finding, Group, Limit, ModelAudit, ModuleAudit
-from ropeaudit import Parity, Record, Rerotated, Report, TableCheck, Traced
+from ropeaudit import Parity, Record, Rerotated, Report, Traced
 
 records: Iterator[Record] = ropeaudit.shift(1000, "bf16", ["hf"], heads=1, seq_len=16, mask="full")
 again: Iterator[Record] = ropeaudit.shift([0, 7], implementations="mine.py:rope", cases=[Case(head_dim=64)])
@@ -39,7 +39,7 @@ curves = ropeaudit.decay([0, 10], "ones", "bf16", head_dim=64)
 rows: int = sum(len(table.rows) for table in ropeaudit.frequencies("bf16", scaling="linear:factor=4"))
 checks: Iterator[Checked] = ropeaudit.check(["mine.py:rope", "llama-3.1-8b"], "bf16", up_to=4096, waive=None)
 failed: list[Finding] = [one.finding for one in checks if one.finding.failed]
-table: TableCheck = ropeaudit.check_table("dump.npy", head_dim=64)
+table: ModuleAudit = ropeaudit.module("dump.npy", head_dim=64)
 leaks = [one.leaks for one in ropeaudit.history("transformers-llama", offsets=0)]
 traced: Iterator[Traced] = ropeaudit.trace(["mine.py:rope"], order="bhsd")
 buffers: ModuleAudit = ropeaudit.module("model.safetensors", base=1e4)
@@ -166,7 +166,7 @@ def test_a_report_of_what_files_and_code_hold(tmp_path, monkeypatch) -> None:
     plant(monkeypatch, Planted)
     after = str(tmp_path / "a.csv")
     results = {
-        "check_table": ropeaudit.check_table(str(tmp_path / "table.npy"), head_dim=8),
+        "dump": ropeaudit.module(str(tmp_path / "table.npy"), base=1e4, head_dim=8),
         "history": ropeaudit.history("planted", "fp32", offsets=0, seq_len=8),
         "trace": ropeaudit.trace(f"{tmp_path / 'kernel.py'}:rope", "bf16", [0]),
         "module": ropeaudit.module(str(tmp_path / "state.safetensors"), base=1e4, head_dim=8),

@@ -82,7 +82,7 @@ def test_an_issue_form_has_what_its_schema_needs_and_asks_for_the_environment(pa
     assert {"name", "description", "body"} <= set(form)
     assert len({field["id"] for field in form["body"]}) == len(form["body"])
     assert all(field["attributes"]["label"] for field in form["body"])
-    assert "`ropeaudit env`" in str(form)
+    assert "`ropeaudit list environment`" in str(form)
 
 
 def test_the_release_checklist_sees_what_is_missing() -> None:

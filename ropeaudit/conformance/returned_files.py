@@ -39,7 +39,7 @@ class Returned:
 def read(case: VectorCase, output: str | Path) -> Returned:
     """Return what was written back for a case. Raises: BadInput."""
     path = Path(output)
-    seen = f"--output {str(path)!r}"
+    seen = f"--returned {str(path)!r}"
     try:
         is_folder, exists = path.is_dir(), path.exists()
         names = {item.name for item in path.iterdir()} if is_folder else set()

@@ -60,11 +60,11 @@ def _formats() -> list[str]:
 
 def _columns(context: click.Context) -> list[str]:
     """Return the columns of the command's report, as its module declares them; else those of `shift`."""
-    for module in ("columns", "report"):
-        where = f"ropeaudit.features.{context.info_name}"
+    for place in (f"{context.info_name}.columns", f"{context.info_name}.report", f"list.{context.info_name}"):
+        where = f"ropeaudit.features.{place}"
         declared: Any = None
-        if find_spec(where) and find_spec(f"{where}.{module}"):
-            declared = getattr(import_module(f"{where}.{module}"), "COLUMNS", None)
+        if find_spec(where.rpartition(".")[0]) and find_spec(where):
+            declared = getattr(import_module(where), "COLUMNS", None)
         if isinstance(declared, Mapping):
             nested = [one for one in declared.values() if isinstance(one, Mapping)]
             return list(dict.fromkeys(name for one in nested or [declared] for name in one))
@@ -100,7 +100,7 @@ NAMES: Mapping[str, Names] = {
     "--recipe": lambda: ["all", *recipes()],
     "--impl": lambda: ["all", *implementations()],
     "--dtype": lambda: ["all", *_formats()],
-    "--model": lambda: ["all", *models()],
+    "--model": lambda: ["all", "usual", *models()],
     "--axes": _axes,
     "--accumulate": _formats,
     "--scaling": _scalings,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import click
+
+from ropeaudit.errors import UnknownName
 
 # heading -> options; what stands in none of them is the command's own and comes first
 _SECTIONS = {
@@ -65,7 +68,7 @@ EXAMPLES = {
         ),
     ),
     "rerotate": (("A cache that is shifted 1,000 times", "rerotate --model llama-3.1-8b --dtype bf16"),),
-    "frequencies": (("Which positions bf16 merges", "frequencies --model llama-3.1-8b --dtype bf16"),),
+    "frequencies": (("Which positions bf16 merges", "list frequencies --model llama-3.1-8b --dtype bf16"),),
     "vectors": (("q, k and positions for a kernel in C", "vectors --model llama-3.1-8b -o cases"),),
 }
 
@@ -103,6 +106,33 @@ class GroupedCommand(click.Command):
                     if purpose:
                         formatter.write(f"{'':{formatter.current_indent}}# {purpose}\n")
                     formatter.write(f"{'':{formatter.current_indent}}ropeaudit {line}\n")
+
+
+class NamedCommands(click.Group):
+    """A group in the order of its commands, which names the nearest to one that it does not have."""
+
+    def __init__(self, *args: Any, noun: str = "command", **attributes: Any) -> None:
+        """noun: what a command of the group is called in messages."""
+        super().__init__(*args, **attributes)
+        self.noun = noun
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. Raises: click.UsageError without any, which names all commands."""
+        if not (args or self.invoke_without_command or ctx.resilient_parsing):
+            raise click.UsageError(f"Missing {self.noun}; give {', '.join(self.list_commands(ctx))}", ctx)
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all names, in the order of `--help`."""
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the name, the command and its arguments. Raises: UnknownName, which names the nearest."""
+        if self.get_command(ctx, args[0]) is None and not (ctx.resilient_parsing or args[0].startswith("-")):
+            raise UnknownName(self.noun, args[0], self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
 
 
 command = functools.partial(click.command, cls=GroupedCommand)

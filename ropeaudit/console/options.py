@@ -197,7 +197,7 @@ class RopeOptions:
     """Which RoPE setting; empty or None where nothing is said."""
 
     model: tuple[str, ...] = filled_by(
-        axis("--model", NAMES, "Named models (`ropeaudit list models`), or all.")
+        axis("--model", NAMES, "Named models (`ropeaudit list models`); usual for ten that differ, or all.")
     )
     config: tuple[str, ...] = filled_by(
         axis("--config", PATHS, "Hugging Face config.json files, or their folders.", metavar="PATH")

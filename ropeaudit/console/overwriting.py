@@ -21,7 +21,7 @@ from ropeaudit.runtime import paths, streams
 F = TypeVar("F", bound=Callable[..., Any])
 _WRITTEN = {"outputs": "-o", "save_qk": "--save-qk", "junit": "--junit", "ticket_file": "--ticket-file"}
 _READ = ("", ".meta.json")  # behind the name of a file
-_TENSORS = (".safetensors", ".pt", ".pth", ".bin")  # beside them a config.json is read
+_TENSORS = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".npy")  # beside them a config.json is read
 _OF_A_FOLDER = (  # what is read of a checkpoint's or a config's folder
     *("config.json", "*_config.json", "*.index.json", "tokenizer*", "special_tokens_map.json"),
     *("added_tokens.json", "vocab.*", "merges.txt", "chat_template*", "*.safetensors", "*.bin", "*.pt"),
@@ -71,7 +71,6 @@ def refuse_inputs(options: Mapping[str, Any]) -> None:
     if not outputs:
         return
     read = [path for name, value in options.items() if name not in _WRITTEN for path in _files(value)]
-    read += _files([path for path in _words(options.get("outputs")) if _came_back(path)])
     for one in outputs:
         if (hit := next((path for path in read if paths.same(one.file, path)), None)) is not None:
             raise UsageError(f"{one} is one of the files to read ({hit!r}); give another name")
@@ -114,16 +113,15 @@ def _goes_into(number: int, path: str) -> bool:
 
 
 def _written(options: Mapping[str, Any]) -> Iterator[_Written]:
-    """Yield the files that the options write: no streams, and nothing that a kernel wrote."""
-    reports = [path for path in _words(options.get("outputs")) if not _came_back(path)]
-    named = {**options, "outputs": reports}
+    """Yield the files that the options write: no streams."""
+    named = dict(options)
     if named.get("tracker") is not None and named.get("ticket_file") is None:
         named["ticket_file"] = TRACKERS[named["tracker"]].file
     for name, flag in _WRITTEN.items():
         for path in _words(named.get(name)):
             if not paths.is_stream(path):
                 yield from (_Written(flag, path, file) for file in _files_of(name, path))
-    first = output_files.first_file(reports)
+    first = output_files.first_file([*_words(options.get("outputs"))])
     if first is not None and "resume" in options:  # a sweep, whose rows stand there until it is over
         yield _Written("-o", first, output_files.part_of(first))
 
@@ -145,11 +143,6 @@ def _may_import(code: str, path: str) -> bool:
     written, folder = os.path.realpath(path), os.path.dirname(os.path.realpath(code))
     both = code.endswith(".py") and written.endswith(".py") and os.path.isfile(written)
     return both and written.startswith(os.path.join(folder, ""))
-
-
-def _came_back(path: str) -> bool:
-    """Return whether --output names what a kernel wrote, which is read: a folder, or tensors."""
-    return os.path.isdir(path) or path.lower().endswith(".safetensors")
 
 
 def _files(value: Any) -> Iterator[str]:

@@ -71,11 +71,14 @@ def _values(group: RopeOptions | QKOptions) -> dict[str, Any]:
 
 
 def _all_models(names: Sequence[Any]) -> Sequence[Any]:
-    if "all" not in names:
+    """Return the names of models, with all of them for `all` and the usual ones for `usual`."""
+    if not {"all", "usual"} & {*names}:
         return names
     from ropeaudit.rope import presets
 
-    return [model.name for model in presets.all_presets()]
+    if "all" in names:
+        return [model.name for model in presets.all_presets()]
+    return list(dict.fromkeys([*presets.USUAL, *(name for name in names if name != "usual")]))
 
 
 def _all_axes(names: Sequence[Any]) -> Sequence[Any]:

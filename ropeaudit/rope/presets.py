@@ -16,6 +16,13 @@ from ropeaudit.rope.setting import RopeSetting
 HUB = "(nothing is downloaded: of a repository of the Hub, give its config.json as --config)"
 
 
+# settings that differ, of models that are used much: bases, scalings, head sizes, partial, interleaved
+USUAL = (
+    *("llama-2-7b", "llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "gemma-2-9b", "gemma-3-4b"),
+    *("phi-3.5-mini", "gpt-oss-20b", "deepseek-v3", "gpt-neox-20b"),
+)
+
+
 def named(name: str) -> ModelRope:
     """Return the model called `name`. Raises: UnknownName.
 

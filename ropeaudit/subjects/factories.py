@@ -47,7 +47,7 @@ def implementation(
     alone: bool = False,
     device: str | None = None,
 ) -> Implementation:
-    """Return what is called: the user's own code (module:name), or an entry of `ropeaudit list impls`.
+    """Return what is called: the user's own code (module:name), or an entry of `list implementations`.
 
     order: of the axes of own code, detected where it is None. changes: of stages, which reach tables that
     own code is given. alone: whether there is no recipe for them to change. device: where it is called.

@@ -1,7 +1,7 @@
-"""The tensors of a checkpoint, or the constants of a graph.
+"""The tensors of a checkpoint or a dump, or the constants of a graph.
 
 A checkpoint is a folder with its shards, or one .safetensors, .pt, .pth or .bin file; a graph an .onnx file
-or an .xml file of OpenVINO IR.
+or an .xml file of OpenVINO IR; a dump an .npz or .npy file.
 Nothing in it is ever executed: no pickles, no graph, and no code that a config.json names.
 """
 
@@ -25,6 +25,7 @@ from ropeaudit.tensor_files.graphs import Constant, Use
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _PICKLED = (".pt", ".pth", ".bin")
+_DUMPS = (".npz", ".npy")
 _GRAPHS: dict[str, Callable[[Path], Iterable[Constant]]] = {
     ".onnx": onnx_graphs.read,
     ".xml": openvino_graphs.read,
@@ -33,7 +34,8 @@ _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.safetensors|\.bin)")
 _FLOATS = ("F64", "F32", "F16", "BF16", "C64", "C128")
 ROWS = 4  # of a table, by which it is known
 _GIVE = (
-    "give a folder with config.json and *.safetensors, or one .safetensors, .pt, .onnx or OpenVINO .xml file"
+    "give a folder with config.json and *.safetensors, or one .safetensors, .pt, .npz, .npy, .onnx or "
+    "OpenVINO .xml file"
 )
 
 
@@ -60,6 +62,11 @@ def is_graph(path: Path) -> bool:
     return path.suffix.lower() in _GRAPHS and not path.is_dir()
 
 
+def is_dump(path: Path) -> bool:
+    """Return whether a path is that of arrays that somebody wrote to look at them."""
+    return path.suffix.lower() in _DUMPS and not path.is_dir()
+
+
 def files(path: Path) -> list[Path]:
     """Return the files that hold a checkpoint's tensors.
 
@@ -68,7 +75,7 @@ def files(path: Path) -> list[Path]:
     if not path.is_dir():
         if wrong := tensorfiles.wrong(path):
             raise BadInput(f"{str(path)!r}: {wrong}; {_GIVE}")
-        if path.suffix.lower() not in (".safetensors", *_PICKLED, *_GRAPHS):
+        if path.suffix.lower() not in (".safetensors", *_PICKLED, *_DUMPS, *_GRAPHS):
             raise BadInput(f"{str(path)!r}: unknown kind of file; {_GIVE}")
         return [path]
     index = next((path / name for name in _INDEXES if (path / name).is_file()), None)
@@ -114,7 +121,7 @@ def read(paths: list[Path], is_requested: IsRequested) -> tuple[list[StoredTenso
     count = 0
     for path in paths:
         suffix = path.suffix.lower()
-        load = _graph if suffix in _GRAPHS else _pickled if suffix in _PICKLED else _safetensors
+        load = _LOADERS.get(suffix, _safetensors)
         tensors = tensorfiles.guarded(repr(str(path)), path, functools.partial(load, path, is_requested))
         count += len(tensors)
         chosen_tensors += [tensor for tensor in tensors.values() if tensor is not None]
@@ -149,10 +156,35 @@ def _pickled(path: Path, is_requested: IsRequested) -> dict[str, StoredTensor | 
     loaded = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(loaded, torch.Tensor):
         loaded = {path.stem: loaded}
+    if isinstance(loaded, (tuple, list)) and [isinstance(one, torch.Tensor) for one in loaded] == [True] * 2:
+        loaded = dict(zip(("cos", "sin"), loaded, strict=True))
     if not isinstance(loaded, dict):
         raise BadInput(f"{str(path)!r}: holds a {type(loaded).__name__}; give a state dict")
     tensors = {name: tensor for name, tensor in _flat("", loaded) if isinstance(tensor, torch.Tensor)}
     return chosen(tensors, is_requested, path)
+
+
+def _dumped(path: Path, is_requested: IsRequested) -> dict[str, StoredTensor | None]:
+    if path.suffix.lower() == ".npy":
+        arrays: tensorfiles.Tensors = {path.stem: tensorfiles.read_npy(path)}
+    else:
+        arrays = tensorfiles.read(path, list, ("cos", "sin"))
+    tensors: dict[str, StoredTensor | None] = {}
+    for name, array in arrays.items():
+        shape = np.shape(array)
+        if is_requested(name, shape, functools.partial(_numbers, path, name, array)):
+            tensors[name] = of_array(name, _numbers(path, name, array))
+        else:
+            tensors[name] = None
+    return tensors
+
+
+def _numbers(path: Path, name: str, array: Any) -> NDArray[Any]:
+    """Return an array of floats or complex numbers. Raises: BadInput if it holds something else."""
+    if isinstance(array, np.ndarray) and array.dtype.kind == "c":
+        return array
+    values = tensorfiles.real(f"{str(path)!r}: {name[:40]}", array)
+    return values.astype(np.float64) if values.dtype.kind in "iub" else values
 
 
 def _graph(path: Path, is_requested: IsRequested) -> dict[str, StoredTensor | None]:
@@ -174,6 +206,13 @@ def _graph(path: Path, is_requested: IsRequested) -> dict[str, StoredTensor | No
             stored = of_array(name, values)
             tensors[name] = replace(stored, values=constant.use.rounded(stored.values), use=constant.use)
     return tensors
+
+
+_LOADERS: dict[str, Callable[[Path, IsRequested], dict[str, StoredTensor | None]]] = {
+    **dict.fromkeys(_PICKLED, _pickled),
+    **dict.fromkeys(_DUMPS, _dumped),
+    **dict.fromkeys(_GRAPHS, _graph),
+}
 
 
 def chosen(

@@ -231,7 +231,10 @@ SCREENS = TABLES | {
     **{f"explain {kind}": columns for kind, columns in explain_columns.OWN.items()},
     **{f"model {kind}": columns for kind, columns in MODEL_OWN.items()},
     "report --by": GROUPS_OWN,
-    **{f"list {name}": list_columns.LISTS[name][0] for name in ("recipes", "impls", "formats", "verdicts")},
+    **{
+        f"list {name}": list_columns.LISTS[name][0]
+        for name in ("recipes", "implementations", "formats", "verdicts")
+    },
 }
 
 

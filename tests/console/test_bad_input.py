@@ -60,10 +60,10 @@ TABLE = [
     ("shift --nope", "No such option '--nope'"),
     ("shift --offset", "requires an argument"),
     ("shift --quiet=3", "does not take a value"),
-    ("list", "Missing argument"),
-    ("list nope", "known: recipes, impls, formats, models, axes, columns, verdicts"),
+    ("list", "Missing kind of list; give implementations, recipes, "),
+    ("list nope", "known: implementations, recipes, formats, models, axes, columns, verdicts, "),
     ("list recipes -f nope", "known: table, csv, json, jsonl, markdown"),
-    ("env -f nope", "known: table, csv, json, jsonl, markdown"),
+    ("list environment -f nope", "known: table, csv, json, jsonl, markdown"),
     # names
     ("shift --dtype fp17", "unknown number format 'fp17'; did you mean fp16"),
     ("shift --dtype fp16,,bf16", "--dtype 'fp16,,bf16' has an empty element"),
@@ -669,7 +669,7 @@ def in_shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 @posix
 @pytest.mark.parametrize(
-    "line", ["r list recipes -f csv | head -1", "r shift --help | true", "r env | head -1"]
+    "line", ["r list recipes -f csv | head -1", "r shift --help | true", "r list environment | head -1"]
 )
 def test_a_closed_pipe_is_no_error(line) -> None:
     seen = in_shell(f"{line} >/dev/null; exit ${{PIPESTATUS[0]}}")

@@ -59,7 +59,6 @@ LINES: dict[str, list[list[str]]] = {
     "module": [["module", "code/module.py:Rotary", "--loaded", "built"]],
     "model": [["model", "{model}", "--tokens", "5,6,7", "--offset", "9", "--dtype", "fp32"]],
     "rerotate": [["rerotate", "--recipe", "hf", *SMALL, "--steps", "1"]],
-    "frequencies": [["frequencies", "--head-dim", "16"]],
     "decay": [["decay", "--head-dim", "16"]],
     "plot": [["plot", "{rows}", "-o", "rows.svg"]],
     "report": [
@@ -68,8 +67,11 @@ LINES: dict[str, list[list[str]]] = {
         ["report", "{rows}", "--against", "{rows}"],
         ["report", "{rows}", "{rows}", "-o", "merged.csv"],
     ],
-    "list": [["list", "impls"]],
-    "env": [["env"]],
+    "list": [
+        ["list", "implementations"],
+        ["list", "frequencies", "--head-dim", "16"],
+        ["list", "environment"],
+    ],
 }
 
 

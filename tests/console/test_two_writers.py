@@ -38,7 +38,12 @@ CONFIG |= {"max_position_embeddings": 60000}
 REPORTS = [  # commands that write reports alone; slow ones behind
     *("report a.json", "report a.json b.json"),
     *("report a.json --by subject", "report b.json --against a.json"),
-    *("frequencies --head-dim 8", f"explain {SIZES} --offset 9", f"rerotate {SIZES}", "decay --head-dim 8"),
+    *(
+        "list frequencies --head-dim 8",
+        f"explain {SIZES} --offset 9",
+        f"rerotate {SIZES}",
+        "decay --head-dim 8",
+    ),
     f"limit {SIZES} --recipe hf --dtype fp16 --up-to 99",
 ]
 COSTLY = ("check", "module", "explain", "decay")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TextIO
 from unittest import mock
 
+import click
 import every_command
 import numpy as np
 import pytest
@@ -102,6 +103,8 @@ def calls(command: str) -> Iterator[list[str]]:
 def unknown(arguments: list[str]) -> list[str]:
     """Return the command, or the options, that ropeaudit does not have. Capitals are placeholders."""
     name = next((word for word in arguments if not word.startswith("-")), "")
+    if isinstance(every_command.BY_NAME.get(name), click.Group) and arguments[1:]:
+        name = " ".join(arguments[:2])
     if name and not name.isupper() and name not in every_command.BY_NAME:
         return [name]
     params = every_command.BY_NAME[name].params if name in every_command.BY_NAME else cli.params

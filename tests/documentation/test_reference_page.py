@@ -113,6 +113,9 @@ def page() -> str:
 def command(name: str, groups: dict[str, dict[tuple[str, str], str]]) -> Iterator[str]:
     """Yield usage, description and own options of a command, and which shared ones it takes."""
     here, own = context(name), options(name)
+    if isinstance(every_command.BY_NAME[name], click.Group):
+        yield f"```text\n{here.get_help().rstrip()}\n```"
+        return
     text = click.HelpFormatter(width=WIDTH)
     every_command.BY_NAME[name].format_usage(here, text)
     every_command.BY_NAME[name].format_help_text(here, text)

@@ -1,4 +1,4 @@
-"""ropeaudit check CASE --output OUT: what a kernel wrote back, judged on the command line."""
+"""ropeaudit check CASE --returned OUT: what a kernel wrote back, judged on the command line."""
 
 import json
 from pathlib import Path
@@ -8,8 +8,6 @@ import pytest
 from vector_kernels import case, rotated, written
 
 import ropeaudit
-from ropeaudit.errors import UsageError
-from ropeaudit.features.check import case_target
 from ropeaudit.main import main
 
 
@@ -22,7 +20,7 @@ def check(capsys, *arguments: object) -> tuple[int, str, str]:
 def test_a_right_kernel_passes(tmp_path: Path, capsys) -> None:
     read = case(tmp_path / "case")
     out = written(read, tmp_path / "out", rotated(read))
-    code, text, err = check(capsys, read.folder, "--output", out)
+    code, text, err = check(capsys, read.folder, "--returned", out)
     assert (code, err) == (0, "")
     assert text.startswith(
         f"{read.folder} passes all 5 checks in bfloat16, at the positions of its calls, up to 65,583."
@@ -32,14 +30,14 @@ def test_a_right_kernel_passes(tmp_path: Path, capsys) -> None:
 def test_a_manifest_names_its_case(tmp_path: Path, capsys) -> None:
     read = case(tmp_path / "case")
     out = written(read, tmp_path / "out", rotated(read))
-    assert check(capsys, read.folder / "manifest.json", "--output", out)[0] == 0
+    assert check(capsys, read.folder / "manifest.json", "--returned", out)[0] == 0
 
 
 def test_a_wrong_one_fails_and_a_report_goes_beside_it(tmp_path: Path, capsys) -> None:
     read = case(tmp_path / "case")
     out = written(read, tmp_path / "out", rotated(read, seen=lambda at: at % 65536))
     report = tmp_path / "report.json"
-    code, text, err = check(capsys, read.folder, "--output", out, "-o", report)
+    code, text, err = check(capsys, read.folder, "--returned", out, "-o", report)
     assert code == 1
     assert "behaves like: positions that wrap at 65536 (at offset 65511)" in text
     assert "out of place at 2 of them: 65511, 65536" in err
@@ -52,9 +50,9 @@ def test_a_wrong_one_fails_and_a_report_goes_beside_it(tmp_path: Path, capsys) -
 def test_a_claimed_recipe_is_what_is_allowed(tmp_path: Path, capsys) -> None:
     read = case(tmp_path / "case")
     out = written(read, tmp_path / "out", rotated(read, "hf-model-cast"))
-    assert check(capsys, read.folder, "--output", out)[0] == 1
-    assert check(capsys, read.folder, "--output", out, "--recipe", "hf-model-cast")[0] == 0
-    assert check(capsys, read.folder, "--output", out, "--recipe", "none")[0] == 2
+    assert check(capsys, read.folder, "--returned", out)[0] == 1
+    assert check(capsys, read.folder, "--returned", out, "--recipe", "hf-model-cast")[0] == 0
+    assert check(capsys, read.folder, "--returned", out, "--recipe", "none")[0] == 2
 
 
 def test_several_cases_are_judged_by_folders_of_their_names(tmp_path: Path, capsys) -> None:
@@ -65,25 +63,24 @@ def test_several_cases_are_judged_by_folders_of_their_names(tmp_path: Path, caps
     for name in ("a", "b"):
         (tmp_path / name).rename(tmp_path / "outs" / name)
     cases = sorted((tmp_path / "cases").iterdir())
-    code, text, _ = check(capsys, *cases, "--output", tmp_path / "outs")
+    code, text, _ = check(capsys, *cases, "--returned", tmp_path / "outs")
     assert code == 0
     assert "None of 2 targets fails any of 10 checks" in text
     (tmp_path / "outs" / "b").rename(tmp_path / "outs" / "c")
-    code, _, err = check(capsys, *cases, "--output", tmp_path / "outs")
+    code, _, err = check(capsys, *cases, "--returned", tmp_path / "outs")
     assert code == 2
     assert "outs/b': no such folder" in err
 
 
 REFUSED = {
-    (): "a case of vectors is checked by what a kernel wrote back; add --output FOLDER",
+    (): "a case of vectors is checked by what a kernel wrote back; add --returned FOLDER",
     (
-        "--output",
+        "--returned",
         "none",
-    ): "error: --output 'none': no such folder; give the folder that the kernel wrote into",
-    ("--output", "none", "--dtype", "fp32"): "says its dtype and positions; leave out --dtype and --up-to",
-    ("--output", "none", "--base", "500000"): "says its setting; leave out the options of a RoPE setting",
-    ("--output", "none", "--output", "some/"): "--output names two folders, 'none' and 'some/'",
-    ("--output", "out.safetensors"): "out.safetensors: no such file",
+    ): "error: --returned 'none': no such folder; give the folder that the kernel wrote into",
+    ("--returned", "none", "--dtype", "fp32"): "says its dtype and positions; leave out --dtype and --up-to",
+    ("--returned", "none", "--base", "500000"): "says its setting; leave out the options of a RoPE setting",
+    ("--returned", "out.safetensors"): "out.safetensors: no such file",
 }
 
 
@@ -93,23 +90,13 @@ def test_what_does_not_fit_a_case_is_refused(arguments: tuple[str, ...], tmp_pat
     assert (code, text) == (2, "")
     assert REFUSED[arguments] in err
     assert err.count("\n") == 1
-    assert err.count("--output 'none'") <= 1
+    assert err.count("--returned 'none'") <= 1
 
 
 def test_a_folder_of_outputs_goes_with_a_case_alone(tmp_path: Path, capsys) -> None:
-    code, _, err = check(capsys, "llama-2-7b", "--output", tmp_path)
+    code, _, err = check(capsys, "llama-2-7b", "--returned", tmp_path)
     assert code == 2
-    assert "is no report, and no target is a case of vectors" in err
-
-
-def test_outputs_are_told_from_reports(tmp_path: Path) -> None:
-    assert case_target.split(()) == (None, ())
-    assert case_target.split(("out", "a.json")) == ("out", ("a.json",))
-    (tmp_path / "v1.2").mkdir()
-    assert case_target.split((str(tmp_path / "v1.2"),)) == (str(tmp_path / "v1.2"), ())
-    assert case_target.split(("x.unknown",)) == (None, ("x.unknown",))
-    with pytest.raises(UsageError, match="two folders"):
-        case_target.split(("out", "y.safetensors"))
+    assert "goes with a case of vectors, and no target is one" in err
 
 
 def test_python_judges_as_the_command_does(tmp_path: Path) -> None:
@@ -130,6 +117,6 @@ def test_no_file_of_a_case_or_of_what_came_back_is_written_over(tmp_path: Path, 
     before = {path: path.read_bytes() for path in files}
     for target in (read.folder, read.folder / "manifest.json"):
         for path in files:
-            assert check(capsys, target, "--output", out, "--junit", path)[0] == 2, path
-    assert check(capsys, read.folder, "--output", out, "-o", read.folder / "manifest.json")[0] == 2
+            assert check(capsys, target, "--returned", out, "--junit", path)[0] == 2, path
+    assert check(capsys, read.folder, "--returned", out, "-o", read.folder / "manifest.json")[0] == 2
     assert {path: path.read_bytes() for path in files} == before

@@ -34,7 +34,7 @@ def test_the_files_are_what_the_manifest_says(tmp_path: Path, capsys) -> None:
     assert vectors(folder, "--offset", "0,1000", "--tables", "--positions", "int32", "--dtype", "bf16") == 0
     seen = capsys.readouterr()
     assert seen.out.startswith(f"A case of vectors was written to {folder}: 2 calls at positions up to 1047")
-    assert seen.out.endswith(f"\nropeaudit check {folder} --output OUT\n")
+    assert seen.out.endswith(f"\nropeaudit check {folder} --returned OUT\n")
     assert seen.err == ""
     manifest = json.loads((folder / "manifest.json").read_text())
     files = [
@@ -150,7 +150,7 @@ def test_the_usual_set_has_ten_settings_that_a_right_kernel_passes(tmp_path: Pat
         main(
             [
                 "vectors",
-                "--set",
+                "--model",
                 "usual",
                 "--seq-len",
                 "16",
@@ -185,8 +185,8 @@ REFUSED = {
     "--seq-len 16k": "--seq-len 16384 is not from 2 to 8192",
     "--kv-heads 3": "does not divide",
     "--context 0": "--context 0 is not a number of positions",
-    "--set usual --model llama-2-7b": "leave out --model and --config",
-    "--set most": "unknown set 'most'; known: usual",
+    "--model usual --config none.json": "--model and --config",
+    "--model most": "unknown model 'most'",
     "--rebuild none.json": "there is no none.json",
     "--rebuild none.json --seed 3": "--seed is decided by the manifest",
     "--offset 2^53": "past 2^53",

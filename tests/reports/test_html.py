@@ -317,10 +317,10 @@ SMALL = "--seq-len 9 --heads 1"
         f"limit --dtype bf16 --recipe uniform --tolerance drift_relative=0.1 {SMALL}",
         f"rerotate --steps 2 {SMALL}",
         "decay --distance 0-9",
-        "frequencies --head-dim 8",
+        "list frequencies --head-dim 8",
         "list recipes",
         "list models",
-        "env",
+        "list environment",
     ],
 )
 def test_every_command_makes_a_page(command: str, capsys) -> None:

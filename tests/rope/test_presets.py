@@ -10,6 +10,7 @@ import torch
 
 from ropeaudit import RopeSetting, parse
 from ropeaudit.errors import UnknownName
+from ropeaudit.main import main
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope import presets, scaled
 from ropeaudit.rope.frequencies import frequencies
@@ -131,7 +132,16 @@ def test_every_model_works_in_every_command(capsys: pytest.CaptureFixture[str]) 
         == 0
     )
     assert capsys.readouterr().out.count("\n") == layers
-    assert main(["frequencies", *small[:-2]]) == 0
+    assert main(["list", "frequencies", *small[:-2]]) == 0
     assert capsys.readouterr().out.count("\n") == pairs + 1
     assert main(["decay", *small, "--distance", "0,1,100", "--qk", "ones"]) == 0
     assert capsys.readouterr().out.count("\n") == 3 * layers
+
+
+def test_usual_is_ten_models_in_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["list", "frequencies", "-f", "csv", "--dtype", "bf16", "--model"]
+    assert main([*line, "usual,mistral-7b-v0.3"]) == 0
+    rows = capsys.readouterr().out.splitlines()[1:]
+    models = dict.fromkeys(row.partition(",")[0].partition("/")[0] for row in rows)
+    assert list(models) == [*presets.USUAL, "mistral-7b-v0.3"]
+    assert len(presets.USUAL) == 10

@@ -91,12 +91,14 @@ def test_names_and_patterns(monkeypatch, capsys) -> None:
         third_party.expanded(["transformers:nothing*"])
     assert not factories.is_own("transformers:qwen3")
     assert factories.is_own("transformers.models.llama:apply")
-    assert main(["list", "impls", "--match", "transformers:qwen3", "-f", "csv"]) == 0
+    assert main(["list", "implementations", "--match", "transformers:qwen3", "-f", "csv"]) == 0
     (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert "Qwen3RotaryEmbedding" in row["calls"]
     assert main(["list", "formats", "--match", "x"]) == 2
-    assert main(["list", "impls", "--match", "zzz:*"]) == 2
-    assert "leave it out of list formats" in capsys.readouterr().err
+    assert main(["list", "implementations", "--match", "zzz:*"]) == 2
+    refused = capsys.readouterr().err
+    assert "No such option" in refused
+    assert "Try `ropeaudit list formats --help`" in refused
 
 
 def test_what_of_all_cannot_be_loaded_stops_no_other(monkeypatch) -> None:

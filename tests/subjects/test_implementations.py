@@ -224,7 +224,7 @@ def test_what_is_missing_says_what_to_type(monkeypatch, capsys) -> None:
     plant(monkeypatch, Planted, needs=("there_is_no_such_package",))
     with pytest.raises(MissingPackage, match=r"needs there_is_no_such_package; pip install 'ropeaudit\[pla"):
         third_party.implementation("planted")
-    assert main(["list", "impls", "-f", "csv"]) == 0
+    assert main(["list", "implementations", "-f", "csv"]) == 0
     (row,) = (one for one in rows(capsys.readouterr().out) if one["implementation"] == "planted")
     assert row["runs"] == "pip install 'ropeaudit[planted]'"
     with pytest.raises(UnknownName, match="did you mean mlx"):
@@ -254,8 +254,8 @@ def test_every_extra_is_in_pyproject() -> None:
         assert entry.package.replace("_", "-") in needed
 
 
-def test_list_impls_says_layouts_dtypes_and_what_is_called(capsys) -> None:
-    assert main(["list", "impls", "-f", "csv"]) == 0
+def test_list_implementations_says_layouts_dtypes_and_what_is_called(capsys) -> None:
+    assert main(["list", "implementations", "-f", "csv"]) == 0
     results = {one["implementation"]: one for one in rows(capsys.readouterr().out)}
     assert list(results) == [*ENTRIES, *(f"{name}:*" for name in third_party.FAMILIES)]
     assert int(results["transformers:*"]["classes"]) == len(third_party.FAMILIES["transformers"].members())

@@ -41,7 +41,7 @@ def check(
     """Check targets of any kind: own code, named implementations, models, configs, checkpoints, cases.
 
     Yields one Checked per target, dtype and check, in that order.
-    targets: FILE.py:NAME, package.module:NAME, a name of `ropeaudit list impls` or `ropeaudit list models`,
+    targets: FILE.py:NAME, package.module:NAME, a name of `list implementations` or `ropeaudit list models`,
     a config.json, a checkpoint, a case of `ropeaudit.vectors`. dtypes: by default bf16 for code, bf16, fp16
     and fp32 for the others.
     up_to: number of positions that are checked; by default the model's maximum, else 131,072, and for configs
@@ -107,7 +107,7 @@ def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
     if "case" in kinds:
         case_target.check_options(case, options)
     elif options.returned is not None:
-        raise UsageError(f"--output {options.returned!r} is no report, and no target is a case of vectors")
+        raise UsageError(f"--returned {options.returned!r} goes with a case of vectors, and no target is one")
     if "code" in kinds:
         code_target.check_options(options)
     elif case.model is not None or case.config is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from ropeaudit.audits.cases import Case
@@ -12,23 +11,10 @@ from ropeaudit.errors import UsageError
 from ropeaudit.features.check.checked import Checked, CheckOptions
 
 
-def split(outputs: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """Return where kernels wrote, None where nothing says it, and the files of the report.
-
-    --output names both: a folder, a name without a suffix or a .safetensors file is what a kernel wrote, for
-    a report has another suffix.
-    Raises: UsageError where there are two of the former.
-    """
-    written = [one for one in outputs if Path(one).suffix in ("", ".safetensors") or os.path.isdir(one)]
-    if len(written) > 1:
-        raise UsageError(f"--output names two folders, {written[0]!r} and {written[1]!r}; give one at a time")
-    return next(iter(written), None), tuple(one for one in outputs if one not in written)
-
-
 def check_options(case: Case, options: CheckOptions) -> None:
     """Raise UsageError for what a case has decided, or where nothing says where its kernel wrote."""
     if options.returned is None:
-        raise UsageError("a case of vectors is checked by what a kernel wrote back; add --output FOLDER")
+        raise UsageError("a case of vectors is checked by what a kernel wrote back; add --returned FOLDER")
     if case != Case():
         raise UsageError("the manifest of a case says its setting; leave out the options of a RoPE setting")
     if options.dtypes or options.up_to is not None:

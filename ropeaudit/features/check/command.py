@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
 @command(
     epilog="Targets: own code (FILE.py:NAME, mypkg.rope:NAME; it is executed with your rights), a name of "
-    "`ropeaudit list impls` or `list models`, a config.json, a checkpoint (its folder or a .safetensors "
-    "file), a case of `ropeaudit vectors` with --output FOLDER, where its kernel wrote; several at once. "
+    "`list implementations` or `list models`, a config.json, a checkpoint (its folder or a .safetensors "
+    "file), a case of `ropeaudit vectors` with --returned FOLDER; several at once. "
     "A WAIVE file "
     'holds entries such as [[waive]] check = "places", target = "rope.py:rotate", reason = "ticket 12", '
     'until = "2027-01-31", and dtype = "bf16" if it is for that alone. Exit code: 0 no check failed, '
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
 )
 @click.option("--text", metavar="FILE", help="Text that a checkpoint's model reads: runs it.")
 @click.option("--tokens", metavar="N|IDS", help="Tokens that it reads, random ones or ids: runs it.")
+@click.option("--returned", metavar="FOLDER", help="Where a kernel wrote back, for a case of `vectors`.")
 @click.option("--junit", metavar="FILE", help="Write JUnit XML too.")
 @click.option("--waive", metavar="FILE", help="Failures that are accepted until a day (TOML, see below).")
 @options.rope_options
@@ -79,6 +79,7 @@ def check(
     under: tuple[str, ...],
     text: str | None,
     tokens: str | None,
+    returned: str | None,
     junit: str | None,
     waive: str | None,
     rope: options.RopeOptions,
@@ -92,13 +93,11 @@ def check(
     from ropeaudit.arithmetic.formats import parse
     from ropeaudit.conformance.environments import DEFAULT
     from ropeaudit.console import delivery, output_files, settings, tickets
-    from ropeaudit.features.check import analysis, case_target, waivers
+    from ropeaudit.features.check import analysis, waivers
     from ropeaudit.features.check import junit as junit_form
     from ropeaudit.features.check.report import COLUMNS, check_report
     from ropeaudit.features.check.ticket import check_ticket
 
-    returned, files = case_target.split(output.outputs)
-    output = replace(output, outputs=files)
     columns = output.chosen_columns(COLUMNS)
     cases = settings.cases(rope)
     if len(cases) != 1:

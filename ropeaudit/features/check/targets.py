@@ -39,7 +39,7 @@ def kind(target: str) -> Kind:
         raise UnknownName("target", target, known)
     raise UsageError(
         f"{target!r} is no target: there is no such file; give FILE.py:NAME, mypkg.rope:NAME, a config.json, "
-        "a model's folder, or a name of `ropeaudit list impls` or `ropeaudit list models`"
+        "a model's folder, or a name of `ropeaudit list implementations` or `ropeaudit list models`"
     )
 
 

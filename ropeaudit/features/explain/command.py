@@ -25,7 +25,7 @@ _KINDS = ("stage", "pair", "position", "head", "remedy")  # of explain/columns.p
 @options.axis(
     "--impl",
     NAMES,
-    "Real code, explained by way of the recipe that its numbers resemble: a name (`ropeaudit list impls`), "
+    "Real code, explained by way of the recipe that its numbers resemble: a name (`list implementations`), "
     f"mypkg.rope:apply_rope or path/to/file.py:apply_rope. {options.EXECUTED}",
 )
 @click.option(

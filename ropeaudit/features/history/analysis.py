@@ -76,7 +76,7 @@ def history(
     """Find state that leaks between the calls of real code: the same call, fresh and after other calls.
 
     Yields one History per implementation, environment, dtype, offset and kind of earlier call, in that order.
-    implementations: FILE.py:NAME, package.module:NAME or names of `ropeaudit list impls`.
+    implementations: FILE.py:NAME, package.module:NAME or names of `ropeaudit list implementations`.
     dtypes: of the calls, and of those before them.
     offsets: first positions of the calls. device: where they are made. under: environments in which all
     calls are made too; and before a clean call the same one is made in each.

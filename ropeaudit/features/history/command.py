@@ -18,7 +18,7 @@ from ropeaudit.console.parameters import INTEGERS, NAMES
 
 
 @command(
-    epilog="Names: FILE.py:NAME, mypkg.rope:NAME or a name of `ropeaudit list impls`. Exit code: 0 done, "
+    epilog="Names: FILE.py:NAME, mypkg.rope:NAME or a name of `list implementations`. Exit code: 0 done, "
     "whether anything leaks or not, 2 bad usage or input."
 )
 @click.argument("implementations", metavar="NAMES", type=NAMES)

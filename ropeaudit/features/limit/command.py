@@ -52,7 +52,7 @@ from ropeaudit.console.parameters import INTEGER, NAMES, WORD
 @options.axis(
     "--impl",
     NAMES,
-    "Real code, called as it is, instead of recipes or beside them: a name (`ropeaudit list impls`), "
+    "Real code, called as it is, instead of recipes or beside them: a name (`list implementations`), "
     "mypkg.rope:apply_rope or path/to/file.py:apply_rope. A row with a misplaced pair meets no tolerance. "
     f"{options.EXECUTED}",
 )

@@ -81,7 +81,7 @@ def _runs(one: Entry) -> str:
 
 
 class EntryColumns:
-    """The columns of `ropeaudit list impls`."""
+    """The columns of `ropeaudit list implementations`."""
 
     implementation: str = of_entry("its name", lambda one: one.name, shown=True)
     package: str = of_entry("the package that it is of")
@@ -195,7 +195,7 @@ def _layers() -> Iterator[PresetLayer]:
 # what `ropeaudit list` takes -> the columns, and the items of the rows
 LISTS: dict[str, tuple[Columns[Any], Callable[[], Iterable[Any]]]] = {
     "recipes": (of_recipe.columns(RecipeColumns), all_recipes),
-    "impls": (of_entry.columns(EntryColumns), third_party.listed),
+    "implementations": (of_entry.columns(EntryColumns), third_party.listed),
     "formats": (of_format.columns(FormatColumns), lambda: FORMATS),
     "models": (MODELS, _layers),
     "axes": (of_axes.columns(AxesColumns), axial_presets.all_presets),

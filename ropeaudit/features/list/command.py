@@ -1,46 +1,143 @@
-"""ropeaudit list: recipes, implementations, formats, models, axes, columns, verdicts."""
+"""ropeaudit list: what there is by name, a setting's frequencies, and the environment."""
 
 from __future__ import annotations
 
+from typing import cast
+
 import click
 
-from ropeaudit.console.help import command
-from ropeaudit.console.options import ScreenOptions, screen_options
-from ropeaudit.console.parameters import WORD, one_of
-from ropeaudit.errors import UsageError
-
-KINDS = (
-    "recipes",
-    "impls",
-    "formats",
-    "models",
-    "axes",
-    "columns",
-    "verdicts",
-)  # of list/columns.py: no NumPy here
-
-
-@command(name="list")
-@click.argument("kind", metavar="|".join(KINDS), type=one_of("list", KINDS))
-@click.option(
-    "--match",
-    type=WORD,
-    metavar="PATTERN",
-    help="Of impls, those whose names fit, a family's classes one by one, such as 'transformers:*'.",
+from ropeaudit.console.help import NamedCommands, command
+from ropeaudit.console.options import (
+    ReportOptions,
+    RopeOptions,
+    ScreenOptions,
+    axis,
+    report_options,
+    rope_options,
+    screen_options,
 )
-@screen_options
-def list_(kind: str, match: str | None, screen: ScreenOptions) -> None:
-    """List what there is: recipes, implementations, formats, models, axes of grids, columns, verdicts."""
+from ropeaudit.console.parameters import INTEGER, NAMES, WORD
+
+# kinds of columns.py that have no options of their own; no NumPy here
+_PLAIN = {
+    "recipes": "List emulated implementations, stage by stage.",
+    "formats": "List number formats and their range.",
+    "models": "List named models, layer type by layer type.",
+    "axes": "List position axes of grids.",
+    "columns": "List the columns of a report of `shift`.",
+    "verdicts": "List verdicts and when each holds.",
+}
+
+
+@click.group(name="list", cls=NamedCommands, noun="kind of list", subcommand_metavar="KIND [OPTIONS]...")
+def list_() -> None:
+    """List recipes, implementations, formats, models, frequencies and what else there is."""
+
+
+def _print(kind: str, screen: ScreenOptions, match: str | None = None) -> None:
+    """Print a list of `columns.LISTS`, or the implementations whose names match a pattern."""
     from ropeaudit.console import output
+    from ropeaudit.errors import UsageError
     from ropeaudit.features.list.columns import LISTS
     from ropeaudit.reports import Report
     from ropeaudit.subjects import third_party
 
-    if match is not None and kind != "impls":
-        raise UsageError(f"--match goes with `ropeaudit list impls`; leave it out of list {kind}")
     columns, items = LISTS[kind]
     rows = [columns.row(item) for item in (items() if match is None else third_party.listed(match))]
     if not rows:
         raise UsageError(f"--match {match!r} fits no implementation; try --match 'transformers:*'")
     report = Report(rows, list(columns), columns.screen(()), columns.dispensable, declared=columns)
     output.print_report(report, screen)
+
+
+def _plain(kind: str) -> click.Command:
+    """Return the command of a list without options of its own."""
+
+    @command(name=kind, help=_PLAIN[kind])
+    @screen_options
+    def print_kind(screen: ScreenOptions) -> None:
+        _print(kind, screen)
+
+    return cast(click.Command, print_kind)
+
+
+@command()
+@click.option(
+    "--match",
+    type=WORD,
+    metavar="PATTERN",
+    help="Those whose names fit, a family's classes one by one, such as 'transformers:*'.",
+)
+@screen_options
+def implementations(match: str | None, screen: ScreenOptions) -> None:
+    """List libraries' code that can be called.
+
+    Of what is not installed it says what to type.
+    """
+    _print("implementations", screen, match)
+
+
+@command()
+@rope_options
+@axis(
+    "--recipe",
+    NAMES,
+    "Show what these recipes store, and its relative error: names or .toml files.",
+    shown="none",
+)
+@axis(
+    "--dtype",
+    NAMES,
+    "Number formats: of angles, and of the model for --recipe.",
+    shown="fp32,fp16,bf16",
+)
+@click.option(
+    "--max-position",
+    type=INTEGER,
+    metavar="N",
+    help="Where angles are shown.  [default: the model's maximum, or 131072]",
+)
+@report_options
+def frequencies(
+    recipe: tuple[str, ...],
+    dtype: tuple[str, ...],
+    max_position: int | None,
+    rope: RopeOptions,
+    output: ReportOptions,
+) -> int:
+    """List each pair's frequency and wavelength.
+
+    Beside them stand the positions that number formats merge, and what recipes store.
+    """
+    from ropeaudit.console import delivery, settings
+    from ropeaudit.features.list import frequencies as analysis
+
+    cases = settings.cases(rope)
+    labels, formats = settings.labels(rope, cases), dtype or analysis.DTYPES
+    tables = list(analysis.frequencies(formats, recipe, max_position, cases=cases, labels=labels))
+    return delivery.delivered_at_once(
+        lambda metadata: analysis.frequencies_report(tables, output.columns, metadata), output
+    )
+
+
+@command()
+@screen_options
+def environment(screen: ScreenOptions) -> None:
+    """List versions, hardware and torch's switches.
+
+    Attach it to a bug ticket.
+    """
+    from ropeaudit.console import output
+    from ropeaudit.reports import Report
+    from ropeaudit.runtime import hardware, run_metadata
+    from ropeaudit.subjects import third_party
+
+    audited = tuple(entry.package for entry in third_party.ENTRIES.values())
+    known = run_metadata.environment()
+    known |= {name: value for name, value in hardware.environment(audited).items() if name not in known}
+    rows = [{"what": name, "value": str(text)} for name, text in known.items()]
+    output.print_report(Report(rows, ["what", "value"], ["what", "value"]), screen)
+
+
+for _command in (implementations, *map(_plain, _PLAIN), frequencies, environment):
+    list_.add_command(_command)

@@ -76,7 +76,8 @@ def module(
     """Find RoPE buffers that were cast, be it to bfloat16 and back, or that are not what they should be.
 
     source: a checkpoint (a folder, a .safetensors or .pt file) or a graph (an .onnx file, or the .xml file of
-    OpenVINO IR), of which nothing is executed, or a function that returns a module, "file.py:function" or
+    OpenVINO IR), of which nothing is executed; a dumped table (an .npz or .npy file, or "cos.npy,sin.npy"),
+    whose every row and pair is compared; or a function that returns a module, "file.py:function" or
     "package.module:function", which is called, or the class of one, which is built from its default config
     or usual sizes, with the arguments in `build`.
     RoPE modules among them are run at positions 0 to up_to - 1 in each way of `loaded` (`ways.WAYS`; without
@@ -101,9 +102,8 @@ def module(
     if opened.builder is None:
         if loaded is not None or build:
             flag = "--loaded" if loaded is not None else "--build"
-            raise UsageError(
-                f"{flag} says how a module is built, and {source!r} is a checkpoint; leave it out"
-            )
+            kind = "dumped table" if opened.dumped else "checkpoint"
+            raise UsageError(f"{flag} says how a module is built, and {source!r} is a {kind}; leave it out")
         return ModuleAudit(opened, buffers)
     return _run(opened, buffers, options, expected, explicit)
 

@@ -42,7 +42,7 @@ class Buffer:
     drift_near, drift_far: expected RMS drift of scores, see `drift`; None where it is unknown.
     unseen: rows of a table that were not compared. setting: the one it was compared with.
     device: where it lies in a module; none in a file. times_float32: of frequencies of a graph, drift_near
-    over that of the same rounded once to float32.
+    over that of the same rounded once to float32. diagnosis: pair by pair, and what explains the values.
     """
 
     stored: StoredTensor
@@ -60,6 +60,7 @@ class Buffer:
     setting: RopeSetting | None = None
     device: str = "none"
     times_float32: float | None = None
+    diagnosis: Diagnosis | None = None
 
     @property
     def wrong(self) -> bool:
@@ -99,7 +100,14 @@ def audited(opened: Source) -> list[Buffer]:
 def run(source: Source) -> Iterator[Buffer]:
     """Yield every buffer and what is wrong with it. Raises: BadInput where none fits what is expected."""
     groups = list(grouped(source.buffers))
-    dumps = [dump_of(parts) for parts in groups]
+    rows = ROWS if source.built else None
+    dumps = [dump_of(parts, rows) for parts in groups]
+    if source.dumped and None in dumps:
+        lone = groups[dumps.index(None)][0].stored
+        raise BadInput(
+            f"{source.spec!r}: {lone.name} of shape {lone.shape} has no partner of that shape; "
+            "give cos and sin"
+        )
     expected_pairs, tables = source.expected.pairs(), [dump for dump in dumps if dump is not None]
     if (
         expected_pairs
@@ -114,7 +122,9 @@ def run(source: Source) -> Iterator[Buffer]:
         )
     known: dict[bytes, _ComparedTable | None] = {}
     for parts, dump in zip(groups, dumps, strict=True):
-        yield from _buffers(parts, dump, None if dump is None else _compare(dump, source.expected, known))
+        yield from _buffers(
+            parts, dump, None if dump is None else _compare(dump, source.expected, known), rows
+        )
 
 
 def _compare(
@@ -138,9 +148,9 @@ def _compare(
 
 
 def _buffers(
-    parts: Sequence[RopeBuffer], dump: Dump | None, table: _ComparedTable | None
+    parts: Sequence[RopeBuffer], dump: Dump | None, table: _ComparedTable | None, most: int | None
 ) -> Iterator[Buffer]:
-    """Yield a row for each buffer of a table."""
+    """Yield a row for each buffer of a table. most: the rows that are compared, all if None."""
     agrees = table.agrees if table else None
     error, near, far = None, None, None
     if table is not None and dump is not None:
@@ -158,7 +168,7 @@ def _buffers(
             agrees, finding = False, f"{bad} of {buffer.stored.values.size} values are nan or infinite."
         rows = buffer.stored.values.squeeze().shape[0] if buffer.what not in FREQUENCIES else 0
         label, guess = (table.label, table.guessed) if table else ("none", False)
-        unseen = max(0, rows - ROWS)
+        unseen = 0 if most is None else max(0, rows - most)
         yield Buffer(
             buffer.stored,
             buffer.what,
@@ -175,6 +185,7 @@ def _buffers(
             table.setting if table else None,
             buffer.device,
             _times_float32(buffer, near, table),
+            table.diagnosis if table else None,
         )
 
 

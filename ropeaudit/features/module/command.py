@@ -68,7 +68,8 @@ def module(
 ) -> int:
     """Find RoPE buffers that were cast, and run RoPE modules in the ways in which they may be loaded.
 
-    SOURCE is a checkpoint (a folder, a .safetensors or .pt file), whose code is never executed; a graph,
+    SOURCE is a checkpoint (a folder, a .safetensors or .pt file), whose code is never executed; a dumped
+    inv_freq, cos and sin, or freqs_cis (.npz, .npy or c.npy,s.npy), which is explained pair by pair; a graph,
     whose constants are read and which is never executed (an .onnx file, or the .xml file of OpenVINO IR
     with its .bin beside it); or a function that returns a module, or the class of one: file.py:name or
     package.module:name, which is called; a class is built from its default config or usual sizes. Buffers

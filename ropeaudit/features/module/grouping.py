@@ -45,8 +45,11 @@ def _partner(cos: RopeBuffer, sines: Sequence[RopeBuffer]) -> RopeBuffer | None:
     return next(iter(named or alike), None)
 
 
-def dump_of(parts: Sequence[RopeBuffer]) -> Dump | None:
-    """Return the table that buffers make; None for cos or sin alone. Periods and angles are converted."""
+def dump_of(parts: Sequence[RopeBuffer], rows: int | None = ROWS) -> Dump | None:
+    """Return the table that buffers make; None for cos or sin alone. Periods and angles are converted.
+
+    rows: how many of them, all if None.
+    """
     what, values, name = parts[0].what, parts[0].stored.values, parts[0].stored.name
     if what in FREQUENCIES:
         with np.errstate(all="ignore"):
@@ -61,7 +64,7 @@ def dump_of(parts: Sequence[RopeBuffer]) -> Dump | None:
         cos, sin = rope_values.both(values) or _side_by_side(values.squeeze())
     else:
         return None
-    return Dump(name, _NAMES.get(what, "the cos/sin table"), cos=_plane(cos), sin=_plane(sin))
+    return Dump(name, _NAMES.get(what, "the cos/sin table"), cos=_plane(cos, rows), sin=_plane(sin, rows))
 
 
 def _side_by_side(values: Array) -> tuple[Array, Array]:
@@ -73,6 +76,6 @@ def _side_by_side(values: Array) -> tuple[Array, Array]:
     return tuple(np.split(values, 2, axis=-1)) if values.shape[-1] % 2 == 0 else (values, values)  # type: ignore[return-value]
 
 
-def _plane(values: Array) -> Array:
+def _plane(values: Array, rows: int | None) -> Array:
     """Return a table's first rows, (n, c)."""
-    return np.ascontiguousarray(values.reshape(-1, values.shape[-1])[:ROWS])
+    return np.ascontiguousarray(values.reshape(-1, values.shape[-1])[:rows])

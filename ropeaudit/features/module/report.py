@@ -12,7 +12,7 @@ from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import records
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.features.module import graph_report, run_report
+from ropeaudit.features.module import graph_report, run_report, table_report
 from ropeaudit.features.module.analysis import Buffer, ModuleAudit
 from ropeaudit.features.module.drift import FAR, NEAR
 from ropeaudit.features.module.grouping import FREQUENCIES, ROWS
@@ -124,7 +124,13 @@ def _report(audit: ModuleAudit, columns: Sequence[str] | None, metadata: Mapping
             notes, runs = [*notes, runs.headline], replace(runs, headline=buffers.headline)
         return replace(runs, notes=notes, further=further)
     if not audit.runs:
-        return replace(buffers, notes=[*audit.source.notes, *buffers.notes])
+        dumped = audit.source.dumped
+        more = table_report.notes(audit.buffers) if dumped else []
+        return replace(
+            buffers,
+            notes=[*audit.source.notes, *buffers.notes, *more],
+            further=table_report.further(audit.buffers) if dumped else {},
+        )
     off = any(one.wrong for one in audit.runs)
     notes = [*audit.source.notes, *buffers.notes, *([] if off else [runs.headline])]
     said = run_report.headline(audit.runs) if off and not any(one.wrong for one in audit.buffers) else ""

@@ -1,6 +1,7 @@
-"""Where RoPE buffers are: in a module that a factory makes, a checkpoint's tensors or a graph's constants.
+"""Where RoPE buffers are: in a module that a factory makes, a checkpoint, a dumped table or a graph.
 
 They are known by their values, whatever they are called; and by usual names where the values tell nothing.
+Of a dump the names tell first, for its values are what is in question; a tensor that is alone needs no name.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.errors import BadInput, RopeAuditError, UsageError
@@ -23,12 +25,13 @@ from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.implementation import one_line
 from ropeaudit.subjects.calling.timeout import patiently
 from ropeaudit.tensor_files import checkpoints, rope_values
+from ropeaudit.tensor_files import tensors as tensorfiles
 from ropeaudit.tensor_files.checkpoints import StoredTensor
 
 _GIVE = "give file.py:function or package.module:function, which returns a torch.nn.Module, or its class"
 _FREQUENCIES = ("inv_freq", "inv_freqs", "freqs", "frequencies")
 _COS = ("cos", "cos_cached", "cos_cache", "cos_table", "freqs_cos")
-_BOTH = ("freqs_cis", "freqs_complex", "cos_sin_cache")
+_BOTH = ("freqs_cis", "freqs_complex", "cos_sin_cache", "cos_sin")
 # last part of a name -> what the buffer holds
 KINDS: dict[str, str] = {
     **dict.fromkeys(_FREQUENCIES, "inv_freq"),
@@ -73,7 +76,14 @@ class Source:
     @property
     def noun(self) -> str:
         """What its tensors are called."""
+        if self.dumped:
+            return "table"
         return "buffer" if self.built or not checkpoints.is_graph(Path(self.spec)) else "constant"
+
+    @property
+    def dumped(self) -> bool:
+        """Whether it is a dumped table, which is explained pair by pair."""
+        return not self.built and checkpoints.is_dump(Path(self.spec))
 
 
 def kind_of_name(name: str) -> str:
@@ -87,8 +97,8 @@ def load(
 ) -> Source:
     """Return the buffers behind a path, a factory or a class; `expected` says more than a config beside them.
 
-    arguments: for a factory or a class. length: positions that a class is built for. device: where the module
-    is moved. Raises: BadInput, UsageError.
+    spec: "cos.npy,sin.npy" is a path too. arguments: for a factory or a class. length: positions that a
+    class is built for. device: where the module is moved. Raises: BadInput, UsageError.
     """
     place = None if device is None else devices.of_torch(device)
     factory = _factory(spec)
@@ -100,8 +110,8 @@ def load(
         raise UsageError(
             f"--device {device} is where a module is moved, and {spec!r} is a checkpoint; leave it out"
         )
-    path = Path(spec)
-    tensors, count = checkpoints.read(checkpoints.files(path), _may_be_buffer)
+    path = tensorfiles.paths(spec)[0]
+    buffers, count = _stored(spec)
     notes: list[str] = []
     beside = (path if path.is_dir() else path.parent) / "config.json"
     if expected.model is None and beside.is_file():
@@ -111,7 +121,34 @@ def load(
                 "config.json names custom code (auto_map), which was not executed: tensors were read"
             )
         expected = replace(expected, model=_read(data, path.name, str(beside), expected.base, notes))
-    return Source(spec, False, _buffers(tensors), count, expected, notes)
+    return Source(spec, False, buffers, count, expected, notes)
+
+
+def _stored(spec: str) -> tuple[list[RopeBuffer], int]:
+    """Return the buffers in files, and how many tensors these hold. Raises: BadInput."""
+    paths = tensorfiles.paths(spec)
+    if len(paths) > 2:
+        raise BadInput(f"{spec!r}: names {len(paths)} files; give one, or cos.npy,sin.npy")
+    files = [file for path in paths for file in checkpoints.files(path)]
+    dumped = checkpoints.is_dump(paths[0])
+    tensors, count = checkpoints.read(files, _is_any if dumped else _may_be_buffer)
+    if len(paths) == 2:
+        tensors = [replace(one, name=name) for one, name in zip(tensors, ("cos", "sin"), strict=True)]
+    lone = count == 1 and not checkpoints.is_graph(paths[0])
+    if lone and not tensors:
+        tensors, _ = checkpoints.read(files, _is_any)
+    buffers = _buffers(tensors, dumped, lone)
+    if dumped and not buffers:
+        held = ", ".join(f"{one.name[:40]} of shape {one.shape}" for one in tensors[:8]) or "nothing"
+        raise BadInput(
+            f"{spec!r}: no inv_freq, cos and sin, or freqs_cis; it holds {held}; give frequencies on one "
+            "axis, or cos and sin of (positions, pairs), side by side or apart, for 2 positions at least"
+        )
+    return buffers, count
+
+
+def _is_any(name: str, shape: tuple[int, ...], head: Callable[[], NDArray[Any]]) -> bool:
+    return True
 
 
 def _read(data: Any, name: str, source: str, base: float | None, notes: list[str]) -> ModelRope | None:
@@ -130,12 +167,20 @@ def _may_be_buffer(name: str, shape: tuple[int, ...], head: Callable[[], NDArray
     )
 
 
-def _buffers(tensors: Iterable[StoredTensor]) -> list[RopeBuffer]:
-    """Return tensors with what they hold: as their values say, else as their names do."""
-    buffers = [
-        RopeBuffer(tensor, rope_values.known(tensor.values) or _kind_by_name(tensor.name, tensor.shape))
-        for tensor in tensors
-    ]
+def _buffers(tensors: Iterable[StoredTensor], dumped: bool = False, lone: bool = False) -> list[RopeBuffer]:
+    """Return tensors with what they hold: as their values say, else as their names do.
+
+    dumped: names come first. lone: there is a single tensor, whose shape says it where nothing else does.
+    """
+    buffers = []
+    for tensor in tensors:
+        by_name = _kind_by_name(tensor.name, tensor.shape)
+        if dumped and by_name in ("inv_freq", "both") and by_name != _kind_by_shape(tensor.values):
+            by_name = ""
+        by_value = rope_values.known(tensor.values)
+        named_first = dumped or {by_name, by_value} == {"cos", "sin"}  # swapped: a fault, not another name
+        what = (by_name or by_value) if named_first else (by_value or by_name)
+        buffers.append(RopeBuffer(tensor, what or (_kind_by_shape(tensor.values) if lone else "")))
     return [buffer for buffer in buffers if buffer.what and buffer.stored.values.size]
 
 
@@ -143,6 +188,15 @@ def _kind_by_name(name: str, shape: tuple[int, ...]) -> str:
     """Return what a tensor holds by its name: (p,) frequencies, (n, p) tables; nothing for other shapes."""
     axes = {"": (), "inv_freq": (0, 1), "both": (2, 3)}.get(kind_of_name(name), (2,))
     return kind_of_name(name) if sum(size != 1 for size in shape) in axes else ""
+
+
+def _kind_by_shape(values: NDArray[Any]) -> str:
+    """Return what a tensor holds if it is a table: frequencies on one axis, else cos and sin."""
+    sizes, is_complex = np.squeeze(values).shape, np.iscomplexobj(values)
+    if len(sizes) < 2:
+        return "" if is_complex else "inv_freq"
+    halves = is_complex or sizes[-1] % 2 == 0
+    return "both" if halves and (len(sizes) == 2 or (len(sizes) == 3 and sizes[-1] == 2)) else ""
 
 
 def _factory(spec: str) -> tuple[Callable[[], Any], process_state.State] | None:

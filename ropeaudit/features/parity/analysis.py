@@ -70,7 +70,7 @@ def parity(
 
     Yields one Parity per dtype and offset, in that order.
     a, b: a recipe or a recipe file, changed in brackets as in "hf[angle=fp64]"; or code that is called: a
-    name of `ropeaudit list impls`, or your own as "file.py:name". Code gets q and k in the layout that it
+    name of `list implementations`, or your own as "file.py:name". Code gets q and k in the layout that it
     has, and its scores are formed in float64.
     device: where code is called. offsets, dtypes, changes, cases, on_progress, case: as in `ropeaudit.shift`.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, MissingPackage.

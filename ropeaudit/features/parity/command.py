@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @command(
     epilog="Subjects: a recipe (`ropeaudit list recipes`) or a .toml file, changed in brackets as in "
-    "'hf[angle=fp64]'; or real code, called as it is: a name (`ropeaudit list impls`), "
+    "'hf[angle=fp64]'; or real code, called as it is: a name (`ropeaudit list implementations`), "
     "mypkg.rope:apply_rope or path/to/file.py:apply_rope, which is executed with your rights. Code gets q "
     "and k in the layout that it has, unless --layout is given. Exit code: 0 done, 2 bad usage or input."
 )

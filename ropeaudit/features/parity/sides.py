@@ -40,7 +40,7 @@ class CallFailed(Exception):
 def subject(spec: str, common: Mapping[str, str], alone: bool = False, device: str | None = None) -> Compared:
     """Return a recipe by name or file, with its own changes in brackets: hf[angle=fp64,table=fp32]; or code.
 
-    Code is a name of `ropeaudit list impls`, or the user's own as FILE.py:NAME. common: changes made to a
+    Code is a name of `list implementations`, or the user's own as FILE.py:NAME. common: changes made to a
     recipe before its own. alone: whether there is no recipe for them to change. device: where code is called.
     Raises: UnknownName, BadInput, UsageError, MissingPackage.
     """

@@ -47,7 +47,7 @@ def shift(
     (scaled, before softmax).
 
     offsets: tokens; negative ones are allowed. dtypes, recipes: names, or a path to a recipe file.
-    recipes are "hf" and "uniform" unless implementations are given: names of `ropeaudit list impls`, called
+    recipes are "hf" and "uniform" unless implementations are given: names of `list implementations`, called
     as they are, or own code as module:name. order: of its axes, such as "bhsd"; found out by default.
     changes: stage -> format, such as {"angle": "fp64"}. threads: all processors by default.
     backend: what executes recipes, "numpy" or "torch". device: where implementations are called, and where

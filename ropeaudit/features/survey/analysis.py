@@ -32,7 +32,7 @@ def survey(
 
     Yields one Surveyed per implementation, in their order: its drift by dtype, offset and environment, over
     that of recipe hf on the same q and k; the recipe that it is like; what a cast of its class does.
-    implementations: names of `ropeaudit list impls`, FILE.py:NAME or package.module:NAME.
+    implementations: names of `ropeaudit list implementations`, FILE.py:NAME or package.module:NAME.
     under: environments in which they are called too. casts: number formats that classes are cast to.
     jobs: processes side by side; one that dies or hangs costs one implementation.
     Raises: UsageError, UnknownName, BadInput.

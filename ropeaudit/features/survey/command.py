@@ -10,7 +10,7 @@ from ropeaudit.console.parameters import INTEGERS, NAMES, Parsed
 
 
 @command(
-    epilog="Names: `ropeaudit list impls`, all, FILE.py:NAME or mypkg.rope:NAME. Exit code: 0 done, whatever "
+    epilog="Names: `list implementations`, all, FILE.py:NAME or mypkg.rope:NAME. Exit code: 0 done, whatever "
     "was seen, 1 if nothing could be called, 2 bad usage."
 )
 @click.argument("implementations", metavar="[NAMES]", type=NAMES, default="all")

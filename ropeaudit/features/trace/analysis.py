@@ -100,7 +100,7 @@ def called(
     device: str | None = None,
     under: Sequence[str] = (),
 ) -> list[Implementation]:
-    """Return code to call, by names of `ropeaudit list impls` or as module:name. Raises: see `trace`."""
+    """Return code to call, by names of `list implementations` or as module:name. Raises: see `trace`."""
     given = [implementations] if isinstance(implementations, str) else implementations
     code = [
         factories.implementation(one, order, device=device) if isinstance(one, str) else one for one in given

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @command(
-    epilog="Implementations: a name (`ropeaudit list impls`), mypkg.rope:apply_rope or "
+    epilog="Implementations: a name (`ropeaudit list implementations`), mypkg.rope:apply_rope or "
     "path/to/file.py:apply_rope, several separated by commas. Exit code: 0 done, 2 bad usage or input."
 )
 @options.words("IMPL", "implementations")

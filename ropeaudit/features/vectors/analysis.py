@@ -25,12 +25,6 @@ from ropeaudit.features.vectors import building
 
 HEADS, SEQ_LEN, LONGEST = 4, 256, 8192
 MAXIMUM = 131072  # positions, where no model says how many
-# settings that differ, of models that are used much: bases, scalings, head sizes, partial, interleaved
-USUAL = (
-    *("llama-2-7b", "llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "gemma-2-9b", "gemma-3-4b"),
-    *("phi-3.5-mini", "gpt-oss-20b", "deepseek-v3", "gpt-neox-20b"),
-)
-SETS = {"usual": USUAL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +104,6 @@ def run(
         target = Path(folder, name) if len(specs) > 1 else Path(folder)
         progress(number / len(specs))
         yield replace(_written(target, spec), added=added, maximum=case.maximum)
-
-
-def models_of(name: str, models: Sequence[str], configs: Sequence[str]) -> tuple[str, ...]:
-    """Return the models of a set. Raises: UnknownName, UsageError where others are named beside it."""
-    if name not in SETS:
-        raise UnknownName("set", name, SETS)
-    if models or configs:
-        raise UsageError(f"--set {name} names the models; leave out --model and --config")
-    return SETS[name]
 
 
 def specified(case: Case, dtype: Format, options: Options) -> tuple[CaseSpec, tuple[int, ...]]:

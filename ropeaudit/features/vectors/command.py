@@ -18,7 +18,7 @@ from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL
 
 @command(
     epilog="A kernel reads the folder, rotates, writes what manifest.json asks for into another folder, and "
-    "`ropeaudit check CASE --output OUT` judges it. Exit code: 0 done, 2 bad usage or input."
+    "`ropeaudit check CASE --returned OUT` judges it. Exit code: 0 done, 2 bad usage or input."
 )
 @click.option(
     "-o",
@@ -66,7 +66,6 @@ from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL
     help="Positions that frequencies are computed for, where they depend on it (dynamic, longrope).  "
     "[default: up to the last one of the case]",
 )
-@click.option("--set", "set_name", metavar="NAME", help="Cases of ten settings that are used much: usual.")
 @click.option(
     "--rebuild", metavar="MANIFEST", help="Write the case of a manifest.json again, to the same bytes."
 )
@@ -84,7 +83,6 @@ def vectors(
     seq_len: int | None,
     seed: int,
     context: int | None,
-    set_name: str | None,
     rebuild: str | None,
     rope: RopeOptions,
     screen: ScreenOptions,
@@ -94,8 +92,6 @@ def vectors(
     A case is a folder of raw little-endian files, the same as .safetensors, and a manifest that says what
     they hold and what to write back. Several models or dtypes make a folder for each.
     """
-    from dataclasses import replace
-
     from ropeaudit.audits.arguments import formats
     from ropeaudit.console import output, rows, settings
     from ropeaudit.features.vectors import analysis
@@ -105,8 +101,6 @@ def vectors(
         refuse_beside_rebuild()
         output.print_report(vectors_report([analysis.rebuilt(rebuild, folder)], None, {}), screen)
         return 0
-    if set_name is not None:
-        rope = replace(rope, model=analysis.models_of(set_name, rope.model, rope.config))
     options = analysis.Options(offset, want, tables, positions, context)
     lengths = () if seq_len is None else (seq_len,)
     cases = settings.cases(rope, seed=(seed,), heads=heads, kv_heads=kv_heads, seq_len=lengths)

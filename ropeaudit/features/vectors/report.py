@@ -62,7 +62,7 @@ def legend(results: Sequence[WrittenCase]) -> str:
     folder = shlex.quote(printable(results[0].folder)) if len(results) == 1 else "FOLDER"
     return (
         "Let a kernel read it and write what manifest.json asks for into another folder OUT, and type\n"
-        f"ropeaudit check {folder} --output OUT"
+        f"ropeaudit check {folder} --returned OUT"
     )
 
 

@@ -122,6 +122,9 @@ def _stored(one: WrongBuffer) -> list[str]:
         load = ["from safetensors.torch import load_file", f"values = load_file({one.spec!r})[{one.name!r}]"]
     elif path.suffix in (".pt", ".pth", ".bin"):
         load = [f"values = torch.load({one.spec!r}, weights_only=True)[{one.name!r}]"]
+    elif path.suffix in (".npz", ".npy"):
+        key = f"[{one.name!r}]" if path.suffix == ".npz" else ""
+        load = ["import numpy", f"values = torch.from_numpy(numpy.load({one.spec!r}){key})"]
     elif (path / "model.safetensors").is_file():
         file = str(path / "model.safetensors")
         load = ["from safetensors.torch import load_file", f"values = load_file({file!r})[{one.name!r}]"]

@@ -28,7 +28,7 @@ _AXES = {
 
 
 def third_party_lines(setup: Setup, name: str) -> list[str]:
-    """Return the lines that call an entry of `ropeaudit list impls`. Raises: NoSnippet."""
+    """Return the lines that call an entry of `ropeaudit list implementations`. Raises: NoSnippet."""
     entry = third_party.entry_of(name)
     if not entry.snippet:
         raise NoSnippet(f"{name} is called by more than a few lines")

@@ -43,8 +43,9 @@ TRACKERS = {
             "[Bug]: ",
             "https://github.com/vllm-project/vllm/issues/new?template=400-bug-report.yml",
             {
-                "Your current environment": "<details>\n<summary>Environment, as <code>ropeaudit env</code> "
-                f"shows it</summary>\n\n{_ENVIRONMENT}\n\n</details>\n\n"
+                "Your current environment": "<details>\n<summary>Environment, as "
+                f"<code>ropeaudit list environment</code> shows it</summary>\n\n"
+                f"{_ENVIRONMENT}\n\n</details>\n\n"
                 f"{FILL_IN}: the output of `python collect_env.py`.",
                 "🐛 Describe the bug": f"{_BUG}\n\n{_EXPECTED}",
                 "Before submitting a new issue...": _SEARCHED,

@@ -81,13 +81,13 @@ def entry_of(name: str) -> Entry:
         return ENTRIES[name]
     family = FAMILIES.get(name.partition(":")[0]) if ":" in name else None
     if family is None:
-        raise UnknownName("implementation", name, ENTRIES, "(`ropeaudit list impls` shows them)")
+        raise UnknownName("implementation", name, ENTRIES, "(`ropeaudit list implementations` shows them)")
     if not family.installed:
         raise MissingPackage(f"--impl {name} needs {family.name}; {family.summary.install}")
     members = family.members()
     if name not in members:
         several = [one for one in members if one.startswith(f"{name}.")]
-        hint = f"(`ropeaudit list impls --match '{family.name}:*'` shows them)"
+        hint = f"(`ropeaudit list implementations --match '{family.name}:*'` shows them)"
         raise UnknownName("implementation", name, several or members, hint)
     return members[name]
 

@@ -21,10 +21,11 @@ from ropeaudit.audits import arguments
 from ropeaudit.audits import labels as naming
 from ropeaudit.audits.arguments import Names, RopeArguments
 from ropeaudit.audits.cases import LIMIT, Case
-from ropeaudit.errors import UsageError
-from ropeaudit.features.frequencies.shared import first_shared_angle, first_shared_position
+from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.features.list.shared_angles import first_shared_angle, first_shared_position
 from ropeaudit.recipes import Recipe, Resolved, load
 from ropeaudit.reference import exact_frequencies
+from ropeaudit.reports import Report
 from ropeaudit.rope.frequencies import effect
 from ropeaudit.rope.frequencies import frequencies as computed_frequencies
 from ropeaudit.rope.setting import RopeSetting
@@ -33,6 +34,10 @@ from ropeaudit.runtime.columns import Column, Columns, Declare
 Row = dict[str, Any]
 DTYPES = ("fp32", "fp16", "bf16")
 MAXIMUM = 131072  # positions, where no model says how many
+_LEGEND = (
+    "shared FORMAT: first position whose exact angle, rounded to FORMAT, is the next position's too."
+    "\nwavelength in tokens, angle at the maximum position in radians."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ of = Declare[PairFrequency]()
 
 
 class FrequencyColumns:
-    """The columns of `ropeaudit frequencies`, before those of formats and recipes."""
+    """The columns of `ropeaudit list frequencies`, before those of formats and recipes."""
 
     setting: str = of("the setting's name", lambda one: one.label)
     pair: int = of("number of the pair, from 0, the fastest first")
@@ -179,6 +184,32 @@ def headline(table: Sequence[Row], formats: Sequence[Format]) -> str:
     places = ", ".join(f"{position} in {name}" for name, position in first.items())
     text = f"{unfinished} of {len(table)} pairs turn less than once up to the maximum position"
     return f"{text}; neighbouring positions first share an angle at {places}." if places else f"{text}."
+
+
+def frequencies_report(
+    tables: Sequence[FrequencyTable], columns: Sequence[str] | None, metadata: Mapping[str, Any]
+) -> Report:
+    """Return the report; `columns` chooses and orders what is shown and written. Raises: UnknownName."""
+    rows = [row for table in tables for row in table.rows]
+    formats = tables[0].formats if tables else []
+    known = list(rows[0]) if rows else list(COLUMNS)
+    for name in columns or ():
+        if name not in known:
+            raise UnknownName("column", name, known)
+    hidden = {"maximum", *(name for name in known if name.startswith("shared_position_"))}
+    if len(tables) < 2:
+        hidden.add("setting")
+    merged = ", ".join(f"{first_shared_position(fmt)} in {fmt.short}" for fmt in formats)
+    return Report(
+        rows,
+        columns or known,
+        columns or [name for name in known if name not in hidden],
+        () if columns else [*(f"shared_{fmt.short}" for fmt in formats), "angle_at_maximum"],
+        headline=headline(rows, formats),
+        notes=[f"{table.label}: no pair is rotated" for table in tables if not table.setting.pairs],
+        legend=f"{_LEGEND}\nPositions themselves are first merged with the next one at {merged}.",
+        metadata=metadata,
+    )
 
 
 def _recipe_numbers(

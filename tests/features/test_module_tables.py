@@ -1,0 +1,621 @@
+"""Dumped tables of frequencies, or of cos and sin: what is wrong with them, and what explains it."""
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from ropeaudit import RopeSetting, module, parse
+from ropeaudit.arithmetic.formats import Format
+from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.errors import BadInput
+from ropeaudit.main import main
+from ropeaudit.recognition.check import check
+from ropeaudit.recognition.hypotheses import Hypothesis
+from ropeaudit.reference import exact_frequencies
+from ropeaudit.rope import scaling
+from ropeaudit.rope.frequencies import frequencies
+from ropeaudit.tensor_files.tables import Dump
+
+FP32, BF16, FP16 = parse("fp32"), parse("bf16"), parse("fp16")
+PLAIN = RopeSetting.of(128, base=1e6)
+TINY = (Format("tiny", (), 3, -4, 5), Format("small", (), 4, -3, 3), parse("e4m3"), parse("e5m2"), BF16, FP16)
+
+
+def yarn(truncate: str = "true", factor: int = 40) -> RopeSetting:
+    text = f"yarn:factor={factor},original=4096,truncate={truncate}"
+    return RopeSetting.of(64, base=1e4, scaling=scaling.parse(text))
+
+
+def llama3(base: float = 5e5) -> RopeSetting:
+    return RopeSetting.of(128, base=base, scaling=scaling.parse("llama3:factor=8,low=1,high=4,original=8192"))
+
+
+def inv(setting: RopeSetting, fmt: Format = FP32, form: str = "inverse_power") -> np.ndarray:
+    return frequencies(setting, form, fmt).astype(np.float64)
+
+
+def cast(values: np.ndarray, name: str) -> np.ndarray:
+    return round_to(values, parse(name)).astype(np.float64)
+
+
+def inverted(setting: RopeSetting) -> np.ndarray:
+    """litgpt 0.5.13: the ramp keeps what it should interpolate."""
+    plain = inv(replace(setting, scaling=scaling.DEFAULT))
+    return cast(plain + plain / setting.scaling.factor - inv(setting), "fp32")
+
+
+# --- a dumped inv_freq
+
+
+def against(values: np.ndarray, setting: RopeSetting) -> str:
+    result = check(Dump("x", "inv_freq", frequencies=values), setting)
+    assert result.agrees is (not result.hypotheses and "nan" not in result.headline)
+    return result.headline
+
+
+@pytest.mark.parametrize("form", ["inverse_power", "power", "step_power", "exp", "exp2"])
+def test_every_way_to_compute_in_float32_agrees(form: str) -> None:
+    for setting in (PLAIN, RopeSetting.of(64), yarn(), yarn("false"), llama3()):
+        assert "agrees within float32 rounding" in against(inv(setting, form=form), setting)
+
+
+@pytest.mark.parametrize(
+    ("setting", "values", "error_line"),
+    [
+        (PLAIN, cast(inv(PLAIN), "bf16"), "inv_freq was cast to bfloat16 (63 of 64 pairs are off"),
+        (PLAIN, cast(inv(PLAIN), "fp16"), "inv_freq was cast to float16 ("),
+        (PLAIN, cast(inv(PLAIN), "tf32"), "inv_freq was cast to tf32 ("),
+        (llama3(), cast(inv(llama3()), "bf16"), "inv_freq was cast to bfloat16 ("),
+        (PLAIN, inv(RopeSetting.of(128, base=5e5)), "base 500000 explains it; expected 1000000 ("),
+        (PLAIN, inv(RopeSetting.of(128, base=123456.0)), "base 123456 explains it; expected 1000000 ("),
+        (
+            PLAIN,
+            cast(inv(RopeSetting.of(128, base=5e5)), "bf16"),
+            "base 500000, cast to bfloat16, explains it;",
+        ),
+        (llama3(), inv(llama3(1e4)), "base 10000 explains it; expected 500000 ("),
+        (
+            yarn(),
+            inverted(yarn()),
+            "an inverted YaRN ramp (fast pairs interpolated, slow ones kept) explains it",
+        ),
+        (yarn("false"), inverted(yarn("false")), "an inverted YaRN ramp (fast"),
+        (yarn(), cast(inverted(yarn()), "bf16"), "an inverted YaRN ramp (fast"),
+        (
+            yarn("false"),
+            inv(yarn("true")),
+            "a YaRN ramp with truncate = true explains it; expected truncate = false",
+        ),
+        (
+            yarn("true"),
+            inv(yarn("false")),
+            "a YaRN ramp with truncate = false explains it; expected truncate = true",
+        ),
+        (yarn(), inv(RopeSetting.of(64)), "no scaling explains it; expected scaling yarn:factor=40,"),
+        (
+            yarn(),
+            inv(yarn(factor=20)),
+            "scaling yarn:factor=20,original=4096,truncate=true explains it; expected",
+        ),
+        (
+            RopeSetting.of(64),
+            inv(yarn()),
+            "scaling yarn:factor=40,original=4096 explains it; expected no scaling",
+        ),
+        (
+            llama3(),
+            inv(replace(llama3(), scaling=scaling.DEFAULT)),
+            "no scaling explains it; expected scaling llama3:",
+        ),
+        (PLAIN, inv(PLAIN) / 4, "scaling linear:factor=4 explains it; expected no scaling"),
+        (yarn(), inv(replace(yarn(), base=123456.0)), "base 123456 explains it; expected"),
+        (
+            RopeSetting.of(64, scaling=scaling.parse("dynamic:factor=4,maximum=64"), length=256),
+            inv(RopeSetting.of(64)),
+            "dynamic scaling for a length up to its maximum explains it; expected for length 256",
+        ),
+        (PLAIN, inv(PLAIN, BF16), "inv_freq was computed in bfloat16, as inverse_power ("),
+        (PLAIN, 1 / inv(PLAIN), "a table of inverses (tokens per radian) explains it"),
+        (
+            PLAIN,
+            np.where(np.arange(64) == 5, 1.01, 1) * inv(PLAIN),
+            "1 of 64 frequencies is off: pair 5 by 0.01 relative; nothing that was tried explains it; the "
+            "rest agrees within float32 rounding.",
+        ),
+        (PLAIN, np.full(64, np.nan), "inv_freq holds 64 nan or infinite values of 64."),
+        (RopeSetting.of(2), np.array([0.5]), "scaling linear:factor=2 explains it"),
+    ],
+)
+def test_a_wrong_inv_freq_is_explained(setting: RopeSetting, values: np.ndarray, error_line: str) -> None:
+    result = against(values, setting)
+    assert result.startswith(error_line), result
+
+
+def test_longrope_short_for_long() -> None:
+    lists = scaling.from_mapping(
+        "longrope", {"short": [1.0] * 32, "long": list(range(1, 33)), "original": 4096, "factor": 8.0}
+    )
+    setting = RopeSetting.of(64, scaling=lists, length=8192)
+    result = against(inv(replace(setting, length=0)), setting)
+    assert result.startswith("the list of short divisors explains it; expected the long ones ("), result
+
+
+def test_hypotheses_are_ranked_and_rows_say_which_pairs() -> None:
+    result = check(Dump("x", "inv_freq", frequencies=inv(RopeSetting.of(64))), yarn())
+    assert [one.explains for one in result.hypotheses] == [True, False, False, False]
+    assert [one.rank for one in result.hypotheses] == sorted(one.rank for one in result.hypotheses)
+    near = [one for one in result.hypotheses if not one.explains and not one.few]
+    assert [one.residual for one in near] == sorted(one.residual for one in near)
+    assert "instead of" in result.hypotheses[1].text
+    expected = np.array([float(theta) for theta in exact_frequencies.frequencies(yarn())])
+    off = np.abs(inv(RopeSetting.of(64)) / expected - 1) > 1e-4
+    assert [row["off"] for row in result.rows] == ["yes" if one else "no" for one in off]
+    assert result.rows[31]["relative_error"] == pytest.approx(39, rel=1e-5)
+
+
+# --- a dumped table of cos and sin
+
+
+def table(
+    theta: np.ndarray,
+    n: int = 2000,
+    factor: float = 1.0,
+    angle: Format = FP32,
+    stored: str = "fp32",
+    position: Format = FP32,
+) -> tuple[np.ndarray, np.ndarray]:
+    positions = round_to(np.arange(n, dtype=np.float64)[:, None], position).astype(np.float64)
+    angles = round_to(positions * theta, angle).astype(np.float64)
+    return cast(factor * np.cos(angles), stored), cast(factor * np.sin(angles), stored)
+
+
+YARN_FACTOR = 0.1 * np.log(40) + 1
+RIGHT = inv(PLAIN)
+BASE = inv(RopeSetting.of(128, base=5e5))
+
+
+@pytest.mark.parametrize(
+    ("setting", "points", "error_line"),
+    [
+        (PLAIN, table(RIGHT), "the cos/sin table agrees within float32 rounding"),
+        (PLAIN, table(RIGHT, 2), "the cos/sin table agrees within float32 rounding"),
+        (PLAIN, table(RIGHT, 20000), "the cos/sin table agrees within float32 rounding"),
+        (yarn(), table(inv(yarn()), factor=YARN_FACTOR), "the cos/sin table agrees within float32 rounding"),
+        (PLAIN, table(RIGHT, stored="bf16"), "the cos/sin table was cast to bfloat16 (64 of 64 pairs"),
+        (PLAIN, table(RIGHT, 9000, stored="fp16"), "the cos/sin table was cast to float16 ("),
+        (PLAIN, table(cast(RIGHT, "bf16")), "inv_freq was cast to bfloat16 (63 of 64 pairs"),
+        (
+            PLAIN,
+            table(cast(RIGHT, "fp16"), stored="fp16"),
+            "inv_freq was cast to float16 and the cos/sin table was cast to float16 (",
+        ),
+        (PLAIN, table(RIGHT, angle=BF16), "angles were rounded to bfloat16 ("),
+        (PLAIN, table(RIGHT, position=BF16), "positions were rounded to bfloat16 ("),
+        (
+            PLAIN,
+            table(cast(RIGHT, "bf16"), position=BF16, angle=BF16, stored="bf16"),
+            "every angle was computed in bfloat16 and the cos/sin table was cast to bfloat16 (",
+        ),
+        (PLAIN, table(BASE), "base 500000 explains it; expected 1000000 ("),
+        (PLAIN, table(BASE, 2), "base 500000 explains it; expected 1000000 ("),
+        (
+            PLAIN,
+            table(BASE, 9000, stored="bf16"),
+            "base 500000, cast to bfloat16, explains it; expected 1000000",
+        ),
+        (yarn(), table(inv(yarn())), "cos and sin are multiplied by 1 instead of 1.36889 ("),
+        (
+            yarn(),
+            table(inv(yarn("false")), factor=YARN_FACTOR),
+            "a YaRN ramp with truncate = false explains it",
+        ),
+        (yarn(), table(inverted(yarn()), factor=YARN_FACTOR), "an inverted YaRN ramp (fast"),
+        (PLAIN, table(-RIGHT), "sin has the opposite sign ("),
+        (PLAIN, table(RIGHT)[::-1], "cos and sin are swapped ("),
+        (PLAIN, tuple(part[1:] for part in table(RIGHT)), "the table begins at position 1 instead of 0 ("),
+        (
+            PLAIN,
+            tuple(np.nan * part for part in table(RIGHT)),
+            "the cos/sin table holds 128000 nan or infinite",
+        ),
+    ],
+)
+def test_a_wrong_table_is_explained(
+    setting: RopeSetting, points: tuple[np.ndarray, np.ndarray], error_line: str
+) -> None:
+    result = check(Dump("x", "the cos/sin table", cos=points[0], sin=points[1]), setting)
+    assert result.headline.startswith(error_line), result.headline
+    assert result.agrees is ("agrees" in error_line)
+
+
+def test_a_single_wrong_value_is_found_and_not_explained_away() -> None:
+    cos, sin = table(RIGHT, 20000)
+    cos[12345, 3] += 0.05
+    result = check(Dump("x", "the cos/sin table", cos=cos, sin=sin), PLAIN)
+    assert "1 of 64 pairs is off" in result.headline
+    assert "nothing that was tried explains it" in result.headline
+    assert [(row["pair"], row["first_position_off"]) for row in result.rows if row["off"] == "yes"] == [
+        (3, 12345)
+    ]
+    assert [row["first_position_off"] for row in result.rows[:3]] == [None] * 3
+    assert result.rows[3]["found"] == pytest.approx(result.rows[3]["theta"], rel=1e-6)
+
+
+def stored(points: tuple[np.ndarray, np.ndarray]) -> Dump:
+    return Dump("x", "the cos/sin table", cos=points[0], sin=points[1])
+
+
+def gpt_neox(dtype: torch.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """EleutherAI/gpt-neox issue 1003: positions in the dtype of a cast inv_freq, 2048 of them, dim 32."""
+    inv_freq = (1.0 / 10000 ** (torch.arange(0, 32, 2).float() / 32)).to(dtype)
+    freqs = torch.einsum("i,j->ij", torch.arange(2048, dtype=inv_freq.dtype), inv_freq)
+    angles = torch.cat([freqs, freqs], dim=-1)
+    return angles.cos().double().numpy(), angles.sin().double().numpy()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gpt_neox_1003_is_known_in_either_format(dtype: torch.dtype) -> None:
+    """In float16 every position is exact, and still every other step is not."""
+    points = gpt_neox(dtype)
+    if dtype == torch.float16:
+        assert np.abs(points[0] - gpt_neox(torch.float32)[0]).max() == pytest.approx(0.78186, abs=1e-5)
+    result, name = check(stored(points), RopeSetting.of(32)), str(dtype).removeprefix("torch.")
+    expected = f"every angle was computed in {name} and the cos/sin table was cast to {name} (16 of 16 pairs"
+    assert result.headline.startswith(expected), result.headline
+
+
+STAGES = ("position", "frequency", "angle")
+
+
+@pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("stages", [c for n in (1, 2, 3) for c in itertools.combinations(STAGES, n)])
+def test_every_set_of_rounded_stages_is_known(stages: tuple[str, ...], fmt: Format) -> None:
+    """5000 positions are more than either format holds. The words name the stages that were rounded."""
+    at, theta = np.arange(5000.0)[:, None], 1e6 ** (-np.arange(64) / 64)
+    at = cast(at, fmt.short) if "position" in stages else at
+    theta = cast(theta, fmt.short) if "frequency" in stages else theta
+    angles = cast(at * theta, fmt.short) if "angle" in stages else at * theta
+    points = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    best = check(stored(tuple(part.astype(np.float64) for part in points)), PLAIN).best
+    assert best is not None
+    assert best.explains
+    assert not best.meant
+    words = {"position": "positions", "frequency": "inv_freq", "angle": "angle"}
+    seen = [stage for stage in STAGES if words[stage] in best.text]
+    assert fmt.name in best.text
+    assert seen == list(stages) or best.text == f"every angle was computed in {fmt.name}"
+    assert (best.text[:5] == "every") == (len(stages) == 3)
+    assert best.residual < 1e-6  # radians
+
+
+@given(
+    pair=st.integers(1, 63),
+    error=st.floats(-3, -0.5).map(lambda exponent: 10**exponent),
+    fmt=st.sampled_from([None, "bf16", "fp16"]),
+    base=st.sampled_from([1e4, 5e5, 1e6]),
+)
+@settings(max_examples=25, deadline=None)
+def test_a_lone_wrong_frequency_is_named(pair: int, error: float, fmt: str | None, base: float) -> None:
+    """The rest is what it is: right, or a cast; nothing that explains no pair is named for it."""
+    setting = RopeSetting.of(128, base=base)
+    values = inv(setting)
+    values = cast(values, fmt) if fmt else values
+    values[pair] *= 1 + (error if fmt is None else max(error, 0.03))  # above a cast's own error
+    result = check(Dump("x", "inv_freq", frequencies=values), setting)
+    rest = f"inv_freq was cast to {parse(fmt).name}" if fmt else "the rest agrees within float32 rounding"
+    assert result.headline.startswith(f"1 of 64 frequencies is off: pair {pair} by "), result.headline
+    assert "nothing that was tried explains it" in result.headline
+    assert rest in result.headline
+    assert result.best is not None
+    assert result.best.strays == (pair,)
+    assert not result.agrees
+
+
+def test_no_hypothesis_is_named_that_explains_nothing() -> None:
+    """Frequencies out of order, noise: nothing comes near, and the sentence says so and where it is worst."""
+    values = inv(PLAIN) * np.random.default_rng(0).uniform(0.5, 1.5, 64)
+    result = check(Dump("x", "inv_freq", frequencies=values), PLAIN)
+    worst = max(result.rows, key=lambda row: abs(row["relative_error"]))
+    assert f"(pair {worst['pair']}); nothing that was tried explains it, nor comes near." in result.headline
+    assert result.headline.startswith("64 of 64 pairs are off, by up to 0.")
+
+
+def test_what_comes_near_and_explains_nothing_is_named_with_what_it_leaves() -> None:
+    """Another base, and noise of a ten-thousandth on it."""
+    values = inv(RopeSetting.of(128, base=5e5)) * np.random.default_rng(0).uniform(0.9999, 1.0001, 64)
+    headline = check(Dump("x", "inv_freq", frequencies=values), PLAIN).headline
+    nearest = "base 500000 instead of 1000000, which leaves 0.011 % of the error"
+    assert headline.endswith(f"; nothing that was tried explains it, and the nearest is: {nearest}.")
+
+
+def test_a_frequency_of_zero_is_judged_too() -> None:
+    """Where the expected frequency is 0, nothing else agrees; 0 itself does."""
+    setting = RopeSetting.of(64, scaling=scaling.parse("proportional:fraction=0.5"))
+    values = inv(setting)
+    assert "agrees within float32 rounding" in against(values, setting)
+    values[20] = 1e-9
+    assert against(values, setting).startswith("1 of 32 frequencies is off: pair 20 by 1e-09 relative;")
+
+
+def test_hypotheses_that_leave_nan_come_last() -> None:
+    """A residual that is not finite is the worst there is."""
+    first, last = (Hypothesis("x", False, residual, residual) for residual in (3.0, np.nan))
+    assert first.rank < last.rank == (2, 0.0, np.inf)
+    assert Hypothesis("x", True, np.nan, np.nan, cost=9.0).rank < first.rank
+
+
+# --- files
+
+
+COS, SIN = (part.astype(np.float32) for part in table(RIGHT, 50))
+
+
+def doubled(part: np.ndarray) -> np.ndarray:
+    return np.concatenate([part, part], axis=1)
+
+
+def npz(path: str, **arrays: np.ndarray) -> str:
+    np.savez(path, **arrays)
+    return path
+
+
+def saved(tmp: str, kind: str) -> str:
+    """Write the right table in one of the forms that code dumps it in."""
+    inv32, cis = RIGHT.astype(np.float32), COS + 1j * SIN
+    layers = {f"model.layers.{i}.rotary_emb.inv_freq": torch.tensor(inv32) for i in range(3)}
+    if kind.startswith("pt"):
+        torch.save(
+            {
+                "pt-layers": layers,
+                "pt-tensor": torch.tensor(inv32),
+                "pt-cis": torch.tensor(cis),
+                "pt-pair": (torch.tensor(COS), torch.tensor(SIN)),
+            }[kind],
+            f"{tmp}/x.pt",
+        )
+        return f"{tmp}/x.pt"
+    if kind == "safetensors":
+        save_file({"rotary.inv_freq": inv32, "weight": np.zeros(3, np.float32)}, f"{tmp}/x.safetensors")
+        return f"{tmp}/x.safetensors"
+    if kind.startswith("npy"):
+        values = {"npy": inv32, "npy-cis": cis, "npy-side": np.concatenate([COS, SIN], axis=1)}[kind]
+        np.save(f"{tmp}/x.npy", values)
+        return f"{tmp}/x.npy"
+    if kind == "two":
+        np.save(f"{tmp}/c.npy", COS)
+        np.save(f"{tmp}/s.npy", SIN)
+        return f"{tmp}/c.npy,{tmp}/s.npy"
+    return npz(
+        f"{tmp}/x.npz",
+        **{
+            "npz": {"inv_freq": inv32, "other": np.zeros(2)},
+            "npz-any": {"anything": inv32},
+            "npz-halves": {"cos_cached": doubled(COS)[None, None], "sin_cached": doubled(SIN)[None, None]},
+            "npz-side": {"cos": np.repeat(COS, 2, axis=1), "sin": np.repeat(SIN, 2, axis=1)},
+            "npz-real": {"cache": np.stack([COS, SIN], axis=-1)},
+        }[kind],
+    )
+
+
+KINDS = (
+    "npz",
+    "npz-any",
+    "npz-halves",
+    "npz-side",
+    "npz-real",
+    "npy",
+    "npy-cis",
+    "npy-side",
+    "two",
+    "safetensors",
+    "pt-layers",
+    "pt-tensor",
+    "pt-cis",
+    "pt-pair",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_file(tmp_path: object, kind: str) -> None:
+    audit = module(saved(str(tmp_path), kind), base=1e6)
+    assert len(audit.buffers) == {"npz-halves": 2, "npz-side": 2, "two": 2, "pt-layers": 3, "pt-pair": 2}.get(
+        kind, 1
+    )
+    for one in audit.buffers:
+        assert one.agrees, one.finding
+        assert one.diagnosis is not None
+        assert len(one.diagnosis.rows) == 64
+
+
+def test_a_dump_of_angles_and_one_of_sin_and_cos(tmp_path: object) -> None:
+    """Kandinsky's angle tables, and GPT-J's embed_positions, whose sin stands first."""
+    angles = np.arange(300)[:, None] * inv(PLAIN)
+    for name, values, message in (
+        ("args", angles, "the angle table agrees within float32 rounding"),
+        ("args", cast(angles, "bf16"), "angles were rounded to bfloat16 ("),
+        ("embed_positions", np.hstack([np.sin(angles), np.cos(angles)]), "the cos/sin table agrees within"),
+        ("anything", np.hstack([np.cos(angles), np.sin(angles)]), "the cos/sin table agrees within"),
+    ):
+        np.savez(f"{tmp_path}/x.npz", **{name: values.astype(np.float32)})
+        (one,) = module(f"{tmp_path}/x.npz", base=1e6).buffers
+        assert one.finding.startswith(message), one.finding
+
+
+def test_bfloat16_files(tmp_path: object) -> None:
+    values = RIGHT.astype(np.float32).astype(ml_dtypes.bfloat16)
+    save_file({"inv_freq": values}, f"{tmp_path}/x.safetensors")
+    torch.save({"inv_freq": torch.tensor(RIGHT).bfloat16()}, f"{tmp_path}/x.pt")
+    np.savez(f"{tmp_path}/x.npz", inv_freq=values)
+    for name in ("x.safetensors", "x.pt", "x.npz"):
+        (one,) = module(f"{tmp_path}/{name}", base=1e6).buffers
+        assert one.stored.values.tolist() == values.astype(np.float64).tolist()
+        assert (one.cast, one.how) == ("bfloat16", "stored")
+        assert one.finding.startswith("inv_freq was cast to bfloat16")
+
+
+class Mine:
+    """An object whose unpickling would write a file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        return open, (self.path, "w")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (
+            {"a": np.zeros(3), "b": np.zeros(3)},
+            r"no inv_freq, cos and sin, or freqs_cis; it holds a of shape \(3,\), b of shape \(3,\); give",
+        ),
+        ({"cos": COS}, r"cos of shape \(50, 64\) has no partner of that shape; give cos and sin"),
+        (
+            {"cos": COS, "sin": SIN[1:]},
+            r"cos of shape \(50, 64\) has no partner of that shape; give cos and sin",
+        ),
+        ({"cos": COS[:1], "sin": SIN[:1]}, "for 2 positions at least"),
+        ({"cos": COS[0], "sin": SIN[0]}, "for 2 positions at least"),
+        ({"inv_freq": np.array(["a"])}, "holds <U1; give real numbers"),
+        ({"inv_freq": np.zeros((2, 0))}, r"it holds inv_freq of shape \(2, 0\); give"),
+        ({"inv_freq": np.ones(32)}, "inv_freq has shape 32 and head_dim 128 has 64 pairs; give what"),
+        ({"inv_freq": np.arange(128.0)}, "inv_freq has shape 128 and head_dim 128 has 64 pairs; give what"),
+        ({"freqs_cis": np.ones((4, 3))}, r"it holds freqs_cis of shape \(4, 3\); give .* side by side"),
+        ({"inv_freq": RIGHT * 1j}, "for 2 positions at least"),
+    ],
+)
+def test_files_that_hold_no_table(tmp_path: object, arrays: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        module(npz(f"{tmp_path}/x.npz", **arrays), base=1e6, head_dim=128)
+
+
+def test_layers_that_differ_are_judged_one_by_one(tmp_path: object) -> None:
+    path = npz(f"{tmp_path}/x.npz", **{"a.inv_freq": RIGHT, "b.inv_freq": BASE})
+    right, wrong = module(path, base=1e6).buffers
+    assert (right.agrees, wrong.agrees) == (True, False)
+    assert wrong.finding.startswith("base 500000 explains it; expected 1000000 (")
+
+
+def late() -> dict[str, np.ndarray]:
+    """A right table with a wrong value far down."""
+    cos, sin = table(RIGHT, 20000)
+    cos[12345, 3] += 0.05
+    return {"cos": cos, "sin": sin}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "finding"),
+    [
+        ({"inv_freq": cast(RIGHT, "bf16")}, {"base": 1e6}, "inv_freq was cast to bfloat16 (63 of 64 pairs"),
+        ({"inv_freq": 1 / RIGHT}, {"base": 1e6}, "a table of inverses (tokens per radian) explains it"),
+        (
+            {"inv_freq": inv(replace(llama3(), scaling=scaling.DEFAULT))},
+            {"base": 5e5, "scaling": str(llama3().scaling)},
+            "no scaling explains it; expected scaling llama3:",
+        ),
+        ({"cos": SIN, "sin": COS}, {"base": 1e6}, "cos and sin are swapped ("),
+        (late(), {"base": 1e6}, "1 of 64 pairs is off: pair 3 by 0.05 radians, first at position 12345;"),
+    ],
+    ids=["cast", "inverses", "no scaling", "swapped", "late"],
+)
+def test_a_planted_fault_is_named(
+    tmp_path: object, arrays: dict[str, np.ndarray], options: dict[str, Any], finding: str
+) -> None:
+    audit = module(npz(f"{tmp_path}/x.npz", **arrays), **options)
+    assert audit.wrong
+    for one in audit.buffers:
+        assert one.agrees is False
+        assert one.finding.startswith(finding), one.finding
+    if {*arrays} == {"cos", "sin"}:  # in a state dict too
+        torch.save({name: torch.tensor(value) for name, value in arrays.items()}, f"{tmp_path}/x.pt")
+        (one, _) = module(f"{tmp_path}/x.pt", **options).buffers
+        assert one.finding.startswith(finding), one.finding
+
+
+def test_a_tensor_that_is_alone_needs_no_name(tmp_path: object) -> None:
+    """Neither its name nor its values tell what it is."""
+    values = RIGHT * np.random.default_rng(0).uniform(0.5, 1.5, 64)
+    np.save(f"{tmp_path}/x.npy", values)
+    save_file({"x": values}, f"{tmp_path}/x.safetensors")
+    for name in ("x.npy", "x.safetensors"):
+        (one,) = module(f"{tmp_path}/{name}", base=1e6).buffers
+        assert "nothing that was tried explains it, nor comes near." in one.finding
+
+
+def test_files_that_cannot_be_read(tmp_path: object) -> None:
+    for name, content in (
+        ("e.npz", b""),
+        ("d.npz", b"PK\x03\x04garbage"),
+        ("d.pt", b"\x80\x04junk."),
+        ("d.safetensors", b"\xff" * 30),
+        ("d.npy", b"\x93NUMPY"),
+        ("d.xyz", b"1"),
+    ):
+        with open(f"{tmp_path}/{name}", "wb") as file:
+            file.write(content)
+        with pytest.raises(BadInput, match=rf"^'{tmp_path}/{name}': "):
+            module(f"{tmp_path}/{name}")
+    torch.save({"inv_freq": Mine(f"{tmp_path}/made")}, f"{tmp_path}/m.pt")
+    np.save(f"{tmp_path}/o.npy", np.array([Mine(f"{tmp_path}/made")], dtype=object), allow_pickle=True)
+    for name in ("m.pt", "o.npy", "missing.npz", "a\0b.npz", ""):
+        with pytest.raises(BadInput, match=rf"^'{tmp_path}/[^']*': "):
+            module(f"{tmp_path}/{name}")
+    three = ",".join(f"{tmp_path}/{name}.npy" for name in "abc")
+    with pytest.raises(BadInput, match=r"names 3 files; give one, or cos\.npy,sin\.npy"):
+        module(three)
+    assert not Path(f"{tmp_path}/made").exists()
+
+
+def test_casts_that_change_nothing_are_no_hypotheses() -> None:
+    cos, sin = table(RIGHT, stored="bf16")
+    result = check(Dump("x", "the cos/sin table", cos=cos, sin=sin), PLAIN)
+    assert [one.text for one in result.hypotheses if one.explains] == [
+        "the cos/sin table was cast to bfloat16"
+    ]
+
+
+def test_the_command_checks_a_dump(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
+    path = f"{tmp_path}/x.npz"
+    np.savez(path, inv_freq=RIGHT)
+    line = ["module", path, "--base", "1e6"]
+    assert main(line) == 0
+    shown = capsys.readouterr().out
+    assert "1 of 1 agrees with the exact values within float32 rounding" in shown
+    assert len([row for row in shown.splitlines() if row.startswith(("   0 ", "  63 "))]) == 2
+    np.savez(path, inv_freq=BASE)
+    assert main([*line, "-f", "json", "-o", f"{tmp_path}/x.csv"]) == 1
+    shown = capsys.readouterr()
+    result = json.loads(shown.out)
+    assert "1 of 1 RoPE tables is off: base 500000 explains it; expected 1000000 (" in result["headline"]
+    assert result["records"][0]["agrees"] == "no"
+    assert result["hypotheses"][0]["explains"] is True
+    assert [row["pair"] for row in result["pairs"]] == list(range(64))
+    assert "note: hypothesis 1: base 500000 explains it" in shown.err
+    with open(f"{tmp_path}/x.csv") as file:
+        assert len(file.readlines()) == 2
+    assert main([*line[:2], "-q"]) == 0  # a base that is guessed is named
+    assert "they are those of base 500000" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("suffix", ["npz", "npy"])
+def test_a_ticket_reads_the_dump(
+    tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("inv_freq.npz", inv_freq=BASE)
+    np.save("inv_freq.npy", BASE)
+    assert main(["module", f"inv_freq.{suffix}", "--base", "1e6", "--ticket", "pytorch", "-q"]) == 1
+    text = Path("ticket-pytorch.md").read_text(encoding="utf-8")
+    assert f"numpy.load('inv_freq.{suffix}')" in text
+    assert "base 500000 explains it" in text
