@@ -231,7 +231,8 @@ def _value(column: Column[Record], value: Any) -> Any:
     if column.kind is str:
         return None if undefined and (column.optional or column.implied is not None) else str(value)
     if undefined:
-        return column.undefined
+        said = isinstance(value, str) and value and column.kind is float  # nan, where empty would say nothing
+        return math.nan if said else column.undefined
     return _whole(value) if column.kind is int else float(value)
 
 
