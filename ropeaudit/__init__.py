@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from ropeaudit.features.module.analysis import module as module
     from ropeaudit.features.parity.analysis import Parity as Parity
     from ropeaudit.features.parity.analysis import parity as parity
-    from ropeaudit.features.rerotate.analysis import Rerotated as Rerotated
-    from ropeaudit.features.rerotate.analysis import rerotate as rerotate
     from ropeaudit.features.shift.analysis import shift as shift
     from ropeaudit.features.summary.analysis import summary as summary
     from ropeaudit.features.survey.analysis import survey as survey
@@ -103,7 +101,6 @@ _NAMES = {
     "features.model.analysis": ("ModelAudit", "Shifted", "model"),
     "features.module.analysis": ("Buffer", "ModuleAudit", "module"),
     "features.parity.analysis": ("Parity", "parity"),
-    "features.rerotate.analysis": ("Rerotated", "rerotate"),
     "features.shift.analysis": ("shift",),
     "features.summary.analysis": ("summary",),
     "features.survey.analysis": ("survey",),

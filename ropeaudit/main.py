@@ -36,7 +36,6 @@ COMMANDS = {
         "vectors": "Write q, k and positions for a kernel that Python cannot call.",
         "module": "Find RoPE buffers that were cast, or hold wrong numbers.",
         "model": "Run a language model at shifted positions, and judge by causes.",
-        "rerotate": "Rotate stored keys again and again: how far do scores drift?",
     },
     "Settings": {
         "frequencies": "Show all frequencies, and the positions that formats merge.",

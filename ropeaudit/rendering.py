@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ropeaudit.features.model.analysis import ModelAudit
     from ropeaudit.features.module.analysis import ModuleAudit
     from ropeaudit.features.parity.analysis import Parity
-    from ropeaudit.features.rerotate.analysis import Rerotated
     from ropeaudit.features.trace.analysis import Traced
     from ropeaudit.features.vectors.analysis import WrittenCase
 
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
         | History
         | Limit
         | Parity
-        | Rerotated
         | Traced
         | WrittenCase
     ]
@@ -133,7 +131,6 @@ _OF_SEVERAL: dict[str, _Adapter] = {
     "Limit": _by("features.limit.report:limit_report"),
     "Parity": _by("features.parity.report:parity_report"),
     "Record": _by("reports.drift:drift_report"),
-    "Rerotated": _by("features.rerotate.report:rerotate_report"),
     "Traced": _by("features.trace.report:trace_report"),
     "WrittenCase": _by("features.vectors.report:vectors_report"),
 }

@@ -76,6 +76,8 @@ class Audit:
             raise UsageError("a changed softmax stage is not used; add --attention --softmax recipe")
         if any(case.grid is not None for case in self.cases):
             self._check_on_grid()
+        if any(case.rerotate is not None for case in self.cases):
+            self._check_rerotated()
         self.factories()
 
     def measured_by(self) -> Engine:
@@ -165,6 +167,19 @@ class Audit:
         if self.backend != "numpy":
             raise UsageError("--backend torch has one position axis; leave it out, or leave out --grid")
 
+    def _check_rerotated(self) -> None:
+        """Raise UsageError for subjects whose stored keys are not rotated again."""
+        if self.implementations:
+            raise UsageError(f"--rerotate is of recipes; leave out --impl {self.implementations[0]}")
+        if self.backend != "numpy":
+            raise UsageError(f"--rerotate is computed by NumPy; leave out --backend {self.backend}")
+        for recipe in self._recipes():
+            if recipe.keys:
+                stage, how = recipe.keys
+                raise UsageError(
+                    f"{stage}={how} stores keys with scales; leave it out, or leave out --rerotate"
+                )
+
     def measure(
         self,
         case: Case,
@@ -186,7 +201,7 @@ class Audit:
             progress(first * share)
 
         loaded, setting = case.load() if case.sample is None else case.draw(sampling)
-        positions_fit([*offsets, *self._anchors()], loaded.seq_len)
+        positions_fit(case.reached([*offsets, *self._anchors()]), loaded.seq_len)
         workers = threads or run_metadata.threads()
         run = CaseRun(case, loaded, setting, some, self.attention, workers, part, self.tolerance)
         run.library = self.measured_by().library()

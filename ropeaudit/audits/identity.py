@@ -122,3 +122,9 @@ class Identity:
     tolerance: float = column(
         "--tolerance: the largest drift_relative that is good enough", role="case", style="setting"
     )
+    rerotated: str | None = column(
+        "how many times stored keys were rotated again, and by how many tokens each time, as 64 x -16; nan "
+        "where they are stored once",
+        role="case",
+        shown=lambda record: record.rerotated is not None,
+    )

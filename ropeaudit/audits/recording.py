@@ -35,6 +35,7 @@ class CellResult:
     """What was measured of one subject at one offset, and under which setting; or why it was refused.
 
     careful: predicted RMS drift of `attainable.careful` at offset 0. places: of code alone.
+    key_norm_growth: of keys that are rotated again.
     """
 
     subject: Subject
@@ -47,6 +48,7 @@ class CellResult:
     bound: Bound | None = None
     attention: Attention | None = None
     places: Places | None = None
+    key_norm_growth: float | None = None
     refused: str = ""
 
 
@@ -109,6 +111,7 @@ def identity(
         "anchor": requested.anchor if requested else None,
         "stages": " ".join(f"{stage}={fmt}" for stage, fmt in subject.stages().items()),
         "tolerance": tolerance,
+        "rerotated": str(case.turns) if case.turns else None,
     }
 
 
@@ -150,6 +153,7 @@ def record(
         "worst_head": head,
         "worst_query": query,
         "worst_key": key,
+        "key_norm_growth": results.key_norm_growth,
         "refused": results.refused or "none",
         **_judged(results, tolerance, (low, high)),
     }

@@ -31,6 +31,10 @@ def _placed(record: Record) -> bool:
     return record.place_excess is not None
 
 
+def _rerotated(record: Record) -> bool:
+    return record.key_norm_growth is not None
+
+
 @row_class
 class Record(Identity):
     """One case: RoPE setting x inputs x subject x dtype x offset. `COLUMNS` explains every field."""
@@ -239,6 +243,12 @@ class Record(Identity):
     resembles: str | None = column(
         "the recipe or the fault that explains a pair out of place; nan where nothing known does",
         role="place",
+    )
+    key_norm_growth: float | None = column(
+        "--rerotate: mean relative change of the norm of the keys against the exact norm; nan without, of a "
+        "sample, and where all keys are 0",
+        shown=_rerotated,
+        leaves=13,
     )
     within_tolerance: str = column(
         "yes or no: drift_relative <= tolerance, and each rotated pair where its position "

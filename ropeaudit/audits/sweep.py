@@ -258,7 +258,7 @@ def _guessed(
     audit: Audit, case: Case, some: Sequence[int], sizes: Outline, setting: RopeSetting
 ) -> dict[int, float]:
     """Return factory -> the guessed seconds of each of its cells in a case."""
-    rest = case.sample, audit.attention is not None, len(some) * len(audit.offsets)
+    rest = case.sample, audit.attention is not None, len(some) * len(audit.offsets), case.rerotate or 0
     stages = {index: audit.factories()[index].stages for index in some}
     return {one: cell_seconds(sizes, setting.head_dim, case.mask, by, *rest) for one, by in stages.items()}
 

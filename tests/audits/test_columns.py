@@ -25,7 +25,6 @@ from ropeaudit.features.model.columns import OWN as MODEL_OWN
 from ropeaudit.features.module.report import COLUMNS as MODULE
 from ropeaudit.features.module.run_report import COLUMNS as MODULE_RUNS
 from ropeaudit.features.parity.report import COLUMNS as PARITY
-from ropeaudit.features.rerotate.report import COLUMNS as REROTATE
 from ropeaudit.features.summary.report import COLUMNS as SUMMARY
 from ropeaudit.features.summary.report import OWN as SUMMARY_OWN
 from ropeaudit.features.trace import columns as trace_columns
@@ -210,7 +209,6 @@ TABLES = {
     "module": MODULE,
     "module runs": MODULE_RUNS,
     "parity": PARITY,
-    "rerotate": REROTATE,
     "summary": SUMMARY,
     "diff": DIFF,
     "lists": list_columns.MODELS,

@@ -58,7 +58,6 @@ LINES: dict[str, list[list[str]]] = {
     "vectors": [["vectors", "-o", "vectors", *SMALL]],
     "module": [["module", "code/module.py:Rotary", "--loaded", "built"]],
     "model": [["model", "{model}", "--tokens", "5,6,7", "--offset", "9", "--dtype", "fp32"]],
-    "rerotate": [["rerotate", "--recipe", "hf", *SMALL, "--steps", "1"]],
     "frequencies": [["frequencies", "--head-dim", "16"]],
     "decay": [["decay", "--head-dim", "16"]],
     "plot": [["plot", "{rows}", "-o", "rows.svg"]],

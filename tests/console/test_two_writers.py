@@ -37,7 +37,12 @@ CONFIG = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "r
 CONFIG |= {"max_position_embeddings": 60000}
 REPORTS = [  # commands that write reports alone; slow ones behind
     *("diff a.json b.json", "merge a.json b.json", "report a.json", "summary a.json"),
-    *("frequencies --head-dim 8", f"explain {SIZES} --offset 9", f"rerotate {SIZES}", "decay --head-dim 8"),
+    *(
+        "frequencies --head-dim 8",
+        f"explain {SIZES} --offset 9",
+        f"shift {SIZES} --rerotate 2",
+        "decay --head-dim 8",
+    ),
     f"limit {SIZES} --recipe hf --dtype fp16 --up-to 99",
 ]
 COSTLY = ("check", "module", "explain", "decay")
