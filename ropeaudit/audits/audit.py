@@ -22,7 +22,7 @@ from ropeaudit.engine.plan import AttentionOptions
 from ropeaudit.errors import UsageError
 from ropeaudit.recipes import Recipe
 from ropeaudit.runtime import run_metadata
-from ropeaudit.subjects import factories, scaled_keys
+from ropeaudit.subjects import factories, scaled_keys, third_party
 from ropeaudit.subjects.factories import SubjectFactory
 
 if TYPE_CHECKING:
@@ -98,6 +98,14 @@ class Audit:
         placed = (one for code in called for one in factories.in_environments(code, self.environments))
         self._factories.extend(factories.called(one, fmt) for one in placed for fmt in formats)
         return self._factories
+
+    def apart(self) -> list[str]:
+        """Return the implementations that are there as some of many, such as "all": none may stop others."""
+        if not any(name == third_party.ALL or "*" in name for name in self.implementations):
+            return []
+        missing = {one.name for one in self.factories() if isinstance(one.code, third_party.Unavailable)}
+        expanded = third_party.expanded(self.implementations)
+        return [name for name, by_itself in expanded if not by_itself and name not in missing]
 
     def _recipes(self) -> list[Recipe]:
         return [recipes.load(name).changed(self.changes) for name in dict.fromkeys(self.recipes)]

@@ -123,7 +123,7 @@ def _grid_columns(grid: Grid, offset: int) -> dict[str, Any]:
 
 def record(
     case: Case,
-    loaded: Inputs | SampledInputs,
+    loaded: QK,
     results: CellResult,
     requested: AttentionOptions | None,
     tolerance: float,
