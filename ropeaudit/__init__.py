@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from ropeaudit.features.parity.analysis import parity as parity
     from ropeaudit.features.shift.analysis import shift as shift
     from ropeaudit.features.summary.analysis import summary as summary
-    from ropeaudit.features.survey.analysis import survey as survey
-    from ropeaudit.features.survey.surveyed import Surveyed as Surveyed
     from ropeaudit.features.trace.analysis import Traced as Traced
     from ropeaudit.features.trace.analysis import trace as trace
     from ropeaudit.features.vectors.analysis import WrittenCase as WrittenCase
@@ -103,8 +101,6 @@ _NAMES = {
     "features.parity.analysis": ("Parity", "parity"),
     "features.shift.analysis": ("shift",),
     "features.summary.analysis": ("summary",),
-    "features.survey.analysis": ("survey",),
-    "features.survey.surveyed": ("Surveyed",),
     "features.trace.analysis": ("Traced", "trace"),
     "features.vectors.analysis": ("WrittenCase", "vectors"),
     "rendering": ("report",),

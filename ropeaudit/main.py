@@ -28,7 +28,6 @@ COMMANDS = {
         "limit": "Find how far positions may be shifted within a tolerance.",
         "explain": "Say which stages are to blame for the drift, and the remedy.",
         "parity": "Compare two subjects, such as a trainer A and a server B.",
-        "survey": "Measure all implementations alike, and explain the outliers.",
     },
     "Real code and models": {
         "trace": "Trace code: dtypes by stage, and the recipe that it is like.",

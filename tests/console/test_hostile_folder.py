@@ -52,7 +52,6 @@ LINES: dict[str, list[list[str]]] = {
     "limit": [["limit", "--impl", CODE, *SMALL, "--up-to", "100", "--dtype", "fp32"]],
     "explain": [["explain", "--recipe", "hf", *SMALL]],
     "parity": [["parity", CODE, "hf", *SMALL]],
-    "survey": [["survey", CODE, "--dtype", "fp32", "--offset", "0", "--jobs", "1"]],
     "trace": [["trace", CODE, "--head-dim", "16"]],
     "history": [["history", CODE, "--dtype", "fp32", "--head-dim", "16"]],
     "vectors": [["vectors", "-o", "vectors", *SMALL]],
@@ -103,7 +102,7 @@ def run(folder: Path, line: list[str], *start: str) -> subprocess.CompletedProce
     )
 
 
-SLOW = ("model", "survey", "trace", "check")  # what trains, or loads torch several times
+SLOW = ("model", "trace", "check")  # what trains, or loads torch several times
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 @options.axis(
     "--impl",
     NAMES,
-    "Real code, called as it is, instead of recipes or beside them: a name (`ropeaudit list impls`), "
+    "Real code, called as it is, instead of recipes or beside them: a name (`ropeaudit list impls`), all or "
+    f"a pattern of them, each in a process of its own, "
     f"mypkg.rope:apply_rope or path/to/file.py:apply_rope. {options.EXECUTED}",
 )
 @click.option("--order", metavar="AXES", help="Axes of your own --impl, such as bhsd.  [default: found out]")
