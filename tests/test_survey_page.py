@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import survey_page
@@ -68,7 +69,7 @@ def test_what_is_refused_in_a_head_dim_is_tried_in_the_next(monkeypatch) -> None
     asked = []
 
     def shifted(command, **_) -> None:
-        given = dict(zip(command[3::2], command[4::2], strict=False))
+        given = dict(zip(command[4::2], command[5::2], strict=False))
         head_dim, names = int(given["--head-dim"]), given["--impl"].split(",")
         asked.append((head_dim, names))
         case = {"heads": 1, "seq_len": 8, "head_dim": head_dim}
@@ -83,7 +84,7 @@ def test_what_is_refused_in_a_head_dim_is_tried_in_the_next(monkeypatch) -> None
         report = replace(report, metadata={"environment": {"torch": "2"}}, notes=[f"of {head_dim}"])
         Path(given["-o"]).write_text(ropeaudit.render("json", report), encoding="utf-8")
 
-    monkeypatch.setattr(survey_page.subprocess, "run", shifted)
+    monkeypatch.setattr(survey_page, "subprocess", SimpleNamespace(run=shifted, DEVNULL=-3))
     rows, notes, environment = survey_page.rows_of(["all"], 1)
     assert asked == [(128, ["all"]), (64, ["b", "c"])]
     found = {row["subject"]: (row["head_dim"], row["verdict"]) for row in rows}

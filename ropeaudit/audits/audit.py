@@ -22,7 +22,7 @@ from ropeaudit.engine.plan import AttentionOptions
 from ropeaudit.errors import UsageError
 from ropeaudit.recipes import Recipe
 from ropeaudit.runtime import run_metadata
-from ropeaudit.subjects import factories, scaled_keys, third_party
+from ropeaudit.subjects import factories, scaled_keys
 from ropeaudit.subjects.factories import SubjectFactory
 
 if TYPE_CHECKING:
@@ -101,8 +101,10 @@ class Audit:
 
     def apart(self) -> list[str]:
         """Return the implementations that are there as some of many, such as "all": none may stop others."""
-        if not any(name == third_party.ALL or "*" in name for name in self.implementations):
+        if not any(factories.is_pattern(name) for name in self.implementations):
             return []
+        from ropeaudit.subjects import third_party  # in-function: most audits do without
+
         missing = {one.name for one in self.factories() if isinstance(one.code, third_party.Unavailable)}
         expanded = third_party.expanded(self.implementations)
         return [name for name, by_itself in expanded if not by_itself and name not in missing]

@@ -105,7 +105,7 @@ def test_options_exist() -> None:
 
 
 def test_an_option_that_is_not_there_is_seen() -> None:
-    assert unknown(["shift", "--offsets", "1", "--by", "-16"]) == ["--offsets", "--by"]
+    assert unknown(["shift", "--offsets", "1", "--turns", "-16"]) == ["--offsets", "--turns"]
     assert unknown(["shfit", "--offset", "1"]) == ["shfit"]
     line = "for o in 1 2; do .venv/bin/ropeaudit shift --fail-if 'a>1' --q=1 && ropeaudit list > y --z; done"
     assert [unknown(call) for call in calls(line)] == [["--q"], []]
