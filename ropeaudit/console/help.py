@@ -29,7 +29,7 @@ EXAMPLES = {
         ),
         (
             "A cache that is shifted up to 1,000 times, against one that is not",
-            "shift --rerotate 0,10,100,1000 --by -16 --offset 0 --model llama-3.1-8b --dtype bf16",
+            "shift --rerotate 0,10,100,1000 --offset 0 --model llama-3.1-8b --dtype bf16",
         ),
         ("Own code, in bf16", "shift --impl rope.py:apply_rope --dtype bf16"),
     ),
