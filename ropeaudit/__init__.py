@@ -52,11 +52,7 @@ if TYPE_CHECKING:
     from ropeaudit.features.report.analysis import merge as merge
     from ropeaudit.features.report.analysis import summary as summary
     from ropeaudit.features.report.groups import Group as Group
-    from ropeaudit.features.rerotate.analysis import Rerotated as Rerotated
-    from ropeaudit.features.rerotate.analysis import rerotate as rerotate
     from ropeaudit.features.shift.analysis import shift as shift
-    from ropeaudit.features.survey.analysis import survey as survey
-    from ropeaudit.features.survey.surveyed import Surveyed as Surveyed
     from ropeaudit.features.trace.analysis import Traced as Traced
     from ropeaudit.features.trace.analysis import trace as trace
     from ropeaudit.features.vectors.analysis import WrittenCase as WrittenCase
@@ -99,10 +95,7 @@ _NAMES = {
     "features.parity.analysis": ("Parity", "parity"),
     "features.report.analysis": ("diff", "merge", "summary"),
     "features.report.groups": ("Group",),
-    "features.rerotate.analysis": ("Rerotated", "rerotate"),
     "features.shift.analysis": ("shift",),
-    "features.survey.analysis": ("survey",),
-    "features.survey.surveyed": ("Surveyed",),
     "features.trace.analysis": ("Traced", "trace"),
     "features.vectors.analysis": ("WrittenCase", "vectors"),
     "rendering": ("report",),

@@ -29,7 +29,6 @@ COMMANDS = {
         "limit": "Find how far positions may be shifted within a tolerance.",
         "explain": "Say which stages are to blame for the drift, and the remedy.",
         "parity": "Compare two subjects, such as a trainer A and a server B.",
-        "survey": "Measure all implementations alike, and explain the outliers.",
     },
     "Real code and models": {
         "trace": "Trace code: dtypes by stage, and the recipe that it is like.",
@@ -37,7 +36,6 @@ COMMANDS = {
         "vectors": "Write q, k and positions for a kernel that Python cannot call.",
         "module": "Find RoPE buffers that were cast, or hold wrong numbers.",
         "model": "Run a language model at shifted positions, and judge by causes.",
-        "rerotate": "Rotate stored keys again and again: how far do scores drift?",
     },
     "Settings": {
         "decay": "Show how scores change with the distance of query and key.",

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ropeaudit.features.module.analysis import ModuleAudit
     from ropeaudit.features.parity.analysis import Parity
     from ropeaudit.features.report.groups import Group
-    from ropeaudit.features.rerotate.analysis import Rerotated
     from ropeaudit.features.trace.analysis import Traced
     from ropeaudit.features.vectors.analysis import WrittenCase
 
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
         | History
         | Limit
         | Parity
-        | Rerotated
         | Traced
         | WrittenCase
     ]
@@ -131,7 +129,6 @@ _OF_SEVERAL: dict[str, _Adapter] = {
     "Limit": _by("features.limit.report:limit_report"),
     "Parity": _by("features.parity.report:parity_report"),
     "Record": _by("reports.drift:drift_report"),
-    "Rerotated": _by("features.rerotate.report:rerotate_report"),
     "Traced": _by("features.trace.report:trace_report"),
     "WrittenCase": _by("features.vectors.report:vectors_report"),
 }

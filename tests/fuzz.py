@@ -59,7 +59,7 @@ decay --head-dim 8 --distance 0-16+4 --vectors 4 --dtype fp16 -f csv
 decay --qk x.npz --distance 0,1 -f json
 parity hf meta {S} --dtype fp16 --offset 7 -f csv
 parity hf uniform {S} --dtype bf16 --offset 0,7
-rerotate {S} --recipe hf --dtype fp16 --steps 1,2 --by 4 -f json
+shift {S} --recipe hf --dtype fp16 --rerotate 1,2 --by 4 -f json
 limit {R} --tolerance drift_relative=0.01 --up-to 64 --budget 100
 limit {S} --recipe uniform --dtype bf16 --up-to 32 --budget 100 -f csv
 explain {R} --offset 7 --by stage -f json

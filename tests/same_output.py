@@ -105,7 +105,7 @@ explain --heads 1 --seq-len 32 --head-dim 32 --dtype fp16 --recipe hf --by pair
 explain --heads 1 --seq-len 32 --head-dim 32 --dtype bf16 --recipe uniform --by head -f markdown
 parity hf meta --heads 2 --seq-len 32 --head-dim 32 -f csv {OUT}
 parity hf uniform --heads 2 --seq-len 32 --head-dim 32 --dtype bf16
-rerotate --heads 1 --seq-len 32 --head-dim 32 --steps 1,8 --dtype bf16 -f csv {OUT}
+shift --heads 1 --seq-len 32 --head-dim 32 --rerotate 1,8 --dtype bf16 -f csv {OUT}
 decay --distance 1-64*2 --head-dim 32 --vectors 8 -f csv {OUT}
 decay --distance 1-64*2 --head-dim 32 --dtype bf16
 list frequencies --head-dim 32 --dtype bf16,fp16 -f csv {OUT}

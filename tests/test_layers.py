@@ -19,7 +19,7 @@ HOUSE = [
     ["features"],
     ["main", "rendering", "testing", "", "__main__"],
 ]
-# What a feature may import of others, and no other feature may: `check` and `survey` ask them all.
+# What a feature may import of others, and no other feature may: `check` asks them all.
 COMPOSES = {
     "features.check": {
         "features.limit.analysis",
@@ -31,7 +31,6 @@ COMPOSES = {
         "features.module.ticket",
         "features.model.analysis",
     },
-    "features.survey": {"features.module.analysis", "features.trace.analysis"},
 }
 FLOORS = {room: level for level, rooms in enumerate(HOUSE) for room in rooms}
 ROOF = len(HOUSE) - 1

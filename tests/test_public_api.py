@@ -27,14 +27,14 @@ from collections.abc import Iterator
 
 import ropeaudit
 from ropeaudit import Case, Checked, Difference, Explanation, Finding, Group, Limit, ModelAudit, ModuleAudit
-from ropeaudit import Parity, Record, Rerotated, Report, Traced
+from ropeaudit import Parity, Record, Report, Traced
 
 records: Iterator[Record] = ropeaudit.shift(1000, "bf16", ["hf"], heads=1, seq_len=16, mask="full")
 again: Iterator[Record] = ropeaudit.shift([0, 7], implementations="mine.py:rope", cases=[Case(head_dim=64)])
 limits: Iterator[Limit] = ropeaudit.limit("drift_rms=1e-3", "bf16", up_to=4096, model="llama-3.1-8b")
 why: Iterator[Explanation] = ropeaudit.explain(1000, "fp16", tolerance=("drift_rms", 1e-3), base=1e6)
 pairs: Iterator[Parity] = ropeaudit.parity("hf", "meta", offsets=[0, 1000], layout="interleaved")
-keys: Iterator[Rerotated] = ropeaudit.rerotate([1, 16], by=-16, dtypes=["bf16"], seed=3)
+keys: Iterator[Record] = ropeaudit.shift(0, rerotate=[1, 16], by=-16, dtypes=["bf16"], seed=3)
 curves = ropeaudit.decay([0, 10], "ones", "bf16", head_dim=64)
 rows: int = sum(len(table.rows) for table in ropeaudit.frequencies("bf16", scaling="linear:factor=4"))
 checks: Iterator[Checked] = ropeaudit.check(["mine.py:rope", "llama-3.1-8b"], "bf16", up_to=4096, waive=None)
@@ -100,7 +100,7 @@ def test_no_public_function_takes_anything() -> None:
         ("explain", (), "offset", "offsets"),
         ("check", ("hf",), "upto", "up_to"),
         ("parity", ("hf", "meta"), "dtype", "dtypes"),
-        ("rerotate", (), "step", "steps"),
+        ("shift", (), "rerotated", "rerotate"),
         ("decay", (), "distance", "distances"),
         ("frequencies", (), "recipe", "recipes"),
         ("history", ("transformers-llama",), "seqlen", "seq_len"),
@@ -133,7 +133,7 @@ def test_a_report_of_every_kind_of_result() -> None:
         "limit": ropeaudit.limit("distinct_positions=8", "fp16", "uniform", **tiny),
         "explain": ropeaudit.explain(1000, "bf16", "uniform", **tiny),
         "parity": ropeaudit.parity("hf", "uniform", 1000, **tiny),
-        "rerotate": ropeaudit.rerotate(1, recipes="hf", **tiny),
+        "rerotate": ropeaudit.shift(0, "bf16", "hf", rerotate=1, **tiny),
         "decay": ropeaudit.decay([0, 9], "ones", head_dim=8),
         "frequencies": ropeaudit.frequencies("bf16", head_dim=8),
         "check": ropeaudit.check("llama-3.1-8b", "bf16", up_to=64),

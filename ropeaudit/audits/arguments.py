@@ -54,11 +54,12 @@ class CaseArguments(RopeArguments, total=False):
 
 
 class GridArguments(CaseArguments, total=False):
-    """The fields of `Case`: those of tokens on a grid too."""
+    """The fields of `Case`: those of tokens on a grid, and of keys that are rotated again, too."""
 
     grid: str | None
     axes: str | None
     step: float | None
+    by: int | None
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
@@ -95,6 +96,8 @@ def cases_of(
         results = [replace(case, **fields) for case in given]
     if not grids and any(case.grid is not None or case.axes is not None for case in results):
         raise UsageError(case_axes.ALONE)
+    if not grids and any(case.rerotate is not None for case in results):
+        raise UsageError("--rerotate goes with `ropeaudit shift` alone; leave it out")
     return results
 
 

@@ -78,6 +78,8 @@ class Audit:
             raise UsageError("a changed softmax stage is not used; add --attention --softmax recipe")
         if any(case.grid is not None for case in self.cases):
             self._check_on_grid()
+        if any(case.rerotate is not None for case in self.cases):
+            self._check_rerotated()
         self.factories()
 
     def measured_by(self) -> Engine:
@@ -98,6 +100,16 @@ class Audit:
         placed = (one for code in called for one in factories.in_environments(code, self.environments))
         self._factories.extend(factories.called(one, fmt) for one in placed for fmt in formats)
         return self._factories
+
+    def apart(self) -> list[str]:
+        """Return the implementations that are there as some of many, such as "all": none may stop others."""
+        if not any(factories.is_pattern(name) for name in self.implementations):
+            return []
+        from ropeaudit.subjects import third_party  # in-function: most audits do without
+
+        missing = {one.name for one in self.factories() if isinstance(one.code, third_party.Unavailable)}
+        expanded = third_party.expanded(self.implementations)
+        return [name for name, by_itself in expanded if not by_itself and name not in missing]
 
     def _recipes(self) -> list[Recipe]:
         return [recipes.load(name).changed(self.changes) for name in dict.fromkeys(self.recipes)]
@@ -167,6 +179,19 @@ class Audit:
         if self.backend != "numpy":
             raise UsageError("--backend torch has one position axis; leave it out, or leave out --grid")
 
+    def _check_rerotated(self) -> None:
+        """Raise UsageError for subjects whose stored keys are not rotated again."""
+        if self.implementations:
+            raise UsageError(f"--rerotate is of recipes; leave out --impl {self.implementations[0]}")
+        if self.backend != "numpy":
+            raise UsageError(f"--rerotate is computed by NumPy; leave out --backend {self.backend}")
+        for recipe in self._recipes():
+            if recipe.keys:
+                stage, how = recipe.keys
+                raise UsageError(
+                    f"{stage}={how} stores keys with scales; leave it out, or leave out --rerotate"
+                )
+
     def measure(
         self,
         case: Case,
@@ -188,7 +213,7 @@ class Audit:
             progress(first * share)
 
         loaded, setting = case.load() if case.sample is None else case.draw(sampling)
-        positions_fit([*offsets, *self._anchors()], loaded.seq_len)
+        positions_fit(case.reached([*offsets, *self._anchors()]), loaded.seq_len)
         workers = threads or run_metadata.threads()
         run = CaseRun(case, loaded, setting, some, self.attention, workers, part, self.tolerance)
         run.library = self.measured_by().library()

@@ -38,6 +38,7 @@ from ropeaudit.subjects.emulated import Emulated, OfRecipe
 from ropeaudit.subjects.exact import Exact
 from ropeaudit.subjects.factories import SubjectFactory
 from ropeaudit.subjects.placement.places import Places
+from ropeaudit.subjects.rerotated_keys import RerotatedKeys
 
 if TYPE_CHECKING:
     from ropeaudit.engine.attention import Attention
@@ -95,9 +96,7 @@ class CaseRun:
 
     def _group(self, at: RopeSetting, origin: int, offsets: Sequence[int]) -> Iterator[CellResult]:
         """Measure all subjects at the offsets that share a setting and an origin of the reference."""
-        subjects = [
-            scaled_keys.stored(factory.make(at, self.axes), self.loaded) for factory in self.factories
-        ]
+        subjects = [self._stored(factory.make(at, self.axes)) for factory in self.factories]
         cells = [(index, offset) for index in range(len(subjects)) for offset in offsets]
         whole = isinstance(self.loaded, Inputs)  # a sample is rotated block by block and fits always
         largest = plan.cell_bytes(at, self.loaded.seq_len)
@@ -111,6 +110,13 @@ class CaseRun:
         for number, start in enumerate(starts):
             batch = [(subjects[index], offset) for index, offset in cells[start : start + room]]
             yield from self._batch(batch, at, origin, (passes * number, passes * len(starts)))
+
+    def _stored(self, subject: Subject) -> Subject:
+        """Return a subject that stores keys as its recipe, or the case, says."""
+        turns = self.case.turns
+        if turns is None or not isinstance(subject, Emulated):
+            return scaled_keys.stored(subject, self.loaded)
+        return RerotatedKeys(subject.recipe, subject.setting, subject.axes, turns, self.loaded)
 
     def _batch(
         self, batch: Sequence[SubjectCell], at: RopeSetting, origin: int, part: tuple[int, int]
@@ -141,6 +147,7 @@ class CaseRun:
                 bound=limits.get(cell),
                 attention=attention.get(cell),
                 places=self._places(subject, offset),
+                key_norm_growth=subject.norm_growth(offset) if isinstance(subject, RerotatedKeys) else None,
             )
 
     def _places(self, subject: Subject, offset: int) -> Places | None:
@@ -183,7 +190,7 @@ class CaseRun:
         known = [
             (subject, offset)
             for subject, offset in cells
-            if self.bounded and isinstance(subject, OfRecipe) and not subject.recipe.recipe.keys
+            if self.bounded and isinstance(subject, OfRecipe) and not _stores_keys(subject)
         ]
         twins = {subject: _emulated(subject) for subject, _ in known}
         dtypes = dict.fromkeys(subject.dtype for subject, _ in cells)
@@ -273,6 +280,11 @@ class CaseRun:
             exact = Exact(at, input_format)
             self.structural[key] = self._measure({exact: [key[1]]}, self.setting, 0)[exact, key[1]].drift
         return self.structural[key]
+
+
+def _stores_keys(subject: OfRecipe) -> bool:
+    """Return whether k is stored otherwise than q: no bound speaks of that."""
+    return isinstance(subject, RerotatedKeys) or subject.recipe.recipe.keys is not None
 
 
 def _emulated(subject: OfRecipe) -> Emulated:

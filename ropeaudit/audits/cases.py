@@ -19,6 +19,8 @@ from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import run_metadata
+from ropeaudit.subjects import rerotated_keys
+from ropeaudit.subjects.rerotated_keys import Turns
 
 if TYPE_CHECKING:
     from ropeaudit.rope.hf_config import ModelRope
@@ -56,6 +58,8 @@ class Case:
     drawn at random, by `seed`, instead of forming all of them.
     grid: tokens along each axis, such as "32x32". axes: the preset of `ropeaudit list axes` that says where
     they stand and how each axis rotates. step: by how much an offset of 1 moves a position, in its unit.
+    rerotate: how many times stored keys are rotated again, on their way to the offset; None: stored once. by:
+    tokens of one such turn, -16 by default.
     """
 
     qk: str = "gaussian"
@@ -81,9 +85,12 @@ class Case:
     grid: str | None = None
     axes: str | None = None
     step: float | None = None
+    rerotate: int | None = None
+    by: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("heads", "kv_heads", "seq_len", "head_dim", "seed", "rotary_dim", "sample"):
+        whole = ("heads", "kv_heads", "seq_len", "head_dim", "seed", "rotary_dim", "sample", "rerotate", "by")
+        for name in whole:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer))):
                 raise UsageError(f"{name} {value!r} is not a whole number")
@@ -163,7 +170,7 @@ class Case:
         masks.check(self.mask)
         if self.length not in LENGTHS:
             raise UnknownName("length", self.length, LENGTHS)
-        offsets, on_grid = list(offsets), case_axes.grid(self)
+        offsets, on_grid = self.reached(offsets), case_axes.grid(self)
         if on_grid is not None:
             case_axes.check_grid(on_grid, self.qk, inputs.is_file(self.qk), offsets)
         if not inputs.is_file(self.qk):
@@ -185,6 +192,27 @@ class Case:
                 flag = "--" + name.replace("_", "-")
                 raise UsageError(f"{flag} is given by the file {self.qk!r}; leave it out")
         return 0
+
+    @property
+    def turns(self) -> Turns | None:
+        """How stored keys are rotated again, None where they are not. Raises: UsageError."""
+        found = rerotated_keys.turns(self.rerotate, self.by)
+        if found is None:
+            return None
+        if self.clip is not None:
+            raise UsageError(
+                "clipped angles do not add up, so keys cannot be rotated again; leave out --clip"
+            )
+        if self.grid is not None or self.axes is not None:
+            raise UsageError("--rerotate moves keys of a sequence; leave out --grid")
+        if self.length == "shifted":
+            raise UsageError("stored keys keep their frequencies at every turn; leave out --length shifted")
+        return found
+
+    def reached(self, offsets: Iterable[int]) -> list[int]:
+        """Return the offsets at which q or k is rotated, those at which keys are stored first among them."""
+        offsets, turns = list(offsets), self.turns
+        return offsets + [turns.start(offset) for offset in offsets] if turns else offsets
 
     def setting(self, seq_len: int) -> RopeSetting:
         """Return the RoPE setting for `seq_len` positions; what is given by hand overrides the model."""

@@ -18,6 +18,7 @@ _SCORE, _ATTENTION = 1.4e-8, 5e-8  # seconds a score that is formed, those that 
 _ROTATED = 8e-9  # seconds an element of q and k
 _STEP = 2e-8  # seconds a product that is added on its own, to a narrow accumulator
 _SAMPLED = 3e-7  # seconds a dim of a sampled score: its table, its rotation, its reference
+_TURN = 3e-9  # seconds an element of k that is rotated again
 _GENERATED = 9e-9  # seconds an element of q and k
 _CHOSEN = 4e-6  # seconds a position to sample among
 
@@ -30,18 +31,21 @@ def cell_seconds(
     sample: int | None = None,
     attention: bool = False,
     cells: int = 1,
+    turns: int = 0,
 ) -> float:
     """Return a guess of one core's time for a subject at an offset.
 
     stages: stage -> format name. cells: how many there are of the same q and k, which are generated once.
+    turns: how many times its stored keys are rotated again.
     """
     elements = (sizes.heads + sizes.kv_heads) * sizes.seq_len * head_dim
     each = CELL_SECONDS + _GENERATED * elements / cells
     if sample is not None:
-        return each + _CHOSEN * sizes.seq_len / cells + _SAMPLED * head_dim * sample
+        return each + _CHOSEN * sizes.seq_len / cells + (_SAMPLED + _TURN * turns) * head_dim * sample
     score, accumulate = _SCORE + _ATTENTION * attention, stages.get("accumulate")
     if accumulate and parse(accumulate).precision < FP32.precision:
         score += _STEP * head_dim * (1 + attention)  # its scores are formed twice
+    each += _TURN * turns * sizes.kv_heads * sizes.seq_len * head_dim
     return each + _ROTATED * elements + score * sizes.heads * _formed(mask, sizes.seq_len)
 
 

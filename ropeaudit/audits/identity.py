@@ -214,6 +214,13 @@ class Identity:
     tolerance: float = column(
         "--tolerance: the largest drift_relative that is good enough", role="case", style="setting"
     )
+    rerotated: str | None = column(
+        "how many times stored keys were rotated again, and by how many tokens each time, as 64 x -16; empty "
+        "where they are stored once",
+        role="case",
+        group="structure",
+        shown=lambda record: record.rerotated is not None,
+    )
 
 
 def case_of(values: Mapping[str, Any]) -> str:

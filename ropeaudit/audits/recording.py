@@ -36,6 +36,7 @@ class CellResult:
     """What was measured of one subject at one offset, and under which setting; or why it was refused.
 
     careful: predicted RMS drift of `attainable.careful` at offset 0. places: of code alone.
+    key_norm_growth: of keys that are rotated again.
     """
 
     subject: Subject
@@ -48,6 +49,7 @@ class CellResult:
     bound: Bound | None = None
     attention: Attention | None = None
     places: Places | None = None
+    key_norm_growth: float | None = None
     refused: str = ""
 
 
@@ -110,6 +112,7 @@ def identity(
         "anchor": requested.anchor if requested else None,
         "stages": " ".join(f"{stage}={fmt}" for stage, fmt in subject.stages().items()),
         "tolerance": tolerance,
+        "rerotated": str(case.turns) if case.turns else None,
     }
     return values | {"case": case_of(values)}
 
@@ -122,7 +125,7 @@ def _grid_columns(grid: Grid, offset: int) -> dict[str, Any]:
 
 def record(
     case: Case,
-    loaded: Inputs | SampledInputs,
+    loaded: QK,
     results: CellResult,
     requested: AttentionOptions | None,
     tolerance: float,
@@ -152,6 +155,7 @@ def record(
         "worst_head": head,
         "worst_query": query,
         "worst_key": key,
+        "key_norm_growth": results.key_norm_growth,
         **_refused(results.refused),
         **_judged(results, tolerance, (low, high)),
     }

@@ -29,6 +29,10 @@ def _placed(record: Record) -> bool:
     return record.place_excess is not None
 
 
+def _rerotated(record: Record) -> bool:
+    return record.key_norm_growth is not None
+
+
 @row_class
 class Record(Identity):
     """One case: RoPE setting x inputs x subject x dtype x offset. `COLUMNS` explains every field."""
@@ -276,6 +280,13 @@ class Record(Identity):
         group="code",
         sentence=True,
     )
+    key_norm_growth: float | None = column(
+        "--rerotate: mean relative change of the norm of the keys against the exact; empty without, of a "
+        "sample, and where all keys are 0",
+        shown=_rerotated,
+        group="structure",
+        leaves=13,
+    )
     within_tolerance: Within = column(
         "yes or no: drift_relative <= tolerance, and each rotated pair where its position "
         "says; undecided below 100 scores",
@@ -323,7 +334,7 @@ GROUPS: dict[str, Callable[[Identity], bool]] = {
     "grids": lambda row: row.grid is not None,
     "samples": lambda row: row.sample is not None,
     "scalings": lambda row: row.scaling != "default",
-    "structure": lambda row: row.length is not None or row.clip is not None,
+    "structure": lambda row: (row.length, row.clip, row.rerotated) != (None, None, None),
     "bounds": lambda row: False,
     "detail": lambda row: False,
 }

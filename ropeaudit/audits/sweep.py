@@ -8,7 +8,7 @@ with it: cells may be measured in any order and company. They share q, k and the
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
@@ -18,7 +18,7 @@ from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case, Outline
 from ropeaudit.audits.guessing import cell_seconds
 from ropeaudit.audits.identity import case_of
-from ropeaudit.audits.recording import identity
+from ropeaudit.audits.recording import CellResult, identity, record
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import UsageError
 from ropeaudit.inputs import masks
@@ -51,13 +51,17 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Some factories at some offsets of a case, measured together. cells: their places in the plan."""
+    """Some factories at some offsets of a case, measured together. cells: their places in the plan.
+
+    alone: the implementation that has a process of its own; empty where none has.
+    """
 
     case: Case
     factories: tuple[int, ...]
     offsets: tuple[int, ...]
     cells: tuple[int, ...]
     seconds: float
+    alone: str = ""
 
 
 class Sweep:
@@ -119,32 +123,38 @@ class Sweep:
             "measured again"
         )
 
-    def tasks(self, done: Mapping[int, Any], whole: bool = False) -> list[Task]:
+    def tasks(self, done: Mapping[int, Any], whole: bool = False, apart: Collection[str] = ()) -> list[Task]:
         """Return what is to be measured, in order: all cells but those in `done`.
 
         whole: a case's factories and offsets stay together, which is fastest and hands over its rows late.
+        apart: implementations whose tasks hold nothing else.
         """
         by_case: dict[int, dict[int, list[int]]] = {}
         for number, cell in enumerate(self.cells):
             if number not in done:
                 by_case.setdefault(cell.case, {}).setdefault(cell.factory, []).append(number)
-        return [task for factories in by_case.values() for task in self._case_tasks(factories, whole)]
+        return [task for factories in by_case.values() for task in self._case_tasks(factories, whole, apart)]
 
-    def _case_tasks(self, factories: Mapping[int, list[int]], whole: bool) -> Iterator[Task]:
+    def _case_tasks(
+        self, factories: Mapping[int, list[int]], whole: bool, apart: Collection[str]
+    ) -> Iterator[Task]:
         """Cut the cells of a case, factory -> cells, into rectangles of factories x offsets."""
-        alike: dict[tuple[int, ...], list[list[int]]] = {}
-        for cells in factories.values():
-            alike.setdefault(tuple(self.cells[number].offset for number in cells), []).append(cells)
-        for offsets, lines in alike.items():
+        alike: dict[tuple[str, tuple[int, ...]], list[list[int]]] = {}
+        for index, cells in factories.items():
+            name = self.audit.factories()[index].name
+            offsets = tuple(self.cells[number].offset for number in cells)
+            alike.setdefault((name if name in apart else "", offsets), []).append(cells)
+        for (name, offsets), lines in alike.items():
             most = len(lines) * len(offsets)
             if not whole:
                 most = max(_TASK_CELLS, int(_TASK_SECONDS / self.cells[lines[0][0]].seconds))
             together, wide = max(1, most // len(offsets)), min(most, len(offsets))
             for first in range(0, len(lines), together):
                 for start in range(0, len(offsets), wide):
-                    yield self._task([line[start : start + wide] for line in lines[first : first + together]])
+                    some = [line[start : start + wide] for line in lines[first : first + together]]
+                    yield self._task(some, name)
 
-    def _task(self, lines: Sequence[Sequence[int]]) -> Task:
+    def _task(self, lines: Sequence[Sequence[int]], alone: str) -> Task:
         cells = [self.cells[number] for line in lines for number in line]
         return Task(
             self._parts[cells[0].case][0],
@@ -152,6 +162,7 @@ class Sweep:
             tuple(self.cells[number].offset for number in lines[0]),
             tuple(number for line in lines for number in line),
             sum(cell.seconds for cell in cells),
+            alone,
         )
 
 
@@ -196,6 +207,15 @@ def measured(
         before += task.seconds
 
 
+def by_implementation(tasks: Iterable[Task]) -> list[tuple[Task, ...]]:
+    """Return the tasks of each implementation that has a process of its own, together."""
+    together: dict[str, list[Task]] = {}
+    for task in tasks:
+        if task.alone:
+            together.setdefault(task.alone, []).append(task)
+    return [tuple(some) for some in together.values()]
+
+
 def units(tasks: Sequence[Task], jobs: int) -> list[tuple[Task, ...]]:
     """Return the tasks in order, small ones together: what is handed to a worker at once."""
     whole = sum(task.seconds for task in tasks)
@@ -208,6 +228,20 @@ def units(tasks: Sequence[Task], jobs: int) -> list[tuple[Task, ...]]:
             results.append(tuple(open_unit))
             open_unit = []
     return [*results, tuple(open_unit)] if open_unit else results
+
+
+def refused(audit: Audit, tasks: Iterable[Task], reason: str) -> Iterator[tuple[int, Record]]:
+    """Yield the cells of the tasks, and rows that say why none was measured."""
+    factories, engine = audit.factories(), audit.measured_by().name
+    for task in tasks:
+        sizes, setting = task.case.outline()
+        axes, cells = task.case.position_axes(setting), iter(task.cells)
+        for index in task.factories:
+            for offset in task.offsets:
+                at = task.case.setting_at(setting, sizes.seq_len, offset)
+                result = CellResult(factories[index].make(at, axes), offset, at, refused=reason)
+                row = record(task.case, sizes, result, audit.attention, audit.tolerance, engine)
+                yield next(cells), row
 
 
 def _not_too_many(audit: Audit, shard: tuple[int, int]) -> None:
@@ -270,7 +304,7 @@ def _guessed(
     audit: Audit, case: Case, some: Sequence[int], sizes: Outline, setting: RopeSetting
 ) -> dict[int, float]:
     """Return factory -> the guessed seconds of each of its cells in a case."""
-    rest = case.sample, audit.attention is not None, len(some) * len(audit.offsets)
+    rest = case.sample, audit.attention is not None, len(some) * len(audit.offsets), case.rerotate or 0
     stages = {index: audit.factories()[index].stages for index in some}
     return {one: cell_seconds(sizes, setting.head_dim, case.mask, by, *rest) for one, by in stages.items()}
 

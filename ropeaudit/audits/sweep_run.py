@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -45,8 +46,14 @@ class SweepRun:
         on_plan: Callable[[Sequence[Task]], None] = lambda tasks: None,
         on_note: Callable[[str], None] = lambda text: None,
         threads: int | None = None,
+        isolated: bool = False,
     ) -> None:
-        """Take the rows that are there. threads: of this process; all processors by default."""
+        """Take the rows that are there.
+
+        threads: of this process; all processors by default. isolated: whether each of many implementations
+        (`Audit.apart`) has a process of its own.
+        """
+        self.apart = set(sweep.audit.apart()) if isolated and scheduler is None else set[str]()
         self.threads = threads or run_metadata.threads()
         self.sweep, self.jobs, self.scheduler, self.store = sweep, jobs, scheduler, store
         self.on_plan, self.on_note = on_plan, on_note
@@ -59,9 +66,16 @@ class SweepRun:
     def rows(self, on_progress: Callable[[float], None] = lambda share: None) -> Iterator[Record]:
         """Measure what is left; yield each row once it is stored."""
         distributed = self.jobs > 1 or self.scheduler is not None
-        tasks = self.sweep.tasks(self.done, whole=self.store is None and not distributed)
+        whole = self.store is None and not distributed
+        tasks = self.sweep.tasks(self.done, whole, self.apart)
         self.on_plan(tasks)
-        for cell, row in (self._distributed if distributed else self._here)(tasks, on_progress):
+        together, apart = [task for task in tasks if not task.alone], [task for task in tasks if task.alone]
+        before, total = sum(task.seconds for task in together), sum(task.seconds for task in tasks)
+        measured = (self._distributed if distributed else self._here)(
+            together, lambda seconds: on_progress(seconds / total)
+        )
+        alone = self._alone(apart, lambda seconds: on_progress((before + seconds) / total))
+        for cell, row in itertools.chain(measured, alone):
             self._keep(cell, row)
             yield row
 
@@ -81,23 +95,46 @@ class SweepRun:
         self.done[cell] = row
 
     def _here(
-        self, tasks: Sequence[Task], on_progress: Callable[[float], None]
+        self, tasks: Sequence[Task], on_seconds: Callable[[float], None]
     ) -> Iterable[tuple[int, Record]]:
-        total = sum(task.seconds for task in tasks)
-        return sweeps.measured(
-            self.sweep.audit, tasks, self.threads, lambda seconds: on_progress(seconds / total)
+        return sweeps.measured(self.sweep.audit, tasks, self.threads, on_seconds)
+
+    def _alone(
+        self, tasks: Sequence[Task], on_seconds: Callable[[float], None]
+    ) -> Iterator[tuple[int, Record]]:
+        """Measure each implementation in a process of its own; one that fails is refused, with the reason."""
+        if not tasks:
+            return
+        from ropeaudit.audits import workers  # in-function: most runs need none
+
+        audit, finished_seconds = self.sweep.audit, 0.0
+        every = audit.factories()
+        finished = workers.alone(
+            audit, sweeps.by_implementation(tasks), self.jobs, lambda: on_seconds(finished_seconds)
         )
+        with contextlib.closing(finished):  # type: ignore[type-var]
+            for unit, result in finished:
+                if isinstance(result, workers.Problem):
+                    yield from sweeps.refused(audit, unit, result.text)
+                else:
+                    first = next(n for n, factory in enumerate(every) if factory.name == unit[0].alone)
+                    behind = len(every) - first - len(result.findings)
+                    self.reported[unit[0].cells[0]] = [*[()] * first, *result.findings, *[()] * behind]
+                    yield from workers.home(unit, result)
+                finished_seconds += sum(task.seconds for task in unit)
 
     def _distributed(
-        self, tasks: Sequence[Task], on_progress: Callable[[float], None]
+        self, tasks: Sequence[Task], on_seconds: Callable[[float], None]
     ) -> Iterator[tuple[int, Record]]:
+        if not tasks:
+            return
         from ropeaudit.audits import dask_cluster, workers  # in-function: most runs need neither
 
         units = sweeps.units(tasks, self.jobs)
-        finished_seconds, total = 0.0, sum(task.seconds for task in tasks)
+        finished_seconds = 0.0
 
         def listen() -> None:
-            on_progress(finished_seconds / total)
+            on_seconds(finished_seconds)
 
         audit = self.sweep.audit
         loaded = workers.loaded_versions(audit)

@@ -13,7 +13,7 @@ from ropeaudit.errors import UnknownName
 _SECTIONS = {
     "q and k": "--seq-len --heads --kv-heads --mask --qk --seed --sample --vectors",
     "RoPE setting": "--model --config --layer --head-dim --rotary-dim --base --scaling --clip --layout "
-    "--scale --mrope --axis --axes --grid --step --length",
+    "--scale --mrope --axis --axes --grid --step --length --rerotate --by",
     "After softmax": "--attention --softmax --anchor",
     "What is judged, and the exit code": "--tolerance --fail-if --baseline --waive --junit",
     "Report": "--format --color --output --columns --quiet --curve --no-header --ticket --ticket-file",
@@ -29,6 +29,10 @@ EXAMPLES = {
         (
             "A report, and exit code 1 above 1 %",
             "shift --offset 0,32k -o x.json --fail-if 'drift_relative>1%'",
+        ),
+        (
+            "A cache that is shifted up to 1,000 times, against one that is not",
+            "shift --rerotate 0,10,100,1000 --offset 0 --model llama-3.1-8b --dtype bf16",
         ),
         ("Own code, in bf16", "shift --impl rope.py:apply_rope --dtype bf16"),
     ),
@@ -67,7 +71,6 @@ EXAMPLES = {
             "report after.csv --against before.csv --fail-if 'drift_rms>1.1x'",
         ),
     ),
-    "rerotate": (("A cache that is shifted 1,000 times", "rerotate --model llama-3.1-8b --dtype bf16"),),
     "frequencies": (("Which positions bf16 merges", "list frequencies --model llama-3.1-8b --dtype bf16"),),
     "vectors": (("q, k and positions for a kernel in C", "vectors --model llama-3.1-8b -o cases"),),
 }

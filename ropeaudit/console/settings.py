@@ -16,7 +16,7 @@ _MOST_CASES = 100_000
 # fields of a case that take lists, in the order in which cases come: the first changes last
 _AXES = (
     *("qk", "seq_len", "model", "config", "layer", "scaling", "head_dim", "rotary_dim", "base", "clip"),
-    *("layout", "mrope", "axes", "grid", "axis", "mask", "seed"),
+    *("layout", "mrope", "axes", "grid", "axis", "mask", "seed", "rerotate"),
 )
 
 

@@ -62,7 +62,7 @@ def drift_report(
     notes = [*extra_notes, *(text for one in results if (text := verdicts.note(one, telling(one))))]
     notes += headlines.growth_notes(results) + headlines.format_notes(results)
     notes += headlines.structure_notes(results, frozen) + headlines.device_notes(results)
-    notes += headlines.grid_notes(results)
+    notes += headlines.grid_notes(results) + headlines.rerotation_notes(results)
     notes += _temperature(_worst(results)) if measured else []
     return replace(
         tabulated(records.COLUMNS, records.SCHEMA, rows, screen, None, {}),
@@ -132,8 +132,7 @@ def _curve(group: Sequence[Record]) -> Series:
     if nonfinite := list(map(str, line.nonfinite())):
         left_out = f" (nan at {', '.join(nonfinite[:3])}{', ...' if len(nonfinite) > 3 else ''})"
     model = "" if group[0].model == "none" else f"{group[0].model} "
-    subject = " ".join([group[0].subject, *verdicts.under(group[0].environment)])
-    label = f"{model}{subject} {group[0].dtype}: drift rms over the offset{left_out}"
+    label = f"{model}{verdicts.called(group[0])} {group[0].dtype}: drift rms over the offset{left_out}"
     return Series(label, [point for point in line.points if math.isfinite(point.y)])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from ropeaudit.arithmetic.formats import FP32, FP64, parse
 from ropeaudit.audits import judging
@@ -17,7 +16,11 @@ from ropeaudit.rope.scaling_names import short_names
 
 _MOST_GROWING = 3
 # what must agree for two rows to be of the same case but for their subject
-_BESIDE = (*(name for name in settings.NAMES if name != "layout"), "dtype", "offset", "sample", "tolerance")
+_BESIDE = (
+    *(name for name in settings.NAMES if name != "layout"),
+    *("dtype", "offset", "sample", "tolerance", "rerotated"),
+)
+_DECORRELATED, _NOTABLE = 0.5, 0.01  # shares of the RMS score, and of the norm of the keys
 
 
 def headline(results: Sequence[Record], worst: Record) -> str:
@@ -106,11 +109,11 @@ def _structure(results: Sequence[Record]) -> str:
 
 def growth_notes(results: Sequence[Record]) -> list[str]:
     """Return who grows with the offset within the tolerance: each subject and dtype at its largest."""
-    groups: dict[tuple[Any, ...], Record] = {}
+    groups: dict[tuple[str, ...], Record] = {}
     named = differing(results)
     for record in results:
         if record.verdict == "growing" and record.within_tolerance == "yes":
-            key = record.model, record.subject, record.environment, record.dtype
+            key = record.model, verdicts.called(record), record.dtype
             known = groups.setdefault(key, record)
             if record.drift_relative > known.drift_relative:
                 groups[key] = record
@@ -120,7 +123,7 @@ def growth_notes(results: Sequence[Record]) -> list[str]:
         share = percent(one.drift_relative)
         where = " ".join([one.dtype, *(f"{name}={value}" for name, value in named(one).items())])
         alike = f"in {where} by {share} at offset {one.offset}, {growth} times {verdicts.at_zero(one)}"
-        subject = " ".join([one.subject, *verdicts.under(one.environment)])
+        subject = verdicts.called(one)
         words.setdefault(alike, []).append(subject if one.model == "none" else f"{one.model} {subject}")
     listed = "; ".join(
         f"{' and '.join(names)} {alike}" for alike, names in list(words.items())[:_MOST_GROWING]
@@ -189,6 +192,48 @@ def _moves(record: Record) -> str:
     """Return the axes of a grid and by how much each moved."""
     moved = [(name, getattr(record, f"offset_{name}")) for name in "thw"]
     return ", ".join(f"{name} by {short(value)}" for name, value in moved if value is not None)
+
+
+def rerotation_notes(results: Sequence[Record]) -> list[str]:
+    """Return what keys that are rotated again cost, and the remedy: each subject and dtype at its worst."""
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in results:
+        if record.rerotated is not None and record.verdict != "refused":
+            groups.setdefault((record.model, record.subject, record.dtype), []).append(record)
+    named, notes = differing(results), []
+    for some in groups.values():
+        worst = max(some, key=lambda one: verdicts.severity(verdicts.columns(one)))
+        clauses = [*_times_fresh(worst, results), *_remedies(worst)]
+        if clauses:
+            notes.append(f"{verdicts.who(worst, named(worst))}: {'; '.join(clauses)}.")
+    return notes
+
+
+def _times_fresh(record: Record, results: Sequence[Record]) -> list[str]:
+    """Return how many times as much it drifts as keys that were rotated once, where that was measured."""
+    same = ("subject", "environment", *(name for name in _BESIDE if name != "rerotated"))
+    for one in results:
+        once = one.rerotated is None or one.rerotated.startswith("0 x ")
+        if once and one is not record and all(getattr(one, name) == getattr(record, name) for name in same):
+            growth = judging.ratio(record.drift_rms, one.drift_rms)
+            return [f"{times(growth)} times the drift of keys rotated once"] if math.isfinite(growth) else []
+    return []
+
+
+def _remedies(record: Record) -> list[str]:
+    """Return what scores that are lost, and norms that change, ask for."""
+    if record.nonfinite:
+        return ["scores are nan or infinite: rotate keys afresh from their unrotated values"]
+    clauses, growth = [], record.key_norm_growth
+    if record.drift_relative >= _DECORRELATED:
+        clauses.append(f"drift is {percent(record.drift_relative)} of the scores' RMS: rotate keys afresh")
+    if growth is not None and abs(growth) >= _NOTABLE:
+        share = f"{100 * growth:+.2g} %" if abs(growth) < 0.995 else f"{100 * growth:+.0f} %"
+        clauses.append(
+            f"key norms change by {share}: each turn multiplies a pair by sqrt(cos² + sin²) as stored and "
+            "rounds the products; take fewer, larger turns, or a wider table and rotation"
+        )
+    return clauses
 
 
 def device_notes(results: Iterable[Record]) -> list[str]:

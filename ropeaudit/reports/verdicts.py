@@ -56,10 +56,18 @@ def who(record: Record, several: Mapping[str, str] | None = None) -> str:
     """Return which case a record is of, with its model and the settings that differ among the rows."""
     model = [] if record.model in ("none", "unknown") else [record.model]
     settings = [f"{name}={value}" for name, value in (several or {}).items() if name != "model"]
-    subject = [record.subject, *under(record.environment)]
     return printable(
-        " ".join([*model, *subject, "in", record.dtype, *settings, "at offset", str(record.offset)])
+        " ".join([*model, called(record), "in", record.dtype, *settings, "at offset", str(record.offset)])
     )
+
+
+def called(record: Record) -> str:
+    """Return the subject, what it was called under, and how its stored keys were rotated again."""
+    return " ".join([record.subject, *under(record.environment), *_again(record.rerotated)])
+
+
+def _again(rerotated: Any) -> list[str]:
+    return ["rerotated", rerotated] if rerotated else []
 
 
 def under(environment: Any) -> list[str]:
@@ -69,7 +77,8 @@ def under(environment: Any) -> list[str]:
 
 def case_name(row: Row) -> str:
     """Return which case a row is of, as far as it says: model, subject, dtype and offset."""
-    names = (row.get("model"), row.get("subject"), *under(row.get("environment")), row.get("dtype"))
+    how = *under(row.get("environment")), *_again(row.get("rerotated"))
+    names = (row.get("model"), row.get("subject"), *how, row.get("dtype"))
     return f"{' '.join(str(name) for name in names if name not in (None, 'none'))} at offset {row['offset']}"
 
 

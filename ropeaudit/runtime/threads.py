@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -17,6 +18,7 @@ SHORT = 512  # positions
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of options in glibc's malloc.h
 _alone = False
+_here = threading.local()
 _KEPT, _LARGE = 2**26, 2**22  # bytes: arrays of a tile are kept, those of a panel go back
 
 
@@ -49,12 +51,24 @@ def mapping(threads: int) -> Iterator[Map]:
             return
         from concurrent.futures import ThreadPoolExecutor  # in-function: it loads logging
 
-        with ThreadPoolExecutor(threads) as pool:
+        ended = threading.Event()
+        with ThreadPoolExecutor(threads, initializer=_work_until, initargs=(ended,)) as pool:
             try:
                 yield pool.map
             except BaseException:
+                ended.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+
+
+def _work_until(ended: threading.Event) -> None:
+    _here.ended = ended
+
+
+def dropped() -> bool:
+    """Return whether an error elsewhere, such as a Ctrl-C, ended what this thread works for."""
+    ended: threading.Event | None = getattr(_here, "ended", None)
+    return ended is not None and ended.is_set()
 
 
 @functools.cache

@@ -27,7 +27,6 @@ from ropeaudit.features.module.run_report import COLUMNS as MODULE_RUNS
 from ropeaudit.features.parity.report import COLUMNS as PARITY
 from ropeaudit.features.report.groups import COLUMNS as GROUPS
 from ropeaudit.features.report.groups import OWN as GROUPS_OWN
-from ropeaudit.features.rerotate.report import COLUMNS as REROTATE
 from ropeaudit.features.trace import columns as trace_columns
 from ropeaudit.reports import Report
 from ropeaudit.reports.comparison import COLUMNS as CHANGES
@@ -211,7 +210,6 @@ TABLES = {
     "module": MODULE,
     "module runs": MODULE_RUNS,
     "parity": PARITY,
-    "rerotate": REROTATE,
     "report --by": GROUPS,
     "report --against": CHANGES,
     "lists": list_columns.MODELS,

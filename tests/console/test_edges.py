@@ -114,7 +114,7 @@ def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
         "shift --offset 7 --dtype fp16 --recipe hf",
         "shift --offset 7 --dtype fp16 --recipe hf --sample 5",
         "parity hf meta --dtype fp16",
-        "rerotate --recipe hf --dtype fp16 --by 1 --steps 1",
+        "shift --recipe hf --dtype fp16 --by 1 --rerotate 1",
         "explain --offset 7 --recipe hf --dtype fp16",
         "limit --recipe hf --dtype fp16 --up-to 99",
     ],

@@ -52,13 +52,11 @@ LINES: dict[str, list[list[str]]] = {
     "limit": [["limit", "--impl", CODE, *SMALL, "--up-to", "100", "--dtype", "fp32"]],
     "explain": [["explain", "--recipe", "hf", *SMALL]],
     "parity": [["parity", CODE, "hf", *SMALL]],
-    "survey": [["survey", CODE, "--dtype", "fp32", "--offset", "0", "--jobs", "1"]],
     "trace": [["trace", CODE, "--head-dim", "16"]],
     "history": [["history", CODE, "--dtype", "fp32", "--head-dim", "16"]],
     "vectors": [["vectors", "-o", "vectors", *SMALL]],
     "module": [["module", "code/module.py:Rotary", "--loaded", "built"]],
     "model": [["model", "{model}", "--tokens", "5,6,7", "--offset", "9", "--dtype", "fp32"]],
-    "rerotate": [["rerotate", "--recipe", "hf", *SMALL, "--steps", "1"]],
     "decay": [["decay", "--head-dim", "16"]],
     "plot": [["plot", "{rows}", "-o", "rows.svg"]],
     "report": [
@@ -108,7 +106,7 @@ def run(folder: Path, line: list[str], *start: str) -> subprocess.CompletedProce
     )
 
 
-SLOW = ("model", "survey", "trace", "check")  # what trains, or loads torch several times
+SLOW = ("model", "trace", "check")  # what trains, or loads torch several times
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ OWN_INPUTS = [  # the command and which of its files is its output, as LINK wher
     ("limit --recipe r.toml", "r.toml"),
     ("parity r.toml[angle=fp64] hf", "r.toml"),
     ("decay --config c.json", "c.json"),
-    ("rerotate --config c.json", "c.json"),
+    ("shift --rerotate 1 --config c.json", "c.json"),
     ("history hf --config c.json", "c.json"),
     ("trace mine.py:turn", "mine.py"),
     ("module model", "model/config.json"),

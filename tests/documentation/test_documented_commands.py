@@ -24,7 +24,7 @@ NOT_RUN = {
     "ropeaudit shift --impl two_bases.py:Rope ": "needs equinox and jax, 620 MB",
     "import equinox as eqx": "needs equinox and jax, 620 MB",
     "ropeaudit shift --impl esm,flash-attn ": "needs esm and flash-attn",
-    "ropeaudit survey all ": "half an hour; test_survey.py surveys four",
+    "ropeaudit shift --impl all ": "half an hour; test_survey_page.py surveys four",
 }
 # What takes too long even for the slow tests runs smaller: a part of it, what stands there instead, and why.
 SMALLER = {
@@ -105,7 +105,7 @@ def test_options_exist() -> None:
 
 
 def test_an_option_that_is_not_there_is_seen() -> None:
-    assert unknown(["shift", "--offsets", "1", "--by", "-16"]) == ["--offsets", "--by"]
+    assert unknown(["shift", "--offsets", "1", "--turns", "-16"]) == ["--offsets", "--turns"]
     assert unknown(["shfit", "--offset", "1"]) == ["shfit"]
     line = "for o in 1 2; do .venv/bin/ropeaudit shift --fail-if 'a>1' --q=1 && ropeaudit list > y --z; done"
     assert [unknown(call) for call in calls(line)] == [["--q"], []]

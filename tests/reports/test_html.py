@@ -315,7 +315,7 @@ SMALL = "--seq-len 9 --heads 1"
         f"parity hf uniform {SMALL}",
         f"explain {SMALL} --head-dim 16",
         f"limit --dtype bf16 --recipe uniform --tolerance drift_relative=0.1 {SMALL}",
-        f"rerotate --steps 2 {SMALL}",
+        f"shift --rerotate 2 --recipe hf --dtype bf16 {SMALL}",
         "decay --distance 0-9",
         "list frequencies --head-dim 8",
         "list recipes",

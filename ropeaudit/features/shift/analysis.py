@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Unpack
 
 from ropeaudit.audits import arguments, judging
@@ -37,6 +38,7 @@ def shift(
     tolerance: float = judging.TOLERANCE,
     under: Names = (),
     threads: int | None = None,
+    rerotate: int | Iterable[int] | None = None,
     cases: Case | Iterable[Case] | None = None,
     on_progress: OnProgress | None = None,
     **case: Unpack[GridArguments],
@@ -57,9 +59,11 @@ def shift(
     arithmetic. anchor: the offset that `attention_d` compares with, 16 by default.
     tolerance: of drift_relative, which `within_tolerance` goes by. under: environments of the code that is
     called, such as "autocast:bf16" or "all"; the clean state comes first.
+    rerotate: how many times stored keys are rotated again on their way to the offset, `by` tokens (-16) each
+    time; queries are fresh.
     case: the fields of `Case`: qk, heads, kv_heads, seq_len, head_dim, seed, rotary_dim, base, layout,
-    scale, mask, model, config, layer, scaling, clip, mrope, axis, length, sample, grid, axes, step. cases:
-    one or several, which these fields change. on_progress: gets the share that is done, from 0 to 1.
+    scale, mask, model, config, layer, scaling, clip, mrope, axis, length, sample, grid, axes, step, by.
+    cases: one or several, which these fields change. on_progress: gets the share that is done, from 0 to 1.
     Shapes of q and k: (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim).
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, OutOfMemory: children of RopeAuditError.
     Source: RoFormer, arXiv 2104.09864: exact scores depend on the distance of two tokens alone.
@@ -69,7 +73,7 @@ def shift(
     """
     called = arguments.listed(implementations)
     audit = Audit(
-        cases=arguments.cases_of(cases, case, grids=True),
+        cases=_rerotated(arguments.cases_of(cases, case, grids=True), rerotate),
         recipes=usual_recipes(called) if recipes is None else arguments.listed(recipes),
         dtypes=arguments.listed(dtypes),
         offsets=arguments.numbers(offsets),
@@ -84,6 +88,13 @@ def shift(
         environments=arguments.listed(under),
     )
     return SweepRun(Sweep(audit), threads=threads).rows(on_progress or arguments.silent)
+
+
+def _rerotated(cases: Sequence[Case], counts: int | Iterable[int] | None) -> list[Case]:
+    """Return each case with its stored keys rotated again, each of these numbers of times."""
+    if counts is None:
+        return list(cases)
+    return [replace(case, rerotate=count) for case in cases for count in arguments.numbers(counts)]
 
 
 def usual_recipes(called: Sequence[str]) -> Sequence[str]:

@@ -10,7 +10,7 @@ import click
 
 from ropeaudit.console import options, tickets
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import INTEGER, NAMES, OFFSETS, SHARE, TEXT, WORD, number
+from ropeaudit.console.parameters import INTEGER, INTEGERS, NAMES, OFFSETS, SHARE, TEXT, WORD, number
 from ropeaudit.console.tickets import TicketOptions, ticket_options
 from ropeaudit.errors import UsageError
 from ropeaudit.features.shift.sweeping import SweepOptions, sweep_options
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 @options.axis(
     "--impl",
     NAMES,
-    "Real code, called as it is, instead of recipes or beside them: a name (`list implementations`), "
+    "Real code, called as it is, instead of recipes or beside them: a name (`list implementations`), all or "
+    f"a pattern of them, each in a process of its own, "
     f"mypkg.rope:apply_rope or path/to/file.py:apply_rope. {options.EXECUTED}",
 )
 @click.option("--order", metavar="AXES", help="Axes of your own --impl, such as bhsd.  [default: found out]")
@@ -96,6 +97,19 @@ if TYPE_CHECKING:
     help="By how much --offset 1 moves a token of a grid, in the unit of its positions.  [default: 1]",
 )
 @options.length_option
+@options.axis(
+    "--rerotate",
+    INTEGERS,
+    "How many times stored keys are rotated again on their way to --offset, as a cache that is shifted "
+    "(K-shift) does; queries are fresh.",
+    shown="keys are rotated once",
+)
+@click.option(
+    "--by",
+    type=INTEGER,
+    metavar="N",
+    help="Tokens of one turn of --rerotate, such as --by -16.  [default: -16]",
+)
 @click.option("--attention", is_flag=True, help="Measure the rows after softmax too: what drift moves there.")
 @click.option(
     "--softmax",
@@ -154,6 +168,8 @@ def shift(
     grid: tuple[str, ...],
     step: float | None,
     length: str | None,
+    rerotate: tuple[int, ...],
+    by: int | None,
     attention: bool,
     softmax: str | None,
     anchor: int | None,
@@ -184,13 +200,14 @@ def shift(
     output.check_header(no_header)
     if curve and output.form != "table":
         raise UsageError(f"--curve goes with the table; leave it out or leave out -f {output.form}")
+    if ticketing.tracker and rerotate:
+        raise UsageError("--ticket shows keys that are rotated once; leave out --rerotate, or leave it out")
     earlier = baselines.opened(baseline, output)
     requested = [conditions.parse(text, relative=earlier is not None) for text in gates]
     needed = [gate.column for gate in requested]
     vectors = tickets.inputs(ticketing, vectors, sample is not None)
-    cases = settings.cases(
-        rope, vectors, mrope=mrope, axis=axis, length=length, sample=sample, axes=axes, grid=grid, step=step
-    )
+    on_axes = {"mrope": mrope, "axis": axis, "axes": axes, "grid": grid, "step": step}
+    cases = settings.cases(rope, vectors, length=length, sample=sample, rerotate=rerotate, by=by, **on_axes)
     audit = Audit(
         cases,
         recipes=recipe or analysis.usual_recipes(impl),

@@ -84,12 +84,11 @@ def run(sweep: Sweep, options: SweepOptions, store: SweepFile | None, quiet: boo
     from ropeaudit.audits.sweep_run import SweepRun
     from ropeaudit.console import output
 
+    start = functools.partial(SweepRun, sweep, options.jobs, options.scheduler, store, isolated=True)
     if quiet:
-        return SweepRun(sweep, options.jobs, options.scheduler, store)
+        return start()
     warn = functools.partial(forewarn, jobs=options.jobs)
-    return SweepRun(
-        sweep, options.jobs, options.scheduler, store, warn, lambda text: output.say(f"note: {text}")
-    )
+    return start(on_plan=warn, on_note=lambda text: output.say(f"note: {text}"))
 
 
 def forewarn(tasks: Sequence[Task], jobs: int = 1) -> None:

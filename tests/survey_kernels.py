@@ -1,8 +1,4 @@
-"""Code for the survey: right, of bfloat16 angles, of an exposed product, ending its process, endless."""
-
-import os
-import signal
-import time
+"""Code for the survey: right, of bfloat16 angles, of an exposed product."""
 
 import torch
 
@@ -27,11 +23,3 @@ def low(x, positions):
 
 def by_product(x, positions):
     return _rotated(x, (_frequencies(x)[None, :, None] @ positions.float()[None, None]).transpose(1, 2)[0])
-
-
-def dies(x, positions):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def hangs(x, positions):
-    time.sleep(3600)

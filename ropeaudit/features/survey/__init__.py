@@ -1,1 +1,0 @@
-"""Survey: every implementation that is installed, in one table."""
