@@ -57,9 +57,9 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     sizes: list[int] = []
     pool = futures.ThreadPoolExecutor
 
-    def started(size: int) -> futures.ThreadPoolExecutor:
+    def started(size: int, **rest: Any) -> futures.ThreadPoolExecutor:
         sizes.append(size)
-        return pool(size)
+        return pool(size, **rest)
 
     monkeypatch.setattr(threads, "worth", lambda count, *_: count)
     monkeypatch.setattr(threads, "_alone", False)  # of a test before

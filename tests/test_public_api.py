@@ -34,7 +34,7 @@ again: Iterator[Record] = ropeaudit.shift([0, 7], implementations="mine.py:rope"
 limits: Iterator[Limit] = ropeaudit.limit("drift_rms=1e-3", "bf16", up_to=4096, model="llama-3.1-8b")
 why: Iterator[Explanation] = ropeaudit.explain(1000, "fp16", tolerance=("drift_rms", 1e-3), base=1e6)
 pairs: Iterator[Parity] = ropeaudit.parity("hf", "meta", offsets=[0, 1000], layout="interleaved")
-keys: Iterator[Record] = ropeaudit.shift(0, rerotate=[1, 16], by=-16, dtypes=["bf16"], seed=3)
+keys: Iterator[Record] = ropeaudit.shift(0, rerotate=[1, 16], turn=-16, dtypes=["bf16"], seed=3)
 curves = ropeaudit.decay([0, 10], "ones", "bf16", head_dim=64)
 rows: int = sum(len(table.rows) for table in ropeaudit.frequencies("bf16", scaling="linear:factor=4"))
 checks: Iterator[Checked] = ropeaudit.check(["mine.py:rope", "llama-3.1-8b"], "bf16", up_to=4096, waive=None)

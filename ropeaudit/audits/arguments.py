@@ -59,7 +59,7 @@ class GridArguments(CaseArguments, total=False):
     grid: str | None
     axes: str | None
     step: float | None
-    by: int | None
+    turn: int | None
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:

@@ -58,8 +58,8 @@ class Case:
     drawn at random, by `seed`, instead of forming all of them.
     grid: tokens along each axis, such as "32x32". axes: the preset of `ropeaudit list axes` that says where
     they stand and how each axis rotates. step: by how much an offset of 1 moves a position, in its unit.
-    rerotate: how many times stored keys are rotated again, on their way to the offset; None: stored once. by:
-    tokens of one such turn, -16 by default.
+    rerotate: how many times stored keys are rotated again, on their way to the offset; None: stored once.
+    turn: tokens of one such turn, -16 by default.
     """
 
     qk: str = "gaussian"
@@ -86,10 +86,20 @@ class Case:
     axes: str | None = None
     step: float | None = None
     rerotate: int | None = None
-    by: int | None = None
+    turn: int | None = None
 
     def __post_init__(self) -> None:
-        whole = ("heads", "kv_heads", "seq_len", "head_dim", "seed", "rotary_dim", "sample", "rerotate", "by")
+        whole = (
+            "heads",
+            "kv_heads",
+            "seq_len",
+            "head_dim",
+            "seed",
+            "rotary_dim",
+            "sample",
+            "rerotate",
+            "turn",
+        )
         for name in whole:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer))):
@@ -196,7 +206,7 @@ class Case:
     @property
     def turns(self) -> Turns | None:
         """How stored keys are rotated again, None where they are not. Raises: UsageError."""
-        found = rerotated_keys.turns(self.rerotate, self.by)
+        found = rerotated_keys.turns(self.rerotate, self.turn)
         if found is None:
             return None
         if self.clip is not None:

@@ -24,6 +24,7 @@ from ropeaudit.errors import UsageError
 from ropeaudit.inputs import masks
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import digests
+from ropeaudit.subjects import Raised
 
 _TASK_SECONDS, _TASK_CELLS = 0.25, 8  # a task holds no more than the larger of them: what a kill can lose
 _MOST_CELLS = 1_000_000  # of a run: their rows take some GiB
@@ -239,7 +240,7 @@ def refused(audit: Audit, tasks: Iterable[Task], reason: str) -> Iterator[tuple[
         for index in task.factories:
             for offset in task.offsets:
                 at = task.case.setting_at(setting, sizes.seq_len, offset)
-                result = CellResult(factories[index].make(at, axes), offset, at, refused=reason)
+                result = CellResult(factories[index].make(at, axes), offset, at, refused=Raised(reason))
                 row = record(task.case, sizes, result, audit.attention, audit.tolerance, engine)
                 yield next(cells), row
 

@@ -49,7 +49,7 @@ def turns(count: int | None, by: int | None) -> Turns | None:
     """Return the turns of a case, None where keys are stored once. Raises: UsageError."""
     if count is None:
         if by is not None:
-            raise UsageError(f"--by {by} says how far a turn moves stored keys; add --rerotate 64")
+            raise UsageError(f"--turn {by} says how far a turn moves stored keys; add --rerotate 64")
         return None
     if not 0 <= count <= MOST_TURNS:
         raise UsageError(

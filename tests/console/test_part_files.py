@@ -133,7 +133,7 @@ def _refused_or_stored(name: str, value: object) -> None:
         ("scores", -1, "scores -1 is below 0"),
         ("subject", ["hf"], "subject ['hf'] is no text"),
         ("subject", None, "subject None is no value"),
-        ("verdict", "good", "verdict 'good' is no verdict"),
+        ("verdict", "good", "verdict 'good' is none of sound, exact, coarse"),
     ],
 )
 def test_rows_are_checked_before_they_are_believed(name, value, error_line, tmp_path, capsys) -> None:
@@ -172,7 +172,7 @@ def test_a_row_that_stands_there_twice_counts_once(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.csv"])
-@pytest.mark.parametrize("content", [b"my notes, without a line's end", b"{", b"schema;subject"])
+@pytest.mark.parametrize("content", [b"my notes, without a line's end", b"{1", b"subject;dtype"])
 def test_resume_does_not_take_a_foreign_file_for_a_torn_report(name, content, tmp_path, capsys) -> None:
     path = tmp_path / name
     path.write_bytes(content)

@@ -47,7 +47,7 @@ def differences(first: list[Record], second: list[Record]) -> list[str]:
     for own, other in zip(first, second, strict=True):
         assert (own.engine, other.engine) == ("numpy", "torch")
         assert other.scores > 0
-        columns = own.as_dict() | {"engine": "torch"}
+        columns = own.as_dict() | {"engine": "torch", "case": other.case}
         for name, value in other.as_dict().items():
             if not near(name, columns[name], value, own.drift_mean_abs):
                 wrong.append(f"{own.subject} {own.dtype} {own.offset} {name}: {columns[name]!r}, {value!r}")

@@ -59,10 +59,10 @@ def shift(
     arithmetic. anchor: the offset that `attention_d` compares with, 16 by default.
     tolerance: of drift_relative, which `within_tolerance` goes by. under: environments of the code that is
     called, such as "autocast:bf16" or "all"; the clean state comes first.
-    rerotate: how many times stored keys are rotated again on their way to the offset, `by` tokens (-16) each
-    time; queries are fresh.
+    rerotate: how many times stored keys are rotated again on their way to the offset, `turn` tokens (-16)
+    each time; queries are fresh.
     case: the fields of `Case`: qk, heads, kv_heads, seq_len, head_dim, seed, rotary_dim, base, layout,
-    scale, mask, model, config, layer, scaling, clip, mrope, axis, length, sample, grid, axes, step, by.
+    scale, mask, model, config, layer, scaling, clip, mrope, axis, length, sample, grid, axes, step, turn.
     cases: one or several, which these fields change. on_progress: gets the share that is done, from 0 to 1.
     Shapes of q and k: (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim).
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, OutOfMemory: children of RopeAuditError.

@@ -105,10 +105,10 @@ if TYPE_CHECKING:
     shown="keys are rotated once",
 )
 @click.option(
-    "--by",
+    "--turn",
     type=INTEGER,
     metavar="N",
-    help="Tokens of one turn of --rerotate, such as --by -16.  [default: -16]",
+    help="Tokens of one turn of --rerotate, such as --turn -16.  [default: -16]",
 )
 @click.option("--attention", is_flag=True, help="Measure the rows after softmax too: what drift moves there.")
 @click.option(
@@ -169,7 +169,7 @@ def shift(
     step: float | None,
     length: str | None,
     rerotate: tuple[int, ...],
-    by: int | None,
+    turn: int | None,
     attention: bool,
     softmax: str | None,
     anchor: int | None,
@@ -207,7 +207,9 @@ def shift(
     needed = [gate.column for gate in requested]
     vectors = tickets.inputs(ticketing, vectors, sample is not None)
     on_axes = {"mrope": mrope, "axis": axis, "axes": axes, "grid": grid, "step": step}
-    cases = settings.cases(rope, vectors, length=length, sample=sample, rerotate=rerotate, by=by, **on_axes)
+    cases = settings.cases(
+        rope, vectors, length=length, sample=sample, rerotate=rerotate, turn=turn, **on_axes
+    )
     audit = Audit(
         cases,
         recipes=recipe or analysis.usual_recipes(impl),
