@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ropeaudit.features.decay.audit import DecayCurves as DecayCurves
     from ropeaudit.features.decay.audit import decay as decay
     from ropeaudit.features.diff.analysis import diff as diff
+    from ropeaudit.features.explain.analysis import CodeExplanation as CodeExplanation
     from ropeaudit.features.explain.analysis import Explanation as Explanation
     from ropeaudit.features.explain.analysis import explain as explain
     from ropeaudit.features.frequencies.analysis import FrequencyTable as FrequencyTable
@@ -59,8 +60,6 @@ if TYPE_CHECKING:
     from ropeaudit.features.summary.analysis import summary as summary
     from ropeaudit.features.survey.analysis import survey as survey
     from ropeaudit.features.survey.surveyed import Surveyed as Surveyed
-    from ropeaudit.features.trace.analysis import Traced as Traced
-    from ropeaudit.features.trace.analysis import trace as trace
     from ropeaudit.features.vectors.analysis import WrittenCase as WrittenCase
     from ropeaudit.features.vectors.analysis import vectors as vectors
     from ropeaudit.rendering import report as report
@@ -93,7 +92,7 @@ _NAMES = {
     "features.check.checked": ("Checked",),
     "features.decay.audit": ("DecayCurves", "decay"),
     "features.diff.analysis": ("diff",),
-    "features.explain.analysis": ("Explanation", "explain"),
+    "features.explain.analysis": ("CodeExplanation", "Explanation", "explain"),
     "features.frequencies.analysis": ("FrequencyTable", "frequencies"),
     "features.frequencies.comparison": ("TableCheck", "check_table"),
     "features.history.analysis": ("History", "history"),
@@ -108,7 +107,6 @@ _NAMES = {
     "features.summary.analysis": ("summary",),
     "features.survey.analysis": ("survey",),
     "features.survey.surveyed": ("Surveyed",),
-    "features.trace.analysis": ("Traced", "trace"),
     "features.vectors.analysis": ("WrittenCase", "vectors"),
     "rendering": ("report",),
     "reports": ("Report", "render"),

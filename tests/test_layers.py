@@ -31,7 +31,7 @@ COMPOSES = {
         "features.module.ticket",
         "features.model.analysis",
     },
-    "features.survey": {"features.module.analysis", "features.trace.analysis"},
+    "features.survey": {"features.explain.tracing", "features.module.analysis"},
 }
 FLOORS = {room: level for level, rooms in enumerate(HOUSE) for room in rooms}
 ROOF = len(HOUSE) - 1

@@ -15,6 +15,7 @@ import ropeaudit
 from ropeaudit import reports
 from ropeaudit.audits import records
 from ropeaudit.features.decay.columns import COLUMNS as DECAY
+from ropeaudit.features.explain import code_columns
 from ropeaudit.features.explain import columns as explain_columns
 from ropeaudit.features.explain.rows import rows
 from ropeaudit.features.history.report import COLUMNS as HISTORY
@@ -28,7 +29,6 @@ from ropeaudit.features.parity.report import COLUMNS as PARITY
 from ropeaudit.features.rerotate.report import COLUMNS as REROTATE
 from ropeaudit.features.summary.report import COLUMNS as SUMMARY
 from ropeaudit.features.summary.report import OWN as SUMMARY_OWN
-from ropeaudit.features.trace import columns as trace_columns
 from ropeaudit.reports import Report
 from ropeaudit.reports.comparison import COLUMNS as DIFF
 from ropeaudit.runtime.columns import Column, Columns, Declare, Together, column, columns_of, row_class
@@ -201,9 +201,9 @@ TABLES = {
     "records": records.COLUMNS,
     **{f"explain {kind}": columns for kind, columns in explain_columns.COLUMNS.items()},
     **{f"model {kind}": columns for kind, columns in MODEL.items()},
-    "trace": trace_columns.COLUMNS,
-    "trace profile": trace_columns.PROFILE,
-    "trace recipes": trace_columns.RECIPES,
+    "explain dtypes": code_columns.COLUMNS,
+    "explain profile": code_columns.PROFILE,
+    "explain recipes": code_columns.RECIPES,
     "decay": DECAY,
     "history": HISTORY,
     "limit": LIMIT,

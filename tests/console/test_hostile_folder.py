@@ -50,10 +50,9 @@ LINES: dict[str, list[list[str]]] = {
         ],
     ],
     "limit": [["limit", "--impl", CODE, *SMALL, "--up-to", "100", "--dtype", "fp32"]],
-    "explain": [["explain", "--recipe", "hf", *SMALL]],
+    "explain": [["explain", "--recipe", "hf", *SMALL], ["explain", CODE, *SMALL]],
     "parity": [["parity", CODE, "hf", *SMALL]],
     "survey": [["survey", CODE, "--dtype", "fp32", "--offset", "0", "--jobs", "1"]],
-    "trace": [["trace", CODE, "--head-dim", "16"]],
     "history": [["history", CODE, "--dtype", "fp32", "--head-dim", "16"]],
     "vectors": [["vectors", "-o", "vectors", *SMALL]],
     "module": [["module", "code/module.py:Rotary", "--loaded", "built"]],
@@ -104,7 +103,7 @@ def run(folder: Path, line: list[str], *start: str) -> subprocess.CompletedProce
     )
 
 
-SLOW = ("model", "survey", "trace", "check")  # what trains, or loads torch several times
+SLOW = ("model", "survey", "check")  # what trains, or loads torch several times
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ OWN_INPUTS = [  # the command and which of its files is its output, as LINK wher
     ("decay --config c.json", "c.json"),
     ("rerotate --config c.json", "c.json"),
     ("history hf --config c.json", "c.json"),
-    ("trace mine.py:turn", "mine.py"),
+    ("explain mine.py:turn", "mine.py"),
     ("module model", "model/config.json"),
     ("module f.pt --config c.json", "c.json"),
     ("module f.pt", "config.json"),

@@ -114,8 +114,10 @@ def test_history_looks_at_k_too(file) -> None:
 
 def test_code_that_moves_one_head_of_four_resembles_no_recipe(file, capsys) -> None:
     sizes = ["--heads", "8", "--seq-len", "32", "--offset", "10", "--dtype", "fp32", "-q"]
-    assert main(["explain", "--impl", f"{file}:fourth", *sizes]) == 2
-    assert "does what no known recipe does" in capsys.readouterr().err
+    assert main(["explain", f"{file}:fourth", *sizes]) == 0
+    seen = capsys.readouterr()
+    assert "does what no known recipe does; its stages get no shares" in seen.err
+    assert "share" not in seen.out
 
 
 def test_what_is_too_large_for_one_call_is_called_head_by_head(file, monkeypatch, capsys) -> None:

@@ -12,9 +12,9 @@ from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
 from ropeaudit.errors import RopeAuditError
+from ropeaudit.features.explain.tracing import trace
 from ropeaudit.features.module.analysis import module
 from ropeaudit.features.survey.surveyed import Cast, Cell, Options, Surveyed
-from ropeaudit.features.trace.analysis import trace
 from ropeaudit.rope.setting import Layout
 from ropeaudit.subjects import factories, third_party
 from ropeaudit.subjects.calling import exposure, implementation
@@ -52,7 +52,7 @@ def _examined(name: str, options: Options) -> Surveyed:
     cells = tuple(_cell(one, head_dim, layout, options) for one in results)
     case = Case(head_dim=head_dim, layout=layout, seq_len=options.seq_len, heads=options.heads)
     surveyed = Surveyed(name, code.version, head_dim, layout, cells=cells)
-    surveyed = _with_likeness(surveyed, case, options)
+    surveyed = _with_likeness(surveyed, code, case)
     surveyed = replace(surveyed, causes=_causes(surveyed, code, case, options))
     return _with_casts(surveyed, options)
 
@@ -94,11 +94,11 @@ def _cell(one: Record, head_dim: int, layout: Layout, options: Options) -> Cell:
     )
 
 
-def _with_likeness(surveyed: Surveyed, case: Case, options: Options) -> Surveyed:
+def _with_likeness(surveyed: Surveyed, code: Implementation, case: Case) -> Surveyed:
     """Return it with its stages and the nearest recipe, in the narrowest dtype that it takes."""
     taken = [cell.dtype for cell in surveyed.clean if cell.verdict != "refused"]
     dtype = min(taken, key=lambda name: parse(name).precision)
-    [traced] = trace(surveyed.name, dtype, _TRACED, cases=case)
+    traced = trace(code, parse(dtype), case, _TRACED)
     best = traced.nearest()
     stages = {
         one.name: " ".join([" -> ".join(one.dtypes), *one.operations]) for one in traced.stages if one.dtypes
