@@ -80,6 +80,7 @@ def explain_report(
     if kind != "dtypes" and (explained or not traces):
         words.append(headline(explained))
     findings = list(dict.fromkeys(text for one in codes for text in one.findings))
+    refusals = [f"{reason}; its stages get no shares" for one in codes for reason in one.unexplained.values()]
     about = {"schema": SCHEMA, "by": kind, **metadata, **({"findings": findings} if findings else {})}
     return replace(
         main,
@@ -90,14 +91,13 @@ def explain_report(
         notes=[
             *findings,
             *(text for one in traces for text in code_report.notes(one)),
+            *refusals,
             *model_notes([one.case for one in explained], [one.offset for one in explained]),
             *notes(explained),
         ],
         metadata=about,
         further=tables,
-        refusals=[
-            f"{reason}; its stages get no shares" for one in codes for reason in one.unexplained.values()
-        ],
+        refusals=refusals,
     )
 
 
