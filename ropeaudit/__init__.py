@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from ropeaudit.features.frequencies.analysis import frequencies as frequencies
     from ropeaudit.features.frequencies.comparison import TableCheck as TableCheck
     from ropeaudit.features.frequencies.comparison import check_table as check_table
-    from ropeaudit.features.history.analysis import History as History
-    from ropeaudit.features.history.analysis import history as history
     from ropeaudit.features.limit.analysis import limit as limit
     from ropeaudit.features.limit.limit_result import Limit as Limit
     from ropeaudit.features.merge.analysis import merge as merge
@@ -95,7 +93,6 @@ _NAMES = {
     "features.explain.analysis": ("CodeExplanation", "Explanation", "explain"),
     "features.frequencies.analysis": ("FrequencyTable", "frequencies"),
     "features.frequencies.comparison": ("TableCheck", "check_table"),
-    "features.history.analysis": ("History", "history"),
     "features.limit.analysis": ("limit",),
     "features.limit.limit_result": ("Limit",),
     "features.merge.analysis": ("merge",),

@@ -31,7 +31,6 @@ COMMANDS = {
         "survey": "Measure all implementations alike, and explain the outliers.",
     },
     "Real code and models": {
-        "history": "Find state that leaks between the calls of code.",
         "vectors": "Write q, k and positions for a kernel that Python cannot call.",
         "module": "Find RoPE buffers that were cast, or hold wrong numbers.",
         "model": "Run a language model at shifted positions, and judge by causes.",

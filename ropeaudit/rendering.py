@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ropeaudit.features.explain.analysis import CodeExplanation, Explanation
     from ropeaudit.features.frequencies.analysis import FrequencyTable
     from ropeaudit.features.frequencies.comparison import TableCheck
-    from ropeaudit.features.history.analysis import History
     from ropeaudit.features.limit.limit_result import Limit
     from ropeaudit.features.model.analysis import ModelAudit
     from ropeaudit.features.module.analysis import ModuleAudit
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
         | DecayCurves
         | Explanation
         | FrequencyTable
-        | History
         | Limit
         | Parity
         | Rerotated
@@ -130,7 +128,6 @@ _OF_SEVERAL: dict[str, _Adapter] = {
     "Explanation": _explain,
     "FrequencyTable": _by("features.frequencies.report:frequencies_report"),
     "Group": _summary,
-    "History": _by("features.history.report:history_report"),
     "Limit": _by("features.limit.report:limit_report"),
     "Parity": _by("features.parity.report:parity_report"),
     "Record": _by("reports.drift:drift_report"),

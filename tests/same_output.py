@@ -111,7 +111,6 @@ decay --distance 1-64*2 --head-dim 32 --dtype bf16
 frequencies --head-dim 32 --dtype bf16,fp16 -f csv {OUT}
 frequencies --config IN/config.json --recipe hf --dtype bf16 -f json
 frequencies --head-dim 64 --against IN/table.npy
-history transformers-llama --dtype bf16 --seq-len 32 --head-dim 32 -f csv {OUT}
 explain IN/kernel.py:right --head-dim 32 --dtype bf16 -f csv {OUT}
 explain IN/kernel.py:wrong --head-dim 32 --dtype bf16 --offset 0,70000
 module IN/kernel.py:Rotary --head-dim 64 -f csv {OUT}

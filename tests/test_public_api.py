@@ -41,7 +41,6 @@ rows: int = sum(len(table.rows) for table in ropeaudit.frequencies("bf16", scali
 checks: Iterator[Checked] = ropeaudit.check(["mine.py:rope", "llama-3.1-8b"], "bf16", up_to=4096, waive=None)
 failed: list[Finding] = [one.finding for one in checks if one.finding.failed]
 table: TableCheck = ropeaudit.check_table("dump.npy", head_dim=64)
-leaks = [one.leaks for one in ropeaudit.history("transformers-llama", offsets=0)]
 codes = list(ropeaudit.explain(implementations=["mine.py:rope"], order="bhsd", base=1e6))
 buffers: ModuleAudit = ropeaudit.module("model.safetensors", base=1e4)
 whole: ModelAudit = ropeaudit.model("folder", 1000, "bf16", tokens="16")
@@ -104,7 +103,6 @@ def test_no_public_function_takes_anything() -> None:
         ("rerotate", (), "step", "steps"),
         ("decay", (), "distance", "distances"),
         ("frequencies", (), "recipe", "recipes"),
-        ("history", ("transformers-llama",), "seqlen", "seq_len"),
         ("explain", (), "orders", "order"),
         ("module", ("x.safetensors",), "configs", "config"),
         ("model", ("x",), "token", "tokens"),
@@ -153,8 +151,7 @@ def test_a_report_of_every_kind_of_result() -> None:
         ropeaudit.report([1])
 
 
-def test_a_report_of_what_files_and_code_hold(tmp_path, monkeypatch) -> None:
-    from planted import Planted, plant
+def test_a_report_of_what_files_and_code_hold(tmp_path) -> None:
     from safetensors.numpy import save_file
     from tiny_models import make
 
@@ -164,11 +161,9 @@ def test_a_report_of_what_files_and_code_hold(tmp_path, monkeypatch) -> None:
     rows = ropeaudit.report(ropeaudit.shift([0, 1000], "bf16", "uniform", **SMALL))
     (tmp_path / "a.csv").write_text(ropeaudit.render("csv", rows))
     (tmp_path / "kernel.py").write_text("def rope(x, positions):\n    return x\n")
-    plant(monkeypatch, Planted)
     after = str(tmp_path / "a.csv")
     results = {
         "check_table": ropeaudit.check_table(str(tmp_path / "table.npy"), head_dim=8),
-        "history": ropeaudit.history("planted", "fp32", offsets=0, seq_len=8),
         "explain": ropeaudit.explain(0, implementations=f"{tmp_path / 'kernel.py'}:rope", **SMALL),
         "module": ropeaudit.module(str(tmp_path / "state.safetensors"), base=1e4, head_dim=8),
         "model": ropeaudit.model(str(make("llama", tmp_path / "model", 1)), 1000, "fp32", tokens="8"),

@@ -18,7 +18,6 @@ from ropeaudit.features.decay.columns import COLUMNS as DECAY
 from ropeaudit.features.explain import code_columns
 from ropeaudit.features.explain import columns as explain_columns
 from ropeaudit.features.explain.rows import rows
-from ropeaudit.features.history.report import COLUMNS as HISTORY
 from ropeaudit.features.limit.report import COLUMNS as LIMIT
 from ropeaudit.features.list import columns as list_columns
 from ropeaudit.features.model.columns import COLUMNS as MODEL
@@ -205,7 +204,6 @@ TABLES = {
     "explain profile": code_columns.PROFILE,
     "explain recipes": code_columns.RECIPES,
     "decay": DECAY,
-    "history": HISTORY,
     "limit": LIMIT,
     "module": MODULE,
     "module runs": MODULE_RUNS,

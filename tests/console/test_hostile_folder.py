@@ -53,7 +53,6 @@ LINES: dict[str, list[list[str]]] = {
     "explain": [["explain", "--recipe", "hf", *SMALL], ["explain", CODE, *SMALL]],
     "parity": [["parity", CODE, "hf", *SMALL]],
     "survey": [["survey", CODE, "--dtype", "fp32", "--offset", "0", "--jobs", "1"]],
-    "history": [["history", CODE, "--dtype", "fp32", "--head-dim", "16"]],
     "vectors": [["vectors", "-o", "vectors", *SMALL]],
     "module": [["module", "code/module.py:Rotary", "--loaded", "built"]],
     "model": [["model", "{model}", "--tokens", "5,6,7", "--offset", "9", "--dtype", "fp32"]],

@@ -88,7 +88,6 @@ OWN_INPUTS = [  # the command and which of its files is its output, as LINK wher
     ("parity r.toml[angle=fp64] hf", "r.toml"),
     ("decay --config c.json", "c.json"),
     ("rerotate --config c.json", "c.json"),
-    ("history hf --config c.json", "c.json"),
     ("explain mine.py:turn", "mine.py"),
     ("module model", "model/config.json"),
     ("module f.pt --config c.json", "c.json"),

@@ -213,14 +213,12 @@ def test_check(capsys, name) -> None:
     assert only_here() > 200
 
 
-def test_history(capsys) -> None:
-    sizes = ["--seq-len", "8", "--head-dim", "16", "--dtype", "fp32,bf16", "--offset", "0"]
-    leaking = rows(capsys, "history", own("CacheByDtype"), "--device", NAME, *sizes)
-    assert {row["device"] for row in leaking} == {PLACE}
-    assert "yes" in {row["leaks"] for row in leaking}
-    assert {row["leaks"] for row in rows(capsys, "history", own("Cached"), "--device", NAME, *sizes)} == {
-        "no"
-    }
+def test_state(capsys) -> None:
+    sizes = ["--up-to", "300", "--head-dim", "16", "--dtype", "fp32", "--under", "none", "--no-compile"]
+    for name, status in (("CacheByDtype", "fail"), ("Cached", "pass")):
+        results = {row["check"]: row for row in rows(capsys, "check", own(name), "--device", NAME, *sizes)}
+        assert results["state"]["device"] == PLACE
+        assert results["state"]["status"] == status
     assert only_here() > 20
 
 
@@ -364,9 +362,6 @@ def test_tables_show_devices_that_are_not_the_cpu(capsys, tmp_path) -> None:
         csv.writer(file).writerows(rows_read)
     assert main(["diff", *files]) == 0
     assert f"   {PLACE}   " in capsys.readouterr().out
-    sizes = ["--seq-len", "8", "--head-dim", "16", "--dtype", "bf16", "--offset", "0", "-q"]
-    assert main(["history", own("plain"), "--device", NAME, *sizes]) == 0
-    assert "   offset   device        before " in capsys.readouterr().out
     sizes = ["--head-dim", "16", "--offset", "0", *SMALL[:4], "-q"]
     assert main(["explain", own("plain"), "--device", NAME, *sizes]) == 0
     assert "   device        stage " in capsys.readouterr().out

@@ -205,7 +205,6 @@ def lazy(tmp_path) -> tuple[str, str]:
 SIZE = ["--head-dim", "8", "--dtype", "fp32", "-q", "-f", "csv"]
 COMMANDS = {
     "check": ["--up-to", "200", *SIZE],
-    "history": [*SIZE],
     "explain": ["--heads", "1", "--seq-len", "8", *SIZE],
     "limit": ["--up-to", "300", "--heads", "1", "--seq-len", "16", *SIZE],
     "module": ["-q", "-f", "csv"],
